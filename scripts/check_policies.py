@@ -1,0 +1,110 @@
+"""Runs parliament over every policy document of the template.
+
+cfn-lint and checkov accept actions that do not exist (`dynamodb:TransactWriteItems` is one); parliament knows all there are,
+with the resources and condition keys each one takes. It reads plain JSON, so names of the template are first replaced by
+ARNs of the right form. A reference this script does not know is an error, not something to leave out.
+
+Usage: check_policies.py template.yaml
+"""
+
+import json
+import re
+import sys
+
+import parliament
+from cfnlint.decode import cfn_yaml
+
+ACCOUNT = "123456789012"
+REGION = "us-east-1"
+
+# ARN of each attribute that a policy of ours refers to, by type of the resource.
+ARNS = {
+    ("AWS::DynamoDB::Table", "Arn"): f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{{}}",
+    # A real label is a time; parliament would take its colons for parts of the ARN.
+    ("AWS::DynamoDB::Table", "StreamArn"): f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{{}}/stream/label",
+    ("AWS::Logs::LogGroup", "Arn"): f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/lambda/{{}}:*",
+    ("AWS::S3::Bucket", "Arn"): "arn:aws:s3:::{}",
+    ("AWS::SQS::Queue", "Arn"): f"arn:aws:sqs:{REGION}:{ACCOUNT}:{{}}",
+    ("AWS::Serverless::Function", "Arn"): f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{{}}",
+}
+PSEUDO = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws", "AWS::StackName": "stack"}
+
+
+def resolve(node, resources):
+    """The node with every Ref, Fn::GetAtt and Fn::Sub replaced by what it could stand for."""
+    if isinstance(node, list):
+        return [resolve(child, resources) for child in node]
+    if not isinstance(node, dict):
+        return node
+    if "Ref" in node:
+        return PSEUDO[node["Ref"]]
+    if "Fn::GetAtt" in node:
+        name = node["Fn::GetAtt"]
+        return attribute(*(name if isinstance(name, list) else name.split(".", 1)), resources)
+    if "Fn::Sub" in node:
+        return re.sub(
+            r"\$\{([^}]+)\}",
+            lambda m: PSEUDO[m[1]] if m[1] in PSEUDO else attribute(*m[1].split(".", 1), resources),
+            node["Fn::Sub"],
+        )
+    return {key: resolve(child, resources) for key, child in node.items()}
+
+
+def attribute(name, attr, resources):
+    return ARNS[resources[name]["Type"], attr].format(name.lower())
+
+
+def documents(node, path):
+    """Every policy document below the node, with the place it was found at."""
+    if isinstance(node, list):
+        for i, child in enumerate(node):
+            yield from documents(child, f"{path}[{i}]")
+    elif isinstance(node, dict) and "Statement" in node:
+        yield path, node
+    elif isinstance(node, dict):
+        for key, child in node.items():
+            yield from documents(child, f"{path}.{key}")
+
+
+def single_actions(document):
+    """The document with one action per statement: parliament takes a list for right if any of its actions fits the resource.
+
+    A trust policy has no resource, its role is meant; parliament calls that malformed, so it is given one.
+    """
+    statements = []
+    for statement in document["Statement"]:
+        actions = statement["Action"]
+        for action in actions if isinstance(actions, list) else [actions]:
+            single = {**statement, "Action": action}
+            if "Principal" in single and "Resource" not in single:
+                single["Resource"] = f"arn:aws:iam::{ACCOUNT}:role/role"
+            # Sids must be unique.
+            single.pop("Sid", None)
+            statements.append(single)
+    return {**document, "Statement": statements}
+
+
+def main(path):
+    template, errors = cfn_yaml.load(path), 0
+    resources = template["Resources"]
+    found = list(documents(resources, ""))
+    for place, document in found:
+        try:
+            plain = single_actions(resolve(document, resources))
+        except KeyError as unknown:
+            print(f"{path}: {place[1:]}: no idea what {unknown} stands for; add it to {sys.argv[0]}")
+            errors += 1
+            continue
+        for finding in parliament.analyze_policy_string(json.dumps(plain)).findings:
+            print(f"{path}: {place[1:]}: {finding.issue}: {finding.detail}")
+            errors += 1
+    # No documents means that this script has gone blind.
+    if not found:
+        print(f"{path}: no policy documents found")
+        errors += 1
+    print(f"parliament: {len(found)} policy documents, {errors} findings")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

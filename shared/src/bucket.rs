@@ -1,0 +1,183 @@
+//! A bucket shard as one value: what an item says, and what can be taken from it at an instant.
+
+use std::collections::BTreeMap;
+
+use crate::limit::Rule;
+use crate::math::{self, Shard};
+use crate::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens, WriteId};
+
+/// One bucket shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Which shard of which bucket.
+    pub key: BucketKey,
+    /// How many shards there were when this one was last split or merged.
+    pub shard_count: u32,
+    /// Up to when refill has been credited.
+    pub rf: EpochMillis,
+    /// Counts every write; `None` in items of other software.
+    pub v: Option<i64>,
+    /// Counts granted acquires; `None` in items of other software.
+    pub takes: Option<i64>,
+    /// The limits, by name; the hidden `wcu` is not among them.
+    pub limits: BTreeMap<LimitName, LimitState>,
+    /// The hidden limit that counts write units; `None` if the item lacks it.
+    pub wcu: Option<LimitState>,
+    /// Leases held here; `None` if the item lacks the map.
+    pub leases: Option<BTreeMap<WriteId, Lease>>,
+    /// At or before the earliest expiry of a lease.
+    pub due: Option<EpochMillis>,
+    /// Id of the last write.
+    pub op: Option<WriteId>,
+    /// Size of the item as DynamoDB bills it, in bytes.
+    pub size_bytes: usize,
+}
+
+/// One limit of a bucket shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitState {
+    /// Available in this shard, credited up to `rf`; may be negative.
+    pub tk: MilliTokens,
+    /// Net consumed in this shard since it was created.
+    pub tc: MilliTokens,
+    /// The numbers of the whole bucket.
+    pub rule: Rule,
+}
+
+/// Tokens held under an id until an instant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// When it expires.
+    pub expires: EpochMillis,
+    /// What it holds, by limit.
+    pub tokens: BTreeMap<LimitName, MilliTokens>,
+    /// Who holds it, for people who look.
+    pub owner: String,
+}
+
+/// What an expired or rolled back lease gives back to one limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GiveBack {
+    /// Added to the balance.
+    pub tk: MilliTokens,
+    /// Taken off the consumption: rate tokens were not used; a slot counted when it was taken.
+    pub tc: MilliTokens,
+}
+
+impl Bucket {
+    /// Which shard this is, of how many.
+    #[must_use]
+    pub const fn shard(&self) -> Shard {
+        // A count that does not hold the index is another writer's mistake; the shard is then the last one.
+        let count = if self.shard_count > self.key.shard { self.shard_count } else { self.key.shard + 1 };
+        Shard { index: self.key.shard, count }
+    }
+
+    /// This shard's part of a limit's capacity.
+    #[must_use]
+    pub fn share(&self, state: &LimitState) -> MilliTokens {
+        self.shard().share(state.rule.capacity)
+    }
+
+    /// Write units that one write of this item costs the table: 1 for each KB begun.
+    #[must_use]
+    pub fn write_units(&self) -> i64 {
+        i64::try_from(self.size_bytes.div_ceil(1024)).unwrap_or(i64::MAX).max(1)
+    }
+
+    /// A limit's balance at `now`, with the credit since `rf`.
+    #[must_use]
+    pub fn balance(&self, state: &LimitState, now: EpochMillis) -> MilliTokens {
+        math::refilled(state.tk, &state.rule, self.shard(), self.rf, now)
+    }
+
+    /// What can be taken of a limit at `now` in one write: the balance, what expired leases give `back`, and the
+    /// change from the bucket's rule to `rule`. Raising a capacity takes effect at once; lowering it never makes debt
+    /// of a rate, while slots above the new number stay held until they are released.
+    #[must_use]
+    pub fn available(
+        &self,
+        limit: &LimitName,
+        state: &LimitState,
+        rule: Rule,
+        back: GiveBack,
+        now: EpochMillis,
+    ) -> MilliTokens {
+        let (old, new) = (self.share(state), self.shard().share(rule.capacity));
+        let balance = self.balance(state, now);
+        match (state.rule.is_concurrent(), rule.is_concurrent()) {
+            (true, true) => balance + back.tk + (new - old),
+            (false, false) if new > old => (balance + back.tk).min(old.max(balance)) + (new - old),
+            (false, false) if new < old => (balance + back.tk).min(new),
+            (false, false) => (balance + back.tk).min(old.max(balance)),
+            // From one kind to the other: all that is held is what the leases say.
+            _ => {
+                let held = |(_, lease): (&WriteId, &Lease)| lease.tokens.get(limit).copied();
+                new - self.leases.iter().flatten().filter_map(held).sum() + back.tk
+            }
+        }
+    }
+
+    /// What can be taken of every limit at `now`, under the callers' own `limits` where they differ from the bucket's.
+    #[must_use]
+    pub fn all_available(&self, limits: &[Limit], now: EpochMillis) -> BTreeMap<LimitName, MilliTokens> {
+        let missing = limits.iter().filter(|limit| !self.limits.contains_key(limit.name()));
+        let full = missing.map(|limit| (limit.name().clone(), self.shard().share(limit.rule().capacity)));
+        let here = self.limits.iter().map(|(name, state)| {
+            let rule = limits.iter().find(|limit| limit.name() == name).map_or(state.rule, |limit| *limit.rule());
+            let back = self.give_back(name, self.reclaimable(now).map(|(_, lease)| lease));
+            (name.clone(), self.available(name, state, rule, back, now))
+        });
+        here.chain(full).collect()
+    }
+
+    /// The expired leases that one take gives back; each costs its condition a comparison.
+    pub fn reclaimable(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
+        self.expired(now).take(25)
+    }
+
+    /// The leases that have expired at `now`, by id.
+    pub fn expired(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
+        self.leases.iter().flatten().filter(move |(_, lease)| lease.expires <= now)
+    }
+
+    /// What `leases` give back to `limit` when they end unused.
+    #[must_use]
+    pub fn give_back<'a>(&self, limit: &LimitName, leases: impl Iterator<Item = &'a Lease>) -> GiveBack {
+        let held: MilliTokens = leases.filter_map(|lease| lease.tokens.get(limit)).copied().sum();
+        let concurrent = self.limits.get(limit).is_some_and(|state| state.rule.is_concurrent());
+        GiveBack { tk: held, tc: if concurrent { MilliTokens::ZERO } else { held } }
+    }
+
+    /// When `need` of `limit` is available if nobody else takes or gives back: by refill for a rate, by the expiry of
+    /// leases for slots. `None` if never: the limit is unknown, or `need` is above the shard's share.
+    #[must_use]
+    pub fn ready_at(&self, limit: &LimitName, need: MilliTokens) -> Option<EpochMillis> {
+        let state = self.limits.get(limit)?;
+        let by_refill = |tk| math::ready_at(need, tk, &state.rule, self.shard(), self.rf);
+        if !state.rule.is_concurrent() && need > self.share(state) {
+            return None;
+        }
+        let mut ends: Vec<_> = self.leases.iter().flatten().map(|(_, lease)| lease).collect();
+        ends.sort_by_key(|lease| lease.expires);
+        let mut tk = state.tk;
+        let mut best = by_refill(tk);
+        for lease in ends {
+            if best.is_some_and(|at| at <= lease.expires) {
+                break;
+            }
+            tk += lease.tokens.get(limit).copied().unwrap_or_default();
+            best = match by_refill(tk) {
+                Some(at) => Some(best.map_or(at.max(lease.expires), |best| best.min(at.max(lease.expires)))),
+                None => best,
+            };
+        }
+        best
+    }
+
+    /// Whether every limit of `limits` is in the bucket with the same numbers.
+    #[must_use]
+    pub fn has_rules(&self, limits: &[Limit]) -> bool {
+        limits.iter().all(|limit| self.limits.get(limit.name()).is_some_and(|state| state.rule == *limit.rule()))
+    }
+}

@@ -1,0 +1,192 @@
+//! Names that cannot hold a key delimiter: checked once, when they are made.
+
+use std::fmt;
+
+/// A name that breaks its rule; nothing was sent.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} {value:?} is not a valid name: {rule}")]
+pub struct NameError {
+    /// What was named: `entity`, `resource`, `limit`, `namespace` or `lease`.
+    pub kind: &'static str,
+    /// The refused value.
+    pub value: String,
+    /// What the name may be made of.
+    pub rule: &'static str,
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $kind:literal, $max:literal, $first:expr, $rest:expr, $rule:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(Box<str>);
+
+        impl $type {
+            /// Checks the name.
+            ///
+            /// # Errors
+            /// [`NameError`] with the rule, if the name breaks it.
+            pub fn new(name: impl Into<Box<str>>) -> Result<Self, NameError> {
+                let name = name.into();
+                let (first, rest): (fn(u8) -> bool, fn(u8) -> bool) = ($first, $rest);
+                let mut bytes = name.bytes();
+                if name.len() <= $max && bytes.next().is_some_and(first) && bytes.all(rest) && Self::is_free(&name) {
+                    Ok(Self(name))
+                } else {
+                    Err(NameError { kind: $kind, value: name.into(), rule: $rule })
+                }
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", &*self.0)
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $type {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<&str> for $type {
+            type Error = NameError;
+            fn try_from(name: &str) -> Result<Self, NameError> {
+                Self::new(name)
+            }
+        }
+    };
+}
+
+name!(
+    /// A tenant; the first part of every key.
+    Namespace, "namespace", 32,
+    |b| b.is_ascii_alphanumeric(),
+    |b| b.is_ascii_alphanumeric() || b"_-".contains(&b),
+    "1 to 32 of A-Z a-z 0-9 _ -, starting with a letter or digit"
+);
+name!(
+    /// Who is limited: `user-123`, `openai`.
+    EntityId, "entity", 256,
+    |b| b.is_ascii_alphanumeric(),
+    |b| b.is_ascii_alphanumeric() || b"_.-:@".contains(&b),
+    "1 to 256 of A-Z a-z 0-9 _ . - : @, starting with a letter or digit"
+);
+name!(
+    /// What is used: `gpt-4`, `api/search`.
+    Resource, "resource", 64,
+    |b| b.is_ascii_alphabetic(),
+    |b| b.is_ascii_alphanumeric() || b"_.-/:".contains(&b),
+    "1 to 64 of A-Z a-z 0-9 _ . - / :, starting with a letter"
+);
+name!(
+    /// A rule on a resource: `rpm`, `tpm`, `slots`.
+    LimitName, "limit", 64,
+    |b| b.is_ascii_alphabetic(),
+    |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
+    "1 to 64 of A-Z a-z 0-9 _ . -, starting with a letter, and none of wcu, entity_id, resource, \
+     window, window_start, window_end, total_events, ttl, PK, SK, q0, g0, q1, g1, ..."
+);
+name!(
+    /// A lease or the last write of an item: random, unique for as long as it is looked at.
+    WriteId, "lease", 32,
+    |b| b.is_ascii_lowercase() || b.is_ascii_digit(),
+    |b| b.is_ascii_lowercase() || b.is_ascii_digit(),
+    "1 to 32 of a-z 0-9"
+);
+
+macro_rules! any_is_free {
+    ($($type:ident),*) => {$(
+        impl $type {
+            const fn is_free(_: &str) -> bool { true }
+        }
+    )*};
+}
+any_is_free!(Namespace, EntityId, Resource, WriteId);
+
+impl LimitName {
+    /// Usage snapshots hold one attribute per limit beside their own, so the names must differ.
+    fn is_free(name: &str) -> bool {
+        const TAKEN: [&str; 10] =
+            ["wcu", "entity_id", "resource", "window", "window_start", "window_end", "total_events", "ttl", "PK", "SK"];
+        let counter = name.strip_prefix(['q', 'g']);
+        !TAKEN.contains(&name) && !counter.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    }
+
+    /// The hidden limit that counts a partition's write units (design, section 2).
+    pub(crate) fn wcu() -> Self {
+        Self("wcu".into())
+    }
+}
+
+impl WriteId {
+    /// Thirteen characters of base 32: 64 random bits.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+        let digit = |place: u32| {
+            let five = usize::try_from((bits >> (place * 5)) & 31).unwrap_or_default();
+            char::from(DIGITS[five])
+        };
+        Self((0..13).rev().map(digit).collect::<String>().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_can_hold_a_key_delimiter() {
+        for bad in ["", "a#b", "#", "a b", "é", "a\0", "a\n", "ａ", "a/../b#"] {
+            assert!(EntityId::new(bad).is_err(), "{bad:?}");
+            assert!(Namespace::new(bad).is_err(), "{bad:?}");
+            assert!(LimitName::new(bad).is_err(), "{bad:?}");
+            assert!(Resource::new(bad).is_err(), "{bad:?}");
+            assert!(WriteId::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(Namespace::new("a/b").is_err());
+        assert!(EntityId::new("a/b").is_err());
+        assert!(Resource::new("api/search").is_ok());
+        assert!(EntityId::new("user@example.com:1").is_ok());
+    }
+
+    #[test]
+    fn names_end_at_their_length() {
+        assert!(Namespace::new("n".repeat(32)).is_ok() && Namespace::new("n".repeat(33)).is_err());
+        assert!(EntityId::new("e".repeat(256)).is_ok() && EntityId::new("e".repeat(257)).is_err());
+        assert!(Resource::new("r".repeat(64)).is_ok() && Resource::new("r".repeat(65)).is_err());
+        assert!(LimitName::new("l".repeat(64)).is_ok() && LimitName::new("l".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn a_limit_cannot_take_the_name_of_a_snapshot_attribute() {
+        for taken in ["wcu", "ttl", "total_events", "q0", "g17", "window", "PK"] {
+            let error = LimitName::new(taken).unwrap_err();
+            assert!(error.to_string().contains(taken), "{error}");
+        }
+        for free in ["q", "g", "qps", "q0x", "rpm", "gpu0"] {
+            assert!(LimitName::new(free).is_ok(), "{free}");
+        }
+    }
+
+    #[test]
+    fn write_ids_are_thirteen_characters_and_differ_by_bits() {
+        assert_eq!(WriteId::from_bits(0).as_str(), "0000000000000");
+        assert_eq!(WriteId::from_bits(33).as_str(), "0000000000011");
+        assert_eq!(WriteId::from_bits(u64::MAX).as_str(), "fzzzzzzzzzzzz");
+        assert!(WriteId::new(WriteId::from_bits(u64::MAX).as_str()).is_ok());
+    }
+}

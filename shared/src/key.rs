@@ -1,0 +1,169 @@
+//! Keys of the table: each builder stands beside its parser (design, section 2).
+
+use std::fmt::Write as _;
+
+use crate::{EntityId, EpochMillis, Namespace, Resource, Window};
+
+/// Sort key of every bucket shard.
+pub const BUCKET_SK: &str = "#STATE";
+
+/// Primary key of an item: partition and sort key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ItemKey {
+    /// Partition key, `PK`.
+    pub pk: String,
+    /// Sort key, `SK`.
+    pub sk: String,
+}
+
+/// One shard of a bucket: all limits of one (entity, resource).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BucketKey {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// Who is limited.
+    pub entity: EntityId,
+    /// What is used.
+    pub resource: Resource,
+    /// Which shard, from 0.
+    pub shard: u32,
+}
+
+impl BucketKey {
+    /// `{ns}/BUCKET#{entity}#{resource}#{shard}`, `#STATE`.
+    #[must_use]
+    pub fn item_key(&self) -> ItemKey {
+        let Self { namespace, entity, resource, shard } = self;
+        ItemKey { pk: format!("{namespace}/BUCKET#{entity}#{resource}#{shard}"), sk: BUCKET_SK.to_owned() }
+    }
+
+    /// The shard whose partition key is `pk`; `None` if it is no bucket's.
+    #[must_use]
+    pub fn parse(pk: &str) -> Option<Self> {
+        let (namespace, rest) = pk.split_once('/')?;
+        let mut parts = rest.strip_prefix("BUCKET#")?.split('#');
+        let key = Self {
+            namespace: Namespace::new(namespace).ok()?,
+            entity: EntityId::new(parts.next()?).ok()?,
+            resource: Resource::new(parts.next()?).ok()?,
+            shard: canonical_shard(parts.next()?)?,
+        };
+        parts.next().is_none().then_some(key)
+    }
+
+    /// `GSI2PK`, `GSI2SK`: who uses a resource.
+    #[must_use]
+    pub fn by_resource(&self) -> (String, String) {
+        let Self { namespace, entity, resource, shard } = self;
+        (format!("{namespace}/RESOURCE#{resource}"), format!("BUCKET#{entity}#{shard}"))
+    }
+
+    /// `GSI3PK`, `GSI3SK`: the buckets of an entity.
+    #[must_use]
+    pub fn by_entity(&self) -> (String, String) {
+        let Self { namespace, entity, resource, shard } = self;
+        (format!("{namespace}/ENTITY#{entity}"), format!("BUCKET#{resource}#{shard}"))
+    }
+
+    /// The partition of `DueIndex` this bucket is found in: one of [`due_shards`].
+    #[must_use]
+    pub fn due_shard(&self) -> String {
+        // FNV-1a of the partition key: any hash would do, but it must be the same for every writer for ever.
+        let hash = self
+            .item_key()
+            .pk
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        due_shard(hash % DUE_SHARDS)
+    }
+}
+
+/// Leading zeros would give one shard two spellings.
+fn canonical_shard(digits: &str) -> Option<u32> {
+    let shard: u32 = digits.parse().ok()?;
+    (shard.to_string() == digits).then_some(shard)
+}
+
+const DUE_SHARDS: u32 = 16;
+
+fn due_shard(shard: u32) -> String {
+    format!("DUE#{shard:02}")
+}
+
+/// The partitions of `DueIndex`: `DUE#00` to `DUE#15`.
+pub fn due_shards() -> impl Iterator<Item = String> {
+    (0..DUE_SHARDS).map(due_shard)
+}
+
+/// The usage snapshot of one (entity, resource) in one window.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotKey {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// Who used it.
+    pub entity: EntityId,
+    /// What was used.
+    pub resource: Resource,
+    /// How long the window is.
+    pub window: Window,
+    /// Its first instant, on the window's boundary.
+    pub start: EpochMillis,
+}
+
+impl SnapshotKey {
+    /// `{ns}/ENTITY#{entity}`, `#USAGE#{resource}#{window}#{start}`.
+    #[must_use]
+    pub fn item_key(&self) -> ItemKey {
+        let Self { namespace, entity, resource, window, start } = self;
+        let mut sk = format!("#USAGE#{resource}#{window}#");
+        // Writing to a String cannot fail.
+        let _ = write!(sk, "{}", crate::window::Iso(*start));
+        ItemKey { pk: format!("{namespace}/ENTITY#{entity}"), sk }
+    }
+
+    /// The snapshot an item is; `None` if the keys are not a snapshot's.
+    #[must_use]
+    pub fn parse(key: &ItemKey) -> Option<Self> {
+        let (namespace, entity) = key.pk.split_once("/ENTITY#")?;
+        let mut parts = key.sk.strip_prefix("#USAGE#")?.split('#');
+        let (resource, window, start) = (parts.next()?, parts.next()?, parts.next()?);
+        let window: Window = window.parse().ok()?;
+        let parsed = Self {
+            namespace: Namespace::new(namespace).ok()?,
+            entity: EntityId::new(entity).ok()?,
+            resource: Resource::new(resource).ok()?,
+            window,
+            start: crate::window::parse_iso(start)?,
+        };
+        (parts.next().is_none() && window.start(parsed.start) == parsed.start).then_some(parsed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn due_shards_are_two_digits_and_stable() {
+        let shards: Vec<_> = due_shards().collect();
+        assert_eq!((shards.len(), shards[0].as_str(), shards[15].as_str()), (16, "DUE#00", "DUE#15"));
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
+        assert_eq!(key.due_shard(), "DUE#07", "a change here strands every bucket that is due");
+    }
+
+    #[test]
+    fn keys_of_other_items_are_no_buckets() {
+        for pk in [
+            "default/ENTITY#e-1",
+            "default/BUCKET#e-1#gpt-4",
+            "default/BUCKET#e-1#gpt-4#00",
+            "default/BUCKET#e-1#gpt-4#-1",
+            "default/BUCKET#e-1#gpt-4#0#1",
+            "a/b/BUCKET#e-1#gpt-4#0",
+            "BUCKET#e-1#gpt-4#0",
+            "",
+        ] {
+            assert_eq!(BucketKey::parse(pk), None, "{pk}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The pure part of Weirgate: no I/O, no clock, no environment, no floats.
+//!
+//! # Layout
+//!
+//! - `units`: [`MilliTokens`], [`EpochMillis`], [`Millis`]: one type per unit
+//! - `id`: validated names that cannot hold a key delimiter
+//! - `limit`: [`Limit`] and its [`Rule`]: what a bucket holds and how fast it refills
+//! - `math`: credit, share, retry-after
+//! - `bucket`: [`Bucket`]: one shard as a value, and what can be taken from it
+//! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
+//! - `item`: attributes to values and back
+//! - [`write`]: planned writes as data: take, settle, refill, expire, count
+
+pub mod attr;
+mod bucket;
+mod id;
+mod item;
+mod key;
+mod limit;
+mod math;
+mod ranges;
+mod units;
+mod window;
+pub mod write;
+
+pub use bucket::{Bucket, GiveBack, Lease, LimitState};
+pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
+pub use item::{
+    Attr, BucketReader, Counted, ItemError, read_bucket, read_counted, read_key, write_bucket, write_lease,
+    write_leases, write_units,
+};
+pub use key::{BUCKET_SK, BucketKey, ItemKey, SnapshotKey, due_shards};
+pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Rule};
+pub use math::{Shard, credit, ready_at, refilled};
+pub use ranges::Ranges;
+pub use units::{EpochMillis, MilliTokens, Millis};
+pub use window::{Iso, Window, parse_iso};

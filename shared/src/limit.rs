@@ -1,0 +1,171 @@
+//! Limits: what a bucket holds and how fast it refills.
+
+use crate::{LimitName, MilliTokens, NameError};
+
+/// Why a limit cannot be built.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// The name breaks its rule.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A number is out of its range.
+    #[error("limit {limit:?}: {field} is {value}, it takes {takes}")]
+    OutOfRange {
+        /// The limit's name.
+        limit: String,
+        /// Which number: `capacity`, `refill_amount`, `refill_period_ms` or `burst`.
+        field: &'static str,
+        /// The refused value.
+        value: i64,
+        /// The range.
+        takes: &'static str,
+    },
+}
+
+/// The most tokens a limit can hold or refill: 10^12.
+pub const MAX_TOKENS: i64 = 1_000_000_000_000;
+/// The longest refill period: 366 days, in milliseconds.
+pub const MAX_PERIOD_MS: i64 = 366 * 86_400_000;
+
+/// A named rule on a resource: a rate, or a number of slots held at the same time.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Limit {
+    name: LimitName,
+    rule: Rule,
+}
+
+/// The numbers of a limit, of the whole bucket, undivided by shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// The most the bucket holds (the burst of a rate, the slots of a concurrency limit).
+    pub capacity: MilliTokens,
+    /// What flows back every `refill_period_ms`; zero for a concurrency limit.
+    pub refill_amount: MilliTokens,
+    /// The refill period in milliseconds, at least 1.
+    pub refill_period_ms: i64,
+}
+
+impl Rule {
+    /// Whether this is a concurrency limit: slots come back when they are released, never by time.
+    #[must_use]
+    pub const fn is_concurrent(&self) -> bool {
+        self.refill_amount.0 == 0
+    }
+}
+
+macro_rules! per {
+    ($name:ident, $ms:literal, $span:literal) => {
+        #[doc = concat!("`rate` tokens per ", $span, ", with a capacity of the same size.")]
+        ///
+        /// # Errors
+        /// [`LimitError`] for a bad name or a rate outside 1 to 10^12 tokens.
+        pub fn $name(name: &str, rate: i64) -> Result<Self, LimitError> {
+            Self::custom(name, rate, rate, $ms)
+        }
+    };
+}
+
+impl Limit {
+    per!(per_second, 1_000, "second");
+    per!(per_minute, 60_000, "minute");
+    per!(per_hour, 3_600_000, "hour");
+    per!(per_day, 86_400_000, "day");
+
+    /// `capacity` tokens at most; `refill_amount` tokens flow back every `refill_period_ms`.
+    ///
+    /// # Errors
+    /// [`LimitError`] for a bad name, amounts outside 1 to 10^12 tokens, or a period outside 1 ms to 366 days.
+    pub fn custom(name: &str, capacity: i64, refill_amount: i64, refill_period_ms: i64) -> Result<Self, LimitError> {
+        let name = LimitName::new(name)?;
+        check(&name, "capacity", capacity, MAX_TOKENS, "1 to 10^12 tokens")?;
+        check(&name, "refill_amount", refill_amount, MAX_TOKENS, "1 to 10^12 tokens")?;
+        check(&name, "refill_period_ms", refill_period_ms, MAX_PERIOD_MS, "1 ms to 366 days")?;
+        let capacity = MilliTokens::from_tokens(capacity);
+        let refill_amount = MilliTokens::from_tokens(refill_amount);
+        Ok(Self { name, rule: Rule { capacity, refill_amount, refill_period_ms } })
+    }
+
+    /// `slots` that can be held at the same time. A slot comes back when its lease is released or expires.
+    ///
+    /// # Errors
+    /// [`LimitError`] for a bad name or slots outside 1 to 10^12.
+    pub fn concurrent(name: &str, slots: i64) -> Result<Self, LimitError> {
+        let name = LimitName::new(name)?;
+        check(&name, "capacity", slots, MAX_TOKENS, "1 to 10^12 tokens")?;
+        let rule =
+            Rule { capacity: MilliTokens::from_tokens(slots), refill_amount: MilliTokens::ZERO, refill_period_ms: 1 };
+        Ok(Self { name, rule })
+    }
+
+    /// The same rate with another capacity: how much can be taken at once after a quiet time.
+    ///
+    /// # Errors
+    /// [`LimitError::OutOfRange`] outside 1 to 10^12 tokens, or for a concurrency limit, which has no burst.
+    pub fn with_burst(mut self, burst: i64) -> Result<Self, LimitError> {
+        check(&self.name, "burst", burst, MAX_TOKENS, "1 to 10^12 tokens")?;
+        if self.rule.is_concurrent() {
+            let limit = self.name.to_string();
+            return Err(LimitError::OutOfRange {
+                limit,
+                field: "burst",
+                value: burst,
+                takes: "no value on a concurrency limit",
+            });
+        }
+        self.rule.capacity = MilliTokens::from_tokens(burst);
+        Ok(self)
+    }
+
+    /// The limit's name.
+    #[must_use]
+    pub const fn name(&self) -> &LimitName {
+        &self.name
+    }
+
+    /// The limit's numbers.
+    #[must_use]
+    pub const fn rule(&self) -> &Rule {
+        &self.rule
+    }
+}
+
+fn check(limit: &LimitName, field: &'static str, value: i64, max: i64, takes: &'static str) -> Result<(), LimitError> {
+    if (1..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(LimitError::OutOfRange { limit: limit.to_string(), field, value, takes })
+    }
+}
+
+/// The hidden rule of every shard: the write units one DynamoDB partition takes a second.
+pub(crate) const WCU: Rule = Rule {
+    capacity: MilliTokens::from_tokens(1000),
+    refill_amount: MilliTokens::from_tokens(1000),
+    refill_period_ms: 1000,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_out_of_range_is_refused_with_its_field_and_value() {
+        let refused = |result: Result<Limit, LimitError>| result.unwrap_err().to_string();
+        assert_eq!(refused(Limit::per_minute("rpm", 0)), "limit \"rpm\": capacity is 0, it takes 1 to 10^12 tokens");
+        assert!(refused(Limit::custom("rpm", 5, -1, 1000)).contains("refill_amount is -1"));
+        assert!(refused(Limit::custom("rpm", 5, 5, 0)).contains("refill_period_ms is 0"));
+        assert!(refused(Limit::per_day("rpm", i64::MAX)).contains("10^12"));
+        assert!(refused(Limit::concurrent("slots", 0)).contains("capacity is 0"));
+        assert!(refused(Limit::per_day("rpm", 1).unwrap().with_burst(0)).contains("burst is 0"));
+        assert!(refused(Limit::concurrent("s", 2).unwrap().with_burst(3)).contains("concurrency"));
+        assert!(refused(Limit::per_day("r#m", 1)).contains("r#m"));
+    }
+
+    #[test]
+    fn burst_changes_the_capacity_and_not_the_rate() {
+        let limit = Limit::per_second("rps", 10).unwrap().with_burst(50).unwrap();
+        assert_eq!(limit.rule().capacity, MilliTokens::from_tokens(50));
+        assert_eq!(limit.rule().refill_amount, MilliTokens::from_tokens(10));
+        assert_eq!(limit.rule().refill_period_ms, 1000);
+    }
+}

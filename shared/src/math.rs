@@ -1,0 +1,82 @@
+//! Bucket math (design, section 3): credit, share and retry-after, in integers, products in `i128`.
+
+use crate::limit::Rule;
+use crate::{EpochMillis, MilliTokens};
+
+/// One of the `count` shards of a bucket; shard 0 of 1 is a whole bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shard {
+    /// Which shard, from 0.
+    pub index: u32,
+    /// How many there are, at least 1 and more than `index`.
+    pub count: u32,
+}
+
+impl Shard {
+    /// The only shard of a bucket that was never split.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// This shard's part of `whole`: `x/n + (1 if i < x mod n)`. The parts of all shards add up to `whole`.
+    #[must_use]
+    pub fn share(self, whole: MilliTokens) -> MilliTokens {
+        MilliTokens(narrow(self.share_wide(i128::from(whole.0))))
+    }
+
+    fn share_wide(self, whole: i128) -> i128 {
+        let (index, count) = (i128::from(self.index), i128::from(self.count.max(1)));
+        whole.div_euclid(count) + i128::from(index < whole.rem_euclid(count))
+    }
+}
+
+/// What flows into a shard from `from` to `to`: the shard's part of `⌊to·A/P⌋` less its part of `⌊from·A/P⌋`.
+///
+/// It telescopes: cutting an interval into pieces never changes the total, and the parts of all shards add up to
+/// the credit of the whole bucket. Zero if `to` is not after `from`, and for concurrency limits.
+#[must_use]
+pub fn credit(rule: &Rule, shard: Shard, from: EpochMillis, to: EpochMillis) -> MilliTokens {
+    if to <= from {
+        return MilliTokens::ZERO;
+    }
+    let flowed = |at: EpochMillis| {
+        let product = i128::from(at.0) * i128::from(rule.refill_amount.0);
+        shard.share_wide(product.div_euclid(i128::from(rule.refill_period_ms)))
+    };
+    MilliTokens(narrow(flowed(to) - flowed(from)))
+}
+
+/// What a balance becomes at `now`: with its credit since `rf`, never above the shard's share of the capacity.
+///
+/// A balance that is above its share already (after a limit was lowered) stays as it is.
+#[must_use]
+pub fn refilled(tk: MilliTokens, rule: &Rule, shard: Shard, rf: EpochMillis, now: EpochMillis) -> MilliTokens {
+    let ceiling = shard.share(rule.capacity).max(tk);
+    (tk + credit(rule, shard, rf, now)).min(ceiling)
+}
+
+/// The first instant at which a balance `tk`, credited up to `rf`, holds `need`: the least `t ≥ rf` with
+/// `tk + credit(rf, t) ≥ need`.
+///
+/// Exact: one millisecond earlier is too early. `None` if time alone never brings it: a concurrency limit, or a
+/// `need` above the shard's share.
+#[must_use]
+pub fn ready_at(need: MilliTokens, tk: MilliTokens, rule: &Rule, shard: Shard, rf: EpochMillis) -> Option<EpochMillis> {
+    if tk >= need {
+        return Some(rf);
+    }
+    if rule.is_concurrent() || need > shard.share(rule.capacity) {
+        return None;
+    }
+    let (amount, period) = (i128::from(rule.refill_amount.0), i128::from(rule.refill_period_ms));
+    let at_rf = (i128::from(rf.0) * amount).div_euclid(period);
+    // The shard's part must reach `part`, so the whole flow must reach `whole`, the least x whose share is `part`.
+    let part = shard.share_wide(at_rf) + i128::from(need.0) - i128::from(tk.0);
+    let whole = (part - 1) * i128::from(shard.count.max(1)) + i128::from(shard.index) + 1;
+    // The least t with ⌊t·A/P⌋ ≥ whole is ⌈whole·P/A⌉.
+    let ready = -((-(whole * period)).div_euclid(amount));
+    Some(EpochMillis(narrow(ready)).max(rf))
+}
+
+/// Saturates: an instant or an amount past `i64` is as far as it can be.
+fn narrow(wide: i128) -> i64 {
+    i64::try_from(wide).unwrap_or(if wide < 0 { i64::MIN } else { i64::MAX })
+}

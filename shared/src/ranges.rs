@@ -1,0 +1,67 @@
+//! Sets of `v` as ranges: what a snapshot has not counted yet.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Disjoint, ascending, half-open ranges `(after, through]`, written `4-7 9-12`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<(i64, i64)>);
+
+impl Ranges {
+    /// One range; empty if `through` is not after `after`.
+    #[must_use]
+    pub fn one(after: i64, through: i64) -> Self {
+        Self(if through > after { vec![(after, through)] } else { vec![] })
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a range above all others.
+    pub fn push(&mut self, after: i64, through: i64) {
+        if through > after {
+            self.0.push((after, through));
+        }
+    }
+
+    /// Takes `(after, through]` out if all of it is in one range; says whether it was.
+    pub fn take(&mut self, after: i64, through: i64) -> bool {
+        let Some(at) = self.0.iter().position(|&(low, high)| low <= after && through <= high) else {
+            return false;
+        };
+        let (low, high) = self.0[at];
+        let rest = [(low, after), (through, high)].into_iter().filter(|(low, high)| low < high);
+        self.0.splice(at..=at, rest);
+        true
+    }
+}
+
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (after, through)) in self.0.iter().enumerate() {
+            write!(f, "{}{after}-{through}", if at == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Ranges {
+    type Err = ();
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut ranges = Self::default();
+        let mut floor = i64::MIN;
+        for part in text.split(' ').filter(|part| !part.is_empty()) {
+            let (after, through) = part.split_once('-').ok_or(())?;
+            let (after, through): (i64, i64) = (after.parse().map_err(drop)?, through.parse().map_err(drop)?);
+            if after < floor || through <= after {
+                return Err(());
+            }
+            floor = through;
+            ranges.0.push((after, through));
+        }
+        Ok(ranges)
+    }
+}

@@ -1,0 +1,165 @@
+//! The units every stored number is in: one type per unit, no floats, no silent conversions.
+
+use std::fmt;
+use std::time::Duration;
+
+/// An amount of millitokens (1/1000 token). Negative amounts are debts.
+///
+/// Arithmetic saturates: an amount past `i64` is a limit nobody can have (see [`crate::Limit`]).
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MilliTokens(pub i64);
+
+impl MilliTokens {
+    /// No tokens.
+    pub const ZERO: Self = Self(0);
+
+    /// `tokens` whole tokens, saturating at the largest amount.
+    #[must_use]
+    pub const fn from_tokens(tokens: i64) -> Self {
+        Self(tokens.saturating_mul(1000))
+    }
+
+    /// The whole tokens in this amount, rounded down.
+    #[must_use]
+    pub const fn whole_tokens(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+}
+
+impl std::ops::Add for MilliTokens {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl std::ops::Sub for MilliTokens {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl std::ops::Neg for MilliTokens {
+    type Output = Self;
+    fn neg(self) -> Self {
+        Self(self.0.saturating_neg())
+    }
+}
+
+impl std::ops::AddAssign for MilliTokens {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl std::ops::SubAssign for MilliTokens {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl std::iter::Sum for MilliTokens {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::ZERO, |sum, amount| sum + amount)
+    }
+}
+
+/// In tokens, exact: `1.25`, `-3`, `0.001`.
+impl fmt::Display for MilliTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let milli = self.0.unsigned_abs();
+        match milli % 1000 {
+            0 => write!(f, "{sign}{}", milli / 1000),
+            part => {
+                let digits = format!("{part:03}");
+                write!(f, "{sign}{}.{}", milli / 1000, digits.trim_end_matches('0'))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MilliTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}mtk", self.0)
+    }
+}
+
+/// An instant: milliseconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpochMillis(pub i64);
+
+impl EpochMillis {
+    /// The instant `later` after this one.
+    #[must_use]
+    pub const fn after(self, later: Millis) -> Self {
+        Self(self.0.saturating_add(later.0))
+    }
+
+    /// How long after `earlier` this instant is; zero if it is not after it.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Millis {
+        let span = self.0.saturating_sub(earlier.0);
+        Millis(if span > 0 { span } else { 0 })
+    }
+}
+
+impl fmt::Debug for EpochMillis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{}ms", self.0)
+    }
+}
+
+/// A span of time in milliseconds.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub i64);
+
+impl fmt::Debug for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0)
+    }
+}
+
+/// Negative spans become zero.
+impl From<Millis> for Duration {
+    fn from(span: Millis) -> Self {
+        Duration::from_millis(u64::try_from(span.0).unwrap_or(0))
+    }
+}
+
+/// Rounded up, so that waiting it out is always enough; saturates.
+impl From<Duration> for Millis {
+    fn from(span: Duration) -> Self {
+        Self(i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn millitokens_read_as_exact_tokens() {
+        for (milli, tokens) in [
+            (0, "0"),
+            (1, "0.001"),
+            (1000, "1"),
+            (1250, "1.25"),
+            (-1, "-0.001"),
+            (-2500, "-2.5"),
+            (1_000_000_010, "1000000.01"),
+            (i64::MIN, "-9223372036854775.808"),
+        ] {
+            assert_eq!(MilliTokens(milli).to_string(), tokens);
+        }
+    }
+
+    #[test]
+    fn a_span_rounds_up_to_whole_milliseconds() {
+        assert_eq!(Millis::from(Duration::from_nanos(1)), Millis(1));
+        assert_eq!(Millis::from(Duration::from_millis(7)), Millis(7));
+        assert_eq!(Millis::from(Duration::MAX), Millis(i64::MAX));
+        assert_eq!(Duration::from(Millis(-5)), Duration::ZERO);
+    }
+}

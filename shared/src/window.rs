@@ -1,0 +1,135 @@
+//! Usage windows: hours, days and months in UTC.
+
+use std::fmt;
+use std::str::FromStr;
+
+use time::{Date, Month, OffsetDateTime, Time};
+
+use crate::EpochMillis;
+
+/// How long one usage snapshot counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Window {
+    /// One hour.
+    Hourly,
+    /// One day.
+    Daily,
+    /// One calendar month.
+    Monthly,
+}
+
+impl Window {
+    /// Every window, shortest first.
+    pub const ALL: [Self; 3] = [Self::Hourly, Self::Daily, Self::Monthly];
+
+    /// The name in keys, attributes and `SNAPSHOT_WINDOWS`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hourly => "hourly",
+            Self::Daily => "daily",
+            Self::Monthly => "monthly",
+        }
+    }
+
+    /// The first instant of the window that `at` lies in.
+    #[must_use]
+    pub fn start(self, at: EpochMillis) -> EpochMillis {
+        match self {
+            Self::Hourly => floor(at, 3_600_000),
+            Self::Daily => floor(at, 86_400_000),
+            Self::Monthly => midnight(date(at).replace_day(1).unwrap_or(Date::MIN)),
+        }
+    }
+
+    /// The first instant after the window that starts at `start`.
+    #[must_use]
+    pub fn end(self, start: EpochMillis) -> EpochMillis {
+        match self {
+            Self::Hourly => EpochMillis(start.0.saturating_add(3_600_000)),
+            Self::Daily => EpochMillis(start.0.saturating_add(86_400_000)),
+            // The 1st and 32 days is always in the next month.
+            Self::Monthly => self.start(EpochMillis(start.0.saturating_add(32 * 86_400_000))),
+        }
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Window {
+    type Err = ();
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|window| window.as_str() == name).ok_or(())
+    }
+}
+
+/// An instant as `2026-11-20T18:00:00Z`, to the second.
+#[derive(Debug, Clone, Copy)]
+pub struct Iso(pub EpochMillis);
+
+impl fmt::Display for Iso {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = utc(self.0);
+        let (y, m, d) = (at.year(), u8::from(at.month()), at.day());
+        write!(f, "{y:04}-{m:02}-{d:02}T{:02}:{:02}:{:02}Z", at.hour(), at.minute(), at.second())
+    }
+}
+
+/// The instant that [`Iso`] writes as `text`.
+#[must_use]
+pub fn parse_iso(text: &str) -> Option<EpochMillis> {
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u8>().ok();
+    let year: i32 = text.get(0..4)?.parse().ok()?;
+    let date = Date::from_calendar_date(year, Month::try_from(number(5..7)?).ok()?, number(8..10)?).ok()?;
+    let time = Time::from_hms(number(11..13)?, number(14..16)?, number(17..19)?).ok()?;
+    let at = EpochMillis(date.with_time(time).assume_utc().unix_timestamp().checked_mul(1000)?);
+    (Iso(at).to_string() == text).then_some(at)
+}
+
+fn utc(at: EpochMillis) -> OffsetDateTime {
+    // Instants outside the years -9999 to 9999 do not occur; they would read as 1970.
+    OffsetDateTime::from_unix_timestamp(at.0.div_euclid(1000)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+fn date(at: EpochMillis) -> Date {
+    utc(at).date()
+}
+
+fn midnight(date: Date) -> EpochMillis {
+    EpochMillis(date.midnight().assume_utc().unix_timestamp().saturating_mul(1000))
+}
+
+const fn floor(at: EpochMillis, span_ms: i64) -> EpochMillis {
+    EpochMillis(at.0.saturating_sub(at.0.rem_euclid(span_ms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_start_and_end_on_their_boundary() {
+        let at = parse_iso("2028-02-29T23:59:59Z").unwrap().after(crate::Millis(999));
+        for (window, start, end) in [
+            (Window::Hourly, "2028-02-29T23:00:00Z", "2028-03-01T00:00:00Z"),
+            (Window::Daily, "2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"),
+            (Window::Monthly, "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(Iso(window.start(at)).to_string(), start);
+            assert_eq!(Iso(window.end(window.start(at))).to_string(), end);
+            assert_eq!(window.as_str().parse(), Ok(window));
+        }
+    }
+
+    #[test]
+    fn only_the_one_spelling_of_an_instant_parses() {
+        for bad in ["2026-11-20T18:00:00", "2026-11-20 18:00:00Z", "2026-13-20T18:00:00Z", "x", "２026-11-20T18:00:00Z"]
+        {
+            assert_eq!(parse_iso(bad), None, "{bad}");
+        }
+    }
+}

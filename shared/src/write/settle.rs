@@ -1,0 +1,104 @@
+//! What happens to taken tokens afterwards: adjust, renew, release, rollback (design, section 5).
+
+use std::collections::BTreeMap;
+
+use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, sign, tokens};
+use crate::attr::{self, Field};
+use crate::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
+
+/// One write that settles a grant.
+#[derive(Debug, Clone)]
+pub struct Settle<'a> {
+    /// The bucket shard the tokens were taken from.
+    pub key: &'a BucketKey,
+    /// Id of this write.
+    pub op: WriteId,
+    /// The durable lease and what becomes of it; a lease that has ended can settle nothing.
+    pub lease: Option<(&'a WriteId, LeaseChange)>,
+    /// What changes, by limit.
+    pub amounts: BTreeMap<LimitName, Settled>,
+}
+
+/// What becomes of a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseChange {
+    /// It ends.
+    End,
+    /// It expires later.
+    Renew(EpochMillis),
+    /// It holds these amounts from now on, by limit.
+    Hold(BTreeMap<LimitName, MilliTokens>),
+}
+
+/// What a settlement changes of one limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Added to the balance; negative goes into debt.
+    pub tk: MilliTokens,
+    /// Added to the consumption.
+    pub tc: MilliTokens,
+    /// The balance that giving back must not pass: the share of a rate's capacity. Slots have none, as exactly
+    /// those taken come back.
+    pub ceiling: Option<MilliTokens>,
+}
+
+impl Settle<'_> {
+    /// The whole settlement, if no balance passes its ceiling.
+    #[must_use]
+    pub fn whole(&self) -> Update {
+        self.update(None)
+    }
+
+    /// The settlement with what fits under the ceilings of `bucket`: a balance that has refilled meanwhile takes back
+    /// only what makes it full.
+    #[must_use]
+    pub fn cut(&self, bucket: &Bucket) -> Update {
+        self.update(Some(bucket))
+    }
+
+    fn update(&self, view: Option<&Bucket>) -> Update {
+        let mut update =
+            Update { key: self.key.item_key(), conditions: vec![], changes: every_write(view, MilliTokens::ZERO) };
+        update.changes.push(sign(&self.op));
+        match &self.lease {
+            None => update.conditions.push(Condition::Present(Path::of(attr::RF))),
+            Some((id, change)) => {
+                update.conditions.push(Condition::Present(Path::lease(id)));
+                update.changes.extend(lease_changes(id, change));
+            }
+        }
+        for (limit, settled) in &self.amounts {
+            let mut tk = settled.tk;
+            if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
+                if let Some(state) = view.and_then(|bucket| bucket.limits.get(limit)) {
+                    tk = tk.min((ceiling - state.tk).max(MilliTokens::ZERO));
+                }
+                if tk > MilliTokens::ZERO {
+                    update.conditions.push(Condition::AtMost(tokens(limit), Value::Int((ceiling - tk).0)));
+                }
+            }
+            if tk != MilliTokens::ZERO {
+                update.changes.push(add_tokens(limit, Field::Tokens, tk));
+            }
+            if settled.tc != MilliTokens::ZERO {
+                update.changes.push(add_tokens(limit, Field::Consumed, settled.tc));
+            }
+        }
+        update
+    }
+}
+
+fn lease_changes(id: &WriteId, change: &LeaseChange) -> Vec<Change> {
+    let lease = Path::lease(id);
+    match change {
+        LeaseChange::End => vec![Change::Remove(lease)],
+        LeaseChange::Renew(expires) => vec![Change::Set(lease.then(attr::LEASE_EXPIRY), Value::Int(expires.0))],
+        LeaseChange::Hold(amounts) => {
+            let held = lease.then(attr::LEASE_TOKENS);
+            let set = |(limit, amount): (&LimitName, &MilliTokens)| {
+                Change::Set(held.clone().then(limit.to_string()), Value::Int(amount.0))
+            };
+            amounts.iter().map(set).collect()
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Counting usage exactly once: one write per bucket shard and window (design, section 7).
+
+use super::{Change, Condition, Path, Update, Value};
+use crate::{Counted, LimitName, MilliTokens, Ranges, SnapshotKey, attr, window::Iso};
+
+/// What one stream record says was used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// The writes it covers: `v` before and after, one apart; `None` for items of other software.
+    pub span: Option<(i64, i64)>,
+    /// Net consumed of each limit, in the order of [`Count::limits`].
+    pub tokens: Vec<MilliTokens>,
+    /// Granted acquires.
+    pub events: i64,
+}
+
+/// The records of one bucket shard, of one batch, in one window; their spans follow each other without a gap, or
+/// none has a span.
+#[derive(Debug, Clone)]
+pub struct Count<'a> {
+    /// The snapshot.
+    pub key: SnapshotKey,
+    /// The bucket shard.
+    pub shard: u32,
+    /// The limits the pieces speak of.
+    pub limits: &'a [LimitName],
+    /// At least one.
+    pub pieces: &'a [Piece],
+    /// Epoch seconds after which the snapshot may be deleted.
+    pub ttl_seconds: i64,
+}
+
+impl Count<'_> {
+    /// Counts all pieces, if the shard was counted up to the first one, or never.
+    ///
+    /// What lies before the first piece ever counted is kept as not counted: a later replay of it still counts.
+    /// Without a span nothing can be known, and every delivery counts.
+    #[must_use]
+    pub fn next(&self) -> Update {
+        let Some((after, through)) = self.span() else { return self.update(self.pieces.iter(), vec![], vec![]) };
+        let (q, g) = self.attributes();
+        let here = Condition::Equals(q.clone(), Value::Int(after));
+        let conditions = vec![Condition::AbsentOr(q.clone(), Box::new(here))];
+        let missing = Ranges::one(0, after).to_string();
+        let changes = vec![Change::Set(q, Value::Int(through)), Change::SetIfAbsent(g, Value::Text(missing))];
+        self.update(self.pieces.iter(), conditions, changes)
+    }
+
+    /// Counts the pieces that are not in `counted` yet, and keeps a gap before them as not counted. `None` if all were.
+    #[must_use]
+    pub fn rest(&self, counted: &Counted) -> Option<Update> {
+        let Some(counted_through) = counted.through else { return Some(self.next()) };
+        let (mut through, mut gaps) = (counted_through, counted.gaps.clone());
+        let mut fresh = vec![];
+        for piece in self.pieces {
+            let (low, high) = piece.span?;
+            if low >= through {
+                gaps.push(through, low);
+                through = high;
+                fresh.push(piece);
+            } else if gaps.take(low, high) {
+                fresh.push(piece);
+            }
+        }
+        if fresh.is_empty() {
+            return None;
+        }
+        let (q, g) = self.attributes();
+        let conditions = vec![
+            Condition::Equals(q.clone(), Value::Int(counted_through)),
+            Condition::Equals(g.clone(), Value::Text(counted.gaps.to_string())),
+        ];
+        let changes = vec![Change::Set(q, Value::Int(through)), Change::Set(g, Value::Text(gaps.to_string()))];
+        Some(self.update(fresh.into_iter(), conditions, changes))
+    }
+
+    /// Whether counting the same pieces twice is impossible.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.span().is_some()
+    }
+
+    fn span(&self) -> Option<(i64, i64)> {
+        Some((self.pieces.first()?.span?.0, self.pieces.last()?.span?.1))
+    }
+
+    fn attributes(&self) -> (Path, Path) {
+        (Path::of(attr::counted_through(self.shard)), Path::of(attr::not_counted(self.shard)))
+    }
+
+    fn update<'p>(
+        &self,
+        pieces: impl Iterator<Item = &'p Piece>,
+        conditions: Vec<Condition>,
+        mut changes: Vec<Change>,
+    ) -> Update {
+        let (mut tokens, mut events) = (vec![MilliTokens::ZERO; self.limits.len()], 0);
+        for piece in pieces {
+            events += piece.events;
+            for (sum, amount) in tokens.iter_mut().zip(&piece.tokens) {
+                *sum += *amount;
+            }
+        }
+        let used = |(limit, amount): (&LimitName, MilliTokens)| {
+            Change::Add(Path::of(limit.to_string()), Value::Tokens(amount))
+        };
+        changes.extend(self.limits.iter().zip(tokens).map(used));
+        changes.push(Change::Add(Path::of(attr::TOTAL_EVENTS), Value::Int(events)));
+        let SnapshotKey { entity, resource, window, start, .. } = &self.key;
+        for (name, value) in [
+            (attr::ENTITY_ID, Value::text(entity.as_str())),
+            (attr::RESOURCE, Value::text(resource.as_str())),
+            (attr::WINDOW, Value::text(window.as_str())),
+            (attr::WINDOW_START, Value::Text(Iso(*start).to_string())),
+            (attr::WINDOW_END, Value::Text(Iso(window.end(*start)).to_string())),
+            (attr::TTL, Value::Int(self.ttl_seconds)),
+        ] {
+            changes.push(Change::Set(Path::of(name), value));
+        }
+        Update { key: self.key.item_key(), conditions, changes }
+    }
+}

@@ -1,0 +1,191 @@
+//! Taking tokens: the plain take, refill and take, and the first take that creates the bucket (design, section 4).
+
+use std::collections::BTreeMap;
+
+use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, sign, tokens, wcu_credit};
+use crate::attr::{self, Field};
+use crate::limit::{Rule, WCU};
+use crate::{
+    Bucket, BucketKey, EpochMillis, GiveBack, Lease, Limit, LimitName, LimitState, MilliTokens, WriteId, item,
+};
+
+/// One write that takes tokens for one or more callers.
+#[derive(Debug, Clone)]
+pub struct Take<'a> {
+    /// The bucket shard.
+    pub key: &'a BucketKey,
+    /// The limits as the callers know them; they reach the bucket with the take if its own differ.
+    pub limits: &'a [Limit],
+    /// What is taken of each limit, all callers together.
+    pub needs: BTreeMap<LimitName, MilliTokens>,
+    /// How many acquires this grants.
+    pub takes: i64,
+    /// Leases written with the take; their tokens are among `needs`.
+    pub leases: Vec<(WriteId, Lease)>,
+    /// Id of this write.
+    pub op: WriteId,
+    /// Earlier writes for the same callers whose outcome is unknown: if one of them turns out to be the last write
+    /// of the item, this take must not happen again.
+    pub unknown: &'a [WriteId],
+}
+
+impl Take<'_> {
+    /// The cheapest write for what is known of the bucket: takes what is there, or credits refill, expired leases
+    /// and changed limits along with it.
+    #[must_use]
+    pub fn on(&self, view: Option<&Bucket>, now: EpochMillis) -> Update {
+        match view {
+            Some(bucket) if !self.is_there(bucket) => self.refilling(bucket, now),
+            view => self.plain(view),
+        }
+    }
+
+    fn is_there(&self, bucket: &Bucket) -> bool {
+        let holds =
+            |(limit, need): (&LimitName, &MilliTokens)| bucket.limits.get(limit).is_some_and(|state| state.tk >= *need);
+        self.needs.iter().all(holds) && bucket.has_rules(self.limits)
+    }
+
+    /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`.
+    fn plain(&self, view: Option<&Bucket>) -> Update {
+        let mut update = self.update(every_write(view, MilliTokens::ZERO));
+        for (limit, &need) in &self.needs {
+            update.conditions.push(Condition::AtLeast(tokens(limit), Value::Int(need.0)));
+            update.changes.push(add_tokens(limit, Field::Tokens, -need));
+            update.changes.push(add_tokens(limit, Field::Consumed, need));
+        }
+        self.write_leases(view, &mut update);
+        update
+    }
+
+    /// The plain take, with the credit since `rf`, the tokens of expired leases and changed limits in the same write.
+    /// Only if `rf` is the one seen, the leases are still there, and no balance would pass its ceiling.
+    fn refilling(&self, bucket: &Bucket, now: EpochMillis) -> Update {
+        let mut update = self.update(every_write(Some(bucket), wcu_credit(bucket, now)));
+        update.conditions.push(Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)));
+        update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(bucket.rf.max(now).0)));
+
+        let expired: Vec<_> = bucket.reclaimable(now).collect();
+        for (id, lease) in &expired {
+            let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
+            update.conditions.push(Condition::Equals(expiry, Value::Int(lease.expires.0)));
+            update.changes.push(Change::Remove(Path::lease(id)));
+        }
+        for (name, state) in &bucket.limits {
+            let back = bucket.give_back(name, expired.iter().map(|(_, lease)| *lease));
+            let rule = self.limits.iter().find(|limit| limit.name() == name).map_or(state.rule, |limit| *limit.rule());
+            self.refill_limit(bucket, name, state, rule, back, now, &mut update);
+        }
+        for limit in self.limits.iter().filter(|limit| !bucket.limits.contains_key(limit.name())) {
+            let need = self.needs.get(limit.name()).copied().unwrap_or_default();
+            let full = bucket.shard().share(limit.rule().capacity);
+            update.conditions.push(Condition::Absent(tokens(limit.name())));
+            update.changes.extend(item::write_limit(
+                limit.name(),
+                &LimitState { tk: full - need, tc: need, rule: *limit.rule() },
+            ));
+        }
+        self.write_leases(Some(bucket), &mut update);
+        update
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one limit's part of `refilling`")]
+    fn refill_limit(
+        &self,
+        bucket: &Bucket,
+        name: &LimitName,
+        state: &LimitState,
+        rule: Rule,
+        back: GiveBack,
+        now: EpochMillis,
+        update: &mut Update,
+    ) {
+        let need = self.needs.get(name).copied().unwrap_or_default();
+        let available = bucket.available(name, state, rule, back, now);
+        let credit = available - state.tk;
+        if need > MilliTokens::ZERO {
+            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((need - credit).0)));
+        }
+        if credit > MilliTokens::ZERO && !rule.is_concurrent() {
+            let ceiling = bucket.shard().share(rule.capacity).max(available);
+            update.conditions.push(Condition::AtMost(tokens(name), Value::Int((ceiling - credit).0)));
+        }
+        if credit != need {
+            update.changes.push(add_tokens(name, Field::Tokens, credit - need));
+        }
+        if need != back.tc {
+            update.changes.push(add_tokens(name, Field::Consumed, need - back.tc));
+        }
+        if rule != state.rule {
+            let capacity = Path::limit(name, Field::Capacity);
+            update.conditions.push(Condition::Equals(capacity.clone(), Value::Int(state.rule.capacity.0)));
+            update.changes.push(Change::Set(capacity, Value::Int(rule.capacity.0)));
+            update.changes.push(Change::Set(Path::limit(name, Field::RefillAmount), Value::Int(rule.refill_amount.0)));
+            update.changes.push(Change::Set(Path::limit(name, Field::RefillPeriod), Value::Int(rule.refill_period_ms)));
+        }
+    }
+
+    /// The whole bucket, full but for what is taken, if it does not exist.
+    #[must_use]
+    pub fn create(&self, now: EpochMillis) -> Update {
+        let limits = self.limits.iter().map(|limit| {
+            let need = self.needs.get(limit.name()).copied().unwrap_or_default();
+            let full = limit.rule().capacity;
+            (limit.name().clone(), LimitState { tk: full - need, tc: need, rule: *limit.rule() })
+        });
+        let unit = MilliTokens::from_tokens(1);
+        let bucket = Bucket {
+            key: self.key.clone(),
+            shard_count: 1,
+            rf: now,
+            v: Some(now.0.saturating_mul(1000)),
+            takes: Some(self.takes),
+            limits: limits.collect(),
+            wcu: Some(LimitState { tk: WCU.capacity - unit, tc: unit, rule: WCU }),
+            leases: Some(self.leases.iter().cloned().collect()),
+            due: self.first_expiry(),
+            op: Some(self.op.clone()),
+            size_bytes: 0,
+        };
+        let conditions = vec![Condition::Absent(Path::of(attr::PK))];
+        Update { key: self.key.item_key(), conditions, changes: item::write_bucket(&bucket) }
+    }
+
+    fn update(&self, mut changes: Vec<Change>) -> Update {
+        changes.push(sign(&self.op));
+        changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
+        let differs = |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
+        Update { key: self.key.item_key(), conditions: self.unknown.iter().map(differs).collect(), changes }
+    }
+
+    fn first_expiry(&self) -> Option<EpochMillis> {
+        self.leases.iter().map(|(_, lease)| lease.expires).min()
+    }
+
+    /// Adds the leases, and keeps `due` at or before the first expiry without touching the index when it is already.
+    fn write_leases(&self, view: Option<&Bucket>, update: &mut Update) {
+        let Some(first) = self.first_expiry() else { return };
+        let map = Path::of(attr::LEASES);
+        if view.is_some_and(|bucket| bucket.leases.is_none()) {
+            update.conditions.push(Condition::Absent(map.clone()));
+            update.changes.push(Change::Set(map, item::write_leases(&self.leases.iter().cloned().collect())));
+        } else {
+            update.conditions.push(Condition::Present(map));
+            let set = |(id, lease): &(WriteId, Lease)| Change::Set(Path::lease(id), item::write_lease(lease));
+            update.changes.extend(self.leases.iter().map(set));
+        }
+        let due_is_later = view.and_then(|bucket| bucket.due).is_some_and(|due| due > first);
+        let (due, shard) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
+        let (first, partition) = (Value::Int(first.0), Value::Text(self.key.due_shard()));
+        if due_is_later {
+            update.conditions.push(Condition::AtLeast(due.clone(), first.clone()));
+            update.changes.push(Change::Set(due, first));
+            update.changes.push(Change::Set(shard, partition));
+        } else {
+            let early = Condition::AtMost(due.clone(), first.clone());
+            update.conditions.push(Condition::AbsentOr(due.clone(), Box::new(early)));
+            update.changes.push(Change::SetIfAbsent(due, first));
+            update.changes.push(Change::SetIfAbsent(shard, partition));
+        }
+    }
+}

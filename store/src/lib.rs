@@ -1,0 +1,26 @@
+//! The only crate of Weirgate that talks to DynamoDB: planned writes in, outcomes out.
+//!
+//! # Layout
+//!
+//! - `connect`: [`connect`] is the one place that builds an SDK client
+//! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything twice
+//! - `expression`: a planned write as expressions with placeholders
+//! - `attribute`: values to the SDK's attributes and back
+//! - `error`: [`StoreError`]: what an SDK error means for the write
+//! - `schema`: the table's definition, for local use
+//! - `meter`: [`Meter`] adds up the write units that DynamoDB reports
+
+mod attribute;
+mod connect;
+mod error;
+mod expression;
+mod meter;
+mod schema;
+mod table;
+
+pub use attribute::Item;
+pub use connect::{Connection, connect};
+pub use error::{ErrorKind, StoreError};
+pub use meter::{Meter, Units};
+pub use schema::{Index, create_table, indexes};
+pub use table::{Answer, Due, Outcome, Retry, Table};

@@ -1,0 +1,54 @@
+//! Adds up the write units that DynamoDB reports: for tests, benchmarks and the demo.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_sdk_dynamodb::types::ConsumedCapacity;
+use weirgate_shared::write_units;
+
+use crate::Item;
+
+/// Counts requests and capacity; clones share the count.
+#[derive(Debug, Clone, Default)]
+pub struct Meter(Arc<Mutex<Units>>);
+
+/// What was consumed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Units {
+    /// Requests that DynamoDB answered with their capacity.
+    pub requests: u64,
+    /// Write units of the table and its indexes.
+    pub total: f64,
+    /// Write units of the table alone.
+    pub table: f64,
+    /// Write units of each index.
+    pub indexes: BTreeMap<String, f64>,
+}
+
+impl Meter {
+    /// What was consumed since the last call.
+    #[must_use]
+    pub fn take(&self) -> Units {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// DynamoDB reports no capacity for a failed condition, but bills the write units of the item it met.
+    pub(crate) fn count_lost(&self, old: Option<&Item>) {
+        let cost = f64::from(old.map_or(1, |item| write_units(item.attributes())));
+        let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        units.requests += 1;
+        units.total += cost;
+        units.table += cost;
+    }
+
+    pub(crate) fn count(&self, consumed: Option<&ConsumedCapacity>) {
+        let Some(consumed) = consumed else { return };
+        let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        units.requests += 1;
+        units.total += consumed.capacity_units().unwrap_or_default();
+        units.table += consumed.table().and_then(|table| table.capacity_units()).unwrap_or_default();
+        for (index, capacity) in consumed.global_secondary_indexes().into_iter().flatten() {
+            *units.indexes.entry(index.clone()).or_default() += capacity.capacity_units().unwrap_or_default();
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Runs planned writes and reads against one table.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::error::SdkError;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{
+    AttributeValue, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
+};
+use weirgate_shared::write::Update;
+use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
+
+use crate::{Item, Meter, StoreError, attribute, expression};
+
+/// What became of a planned write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It happened; the item as it is now, if it was asked for.
+    Applied(Option<Item>),
+    /// A condition did not hold; the item as it was, if there is one.
+    LostRace(Option<Item>),
+}
+
+/// Whether an applied write answers with the item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It does.
+    Item,
+    /// It does not.
+    Nothing,
+}
+
+/// What is repeated when a request fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// What was certainly not applied.
+    Refused,
+    /// Also what may have been applied: only for writes whose condition makes a second time harmless, and for reads.
+    Unknown,
+}
+
+/// Something the reconciler must look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// The item.
+    pub key: ItemKey,
+    /// Since when.
+    pub due: EpochMillis,
+}
+
+const ATTEMPTS: u32 = 4;
+const FIRST_DELAY: Duration = Duration::from_millis(25);
+
+/// One table. Clones are cheap and share the connection.
+#[derive(Debug, Clone)]
+pub struct Table {
+    client: Client,
+    name: String,
+    meter: Option<Meter>,
+}
+
+impl Table {
+    /// The table `name`, reached through `client`.
+    #[must_use]
+    pub fn new(client: Client, name: impl Into<String>) -> Self {
+        Self { client, name: name.into(), meter: None }
+    }
+
+    /// Has DynamoDB report the capacity of every request, and adds it up in `meter`.
+    #[must_use]
+    pub fn with_meter(mut self, meter: Meter) -> Self {
+        self.meter = Some(meter);
+        self
+    }
+
+    /// The table's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs a planned write once.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it could not be decided; its kind says whether the write may have been applied.
+    pub async fn update(&self, update: &Update, answer: Answer) -> Result<Outcome, StoreError> {
+        let rendered = expression::render(update);
+        let request = self
+            .client
+            .update_item()
+            .table_name(&self.name)
+            .set_key(Some(attribute::key(&update.key)))
+            .update_expression(rendered.update)
+            .set_condition_expression(rendered.condition)
+            .set_expression_attribute_names(Some(rendered.names))
+            .set_expression_attribute_values((!rendered.values.is_empty()).then_some(rendered.values))
+            .return_values(if answer == Answer::Item { ReturnValue::AllNew } else { ReturnValue::None })
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .set_return_consumed_capacity(self.report());
+        match request.send().await {
+            Ok(done) => {
+                self.count(done.consumed_capacity());
+                Ok(Outcome::Applied(done.attributes.map(Item)))
+            }
+            Err(SdkError::ServiceError(service)) if service.err().is_conditional_check_failed_exception() => {
+                let UpdateItemError::ConditionalCheckFailedException(lost) = service.into_err() else {
+                    unreachable!("the guard has seen that it is this one");
+                };
+                let old = lost.item.map(Item);
+                if let Some(meter) = &self.meter {
+                    meter.count_lost(old.as_ref());
+                }
+                Ok(Outcome::LostRace(old))
+            }
+            Err(error) => {
+                Err(StoreError::new(&self.name, format!("UpdateItem of {} {}", update.key.pk, update.key.sk), error))
+            }
+        }
+    }
+
+    /// Runs a planned write, again after a pause if it failed in a way that `retry` allows, four times at most.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last attempt.
+    pub async fn update_with(&self, update: &Update, answer: Answer, retry: Retry) -> Result<Outcome, StoreError> {
+        self.again(retry, || self.update(update, answer)).await
+    }
+
+    /// What is due at `now` in one partition of `DueIndex`, oldest first, `limit` at most.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last of four attempts.
+    pub async fn due(&self, due_shard: &str, now: EpochMillis, limit: i32) -> Result<Vec<Due>, StoreError> {
+        let query = || async {
+            let request = self
+                .client
+                .query()
+                .table_name(&self.name)
+                .index_name(attr::DUE_INDEX)
+                .key_condition_expression("#shard = :shard AND #due <= :now")
+                .expression_attribute_names("#shard", attr::DUE_SHARD)
+                .expression_attribute_names("#due", attr::DUE)
+                .expression_attribute_values(":shard", AttributeValue::S(due_shard.to_owned()))
+                .expression_attribute_values(":now", AttributeValue::N(now.0.to_string()))
+                .limit(limit);
+            request.send().await.map_err(|error| StoreError::new(&self.name, format!("Query of {due_shard}"), error))
+        };
+        let found = self.again(Retry::Unknown, query).await?;
+        let read = |item: HashMap<String, AttributeValue>| {
+            let item = Item(item);
+            let due = item.attributes().find_map(|(name, value)| match value {
+                Attr::N(due) if name == attr::DUE => due.parse().ok(),
+                _ => None,
+            })?;
+            Some(Due { key: read_key(item.attributes())?, due: EpochMillis(due) })
+        };
+        Ok(found.items.unwrap_or_default().into_iter().filter_map(read).collect())
+    }
+
+    /// Reads items, 100 at most; those that are not there are left out, in no order.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last of four attempts, also if DynamoDB kept some back each time.
+    pub async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+        let mut left: Vec<_> = keys.iter().map(attribute::key).collect();
+        let mut items = vec![];
+        for attempt in 0..ATTEMPTS {
+            if left.is_empty() {
+                return Ok(items);
+            }
+            if attempt > 0 {
+                pause(attempt).await;
+            }
+            let wanted = KeysAndAttributes::builder().set_keys(Some(left)).consistent_read(true).build();
+            let wanted = wanted.map_err(|error| self.refused("BatchGetItem", error.into()))?;
+            let read = || async {
+                let request = self.client.batch_get_item().request_items(&self.name, wanted.clone());
+                let request = request.set_return_consumed_capacity(self.report());
+                request.send().await.map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))
+            };
+            let mut found = self.again(Retry::Unknown, read).await?;
+            let responses = found.responses.take().unwrap_or_default();
+            items.extend(responses.into_values().flatten().map(Item));
+            let kept_back = found.unprocessed_keys.take().unwrap_or_default();
+            left = kept_back.into_values().flat_map(|more| more.keys).collect();
+        }
+        if left.is_empty() {
+            return Ok(items);
+        }
+        Err(self.refused("BatchGetItem", format!("{} items were kept back {ATTEMPTS} times", left.len()).into()))
+    }
+
+    /// Reads one item that need not exist: warms the connection, and shows early that the table is there.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it could not be read.
+    pub async fn warm(&self) -> Result<(), StoreError> {
+        let key = ItemKey { pk: "-/SYSTEM#".to_owned(), sk: "#VERSION".to_owned() };
+        let request = self.client.get_item().table_name(&self.name).set_key(Some(attribute::key(&key)));
+        request.send().await.map_err(|error| StoreError::new(&self.name, "GetItem".to_owned(), error))?;
+        Ok(())
+    }
+
+    async fn again<T, F>(&self, retry: Retry, request: impl Fn() -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let mut attempt = 1;
+        loop {
+            match request().await {
+                Err(error)
+                    if attempt < ATTEMPTS
+                        && error.kind.is_transient()
+                        && (error.kind.is_refused() || retry == Retry::Unknown) =>
+                {
+                    tracing::debug!(%error, attempt, "trying again");
+                    pause(attempt).await;
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn report(&self) -> Option<ReturnConsumedCapacity> {
+        self.meter.as_ref().map(|_| ReturnConsumedCapacity::Indexes)
+    }
+
+    fn count(&self, consumed: Option<&aws_sdk_dynamodb::types::ConsumedCapacity>) {
+        if let Some(meter) = &self.meter {
+            meter.count(consumed);
+        }
+    }
+
+    fn refused(&self, request: &str, reason: Box<dyn std::error::Error + Send + Sync>) -> StoreError {
+        StoreError {
+            kind: crate::ErrorKind::Throttled { key_range: false },
+            request: request.to_owned(),
+            table: self.name.clone(),
+            reason: reason.to_string(),
+            source: Some(reason),
+        }
+    }
+}
+
+/// Full jitter, doubling: 0 to 25 ms, 0 to 50 ms, 0 to 100 ms.
+async fn pause(attempt: u32) {
+    let most = FIRST_DELAY.saturating_mul(1 << attempt.saturating_sub(1).min(10));
+    let micros = fastrand::u64(0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX));
+    tokio::time::sleep(Duration::from_micros(micros)).await;
+}
