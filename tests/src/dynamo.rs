@@ -1,0 +1,311 @@
+//! An embedded DynamoDB under the real SDK: the SDK signs, serialises and classifies; no socket is opened.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents, SharedHttpClient};
+use aws_smithy_runtime_api::client::http::{
+    HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_types::body::SdkBody;
+use dynoxide::actions::{
+    describe_stream::DescribeStreamRequest, get_records::GetRecordsRequest,
+    get_shard_iterator::GetShardIteratorRequest, list_streams::ListStreamsRequest,
+};
+use dynoxide::{Database, DynoxideError};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use weirgate_store::{Connection, Meter, Table, connect, create_table};
+
+/// The table every test uses.
+const TABLE: &str = "weirgate";
+
+/// What happens to one write instead of being applied and answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It never arrives.
+    LoseRequest,
+    /// It is applied, and its answer is lost.
+    LoseAnswer,
+    /// It is applied twice, as by a network that repeats it, and answered.
+    Repeat,
+    /// It is throttled: the item's partition is too hot, or (`false`) the account is.
+    Throttle {
+        /// Whether the reason names the key range.
+        key_range: bool,
+    },
+    /// It meets a transaction on its item.
+    Conflict,
+    /// The server fails before applying it.
+    ServerError,
+    /// The server fails after applying it.
+    ServerErrorApplied,
+    /// The caller has no permission.
+    Forbidden,
+}
+
+type Decide = Box<dyn FnMut(&Value) -> Option<Fault> + Send>;
+
+/// An embedded DynamoDB with one table. Clones share it.
+#[derive(Clone)]
+pub struct Dynamo {
+    db: Database,
+    faults: Arc<Mutex<Faults>>,
+    cursor: Arc<Mutex<Option<String>>>,
+    latency: Option<std::time::Duration>,
+}
+
+#[derive(Default)]
+struct Faults {
+    next: VecDeque<Option<Fault>>,
+    decide: Option<Decide>,
+    requests: u64,
+}
+
+impl fmt::Debug for Dynamo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dynamo")
+    }
+}
+
+impl Dynamo {
+    /// A fresh database with the table as `store` defines it.
+    pub async fn new() -> Self {
+        let dynamo = Self::empty();
+        create_table(&dynamo.client().await, TABLE).await.expect("an empty database takes the table");
+        dynamo
+    }
+
+    /// A fresh database without a table.
+    #[must_use]
+    pub fn empty() -> Self {
+        let db = Database::memory().expect("SQLite opens in memory");
+        Self { db, faults: Arc::default(), cursor: Arc::default(), latency: None }
+    }
+
+    /// The same database, answering each request after this long on the runtime's clock.
+    #[must_use]
+    pub fn with_latency(mut self, latency: std::time::Duration) -> Self {
+        self.latency = Some(latency);
+        self
+    }
+
+    /// The database itself.
+    #[must_use]
+    pub const fn db(&self) -> &Database {
+        &self.db
+    }
+
+    /// The table, through the one constructor of SDK clients.
+    pub async fn table(&self) -> Table {
+        Table::new(self.client().await, TABLE)
+    }
+
+    /// The table, with a meter of what it consumes.
+    pub async fn metered(&self) -> (Table, Meter) {
+        let meter = Meter::default();
+        (self.table().await.with_meter(meter.clone()), meter)
+    }
+
+    /// An SDK client of this database.
+    pub async fn client(&self) -> aws_sdk_dynamodb::Client {
+        let http_client = Some(SharedHttpClient::new(self.clone()));
+        let local_endpoint = Some("http://dynamo.invalid".to_owned());
+        connect(Connection { http_client, local_endpoint, ..Connection::default() }).await
+    }
+
+    /// The next writes meet these faults, one each; `None` lets one pass.
+    pub fn fail_next(&self, faults: impl IntoIterator<Item = Option<Fault>>) {
+        self.faults().next.extend(faults);
+    }
+
+    /// Every write is shown to `decide`, which may fail it. Faults of [`Self::fail_next`] come first.
+    pub fn fail_when(&self, decide: impl FnMut(&Value) -> Option<Fault> + Send + 'static) {
+        self.faults().decide = Some(Box::new(decide));
+    }
+
+    /// How many requests of any kind arrived since the last call.
+    #[must_use]
+    pub fn take_requests(&self) -> u64 {
+        std::mem::take(&mut self.faults().requests)
+    }
+
+    /// One item as DynamoDB JSON, or `null`.
+    #[must_use]
+    pub fn item(&self, pk: &str, sk: &str) -> Value {
+        let request = json!({"TableName": TABLE, "Key": {"PK": {"S": pk}, "SK": {"S": sk}}});
+        let (_, answer) = self.run("GetItem", &request);
+        serde_json::from_str::<Value>(&answer).map_or(Value::Null, |mut answer| answer["Item"].take())
+    }
+
+    /// All items as DynamoDB JSON.
+    #[must_use]
+    pub fn items(&self) -> Vec<Value> {
+        let (mut items, mut start) = (vec![], Value::Null);
+        loop {
+            let mut request = json!({"TableName": TABLE});
+            if !start.is_null() {
+                request["ExclusiveStartKey"] = start.take();
+            }
+            let (_, answer) = self.run("Scan", &request);
+            let mut answer: Value = serde_json::from_str(&answer).expect("an answer is JSON");
+            items.extend(answer["Items"].as_array_mut().map(std::mem::take).unwrap_or_default());
+            start = answer["LastEvaluatedKey"].take();
+            if start.is_null() {
+                return items;
+            }
+        }
+    }
+
+    /// Writes an item given as DynamoDB JSON.
+    pub fn put(&self, item: &Value) {
+        let (status, answer) = self.run("PutItem", &json!({"TableName": TABLE, "Item": item}));
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    /// The stream's records since the last call, as Lambda would deliver them.
+    #[must_use]
+    pub fn stream(&self) -> Vec<Value> {
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut iterator = cursor.take().unwrap_or_else(|| self.first_iterator());
+        let mut records = vec![];
+        loop {
+            let found = self
+                .db
+                .get_records(GetRecordsRequest { shard_iterator: iterator.clone(), limit: Some(1000) })
+                .expect("the stream is readable");
+            let done = found.records.is_empty();
+            records.extend(found.records.iter().map(|record| serde_json::to_value(record).expect("a record is JSON")));
+            iterator = found.next_shard_iterator.expect("the stream's one shard stays open");
+            if done {
+                *cursor = Some(iterator);
+                return records;
+            }
+        }
+    }
+
+    fn first_iterator(&self) -> String {
+        let request = |value: Value| value;
+        let streams: ListStreamsRequest = from(request(json!({"TableName": TABLE})));
+        let streams = self.db.list_streams(streams).expect("streams are listed");
+        let streams = serde_json::to_value(&streams).expect("an answer is JSON");
+        let arn = streams["Streams"][0]["StreamArn"].clone();
+        let shards: DescribeStreamRequest = from(request(json!({"StreamArn": arn})));
+        let shards = self.db.describe_stream(shards).expect("the stream is there");
+        let shards = serde_json::to_value(&shards).expect("an answer is JSON");
+        let shard = shards["StreamDescription"]["Shards"][0]["ShardId"].clone();
+        let first: GetShardIteratorRequest =
+            from(json!({"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}));
+        let first = self.db.get_shard_iterator(first).expect("the shard is there");
+        let first = serde_json::to_value(&first).expect("an answer is JSON");
+        first["ShardIterator"].as_str().expect("an iterator is text").to_owned()
+    }
+
+    fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fault(&self, operation: &str, request: &Value) -> Option<Fault> {
+        let mut faults = self.faults();
+        faults.requests += 1;
+        if operation != "UpdateItem" {
+            return None;
+        }
+        match faults.next.pop_front() {
+            Some(next) => next,
+            None => faults.decide.as_mut().and_then(|decide| decide(request)),
+        }
+    }
+
+    fn answer(&self, operation: &str, request: &Value) -> Result<(u16, String), ConnectorError> {
+        let lost = || ConnectorError::io("the connection was reset".into());
+        let error = |status, kind: &str, more: Value| {
+            let mut body = json!({"__type": format!("com.amazonaws.dynamodb.v20120810#{kind}"), "message": "injected"});
+            if let (Some(body), Some(more)) = (body.as_object_mut(), more.as_object()) {
+                body.extend(more.clone());
+            }
+            Ok((status, body.to_string()))
+        };
+        match self.fault(operation, request) {
+            None => Ok(self.run(operation, request)),
+            Some(Fault::LoseRequest) => Err(lost()),
+            Some(Fault::LoseAnswer) => {
+                let _ = self.run(operation, request);
+                Err(lost())
+            }
+            Some(Fault::Repeat) => {
+                let _ = self.run(operation, request);
+                Ok(self.run(operation, request))
+            }
+            Some(Fault::Throttle { key_range }) => {
+                let reason =
+                    if key_range { "TableWriteKeyRangeThroughputExceeded" } else { "TableWriteAccountLimitExceeded" };
+                let reasons =
+                    json!({"throttlingReasons": [{"reason": reason, "resource": "arn:aws:dynamodb:::table/weirgate"}]});
+                error(400, "ThrottlingException", reasons)
+            }
+            Some(Fault::Conflict) => error(400, "TransactionConflictException", Value::Null),
+            Some(Fault::ServerError) => error(500, "InternalServerError", Value::Null),
+            Some(Fault::ServerErrorApplied) => {
+                let _ = self.run(operation, request);
+                error(500, "InternalServerError", Value::Null)
+            }
+            Some(Fault::Forbidden) => error(400, "AccessDeniedException", Value::Null),
+        }
+    }
+
+    fn run(&self, operation: &str, request: &Value) -> (u16, String) {
+        let db = &self.db;
+        let request = request.clone();
+        let answer = match operation {
+            "UpdateItem" => text(db.update_item(from(request))),
+            "GetItem" => text(db.get_item(from(request))),
+            "PutItem" => text(db.put_item(from(request))),
+            "BatchGetItem" => text(db.batch_get_item(from(request))),
+            "Query" => text(db.query(from(request))),
+            "Scan" => text(db.scan(from(request))),
+            "CreateTable" => text(db.create_table(from(request))),
+            "UpdateTimeToLive" => text(db.update_time_to_live(from(request))),
+            other => panic!("no code of Weirgate calls {other}; add it here if it now does"),
+        };
+        match answer {
+            Ok(body) => (200, body),
+            Err(error) => (error.status_code(), error.to_json()),
+        }
+    }
+}
+
+fn from<T: DeserializeOwned>(request: Value) -> T {
+    serde_json::from_value(request).expect("the SDK sends what DynamoDB takes")
+}
+
+fn text<T: serde::Serialize>(answer: Result<T, DynoxideError>) -> Result<String, DynoxideError> {
+    answer.map(|answer| serde_json::to_string(&answer).expect("an answer is JSON"))
+}
+
+impl HttpClient for Dynamo {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+impl HttpConnector for Dynamo {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let target = request.headers().get("x-amz-target").unwrap_or_default();
+        let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
+        let body = request.body().bytes().unwrap_or_default().to_vec();
+        let dynamo = self.clone();
+        HttpConnectorFuture::new(async move {
+            if let Some(latency) = dynamo.latency {
+                tokio::time::sleep(latency).await;
+            }
+            let request = serde_json::from_slice(&body).expect("the SDK sends JSON");
+            let (status, body) = dynamo.answer(&operation, &request)?;
+            let status = status.try_into().expect("a status is a status");
+            Ok(HttpResponse::new(status, SdkBody::from(body)))
+        })
+    }
+}
