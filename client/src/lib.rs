@@ -1,1 +1,61 @@
-//! x
+//! Rate limits shared through one DynamoDB table: token buckets taken in a single write, concurrency slots that come
+//! back when their holder crashes, and usage that counts once.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use weirgate::{Decision, Limit, RateLimiter};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = RateLimiter::builder("weirgate").namespace("default").build().await?;
+//! let limits = [Limit::per_minute("rpm", 600)?, Limit::per_minute("tpm", 100_000)?];
+//!
+//! let decision = limiter
+//!     .acquire("openai", "gpt-4")
+//!     .limits(&limits)
+//!     .take("rpm", 1)
+//!     .take("tpm", 1_500) // an estimate
+//!     .wait_up_to(Duration::from_secs(2))
+//!     .send()
+//!     .await?;
+//! match decision {
+//!     Decision::Granted(mut grant) => {
+//!         // ... call the vendor, learn what it really took ...
+//!         grant.adjust("tpm", 1_213).await?;
+//!     }
+//!     Decision::Denied(denied) => println!("try again in {:?}", denied.retry_after),
+//!     Decision::NeverFits(never) => println!("{never}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layout
+//!
+//! - `limiter`: [`RateLimiter`] and its [`Builder`]
+//! - `acquire`: [`Acquire`]: one request, checked before anything is sent
+//! - `decision`: [`Decision`] and what it says of every limit
+//! - `line`: callers of one bucket share its writes; the acquire protocol
+//! - `grant`: [`Grant`]: adjust, renew, release, roll back
+//! - `scope`: a grant around a piece of work
+//! - `clock`, `error`, `stats`
+
+mod acquire;
+mod clock;
+mod decision;
+mod error;
+mod grant;
+mod limiter;
+mod line;
+mod scope;
+mod stats;
+
+pub use acquire::Acquire;
+pub use clock::{Clock, FakeClock, SystemClock};
+pub use decision::{Decision, Denied, LimitStatus, NeverFits};
+pub use error::Error;
+pub use grant::{Grant, Settlement};
+pub use limiter::{Builder, RateLimiter};
+pub use scope::ScopeError;
+pub use stats::Stats;
+pub use weirgate_shared::{EpochMillis, Limit, LimitError, MilliTokens, NameError};
+pub use weirgate_store::{Connection, StoreError, Table};

@@ -69,7 +69,7 @@ impl Bucket {
     #[must_use]
     pub const fn shard(&self) -> Shard {
         // A count that does not hold the index is another writer's mistake; the shard is then the last one.
-        let count = if self.shard_count > self.key.shard { self.shard_count } else { self.key.shard + 1 };
+        let count = if self.shard_count > self.key.shard { self.shard_count } else { self.key.shard.saturating_add(1) };
         Shard { index: self.key.shard, count }
     }
 
@@ -118,17 +118,30 @@ impl Bucket {
         }
     }
 
-    /// What can be taken of every limit at `now`, under the callers' own `limits` where they differ from the bucket's.
+    /// What the bucket is after a write at `now` that credits refill, reclaims expired leases and brings the callers'
+    /// own `limits`, but takes nothing.
     #[must_use]
-    pub fn all_available(&self, limits: &[Limit], now: EpochMillis) -> BTreeMap<LimitName, MilliTokens> {
-        let missing = limits.iter().filter(|limit| !self.limits.contains_key(limit.name()));
-        let full = missing.map(|limit| (limit.name().clone(), self.shard().share(limit.rule().capacity)));
-        let here = self.limits.iter().map(|(name, state)| {
+    pub fn advanced(&self, limits: &[Limit], now: EpochMillis) -> Self {
+        let mut next = self.clone();
+        for (name, state) in &mut next.limits {
             let rule = limits.iter().find(|limit| limit.name() == name).map_or(state.rule, |limit| *limit.rule());
             let back = self.give_back(name, self.reclaimable(now).map(|(_, lease)| lease));
-            (name.clone(), self.available(name, state, rule, back, now))
-        });
-        here.chain(full).collect()
+            state.tk = self.available(name, state, rule, back, now);
+            state.tc -= back.tc;
+            state.rule = rule;
+        }
+        for limit in limits.iter().filter(|limit| !self.limits.contains_key(limit.name())) {
+            let rule = *limit.rule();
+            let state = LimitState { tk: self.shard().share(rule.capacity), tc: MilliTokens::ZERO, rule };
+            next.limits.insert(limit.name().clone(), state);
+        }
+        if let Some(leases) = &mut next.leases {
+            for (id, _) in self.reclaimable(now) {
+                leases.remove(id);
+            }
+        }
+        next.rf = self.rf.max(now);
+        next
     }
 
     /// The expired leases that one take gives back; each costs its condition a comparison.

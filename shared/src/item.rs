@@ -231,12 +231,16 @@ pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; 5] {
 /// A lease as the value of `h.{id}`.
 #[must_use]
 pub fn write_lease(lease: &Lease) -> Value {
-    let tokens = lease.tokens.iter().map(|(limit, tokens)| (limit.to_string(), Value::Int(tokens.0))).collect();
     Value::Map(BTreeMap::from([
         (attr::LEASE_EXPIRY.to_owned(), Value::Int(lease.expires.0)),
-        (attr::LEASE_TOKENS.to_owned(), Value::Map(tokens)),
+        (attr::LEASE_TOKENS.to_owned(), write_held(lease)),
         (attr::LEASE_OWNER.to_owned(), Value::text(&lease.owner)),
     ]))
+}
+
+/// What a lease holds, as the value of `h.{id}.t`.
+pub(crate) fn write_held(lease: &Lease) -> Value {
+    Value::Map(lease.tokens.iter().map(|(limit, tokens)| (limit.to_string(), Value::Int(tokens.0))).collect())
 }
 
 /// All leases as the value of `h`.

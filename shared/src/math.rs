@@ -70,9 +70,10 @@ pub fn ready_at(need: MilliTokens, tk: MilliTokens, rule: &Rule, shard: Shard, r
     let at_rf = (i128::from(rf.0) * amount).div_euclid(period);
     // The shard's part must reach `part`, so the whole flow must reach `whole`, the least x whose share is `part`.
     let part = shard.share_wide(at_rf) + i128::from(need.0) - i128::from(tk.0);
-    let whole = (part - 1) * i128::from(shard.count.max(1)) + i128::from(shard.index) + 1;
+    // Debts and periods that no limit can have saturate: such an instant is past `i64` in any case.
+    let whole = (part - 1).saturating_mul(i128::from(shard.count.max(1))).saturating_add(i128::from(shard.index) + 1);
     // The least t with ⌊t·A/P⌋ ≥ whole is ⌈whole·P/A⌉.
-    let ready = -((-(whole * period)).div_euclid(amount));
+    let ready = -((-whole.saturating_mul(period)).div_euclid(amount));
     Some(EpochMillis(narrow(ready)).max(rf))
 }
 

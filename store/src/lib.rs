@@ -23,4 +23,4 @@ pub use connect::{Connection, connect};
 pub use error::{ErrorKind, StoreError};
 pub use meter::{Meter, Units};
 pub use schema::{Index, create_table, indexes};
-pub use table::{Answer, Due, Outcome, Retry, Table};
+pub use table::{Answer, Due, DuePage, Outcome, Retry, Table};

@@ -50,6 +50,15 @@ pub struct Due {
     pub due: EpochMillis,
 }
 
+/// One page of what is due, oldest first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DuePage {
+    /// What was found.
+    pub due: Vec<Due>,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<Item>,
+}
+
 const ATTEMPTS: u32 = 4;
 const FIRST_DELAY: Duration = Duration::from_millis(25);
 
@@ -128,11 +137,18 @@ impl Table {
         self.again(retry, || self.update(update, answer)).await
     }
 
-    /// What is due at `now` in one partition of `DueIndex`, oldest first, `limit` at most.
+    /// What is due at `now` in one partition of `DueIndex`, oldest first, a page of `limit` at most, `after` the page
+    /// before it. Going on from a page, not from the start, ends also if what was found stays due.
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts.
-    pub async fn due(&self, due_shard: &str, now: EpochMillis, limit: i32) -> Result<Vec<Due>, StoreError> {
+    pub async fn due(
+        &self,
+        due_shard: &str,
+        now: EpochMillis,
+        limit: i32,
+        after: Option<&Item>,
+    ) -> Result<DuePage, StoreError> {
         let query = || async {
             let request = self
                 .client
@@ -144,19 +160,22 @@ impl Table {
                 .expression_attribute_names("#due", attr::DUE)
                 .expression_attribute_values(":shard", AttributeValue::S(due_shard.to_owned()))
                 .expression_attribute_values(":now", AttributeValue::N(now.0.to_string()))
+                .set_exclusive_start_key(after.map(|item| item.0.clone()))
                 .limit(limit);
             request.send().await.map_err(|error| StoreError::new(&self.name, format!("Query of {due_shard}"), error))
         };
         let found = self.again(Retry::Unknown, query).await?;
         let read = |item: HashMap<String, AttributeValue>| {
             let item = Item(item);
+            // A part of a millisecond makes a bucket that cannot be read, which is for its reader to say.
             let due = item.attributes().find_map(|(name, value)| match value {
-                Attr::N(due) if name == attr::DUE => due.parse().ok(),
+                Attr::N(due) if name == attr::DUE => due.split('.').next()?.parse().ok(),
                 _ => None,
-            })?;
-            Some(Due { key: read_key(item.attributes())?, due: EpochMillis(due) })
+            });
+            Some(Due { key: read_key(item.attributes())?, due: EpochMillis(due.unwrap_or_default()) })
         };
-        Ok(found.items.unwrap_or_default().into_iter().filter_map(read).collect())
+        let due = found.items.unwrap_or_default().into_iter().filter_map(read).collect();
+        Ok(DuePage { due, next: found.last_evaluated_key.map(Item) })
     }
 
     /// Reads items, 100 at most; those that are not there are left out, in no order.

@@ -1,1 +1,78 @@
-//! x
+//! The aggregator: stream records in, usage snapshots and refills out (design, section 7).
+//!
+//! # Layout
+//!
+//! - `config`: [`Config`] from the environment
+//! - [`parse`]: an event to records, with `json` and `timestamp` below it
+//! - [`plan`]: records to planned writes
+//! - [`execute`]: planned writes to what became of them
+//! - [`report`]: what became of them to a partial-batch response and one line for the log
+//! - [`log`]: log lines as Lambda reads them
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
+use weirgate_store::Table;
+
+mod config;
+pub mod execute;
+mod json;
+pub mod log;
+pub mod parse;
+pub mod plan;
+pub mod report;
+mod timestamp;
+
+pub use config::{Config, ConfigError, Snapshots};
+pub use report::{Response, Summary};
+
+/// When an invocation happens, read from the clock once.
+#[derive(Debug, Clone, Copy)]
+pub struct Invocation {
+    /// Now.
+    pub now: EpochMillis,
+    /// When Lambda ends it.
+    pub deadline: Instant,
+}
+
+/// What one invocation did, and what it answers.
+#[derive(Debug)]
+pub struct Handled {
+    /// What it did.
+    pub summary: Summary,
+    /// The answer, or why the whole batch must come again.
+    pub response: Result<Response, report::BatchError>,
+}
+
+/// Handles one event of the table's stream.
+///
+/// # Errors
+/// [`parse::NotAnEvent`] if it is not one.
+pub async fn handle(
+    event: &str,
+    table: &Table,
+    config: &Config,
+    invocation: Invocation,
+) -> Result<Handled, parse::NotAnEvent> {
+    let started = Instant::now();
+    let mut batch = parse::records(event)?;
+    for record in &batch.undecodable {
+        // The text that an alarm looks for. The record is in the line, as the stream forgets it in a day.
+        let whole = parse::text_of(event, record.index).unwrap_or_default();
+        tracing::error!(index = record.index, why = record.why, record = whole, "undecodable record");
+    }
+    let usage = plan::usage(std::mem::take(&mut batch.records));
+    let writes = plan::writes(&usage, &config.snapshots, invocation.now);
+    let stop = stop(started, invocation.deadline);
+    let results = execute::execute(table, &writes, config.write_concurrency, stop).await;
+    let (summary, response) = report::report(&batch, results);
+    summary.log(started.elapsed());
+    Ok(Handled { summary, response })
+}
+
+/// When writing ends: early enough to answer before the deadline.
+fn stop(now: Instant, deadline: Instant) -> Instant {
+    let left = deadline.saturating_duration_since(now);
+    deadline - (left / 10).min(Duration::from_secs(1))
+}

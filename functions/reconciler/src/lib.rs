@@ -1,1 +1,116 @@
-//! x
+//! The reconciler: gives back what expired leases held in buckets that nobody uses meanwhile (design, section 8).
+//!
+//! # Layout
+//!
+//! - `config`: [`Config`]: what the environment says
+//! - `read`: what is due, and the buckets as they are
+//! - `plan`: [`plan`]: what is to be done about one bucket; pure
+//! - `execute`: [`restore`]: one write per bucket, and what to do when somebody else was faster
+//! - `report`: [`Summary`]: the answer, and the log line
+//! - `deadline`: [`Deadline`]: when to stop
+//!
+//! It costs what is due, not what is stored: what stays due because of a failure is met again by the next run.
+
+mod config;
+mod deadline;
+mod execute;
+mod plan;
+mod read;
+mod report;
+
+use std::collections::HashSet;
+use std::future::ready;
+
+use futures_util::stream::{self, StreamExt};
+use lambda_runtime::LambdaEvent;
+use serde::de::IgnoredAny;
+use weirgate_shared::{EpochMillis, ItemKey, due_shards};
+use weirgate_store::{StoreError, Table};
+
+pub use config::{Config, VARIABLES};
+pub use deadline::Deadline;
+pub use execute::{Done, restore};
+pub use plan::{Fate, Plan, Planned, plan};
+pub use report::Summary;
+
+/// Partitions of the index worked on at once: all of them, so that the oldest of each come first.
+const PARTITIONS: usize = 16;
+/// Buckets of one partition written at once.
+const WRITES: usize = 4;
+
+/// One invocation. Whatever the event says, it means: now.
+///
+/// # Errors
+/// [`StoreError`] if nothing worked at all.
+pub async fn invoke(table: &Table, config: &Config, event: LambdaEvent<IgnoredAny>) -> Result<Summary, StoreError> {
+    let now = weirgate_runtime::now();
+    let deadline = Deadline::after(weirgate_runtime::time_left(&event.context, now));
+    reconcile(table, config, now, deadline).await
+}
+
+/// Restores all that is due at `now`, until the deadline.
+///
+/// # Errors
+/// [`StoreError`] if nothing worked at all; what failed for some buckets is in the summary.
+pub async fn reconcile(
+    table: &Table,
+    config: &Config,
+    now: EpochMillis,
+    deadline: Deadline,
+) -> Result<Summary, StoreError> {
+    let run = Run { table, config, now, deadline };
+    let partitions = stream::iter(due_shards()).map(|due_shard| run.partition(due_shard));
+    let all = partitions.buffer_unordered(PARTITIONS).fold(Summary::default(), |all, one| ready(all.with(one))).await;
+    all.log();
+    all.answer()
+}
+
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    table: &'a Table,
+    config: &'a Config,
+    now: EpochMillis,
+    deadline: Deadline,
+}
+
+impl Run<'_> {
+    /// One partition of the index, page by page. It ends: each page begins after the one before it, and `now` stays.
+    async fn partition(self, due_shard: String) -> Summary {
+        let (mut summary, mut met, mut after) = (Summary::default(), HashSet::new(), None);
+        loop {
+            let page = read::page(self.table, &due_shard, self.now, self.config.page, after.as_ref(), &mut met);
+            let page = match self.deadline.bound(page).await {
+                Some(Ok(page)) => page,
+                Some(Err(error)) => {
+                    summary.unfinished(Some(error));
+                    return summary;
+                }
+                None => {
+                    summary.unfinished(None);
+                    return summary;
+                }
+            };
+            summary.page(page.keys.len(), page.oldest, self.now);
+            for keys in page.keys.chunks(read::BATCH) {
+                self.buckets(keys, &mut summary).await;
+            }
+            after = page.next;
+            if after.is_none() {
+                return summary;
+            }
+        }
+    }
+
+    async fn buckets(self, keys: &[ItemKey], summary: &mut Summary) {
+        let items = match self.deadline.bound(self.table.read(keys)).await {
+            Some(Ok(items)) => items,
+            Some(Err(error)) => return summary.left(keys.len(), Some(error)),
+            None => return summary.left(keys.len(), None),
+        };
+        let restored = stream::iter(items).map(|item| self.deadline.bound(restore(self.table, item, self.now)));
+        let mut restored = restored.buffer_unordered(WRITES);
+        while let Some(done) = restored.next().await {
+            summary.bucket(done);
+        }
+    }
+}

@@ -26,8 +26,9 @@ pub enum LeaseChange {
     End,
     /// It expires later.
     Renew(EpochMillis),
-    /// It holds these amounts from now on, by limit.
-    Hold(BTreeMap<LimitName, MilliTokens>),
+    /// It holds other amounts from now on: before and after, by limit. Only if it holds those before, so that a
+    /// repeated adjustment counts once.
+    Hold(BTreeMap<LimitName, (MilliTokens, MilliTokens)>),
 }
 
 /// What a settlement changes of one limit.
@@ -64,7 +65,7 @@ impl Settle<'_> {
             None => update.conditions.push(Condition::Present(Path::of(attr::RF))),
             Some((id, change)) => {
                 update.conditions.push(Condition::Present(Path::lease(id)));
-                update.changes.extend(lease_changes(id, change));
+                change_lease(&mut update, id, change);
             }
         }
         for (limit, settled) in &self.amounts {
@@ -88,17 +89,19 @@ impl Settle<'_> {
     }
 }
 
-fn lease_changes(id: &WriteId, change: &LeaseChange) -> Vec<Change> {
+fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
     let lease = Path::lease(id);
     match change {
-        LeaseChange::End => vec![Change::Remove(lease)],
-        LeaseChange::Renew(expires) => vec![Change::Set(lease.then(attr::LEASE_EXPIRY), Value::Int(expires.0))],
+        LeaseChange::End => update.changes.push(Change::Remove(lease)),
+        LeaseChange::Renew(expires) => {
+            update.changes.push(Change::Set(lease.then(attr::LEASE_EXPIRY), Value::Int(expires.0)));
+        }
         LeaseChange::Hold(amounts) => {
-            let held = lease.then(attr::LEASE_TOKENS);
-            let set = |(limit, amount): (&LimitName, &MilliTokens)| {
-                Change::Set(held.clone().then(limit.to_string()), Value::Int(amount.0))
-            };
-            amounts.iter().map(set).collect()
+            for (limit, (before, after)) in amounts {
+                let held = lease.clone().then(attr::LEASE_TOKENS).then(limit.to_string());
+                update.conditions.push(Condition::Equals(held.clone(), Value::Int(before.0)));
+                update.changes.push(Change::Set(held, Value::Int(after.0)));
+            }
         }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, sign, tokens, wcu_credit};
 use crate::attr::{self, Field};
-use crate::limit::{Rule, WCU};
+use crate::limit::WCU;
 use crate::{
-    Bucket, BucketKey, EpochMillis, GiveBack, Lease, Limit, LimitName, LimitState, MilliTokens, WriteId, item,
+    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, WriteId, item,
 };
 
 /// One write that takes tokens for one or more callers.
@@ -65,64 +65,29 @@ impl Take<'_> {
         update.conditions.push(Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)));
         update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(bucket.rf.max(now).0)));
 
-        let expired: Vec<_> = bucket.reclaimable(now).collect();
-        for (id, lease) in &expired {
+        for (id, lease) in bucket.reclaimable(now) {
             let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
             update.conditions.push(Condition::Equals(expiry, Value::Int(lease.expires.0)));
+            // Its holder may have adjusted it since, which changes neither `rf` nor the expiry.
+            if !lease.tokens.is_empty() {
+                let held = Path::lease(id).then(attr::LEASE_TOKENS);
+                update.conditions.push(Condition::Equals(held, item::write_held(lease)));
+            }
             update.changes.push(Change::Remove(Path::lease(id)));
         }
-        for (name, state) in &bucket.limits {
-            let back = bucket.give_back(name, expired.iter().map(|(_, lease)| *lease));
-            let rule = self.limits.iter().find(|limit| limit.name() == name).map_or(state.rule, |limit| *limit.rule());
-            self.refill_limit(bucket, name, state, rule, back, now, &mut update);
-        }
-        for limit in self.limits.iter().filter(|limit| !bucket.limits.contains_key(limit.name())) {
-            let need = self.needs.get(limit.name()).copied().unwrap_or_default();
-            let full = bucket.shard().share(limit.rule().capacity);
-            update.conditions.push(Condition::Absent(tokens(limit.name())));
-            update.changes.extend(item::write_limit(
-                limit.name(),
-                &LimitState { tk: full - need, tc: need, rule: *limit.rule() },
-            ));
+        for (name, next) in &bucket.advanced(self.limits, now).limits {
+            let need = self.needs.get(name).copied().unwrap_or_default();
+            let next = LimitState { tk: next.tk - need, tc: next.tc + need, rule: next.rule };
+            match bucket.limits.get(name) {
+                Some(state) => advance_limit(&mut update, name, state, &next, need, bucket.share(&next)),
+                None => {
+                    update.conditions.push(Condition::Absent(tokens(name)));
+                    update.changes.extend(item::write_limit(name, &next));
+                }
+            }
         }
         self.write_leases(Some(bucket), &mut update);
         update
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one limit's part of `refilling`")]
-    fn refill_limit(
-        &self,
-        bucket: &Bucket,
-        name: &LimitName,
-        state: &LimitState,
-        rule: Rule,
-        back: GiveBack,
-        now: EpochMillis,
-        update: &mut Update,
-    ) {
-        let need = self.needs.get(name).copied().unwrap_or_default();
-        let available = bucket.available(name, state, rule, back, now);
-        let credit = available - state.tk;
-        if need > MilliTokens::ZERO {
-            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((need - credit).0)));
-        }
-        if credit > MilliTokens::ZERO && !rule.is_concurrent() {
-            let ceiling = bucket.shard().share(rule.capacity).max(available);
-            update.conditions.push(Condition::AtMost(tokens(name), Value::Int((ceiling - credit).0)));
-        }
-        if credit != need {
-            update.changes.push(add_tokens(name, Field::Tokens, credit - need));
-        }
-        if need != back.tc {
-            update.changes.push(add_tokens(name, Field::Consumed, need - back.tc));
-        }
-        if rule != state.rule {
-            let capacity = Path::limit(name, Field::Capacity);
-            update.conditions.push(Condition::Equals(capacity.clone(), Value::Int(state.rule.capacity.0)));
-            update.changes.push(Change::Set(capacity, Value::Int(rule.capacity.0)));
-            update.changes.push(Change::Set(Path::limit(name, Field::RefillAmount), Value::Int(rule.refill_amount.0)));
-            update.changes.push(Change::Set(Path::limit(name, Field::RefillPeriod), Value::Int(rule.refill_period_ms)));
-        }
     }
 
     /// The whole bucket, full but for what is taken, if it does not exist.
@@ -187,5 +152,37 @@ impl Take<'_> {
             update.changes.push(Change::SetIfAbsent(due, first));
             update.changes.push(Change::SetIfAbsent(shard, partition));
         }
+    }
+}
+
+/// Moves one limit from `state` to `next`, of which `need` is taken: what it gained may be added only as long as it
+/// does not pass its `share`, and the need must still be there.
+fn advance_limit(
+    update: &mut Update,
+    name: &LimitName,
+    state: &LimitState,
+    next: &LimitState,
+    need: MilliTokens,
+    share: MilliTokens,
+) {
+    let gained = next.tk + need - state.tk;
+    if need > MilliTokens::ZERO {
+        update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((need - gained).0)));
+    }
+    if gained > MilliTokens::ZERO && !next.rule.is_concurrent() {
+        let ceiling = share.max(next.tk + need);
+        update.conditions.push(Condition::AtMost(tokens(name), Value::Int((ceiling - gained).0)));
+    }
+    for (field, before, after) in [(Field::Tokens, state.tk, next.tk), (Field::Consumed, state.tc, next.tc)] {
+        if before != after {
+            update.changes.push(add_tokens(name, field, after - before));
+        }
+    }
+    if next.rule != state.rule {
+        let capacity = Path::limit(name, Field::Capacity);
+        update.conditions.push(Condition::Equals(capacity.clone(), Value::Int(state.rule.capacity.0)));
+        update.changes.push(Change::Set(capacity, Value::Int(next.rule.capacity.0)));
+        update.changes.push(Change::Set(Path::limit(name, Field::RefillAmount), Value::Int(next.rule.refill_amount.0)));
+        update.changes.push(Change::Set(Path::limit(name, Field::RefillPeriod), Value::Int(next.rule.refill_period_ms)));
     }
 }

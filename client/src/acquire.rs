@@ -1,0 +1,217 @@
+//! One request for tokens, checked before anything is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Resource};
+
+use crate::line::{self, Caller, Line, Needs, Verdict};
+use crate::{Decision, Denied, Error, Grant, NeverFits, RateLimiter};
+
+/// How long a lease lasts if nothing else is said.
+const LEASE: Duration = Duration::from_secs(60);
+/// The longest lease: a day. Who holds longer renews.
+const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
+
+/// A request for tokens of one bucket. Nothing happens until [`send`](Self::send) or [`scope`](Self::scope).
+#[derive(Debug, Clone)]
+#[must_use = "a request does nothing until it is sent"]
+pub struct Acquire<'a> {
+    limiter: &'a RateLimiter,
+    entity: String,
+    resource: String,
+    limits: Arc<[Limit]>,
+    takes: Vec<(String, Amount)>,
+    wait: Duration,
+    lease: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Amount {
+    Tokens(i64),
+    Milli(MilliTokens),
+}
+
+impl<'a> Acquire<'a> {
+    pub(crate) fn new(limiter: &'a RateLimiter, entity: &str, resource: &str) -> Self {
+        Self {
+            limiter,
+            entity: entity.to_owned(),
+            resource: resource.to_owned(),
+            limits: Arc::new([]),
+            takes: vec![],
+            wait: Duration::ZERO,
+            lease: None,
+        }
+    }
+
+    /// The limits of the bucket. They create it on first use, and change it where they differ from its own.
+    pub fn limits(mut self, limits: &[Limit]) -> Self {
+        self.limits = limits.into();
+        self
+    }
+
+    /// [`limits`](Self::limits) without copying them.
+    pub fn shared_limits(mut self, limits: &Arc<[Limit]>) -> Self {
+        self.limits = Arc::clone(limits);
+        self
+    }
+
+    /// Takes `tokens` of a limit: 1 to 10^12. All that is taken is taken together or not at all.
+    pub fn take(mut self, limit: &str, tokens: i64) -> Self {
+        self.takes.push((limit.to_owned(), Amount::Tokens(tokens)));
+        self
+    }
+
+    /// [`take`](Self::take) to the millitoken.
+    pub fn take_milli(mut self, limit: &str, amount: MilliTokens) -> Self {
+        self.takes.push((limit.to_owned(), Amount::Milli(amount)));
+        self
+    }
+
+    /// Waits up to this long for the tokens instead of being denied at once. A wait that cannot succeed is not begun.
+    pub const fn wait_up_to(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Holds the tokens under a durable lease: if this process dies, they go back when it expires. Slots always have
+    /// one, of 60 s if nothing else is said here. 1 ms to a day.
+    pub const fn lease(mut self, lasts: Duration) -> Self {
+        self.lease = Some(lasts);
+        self
+    }
+
+    /// Sends the request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
+    pub async fn send(self) -> Result<Decision, Error> {
+        let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        let needs = self.needs()?;
+        for (limit, &requested) in &needs {
+            let Some(known) = self.limits.iter().find(|known| known.name() == limit) else { continue };
+            let capacity = known.rule().capacity;
+            if requested > capacity {
+                return Ok(Decision::NeverFits(NeverFits { limit: limit.to_string(), requested, capacity }));
+            }
+        }
+        let line = self.limiter.inner.line(entity, resource);
+        let give_up = Instant::now() + self.wait;
+        loop {
+            // Listening begins before the request, or a release between its answer and the wait would be missed.
+            let mut given_back = std::pin::pin!(line.given_back.notified());
+            given_back.as_mut().enable();
+            match self.once(&line, needs.clone()).await? {
+                Verdict::Granted { lease, bucket, at } => {
+                    let inner = Arc::clone(&self.limiter.inner);
+                    let taken = (needs, self.limits);
+                    return Ok(Decision::Granted(Grant::new((inner, line.clone()), taken, lease, (bucket, at))));
+                }
+                Verdict::Denied(denied) => {
+                    let left = give_up.saturating_duration_since(Instant::now());
+                    let Some(pause) = self.pause(&denied).filter(|pause| *pause <= left) else {
+                        return Ok(Decision::Denied(denied));
+                    };
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = given_back => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stands in line once.
+    async fn once(&self, line: &Arc<Line>, needs: Needs) -> Result<Verdict, Error> {
+        let inner = &self.limiter.inner;
+        let (answer, verdict) = oneshot::channel();
+        let joined = Instant::now();
+        let caller = Caller {
+            needs,
+            limits: Arc::clone(&self.limits),
+            lease: self.lease_time().map(|lasts| (lasts, Arc::clone(&inner.settings.owner))),
+            joined,
+            deadline: joined + inner.settings.timeout,
+            answer,
+        };
+        if line.join(caller) {
+            tokio::spawn(line::serve(Arc::clone(inner), Arc::clone(line)));
+        }
+        let unserved = |_| Error::Timeout { bucket: line.key.item_key().pk, after: joined.elapsed(), last: None };
+        // Only a runtime that shuts down drops the line unserved.
+        verdict.await.unwrap_or_else(|gone| Err(unserved(gone)))
+    }
+
+    /// How long to wait after a denial. Slots may come back at any moment, so they are asked for again now and then.
+    fn pause(&self, denied: &Denied) -> Option<Duration> {
+        let is_slot =
+            |name: &str| self.limits.iter().any(|limit| limit.name().as_str() == name && limit.rule().is_concurrent());
+        let short = denied.limits.iter().filter(|status| status.requested > status.available);
+        let (slots, rates): (Vec<_>, Vec<_>) = short.partition(|status| is_slot(&status.limit));
+        let rates = rates.iter().map(|status| status.retry_after).collect::<Option<Vec<_>>>()?;
+        let poll = (!slots.is_empty()).then(|| Duration::from_millis(fastrand::u64(50..=150)));
+        rates.into_iter().chain(poll).max()
+    }
+
+    fn lease_time(&self) -> Option<Duration> {
+        let takes_slots = || {
+            let is_taken = |limit: &LimitName| self.takes.iter().any(|(taken, _)| taken == limit.as_str());
+            self.limits.iter().any(|limit| limit.rule().is_concurrent() && is_taken(limit.name()))
+        };
+        self.lease.or_else(|| takes_slots().then_some(LEASE))
+    }
+
+    fn needs(&self) -> Result<Needs, Error> {
+        let invalid = |message: String| Err(Error::Invalid(message));
+        if self.takes.is_empty() {
+            return invalid("nothing is asked for: say what with take()".to_owned());
+        }
+        for (at, limit) in self.limits.iter().enumerate() {
+            if self.limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
+                return invalid(format!("limit {:?} is given twice: give it once", limit.name()));
+            }
+        }
+        if let Some(lasts) = self.lease {
+            check_lease(lasts)?;
+        }
+        let mut needs = Needs::new();
+        for (name, amount) in &self.takes {
+            let Some(limit) = self.limits.iter().find(|limit| limit.name().as_str() == name) else {
+                let known: Vec<_> = self.limits.iter().map(|limit| limit.name().as_str()).collect();
+                return invalid(format!("limit {name:?} is not among the limits given: {known:?}"));
+            };
+            let amount = match *amount {
+                Amount::Tokens(tokens) => self::amount(name, tokens, 1)?,
+                Amount::Milli(milli) if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) => {
+                    return invalid(format!("limit {name:?}: {milli} tokens are asked, it takes 0.001 to 10^12"));
+                }
+                Amount::Milli(milli) => milli,
+            };
+            if needs.insert(limit.name().clone(), amount).is_some() {
+                return invalid(format!("limit {name:?} is taken twice: take the sum once"));
+            }
+        }
+        Ok(needs)
+    }
+}
+
+/// Whole tokens from `least` to 10^12.
+pub(crate) fn amount(limit: &str, tokens: i64, least: i64) -> Result<MilliTokens, Error> {
+    if (least..=MAX_TOKENS).contains(&tokens) {
+        Ok(MilliTokens::from_tokens(tokens))
+    } else {
+        Err(Error::Invalid(format!("limit {limit:?}: {tokens} tokens are asked, it takes {least} to 10^12")))
+    }
+}
+
+pub(crate) fn check_lease(lasts: Duration) -> Result<(), Error> {
+    if lasts > LONGEST_LEASE || Millis::from(lasts) < Millis(1) {
+        return Err(Error::Invalid(format!(
+            "a lease of {lasts:?} is asked, it takes 1 ms to a day: renew it to hold longer"
+        )));
+    }
+    Ok(())
+}

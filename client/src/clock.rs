@@ -1,0 +1,56 @@
+//! The limiter's clock: real, or one that tests move.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
+
+/// Tells the time. Buckets refill by it, so the clocks of a fleet should agree; they never run a bucket backwards.
+pub trait Clock: fmt::Debug + Send + Sync {
+    /// The time now.
+    fn now(&self) -> EpochMillis;
+}
+
+/// The machine's clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> EpochMillis {
+        // A clock before 1970 is no clock; buckets then wait.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        EpochMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+/// A clock for tests: follows the runtime's time, which a test can pause and advance, and can be set off from it.
+/// Clones share the time.
+#[derive(Debug, Clone)]
+pub struct FakeClock {
+    started: Instant,
+    start_ms: i64,
+    skew_ms: Arc<AtomicI64>,
+}
+
+impl FakeClock {
+    /// A clock that shows `start` now.
+    #[must_use]
+    pub fn at(start: EpochMillis) -> Self {
+        Self { started: Instant::now(), start_ms: start.0, skew_ms: Arc::default() }
+    }
+
+    /// Sets the clock `ms` milliseconds ahead of the runtime's time, or behind if negative.
+    pub fn skew(&self, ms: i64) {
+        self.skew_ms.store(ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for FakeClock {
+    fn now(&self) -> EpochMillis {
+        let elapsed = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX);
+        EpochMillis(self.start_ms + elapsed + self.skew_ms.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,187 @@
+//! The limiter and how it is built.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
+use weirgate_store::{Connection, Table, connect};
+
+use crate::line::Line;
+use crate::stats::Counters;
+use crate::{Acquire, Clock, Error, Stats, SystemClock};
+
+/// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
+const MAX_LINES: usize = 10_000;
+
+/// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), weirgate::Error> {
+/// let limiter = weirgate::RateLimiter::builder("weirgate").namespace("default").build().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RateLimiter {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) table: Table,
+    pub(crate) namespace: Namespace,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Settings,
+    pub(crate) counters: Counters,
+    lines: Mutex<HashMap<BucketKey, Arc<Line>>>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) timeout: Duration,
+    pub(crate) denial_memory: Duration,
+    pub(crate) owner: Arc<str>,
+}
+
+impl RateLimiter {
+    /// A limiter on the table `table`, whose name is among the deployed stack's outputs.
+    #[must_use]
+    pub fn builder(table: impl Into<String>) -> Builder {
+        Builder {
+            table: TableSource::Name(table.into(), Connection::default()),
+            namespace: "default".to_owned(),
+            owner: String::new(),
+            clock: Arc::new(SystemClock),
+            timeout: Duration::from_secs(5),
+            denial_memory: Duration::from_secs(1),
+        }
+    }
+
+    /// Asks for tokens of `entity` on `resource`.
+    pub fn acquire(&self, entity: &str, resource: &str) -> Acquire<'_> {
+        Acquire::new(self, entity, resource)
+    }
+
+    /// What this limiter has done since it was built.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.inner.counters.read()
+    }
+}
+
+impl Inner {
+    /// The line of a bucket.
+    pub(crate) fn line(&self, entity: EntityId, resource: Resource) -> Arc<Line> {
+        let key = BucketKey { namespace: self.namespace.clone(), entity, resource, shard: 0 };
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get(&key) {
+            return Arc::clone(line);
+        }
+        if lines.len() >= MAX_LINES {
+            lines.retain(|_, line| Arc::strong_count(line) > 1);
+        }
+        let line = Arc::new(Line::new(key.clone()));
+        lines.insert(key, Arc::clone(&line));
+        line
+    }
+}
+
+/// Builds a [`RateLimiter`].
+#[derive(Debug)]
+pub struct Builder {
+    table: TableSource,
+    namespace: String,
+    owner: String,
+    clock: Arc<dyn Clock>,
+    timeout: Duration,
+    denial_memory: Duration,
+}
+
+#[derive(Debug)]
+enum TableSource {
+    Name(String, Connection),
+    Table(Table),
+}
+
+impl Builder {
+    /// The tenant whose buckets these are; `default` if not said.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Written into leases, for people who look at who holds what; up to 64 characters.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = owner.into();
+        self
+    }
+
+    /// How long a decision may take, its retries included, before it fails with [`Error::Timeout`]: 5 s if not said.
+    /// Waiting for tokens is not part of it.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long a denial is answered from memory at most, before the table is asked again: 1 s if not said. Until the
+    /// retry time in any case, and never longer than 50 ms for slots.
+    #[must_use]
+    pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
+        self.denial_memory = denial_memory;
+        self
+    }
+
+    /// Another clock than the machine's, for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// How to reach DynamoDB, if not by the defaults.
+    #[must_use]
+    pub fn connection(mut self, connection: Connection) -> Self {
+        if let TableSource::Name(_, known) = &mut self.table {
+            *known = connection;
+        }
+        self
+    }
+
+    /// A table that is connected already.
+    #[must_use]
+    pub fn table(mut self, table: Table) -> Self {
+        self.table = TableSource::Table(table);
+        self
+    }
+
+    /// Connects. No request is sent yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a namespace, owner or table name that breaks its rule.
+    pub async fn build(self) -> Result<RateLimiter, Error> {
+        let namespace = Namespace::new(self.namespace)?;
+        if self.owner.chars().count() > 64 {
+            return Err(Error::Invalid(format!("owner {:?} is longer than 64 characters: shorten it", self.owner)));
+        }
+        let table = match self.table {
+            TableSource::Table(table) => table,
+            TableSource::Name(name, connection) => {
+                let is_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.:/".contains(&b);
+                if name.len() < 3 || !name.bytes().all(is_name) {
+                    let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
+                    return Err(Error::Invalid(format!("table {name:?} is not a table's name: it takes {rule}")));
+                }
+                Table::new(connect(connection).await, name)
+            }
+        };
+        let settings =
+            Settings { timeout: self.timeout, denial_memory: self.denial_memory, owner: self.owner.as_str().into() };
+        let (counters, lines) = (Counters::default(), Mutex::default());
+        let inner = Inner { table, namespace, clock: self.clock, settings, counters, lines };
+        Ok(RateLimiter { inner: Arc::new(inner) })
+    }
+}

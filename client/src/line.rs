@@ -1,0 +1,137 @@
+//! Callers of one bucket share its writes, and the acquire protocol (design, section 4).
+//!
+//! While a take is in flight, those who come stand in line; the next write takes for all of them. The line is served
+//! by a task of its own, so a caller that goes away does not stop the others.
+
+mod attempt;
+mod pace;
+mod plan;
+mod serve;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, MilliTokens, WriteId};
+
+use crate::{Denied, Error};
+
+pub(crate) use attempt::backoff;
+use pace::Pace;
+pub(crate) use serve::serve;
+
+/// What is asked of each limit.
+pub(crate) type Needs = BTreeMap<LimitName, MilliTokens>;
+
+/// What a caller in line is told.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Granted { lease: Option<(WriteId, EpochMillis)>, bucket: Arc<Bucket>, at: EpochMillis },
+    Denied(Denied),
+}
+
+/// A caller in line.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) needs: Needs,
+    pub(crate) limits: Arc<[Limit]>,
+    /// How long a durable lease lasts, and its owner.
+    pub(crate) lease: Option<(Duration, Arc<str>)>,
+    pub(crate) joined: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) answer: oneshot::Sender<Result<Verdict, Error>>,
+}
+
+/// The callers of one bucket shard, and what the last answer showed of it.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) key: BucketKey,
+    state: Mutex<State>,
+    /// Tokens came back to the bucket through this process.
+    pub(crate) given_back: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Caller>,
+    served: bool,
+    view: Option<View>,
+    pace: Pace,
+}
+
+/// What an answer showed of the bucket, and when.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) at: Instant,
+}
+
+impl Line {
+    pub(crate) fn new(key: BucketKey) -> Self {
+        Self { key, state: Mutex::default(), given_back: Notify::new() }
+    }
+
+    /// Puts a caller in line. `true` if nobody serves it: the caller must see to that.
+    #[must_use]
+    pub(crate) fn join(&self, caller: Caller) -> bool {
+        let mut state = self.state();
+        state.waiting.push_back(caller);
+        !std::mem::replace(&mut state.served, true)
+    }
+
+    /// All who came since the last call, in order; whoever serves the line is done when nobody did.
+    fn next(&self, has_callers: bool) -> VecDeque<Caller> {
+        let mut state = self.state();
+        if state.waiting.is_empty() && !has_callers {
+            state.served = false;
+        }
+        std::mem::take(&mut state.waiting)
+    }
+
+    pub(crate) fn view(&self) -> Option<View> {
+        self.state().view.clone()
+    }
+
+    /// Keeps what an answer showed, unless a later one is known already.
+    pub(crate) fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
+        let bucket = Arc::new(bucket);
+        let mut state = self.state();
+        let is_older = |view: &View| bucket.v.is_some() && view.bucket.v > bucket.v;
+        if !state.view.as_ref().is_some_and(is_older) {
+            state.view = Some(View { bucket: Arc::clone(&bucket), at: Instant::now() });
+        }
+        bucket
+    }
+
+    /// What of the pace changes with what became of a write.
+    fn pace<T>(&self, change: impl FnOnce(&mut Pace) -> T) -> T {
+        change(&mut self.state().pace)
+    }
+
+    /// Forgets the bucket: its item is gone.
+    fn forget(&self) {
+        self.state().view = None;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is consistent between any two statements: a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Caller {
+    /// The lease as it will be written, if the caller wants one.
+    fn new_lease(&self, now: EpochMillis) -> Option<(WriteId, Lease)> {
+        let (lasts, owner) = self.lease.as_ref()?;
+        let expires = now.after((*lasts).into());
+        let lease = Lease { expires, tokens: self.needs.clone(), owner: owner.to_string() };
+        Some((WriteId::from_bits(fastrand::u64(..)), lease))
+    }
+
+    /// Answers the caller; gives the verdict back if it has gone away.
+    fn tell(self, verdict: Result<Verdict, Error>) -> Result<(), Result<Verdict, Error>> {
+        self.answer.send(verdict)
+    }
+}

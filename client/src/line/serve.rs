@@ -1,0 +1,140 @@
+//! Serves a line until nobody is in it: chooses, writes, answers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_store::StoreError;
+
+use super::attempt::{self, Resolved};
+use super::{Caller, Line, Verdict, View, plan};
+use crate::limiter::Inner;
+use crate::stats::count;
+use crate::{Error, decision};
+
+/// How long a denial for want of slots is remembered: another process may release one at any moment.
+const SLOT_MEMORY: Duration = Duration::from_millis(50);
+
+/// Serves `line` until it is empty.
+pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
+    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, last: None };
+    loop {
+        let newcomers = server.line.next(!server.waiting.is_empty());
+        server.waiting.extend(newcomers);
+        if server.waiting.is_empty() {
+            return;
+        }
+        server.step().await;
+    }
+}
+
+struct Server {
+    inner: Arc<Inner>,
+    line: Arc<Line>,
+    waiting: VecDeque<Caller>,
+    /// Failed requests in a row.
+    failures: u32,
+    last: Option<Arc<StoreError>>,
+}
+
+impl Server {
+    /// Answers whom it can from what is known, and makes one write for the others.
+    async fn step(&mut self) {
+        self.drop_late();
+        self.hold_back().await;
+        let now = self.inner.clock.now();
+        let view = self.line.view();
+        let bucket = view.as_ref().map(|view| &*view.bucket);
+        let (mut chosen, others) = plan::select(bucket, std::mem::take(&mut self.waiting), now);
+        self.waiting = others;
+        if let Some(view) = &view {
+            self.deny_short(view);
+        }
+        if chosen.is_empty() {
+            // Nobody fits into what was seen a while ago: the first one's write shows how it is now.
+            chosen.extend(self.waiting.pop_front());
+        }
+        if chosen.is_empty() {
+            return;
+        }
+        match attempt::take(&self.inner, &self.line, chosen, now).await {
+            Resolved::Answered => self.failures = 0,
+            Resolved::TryAgain(chosen) => {
+                self.failures = 0;
+                self.back_in_line(chosen);
+            }
+            Resolved::Refused(chosen, error) => {
+                self.back_in_line(chosen);
+                self.last = Some(error);
+                self.failures += 1;
+                tokio::time::sleep(attempt::backoff(self.failures)).await;
+            }
+        }
+    }
+
+    fn back_in_line(&mut self, chosen: Vec<Caller>) {
+        for caller in chosen.into_iter().rev() {
+            self.waiting.push_front(caller);
+        }
+    }
+
+    /// Denies everybody whom a view that is new enough says the bucket has not enough for.
+    fn deny_short(&mut self, view: &View) {
+        let now = self.inner.clock.now();
+        for caller in std::mem::take(&mut self.waiting) {
+            match plan::shortage(&view.bucket, &caller, now) {
+                Some(shortage) if self.is_fresh(view, &caller, &shortage) => {
+                    count(&self.inner.counters.denied, 1);
+                    // A caller that has gone away needs no denial.
+                    let _ = caller.tell(Ok(Verdict::Denied(decision::denied(shortage))));
+                }
+                _ => self.waiting.push_back(caller),
+            }
+        }
+    }
+
+    fn is_fresh(&self, view: &View, caller: &Caller, shortage: &[decision::LimitStatus]) -> bool {
+        let memory = self.inner.settings.denial_memory;
+        let memory = if plan::lacks_slots(caller, shortage) { memory.min(SLOT_MEMORY) } else { memory };
+        view.at >= caller.joined || view.at.elapsed() < memory
+    }
+
+    /// Waits a moment where processes compete for refill, while more callers come.
+    async fn hold_back(&mut self) {
+        let Some(moment) = self.line.pace(|pace| pace.moment()) else { return };
+        let has_enough = |view: View| {
+            let holds = |caller: &Caller| {
+                caller
+                    .needs
+                    .iter()
+                    .all(|(name, need)| view.bucket.limits.get(name).is_some_and(|state| state.tk >= *need))
+            };
+            self.waiting.front().is_some_and(holds)
+        };
+        if !self.line.view().is_some_and(has_enough) {
+            tokio::time::sleep(moment).await;
+            self.waiting.extend(self.line.next(true));
+        }
+    }
+
+    /// Answers those whose time for a decision is over, and forgets those who have gone away.
+    fn drop_late(&mut self) {
+        let now = Instant::now();
+        for caller in std::mem::take(&mut self.waiting) {
+            if caller.answer.is_closed() {
+                continue;
+            }
+            if now < caller.deadline {
+                self.waiting.push_back(caller);
+                continue;
+            }
+            let timeout = Error::Timeout {
+                bucket: self.line.key.item_key().pk,
+                after: self.inner.settings.timeout,
+                last: self.last.clone(),
+            };
+            let _ = caller.tell(Err(timeout));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A grant around a piece of work: released when it succeeds, rolled back when it fails or panics.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+
+use futures_util::FutureExt;
+
+use crate::{Acquire, Decision, Denied, Error, Grant, NeverFits};
+
+/// Why a [scope](Acquire::scope) has no result.
+#[derive(Debug)]
+pub enum ScopeError<E> {
+    /// Not now; the work was not begun.
+    Denied(Denied),
+    /// Not at any time; the work was not begun.
+    NeverFits(NeverFits),
+    /// No decision could be made; the work was not begun.
+    Limiter(Error),
+    /// The work failed; what it took was given back.
+    Work(E),
+}
+
+impl<E: fmt::Display> fmt::Display for ScopeError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(denied) => denied.fmt(f),
+            Self::NeverFits(never) => never.fmt(f),
+            Self::Limiter(error) => error.fmt(f),
+            Self::Work(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for ScopeError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Denied(_) | Self::NeverFits(_) => None,
+            Self::Limiter(error) => Some(error),
+            Self::Work(error) => Some(error),
+        }
+    }
+}
+
+impl Acquire<'_> {
+    /// Takes the tokens, does the work, and releases on success or rolls back on an error or a panic, which goes on.
+    ///
+    /// A release or rollback that fails is logged and left to the lease's expiry: the work's own result stands.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), Box<dyn std::error::Error>> {
+    /// let answer = limiter
+    ///     .acquire("openai", "gpt-4")
+    ///     .limits(&limits)
+    ///     .take("tpm", 1_500)
+    ///     .scope(async |grant| {
+    ///         let used = 1_213; // ... call the vendor ...
+    ///         grant.adjust("tpm", used).await.map(|_| "answer")
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ScopeError`]: why the work was not begun, or its own error.
+    pub async fn scope<T, E>(self, work: impl AsyncFnOnce(&mut Grant) -> Result<T, E>) -> Result<T, ScopeError<E>> {
+        let mut grant = match self.send().await {
+            Ok(Decision::Granted(grant)) => grant,
+            Ok(Decision::Denied(denied)) => return Err(ScopeError::Denied(denied)),
+            Ok(Decision::NeverFits(never)) => return Err(ScopeError::NeverFits(never)),
+            Err(error) => return Err(ScopeError::Limiter(error)),
+        };
+        // The grant is given back and dropped whatever state the work left it in.
+        let done = AssertUnwindSafe(work(&mut grant)).catch_unwind().await;
+        let settled = match &done {
+            Ok(Ok(_)) => grant.release().await,
+            Ok(Err(_)) | Err(_) => grant.rollback().await,
+        };
+        if let Err(error) = settled {
+            tracing::warn!(%error, "a scope's tokens could not be settled");
+        }
+        match done {
+            Ok(result) => result.map_err(ScopeError::Work),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! JSON read in one pass, borrowed and forgiving: a value of another shape than expected is passed over, not an error.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Something that is made from an object's fields, in any order.
+pub(crate) trait Fields<'de> {
+    /// Takes the value of the field `name` from `object`.
+    fn field<A: MapAccess<'de>>(&mut self, name: Cow<'de, str>, object: &mut A) -> Result<(), A::Error>;
+}
+
+/// Reads an object into its [`Fields`]; says whether it was an object.
+pub(crate) struct Object<'f, F>(pub(crate) &'f mut F);
+
+/// Reads a text; `None` if it is none.
+pub(crate) struct Text;
+
+/// An attribute of an item, as far as the aggregator looks into one.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Attribute<'de> {
+    N(Cow<'de, str>),
+    S(Cow<'de, str>),
+    Other,
+}
+
+/// Reads an attribute such as `{"N": "12"}`.
+pub(crate) struct Typed;
+
+/// Passes over the value of a field that nobody needs.
+pub(crate) fn skip<'de, A: MapAccess<'de>>(object: &mut A) -> Result<(), A::Error> {
+    object.next_value::<IgnoredAny>().map(drop)
+}
+
+/// The value of a field as it is written.
+pub(crate) fn raw<'de, A: MapAccess<'de>>(object: &mut A) -> Result<&'de str, A::Error> {
+    object.next_value::<&'de RawValue>().map(RawValue::get)
+}
+
+struct Name;
+
+/// What a visitor says to the shapes it does not expect.
+macro_rules! otherwise {
+    ($value:expr) => {
+        otherwise!(@scalar $value);
+        fn visit_borrowed_str<E: Error>(self, _: &'de str) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+    };
+    (@scalar $value:expr) => {
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("any JSON")
+        }
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_bool<E: Error>(self, _: bool) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_i64<E: Error>(self, _: i64) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_u64<E: Error>(self, _: u64) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_f64<E: Error>(self, _: f64) -> Result<Self::Value, E> {
+            Ok($value)
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
+            while array.next_element::<IgnoredAny>()?.is_some() {}
+            Ok($value)
+        }
+    };
+}
+
+impl<'de, F: Fields<'de>> Visitor<'de> for Object<'_, F> {
+    type Value = bool;
+    otherwise!(false);
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<bool, A::Error> {
+        while let Some(name) = object.next_key_seed(Name)? {
+            self.0.field(name, &mut object)?;
+        }
+        Ok(true)
+    }
+}
+
+impl<'de> Visitor<'de> for Text {
+    type Value = Option<Cow<'de, str>>;
+    otherwise!(@scalar None);
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Some(Cow::Borrowed(text)))
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Some(Cow::Owned(text.to_owned())))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
+        while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+impl<'de> Visitor<'de> for Typed {
+    type Value = Attribute<'de>;
+    otherwise!(Attribute::Other);
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
+        let mut attribute = Attribute::Other;
+        while let Some(kind) = object.next_key_seed(Name)? {
+            attribute = match &*kind {
+                "N" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::N),
+                "S" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::S),
+                _ => {
+                    skip(&mut object)?;
+                    Attribute::Other
+                }
+            };
+        }
+        Ok(attribute)
+    }
+}
+
+impl<'de> Visitor<'de> for Name {
+    type Value = Cow<'de, str>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+macro_rules! seed {
+    ($($type:ty => $value:ty),*) => {$(
+        impl<'de> DeserializeSeed<'de> for $type {
+            type Value = $value;
+            fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
+                value.deserialize_any(self)
+            }
+        }
+    )*};
+}
+seed!(Text => Option<Cow<'de, str>>, Typed => Attribute<'de>, Name => Cow<'de, str>);
+
+impl<'de, F: Fields<'de>> DeserializeSeed<'de> for Object<'_, F> {
+    type Value = bool;
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<bool, D::Error> {
+        value.deserialize_any(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(json: &str) -> Attribute<'_> {
+        Typed.deserialize(&mut serde_json::Deserializer::from_str(json)).unwrap()
+    }
+
+    #[test]
+    fn an_attribute_of_any_other_shape_is_passed_over() {
+        assert_eq!(typed(r#"{"N": "12"}"#), Attribute::N("12".into()));
+        assert_eq!(typed(r#"{"S": "a\u0062"}"#), Attribute::S("ab".into()));
+        for other in
+            ["1", "-1", "1.5", "null", "true", "\"N\"", "[{\"N\": \"1\"}]", "{}", r#"{"N": 1}"#, r#"{"N": {"a": []}}"#]
+        {
+            assert_eq!(typed(other), Attribute::Other, "{other}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Records to planned writes: one count per bucket shard, window and run of records, and the refills. Pure.
+
+use std::collections::BTreeMap;
+
+use weirgate_shared::write::{Count, Piece, Update, refill};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, SnapshotKey, Window};
+
+use crate::config::Snapshots;
+use crate::parse::Record;
+
+/// What a batch says was used of one bucket shard.
+#[derive(Debug)]
+pub struct Usage {
+    key: BucketKey,
+    limits: Vec<LimitName>,
+    /// What no item counts comes first, by time; then by `v`, each span once.
+    pieces: Vec<Piece>,
+    /// Of each piece.
+    origins: Vec<Origin>,
+    /// The newest image, and where it came from.
+    last: (Bucket, Origin),
+}
+
+/// Where a piece came from.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    at: EpochMillis,
+    record: usize,
+}
+
+/// A planned write, and the first record behind it.
+#[derive(Debug)]
+pub struct Write<'a> {
+    /// What it does.
+    pub kind: Kind<'a>,
+    /// Index in the event of the first record it stands for.
+    pub record: usize,
+}
+
+/// What a planned write does.
+#[derive(Debug)]
+pub enum Kind<'a> {
+    /// Adds usage to a snapshot.
+    Count(Count<'a>),
+    /// Credits a bucket.
+    Refill(Box<Update>),
+}
+
+/// Folds the records of a batch per bucket shard. The pieces live here; the writes borrow them.
+#[must_use]
+pub fn usage(records: Vec<Record>) -> Vec<Usage> {
+    let mut shards: BTreeMap<BucketKey, Folding> = BTreeMap::new();
+    for record in records {
+        match shards.get_mut(&record.bucket.key) {
+            Some(shard) => shard.add(record),
+            None => {
+                let key = record.bucket.key.clone();
+                shards.insert(key, Folding::first(record));
+            }
+        }
+    }
+    shards.into_iter().map(|(key, shard)| shard.finish(key)).collect()
+}
+
+/// The writes of all `usage`, none of which waits for another.
+#[must_use]
+pub fn writes<'a>(usage: &'a [Usage], snapshots: &Snapshots, now: EpochMillis) -> Vec<Write<'a>> {
+    let mut writes = Vec::with_capacity(usage.len() * (snapshots.windows.len() + 1));
+    for shard in usage {
+        for window in &snapshots.windows {
+            shard.counts(*window, snapshots.ttl_days, &mut writes);
+        }
+        writes.extend(shard.refill(now));
+    }
+    writes
+}
+
+/// A bucket shard's records, as they come.
+struct Folding {
+    limits: Vec<LimitName>,
+    pieces: Vec<(Piece, Origin)>,
+    last: (Bucket, Origin),
+}
+
+impl Folding {
+    fn first(record: Record) -> Self {
+        let origin = Origin { at: record.at, record: record.index };
+        let limits = record.bucket.limits.keys().cloned().collect();
+        let piece = Piece { span: record.span, tokens: record.used, events: record.events };
+        let mut folding = Self { limits, pieces: vec![], last: (record.bucket, origin) };
+        folding.push(piece, origin);
+        folding
+    }
+
+    fn add(&mut self, record: Record) {
+        let origin = Origin { at: record.at, record: record.index };
+        let tokens = self.in_order(&record);
+        self.push(Piece { span: record.span, tokens, events: record.events }, origin);
+        if record.bucket.v >= self.last.0.v {
+            self.last = (record.bucket, origin);
+        }
+    }
+
+    fn push(&mut self, piece: Piece, origin: Origin) {
+        let nothing = piece.events == 0 && piece.tokens.iter().all(|tokens| *tokens == MilliTokens::ZERO);
+        // With a span, also nothing must be counted, or the next batch would find a gap.
+        if piece.span.is_some() || !nothing {
+            self.pieces.push((piece, origin));
+        }
+    }
+
+    /// What the record used of each of the shard's limits, which may have become more.
+    fn in_order(&mut self, record: &Record) -> Vec<MilliTokens> {
+        let names = record.bucket.limits.keys();
+        if names.clone().eq(&self.limits) {
+            return record.used.clone();
+        }
+        let mut tokens = vec![MilliTokens::ZERO; self.limits.len()];
+        for (name, used) in names.zip(&record.used) {
+            match self.limits.iter().position(|known| known == name) {
+                Some(at) => tokens[at] = *used,
+                None => {
+                    self.limits.push(name.clone());
+                    tokens.push(*used);
+                }
+            }
+        }
+        tokens
+    }
+
+    fn finish(mut self, key: BucketKey) -> Usage {
+        // Records of one item come in order unless a batch was put together by hand. Of a span that came twice, the
+        // first is kept.
+        self.pieces.sort_by_key(|(piece, origin)| match piece.span {
+            None => (None, origin.at.0, origin.record),
+            span => (span, 0, origin.record),
+        });
+        self.pieces.dedup_by(|(next, _), (piece, _)| piece.span.is_some() && next.span == piece.span);
+        let (pieces, origins) = self.pieces.into_iter().unzip();
+        Usage { key, limits: self.limits, pieces, origins, last: self.last }
+    }
+}
+
+impl Usage {
+    /// One count for each run of pieces that lie in the same window and follow each other without a gap.
+    fn counts<'a>(&'a self, window: Window, ttl_days: i64, writes: &mut Vec<Write<'a>>) {
+        let mut from = 0;
+        while from < self.pieces.len() {
+            let start = window.start(self.origins[from].at);
+            let end = window.end(start);
+            let is_here = |at: EpochMillis| start <= at && at < end;
+            let follows = |to: usize| match (self.pieces[to - 1].span, self.pieces[to].span) {
+                (None, None) => true,
+                (Some((_, through)), Some((after, _))) => through == after,
+                _ => false,
+            };
+            let mut to = from + 1;
+            while to < self.pieces.len() && is_here(self.origins[to].at) && follows(to) {
+                to += 1;
+            }
+            let BucketKey { namespace, entity, resource, shard } = self.key.clone();
+            let count = Count {
+                key: SnapshotKey { namespace, entity, resource, window, start },
+                shard,
+                limits: &self.limits,
+                pieces: &self.pieces[from..to],
+                ttl_seconds: end.0.div_euclid(1000).saturating_add(ttl_days.saturating_mul(86_400)),
+            };
+            let record = self.origins[from..to].iter().map(|origin| origin.record).min().unwrap_or_default();
+            writes.push(Write { kind: Kind::Count(count), record });
+            from = to;
+        }
+    }
+
+    fn refill(&self, now: EpochMillis) -> Option<Write<'_>> {
+        let mut consumed: BTreeMap<LimitName, MilliTokens> = BTreeMap::new();
+        for (at, name) in self.limits.iter().enumerate() {
+            let used = self.pieces.iter().filter_map(|piece| piece.tokens.get(at)).copied().sum();
+            consumed.insert(name.clone(), used);
+        }
+        let (image, Origin { at, record }) = &self.last;
+        let update = refill(image, *at, &consumed, now)?;
+        Some(Write { kind: Kind::Refill(Box::new(update)), record: *record })
+    }
+}

@@ -1,0 +1,192 @@
+//! What became of the writes to the function's answer: where Lambda starts again, and one line for the log.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::Serialize;
+use weirgate_store::ErrorKind;
+
+use crate::execute::{Effect, Failure, Why};
+use crate::parse::Batch;
+
+/// The partial-batch response. Lambda starts again at the lowest sequence number in it; an empty one means success.
+///
+/// Not the type of `aws_lambda_events`, whose identifiers may be null: a null fails the whole batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Response {
+    /// The first record behind each write that failed.
+    pub batch_item_failures: Vec<ItemFailure>,
+}
+
+/// A record that must come again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ItemFailure {
+    /// Its sequence number.
+    pub item_identifier: String,
+}
+
+/// What one invocation did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Records in the event.
+    pub records: usize,
+    /// Records that are not about buckets, or say that one is gone.
+    pub skipped: usize,
+    /// Records about buckets that cannot be read.
+    pub undecodable: usize,
+    /// Writes that added usage.
+    pub counted: usize,
+    /// Counts that a former delivery had made.
+    pub already_counted: usize,
+    /// Buckets credited.
+    pub refilled: usize,
+    /// Refills that somebody else had made.
+    pub refills_lost: usize,
+    /// Writes that failed.
+    pub failed: usize,
+}
+
+impl Summary {
+    pub(crate) fn log(&self, took: Duration) {
+        tracing::info!(
+            records = self.records,
+            skipped = self.skipped,
+            undecodable = self.undecodable,
+            counted = self.counted,
+            already_counted = self.already_counted,
+            refilled = self.refilled,
+            refills_lost = self.refills_lost,
+            failed = self.failed,
+            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            "batch done"
+        );
+    }
+}
+
+/// An invocation that fails as a whole; all of its records come again.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// No write was possible, and none will be until somebody changes something.
+    #[error("no write was possible: {0}")]
+    NothingWritten(Why),
+    /// A write failed, and its first record cannot be named.
+    #[error("record {record} has no SequenceNumber, so the whole batch must come again: {why}")]
+    NoSequenceNumber {
+        /// Its index in the event.
+        record: usize,
+        /// Why its write failed.
+        why: Why,
+    },
+}
+
+/// Adds up what happened, and names the records that must come again.
+///
+/// # Errors
+/// [`BatchError`] if that cannot be said record by record.
+pub fn report(batch: &Batch<'_>, results: Vec<Result<Effect, Failure>>) -> (Summary, Result<Response, BatchError>) {
+    let mut summary = Summary {
+        records: batch.sequence_numbers.len(),
+        skipped: batch.skipped,
+        undecodable: batch.undecodable.len(),
+        ..Summary::default()
+    };
+    let mut failures = vec![];
+    for result in results {
+        match result {
+            Ok(Effect::Counted) => summary.counted += 1,
+            Ok(Effect::AlreadyCounted) => summary.already_counted += 1,
+            Ok(Effect::Refilled) => summary.refilled += 1,
+            Ok(Effect::RefillLost) => summary.refills_lost += 1,
+            Err(failure) => {
+                summary.failed += 1;
+                failures.push(failure);
+            }
+        }
+    }
+    let all_failed = summary.counted + summary.already_counted + summary.refilled + summary.refills_lost == 0;
+    let response = answer(&batch.sequence_numbers, failures, all_failed);
+    (summary, response)
+}
+
+fn answer(
+    sequence_numbers: &[Option<Cow<'_, str>>],
+    mut failures: Vec<Failure>,
+    all_failed: bool,
+) -> Result<Response, BatchError> {
+    if all_failed && failures.iter().all(|failure| is_permanent(&failure.why)) {
+        return failures
+            .pop()
+            .map_or_else(|| Ok(Response::default()), |failure| Err(BatchError::NothingWritten(failure.why)));
+    }
+    log(&failures);
+    let mut records = BTreeSet::new();
+    for Failure { record, why } in failures {
+        // An identifier that is empty or null would say the same, but to nobody who reads the log.
+        if sequence_numbers.get(record).and_then(Option::as_ref).is_none_or(|number| number.is_empty()) {
+            return Err(BatchError::NoSequenceNumber { record, why });
+        }
+        records.insert(record);
+    }
+    let numbers = records.into_iter().filter_map(|record| sequence_numbers[record].as_deref());
+    let batch_item_failures = numbers.map(|number| ItemFailure { item_identifier: number.to_owned() }).collect();
+    Ok(Response { batch_item_failures })
+}
+
+/// The first failure of each kind: a throttled table fails hundreds of writes for the same reason.
+fn log(failures: &[Failure]) {
+    let mut seen = vec![];
+    for Failure { record, why } in failures {
+        let kind = match why {
+            Why::Store(error) => (0, Some(error.kind)),
+            Why::Snapshot(_) => (1, None),
+            Why::Races => (2, None),
+            Why::OutOfTime => (3, None),
+        };
+        if !seen.contains(&kind) {
+            seen.push(kind);
+            tracing::warn!(record, failed = failures.len(), "a write failed, its records will come again: {why}");
+        }
+    }
+}
+
+fn is_permanent(why: &Why) -> bool {
+    matches!(why, Why::Store(error) if matches!(error.kind, ErrorKind::NoTable | ErrorKind::Forbidden))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn late(record: usize) -> Failure {
+        Failure { record, why: Why::OutOfTime }
+    }
+
+    #[test]
+    fn each_failed_record_is_named_once_and_in_the_order_of_the_event() {
+        let numbers = [Some("300".into()), None, Some("100".into())];
+        let response = answer(&numbers, vec![late(2), late(0), late(2)], false).unwrap();
+        let json = serde_json::to_string(&response).unwrap();
+        assert_eq!(json, r#"{"batchItemFailures":[{"itemIdentifier":"300"},{"itemIdentifier":"100"}]}"#);
+        let empty = serde_json::to_string(&answer(&numbers, vec![], false).unwrap()).unwrap();
+        assert_eq!(empty, r#"{"batchItemFailures":[]}"#);
+    }
+
+    #[test]
+    fn a_failed_record_without_a_number_fails_the_batch_and_is_never_a_null() {
+        for number in [None, Some("".into())] {
+            let error = answer(&[Some("1".into()), number], vec![late(0), late(1)], false).unwrap_err();
+            assert!(error.to_string().contains("record 1 has no SequenceNumber"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_answer_is_what_the_lambda_types_take() {
+        let response = answer(&[Some("7".into())], vec![late(0)], false).unwrap();
+        let json = serde_json::to_value(&response).unwrap();
+        let theirs: aws_lambda_events::event::streams::DynamoDbEventResponse = serde_json::from_value(json).unwrap();
+        assert_eq!(theirs.batch_item_failures[0].item_identifier.as_deref(), Some("7"));
+    }
+}

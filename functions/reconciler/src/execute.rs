@@ -1,0 +1,77 @@
+//! Runs what is planned for one bucket, and goes on from what it meets.
+
+use weirgate_shared::EpochMillis;
+use weirgate_shared::write::Restored;
+use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Table};
+
+use crate::plan::{Fate, Plan, Planned, plan};
+use crate::read;
+
+/// How often one bucket is tried. Whoever loses this often meets a bucket that is in use, whose callers take back
+/// expired leases themselves when they need them.
+const TRIES: u32 = 4;
+
+/// What became of one due bucket.
+#[derive(Debug)]
+pub enum Done {
+    /// This run wrote it, and gave this back.
+    Written(Restored),
+    /// Nothing was to be done, or it is gone.
+    Nothing,
+    /// Other software writes it; left alone.
+    Foreign,
+    /// Others wrote to it each time first; it is still due.
+    LostRace,
+    /// It cannot be read; it is still due.
+    Undecodable,
+}
+
+/// Restores what `item` shows to have expired, planning again from what it is when somebody else was faster.
+///
+/// A lost answer is not repeated blindly: the write would only lose its race against itself, and what it gave back
+/// would be in nobody's report. The item tells whether it was applied.
+///
+/// # Errors
+/// [`StoreError`] if DynamoDB refused or could not be reached; the bucket is still due then, or was written without
+/// anybody knowing.
+pub async fn restore(table: &Table, item: Item, now: EpochMillis) -> Result<Done, StoreError> {
+    let (mut item, mut unsure, mut lost): (_, Option<Planned>, _) = (item, None, None);
+    for _ in 0..TRIES {
+        let Some(image) = read::bucket(&item) else { return Ok(Done::Undecodable) };
+        if let Some(sent) = unsure.take() {
+            match sent.fate(&image) {
+                Fate::Applied => return Ok(Done::Written(sent.restored)),
+                Fate::Open => unsure = Some(sent),
+                Fate::Never => {}
+            }
+        }
+        let planned = match plan(&image, now) {
+            Plan::Write(planned) => planned,
+            Plan::Nothing => return Ok(Done::Nothing),
+            Plan::Foreign => return Ok(Done::Foreign),
+        };
+        let image = match table.update_with(&planned.update, Answer::Nothing, Retry::Refused).await {
+            // At most one of the writes that were sent from one `v` is applied, and they all give the same back.
+            Ok(Outcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
+            Ok(Outcome::LostRace(image)) => {
+                lost = None;
+                image
+            }
+            Err(error) if error.kind == ErrorKind::Unknown => {
+                let image = table.read(std::slice::from_ref(&planned.update.key)).await?.pop();
+                (unsure, lost) = (Some(planned), Some(error));
+                image
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(image) = image else { return Ok(Done::Nothing) };
+        item = image;
+    }
+    // The last image was not looked at yet, and may hold the answer.
+    if let Some(sent) = unsure
+        && read::bucket(&item).is_some_and(|image| sent.fate(&image) == Fate::Applied)
+    {
+        return Ok(Done::Written(sent.restored));
+    }
+    lost.map_or(Ok(Done::LostRace), Err)
+}

@@ -1,0 +1,68 @@
+//! What is to be done about one due bucket: pure, nothing is sent.
+
+use weirgate_shared::write::{Restored, Update, expire};
+use weirgate_shared::{Bucket, EpochMillis};
+
+/// What becomes of a bucket that the index calls due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Plan {
+    /// One write restores all there is.
+    Write(Planned),
+    /// Nothing: the index was behind, or somebody else has done it.
+    Nothing,
+    /// It has no `v`: other software writes it too, and would not notice what is done to it.
+    Foreign,
+}
+
+/// A write, what it gives back, and how to recognise it when its answer was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// The write.
+    pub update: Update,
+    /// What it gives back.
+    pub restored: Restored,
+    seen: Seen,
+}
+
+/// What the bucket was when the write was planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    v: i64,
+    due: EpochMillis,
+}
+
+/// What a later image says about a write whose answer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It was applied.
+    Applied,
+    /// It was not, but may still arrive.
+    Open,
+    /// It was not, and never will be.
+    Never,
+}
+
+/// What is to be done about `bucket` at `now`.
+#[must_use]
+pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
+    let Some(due) = bucket.due.filter(|due| *due <= now) else { return Plan::Nothing };
+    let Some(v) = bucket.v else { return Plan::Foreign };
+    match expire(bucket, now) {
+        Some((update, restored)) => Plan::Write(Planned { update, restored, seen: Seen { v, due } }),
+        None => Plan::Nothing,
+    }
+}
+
+impl Planned {
+    /// What `image`, read after the write was sent, says about it.
+    ///
+    /// The write raises `due` or removes it, and nothing else ever does: a take can only lower it. So this tells the
+    /// write from a client that has reclaimed the same leases, also when others have written since.
+    #[must_use]
+    pub fn fate(&self, image: &Bucket) -> Fate {
+        if image.v == Some(self.seen.v) {
+            return Fate::Open;
+        }
+        if image.due.is_none_or(|due| due > self.seen.due) { Fate::Applied } else { Fate::Never }
+    }
+}

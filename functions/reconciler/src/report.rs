@@ -1,0 +1,190 @@
+//! The summary of a run: its answer, and its one log line.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde::ser::{Error as _, SerializeMap, Serializer};
+use serde_json::value::RawValue;
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
+use weirgate_store::{ErrorKind, StoreError};
+
+use crate::execute::Done;
+
+/// How many different errors the summary names; each failed bucket has a log line of its own.
+const ERRORS: usize = 5;
+
+/// What a run did. Every bucket seen is in one of the counts, or nothing had to be left.
+#[derive(Debug, Default, Serialize)]
+pub struct Summary {
+    /// Buckets that the index called due.
+    pub buckets_seen: u64,
+    /// Expired leases that this run removed.
+    pub leases_restored: u64,
+    /// Tokens that this run gave back, by limit, over all buckets; decimal, exact to the millitoken.
+    #[serde(serialize_with = "exact_tokens")]
+    pub tokens_restored: BTreeMap<LimitName, MilliTokens>,
+    /// Buckets left due because others wrote to them each time first.
+    pub lost_races: u64,
+    /// Buckets left due because time ran out or DynamoDB failed.
+    pub left_over: u64,
+    /// Buckets left due because they cannot be read; each has an ERROR line.
+    pub undecodable: u64,
+    /// Buckets left due because other software writes them too.
+    pub foreign: u64,
+    /// Partitions of the index that were not read to their end, so more may be due than was seen.
+    pub partitions_unfinished: u64,
+    /// For how long the oldest had been due at the start, in ms; 0 if nothing was.
+    pub oldest_due_age_ms: i64,
+    /// What failed, the first few of each different text.
+    pub errors: Vec<String>,
+    /// Buckets written.
+    #[serde(skip)]
+    written: u64,
+    /// Partitions of the index that could be read, even if not to their end.
+    #[serde(skip)]
+    partitions_read: u64,
+    /// The error that says most about why nothing worked.
+    #[serde(skip)]
+    error: Option<StoreError>,
+}
+
+impl Summary {
+    /// Counts a page of `buckets` due ones.
+    pub(crate) fn page(&mut self, buckets: usize, oldest: Option<EpochMillis>, now: EpochMillis) {
+        self.partitions_read = 1;
+        self.buckets_seen += count(buckets);
+        let age = oldest.map_or(0, |oldest| now.since(oldest).0);
+        self.oldest_due_age_ms = self.oldest_due_age_ms.max(age);
+    }
+
+    /// Counts what became of one bucket; `None` if there was no time for it.
+    pub(crate) fn bucket(&mut self, done: Option<Result<Done, StoreError>>) {
+        match done {
+            Some(Ok(Done::Written(restored))) => {
+                self.written += 1;
+                self.leases_restored += count(restored.leases);
+                for (limit, tokens) in restored.tokens {
+                    *self.tokens_restored.entry(limit).or_default() += tokens;
+                }
+            }
+            Some(Ok(Done::Nothing)) => {}
+            Some(Ok(Done::Foreign)) => self.foreign += 1,
+            Some(Ok(Done::LostRace)) => self.lost_races += 1,
+            Some(Ok(Done::Undecodable)) => self.undecodable += 1,
+            Some(Err(error)) => self.left(1, Some(error)),
+            None => self.left(1, None),
+        }
+    }
+
+    /// Counts buckets that were not come to, for `error` or for want of time.
+    pub(crate) fn left(&mut self, buckets: usize, error: Option<StoreError>) {
+        self.left_over += count(buckets);
+        self.failed(error);
+    }
+
+    /// Counts a partition that was not read to its end, for `error` or for want of time.
+    pub(crate) fn unfinished(&mut self, error: Option<StoreError>) {
+        self.partitions_unfinished += 1;
+        self.failed(error);
+    }
+
+    fn failed(&mut self, error: Option<StoreError>) {
+        let Some(error) = error else { return };
+        tracing::warn!(%error, "left due");
+        self.name(error.to_string());
+        self.keep(error);
+    }
+
+    fn name(&mut self, error: String) {
+        if self.errors.len() < ERRORS && !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+
+    fn keep(&mut self, error: StoreError) {
+        if self.error.as_ref().is_none_or(|kept| !is_lasting(kept) && is_lasting(&error)) {
+            self.error = Some(error);
+        }
+    }
+
+    /// Both runs in one.
+    #[must_use]
+    pub(crate) fn with(mut self, other: Self) -> Self {
+        self.buckets_seen += other.buckets_seen;
+        self.leases_restored += other.leases_restored;
+        for (limit, tokens) in other.tokens_restored {
+            *self.tokens_restored.entry(limit).or_default() += tokens;
+        }
+        self.lost_races += other.lost_races;
+        self.left_over += other.left_over;
+        self.undecodable += other.undecodable;
+        self.foreign += other.foreign;
+        self.partitions_unfinished += other.partitions_unfinished;
+        self.oldest_due_age_ms = self.oldest_due_age_ms.max(other.oldest_due_age_ms);
+        other.errors.into_iter().for_each(|error| self.name(error));
+        self.written += other.written;
+        self.partitions_read += other.partitions_read;
+        if let Some(error) = other.error {
+            self.keep(error);
+        }
+        self
+    }
+
+    /// Says the summary as one line at INFO.
+    pub(crate) fn log(&self) {
+        // A map of names to numbers, and a list of strings, can always be written.
+        let tokens_restored = serde_json::to_string(&ExactTokens(&self.tokens_restored)).unwrap_or_default();
+        let errors = serde_json::to_string(&self.errors).unwrap_or_default();
+        tracing::info!(
+            buckets_seen = self.buckets_seen,
+            leases_restored = self.leases_restored,
+            tokens_restored,
+            lost_races = self.lost_races,
+            left_over = self.left_over,
+            undecodable = self.undecodable,
+            foreign = self.foreign,
+            partitions_unfinished = self.partitions_unfinished,
+            oldest_due_age_ms = self.oldest_due_age_ms,
+            errors,
+            "reconciled"
+        );
+    }
+
+    /// The summary as an answer, unless nothing worked: an invocation that can never do its work must fail, so that
+    /// somebody hears of it.
+    pub(crate) fn answer(mut self) -> Result<Self, StoreError> {
+        let nothing_worked =
+            self.partitions_read == 0 || self.written == 0 && self.error.as_ref().is_some_and(is_lasting);
+        match self.error.take() {
+            Some(error) if nothing_worked => Err(error),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// Whether a request that met this error would meet it again.
+fn is_lasting(error: &StoreError) -> bool {
+    matches!(error.kind, ErrorKind::Forbidden | ErrorKind::NoTable)
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+struct ExactTokens<'a>(&'a BTreeMap<LimitName, MilliTokens>);
+
+impl Serialize for ExactTokens<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        exact_tokens(self.0, serializer)
+    }
+}
+
+/// Numbers in their decimal text: none goes through a float.
+fn exact_tokens<S: Serializer>(tokens: &BTreeMap<LimitName, MilliTokens>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(tokens.len()))?;
+    for (limit, amount) in tokens {
+        let number = RawValue::from_string(amount.to_string()).map_err(S::Error::custom)?;
+        map.serialize_entry(limit.as_str(), &number)?;
+    }
+    map.end()
+}

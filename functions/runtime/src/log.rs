@@ -1,0 +1,99 @@
+//! Log lines as Lambda's JSON log mode reads them. The runtime's own subscriber writes no timestamp, and Lambda then
+//! takes every line for INFO.
+
+use std::str::FromStr;
+
+use lambda_runtime::tracing::Subscriber;
+use lambda_runtime::tracing::level_filters::LevelFilter;
+use lambda_runtime::tracing::subscriber::fmt;
+use lambda_runtime::tracing::subscriber::fmt::MakeWriter;
+use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+
+/// Has every event of this process written to standard output, one JSON object a line.
+///
+/// The least level is Lambda's `AWS_LAMBDA_LOG_LEVEL`, `INFO` without it.
+pub fn log_lines() {
+    let level = std::env::var("AWS_LAMBDA_LOG_LEVEL").unwrap_or_default();
+    // A second call would leave the first one's in place, which does the same.
+    let _ = subscriber(&level, std::io::stdout).try_init();
+}
+
+/// What writes the lines: events of at least `level`, to `writer`.
+pub fn subscriber<W>(level: &str, writer: W) -> impl Subscriber + Send + Sync
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    fmt()
+        .json()
+        .flatten_event(true)
+        .with_current_span(false)
+        .with_span_list(false)
+        .with_target(false)
+        .with_max_level(least(level))
+        .with_writer(writer)
+        .finish()
+}
+
+/// Lambda has a level above all of tracing's, and tracing takes nothing at all for `ERROR`.
+fn least(level: &str) -> LevelFilter {
+    match level {
+        "" => LevelFilter::INFO,
+        "FATAL" => LevelFilter::ERROR,
+        level => LevelFilter::from_str(level).unwrap_or(LevelFilter::INFO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use lambda_runtime::tracing;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lines(level: &str, log: impl FnOnce()) -> Vec<serde_json::Value> {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let _guard = subscriber(level, move || writer.clone()).set_default();
+        log();
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_line_is_an_object_with_what_lambda_reads_at_its_top() {
+        let lines = lines("", || tracing::error!(items = 3, "two\nlines"));
+        assert_eq!(lines.len(), 1, "a line break in a message does not make two lines");
+        assert_eq!(lines[0]["level"], "ERROR");
+        assert_eq!(lines[0]["message"], "two\nlines");
+        assert_eq!(lines[0]["items"], 3);
+        let at = lines[0]["timestamp"].as_str().unwrap();
+        assert!(at.len() >= 20 && at.as_bytes()[10] == b'T' && at.ends_with('Z'), "{at} is RFC 3339");
+    }
+
+    #[test]
+    fn the_least_level_is_lambdas() {
+        let all = || {
+            tracing::error!("e");
+            tracing::warn!("w");
+            tracing::info!("i");
+            tracing::debug!("d");
+        };
+        for (level, expected) in [("", 3), ("WARN", 2), ("FATAL", 1), ("DEBUG", 4), ("nonsense", 3)] {
+            assert_eq!(lines(level, all).len(), expected, "{level:?}");
+        }
+    }
+}

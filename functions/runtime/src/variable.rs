@@ -1,0 +1,89 @@
+//! Environment variables, looked up through a closure so that tests need no environment.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+/// A variable that keeps a function from starting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the environment variable {name} is {value}; it takes {takes}")]
+pub struct ConfigError {
+    /// Which one.
+    pub name: &'static str,
+    /// What it holds, quoted, or `missing`.
+    pub value: String,
+    /// What it takes.
+    pub takes: String,
+}
+
+impl ConfigError {
+    /// The variable `name` holds `value`, which is not what it `takes`.
+    #[must_use]
+    pub fn new(name: &'static str, value: Option<&str>, takes: impl Into<String>) -> Self {
+        let value = value.map_or_else(|| "missing".to_owned(), |value| format!("{value:?}"));
+        Self { name, value, takes: takes.into() }
+    }
+}
+
+/// A variable that must be there and not be empty.
+///
+/// # Errors
+/// [`ConfigError`] with what it takes.
+pub fn required(
+    lookup: impl Fn(&str) -> Option<String>,
+    name: &'static str,
+    takes: &str,
+) -> Result<String, ConfigError> {
+    match lookup(name) {
+        Some(value) if !value.trim().is_empty() => Ok(value),
+        value => Err(ConfigError::new(name, value.as_deref(), takes)),
+    }
+}
+
+/// A whole number within `range`; `default` if the variable is not there.
+///
+/// # Errors
+/// [`ConfigError`] with the range.
+pub fn number<T>(
+    lookup: impl Fn(&str) -> Option<String>,
+    name: &'static str,
+    default: T,
+    range: RangeInclusive<T>,
+) -> Result<T, ConfigError>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    let Some(value) = lookup(name) else { return Ok(default) };
+    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+        let takes = format!("a whole number from {} to {}", range.start(), range.end());
+        ConfigError::new(name, Some(&value), takes)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holds(value: &'static str) -> impl Fn(&str) -> Option<String> {
+        move |name| (name == "PAGE").then(|| value.to_owned())
+    }
+
+    #[test]
+    fn a_number_is_within_its_range_or_named() {
+        assert_eq!(number(|_| None, "PAGE", 100, 1..=1000), Ok(100));
+        assert_eq!(number(holds("1000"), "PAGE", 100, 1..=1000), Ok(1000));
+        for bad in ["0", "1001", "", "ten", "1.5", "-1", " 7", "99999999999999999999"] {
+            let error = number(holds(bad), "PAGE", 100, 1..=1000).unwrap_err().to_string();
+            let expected = format!("the environment variable PAGE is {bad:?}; it takes a whole number from 1 to 1000");
+            assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn a_required_variable_is_there_and_not_empty() {
+        assert_eq!(required(holds("t"), "PAGE", "a name"), Ok("t".to_owned()));
+        let missing = required(|_| None, "PAGE", "a name").unwrap_err().to_string();
+        assert_eq!(missing, "the environment variable PAGE is missing; it takes a name");
+        assert!(required(holds(" "), "PAGE", "a name").is_err());
+    }
+}

@@ -1,0 +1,357 @@
+//! One bucket shard, those who write to it, and the books kept beside it.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use weirgate_shared::write::{LeaseChange, Settle, Settled, Take, expire, refill};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Shard, WriteId, credit, refilled,
+};
+
+use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name};
+
+pub const START: EpochMillis = EpochMillis(1_700_000_000_000);
+
+/// How old the view of a writer is: none, or so many images ago.
+pub type View = Option<usize>;
+
+/// What happens next.
+#[derive(Debug, Clone)]
+pub enum Op {
+    Wait(i64),
+    /// Takes a part (of 1000) of the rate's share, and slots; with a lease if slots are among it.
+    Take {
+        view: View,
+        part: i64,
+        slots: i64,
+        lease: Option<i64>,
+    },
+    /// Ends a lease: slots go back, rate tokens were used.
+    End(Index),
+    /// Changes what a lease holds of the rate to a part of it, up to twice as much.
+    Hold {
+        lease: Index,
+        part: i64,
+        view: View,
+    },
+    Renew(Index, i64),
+    /// Gives back a take that had no lease.
+    GiveBack {
+        take: Index,
+        view: View,
+    },
+    Expire(View),
+    Refill {
+        view: usize,
+        seen: i64,
+    },
+}
+
+pub fn op() -> impl Strategy<Value = Op> {
+    let view = || prop_oneof![1 => Just(None), 6 => (0..6usize).prop_map(Some)];
+    prop_oneof![
+        3 => prop_oneof![1..50i64, 1..3000i64].prop_map(Op::Wait),
+        6 => (view(), 1..=1000i64, 0..3i64, option::of(0..3000i64))
+            .prop_map(|(view, part, slots, lease)| Op::Take { view, part, slots, lease }),
+        1 => any::<Index>().prop_map(Op::End),
+        1 => (any::<Index>(), 0..2000i64, view()).prop_map(|(lease, part, view)| Op::Hold { lease, part, view }),
+        1 => (any::<Index>(), 0..5000i64).prop_map(|(lease, later)| Op::Renew(lease, later)),
+        1 => (any::<Index>(), view()).prop_map(|(take, view)| Op::GiveBack { take, view }),
+        1 => view().prop_map(Op::Expire),
+        2 => (0..6usize, -2000..500i64).prop_map(|(view, seen)| Op::Refill { view, seen }),
+    ]
+}
+
+/// An operation, and how far the clock of the one who does it is off, in ms.
+pub fn ops() -> impl Strategy<Value = Vec<(Op, i64)>> {
+    let skew = prop_oneof![3 => Just(0), 1 => -2000..2000i64];
+    vec((op(), skew), 1..60)
+}
+
+/// Capacities, rates and slots small enough to run dry, whole or one of some shards.
+pub fn world() -> impl Strategy<Value = World> {
+    let shard = prop_oneof![
+        3 => Just(Shard::WHOLE),
+        1 => (1..5u32).prop_flat_map(|count| (0..count).prop_map(move |index| Shard { index, count })),
+    ];
+    (1..30i64, 1..30i64, 1..5000i64, 5..12i64, shard, any::<bool>()).prop_map(
+        |(capacity, amount, period, slots, shard, is_there)| {
+            let rate = Limit::custom("rpm", capacity, amount, period).unwrap();
+            World::new(rate, Limit::concurrent("slots", slots).unwrap(), shard, is_there)
+        },
+    )
+}
+
+/// One bucket shard, everything ever seen of it, and the books kept beside it.
+#[derive(Debug)]
+pub struct World {
+    limits: Vec<Limit>,
+    shard: Shard,
+    item: Item,
+    now: EpochMillis,
+    /// What the bucket was after each write, and when.
+    images: Vec<(EpochMillis, Bucket)>,
+    /// What the holder of each lease knows it holds: of the rate, and slots.
+    held: BTreeMap<WriteId, (MilliTokens, MilliTokens)>,
+    /// What was taken without a lease and not given back.
+    loose: Vec<MilliTokens>,
+    /// Of the rate, admitted less given back.
+    used: MilliTokens,
+    takes: i64,
+    ids: u64,
+}
+
+impl World {
+    fn new(rate: Limit, slots: Limit, shard: Shard, is_there: bool) -> Self {
+        let mut item = Item::default();
+        let mut images = vec![];
+        // Clients create only shard 0 of 1.
+        if is_there || shard != Shard::WHOLE {
+            let state = |limit: &Limit| {
+                let state =
+                    LimitState { tk: shard.share(limit.rule().capacity), tc: MilliTokens::ZERO, rule: *limit.rule() };
+                (limit.name().clone(), state)
+            };
+            item = Item::of_bucket(&Bucket {
+                key: bucket_key(shard.index),
+                shard_count: shard.count,
+                rf: START,
+                v: Some(START.0 * 1000),
+                takes: Some(0),
+                limits: [&rate, &slots].map(state).into(),
+                wcu: Some(super::wcu()),
+                leases: Some(BTreeMap::new()),
+                due: None,
+                op: None,
+                size_bytes: 0,
+            });
+            images.push((START, item.bucket()));
+        }
+        let (held, loose) = (BTreeMap::new(), vec![]);
+        let (limits, used) = (vec![rate, slots], MilliTokens::ZERO);
+        Self { limits, shard, item, now: START, images, held, loose, used, takes: 0, ids: 0 }
+    }
+
+    fn share(&self, limit: usize) -> MilliTokens {
+        self.shard.share(self.limits[limit].rule().capacity)
+    }
+
+    fn id(&mut self) -> WriteId {
+        self.ids += 1;
+        WriteId::from_bits(self.ids)
+    }
+
+    fn view(&self, back: View) -> Option<Bucket> {
+        let last = self.images.len().checked_sub(1)?;
+        Some(self.images[last.saturating_sub(back?)].1.clone())
+    }
+
+    fn lease(&self, which: Index) -> Option<WriteId> {
+        (!self.held.is_empty()).then(|| which.get(&self.held.keys().collect::<Vec<_>>()).to_owned().clone())
+    }
+
+    /// Leases that are in neither the item nor the books of their holders were given back just now, whole.
+    fn close_leases_given_back(&mut self, after: &Bucket) {
+        let leases = after.leases.as_ref().unwrap();
+        let gone: Vec<_> = self.held.keys().filter(|id| !leases.contains_key(*id)).cloned().collect();
+        for id in gone {
+            self.used -= self.held.remove(&id).unwrap().0;
+        }
+    }
+
+    /// What must hold after every write.
+    fn check(&self) -> Result<(), TestCaseError> {
+        if !self.item.exists() {
+            return Ok(());
+        }
+        let bucket = self.item.bucket();
+        let (rate, slots) = (&bucket.limits[self.limits[0].name()], &bucket.limits[self.limits[1].name()]);
+        // I4: what left the bucket's leases is exactly what their holders lost, and the other way round.
+        let leases: BTreeMap<_, _> = bucket.leases.iter().flatten().collect();
+        prop_assert_eq!(leases.keys().copied().collect::<Vec<_>>(), self.held.keys().collect::<Vec<_>>());
+        prop_assert_eq!(rate.tc, self.used, "usage is not what was admitted less what came back");
+        // Slots: all that are not free are held, by somebody who knows.
+        let in_use: MilliTokens = self.held.values().map(|(_, slots)| *slots).sum();
+        prop_assert_eq!(held(&bucket, self.limits[1].name()), in_use);
+        prop_assert_eq!(slots.tk + in_use, self.share(1), "a slot was made or lost");
+        prop_assert!(slots.tk >= MilliTokens::ZERO, "more slots are held than there are");
+        // I1 over the whole run, exact: admitted, and still to be admitted, is no more than what flowed in.
+        let flowed = self.share(0) + credit(&rate.rule, self.shard, START.min(self.images[0].1.rf), bucket.rf);
+        prop_assert!(rate.tc + rate.tk <= flowed, "minted: {:?} used, {:?} left of {flowed:?}", rate.tc, rate.tk);
+        prop_assert!(rate.tk <= self.share(0));
+        prop_assert_eq!(bucket.takes, Some(self.takes));
+        assert_due_is_a_lower_bound(&self.item, &bucket);
+        Ok(())
+    }
+
+    /// Notes the write that was just applied; `v` counts each by one, or a snapshot would miss it.
+    fn applied(&mut self) -> Result<Bucket, TestCaseError> {
+        let bucket = self.item.bucket();
+        if let Some((_, before)) = self.images.last() {
+            prop_assert_eq!(bucket.v, before.v.map(|v| v + 1));
+        }
+        self.images.push((self.now, bucket.clone()));
+        Ok(bucket)
+    }
+
+    pub fn step(&mut self, op: &Op, skew: i64) -> Result<(), TestCaseError> {
+        let clock = self.now.after(Millis(skew));
+        let key = bucket_key(self.shard.index);
+        match op {
+            Op::Wait(span) => self.now = self.now.after(Millis(*span)),
+            Op::Take { view, part, slots, lease } => self.take(self.view(*view), *part, *slots, *lease, clock)?,
+            Op::End(which) => {
+                let Some(lease) = self.lease(*which) else { return Ok(()) };
+                let back = self.held[&lease].1;
+                let settled = Settled { tk: back, ..Settled::default() };
+                let amounts = [(limit_name("slots"), settled)].into();
+                let settle = Settle { key: &key, op: self.id(), lease: Some((&lease, LeaseChange::End)), amounts };
+                prop_assert!(self.item.apply(&settle.whole()));
+                prop_assert!(!self.item.apply(&settle.whole()), "a lease gave back twice");
+                self.held.remove(&lease);
+                self.applied()?;
+            }
+            Op::Hold { lease, part, view } => {
+                let Some(lease) = self.lease(*lease) else { return Ok(()) };
+                let old = self.held[&lease].0;
+                let new = MilliTokens(old.0 * part / 1000);
+                let settled = Settled { tk: old - new, tc: new - old, ceiling: Some(self.share(0)) };
+                let change = LeaseChange::Hold([(limit_name("rpm"), (old, new))].into());
+                let amounts = [(limit_name("rpm"), settled)].into();
+                let settle = Settle { key: &key, op: self.id(), lease: Some((&lease, change)), amounts };
+                let update = self.view(*view).map_or_else(|| settle.whole(), |bucket| settle.cut(&bucket));
+                if self.item.apply(&update) || self.item.apply(&settle.cut(&self.item.bucket())) {
+                    self.held.get_mut(&lease).unwrap().0 = new;
+                    self.used += new - old;
+                    self.applied()?;
+                }
+            }
+            Op::Renew(which, later) => {
+                let Some(lease) = self.lease(*which) else { return Ok(()) };
+                let expires = self.item.bucket().leases.unwrap()[&lease].expires.after(Millis(*later));
+                let change = Some((&lease, LeaseChange::Renew(expires)));
+                let settle = Settle { key: &key, op: self.id(), lease: change, amounts: BTreeMap::new() };
+                prop_assert!(self.item.apply(&settle.whole()));
+                self.applied()?;
+            }
+            Op::GiveBack { take, view } => {
+                if self.loose.is_empty() {
+                    return Ok(());
+                }
+                let at = take.index(self.loose.len());
+                let taken = self.loose[at];
+                let settled = Settled { tk: taken, tc: -taken, ceiling: Some(self.share(0)) };
+                let amounts = [(limit_name("rpm"), settled)].into();
+                let settle = Settle { key: &key, op: self.id(), lease: None, amounts };
+                let update = self.view(*view).map_or_else(|| settle.whole(), |bucket| settle.cut(&bucket));
+                if self.item.apply(&update) {
+                    self.loose.remove(at);
+                    self.used -= taken;
+                    self.applied()?;
+                }
+            }
+            Op::Expire(view) => {
+                let Some((update, restored)) = self.view(*view).and_then(|bucket| expire(&bucket, clock)) else {
+                    return Ok(());
+                };
+                let before = self.item.bucket();
+                if self.item.apply(&update) {
+                    let after = self.applied()?;
+                    prop_assert_eq!(expire(&after, clock), None, "a second run finds something to do");
+                    let gone = before.leases.as_ref().unwrap().len() - after.leases.as_ref().unwrap().len();
+                    prop_assert_eq!(restored.leases, gone);
+                    for (name, amount) in &restored.tokens {
+                        prop_assert_eq!(after.limits[name].tk, before.limits[name].tk + *amount);
+                    }
+                    self.close_leases_given_back(&after);
+                }
+            }
+            Op::Refill { view, seen } => {
+                let Some((at, image)) = self.images.iter().rev().nth(*view).cloned() else { return Ok(()) };
+                // The stream tells the time of a record roughly, and on another clock.
+                let seen = at.after(Millis(*seen));
+                let consumed = [(limit_name("rpm"), self.share(0))].into();
+                let Some(update) = refill(&image, seen, &consumed, clock) else { return Ok(()) };
+                let before = self.item.bucket();
+                if self.item.apply(&update) {
+                    let after = self.applied()?;
+                    prop_assert!(after.rf > before.rf && after.rf <= clock);
+                    // Never more than the next refilling take would have found, now or ever.
+                    let name = limit_name("rpm");
+                    for later in [clock, clock.after(Millis(1)), clock.after(Millis(777)), clock.after(Millis(99_999))] {
+                        let balance = |bucket: &Bucket| bucket.balance(&bucket.limits[&name], later);
+                        prop_assert!(balance(&after) <= balance(&before));
+                    }
+                }
+            }
+        }
+        self.check()
+    }
+
+    fn take(
+        &mut self,
+        view: Option<Bucket>,
+        part: i64,
+        slots: i64,
+        lease: Option<i64>,
+        clock: EpochMillis,
+    ) -> Result<(), TestCaseError> {
+        let need = MilliTokens(self.share(0).0 * part / 1000);
+        let slots = MilliTokens::from_tokens(slots);
+        let mut needs: BTreeMap<LimitName, _> = [(limit_name("rpm"), need)].into();
+        if slots > MilliTokens::ZERO {
+            needs.insert(limit_name("slots"), slots);
+        }
+        // Slots are always held by a lease, or they could never come back.
+        let lease = lease.or((slots > MilliTokens::ZERO).then_some(1500));
+        let leases: Vec<_> = lease
+            .map(|ms| Lease { expires: clock.after(Millis(ms)), tokens: needs.clone(), owner: "me".to_owned() })
+            .map(|lease| (self.id(), lease))
+            .into_iter()
+            .collect();
+        let (key, op) = (bucket_key(self.shard.index), self.id());
+        let limits = self.limits.clone();
+        let take = Take { key: &key, limits: &limits, needs, takes: 1, leases, op, unknown: &[] };
+        let update = if self.item.exists() { take.on(view.as_ref(), clock) } else { take.create(clock) };
+        let before = self.item.exists().then(|| self.item.bucket());
+        let applied = self.item.apply(&update);
+        if let Some(before) = &before {
+            let free = before.advanced(&self.limits, clock);
+            let is_enough = take.needs.iter().all(|(name, need)| free.limits[name].tk >= *need);
+            if view.as_ref() == Some(before) {
+                // I5: who knows how it stands is never denied what is there, and never given what is not.
+                prop_assert_eq!(applied, is_enough || take.needs.iter().all(|(name, need)| before.limits[name].tk >= *need));
+            } else if applied {
+                // Any other view may fail, but never give what is not there.
+                prop_assert!(take.needs.iter().all(|(name, need)| free.limits[name].tk >= *need), "taken: {:?}", update);
+            }
+        }
+        if !applied {
+            return Ok(());
+        }
+        let needs = take.needs.clone();
+        let leased: Vec<_> = take.leases.iter().map(|(id, _)| id.clone()).collect();
+        let after = self.applied()?;
+        prop_assert_eq!(after.op, Some(take.op));
+        self.takes += 1;
+        self.used += need;
+        match leased.first() {
+            Some(id) => drop(self.held.insert(id.clone(), (need, slots))),
+            None => self.loose.push(need),
+        }
+        if let Some(before) = before.filter(|before| before.rf != after.rf) {
+            // A take that credits never leaves more than what was there, with all that the leases gave back.
+            let state = &before.limits[&limit_name("rpm")];
+            let ended = before.leases.iter().flatten().filter(|(id, _)| !after.leases.as_ref().unwrap().contains_key(*id));
+            let back: MilliTokens = ended.filter_map(|(_, lease)| lease.tokens.get("rpm")).copied().sum();
+            let there = refilled(state.tk, &state.rule, self.shard, before.rf, after.rf) + back;
+            prop_assert!(after.limits[&limit_name("rpm")].tk + needs[&limit_name("rpm")] <= there);
+        }
+        let after = self.item.bucket();
+        self.close_leases_given_back(&after);
+        Ok(())
+    }
+}

@@ -1,0 +1,346 @@
+//! Keys, attributes and texts: what is written is read back, and what is wrong is named, never guessed at.
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::{Held, Item, config};
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use weirgate_shared::{
+    Attr, Bucket, BucketKey, EntityId, EpochMillis, Iso, ItemKey, Lease, LimitName, LimitState, MilliTokens, Namespace,
+    Ranges, Resource, Rule, SnapshotKey, Window, WriteId, due_shards, parse_iso, read_bucket, read_key, write_bucket,
+    write_lease, write_leases,
+};
+
+fn namespace() -> impl Strategy<Value = Namespace> {
+    "[A-Za-z0-9][A-Za-z0-9_-]{0,31}".prop_map(|name| Namespace::new(name).unwrap())
+}
+
+fn entity() -> impl Strategy<Value = EntityId> {
+    prop_oneof!["[A-Za-z0-9][A-Za-z0-9_.:@-]{0,20}", "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}"]
+        .prop_map(|name| EntityId::new(name).unwrap())
+}
+
+fn resource() -> impl Strategy<Value = Resource> {
+    "[A-Za-z][A-Za-z0-9_./:-]{0,63}".prop_map(|name| Resource::new(name).unwrap())
+}
+
+/// Also names that end like an attribute of a limit does.
+fn limit_name() -> impl Strategy<Value = LimitName> {
+    let any = "[A-Za-z][A-Za-z0-9_.-]{0,63}".prop_filter_map("taken", |name| LimitName::new(name).ok());
+    prop_oneof![3 => any, 1 => "[a-c]_(tk|tc|cp|ra|rp)".prop_map(|name| LimitName::new(name).unwrap())]
+}
+
+fn write_id() -> impl Strategy<Value = WriteId> {
+    prop_oneof![
+        any::<u64>().prop_map(WriteId::from_bits),
+        "[a-z0-9]{1,32}".prop_map(|id| WriteId::new(id).unwrap()),
+    ]
+}
+
+fn bucket_key() -> impl Strategy<Value = BucketKey> {
+    let shard = prop_oneof![Just(0), 0..64u32, any::<u32>()];
+    (namespace(), entity(), resource(), shard)
+        .prop_map(|(namespace, entity, resource, shard)| BucketKey { namespace, entity, resource, shard })
+}
+
+/// The years 0 to 9999.
+fn instant() -> impl Strategy<Value = EpochMillis> {
+    (-62_167_219_200_000..=253_402_300_799_999i64).prop_map(EpochMillis)
+}
+
+fn window() -> impl Strategy<Value = Window> {
+    prop::sample::select(Window::ALL.as_slice())
+}
+
+fn amount() -> impl Strategy<Value = MilliTokens> {
+    prop_oneof![-2000..=2000i64, any::<i64>()].prop_map(MilliTokens)
+}
+
+fn limit_state() -> impl Strategy<Value = LimitState> {
+    (amount(), amount(), 0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX).prop_map(|(tk, tc, cp, ra, refill_period_ms)| {
+        LimitState { tk, tc, rule: Rule { capacity: MilliTokens(cp), refill_amount: MilliTokens(ra), refill_period_ms } }
+    })
+}
+
+fn lease() -> impl Strategy<Value = Lease> {
+    (instant(), btree_map(limit_name(), amount(), 0..4), "\\PC{0,20}").prop_map(|(expires, tokens, owner)| Lease {
+        expires,
+        tokens,
+        owner,
+    })
+}
+
+prop_compose! {
+    /// Any bucket an item can be, also one of other software, that lacks what only we write.
+    fn bucket()(
+        key in bucket_key(),
+        (shard_count, rf) in (1..=u32::MAX, instant()),
+        (v, takes, op) in (option::of(any::<i64>()), option::of(any::<i64>()), option::of(write_id())),
+        limits in btree_map(limit_name(), limit_state(), 0..5),
+        wcu in option::of(limit_state()),
+        leases in option::of(btree_map(write_id(), lease(), 0..4)),
+        due in option::of(instant()),
+    ) -> Bucket {
+        Bucket { key, shard_count, rf, v, takes, limits, wcu, leases, due, op, size_bytes: 0 }
+    }
+}
+
+/// Any attribute, most of them of the wrong type or number for the name they stand under.
+fn wild_attr() -> impl Strategy<Value = Held> {
+    let number = prop_oneof![
+        any::<i64>().prop_map(|number| number.to_string()),
+        "-?[0-9]{1,38}(\\.[0-9]{1,5})?",
+        "[0-9]E[+-][0-9]{1,2}",
+    ];
+    let leaf = prop_oneof![number.prop_map(|text| Held::Number(0, text)), "\\PC{0,20}".prop_map(Held::Text)];
+    leaf.prop_recursive(3, 12, 4, |inner| {
+        btree_map(prop_oneof!["[etw]", "[a-z0-9]{1,13}", "\\PC{0,5}"], inner, 0..4).prop_map(Held::Map)
+    })
+}
+
+fn wild_name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        prop::sample::select(vec!["PK", "rf", "v", "takes", "shard_count", "h", "due", "op"]).prop_map(str::to_owned),
+        "b_(rpm|wcu|)_(tk|tc|cp|ra|rp)",
+        "b_\\PC{0,4}_?(tk|tc|cp|ra|rp)?",
+        "\\PC{0,8}",
+    ]
+}
+
+/// The attributes that must be whole numbers, in a bucket that has one limit and the hidden one.
+const NUMBERS: [&str; 15] = [
+    "rf", "v", "takes", "due", "shard_count", "b_rpm_tk", "b_rpm_tc", "b_rpm_cp", "b_rpm_ra", "b_rpm_rp", "b_wcu_tk",
+    "b_wcu_tc", "b_wcu_cp", "b_wcu_ra", "b_wcu_rp",
+];
+
+fn whole_item() -> Item {
+    let state = model::wcu();
+    let bucket = Bucket {
+        key: model::bucket_key(0),
+        shard_count: 1,
+        rf: EpochMillis(1_700_000_000_000),
+        v: Some(1),
+        takes: Some(1),
+        limits: BTreeMap::from([(model::limit_name("rpm"), state)]),
+        wcu: Some(state),
+        leases: None,
+        due: Some(EpochMillis(1)),
+        op: None,
+        size_bytes: 0,
+    };
+    Item::of_bucket(&bucket)
+}
+
+proptest! {
+    #![proptest_config(config(256))]
+
+    #[test]
+    fn a_bucket_key_is_read_back_from_its_item_key(key in bucket_key()) {
+        prop_assert_eq!(BucketKey::parse(&key.item_key().pk), Some(key.clone()));
+        prop_assert!(due_shards().any(|shard| shard == key.due_shard()), "the reconciler would never look there");
+    }
+
+    #[test]
+    fn a_snapshot_key_is_read_back_from_its_item_key(
+        (namespace, entity, resource) in (namespace(), entity(), resource()), window in window(), at in instant(),
+    ) {
+        let key = SnapshotKey { namespace, entity, resource, window, start: window.start(at) };
+        prop_assert_eq!(SnapshotKey::parse(&key.item_key()), Some(key.clone()));
+        prop_assert_eq!(BucketKey::parse(&key.item_key().pk), None);
+    }
+
+    /// The hour and the day that start at midnight must not share an item: their usage would be counted twice.
+    #[test]
+    fn snapshots_of_different_windows_never_share_a_key(
+        (namespace, entity, resource) in (namespace(), entity(), resource()), at in instant(),
+    ) {
+        let key = |window: Window| {
+            let (namespace, entity, resource) = (namespace.clone(), entity.clone(), resource.clone());
+            SnapshotKey { namespace, entity, resource, window, start: window.start(at) }.item_key()
+        };
+        let [hour, day, month] = Window::ALL.map(key);
+        prop_assert!(hour != day && day != month && month != hour);
+    }
+
+    #[test]
+    fn a_key_that_parses_has_one_spelling(pk in "[a-z]{0,3}/?(BUCKET#|ENTITY#)?[a-z0-9#/+-]{0,12}") {
+        if let Some(key) = BucketKey::parse(&pk) {
+            prop_assert_eq!(key.item_key().pk, pk);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_key_that_parses_has_one_spelling(
+        sk in "#USAGE#[a-z]{1,3}#(hourly|daily|monthly)#20[0-9]{2}-0[0-9]-[012][0-9]T(00|0[0-9]):(00|[0-9+]{2}):00Z",
+    ) {
+        let item = ItemKey { pk: "default/ENTITY#e-1".to_owned(), sk };
+        if let Some(key) = SnapshotKey::parse(&item) {
+            prop_assert_eq!(key.item_key(), item);
+        }
+    }
+
+    #[test]
+    fn windows_follow_each_other_without_a_gap(window in window(), at in instant()) {
+        let start = window.start(at);
+        let end = window.end(start);
+        prop_assert!(start <= at && at < end);
+        prop_assert_eq!(window.start(start), start);
+        prop_assert_eq!(window.start(EpochMillis(end.0 - 1)), start);
+        prop_assert_eq!(window.start(end), end);
+        prop_assert_eq!(window.to_string().parse(), Ok(window));
+    }
+
+    #[test]
+    fn an_instant_is_read_back_to_the_second(at in instant()) {
+        let whole_second = EpochMillis(at.0 - at.0.rem_euclid(1000));
+        prop_assert_eq!(parse_iso(&Iso(at).to_string()), Some(whole_second));
+    }
+
+    #[test]
+    fn parsing_an_instant_never_panics(text in prop_oneof!["\\PC{0,24}", "[0-9T:Z+-]{18,22}"]) {
+        if let Some(at) = parse_iso(&text) {
+            prop_assert_eq!(Iso(at).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn millitokens_are_read_back_from_the_tokens_they_read_as(amount in amount()) {
+        let text = amount.to_string();
+        let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+        let digits = format!("{whole}{part:0<3}");
+        prop_assert_eq!(digits.parse::<i128>(), Ok(i128::from(amount.0)));
+        prop_assert!(!part.ends_with('0') && part.len() <= 3, "{}", text);
+    }
+
+    #[test]
+    fn ranges_are_read_back_from_their_text(steps in vec((1..1000i64, 1..1000i64), 0..10)) {
+        let (mut ranges, mut at) = (Ranges::default(), 0);
+        for (gap, length) in steps {
+            ranges.push(at + gap, at + gap + length);
+            at += gap + length;
+        }
+        prop_assert_eq!(ranges.to_string().parse(), Ok(ranges));
+    }
+
+    /// Taken out of ranges: exactly what was asked for, once.
+    #[test]
+    fn ranges_give_each_number_once(cuts in vec(0..40i64, 0..60)) {
+        let mut ranges = Ranges::one(0, 30);
+        let mut left: std::collections::BTreeSet<i64> = (0..30).collect();
+        for low in cuts {
+            prop_assert_eq!(ranges.take(low, low + 1), left.remove(&low));
+            prop_assert_eq!(ranges.to_string().parse(), Ok(ranges.clone()));
+        }
+        prop_assert_eq!(ranges.is_empty(), left.is_empty());
+    }
+
+    #[test]
+    fn parsing_ranges_never_panics_and_takes_them_only_ascending(text in "[0-9 -]{0,20}") {
+        if let Ok(ranges) = text.parse::<Ranges>() {
+            prop_assert_eq!(ranges.to_string().parse(), Ok(ranges));
+        }
+    }
+
+    #[test]
+    fn a_bucket_is_read_back_from_its_item(bucket in bucket()) {
+        let read = Item::of_bucket(&bucket).bucket();
+        prop_assert!(read.size_bytes > 0 && read.write_units() >= 1);
+        prop_assert_eq!(Bucket { size_bytes: 0, ..read }, bucket);
+    }
+
+    #[test]
+    fn a_bucket_is_written_with_the_keys_of_its_indexes(bucket in bucket()) {
+        let item = Item::of_bucket(&bucket);
+        prop_assert_eq!(read_key(item.attributes()), Some(bucket.key.item_key()));
+        let text = |name: &str| item.0.get(name).cloned();
+        let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (bucket.key.by_resource(), bucket.key.by_entity());
+        for (name, value) in [("GSI2PK", gsi2pk), ("GSI2SK", gsi2sk), ("GSI3PK", gsi3pk), ("GSI3SK", gsi3sk)] {
+            prop_assert_eq!(text(name), Some(Held::Text(value)));
+        }
+        prop_assert_eq!(text("due_shard"), bucket.due.map(|_| Held::Text(bucket.key.due_shard())));
+        // Keys are the item's own; writing them as changes is refused by DynamoDB.
+        let changes = format!("{:?}", write_bucket(&bucket));
+        prop_assert!(!changes.contains("\"PK\"") && !changes.contains("\"SK\""));
+    }
+
+    #[test]
+    fn a_lease_is_written_alone_as_it_is_among_others(leases in btree_map(write_id(), lease(), 1..4)) {
+        let Held::Map(all) = Held::from(&write_leases(&leases)) else { panic!("no map") };
+        for (id, lease) in &leases {
+            prop_assert_eq!(all.get(id.as_str()), Some(&Held::from(&write_lease(lease))));
+        }
+    }
+
+    #[test]
+    fn reading_a_bucket_never_panics(item in vec((wild_name(), wild_attr()), 0..12), on_a_bucket in any::<bool>()) {
+        let mut base = if on_a_bucket { whole_item() } else { Item::default() };
+        base.0.extend(item);
+        let other = [("x", Attr::Other), ("hot", Attr::Bool(true))];
+        match read_bucket(base.attributes().chain(other)) {
+            Err(error) => prop_assert!(!error.attribute.is_empty()),
+            // What can be read can be looked at: no number in it may break the math.
+            Ok(bucket) => {
+                let _ = (bucket.write_units(), bucket.advanced(&[], EpochMillis(i64::MAX)));
+                for limit in bucket.limits.keys() {
+                    let _ = bucket.ready_at(limit, MilliTokens(1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_no_whole_number_is_named(
+        name in prop::sample::select(NUMBERS.as_slice()),
+        wrong in prop_oneof![
+            "-?[0-9]{1,9}\\.[0-9]{1,3}", "9[0-9]{19}", "[a-z]{0,3}", "[0-9]E[+][0-9]",
+        ],
+        as_text in any::<bool>(),
+    ) {
+        let mut item = whole_item();
+        let held = if as_text { Held::Text("12".to_owned()) } else { Held::Number(0, wrong) };
+        item.0.insert(name.to_owned(), held);
+        let error = read_bucket(item.attributes()).unwrap_err();
+        prop_assert_eq!(&error.attribute, name);
+        prop_assert!(error.takes.contains("whole number"), "{}", error);
+    }
+}
+
+#[test]
+fn what_every_bucket_has_is_named_when_it_is_missing() {
+    for name in NUMBERS.into_iter().chain(["PK"]) {
+        let mut item = whole_item();
+        item.0.remove(name);
+        let read = read_bucket(item.attributes());
+        match name {
+            // Other software does not write them; a bucket that was never split is whole.
+            "v" => assert_eq!(read.unwrap().v, None),
+            "takes" => assert_eq!(read.unwrap().takes, None),
+            "due" => assert_eq!(read.unwrap().due, None),
+            "shard_count" => assert_eq!(read.unwrap().shard_count, 1),
+            _ => {
+                let error = read.unwrap_err();
+                assert_eq!((error.attribute.as_str(), error.value.as_str()), (name, "missing"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lease_without_an_expiry_is_named_rather_than_kept_for_ever() {
+    let mut item = whole_item();
+    let lease = BTreeMap::from([("t".to_owned(), Held::Map(BTreeMap::new()))]);
+    item.0.insert("h".to_owned(), Held::Map(BTreeMap::from([("a1".to_owned(), Held::Map(lease))])));
+    assert_eq!(read_bucket(item.attributes()).unwrap_err().attribute, "h.e");
+}
+
+/// Such a key parses, so a record of it may not end the function that reads it.
+#[test]
+fn the_last_shard_number_is_no_overflow() {
+    let mut item = whole_item();
+    item.0.insert("PK".to_owned(), Held::Text("default/BUCKET#e-1#gpt-4#4294967295".to_owned()));
+    let bucket = item.bucket();
+    assert!(bucket.share(&bucket.limits[&model::limit_name("rpm")]) <= MilliTokens::from_tokens(1));
+}

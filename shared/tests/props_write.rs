@@ -1,0 +1,211 @@
+//! Planned writes as a model: callers with views of any age, and the two functions, write to one bucket shard in any
+//! order. After every write the bucket's books must balance (design, section 10).
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::world::{START, ops, world};
+use model::{Item, bucket_key, config, limit_name};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use weirgate_shared::write::{Settle, Settled, Take, expire, refill};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, WriteId, credit,
+};
+
+/// A bucket of one limit that was never split.
+fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
+    Bucket {
+        key: bucket_key(0),
+        shard_count: 1,
+        rf: START,
+        v: Some(START.0 * 1000),
+        takes: Some(0),
+        limits: [(limit.name().clone(), LimitState { tk, tc: MilliTokens::ZERO, rule: *limit.rule() })].into(),
+        wcu: Some(model::wcu()),
+        leases: Some(BTreeMap::new()),
+        due: None,
+        op: None,
+        size_bytes: 0,
+    }
+}
+
+/// A take of one limit, without a lease.
+fn take<'a>(
+    key: &'a weirgate_shared::BucketKey,
+    limit: &'a Limit,
+    need: MilliTokens,
+    op: u64,
+    unknown: &'a [WriteId],
+) -> Take<'a> {
+    let needs = [(limit.name().clone(), need)].into();
+    let (limits, op) = (std::slice::from_ref(limit), WriteId::from_bits(op));
+    Take { key, limits, needs, takes: 1, leases: vec![], op, unknown }
+}
+
+proptest! {
+    #![proptest_config(config(512))]
+
+    /// Takes, settlements, expiries and refills by writers with views of any age and clocks that differ.
+    #[test]
+    fn i1_i4_the_books_balance_after_any_writes_by_anybody(mut world in world(), ops in ops()) {
+        for (op, skew) in &ops {
+            world.step(op, *skew)?;
+        }
+    }
+
+    /// A plain take leaves `rf` where it is, so what a full bucket could not hold while it was idle is credited once
+    /// more after it was emptied: a burst is up to two capacities. Never more.
+    #[test]
+    fn i1_over_any_interval_at_most_two_capacities_and_the_credit_are_admitted(
+        (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64),
+        takes in vec((prop_oneof![0..20i64, 0..20_000i64], 1..=1000i64, 0..4usize), 1..60),
+    ) {
+        let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
+        let (key, capacity) = (bucket_key(0), limit.rule().capacity);
+        let mut images = vec![bucket(&limit, capacity)];
+        let (mut item, mut now) = (Item::of_bucket(&images[0]), START);
+        let mut admitted: Vec<(EpochMillis, MilliTokens)> = vec![];
+        for (wait, part, back) in takes {
+            now = now.after(Millis(wait));
+            let need = MilliTokens(capacity.0 * part / 1000);
+            let view = images.iter().rev().nth(back);
+            if item.apply(&take(&key, &limit, need, 1, &[]).on(view, now)) {
+                admitted.push((now, need));
+                images.push(item.bucket());
+            }
+        }
+        for (at, (from, _)) in admitted.iter().enumerate() {
+            let mut sum = MilliTokens::ZERO;
+            for (to, need) in &admitted[at..] {
+                sum += *need;
+                let most = capacity + capacity + credit(limit.rule(), Shard::WHOLE, *from, *to);
+                prop_assert!(sum <= most, "{sum:?} from {from:?} to {to:?}");
+            }
+        }
+    }
+
+    /// By refill, by the expiry of leases, or by both: the first instant at which a take would get it.
+    #[test]
+    fn i5_a_bucket_is_ready_when_a_take_succeeds_and_not_before(
+        (capacity, amount, period) in (1..30i64, 0..30i64, 1..5000i64),
+        tk in 0..=1000i64,
+        leases in vec((-1000..20_000i64, 0..5000i64), 0..6),
+        need in 0..=1100i64,
+    ) {
+        let limit = match amount {
+            0 => Limit::concurrent("rpm", capacity),
+            amount => Limit::custom("rpm", capacity, amount, period),
+        }.unwrap();
+        let share = limit.rule().capacity;
+        let name = limit.name();
+        let lease = |(at, (ms, held)): (usize, (i64, i64))| {
+            let tokens = [(name.clone(), MilliTokens(held))].into();
+            let id = WriteId::from_bits(u64::try_from(at).unwrap());
+            (id, Lease { expires: START.after(Millis(ms)), tokens, owner: String::new() })
+        };
+        let leases: BTreeMap<_, _> = leases.into_iter().enumerate().map(lease).collect();
+        let bucket = Bucket { leases: Some(leases), ..bucket(&limit, MilliTokens(share.0 * tk / 1000)) };
+        let need = MilliTokens(share.0 * need / 1000);
+        let there = |at: EpochMillis| bucket.advanced(&[], at).limits[name].tk;
+        match bucket.ready_at(name, need) {
+            Some(ready) => {
+                prop_assert!(there(ready) >= need, "{:?} is too early", ready);
+                let before = EpochMillis(ready.0 - 1);
+                prop_assert!(ready <= START || there(before) < need, "{:?} was enough", before);
+            }
+            None => prop_assert!(there(EpochMillis(START.0 * 2)) < need),
+        }
+    }
+
+    /// A clock that ran ahead is pulled back: nobody gains by it, and nobody falls into debt.
+    #[test]
+    fn pulling_back_a_clock_neither_mints_nor_makes_debt(
+        (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64), tk in -500..=1000i64, ahead in 0..100_000i64,
+    ) {
+        let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
+        let before = Bucket { rf: START.after(Millis(ahead)), ..bucket(&limit, MilliTokens(capacity * tk)) };
+        let mut item = Item::of_bucket(&before);
+        let before = item.bucket();
+        let Some((update, _)) = expire(&before, START) else {
+            prop_assert!(ahead <= 10_000, "clocks of a fleet do not differ so much");
+            return Ok(());
+        };
+        prop_assert!(item.apply(&update));
+        let after = item.bucket();
+        prop_assert_eq!(after.rf, START);
+        let (old, new) = (before.limits[limit.name()], after.limits[limit.name()]);
+        prop_assert!(new.tk <= old.tk && new.tk >= old.tk.min(MilliTokens::ZERO));
+        // What was there and not early stays.
+        let early = credit(limit.rule(), Shard::WHOLE, after.rf, before.rf);
+        prop_assert!(new.tk >= old.tk - early);
+        prop_assert_eq!(expire(&after, START), None);
+    }
+}
+
+/// A lost reply: the caller cannot know, so the item tells him.
+#[test]
+fn a_take_that_may_have_happened_does_not_happen_again() {
+    let limit = Limit::per_minute("rpm", 10).unwrap();
+    let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
+    let mut item = Item::of_bucket(&bucket(&limit, limit.rule().capacity));
+    assert!(item.apply(&take(&key, &limit, one, 7, &[]).on(None, START)));
+    let unknown = [WriteId::from_bits(7)];
+    for view in [None, Some(&item.bucket())] {
+        assert!(!item.apply(&take(&key, &limit, one, 8, &unknown).on(view, START)), "taken twice");
+    }
+    let empty = bucket(&limit, MilliTokens::ZERO);
+    assert!(!item.apply(&take(&key, &limit, one, 8, &unknown).on(Some(&empty), START.after(Millis(60_000)))));
+    assert!(item.apply(&take(&key, &limit, one, 9, &[]).on(None, START)), "somebody else is not held up");
+}
+
+/// The other software would not raise it, and a snapshot that trusts it would miss the writes between.
+#[test]
+fn items_of_other_software_are_never_given_a_v() {
+    let limit = Limit::per_minute("rpm", 10).unwrap();
+    let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
+    for wcu in [None, Some(model::wcu())] {
+        let theirs = Bucket { v: None, takes: None, leases: None, wcu, ..bucket(&limit, MilliTokens::from_tokens(5)) };
+        let mut item = Item::of_bucket(&theirs);
+        let settled = Settled { tk: one, tc: -one, ceiling: Some(limit.rule().capacity) };
+        let amounts = [(limit.name().clone(), settled)].into();
+        let settle = Settle { key: &key, op: WriteId::from_bits(1), lease: None, amounts };
+        // Without a view nothing is known of the item: these may be refused, and then answer with it.
+        item.apply(&take(&key, &limit, one, 2, &[]).on(None, START));
+        item.apply(&settle.whole());
+        let view = item.bucket();
+        assert!(item.apply(&take(&key, &limit, one, 3, &[]).on(Some(&view), START)));
+        assert!(item.apply(&settle.cut(&item.bucket())));
+        let needs_refill = MilliTokens::from_tokens(8);
+        let later = START.after(Millis(60_000));
+        assert!(item.apply(&take(&key, &limit, needs_refill, 4, &[]).on(Some(&item.bucket()), later)));
+        let consumed = [(limit.name().clone(), needs_refill)].into();
+        let refilled = refill(&item.bucket(), later, &consumed, later.after(Millis(6_000))).unwrap();
+        assert!(item.apply(&refilled));
+        assert_eq!(expire(&item.bucket(), EpochMillis(i64::MAX)), None);
+        let bucket = item.bucket();
+        assert_eq!((bucket.v, bucket.wcu.is_some()), (None, wcu.is_some()));
+    }
+}
+
+#[test]
+fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
+    let limit = Limit::per_minute("rpm", 10).unwrap();
+    let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
+    let view = bucket(&limit, MilliTokens::from_tokens(5));
+    let mut item = Item::default();
+    let nothing = || Take { needs: BTreeMap::new(), ..take(&key, &limit, one, 1, &[]) };
+    for update in [
+        take(&key, &limit, one, 1, &[]).on(None, START),
+        take(&key, &limit, one, 1, &[]).on(Some(&view), START),
+        take(&key, &limit, MilliTokens::from_tokens(6), 1, &[]).on(Some(&view), START.after(Millis(60_000))),
+        nothing().on(None, START),
+        nothing().on(Some(&view), START),
+        Settle { key: &key, op: WriteId::from_bits(1), lease: None, amounts: BTreeMap::new() }.whole(),
+        refill(&view, START, &[(limit.name().clone(), one + one + one)].into(), START.after(Millis(6_000))).unwrap(),
+    ] {
+        assert!(!item.apply(&update), "{update:?}");
+    }
+    assert!(!item.exists());
+}
