@@ -131,6 +131,12 @@ fn every_write(view: Option<&Bucket>, wcu_credit: MilliTokens) -> Vec<Change> {
     changes
 }
 
+/// What a write without a view must ask for: an item that counts its writes, as [`every_write`] takes for granted.
+/// One of other software, or none, then answers with what it is.
+fn counts_writes(view: Option<&Bucket>) -> Option<Condition> {
+    view.is_none().then(|| Condition::Present(Path::of(attr::V)))
+}
+
 /// The id by which a writer finds out what became of a write whose answer was lost. Writes that can be repeated
 /// safely leave the last one's in place.
 fn sign(op: &WriteId) -> Change {

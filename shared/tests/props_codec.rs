@@ -34,16 +34,17 @@ fn limit_name() -> impl Strategy<Value = LimitName> {
 }
 
 fn write_id() -> impl Strategy<Value = WriteId> {
-    prop_oneof![
-        any::<u64>().prop_map(WriteId::from_bits),
-        "[a-z0-9]{1,32}".prop_map(|id| WriteId::new(id).unwrap()),
-    ]
+    prop_oneof![any::<u64>().prop_map(WriteId::from_bits), "[a-z0-9]{1,32}".prop_map(|id| WriteId::new(id).unwrap()),]
 }
 
 fn bucket_key() -> impl Strategy<Value = BucketKey> {
     let shard = prop_oneof![Just(0), 0..64u32, any::<u32>()];
-    (namespace(), entity(), resource(), shard)
-        .prop_map(|(namespace, entity, resource, shard)| BucketKey { namespace, entity, resource, shard })
+    (namespace(), entity(), resource(), shard).prop_map(|(namespace, entity, resource, shard)| BucketKey {
+        namespace,
+        entity,
+        resource,
+        shard,
+    })
 }
 
 /// The years 0 to 9999.
@@ -61,7 +62,11 @@ fn amount() -> impl Strategy<Value = MilliTokens> {
 
 fn limit_state() -> impl Strategy<Value = LimitState> {
     (amount(), amount(), 0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX).prop_map(|(tk, tc, cp, ra, refill_period_ms)| {
-        LimitState { tk, tc, rule: Rule { capacity: MilliTokens(cp), refill_amount: MilliTokens(ra), refill_period_ms } }
+        LimitState {
+            tk,
+            tc,
+            rule: Rule { capacity: MilliTokens(cp), refill_amount: MilliTokens(ra), refill_period_ms },
+        }
     })
 }
 
@@ -112,8 +117,21 @@ fn wild_name() -> impl Strategy<Value = String> {
 
 /// The attributes that must be whole numbers, in a bucket that has one limit and the hidden one.
 const NUMBERS: [&str; 15] = [
-    "rf", "v", "takes", "due", "shard_count", "b_rpm_tk", "b_rpm_tc", "b_rpm_cp", "b_rpm_ra", "b_rpm_rp", "b_wcu_tk",
-    "b_wcu_tc", "b_wcu_cp", "b_wcu_ra", "b_wcu_rp",
+    "rf",
+    "v",
+    "takes",
+    "due",
+    "shard_count",
+    "b_rpm_tk",
+    "b_rpm_tc",
+    "b_rpm_cp",
+    "b_rpm_ra",
+    "b_rpm_rp",
+    "b_wcu_tk",
+    "b_wcu_tc",
+    "b_wcu_cp",
+    "b_wcu_ra",
+    "b_wcu_rp",
 ];
 
 fn whole_item() -> Item {

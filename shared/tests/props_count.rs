@@ -69,7 +69,12 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
 }
 
 /// Counts some writes as the function does: per shard and window one update for each run without a gap.
-fn deliver(batch: &[&Written], window: Window, snapshots: &mut Snapshots, looks: &[Snapshots]) -> Result<(), TestCaseError> {
+fn deliver(
+    batch: &[&Written],
+    window: Window,
+    snapshots: &mut Snapshots,
+    looks: &[Snapshots],
+) -> Result<(), TestCaseError> {
     let mut runs: Vec<(u32, EpochMillis, Vec<Piece>)> = vec![];
     for shard in [0, 1] {
         for written in batch.iter().filter(|written| written.shard == shard) {

@@ -6,13 +6,11 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::world::{START, ops, world};
-use model::{Item, bucket_key, config, limit_name};
+use model::{Item, bucket_key, config};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Settle, Settled, Take, expire, refill};
-use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, WriteId, credit,
-};
+use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, WriteId, credit};
 
 /// A bucket of one limit that was never split.
 fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
@@ -208,4 +206,22 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
         assert!(!item.apply(&update), "{update:?}");
     }
     assert!(!item.exists());
+}
+
+/// I2: a bucket that was full when it was seen has room by now; a refill cut off at the old ceiling must not move `rf`
+/// past the time it knows of, or the credit since then is lost.
+#[test]
+fn i2_a_refill_cut_off_at_the_ceiling_keeps_the_credit_of_the_time_since() {
+    let limit = Limit::per_second("rpm", 10).unwrap();
+    let five = MilliTokens::from_tokens(5);
+    let (key, image) = (bucket_key(0), bucket(&limit, five));
+    let (seen, now) = (START.after(Millis(5_000)), START.after(Millis(5_300)));
+    let mut item = Item::of_bucket(&image);
+    let consumed = [(limit.name().clone(), five)].into();
+    let update = refill(&image, seen, &consumed, now).unwrap();
+    assert!(item.apply(&take(&key, &limit, five, 1, &[]).on(None, seen)));
+    assert!(item.apply(&update));
+    let after = item.bucket();
+    let balance = after.balance(&after.limits[limit.name()], now);
+    assert_eq!(balance, MilliTokens::from_tokens(5 + 3), "10 when it was seen, less 5, and 300 ms at 10 a second");
 }

@@ -56,7 +56,7 @@ pub async fn connect(connection: Connection) -> Client {
         loader = loader
             .endpoint_url(endpoint)
             .region(Region::from_static("us-east-1"))
-            .credentials_provider(Credentials::new("local", "local", None, None, "local"));
+            .credentials_provider(Credentials::new("test", "test", None, None, "local"));
     }
     Client::new(&loader.load().await)
 }

@@ -1,6 +1,6 @@
 //! An embedded DynamoDB under the real SDK: the SDK signs, serialises and classifies; no socket is opened.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,6 +48,7 @@ pub enum Fault {
 }
 
 type Decide = Box<dyn FnMut(&Value) -> Option<Fault> + Send>;
+type DecideRead = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
 
 /// An embedded DynamoDB with one table. Clones share it.
 #[derive(Clone)]
@@ -62,7 +63,8 @@ pub struct Dynamo {
 struct Faults {
     next: VecDeque<Option<Fault>>,
     decide: Option<Decide>,
-    requests: u64,
+    decide_reads: Option<DecideRead>,
+    requests: BTreeMap<String, u64>,
 }
 
 impl fmt::Debug for Dynamo {
@@ -127,9 +129,20 @@ impl Dynamo {
         self.faults().decide = Some(Box::new(decide));
     }
 
+    /// Every request but a write is shown to `decide` with its operation; it may fail it, or change the table first.
+    pub fn fail_reads(&self, decide: impl FnMut(&str, &Value) -> Option<Fault> + Send + 'static) {
+        self.faults().decide_reads = Some(Box::new(decide));
+    }
+
     /// How many requests of any kind arrived since the last call.
     #[must_use]
     pub fn take_requests(&self) -> u64 {
+        self.take_operations().values().sum()
+    }
+
+    /// How many requests of each kind arrived since the last call, by operation.
+    #[must_use]
+    pub fn take_operations(&self) -> BTreeMap<String, u64> {
         std::mem::take(&mut self.faults().requests)
     }
 
@@ -164,6 +177,13 @@ impl Dynamo {
     pub fn put(&self, item: &Value) {
         let (status, answer) = self.run("PutItem", &json!({"TableName": TABLE, "Item": item}));
         assert_eq!(status, 200, "{answer}");
+    }
+
+    /// Deletes an item, as TTL or an operator does.
+    pub fn delete(&self, pk: &str, sk: &str) {
+        let key = json!({"PK": {"S": pk}, "SK": {"S": sk}});
+        let gone = self.db.delete_item(from(json!({"TableName": TABLE, "Key": key})));
+        assert!(gone.is_ok(), "the item is deleted");
     }
 
     /// The stream's records since the last call, as Lambda would deliver them.
@@ -210,9 +230,9 @@ impl Dynamo {
 
     fn fault(&self, operation: &str, request: &Value) -> Option<Fault> {
         let mut faults = self.faults();
-        faults.requests += 1;
+        *faults.requests.entry(operation.to_owned()).or_default() += 1;
         if operation != "UpdateItem" {
-            return None;
+            return faults.decide_reads.as_mut().and_then(|decide| decide(operation, request));
         }
         match faults.next.pop_front() {
             Some(next) => next,

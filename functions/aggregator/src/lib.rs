@@ -7,7 +7,6 @@
 //! - [`plan`]: records to planned writes
 //! - [`execute`]: planned writes to what became of them
 //! - [`report`]: what became of them to a partial-batch response and one line for the log
-//! - [`log`]: log lines as Lambda reads them
 
 use std::time::Duration;
 
@@ -18,13 +17,12 @@ use weirgate_store::Table;
 mod config;
 pub mod execute;
 mod json;
-pub mod log;
 pub mod parse;
 pub mod plan;
 pub mod report;
 mod timestamp;
 
-pub use config::{Config, ConfigError, Snapshots};
+pub use config::{Config, Snapshots};
 pub use report::{Response, Summary};
 
 /// When an invocation happens, read from the clock once.

@@ -1,19 +1,17 @@
 //! The aggregator's Lambda function: logging, configuration, connection, run.
 
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
-use weirgate_aggregator::{Config, Invocation, Response, handle, log};
-use weirgate_shared::EpochMillis;
+use weirgate_aggregator::{Config, Invocation, Response, handle};
+use weirgate_runtime::{log_lines, now, time_left};
 use weirgate_store::{Connection, ErrorKind, Table, connect};
 
 fn main() -> ExitCode {
-    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    log::init(variable("AWS_LAMBDA_LOG_LEVEL").as_deref());
-    match start(variable) {
+    log_lines();
+    match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("the aggregator cannot run: {error}");
@@ -22,8 +20,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(variable: impl Fn(&str) -> Option<String>) -> Result<(), Error> {
-    let config = Config::read(variable)?;
+fn start() -> Result<(), Error> {
+    // A value that is no Unicode is wrong, not missing.
+    let config = Config::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))?;
     // One thread: a small function has less than one CPU.
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(config))
 }
@@ -39,15 +38,11 @@ async fn run(config: Config) -> Result<(), Error> {
     let (table, config) = (&table, &config);
     lambda_runtime::run(service_fn(async |event: LambdaEvent<Box<RawValue>>| -> Result<Response, Error> {
         let (event, context) = event.into_parts();
-        let handled = handle(event.get(), table, config, invocation(context.deadline)).await?;
+        // The one place that reads the clock.
+        let (now, instant) = (now(), Instant::now());
+        let invocation = Invocation { now, deadline: instant + time_left(&context, now) };
+        let handled = handle(event.get(), table, config, invocation).await?;
         Ok(handled.response?)
     }))
     .await
-}
-
-/// The clock is read here and nowhere else. `deadline` is in epoch milliseconds.
-fn invocation(deadline: u64) -> Invocation {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let left = Duration::from_millis(deadline).saturating_sub(now);
-    Invocation { now: EpochMillis(i64::try_from(now.as_millis()).unwrap_or(i64::MAX)), deadline: Instant::now() + left }
 }

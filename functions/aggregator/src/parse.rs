@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use weirgate_shared::attr::{self, Field};
 use weirgate_shared::{Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, ItemError, MilliTokens};

@@ -1,15 +1,6 @@
 //! What the environment says.
 
-use std::ops::RangeInclusive;
-
 use weirgate_runtime::{ConfigError, number, required};
-
-/// The variables that [`Config`] reads.
-pub const VARIABLES: [&str; 2] = [TABLE_NAME, RECONCILE_PAGE];
-
-const TABLE_NAME: &str = "TABLE_NAME";
-const RECONCILE_PAGE: &str = "RECONCILE_PAGE";
-const PAGES: RangeInclusive<i32> = 1..=1000;
 
 /// What an operator chooses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,14 +12,50 @@ pub struct Config {
 }
 
 impl Config {
+    /// The name of the table; there is no default.
+    pub const TABLE_NAME: &str = "TABLE_NAME";
+    /// Due buckets read from the index at a time.
+    pub const RECONCILE_PAGE: &str = "RECONCILE_PAGE";
+
     /// Reads the variables through `lookup`.
     ///
     /// # Errors
     /// [`ConfigError`] naming the variable that is missing or wrong.
-    pub fn from(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Ok(Self {
-            table_name: required(&lookup, TABLE_NAME, "the name of a DynamoDB table")?,
-            page: number(&lookup, RECONCILE_PAGE, 100, PAGES)?,
+            table_name: required(&lookup, Self::TABLE_NAME, "the name of a DynamoDB table")?,
+            page: number(&lookup, Self::RECONCILE_PAGE, 100, 1..=1000)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_table_has_no_default_and_a_wrong_value_is_one_line() {
+        let with = |table: Option<&str>, page: Option<&str>| {
+            let (table, page) = (table.map(str::to_owned), page.map(str::to_owned));
+            Config::read(move |name| if name == "TABLE_NAME" { table.clone() } else { page.clone() })
+        };
+        assert_eq!(with(Some("t"), None), Ok(Config { table_name: "t".to_owned(), page: 100 }));
+        assert_eq!(with(Some("t"), Some("1000")).unwrap().page, 1000);
+        for (table, page, line) in [
+            (None, None, "the environment variable TABLE_NAME is missing; it takes the name of a DynamoDB table"),
+            (Some(""), None, "the environment variable TABLE_NAME is \"\"; it takes the name of a DynamoDB table"),
+            (
+                Some("t"),
+                Some("0"),
+                "the environment variable RECONCILE_PAGE is \"0\"; it takes a whole number from 1 to 1000",
+            ),
+            (
+                Some("t"),
+                Some("a\nb"),
+                "the environment variable RECONCILE_PAGE is \"a\\nb\"; it takes a whole number from 1 to 1000",
+            ),
+        ] {
+            assert_eq!(with(table, page).unwrap_err().to_string(), line);
+        }
     }
 }

@@ -27,7 +27,7 @@ use serde::de::IgnoredAny;
 use weirgate_shared::{EpochMillis, ItemKey, due_shards};
 use weirgate_store::{StoreError, Table};
 
-pub use config::{Config, VARIABLES};
+pub use config::Config;
 pub use deadline::Deadline;
 pub use execute::{Done, restore};
 pub use plan::{Fate, Plan, Planned, plan};

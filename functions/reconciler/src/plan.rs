@@ -57,7 +57,8 @@ impl Planned {
     /// What `image`, read after the write was sent, says about it.
     ///
     /// The write raises `due` or removes it, and nothing else ever does: a take can only lower it. So this tells the
-    /// write from a client that has reclaimed the same leases, also when others have written since.
+    /// write from a client that has reclaimed the same leases, also when others have written since. It does not tell
+    /// one run from another: two that overlap, which reserved concurrency prevents, could both report one write.
     #[must_use]
     pub fn fate(&self, image: &Bucket) -> Fate {
         if image.v == Some(self.seen.v) {

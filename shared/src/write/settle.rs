@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, sign, tokens};
+use super::{Change, Condition, Path, Update, Value, add_tokens, counts_writes, every_write, sign, tokens};
 use crate::attr::{self, Field};
 use crate::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
 
@@ -61,6 +61,7 @@ impl Settle<'_> {
         let mut update =
             Update { key: self.key.item_key(), conditions: vec![], changes: every_write(view, MilliTokens::ZERO) };
         update.changes.push(sign(&self.op));
+        update.conditions.extend(counts_writes(view));
         match &self.lease {
             None => update.conditions.push(Condition::Present(Path::of(attr::RF))),
             Some((id, change)) => {

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, sign, tokens, wcu_credit};
+use super::{Change, Condition, Path, Update, Value, add_tokens, counts_writes, every_write, sign, tokens, wcu_credit};
 use crate::attr::{self, Field};
 use crate::limit::WCU;
-use crate::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, WriteId, item,
-};
+use crate::{Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, WriteId, item};
 
 /// One write that takes tokens for one or more callers.
 #[derive(Debug, Clone)]
@@ -49,6 +47,8 @@ impl Take<'_> {
     /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`.
     fn plain(&self, view: Option<&Bucket>) -> Update {
         let mut update = self.update(every_write(view, MilliTokens::ZERO));
+        // A take of nothing has no other condition, and would make an item of what is gone.
+        update.conditions.push(counts_writes(view).unwrap_or_else(|| Condition::Present(Path::of(attr::RF))));
         for (limit, &need) in &self.needs {
             update.conditions.push(Condition::AtLeast(tokens(limit), Value::Int(need.0)));
             update.changes.push(add_tokens(limit, Field::Tokens, -need));
@@ -63,7 +63,10 @@ impl Take<'_> {
     fn refilling(&self, bucket: &Bucket, now: EpochMillis) -> Update {
         let mut update = self.update(every_write(Some(bucket), wcu_credit(bucket, now)));
         update.conditions.push(Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)));
-        update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(bucket.rf.max(now).0)));
+        // Changed rules always move `rf`, also within a millisecond: who saw the bucket with the old ones must not credit
+        // by them.
+        let least = if bucket.has_rules(self.limits) { bucket.rf } else { bucket.rf.after(Millis(1)) };
+        update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(least.max(now).0)));
 
         for (id, lease) in bucket.reclaimable(now) {
             let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
@@ -79,7 +82,13 @@ impl Take<'_> {
             let need = self.needs.get(name).copied().unwrap_or_default();
             let next = LimitState { tk: next.tk - need, tc: next.tc + need, rule: next.rule };
             match bucket.limits.get(name) {
-                Some(state) => advance_limit(&mut update, name, state, &next, need, bucket.share(&next)),
+                Some(state) => {
+                    if state.rule.is_concurrent() != next.rule.is_concurrent() {
+                        // What is free is counted anew from the leases, so none may have come or gone since.
+                        update.conditions.extend(same_v(bucket));
+                    }
+                    advance_limit(&mut update, name, state, &next, need, bucket.share(&next));
+                }
                 None => {
                     update.conditions.push(Condition::Absent(tokens(name)));
                     update.changes.extend(item::write_limit(name, &next));
@@ -155,6 +164,11 @@ impl Take<'_> {
     }
 }
 
+/// That nobody wrote to the bucket since it was seen; items of other software cannot tell.
+fn same_v(bucket: &Bucket) -> Option<Condition> {
+    bucket.v.map(|v| Condition::Equals(Path::of(attr::V), Value::Int(v)))
+}
+
 /// Moves one limit from `state` to `next`, of which `need` is taken: what it gained may be added only as long as it
 /// does not pass its `share`, and the need must still be there.
 fn advance_limit(
@@ -166,7 +180,9 @@ fn advance_limit(
     share: MilliTokens,
 ) {
     let gained = next.tk + need - state.tk;
-    if need > MilliTokens::ZERO {
+    // Lowering takes away what a balance had when it was seen; from less it would make a debt.
+    let is_cut = gained < MilliTokens::ZERO && !next.rule.is_concurrent() && next.tk >= MilliTokens::ZERO;
+    if need > MilliTokens::ZERO || is_cut {
         update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((need - gained).0)));
     }
     if gained > MilliTokens::ZERO && !next.rule.is_concurrent() {
@@ -183,6 +199,8 @@ fn advance_limit(
         update.conditions.push(Condition::Equals(capacity.clone(), Value::Int(state.rule.capacity.0)));
         update.changes.push(Change::Set(capacity, Value::Int(next.rule.capacity.0)));
         update.changes.push(Change::Set(Path::limit(name, Field::RefillAmount), Value::Int(next.rule.refill_amount.0)));
-        update.changes.push(Change::Set(Path::limit(name, Field::RefillPeriod), Value::Int(next.rule.refill_period_ms)));
+        update
+            .changes
+            .push(Change::Set(Path::limit(name, Field::RefillPeriod), Value::Int(next.rule.refill_period_ms)));
     }
 }

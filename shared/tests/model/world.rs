@@ -281,7 +281,8 @@ impl World {
                     prop_assert!(after.rf > before.rf && after.rf <= clock);
                     // Never more than the next refilling take would have found, now or ever.
                     let name = limit_name("rpm");
-                    for later in [clock, clock.after(Millis(1)), clock.after(Millis(777)), clock.after(Millis(99_999))] {
+                    for later in [clock, clock.after(Millis(1)), clock.after(Millis(777)), clock.after(Millis(99_999))]
+                    {
                         let balance = |bucket: &Bucket| bucket.balance(&bucket.limits[&name], later);
                         prop_assert!(balance(&after) <= balance(&before));
                     }
@@ -323,10 +324,17 @@ impl World {
             let is_enough = take.needs.iter().all(|(name, need)| free.limits[name].tk >= *need);
             if view.as_ref() == Some(before) {
                 // I5: who knows how it stands is never denied what is there, and never given what is not.
-                prop_assert_eq!(applied, is_enough || take.needs.iter().all(|(name, need)| before.limits[name].tk >= *need));
+                prop_assert_eq!(
+                    applied,
+                    is_enough || take.needs.iter().all(|(name, need)| before.limits[name].tk >= *need)
+                );
             } else if applied {
                 // Any other view may fail, but never give what is not there.
-                prop_assert!(take.needs.iter().all(|(name, need)| free.limits[name].tk >= *need), "taken: {:?}", update);
+                prop_assert!(
+                    take.needs.iter().all(|(name, need)| free.limits[name].tk >= *need),
+                    "taken: {:?}",
+                    update
+                );
             }
         }
         if !applied {
@@ -345,7 +353,8 @@ impl World {
         if let Some(before) = before.filter(|before| before.rf != after.rf) {
             // A take that credits never leaves more than what was there, with all that the leases gave back.
             let state = &before.limits[&limit_name("rpm")];
-            let ended = before.leases.iter().flatten().filter(|(id, _)| !after.leases.as_ref().unwrap().contains_key(*id));
+            let ended =
+                before.leases.iter().flatten().filter(|(id, _)| !after.leases.as_ref().unwrap().contains_key(*id));
             let back: MilliTokens = ended.filter_map(|(_, lease)| lease.tokens.get("rpm")).copied().sum();
             let there = refilled(state.tk, &state.rule, self.shard, before.rf, after.rf) + back;
             prop_assert!(after.limits[&limit_name("rpm")].tk + needs[&limit_name("rpm")] <= there);

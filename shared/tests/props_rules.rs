@@ -1,0 +1,236 @@
+//! Takes by callers who know the limits differently: configurations change while buckets are in use, and reach them
+//! with a take (design, section 4).
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::{Item, assert_due_is_a_lower_bound, bucket_key, config, held, limit_name};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use weirgate_shared::write::{LeaseChange, Settle, Take, expire};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Rule, Shard, WriteId, credit,
+};
+
+const START: EpochMillis = EpochMillis(1_700_000_000_000);
+
+/// Rates that differ in one number or in all.
+fn rates() -> [Limit; 4] {
+    [(10, 5, 1000), (10, 9, 1000), (4, 5, 1000), (25, 25, 400)]
+        .map(|(capacity, amount, period)| Limit::custom("rpm", capacity, amount, period).unwrap())
+}
+
+fn slots() -> [Limit; 3] {
+    [5, 2, 9].map(|slots| Limit::concurrent("slots", slots).unwrap())
+}
+
+/// A limit that some know as a rate and some as slots, also of the same capacity.
+fn kinds() -> [Limit; 3] {
+    [
+        Limit::concurrent("both", 6).unwrap(),
+        Limit::custom("both", 6, 6, 1000).unwrap(),
+        Limit::concurrent("both", 4).unwrap(),
+    ]
+}
+
+/// A take, an expiry, or the end of the oldest lease, after some time and with a view of some age.
+#[derive(Debug, Clone)]
+struct Step {
+    wait: i64,
+    view: usize,
+    what: What,
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Take { knows: (usize, usize, usize), needs: [i64; 3], lease: i64 },
+    Expire,
+    End,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let need = || prop_oneof![2 => Just(0i64), 3 => 1..6000i64];
+    let take = ((0..4usize, 0..3usize, 0..3usize), (need(), 0..3i64, 0..3i64), 0..1500i64).prop_map(
+        |(knows, (rate, slots, both), lease)| What::Take { knows, needs: [rate, slots * 1000, both * 1000], lease },
+    );
+    let what = prop_oneof![6 => take, 1 => Just(What::Expire), 1 => Just(What::End)];
+    // Often within one millisecond: then `rf` does not move, and cannot tell two images apart.
+    let wait = prop_oneof![Just(0i64), 0..300i64, 0..2000i64];
+    vec((wait, 0..4usize, what).prop_map(|(wait, view, what)| Step { wait, view, what }), 1..50)
+}
+
+fn state(limit: &Limit, shard: Shard) -> LimitState {
+    LimitState { tk: shard.share(limit.rule().capacity), tc: MilliTokens::ZERO, rule: *limit.rule() }
+}
+
+fn bucket(limits: &[Limit], shard: Shard) -> Bucket {
+    Bucket {
+        key: bucket_key(shard.index),
+        shard_count: shard.count,
+        rf: START,
+        v: Some(1),
+        takes: Some(0),
+        limits: limits.iter().map(|limit| (limit.name().clone(), state(limit, shard))).collect(),
+        wcu: Some(model::wcu()),
+        leases: Some(BTreeMap::new()),
+        due: None,
+        op: None,
+        size_bytes: 0,
+    }
+}
+
+fn shard() -> impl Strategy<Value = Shard> {
+    let split = (0..2u32).prop_map(|index| Shard { index, count: 2 });
+    prop_oneof![3 => Just(Shard::WHOLE), 1 => split]
+}
+
+proptest! {
+    #![proptest_config(config(512))]
+
+    #[test]
+    fn limits_that_change_with_takes_neither_make_nor_lose_slots_nor_debts(steps in steps(), shard in shard()) {
+        let (rates, slots, kinds) = (rates(), slots(), kinds());
+        let names = ["rpm", "slots", "both"].map(limit_name);
+        let key = bucket_key(shard.index);
+        // The limit of two kinds is new to the bucket.
+        let mut item = Item::of_bucket(&bucket(&[rates[0].clone(), slots[0].clone()], shard));
+        let (mut images, mut now, mut id) = (vec![item.bucket()], START, 0);
+        for Step { wait, view, what } in steps {
+            now = now.after(Millis(wait));
+            id += 1;
+            let op = WriteId::from_bits(id);
+            let view = images[images.len().saturating_sub(view + 1)].clone();
+            let update = match what {
+                What::Take { knows, needs, lease } => {
+                    let limits = [rates[knows.0].clone(), slots[knows.1].clone(), kinds[knows.2].clone()];
+                    let needs: BTreeMap<_, _> = names
+                        .iter()
+                        .cloned()
+                        .zip(needs.map(MilliTokens))
+                        .filter(|(_, need)| *need > MilliTokens::ZERO)
+                        .collect();
+                    let lease =
+                        Lease { expires: now.after(Millis(lease)), tokens: needs.clone(), owner: String::new() };
+                    let leases = vec![(op.clone(), lease)];
+                    Take { key: &key, limits: &limits, needs, takes: 1, leases, op, unknown: &[] }.on(Some(&view), now)
+                }
+                What::Expire => match expire(&view, now) {
+                    Some((update, _)) => update,
+                    None => continue,
+                },
+                What::End => {
+                    let bucket = item.bucket();
+                    let leases = bucket.leases.as_ref().unwrap();
+                    let Some((lease, held)) = leases.first_key_value() else { continue };
+                    let slots = |(name, held): (&weirgate_shared::LimitName, &MilliTokens)| {
+                        let tk = if bucket.limits[name].rule.is_concurrent() { *held } else { MilliTokens::ZERO };
+                        (name.clone(), weirgate_shared::write::Settled { tk, ..Default::default() })
+                    };
+                    let amounts = held.tokens.iter().map(slots).collect();
+                    let settle = Settle { key: &key, op, lease: Some((lease, LeaseChange::End)), amounts };
+                    settle.whole()
+                }
+            };
+            if !item.apply(&update) {
+                continue;
+            }
+            let after = item.bucket();
+            let rate = after.limits[&names[0]];
+            prop_assert!(rates.iter().any(|limit| *limit.rule() == rate.rule), "numbers of two callers are mixed");
+            prop_assert!(rate.tk >= MilliTokens::ZERO, "a lowered limit made a debt: {:?}", rate.tk);
+            for (name, state) in after.limits.iter().filter(|(_, state)| state.rule.is_concurrent()) {
+                let all = state.tk + held(&after, name);
+                prop_assert_eq!(all, after.share(state), "slots of {} made or lost", name);
+            }
+            assert_due_is_a_lower_bound(&item, &after);
+            images.push(after);
+        }
+    }
+
+    /// With a view that is true: what `advanced` says is there can be taken, under the callers' numbers.
+    #[test]
+    fn a_changed_limit_takes_effect_with_the_take_that_brings_it(
+        (old, new) in ((1..30i64, 1..30i64, 1..3000i64), (1..30i64, 1..30i64, 1..3000i64)),
+        tk in -500..=1000i64, need in 0..=1000i64,
+        wait in prop_oneof![Just(0i64), 0..5000i64], shard in shard(),
+    ) {
+        let limit = |(capacity, amount, period)| Limit::custom("rpm", capacity, amount, period).unwrap();
+        let (old, new) = (limit(old), limit(new));
+        prop_assume!(old != new);
+        let name = old.name().clone();
+        let mut before = bucket(std::slice::from_ref(&old), shard);
+        let (old_share, new_share) = (shard.share(old.rule().capacity), shard.share(new.rule().capacity));
+        before.limits.get_mut(&name).unwrap().tk = MilliTokens(old_share.0 * tk / 1000);
+        let mut item = Item::of_bucket(&before);
+        let (now, limits) = (START.after(Millis(wait)), std::slice::from_ref(&new));
+        let need = MilliTokens(new_share.0 * need / 1000);
+        let (key, needs) = (bucket_key(shard.index), [(name.clone(), need)].into());
+        let op = WriteId::from_bits(1);
+        let take = Take { key: &key, limits, needs, takes: 1, leases: vec![], op, unknown: &[] };
+        let balance = before.balance(&before.limits[&name], now);
+        let there = before.advanced(limits, now).limits[&name].tk;
+        let applied = item.apply(&take.on(Some(&item.bucket()), now));
+        prop_assert_eq!(applied, need == MilliTokens::ZERO || there >= need);
+        prop_assert!(there <= new_share, "above what the bucket now holds");
+        if new_share > old_share {
+            // At once, and once: the room that was added is full, what was used stays used.
+            prop_assert_eq!(there, balance + (new_share - old_share));
+        } else {
+            prop_assert_eq!(there, balance.min(new_share), "lowering takes only what is above the new share");
+        }
+        if applied {
+            let after = item.bucket();
+            prop_assert!(after.has_rules(limits));
+            prop_assert_eq!((after.limits[&name].tk, after.limits[&name].tc), (there - need, need));
+            // A stale view with the old numbers must find another `rf`, even in the same millisecond.
+            prop_assert_eq!(after.rf, now.max(START.after(Millis(1))));
+        }
+    }
+
+    /// The bucket's own numbers count for the time until the new ones come: no credit is rewritten.
+    #[test]
+    fn a_new_rate_credits_only_the_time_after_it_came(slow in 1..2000i64, first in 0..3000i64, second in 0..3000i64) {
+        let old = Limit::custom("rpm", 1000, 1, slow).unwrap();
+        let new = Limit::custom("rpm", 1000, 50, 7).unwrap();
+        let name = old.name().clone();
+        let mut before = bucket(std::slice::from_ref(&old), Shard::WHOLE);
+        before.limits.get_mut(&name).unwrap().tk = MilliTokens::ZERO;
+        let (came, later) = (START.after(Millis(first)), START.after(Millis(first)).after(Millis(second)));
+        let between = before.advanced(std::slice::from_ref(&new), came);
+        let flowed = |rule: &Rule, from, to| credit(rule, Shard::WHOLE, from, to);
+        let exact = flowed(old.rule(), START, came) + flowed(new.rule(), came, later);
+        prop_assert_eq!(between.advanced(&[], later).limits[&name].tk, exact.min(new.rule().capacity));
+    }
+}
+
+/// One who knows `limit` and takes `need` tokens of it.
+fn take(limit: &Limit, need: i64, view: &Bucket, now: EpochMillis) -> weirgate_shared::write::Update {
+    let (key, limits, op) = (bucket_key(0), std::slice::from_ref(limit), WriteId::from_bits(1));
+    let needs = BTreeMap::from([(limit.name().clone(), MilliTokens::from_tokens(need))]);
+    let needs = needs.into_iter().filter(|(_, need)| *need > MilliTokens::ZERO).collect();
+    Take { key: &key, limits, needs, takes: 1, leases: vec![], op, unknown: &[] }.on(Some(view), now)
+}
+
+/// Lowering takes away what was seen above the new number; it was taken by others meanwhile.
+#[test]
+fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
+    let (high, low) = (Limit::per_hour("rpm", 10).unwrap(), Limit::per_hour("rpm", 4).unwrap());
+    let view = bucket(std::slice::from_ref(&high), Shard::WHOLE);
+    let mut item = Item::of_bucket(&view);
+    assert!(item.apply(&take(&high, 8, &view, START)));
+    assert!(!item.apply(&take(&low, 0, &view, START)), "of the 10 seen, only 2 are left to take 6 away from");
+    assert!(item.apply(&take(&low, 0, &item.bucket(), START)));
+    assert_eq!(item.bucket().limits[low.name()].tk, MilliTokens::from_tokens(2));
+}
+
+/// Within the millisecond of the last refill `rf` would stay, and the old capacity would be filled up once more.
+#[test]
+fn who_saw_the_old_limit_cannot_credit_by_it_after_it_changed() {
+    let (high, low) = (Limit::per_second("rpm", 10).unwrap(), Limit::per_second("rpm", 4).unwrap());
+    let mut view = bucket(std::slice::from_ref(&high), Shard::WHOLE);
+    view.limits.get_mut(high.name()).unwrap().tk = MilliTokens::ZERO;
+    let mut item = Item::of_bucket(&view);
+    assert!(item.apply(&take(&low, 0, &view, START)));
+    assert!(!item.apply(&take(&high, 1, &view, START.after(Millis(10_000)))));
+}

@@ -1,0 +1,196 @@
+//! The report: what the table says, beside what the driver knows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+use weirgate::{EpochMillis, MilliTokens, Table};
+use weirgate_shared::{Attr, BucketKey, EntityId, Namespace, Resource, SnapshotKey, Window, attr};
+
+use super::drive::{Driven, HELD, HELD_SLOTS};
+use super::ledger::{Bucket, Consumed};
+use super::{Stack, now};
+
+/// How long the functions get: the reconciler's schedule comes once a minute, and a table that says nothing for this
+/// long will not say more.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What was driven, and what the table says of it.
+#[derive(Debug)]
+pub struct Report {
+    consumed: BTreeMap<Bucket, Consumed>,
+    counted: BTreeMap<(Bucket, Window), Consumed>,
+    /// Slots of the killed holder that are back in the bucket.
+    pub slots_restored: MilliTokens,
+    /// Leases that the reconciler's own reports say it restored.
+    pub leases_restored: u64,
+    /// Buckets that the aggregator refilled.
+    pub refills: u64,
+    /// Acquires that were granted, and write units of everything the callers did.
+    pub granted: u64,
+    /// See `granted`.
+    pub write_units: f64,
+    denied: u64,
+    writes: u64,
+}
+
+impl Report {
+    pub(super) async fn read(
+        stack: &Stack,
+        table: &Table,
+        driven: Driven,
+        started: EpochMillis,
+    ) -> Result<Self, String> {
+        let sum = |field: fn(&weirgate::Stats) -> u64| driven.stats.iter().map(field).sum();
+        let mut report = Self {
+            consumed: driven.consumed,
+            counted: BTreeMap::new(),
+            slots_restored: MilliTokens::ZERO,
+            leases_restored: 0,
+            refills: 0,
+            granted: sum(|stats| stats.granted),
+            denied: sum(|stats| stats.denied),
+            writes: sum(|stats| stats.writes),
+            write_units: driven.units.total,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            report.counted = counted(table, &report.consumed, started).await?;
+            report.slots_restored = slots_back(table).await?;
+            let is_done = report.is_exact() && report.slots_restored == MilliTokens::from_tokens(HELD_SLOTS);
+            if is_done || Instant::now() >= deadline {
+                let logged = stack.logged()?;
+                report.refills = total(&logged, "refilled");
+                report.leases_restored = total(&logged, "leases_restored");
+                return Ok(report);
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Whether every window counts exactly what was consumed.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        let agrees = |(bucket, consumed): (&Bucket, &Consumed)| {
+            [Window::Hourly, Window::Daily]
+                .into_iter()
+                .all(|window| self.counted.get(&(bucket.clone(), window)) == Some(consumed))
+        };
+        !self.consumed.is_empty() && self.consumed.iter().all(agrees)
+    }
+
+    /// Whether usage is exact and the killed holder's slots are back, by the reconciler's doing.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        let all_slots = self.slots_restored == MilliTokens::from_tokens(HELD_SLOTS);
+        self.is_exact() && all_slots && self.leases_restored > 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "usage, read back from the table   {:>14} {:>14} {:>14}", "consumed", "hourly", "daily")?;
+        let none = Consumed::default();
+        for (bucket, consumed) in &self.consumed {
+            let window = |window| self.counted.get(&(bucket.clone(), window)).unwrap_or(&none);
+            let (hourly, daily) = (window(Window::Hourly), window(Window::Daily));
+            let mut row = |name: &str, is: String, hour: String, day: String| {
+                let verdict = if is == hour && is == day { "" } else { "  DIFFERS" };
+                let label = format!("{} {} {name}", bucket.0, bucket.1);
+                writeln!(f, "  {label:<31} {is:>14} {hour:>14} {day:>14}{verdict}")
+            };
+            for (limit, tokens) in &consumed.tokens {
+                let read = |from: &Consumed| from.tokens.get(limit).copied().unwrap_or_default().to_string();
+                row(limit, tokens.to_string(), read(hourly), read(daily))?;
+            }
+            row("acquires", consumed.events.to_string(), hourly.events.to_string(), daily.events.to_string())?;
+        }
+        writeln!(f)?;
+        writeln!(f, "acquires granted      {:>8}   denied {}", self.granted, self.denied)?;
+        writeln!(f, "writes                {:>8}   takes, adjustments and releases together", self.writes)?;
+        let per_acquire = self.write_units / f64::from(u32::try_from(self.granted).unwrap_or(u32::MAX)).max(1.0);
+        writeln!(f, "write units           {:>8}   {per_acquire:.2} per acquire, table and indexes", self.write_units)?;
+        writeln!(f, "buckets refilled      {:>8}   by the aggregator", self.refills)?;
+        let slots = self.slots_restored;
+        writeln!(f, "slots given back      {slots:>8}   of {HELD_SLOTS} that a killed holder had, by the reconciler")?;
+        let verdict = if self.is_exact() { "usage is exact" } else { "USAGE DIFFERS from what was consumed" };
+        write!(f, "{verdict}")
+    }
+}
+
+/// What the snapshots of all windows since `started` count.
+async fn counted(
+    table: &Table,
+    consumed: &BTreeMap<Bucket, Consumed>,
+    started: EpochMillis,
+) -> Result<BTreeMap<(Bucket, Window), Consumed>, String> {
+    let mut sums = BTreeMap::new();
+    for (bucket, consumed) in consumed {
+        for window in [Window::Hourly, Window::Daily] {
+            let keys = snapshots(bucket, window, started)?;
+            let items = table.read(&keys).await.map_err(|error| error.to_string())?;
+            let sum: &mut Consumed = sums.entry((bucket.clone(), window)).or_default();
+            for (name, value) in items.iter().flat_map(|item| item.attributes()) {
+                let Attr::N(number) = value else { continue };
+                if name == attr::TOTAL_EVENTS {
+                    sum.events += number.parse::<i64>().map_err(|error| format!("{name} is {number}: {error}"))?;
+                } else if consumed.tokens.contains_key(name) {
+                    *sum.tokens.entry(name.to_owned()).or_default() += milli(number)?;
+                }
+            }
+        }
+    }
+    Ok(sums)
+}
+
+fn snapshots(bucket: &Bucket, window: Window, started: EpochMillis) -> Result<Vec<weirgate_shared::ItemKey>, String> {
+    let mut keys = vec![];
+    let mut start = window.start(started);
+    while start <= now() {
+        let key = SnapshotKey {
+            namespace: namespace()?,
+            entity: EntityId::new(&*bucket.0).map_err(|error| error.to_string())?,
+            resource: Resource::new(&*bucket.1).map_err(|error| error.to_string())?,
+            window,
+            start,
+        };
+        keys.push(key.item_key());
+        start = window.end(start);
+    }
+    Ok(keys)
+}
+
+/// How many of the killed holder's slots are free.
+async fn slots_back(table: &Table) -> Result<MilliTokens, String> {
+    let key = BucketKey {
+        namespace: namespace()?,
+        entity: EntityId::new(HELD.0).map_err(|error| error.to_string())?,
+        resource: Resource::new(HELD.1).map_err(|error| error.to_string())?,
+        shard: 0,
+    };
+    let items = table.read(&[key.item_key()]).await.map_err(|error| error.to_string())?;
+    let Some(item) = items.first() else { return Err("the holder's bucket is not there".to_owned()) };
+    let bucket = item.bucket().map_err(|error| error.to_string())?;
+    Ok(bucket.limits.values().map(|state| state.tk).sum())
+}
+
+fn namespace() -> Result<Namespace, String> {
+    Namespace::new("default").map_err(|error| error.to_string())
+}
+
+/// Exact: `1.25` tokens are 1250 millitokens.
+fn milli(tokens: &str) -> Result<MilliTokens, String> {
+    let (sign, digits) = tokens.strip_prefix('-').map_or((1, tokens), |digits| (-1, digits));
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let number: i64 =
+        format!("{whole}{part:0<3}").parse().map_err(|error| format!("{tokens} is no amount: {error}"))?;
+    if part.len() > 3 { Err(format!("{tokens} is finer than a millitoken")) } else { Ok(MilliTokens(sign * number)) }
+}
+
+/// The sum of one field over all lines the functions logged.
+fn total(logged: &[Value], field: &str) -> u64 {
+    let read = |line: &Value| line.get(field).or_else(|| line.get("fields")?.get(field))?.as_u64();
+    logged.iter().filter_map(read).sum()
+}

@@ -1,0 +1,212 @@
+//! A whole account on this machine: MiniStack, and the real `sam build` and `sam deploy` of the unmodified template.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A deployed stack; stopped, with all its processes, when it is dropped.
+#[derive(Debug)]
+pub struct Stack {
+    emulator: Child,
+    scratch: PathBuf,
+    /// Where every service of the account listens.
+    pub endpoint: String,
+    /// The stack's outputs.
+    pub outputs: BTreeMap<String, String>,
+}
+
+impl Stack {
+    /// Starts MiniStack on `port` (a free one if `None`), builds and deploys, and tells `progress` what it does.
+    ///
+    /// # Errors
+    /// One line that says what is missing or failed, and what to do.
+    pub async fn start(port: Option<u16>, progress: impl Fn(&str)) -> Result<Self, String> {
+        let root = root();
+        let ministack = tool(&root, ".venv/stack/bin/ministack")?;
+        let sam = tool(&root, ".venv/sam/bin/sam")?;
+        let port = free_port(port)?;
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let scratch = std::env::temp_dir().join(format!("weirgate-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&scratch).map_err(|error| format!("{} cannot be made: {error}", scratch.display()))?;
+
+        progress(&format!("starting MiniStack on {endpoint}"));
+        let emulator = start_emulator(&ministack, &scratch, port, &endpoint)?;
+        let mut stack = Self { emulator, scratch, endpoint, outputs: BTreeMap::new() };
+        stack.wait_until_up(port).await?;
+        progress("sam build (the first time compiles both functions, some minutes)");
+        stack.sam(&sam, &["build", "--config-env", "local"]).await?;
+        progress("sam deploy");
+        stack.sam(&sam, &["deploy", "--config-env", "local"]).await?;
+        let listed =
+            ["list", "stack-outputs", "--stack-name", "weirgate-local", "--region", "us-east-1", "--output", "json"];
+        let listed = stack.sam(&sam, &listed).await?;
+        stack.outputs = outputs(&listed)?;
+        Ok(stack)
+    }
+
+    /// An output of the stack.
+    ///
+    /// # Errors
+    /// If the template has no such output.
+    pub fn output(&self, name: &str) -> Result<&str, String> {
+        let value = self.outputs.get(name).map(String::as_str);
+        value.ok_or_else(|| format!("the stack has no output {name}: {:?}", self.outputs))
+    }
+
+    /// What the functions have logged so far: their lines of JSON.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn logged(&self) -> Result<Vec<Value>, String> {
+        let text = std::fs::read_to_string(self.log()).map_err(|error| format!("the log cannot be read: {error}"))?;
+        let json = |line: &str| serde_json::from_str(line.get(line.find('{')?..)?).ok();
+        Ok(text.lines().filter_map(json).collect())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.scratch.join("ministack.log")
+    }
+
+    async fn wait_until_up(&mut self, port: u16) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.emulator.try_wait() {
+                return Err(format!("MiniStack ended at once ({status}): {}", tail(&self.log(), 5)));
+            }
+            if is_up(port).await {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(format!("MiniStack did not answer within 30 s: {}", tail(&self.log(), 5)))
+    }
+
+    async fn sam(&self, sam: &Path, arguments: &[&str]) -> Result<String, String> {
+        let bin = sam.parent().map(Path::to_path_buf).unwrap_or_default();
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+        let output = tokio::process::Command::new(sam)
+            .args(arguments)
+            .current_dir(root())
+            .env("PATH", path)
+            // Plain cargo: the functions run on this machine.
+            .env("CARGO_LAMBDA_COMPILER", "cargo")
+            .env("SAM_CLI_TELEMETRY", "0")
+            .envs(account(&self.endpoint))
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|error| format!("{} cannot be run: {error}", sam.display()))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            return Ok(text(&output.stdout));
+        }
+        let said = text(&output.stderr);
+        let last: Vec<_> = said.lines().rev().take(15).collect();
+        let last = last.into_iter().rev().collect::<Vec<_>>().join("\n  ");
+        Err(format!("sam {} failed ({}):\n  {last}", arguments[0], output.status))
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // The functions are in MiniStack's process group.
+        let group = i32::try_from(self.emulator.id()).map(Pid::from_raw);
+        if let Ok(group) = group {
+            let _ = killpg(group, Signal::SIGTERM);
+            let deadline = Instant::now() + Duration::from_secs(3);
+            while Instant::now() < deadline && matches!(self.emulator.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        let _ = self.emulator.wait();
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// The workspace: this crate's parent folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {
+    let path = root.join(name);
+    if path.exists() { Ok(path) } else { Err(format!("{name} is missing: run `make tools`")) }
+}
+
+fn free_port(wanted: Option<u16>) -> Result<u16, String> {
+    let listener = TcpListener::bind(("127.0.0.1", wanted.unwrap_or(0)));
+    let bound = listener.and_then(|listener| listener.local_addr());
+    bound.map(|address| address.port()).map_err(|error| match wanted {
+        Some(port) => format!("port {port} of 127.0.0.1 is not free ({error}): choose another with DEMO_PORT"),
+        None => format!("no port of 127.0.0.1 is free: {error}"),
+    })
+}
+
+fn start_emulator(ministack: &Path, scratch: &Path, port: u16, endpoint: &str) -> Result<Child, String> {
+    let log = std::fs::File::create(scratch.join("ministack.log"));
+    let log = log.map_err(|error| format!("{} cannot be written: {error}", scratch.display()))?;
+    let errors = log.try_clone().map_err(|error| format!("{} cannot be written: {error}", scratch.display()))?;
+    Command::new(ministack)
+        // The functions inherit this environment whole: nothing of the user's own may leak into it.
+        .env_clear()
+        .env("PATH", std::env::var("PATH").unwrap_or_default())
+        .env("HOME", scratch)
+        .env("TMPDIR", scratch)
+        .env("GATEWAY_PORT", port.to_string())
+        .env("BIND_HOST", "127.0.0.1")
+        .env("LOG_LEVEL", "INFO")
+        // Roles are enforced: a permission that the template forgot fails here as it would on AWS.
+        .env("AUTH", "true")
+        .envs(account(endpoint))
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .process_group(0)
+        .spawn()
+        .map_err(|error| format!("{} cannot be started: {error}", ministack.display()))
+}
+
+fn account(endpoint: &str) -> [(&'static str, String); 5] {
+    [
+        ("AWS_ENDPOINT_URL", endpoint.to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+        ("AWS_DEFAULT_REGION", "us-east-1".to_owned()),
+        ("AWS_ACCESS_KEY_ID", "test".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
+    ]
+}
+
+async fn is_up(port: u16) -> bool {
+    let ask = async {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(b"GET /_ministack/health HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await?;
+        std::io::Result::Ok(answer.ends_with(b"200"))
+    };
+    tokio::time::timeout(Duration::from_secs(1), ask).await.is_ok_and(|answer| answer.unwrap_or(false))
+}
+
+fn outputs(listed: &str) -> Result<BTreeMap<String, String>, String> {
+    let listed: Value =
+        serde_json::from_str(listed).map_err(|error| format!("sam listed no outputs: {error}: {listed}"))?;
+    let pair =
+        |output: &Value| Some((output["OutputKey"].as_str()?.to_owned(), output["OutputValue"].as_str()?.to_owned()));
+    Ok(listed.as_array().into_iter().flatten().filter_map(pair).collect())
+}
+
+fn tail(path: &Path, lines: usize) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let last: Vec<_> = text.lines().rev().take(lines).collect();
+    last.into_iter().rev().collect::<Vec<_>>().join(" | ")
+}

@@ -1,0 +1,160 @@
+//! What the aggregator's tests share: buckets that are used, their stream as events, and the snapshots read back.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use weirgate_aggregator::report::BatchError;
+use weirgate_aggregator::{Config, Handled, Invocation, Response, Snapshots, handle};
+use weirgate_shared::write::{Settle, Settled, Take, Update};
+use weirgate_shared::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Window, WriteId};
+use weirgate_store::{Answer, Outcome, Table};
+use weirgate_tests::Dynamo;
+
+/// 2026-11-20T18:00:00Z.
+pub const HOUR: EpochMillis = EpochMillis(1_795_197_600_000);
+
+pub fn config() -> Config {
+    Config {
+        table_name: "weirgate".to_owned(),
+        snapshots: Snapshots { windows: Window::ALL.to_vec(), ttl_days: 90 },
+        write_concurrency: 8,
+    }
+}
+
+pub fn limits() -> Vec<Limit> {
+    // So large that no test refills by accident.
+    vec![Limit::per_day("rpm", 1_000_000).unwrap(), Limit::per_day("tpm", 1_000_000_000).unwrap()]
+}
+
+pub fn name(limit: &str) -> LimitName {
+    LimitName::new(limit).unwrap()
+}
+
+pub fn bucket(entity: &str, shard: u32) -> BucketKey {
+    BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#{shard}")).unwrap()
+}
+
+/// Takes one request and `tokens` from a bucket, which is created if it is not there.
+pub async fn take(table: &Table, key: &BucketKey, tokens: i64) {
+    let limits = limits();
+    let take = Take {
+        key,
+        limits: &limits,
+        needs: BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1)), (name("tpm"), MilliTokens(tokens))]),
+        takes: 1,
+        leases: vec![],
+        op: WriteId::from_bits(1),
+        unknown: &[],
+    };
+    if let Outcome::LostRace(None) = table.update(&take.on(None, HOUR), Answer::Nothing).await.unwrap() {
+        apply(table, &take.create(HOUR)).await;
+    }
+}
+
+/// Adds `tokens`, also negative ones, to what a bucket has consumed.
+pub async fn settle(table: &Table, key: &BucketKey, tokens: i64) {
+    let settled = Settled { tk: MilliTokens(-tokens), tc: MilliTokens(tokens), ceiling: None };
+    let amounts = BTreeMap::from([(name("tpm"), settled)]);
+    apply(table, &Settle { key, op: WriteId::from_bits(2), lease: None, amounts }.whole()).await;
+}
+
+pub async fn apply(table: &Table, update: &Update) {
+    let outcome = table.update(update, Answer::Nothing).await.unwrap();
+    assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+}
+
+pub fn event(records: &[Value]) -> String {
+    json!({"Records": records}).to_string()
+}
+
+/// The record as if its write had happened at `at`.
+pub fn moved(mut record: Value, at: EpochMillis) -> Value {
+    record["dynamodb"]["ApproximateCreationDateTime"] = json!(at.0.div_euclid(1000));
+    record
+}
+
+pub fn sequence_number(record: &Value) -> &str {
+    record["dynamodb"]["SequenceNumber"].as_str().unwrap()
+}
+
+pub async fn deliver_text(table: &Table, event: &str, now: EpochMillis) -> Handled {
+    let invocation = Invocation { now, deadline: Instant::now() + Duration::from_secs(60) };
+    handle(event, table, &config(), invocation).await.unwrap()
+}
+
+pub async fn deliver(table: &Table, records: &[Value]) -> Handled {
+    deliver_text(table, &event(records), HOUR).await
+}
+
+/// As Lambda does it: what the answer names comes again, with everything after it, until nothing fails.
+pub async fn deliver_until_done(table: &Table, records: &[Value]) {
+    let mut from = 0;
+    for _ in 0..100 {
+        match deliver(table, &records[from..]).await.response {
+            Ok(Response { batch_item_failures }) if batch_item_failures.is_empty() => return,
+            Ok(Response { batch_item_failures }) => {
+                let is_named = |record: &Value| {
+                    batch_item_failures.iter().any(|failure| failure.item_identifier == sequence_number(record))
+                };
+                from += records[from..].iter().position(is_named).expect("only records of the batch are named");
+            }
+            Err(BatchError::NothingWritten(_) | BatchError::NoSequenceNumber { .. }) => {}
+        }
+    }
+    panic!("a batch never ends");
+}
+
+/// Usage of one (entity, resource): each limit in millitokens, and `total_events`.
+pub type Used = BTreeMap<String, i128>;
+
+/// What the snapshots of one kind of window add up to, by entity.
+pub fn counted(dynamo: &Dynamo, window: Window) -> BTreeMap<String, Used> {
+    let mut sums: BTreeMap<String, Used> = BTreeMap::new();
+    for item in snapshots(dynamo, window) {
+        let sum = sums.entry(item["entity_id"]["S"].as_str().unwrap().to_owned()).or_default();
+        for limit in ["rpm", "tpm"] {
+            *sum.entry(limit.to_owned()).or_default() += milli(item[limit]["N"].as_str().unwrap());
+        }
+        *sum.entry("takes".to_owned()).or_default() += milli(item["total_events"]["N"].as_str().unwrap()) / 1000;
+    }
+    sums
+}
+
+pub fn snapshots(dynamo: &Dynamo, window: Window) -> Vec<Value> {
+    let marker = format!("#{window}#");
+    let sk = |item: &Value| item["SK"]["S"].as_str().unwrap_or_default().to_owned();
+    let mut items = dynamo.items();
+    items.retain(|item| sk(item).starts_with("#USAGE#") && sk(item).contains(&marker));
+    items.sort_by_key(sk);
+    items
+}
+
+/// What the buckets themselves say was consumed since they were made, by entity, all shards.
+pub fn consumed(dynamo: &Dynamo) -> BTreeMap<String, Used> {
+    let mut sums: BTreeMap<String, Used> = BTreeMap::new();
+    for item in dynamo.items().iter().filter(|item| item["SK"]["S"] == "#STATE") {
+        let sum = sums.entry(item["entity_id"]["S"].as_str().unwrap().to_owned()).or_default();
+        for (attribute, key) in [("b_rpm_tc", "rpm"), ("b_tpm_tc", "tpm"), ("takes", "takes")] {
+            *sum.entry(key.to_owned()).or_default() += item[attribute]["N"].as_str().unwrap().parse::<i128>().unwrap();
+        }
+    }
+    sums
+}
+
+pub fn assert_exact(dynamo: &Dynamo) {
+    for window in Window::ALL {
+        assert_eq!(counted(dynamo, window), consumed(dynamo), "{window}");
+    }
+}
+
+/// A decimal number of tokens in millitokens; it must not be finer than that.
+pub fn milli(tokens: &str) -> i128 {
+    let (sign, size) = tokens.strip_prefix('-').map_or((1, tokens), |size| (-1, size));
+    let (whole, part) = size.split_once('.').unwrap_or((size, ""));
+    assert!(part.len() <= 3, "{tokens}");
+    sign * format!("{whole}{part:0<3}").parse::<i128>().unwrap()
+}

@@ -1,0 +1,120 @@
+//! What a run costs: what is due, not what is stored (design, sections 8 and 11).
+
+use std::time::Duration;
+
+use serde_json::Value;
+use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
+use weirgate_shared::{EpochMillis, Millis, due_shards};
+use weirgate_store::Table;
+use weirgate_tests::Dynamo;
+use weirgate_tests::leased::{NOW, full, holding, item, key, limits, store};
+
+const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
+const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
+
+async fn run(table: &Table, page: i32) -> Summary {
+    let config = Config { table_name: "weirgate".to_owned(), page };
+    reconcile(table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+}
+
+fn import(dynamo: &Dynamo, items: impl Iterator<Item = Value>) {
+    let items = items.map(|item| serde_json::from_value(item).expect("an item")).collect();
+    dynamo.db().import_items("weirgate", items, dynoxide::ImportOptions::default()).expect("items are imported");
+}
+
+#[tokio::test]
+async fn one_write_per_bucket_no_scan_and_only_what_is_due_is_read() {
+    const BUCKETS: u64 = 100;
+    let dynamo = Dynamo::new().await;
+    let leases = |entity: u64| {
+        let bucket = full(&format!("due-{entity}"), &limits());
+        (0..20).fold(bucket, |bucket, at| holding(bucket, &format!("l{at}"), PAST, &[("rph", 1)]))
+    };
+    import(&dynamo, (0..BUCKETS).map(|entity| item(&leases(entity))));
+    // Others: idle ones, and some in the index whose time has not come.
+    let idle = |entity: u64| item(&full(&format!("idle-{entity}"), &limits()));
+    let alive = |entity: u64| item(&holding(full(&format!("live-{entity}"), &limits()), "a", LATER, &[("slots", 1)]));
+    import(&dynamo, (0..1_500).map(idle).chain((0..500).map(alive)));
+
+    let (table, meter) = dynamo.metered().await;
+    let _ = dynamo.take_operations();
+    let summary = run(&table, 100).await;
+    assert_eq!((summary.buckets_seen, summary.leases_restored), (BUCKETS, 20 * BUCKETS));
+    let operations = dynamo.take_operations();
+    let names: Vec<_> = operations.keys().map(String::as_str).collect();
+    assert_eq!(names, ["BatchGetItem", "Query", "UpdateItem"], "no scan");
+    assert_eq!((operations["UpdateItem"], operations["Query"]), (BUCKETS, 16));
+    assert!(operations["BatchGetItem"] <= 16);
+
+    // "an expired lease: at most 1 + index, per bucket not per lease": the index entry goes, and 2 KB of leases with it.
+    let units = meter.take();
+    let per_bucket = units.indexes["DueIndex"] / 100.0;
+    assert!(per_bucket <= 1.0, "{units:?}");
+    assert_eq!(units.indexes.keys().collect::<Vec<_>>(), ["DueIndex"], "{units:?}");
+}
+
+#[tokio::test]
+async fn every_partition_of_the_index_is_looked_at() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    for due_shard in due_shards() {
+        let mut entities = (0..).map(|at| format!("e-{at}"));
+        let entity = entities.find(|entity| key(entity).due_shard() == due_shard).unwrap();
+        store(&table, &holding(full(&entity, &limits()), "a", PAST, &[("slots", 1)])).await;
+    }
+    let summary = run(&table, 100).await;
+    assert_eq!((summary.buckets_seen, summary.leases_restored), (16, 16));
+    assert_eq!(summary.tokens_restored["slots"].whole_tokens(), 16);
+}
+
+#[tokio::test]
+async fn pages_are_read_to_the_end_past_what_stays_due() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let mut broken = 0;
+    for at in 0..120_u32 {
+        let due = EpochMillis(NOW.0 - 500 + i64::from(at));
+        store(&table, &holding(full(&format!("e-{at}"), &limits()), "a", due, &[("slots", 1)])).await;
+        if at % 3 == 0 {
+            let key = key(&format!("e-{at}")).item_key();
+            let mut item = dynamo.item(&key.pk, &key.sk);
+            item["rf"] = serde_json::json!({"S": "soon"});
+            dynamo.put(&item);
+            broken += 1;
+        }
+    }
+    let _ = dynamo.take_operations();
+    for page in [1, 2, 7] {
+        let summary = run(&table, page).await;
+        let operations = dynamo.take_operations();
+        assert_eq!((summary.undecodable, summary.partitions_unfinished), (broken, 0), "page {page}");
+        let (seen, restored) = if page == 1 { (120, 80) } else { (40, 0) };
+        assert_eq!((summary.buckets_seen, summary.leases_restored), (seen, restored), "page {page}");
+        let pages = seen.div_ceil(u64::try_from(page).unwrap()) + 2 * 16;
+        assert!(operations["Query"] <= pages, "{operations:?}: it ends, and no page is read twice");
+    }
+}
+
+#[tokio::test]
+async fn the_oldest_are_met_first() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let shard = key("e-0").due_shard();
+    let mut entities = (0..).map(|at| format!("e-{at}")).filter(|entity| key(entity).due_shard() == shard);
+    for age in [5, 900, 30, 60_000, 1] {
+        let due = NOW.after(Millis(-age));
+        let bucket = full(&entities.next().unwrap(), &limits());
+        store(&table, &holding(bucket, "a", due, &[("slots", 1)])).await;
+    }
+    let met = std::sync::Arc::new(std::sync::Mutex::new(vec![]));
+    let (writes, db) = (met.clone(), dynamo.clone());
+    dynamo.fail_when(move |write| {
+        let key = |name: &str| write["Key"][name]["S"].as_str().unwrap().to_owned();
+        let due = db.item(&key("PK"), &key("SK"))["due"]["N"].as_str().unwrap().parse::<i64>().unwrap();
+        writes.lock().unwrap().push(NOW.0 - due);
+        None
+    });
+    let summary = run(&table, 1).await;
+    assert_eq!(*met.lock().unwrap(), [60_000, 900, 30, 5, 1]);
+    assert_eq!(summary.oldest_due_age_ms, 60_000);
+}
