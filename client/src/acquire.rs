@@ -7,8 +7,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Resource};
 
+use crate::clock::deadline;
 use crate::line::{self, Caller, Line, Needs, Verdict};
-use crate::{Decision, Denied, Error, Grant, NeverFits, RateLimiter};
+use crate::{Decision, Denied, Error, NeverFits, RateLimiter};
 
 /// How long a lease lasts if nothing else is said.
 const LEASE: Duration = Duration::from_secs(60);
@@ -99,20 +100,16 @@ impl<'a> Acquire<'a> {
             }
         }
         let line = self.limiter.inner.line(entity, resource);
-        let give_up = Instant::now() + self.wait;
+        let give_up = deadline(self.wait);
         loop {
             // Listening begins before the request, or a release between its answer and the wait would be missed.
             let mut given_back = std::pin::pin!(line.given_back.notified());
             given_back.as_mut().enable();
             match self.once(&line, needs.clone()).await? {
-                Verdict::Granted { lease, bucket, at } => {
-                    let inner = Arc::clone(&self.limiter.inner);
-                    let taken = (needs, self.limits);
-                    return Ok(Decision::Granted(Grant::new((inner, line.clone()), taken, lease, (bucket, at))));
-                }
+                Verdict::Granted(delivery) => return Ok(Decision::Granted(delivery.accept())),
                 Verdict::Denied(denied) => {
                     let left = give_up.saturating_duration_since(Instant::now());
-                    let Some(pause) = self.pause(&denied).filter(|pause| *pause <= left) else {
+                    let Some(pause) = self.pause(&denied, left) else {
                         return Ok(Decision::Denied(denied));
                     };
                     tokio::select! {
@@ -134,7 +131,7 @@ impl<'a> Acquire<'a> {
             limits: Arc::clone(&self.limits),
             lease: self.lease_time().map(|lasts| (lasts, Arc::clone(&inner.settings.owner))),
             joined,
-            deadline: joined + inner.settings.timeout,
+            deadline: deadline(inner.settings.timeout),
             answer,
         };
         if line.join(caller) {
@@ -145,15 +142,16 @@ impl<'a> Acquire<'a> {
         verdict.await.unwrap_or_else(|gone| Err(unserved(gone)))
     }
 
-    /// How long to wait after a denial. Slots may come back at any moment, so they are asked for again now and then.
-    fn pause(&self, denied: &Denied) -> Option<Duration> {
+    /// How long to wait after a denial, with `left` to wait in all; `None` if the wait cannot succeed. Slots may come
+    /// back at any moment, so they are asked for again now and then, and at the end.
+    fn pause(&self, denied: &Denied, left: Duration) -> Option<Duration> {
         let is_slot =
             |name: &str| self.limits.iter().any(|limit| limit.name().as_str() == name && limit.rule().is_concurrent());
         let short = denied.limits.iter().filter(|status| status.requested > status.available);
         let (slots, rates): (Vec<_>, Vec<_>) = short.partition(|status| is_slot(&status.limit));
         let rates = rates.iter().map(|status| status.retry_after).collect::<Option<Vec<_>>>()?;
-        let poll = (!slots.is_empty()).then(|| Duration::from_millis(fastrand::u64(50..=150)));
-        rates.into_iter().chain(poll).max()
+        let poll = (!slots.is_empty()).then(|| Duration::from_millis(fastrand::u64(50..=150)).min(left));
+        rates.into_iter().chain(poll).max().filter(|pause| *pause <= left && !left.is_zero())
     }
 
     fn lease_time(&self) -> Option<Duration> {

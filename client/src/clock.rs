@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
@@ -12,6 +12,13 @@ use weirgate_shared::EpochMillis;
 pub trait Clock: fmt::Debug + Send + Sync {
     /// The time now.
     fn now(&self) -> EpochMillis;
+}
+
+/// The instant `span` from now; the end of time is far away.
+pub(crate) fn deadline(span: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
+    let now = Instant::now();
+    now.checked_add(span).unwrap_or_else(|| now + FAR)
 }
 
 /// The machine's clock.

@@ -9,6 +9,7 @@ use weirgate_shared::write::{LeaseChange, Settle, Settled};
 use weirgate_shared::{Bucket, EpochMillis, ItemError, Limit, LimitName, MilliTokens, WriteId};
 use weirgate_store::{Answer, ErrorKind, Outcome};
 
+use crate::clock::deadline;
 use crate::decision::{self, LimitStatus};
 use crate::limiter::Inner;
 use crate::line::{Line, Needs, backoff};
@@ -113,16 +114,18 @@ impl Grant {
         Ok(done)
     }
 
-    /// Makes the durable lease last for `lasts` from now. Without a lease there is nothing to renew.
+    /// Makes the durable lease last for `lasts` from now, or as long as it does already if that is longer. Without a
+    /// lease there is nothing to renew.
     ///
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if it could not be decided.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        if self.lease.is_none() {
+        let Some((_, until)) = self.lease else {
             return Err(Error::Invalid("this grant holds no lease: ask for one with lease()".to_owned()));
-        }
+        };
         acquire::check_lease(lasts)?;
-        let expires = self.inner.clock.now().after(lasts.into());
+        // Never sooner: the bucket's `due` is a lower bound of every expiry.
+        let expires = self.inner.clock.now().after(lasts.into()).max(until);
         let done = self.settle(LeaseChange::Renew(expires), BTreeMap::new()).await?;
         if let (Settlement::Done, Some((_, until))) = (done, &mut self.lease) {
             *until = expires;
@@ -135,11 +138,14 @@ impl Grant {
     /// # Errors
     /// [`Error::Store`] if it could not be decided; the lease then expires by itself.
     pub async fn release(mut self) -> Result<Settlement, Error> {
+        let done = if self.lease.is_none() {
+            Ok(Settlement::Done)
+        } else {
+            self.settle(LeaseChange::End, self.slots()).await
+        };
+        // Only now: whoever gives up waiting for the answer has not released anything yet.
         self.is_settled = true;
-        if self.lease.is_none() {
-            return Ok(Settlement::Done);
-        }
-        self.settle(LeaseChange::End, self.slots()).await
+        done
     }
 
     /// Ends the grant as if it had not been: everything goes back.
@@ -147,9 +153,10 @@ impl Grant {
     /// # Errors
     /// As [`adjust`](Self::adjust).
     pub async fn rollback(mut self) -> Result<Settlement, Error> {
-        self.is_settled = true;
         let all = self.amounts.iter().map(|(limit, amount)| (limit.clone(), self.give_back(limit, *amount))).collect();
-        self.settle(LeaseChange::End, all).await
+        let done = self.settle(LeaseChange::End, all).await;
+        self.is_settled = true;
+        done
     }
 
     fn slots(&self) -> BTreeMap<LimitName, Settled> {
@@ -179,7 +186,8 @@ impl Grant {
 
     /// Gives everything back in the background, where nobody is left to wait for it.
     pub(crate) fn abandon(self) {
-        tokio::spawn(async move {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
             if let Err(error) = self.rollback().await {
                 tracing::warn!(%error, "tokens of a caller that went away could not be given back");
             }
@@ -220,9 +228,9 @@ struct Settling<'a> {
 
 impl Settling<'_> {
     async fn run(&self) -> Result<Settlement, Error> {
-        let deadline = Instant::now() + self.inner.settings.timeout;
+        let deadline = deadline(self.inner.settings.timeout);
         let mut update = self.settle.whole();
-        let (mut failures, mut in_doubt) = (0, false);
+        let (mut failures, mut doubt) = (0, None);
         loop {
             count(&self.inner.counters.writes, 1);
             match self.inner.table.update(&update, Answer::Item).await {
@@ -236,7 +244,8 @@ impl Settling<'_> {
                 Ok(Outcome::LostRace(None)) => return Ok(Settlement::Ended),
                 Ok(Outcome::LostRace(Some(item))) => {
                     let bucket = self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
-                    if let Some(settlement) = self.ended(&bucket, in_doubt) {
+                    if let Some(settlement) = self.ended(&bucket, doubt.is_some()) {
+                        self.line.given_back.notify_waiters();
                         return Ok(settlement);
                     }
                     count(&self.inner.counters.lost_races, 1);
@@ -249,20 +258,24 @@ impl Settling<'_> {
                             return Err(self.give_up(error.into()));
                         }
                         // The lease tells, when the same write is tried again, whether it has happened.
-                        in_doubt = true;
+                        doubt = Some(error);
                     } else {
                         count(&self.inner.counters.refused, 1);
                     }
                     failures += 1;
                     tokio::time::sleep(backoff(failures)).await;
                 }
-                Err(error) => return Err(error.into()),
+                // What was in doubt before stays so.
+                Err(error) => return Err(doubt.unwrap_or(error).into()),
             }
         }
     }
 
     /// What the bucket says of the lease, if that settles the matter.
     fn ended(&self, bucket: &Bucket, in_doubt: bool) -> Option<Settlement> {
+        if bucket.op.as_ref() == Some(&self.settle.op) {
+            return Some(Settlement::Done);
+        }
         let (id, change) = self.settle.lease.as_ref()?;
         let Some(held) = bucket.leases.as_ref().and_then(|leases| leases.get(*id)) else {
             // Gone: by the write that was in doubt, or before it.

@@ -170,8 +170,10 @@ impl Builder {
         let table = match self.table {
             TableSource::Table(table) => table,
             TableSource::Name(name, connection) => {
-                let is_name = |b: u8| b.is_ascii_alphanumeric() || b"_-.:/".contains(&b);
-                if name.len() < 3 || !name.bytes().all(is_name) {
+                let is_arn = name.starts_with("arn:");
+                let is_name =
+                    |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b) || (is_arn && b":/".contains(&b));
+                if name.len() < 3 || (name.len() > 255 && !is_arn) || !name.bytes().all(is_name) {
                     let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
                     return Err(Error::Invalid(format!("table {name:?} is not a table's name: it takes {rule}")));
                 }

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, MilliTokens, WriteId};
 
-use crate::{Denied, Error};
+use crate::{Denied, Error, Grant};
 
 pub(crate) use attempt::backoff;
 use pace::Pace;
@@ -28,8 +28,27 @@ pub(crate) type Needs = BTreeMap<LimitName, MilliTokens>;
 /// What a caller in line is told.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    Granted { lease: Option<(WriteId, EpochMillis)>, bucket: Arc<Bucket>, at: EpochMillis },
+    Granted(Delivery),
     Denied(Denied),
+}
+
+/// A grant on its way to its caller. If the caller has gone away nobody will use the tokens: they go back.
+#[derive(Debug)]
+pub(crate) struct Delivery(Option<Grant>);
+
+impl Delivery {
+    /// The grant, now in the caller's hands.
+    pub(crate) fn accept(mut self) -> Grant {
+        self.0.take().expect("nothing else takes it out")
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if let Some(grant) = self.0.take() {
+            grant.abandon();
+        }
+    }
 }
 
 /// A caller in line.
@@ -90,6 +109,13 @@ impl Line {
         std::mem::take(&mut state.waiting)
     }
 
+    /// Nobody serves the line any more, and whoever did has not come to its end: those in it are told so.
+    fn left_alone(&self) {
+        let mut state = self.state();
+        state.served = false;
+        state.waiting.clear();
+    }
+
     pub(crate) fn view(&self) -> Option<View> {
         self.state().view.clone()
     }
@@ -130,8 +156,8 @@ impl Caller {
         Some((WriteId::from_bits(fastrand::u64(..)), lease))
     }
 
-    /// Answers the caller; gives the verdict back if it has gone away.
-    fn tell(self, verdict: Result<Verdict, Error>) -> Result<(), Result<Verdict, Error>> {
-        self.answer.send(verdict)
+    /// Answers the caller. One that has gone away needs no answer, and a grant goes back by itself.
+    fn tell(self, verdict: Result<Verdict, Error>) {
+        let _ = self.answer.send(verdict);
     }
 }

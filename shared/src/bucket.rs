@@ -91,11 +91,17 @@ impl Bucket {
         math::refilled(state.tk, &state.rule, self.shard(), self.rf, now)
     }
 
-    /// What can be taken of a limit at `now` in one write: the balance, what expired leases give `back`, and the
-    /// change from the bucket's rule to `rule`. Raising a capacity takes effect at once; lowering it never makes debt
-    /// of a rate, while slots above the new number stay held until they are released.
+    /// Whether the credit since `rf` has flowed over at `now`.
     #[must_use]
-    pub fn available(
+    pub fn is_full(&self, state: &LimitState, now: EpochMillis) -> bool {
+        let flowed = math::credit(&state.rule, self.shard(), self.rf, now);
+        !state.rule.is_concurrent() && state.tk + flowed > self.share(state)
+    }
+
+    /// What can be taken of a limit at `now` in one write: the balance, what expired leases give `back`, and the
+    /// change from the bucket's rule to `rule`. A raised rate flows in faster at once, and up to the new capacity; a
+    /// lowered one cuts the balance and makes no debt. Slots come and go with their number; those held stay held.
+    fn available(
         &self,
         limit: &LimitName,
         state: &LimitState,
@@ -104,12 +110,12 @@ impl Bucket {
         now: EpochMillis,
     ) -> MilliTokens {
         let (old, new) = (self.share(state), self.shard().share(rule.capacity));
-        let balance = self.balance(state, now);
         match (state.rule.is_concurrent(), rule.is_concurrent()) {
-            (true, true) => balance + back.tk + (new - old),
-            (false, false) if new > old => (balance + back.tk).min(old.max(balance)) + (new - old),
-            (false, false) if new < old => (balance + back.tk).min(new),
-            (false, false) => (balance + back.tk).min(old.max(balance)),
+            (true, true) => state.tk + back.tk + (new - old),
+            (false, false) => {
+                let flowed = math::credit(&state.rule, self.shard(), self.rf, now);
+                (state.tk + flowed + back.tk).min(old).min(new)
+            }
             // From one kind to the other: all that is held is what the leases say.
             _ => {
                 let held = |(_, lease): (&WriteId, &Lease)| lease.tokens.get(limit).copied();

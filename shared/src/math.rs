@@ -44,13 +44,10 @@ pub fn credit(rule: &Rule, shard: Shard, from: EpochMillis, to: EpochMillis) -> 
     MilliTokens(narrow(flowed(to) - flowed(from)))
 }
 
-/// What a balance becomes at `now`: with its credit since `rf`, never above the shard's share of the capacity.
-///
-/// A balance that is above its share already (after a limit was lowered) stays as it is.
+/// What a balance is at `now`: with its credit since `rf`, never above the shard's share of the capacity.
 #[must_use]
 pub fn refilled(tk: MilliTokens, rule: &Rule, shard: Shard, rf: EpochMillis, now: EpochMillis) -> MilliTokens {
-    let ceiling = shard.share(rule.capacity).max(tk);
-    (tk + credit(rule, shard, rf, now)).min(ceiling)
+    (tk + credit(rule, shard, rf, now)).min(shard.share(rule.capacity))
 }
 
 /// The first instant at which a balance `tk`, credited up to `rf`, holds `need`: the least `t ≥ rf` with

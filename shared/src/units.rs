@@ -40,6 +40,14 @@ impl std::ops::Sub for MilliTokens {
     }
 }
 
+/// Rounded towards zero.
+impl std::ops::Div<i64> for MilliTokens {
+    type Output = Self;
+    fn div(self, parts: i64) -> Self {
+        Self(self.0.checked_div(parts).unwrap_or_default())
+    }
+}
+
 impl std::ops::Neg for MilliTokens {
     type Output = Self;
     fn neg(self) -> Self {

@@ -1,5 +1,6 @@
 //! Planned writes as data: what to change, and under which condition. The store renders and runs them.
 
+mod credit;
 mod expire;
 mod refill;
 mod settle;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::attr::{self, Field};
 use crate::math::refilled;
-use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Shard, WriteId};
+use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId};
 
 pub use expire::{Restored, expire};
 pub use refill::refill;
@@ -146,6 +147,23 @@ fn sign(op: &WriteId) -> Change {
 /// What `wcu` has gained since `rf`.
 fn wcu_credit(bucket: &Bucket, now: EpochMillis) -> MilliTokens {
     bucket.wcu.map_or(MilliTokens::ZERO, |wcu| refilled(wcu.tk, &wcu.rule, Shard::WHOLE, bucket.rf, now) - wcu.tk)
+}
+
+/// That a limit of the bucket has this rule.
+fn has_rule(limit: &LimitName, rule: &Rule) -> [Condition; 3] {
+    rule_numbers(rule).map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
+}
+
+fn set_rule(limit: &LimitName, rule: &Rule) -> [Change; 3] {
+    rule_numbers(rule).map(|(field, number)| Change::Set(Path::limit(limit, field), Value::Int(number)))
+}
+
+const fn rule_numbers(rule: &Rule) -> [(Field, i64); 3] {
+    [
+        (Field::Capacity, rule.capacity.0),
+        (Field::RefillAmount, rule.refill_amount.0),
+        (Field::RefillPeriod, rule.refill_period_ms),
+    ]
 }
 
 fn add_tokens(limit: &LimitName, field: Field, amount: MilliTokens) -> Change {

@@ -327,6 +327,13 @@ proptest! {
 }
 
 #[test]
+fn ranges_that_overlap_descend_or_are_empty_are_refused() {
+    for bad in ["7-4", "4-4", "5-9 2-3", "2-5 4-9", "4", "-", "4-", "a-b", "-3-4"] {
+        assert!(bad.parse::<Ranges>().is_err(), "{bad}");
+    }
+}
+
+#[test]
 fn what_every_bucket_has_is_named_when_it_is_missing() {
     for name in NUMBERS.into_iter().chain(["PK"]) {
         let mut item = whole_item();

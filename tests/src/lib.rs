@@ -2,10 +2,12 @@
 //!
 //! # Layout
 //!
+//! - [`bench`]: what `make bench` measures
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
 //! - [`leased`]: buckets with leases, as values and in the table
 
+pub mod bench;
 pub mod demo;
 mod dynamo;
 pub mod leased;

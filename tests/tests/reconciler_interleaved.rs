@@ -149,7 +149,7 @@ async fn play(plan: Vec<(u64, Step)>, faults: Vec<Option<Fault>>) {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 96,
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("seeds"))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..ProptestConfig::default() })]
     #[test]
     fn i4_every_lease_ends_once_however_takes_releases_and_runs_interleave(plan in steps(), faults in faults()) {

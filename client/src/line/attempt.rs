@@ -8,7 +8,7 @@ use weirgate_shared::write::Take;
 use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, WriteId};
 use weirgate_store::{Answer, ErrorKind, Item, Outcome, StoreError};
 
-use super::{Caller, Line, Needs, Verdict};
+use super::{Caller, Delivery, Line, Needs, Verdict};
 use crate::limiter::Inner;
 use crate::stats::count;
 use crate::{Error, Grant};
@@ -38,10 +38,20 @@ struct Attempt<'a> {
     /// In the callers' order.
     leases: Vec<Option<(WriteId, Lease)>>,
     needs: Needs,
-    unknown: Vec<WriteId>,
-    /// `v` when the first write of unknown outcome was made, as far as it was known.
-    v_before: Option<i64>,
+    /// Ids of the writes sent so far.
+    ops: Vec<WriteId>,
+    /// What the last write was planned on.
+    seen: Option<Arc<Bucket>>,
+    doubt: Option<Doubt>,
     missing: bool,
+}
+
+/// Writes whose outcome is unknown.
+struct Doubt {
+    writes: i64,
+    /// `v` when the first of them was made, as far as it was known.
+    v_before: Option<i64>,
+    error: Arc<StoreError>,
 }
 
 impl<'a> Attempt<'a> {
@@ -51,29 +61,29 @@ impl<'a> Attempt<'a> {
             *needs.entry(limit.clone()).or_default() += *need;
         }
         let leases = callers.iter().map(|caller| caller.new_lease(now)).collect();
-        Self { inner, line, callers, leases, needs, unknown: vec![], v_before: None, missing: false }
+        Self { inner, line, callers, leases, needs, ops: vec![], seen: None, doubt: None, missing: false }
     }
 
     async fn run(mut self) -> Resolved {
         loop {
             let now = self.inner.clock.now();
-            let view = self.line.view();
-            let bucket = view.as_ref().map(|view| &*view.bucket);
+            self.seen = self.line.view().map(|view| view.bucket);
+            let bucket = self.seen.as_deref();
             let op = WriteId::from_bits(fastrand::u64(..));
+            // Its own id is among them: a network that repeats the request does not take twice either.
+            self.ops.push(op.clone());
             let take = Take {
                 key: &self.line.key,
                 limits: &self.callers[0].limits,
                 needs: self.needs.clone(),
                 takes: i64::try_from(self.callers.len()).unwrap_or(i64::MAX),
                 leases: self.leases.iter().flatten().cloned().collect(),
-                op: op.clone(),
-                unknown: &self.unknown,
+                op,
+                unknown: &self.ops,
             };
             let update = if self.missing { take.create(now) } else { take.on(bucket, now) };
             count(&self.inner.counters.writes, 1);
-            let outcome = self.inner.table.update(&update, Answer::Item).await;
-            let v = bucket.and_then(|bucket| bucket.v);
-            match outcome {
+            match self.inner.table.update(&update, Answer::Item).await {
                 Ok(Outcome::Applied(item)) => return self.applied(item, now),
                 Ok(Outcome::LostRace(None)) => {
                     self.line.forget();
@@ -83,34 +93,37 @@ impl<'a> Attempt<'a> {
                 Err(error) if error.kind == ErrorKind::Unknown => {
                     tracing::debug!(%error, "outcome unknown");
                     count(&self.inner.counters.unknown, 1);
-                    if self.unknown.is_empty() {
-                        self.v_before = v;
-                    }
-                    self.unknown.push(op);
-                    let last = Arc::new(error);
-                    self.drop_late(&last);
-                    if self.callers.is_empty() {
+                    let writes = self.in_doubt(error);
+                    if self.drop_late() {
                         return Resolved::Answered;
                     }
-                    tokio::time::sleep(backoff(u32::try_from(self.unknown.len()).unwrap_or(u32::MAX))).await;
+                    tokio::time::sleep(backoff(writes)).await;
                 }
                 Err(error) if error.kind.is_transient() => {
                     count(&self.inner.counters.refused, 1);
                     tracing::debug!(%error, "refused for now");
-                    let error = Arc::new(error);
-                    if self.unknown.is_empty() {
-                        return Resolved::Refused(self.callers, error);
+                    if self.doubt.is_none() {
+                        return Resolved::Refused(self.callers, Arc::new(error));
                     }
                     // The earlier write is still in doubt: it must be found out about before anything else.
-                    self.drop_late(&error);
-                    if self.callers.is_empty() {
+                    if self.drop_late() {
                         return Resolved::Answered;
                     }
                     tokio::time::sleep(backoff(1)).await;
                 }
-                Err(error) => return self.fail(&Error::from(error)),
+                Err(error) => return self.fail(Error::from(error)),
             }
         }
+    }
+
+    /// One more write of unknown outcome; how many there are.
+    fn in_doubt(&mut self, error: StoreError) -> u32 {
+        let (error, v_before) = (Arc::new(error), self.seen.as_ref().and_then(|bucket| bucket.v));
+        let first = Doubt { writes: 0, v_before, error: Arc::clone(&error) };
+        let doubt = self.doubt.get_or_insert(first);
+        doubt.writes += 1;
+        doubt.error = error;
+        u32::try_from(doubt.writes).unwrap_or(u32::MAX)
     }
 
     /// The take happened: everybody is granted.
@@ -121,9 +134,7 @@ impl<'a> Attempt<'a> {
             Some(Err(error)) => return self.fail_unreadable(error),
             None => unreachable!("the answer was asked for"),
         };
-        if !self.unknown.is_empty() {
-            self.count_unknown(bucket.v.map(|v| v - 1));
-        }
+        self.count_doubt(0, bucket.v.map(|v| v - 1));
         self.grant(bucket, now)
     }
 
@@ -133,68 +144,87 @@ impl<'a> Attempt<'a> {
             Ok(bucket) => bucket,
             Err(error) => return self.fail_unreadable(error),
         };
-        let is_ours = bucket.op.as_ref().is_some_and(|op| self.unknown.contains(op));
+        let ours = bucket.op.as_ref().and_then(|op| self.ops.iter().position(|known| known == op));
         let holds = |(id, _): &(WriteId, Lease)| bucket.leases.as_ref().is_some_and(|leases| leases.contains_key(id));
-        if is_ours || self.leases.iter().flatten().any(holds) {
+        if ours.is_some() || self.leases.iter().flatten().any(holds) {
+            // It is known of one write in doubt, unless it is this very one that arrived twice.
+            let known = i64::from(ours != Some(self.ops.len() - 1));
+            self.count_doubt(known, bucket.v.map(|v| v - 1));
             return self.grant(bucket, now);
         }
-        count(&self.inner.counters.lost_races, 1);
-        self.line.pace(super::Pace::lost);
-        if !self.unknown.is_empty() {
-            self.count_unknown(bucket.v);
+        // A write that was planned on this very state has failed because of it, not because of somebody else.
+        if self.seen.as_deref().is_some_and(|seen| *seen != bucket) {
+            count(&self.inner.counters.lost_races, 1);
+            self.line.pace(super::Pace::lost);
         }
-        self.line.saw(bucket);
+        self.count_doubt(0, bucket.v);
+        self.saw(bucket);
         Resolved::TryAgain(self.callers)
     }
 
-    /// Tokens that an earlier write may have taken, unless `v` shows that nothing was written since.
-    fn count_unknown(&self, v: Option<i64>) {
-        if self.v_before.is_none() || self.v_before != v {
-            let milli: MilliTokens = self.needs.values().copied().sum();
-            let milli = u64::try_from(milli.0).unwrap_or_default();
-            count(&self.inner.counters.unknown_milli, milli);
-            tracing::warn!(bucket = self.line.key.item_key().pk, milli, "a write of unknown outcome counts as taken");
+    /// Keeps what the answer showed. An item with a lower `v` than the one seen before the write was made anew.
+    fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
+        if self.seen.as_ref().is_some_and(|seen| seen.v > bucket.v) {
+            self.line.forget();
         }
+        self.line.saw(bucket)
+    }
+
+    /// Tokens that writes in doubt may have taken beside what is known: all but `known` of them, as far as `v` does not
+    /// show that fewer were made since. Leases leave no doubt: a take does not happen where one of them is already.
+    fn count_doubt(&self, known: i64, v: Option<i64>) {
+        let Some(doubt) = &self.doubt else { return };
+        let made = doubt.v_before.zip(v).map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
+        let is_certain = v.is_some() && self.leases.iter().any(Option::is_some);
+        let writes = if is_certain { 0 } else { (doubt.writes - known).min(made).max(0) };
+        if writes == 0 {
+            return;
+        }
+        let needs: MilliTokens = self.needs.values().copied().sum();
+        let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
+        count(&self.inner.counters.unknown_milli, milli);
+        tracing::warn!(bucket = self.line.key.item_key().pk, milli, "writes of unknown outcome count as taken");
     }
 
     fn grant(self, bucket: Bucket, at: EpochMillis) -> Resolved {
-        let bucket = self.line.saw(bucket);
+        let bucket = self.saw(bucket);
         count(&self.inner.counters.granted, u64::try_from(self.callers.len()).unwrap_or_default());
         for (caller, lease) in self.callers.into_iter().zip(self.leases) {
-            let lease = lease.map(|(id, lease)| (id, lease.expires));
+            let owner = (Arc::clone(self.inner), Arc::clone(self.line));
             let taken = (caller.needs.clone(), Arc::clone(&caller.limits));
-            let verdict = Verdict::Granted { lease: lease.clone(), bucket: Arc::clone(&bucket), at };
-            if caller.tell(Ok(verdict)).is_err() {
-                // The caller went away while its write was in flight: nobody will use the tokens.
-                let owner = (Arc::clone(self.inner), Arc::clone(self.line));
-                Grant::new(owner, taken, lease, (Arc::clone(&bucket), at)).abandon();
-            }
+            let lease = lease.map(|(id, lease)| (id, lease.expires));
+            let grant = Grant::new(owner, taken, lease, (Arc::clone(&bucket), at));
+            caller.tell(Ok(Verdict::Granted(Delivery(Some(grant)))));
         }
         Resolved::Answered
     }
 
-    /// Answers those who have no time left to find out.
-    fn drop_late(&mut self, last: &Arc<StoreError>) {
+    /// Answers all once nobody has time left to find out; whether it did.
+    fn drop_late(&mut self) -> bool {
         let now = Instant::now();
         if self.callers.iter().any(|caller| now < caller.deadline && !caller.answer.is_closed()) {
-            return;
+            return false;
         }
         for caller in self.callers.drain(..) {
             let bucket = self.line.key.item_key().pk;
-            let timeout = Error::Timeout { bucket, after: self.inner.settings.timeout, last: Some(Arc::clone(last)) };
-            let _ = caller.tell(Err(timeout));
+            let last = self.doubt.as_ref().map(|doubt| Arc::clone(&doubt.error));
+            caller.tell(Err(Error::Timeout { bucket, after: self.inner.settings.timeout, last }));
         }
-        self.count_unknown(None);
+        self.count_doubt(0, None);
+        true
     }
 
     fn fail_unreadable(self, error: weirgate_shared::ItemError) -> Resolved {
         let bucket = self.line.key.item_key().pk;
-        self.fail(&Error::Unreadable { bucket, error })
+        self.fail(Error::Unreadable { bucket, error })
     }
 
-    fn fail(self, error: &Error) -> Resolved {
+    /// Nothing can be found out any more. What was in doubt before stays so.
+    fn fail(self, error: Error) -> Resolved {
+        self.count_doubt(0, None);
+        let error = self.doubt.as_ref().map_or(error, |doubt| Error::Store(Arc::clone(&doubt.error)));
         for caller in self.callers {
-            let _ = caller.tell(Err(error.clone()));
+            caller.tell(Err(error.clone()));
         }
         Resolved::Answered
     }

@@ -16,16 +16,29 @@ use crate::{Error, decision};
 /// How long a denial for want of slots is remembered: another process may release one at any moment.
 const SLOT_MEMORY: Duration = Duration::from_millis(50);
 
+/// Of a bucket that holds this many times what is asked, nobody takes the last tokens.
+const PLENTY: i64 = 8;
+
 /// Serves `line` until it is empty.
 pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
-    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, last: None };
+    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, last: None, is_done: false };
     loop {
         let newcomers = server.line.next(!server.waiting.is_empty());
         server.waiting.extend(newcomers);
         if server.waiting.is_empty() {
+            server.is_done = true;
             return;
         }
         server.step().await;
+    }
+}
+
+/// Serving ends half way if its runtime shuts down; others may still come, from another one.
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.line.left_alone();
+        }
     }
 }
 
@@ -36,6 +49,7 @@ struct Server {
     /// Failed requests in a row.
     failures: u32,
     last: Option<Arc<StoreError>>,
+    is_done: bool,
 }
 
 impl Server {
@@ -86,8 +100,7 @@ impl Server {
             match plan::shortage(&view.bucket, &caller, now) {
                 Some(shortage) if self.is_fresh(view, &caller, &shortage) => {
                     count(&self.inner.counters.denied, 1);
-                    // A caller that has gone away needs no denial.
-                    let _ = caller.tell(Ok(Verdict::Denied(decision::denied(shortage))));
+                    caller.tell(Ok(Verdict::Denied(decision::denied(shortage))));
                 }
                 _ => self.waiting.push_back(caller),
             }
@@ -100,19 +113,21 @@ impl Server {
         view.at >= caller.joined || view.at.elapsed() < memory
     }
 
-    /// Waits a moment where processes compete for refill, while more callers come.
+    /// Waits a moment where processes compete for the last tokens, while more callers come.
     async fn hold_back(&mut self) {
         let Some(moment) = self.line.pace(|pace| pace.moment()) else { return };
-        let has_enough = |view: View| {
+        let now = self.inner.clock.now();
+        let has_plenty = |view: View| {
+            let bucket = &view.bucket;
             let holds = |caller: &Caller| {
-                caller
-                    .needs
-                    .iter()
-                    .all(|(name, need)| view.bucket.limits.get(name).is_some_and(|state| state.tk >= *need))
+                caller.needs.iter().all(|(name, need)| {
+                    let balance = bucket.limits.get(name).map(|state| bucket.balance(state, now));
+                    balance.is_some_and(|balance| balance / PLENTY >= *need)
+                })
             };
             self.waiting.front().is_some_and(holds)
         };
-        if !self.line.view().is_some_and(has_enough) {
+        if !self.line.view().is_some_and(has_plenty) {
             tokio::time::sleep(moment).await;
             self.waiting.extend(self.line.next(true));
         }
@@ -134,7 +149,7 @@ impl Server {
                 after: self.inner.settings.timeout,
                 last: self.last.clone(),
             };
-            let _ = caller.tell(Err(timeout));
+            caller.tell(Err(timeout));
         }
     }
 }

@@ -84,9 +84,9 @@ mod tests {
         for (variable, value, takes) in [
             ("TABLE_NAME", "", "the name of a DynamoDB table"),
             ("TABLE_NAME", " ", "the name of a DynamoDB table"),
-            ("SNAPSHOT_WINDOWS", "hourly,weekly", "hourly, daily, monthly"),
+            ("SNAPSHOT_WINDOWS", "hourly,weekly", "hourly, daily and monthly"),
             ("SNAPSHOT_WINDOWS", "hourly,hourly", "each once"),
-            ("SNAPSHOT_WINDOWS", "", "hourly, daily, monthly"),
+            ("SNAPSHOT_WINDOWS", "", "hourly, daily and monthly"),
             ("SNAPSHOT_TTL_DAYS", "0", "from 1 to 3650"),
             ("SNAPSHOT_TTL_DAYS", "1.5", "a whole number from 1 to 3650"),
             ("WRITE_CONCURRENCY", "many\nlines", "from 1 to 256"),

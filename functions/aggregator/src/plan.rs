@@ -178,8 +178,8 @@ impl Usage {
             let used = self.pieces.iter().filter_map(|piece| piece.tokens.get(at)).copied().sum();
             consumed.insert(name.clone(), used);
         }
-        let (image, Origin { at, record }) = &self.last;
-        let update = refill(image, *at, &consumed, now)?;
+        let (image, Origin { record, .. }) = &self.last;
+        let update = refill(image, &consumed, now)?;
         Some(Write { kind: Kind::Refill(Box::new(update)), record: *record })
     }
 }

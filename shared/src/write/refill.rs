@@ -2,53 +2,36 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, tokens, wcu_credit};
-use crate::attr::{self, Field};
+use super::credit::Credit;
+use super::{Change, Condition, Path, Update, Value, every_write, wcu_credit};
+use crate::attr;
+use crate::math::credit;
 use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens};
 
-/// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was seen in.
+/// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was seen in, so that
+/// takes find enough without knowing `rf`.
 ///
-/// The image is as old as its record: `seen`. A credit that fits under every ceiling at `now` is exact however much
-/// was taken since, because it is added. One that would be cut off at a ceiling is exact only for the image's own
-/// time: what was taken since then made room that a cut at `now` would not know of. Conditional on `rf`, so it
-/// happens once.
+/// Conditional on `rf`, so it happens once; exact whatever was taken since the image, as every write that knows `rf`.
 #[must_use]
-pub fn refill(
-    image: &Bucket,
-    seen: EpochMillis,
-    consumed: &BTreeMap<LimitName, MilliTokens>,
-    now: EpochMillis,
-) -> Option<Update> {
-    let hungry = |(name, state): (&LimitName, &LimitState)| {
+pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: EpochMillis) -> Option<Update> {
+    let flowed = |state: &LimitState| credit(&state.rule, image.shard(), image.rf, now);
+    let is_hungry = |(name, state): (&LimitName, &LimitState)| {
         let used = consumed.get(name).copied().unwrap_or_default();
-        used > MilliTokens::ZERO && !state.rule.is_concurrent() && state.tk < used + used
+        used > MilliTokens::ZERO && state.tk < used + used && flowed(state) > MilliTokens::ZERO
     };
-    if !image.limits.iter().any(hungry) {
-        return None;
-    }
-    let raw = |state: &LimitState, to| crate::math::credit(&state.rule, image.shard(), image.rf, to);
-    let is_cut = |state: &LimitState| image.balance(state, now) < state.tk + raw(state, now);
-    let to = if image.limits.values().any(is_cut) { seen.min(now) } else { now };
-
-    let credits: Vec<_> = image
-        .limits
-        .iter()
-        .map(|(name, state)| (name, state, image.balance(state, to) - state.tk))
-        .filter(|(_, _, credit)| *credit > MilliTokens::ZERO)
-        .collect();
-    if !credits.iter().any(|(name, state, _)| hungry((name, state))) {
+    if !image.limits.iter().any(is_hungry) {
         return None;
     }
     let mut update = Update {
         key: image.key.item_key(),
         conditions: vec![Condition::Equals(Path::of(attr::RF), Value::Int(image.rf.0))],
-        changes: every_write(Some(image), wcu_credit(image, to)),
+        changes: every_write(Some(image), wcu_credit(image, now)),
     };
-    update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(to.0)));
-    for (name, state, credit) in credits {
-        let ceiling = image.share(state) - credit;
-        update.conditions.push(Condition::AtMost(tokens(name), Value::Int(ceiling.0)));
-        update.changes.push(add_tokens(name, Field::Tokens, credit));
+    update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));
+    for (name, state) in image.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
+        let (ceiling, zero) = (image.share(state), MilliTokens::ZERO);
+        let credit = Credit { flowed: flowed(state), back: zero, ceiling, need: zero, moves_rf: true };
+        credit.write(&mut update, name, state);
     }
     Some(update)
 }

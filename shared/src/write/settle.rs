@@ -63,7 +63,11 @@ impl Settle<'_> {
         update.changes.push(sign(&self.op));
         update.conditions.extend(counts_writes(view));
         match &self.lease {
-            None => update.conditions.push(Condition::Present(Path::of(attr::RF))),
+            None => {
+                update.conditions.push(Condition::Present(Path::of(attr::RF)));
+                // No lease keeps a network that repeats the request from giving back twice.
+                update.conditions.push(Condition::Differs(Path::of(attr::OP), Value::text(self.op.as_str())));
+            }
             Some((id, change)) => {
                 update.conditions.push(Condition::Present(Path::lease(id)));
                 change_lease(&mut update, id, change);
@@ -72,9 +76,14 @@ impl Settle<'_> {
         for (limit, settled) in &self.amounts {
             let mut tk = settled.tk;
             if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
-                if let Some(state) = view.and_then(|bucket| bucket.limits.get(limit)) {
+                // The limit may have been lowered since the tokens were taken.
+                let now = view.and_then(|bucket| Some((bucket, bucket.limits.get(limit)?)));
+                let ceiling = now.map_or(ceiling, |(bucket, state)| bucket.share(state));
+                if let Some((_, state)) = now {
                     tk = tk.min((ceiling - state.tk).max(MilliTokens::ZERO));
                 }
+                let capacity = now.map_or(ceiling, |(_, state)| state.rule.capacity);
+                update.conditions.push(Condition::AtLeast(Path::limit(limit, Field::Capacity), Value::Int(capacity.0)));
                 if tk > MilliTokens::ZERO {
                     update.conditions.push(Condition::AtMost(tokens(limit), Value::Int((ceiling - tk).0)));
                 }

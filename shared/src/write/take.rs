@@ -1,11 +1,15 @@
-//! Taking tokens: the plain take, refill and take, and the first take that creates the bucket (design, section 4).
+//! Taking tokens: from what is there, against what has flowed in since, and by creating the bucket (design, section 4).
 
 use std::collections::BTreeMap;
 
+use super::credit::Credit;
 use super::{Change, Condition, Path, Update, Value, add_tokens, counts_writes, every_write, sign, tokens, wcu_credit};
 use crate::attr::{self, Field};
-use crate::limit::WCU;
-use crate::{Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, WriteId, item};
+use crate::limit::{Rule, WCU};
+use crate::math::{Shard, credit, ready_at};
+use crate::{
+    Bucket, BucketKey, EpochMillis, GiveBack, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, WriteId, item,
+};
 
 /// One write that takes tokens for one or more callers.
 #[derive(Debug, Clone)]
@@ -22,81 +26,144 @@ pub struct Take<'a> {
     pub leases: Vec<(WriteId, Lease)>,
     /// Id of this write.
     pub op: WriteId,
-    /// Earlier writes for the same callers whose outcome is unknown: if one of them turns out to be the last write
-    /// of the item, this take must not happen again.
+    /// Writes for the same callers that may have happened, this one among them: if one of them turns out to be the
+    /// last write of the item, or its leases are there, this take must not happen again.
     pub unknown: &'a [WriteId],
 }
 
 impl Take<'_> {
-    /// The cheapest write for what is known of the bucket: takes what is there, or credits refill, expired leases
-    /// and changed limits along with it.
+    /// The cheapest write for what is known of the bucket.
+    ///
+    /// Every one is exact whatever others have written since the bucket was seen: it happens only where what it says
+    /// of the balance holds at `now`, and a bucket that is full then is full from `now` on, not from when it was last
+    /// written to. (Without that, a bucket left alone for long could be emptied twice at one instant.)
     #[must_use]
     pub fn on(&self, view: Option<&Bucket>, now: EpochMillis) -> Update {
         match view {
-            Some(bucket) if !self.is_there(bucket) => self.refilling(bucket, now),
-            view => self.plain(view),
+            None => self.plain(None, self.guessed_rf(now), now),
+            Some(bucket) if !bucket.has_rules(self.limits) => self.changing(bucket, now),
+            Some(bucket) if self.is_there(bucket, now) => self.plain(view, bucket.rf, now),
+            Some(bucket) => self.against_credit(bucket, now),
         }
     }
 
-    fn is_there(&self, bucket: &Bucket) -> bool {
-        let holds =
-            |(limit, need): (&LimitName, &MilliTokens)| bucket.limits.get(limit).is_some_and(|state| state.tk >= *need);
-        self.needs.iter().all(holds) && bucket.has_rules(self.limits)
+    /// Whether what `tk` says is enough, and no credit since `rf` has flowed over.
+    fn is_there(&self, bucket: &Bucket, now: EpochMillis) -> bool {
+        self.needs.iter().all(|(limit, need)| {
+            bucket.limits.get(limit).is_some_and(|state| state.tk >= *need && !bucket.is_full(state, now))
+        })
     }
 
-    /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`.
-    fn plain(&self, view: Option<&Bucket>) -> Update {
+    /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`, which is `floor` or
+    /// later, fits above it.
+    fn plain(&self, view: Option<&Bucket>, floor: EpochMillis, now: EpochMillis) -> Update {
         let mut update = self.update(every_write(view, MilliTokens::ZERO));
         // A take of nothing has no other condition, and would make an item of what is gone.
         update.conditions.push(counts_writes(view).unwrap_or_else(|| Condition::Present(Path::of(attr::RF))));
-        for (limit, &need) in &self.needs {
-            update.conditions.push(Condition::AtLeast(tokens(limit), Value::Int(need.0)));
-            update.changes.push(add_tokens(limit, Field::Tokens, -need));
-            update.changes.push(add_tokens(limit, Field::Consumed, need));
+        let mut is_rate = false;
+        for (name, &need) in &self.needs {
+            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
+            update.changes.push(add_tokens(name, Field::Tokens, -need));
+            update.changes.push(add_tokens(name, Field::Consumed, need));
+            let Some((rule, shard)) = self.rule(view, name).filter(|(rule, _)| !rule.is_concurrent()) else { continue };
+            is_rate = true;
+            let top = shard.share(rule.capacity) - credit(&rule, shard, floor, now);
+            update.conditions.push(Condition::AtMost(tokens(name), Value::Int(top.0)));
+            if view.is_none() {
+                update.conditions.extend(super::has_rule(name, &rule));
+            }
+        }
+        if is_rate {
+            update.conditions.push(Condition::AtLeast(Path::of(attr::RF), Value::Int(floor.0)));
         }
         self.write_leases(view, &mut update);
         update
     }
 
-    /// The plain take, with the credit since `rf`, the tokens of expired leases and changed limits in the same write.
-    /// Only if `rf` is the one seen, the leases are still there, and no balance would pass its ceiling.
-    fn refilling(&self, bucket: &Bucket, now: EpochMillis) -> Update {
+    /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving `rf`: `tk` says what
+    /// is there at `rf`, and may go below zero. So takes exclude each other only where there is not enough for both.
+    fn against_credit(&self, bucket: &Bucket, now: EpochMillis) -> Update {
+        let mut update = self.update(every_write(Some(bucket), MilliTokens::ZERO));
+        update.conditions.push(Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)));
+        reclaim(&mut update, bucket, now);
+        for (name, state) in &bucket.limits {
+            let need = self.needs.get(name).copied().unwrap_or_default();
+            let back = bucket.give_back(name, bucket.reclaimable(now).map(|(_, lease)| lease));
+            if need == MilliTokens::ZERO && back == GiveBack::default() {
+                continue;
+            }
+            let flowed = credit(&state.rule, bucket.shard(), bucket.rf, now);
+            let ceiling = bucket.share(state);
+            Credit { flowed, back: back.tk, ceiling, need, moves_rf: false }.write(&mut update, name, state);
+            update.changes.extend(add_consumed(name, need - back.tc));
+        }
+        for (name, need) in self.needs.iter().filter(|(name, _)| !bucket.limits.contains_key(*name)) {
+            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
+        }
+        self.write_leases(Some(bucket), &mut update);
+        update
+    }
+
+    /// Brings the callers' limits to the bucket along with the take. `rf` moves, so all that has flowed in by the old
+    /// rules is credited; only if `rf` is the one seen.
+    fn changing(&self, bucket: &Bucket, now: EpochMillis) -> Update {
         let mut update = self.update(every_write(Some(bucket), wcu_credit(bucket, now)));
         update.conditions.push(Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)));
-        // Changed rules always move `rf`, also within a millisecond: who saw the bucket with the old ones must not credit
-        // by them.
-        let least = if bucket.has_rules(self.limits) { bucket.rf } else { bucket.rf.after(Millis(1)) };
-        update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(least.max(now).0)));
-
-        for (id, lease) in bucket.reclaimable(now) {
-            let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
-            update.conditions.push(Condition::Equals(expiry, Value::Int(lease.expires.0)));
-            // Its holder may have adjusted it since, which changes neither `rf` nor the expiry.
-            if !lease.tokens.is_empty() {
-                let held = Path::lease(id).then(attr::LEASE_TOKENS);
-                update.conditions.push(Condition::Equals(held, item::write_held(lease)));
-            }
-            update.changes.push(Change::Remove(Path::lease(id)));
-        }
+        // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
+        let rf = bucket.rf.after(Millis(1)).max(now);
+        update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
+        reclaim(&mut update, bucket, now);
         for (name, next) in &bucket.advanced(self.limits, now).limits {
             let need = self.needs.get(name).copied().unwrap_or_default();
-            let next = LimitState { tk: next.tk - need, tc: next.tc + need, rule: next.rule };
-            match bucket.limits.get(name) {
-                Some(state) => {
-                    if state.rule.is_concurrent() != next.rule.is_concurrent() {
-                        // What is free is counted anew from the leases, so none may have come or gone since.
-                        update.conditions.extend(same_v(bucket));
-                    }
-                    advance_limit(&mut update, name, state, &next, need, bucket.share(&next));
-                }
-                None => {
-                    update.conditions.push(Condition::Absent(tokens(name)));
-                    update.changes.extend(item::write_limit(name, &next));
-                }
+            let Some(state) = bucket.limits.get(name) else {
+                let next = LimitState { tk: next.tk - need, tc: next.tc + need, rule: next.rule };
+                update.conditions.push(Condition::Absent(tokens(name)));
+                update.changes.extend(item::write_limit(name, &next));
+                continue;
+            };
+            let back = bucket.give_back(name, bucket.reclaimable(now).map(|(_, lease)| lease));
+            if state.rule.is_concurrent() == next.rule.is_concurrent() {
+                let (old, new) = (bucket.share(state), bucket.share(next));
+                let is_slots = state.rule.is_concurrent();
+                let flowed = if is_slots { new - old } else { credit(&state.rule, bucket.shard(), bucket.rf, now) };
+                Credit { flowed, back: back.tk, ceiling: old.min(new), need, moves_rf: true }.write(
+                    &mut update,
+                    name,
+                    state,
+                );
+            } else {
+                // What is free is counted anew from the leases, so none may have come or gone since.
+                update.conditions.extend(same_v(bucket));
+                update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((need - next.tk + state.tk).0)));
+                update.changes.push(Change::Set(tokens(name), Value::Int((next.tk - need).0)));
+            }
+            update.changes.extend(add_consumed(name, need - back.tc));
+            if next.rule != state.rule {
+                update.conditions.extend(super::has_rule(name, &state.rule));
+                update.changes.extend(super::set_rule(name, &next.rule));
             }
         }
         self.write_leases(Some(bucket), &mut update);
         update
+    }
+
+    /// A limit's rule and shard, as far as they are known.
+    fn rule(&self, view: Option<&Bucket>, name: &LimitName) -> Option<(Rule, Shard)> {
+        match view {
+            Some(bucket) => Some((bucket.limits.get(name)?.rule, bucket.shard())),
+            None => Some((*self.limits.iter().find(|limit| limit.name() == name)?.rule(), Shard::WHOLE)),
+        }
+    }
+
+    /// The earliest `rf` for which a take without a view happens: what flows in from then on is an eighth of the
+    /// smallest share, so that a bucket in steady use passes and one that may have flowed over does not.
+    fn guessed_rf(&self, now: EpochMillis) -> EpochMillis {
+        let rates =
+            self.needs.keys().filter_map(|name| self.rule(None, name)).filter(|(rule, _)| !rule.is_concurrent());
+        let eighth = |(rule, shard): (Rule, Shard)| {
+            ready_at(shard.share(rule.capacity) / 8, MilliTokens::ZERO, &rule, shard, now)
+        };
+        rates.filter_map(eighth).map(|at| Millis(-at.since(now).0)).max().map_or(now, |back| now.after(back))
     }
 
     /// The whole bucket, full but for what is taken, if it does not exist.
@@ -129,7 +196,10 @@ impl Take<'_> {
         changes.push(sign(&self.op));
         changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
         let differs = |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
-        Update { key: self.key.item_key(), conditions: self.unknown.iter().map(differs).collect(), changes }
+        let mut conditions: Vec<_> = self.unknown.iter().map(differs).collect();
+        // All leases are written together, so one of them stands for all.
+        conditions.extend(self.leases.first().map(|(id, _)| Condition::Absent(Path::lease(id))));
+        Update { key: self.key.item_key(), conditions, changes }
     }
 
     fn first_expiry(&self) -> Option<EpochMillis> {
@@ -169,38 +239,20 @@ fn same_v(bucket: &Bucket) -> Option<Condition> {
     bucket.v.map(|v| Condition::Equals(Path::of(attr::V), Value::Int(v)))
 }
 
-/// Moves one limit from `state` to `next`, of which `need` is taken: what it gained may be added only as long as it
-/// does not pass its `share`, and the need must still be there.
-fn advance_limit(
-    update: &mut Update,
-    name: &LimitName,
-    state: &LimitState,
-    next: &LimitState,
-    need: MilliTokens,
-    share: MilliTokens,
-) {
-    let gained = next.tk + need - state.tk;
-    // Lowering takes away what a balance had when it was seen; from less it would make a debt.
-    let is_cut = gained < MilliTokens::ZERO && !next.rule.is_concurrent() && next.tk >= MilliTokens::ZERO;
-    if need > MilliTokens::ZERO || is_cut {
-        update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((need - gained).0)));
-    }
-    if gained > MilliTokens::ZERO && !next.rule.is_concurrent() {
-        let ceiling = share.max(next.tk + need);
-        update.conditions.push(Condition::AtMost(tokens(name), Value::Int((ceiling - gained).0)));
-    }
-    for (field, before, after) in [(Field::Tokens, state.tk, next.tk), (Field::Consumed, state.tc, next.tc)] {
-        if before != after {
-            update.changes.push(add_tokens(name, field, after - before));
+/// Removes the expired leases, if their holders have neither renewed nor adjusted them since.
+fn reclaim(update: &mut Update, bucket: &Bucket, now: EpochMillis) {
+    for (id, lease) in bucket.reclaimable(now) {
+        let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
+        update.conditions.push(Condition::Equals(expiry, Value::Int(lease.expires.0)));
+        // An adjustment changes neither `rf` nor the expiry.
+        if !lease.tokens.is_empty() {
+            let held = Path::lease(id).then(attr::LEASE_TOKENS);
+            update.conditions.push(Condition::Equals(held, item::write_held(lease)));
         }
+        update.changes.push(Change::Remove(Path::lease(id)));
     }
-    if next.rule != state.rule {
-        let capacity = Path::limit(name, Field::Capacity);
-        update.conditions.push(Condition::Equals(capacity.clone(), Value::Int(state.rule.capacity.0)));
-        update.changes.push(Change::Set(capacity, Value::Int(next.rule.capacity.0)));
-        update.changes.push(Change::Set(Path::limit(name, Field::RefillAmount), Value::Int(next.rule.refill_amount.0)));
-        update
-            .changes
-            .push(Change::Set(Path::limit(name, Field::RefillPeriod), Value::Int(next.rule.refill_period_ms)));
-    }
+}
+
+fn add_consumed(name: &LimitName, amount: MilliTokens) -> Option<Change> {
+    (amount != MilliTokens::ZERO).then(|| add_tokens(name, Field::Consumed, amount))
 }

@@ -46,7 +46,6 @@ pub enum Op {
     Expire(View),
     Refill {
         view: usize,
-        seen: i64,
     },
 }
 
@@ -61,7 +60,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => (any::<Index>(), 0..5000i64).prop_map(|(lease, later)| Op::Renew(lease, later)),
         1 => (any::<Index>(), view()).prop_map(|(take, view)| Op::GiveBack { take, view }),
         1 => view().prop_map(Op::Expire),
-        2 => (0..6usize, -2000..500i64).prop_map(|(view, seen)| Op::Refill { view, seen }),
+        2 => (0..6usize).prop_map(|view| Op::Refill { view }),
     ]
 }
 
@@ -269,12 +268,10 @@ impl World {
                     self.close_leases_given_back(&after);
                 }
             }
-            Op::Refill { view, seen } => {
-                let Some((at, image)) = self.images.iter().rev().nth(*view).cloned() else { return Ok(()) };
-                // The stream tells the time of a record roughly, and on another clock.
-                let seen = at.after(Millis(*seen));
+            Op::Refill { view } => {
+                let Some((_, image)) = self.images.iter().rev().nth(*view).cloned() else { return Ok(()) };
                 let consumed = [(limit_name("rpm"), self.share(0))].into();
-                let Some(update) = refill(&image, seen, &consumed, clock) else { return Ok(()) };
+                let Some(update) = refill(&image, &consumed, clock) else { return Ok(()) };
                 let before = self.item.bucket();
                 if self.item.apply(&update) {
                     let after = self.applied()?;

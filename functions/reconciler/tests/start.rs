@@ -1,0 +1,28 @@
+//! The binary's start: a wrong variable is one line, and the end.
+
+use std::process::Command;
+
+fn start(variables: &[(&str, &str)]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_reconciler"));
+    let output = command.env_clear().envs(variables.iter().copied()).output().expect("the binary runs");
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), String::from_utf8(output.stdout).expect("lines are text"))
+}
+
+#[test]
+fn a_wrong_or_missing_variable_ends_the_start_with_one_line_that_names_it() {
+    for (variables, says) in [
+        (vec![], "TABLE_NAME is missing; it takes the name of a DynamoDB table"),
+        (
+            vec![("TABLE_NAME", "limits"), ("RECONCILE_PAGE", "many")],
+            r#"RECONCILE_PAGE is "many"; it takes a whole number from 1 to 1000"#,
+        ),
+    ] {
+        let (code, lines) = start(&variables);
+        assert_eq!((code, lines.lines().count()), (Some(1), 1), "{lines}");
+        let line: serde_json::Value = serde_json::from_str(&lines).expect("a line is JSON");
+        assert_eq!(line["level"], "ERROR");
+        assert!(line["timestamp"].is_string());
+        assert!(line["message"].as_str().expect("it says why").ends_with(says), "{line}");
+    }
+}

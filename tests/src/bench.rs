@@ -1,0 +1,4 @@
+//! Measurements for `make bench`; each prints its rows.
+
+pub mod aggregator;
+pub mod reconciler;

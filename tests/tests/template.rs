@@ -1,0 +1,275 @@
+//! `template.yaml` says what the code says: the table, the filter, the variables, the permissions, the log text.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+use saphyr::{LoadableYamlNode, Scalar, Yaml};
+use serde_json::{Map, Value, json};
+use weirgate_aggregator::{Invocation, handle};
+use weirgate_reconciler::{Deadline, reconcile};
+use weirgate_shared::{BUCKET_SK, EpochMillis};
+use weirgate_store::{Table, indexes};
+use weirgate_tests::leased::{NOW, full, holding, id, key, limits, store, take};
+use weirgate_tests::{Dynamo, Fault};
+
+/// The template, with CloudFormation's short forms written out: `!Ref X` is `{"Ref": "X"}`.
+fn template() -> Value {
+    let documents = Yaml::load_from_str(include_str!("../../template.yaml")).expect("the template is YAML");
+    plain(&documents[0])
+}
+
+fn plain(yaml: &Yaml<'_>) -> Value {
+    match yaml {
+        Yaml::Tagged(tag, value) => {
+            let function = if tag.suffix == "Ref" { "Ref".to_owned() } else { format!("Fn::{}", tag.suffix) };
+            json!({function: plain(value)})
+        }
+        Yaml::Sequence(items) => items.iter().map(plain).collect(),
+        Yaml::Mapping(pairs) => {
+            let text = |key: &Yaml<'_>| key.as_str().expect("keys are text").to_owned();
+            Value::Object(pairs.iter().map(|(key, value)| (text(key), plain(value))).collect::<Map<_, _>>())
+        }
+        Yaml::Value(Scalar::String(text)) => json!(text),
+        Yaml::Value(Scalar::Integer(number)) => json!(number),
+        Yaml::Value(Scalar::Boolean(is)) => json!(is),
+        other => panic!("the template holds {other:?}"),
+    }
+}
+
+fn resource(name: &str) -> Value {
+    template()["Resources"][name]["Properties"].take()
+}
+
+/// The texts of a list's values, in one order for all.
+fn sorted(list: &Value) -> Vec<String> {
+    let mut texts: Vec<_> = list.as_array().expect("a list").iter().map(ToString::to_string).collect();
+    texts.sort();
+    texts
+}
+
+#[tokio::test]
+async fn the_table_is_the_one_that_the_store_creates() {
+    let dynamo = Dynamo::new().await;
+    let name = || serde_json::from_value(json!({"TableName": "weirgate"})).unwrap();
+    let described = serde_json::to_value(dynamo.db().describe_table(name()).unwrap()).unwrap();
+    let (local, deployed) = (&described["Table"], resource("Table"));
+    assert_eq!(deployed["KeySchema"], local["KeySchema"]);
+    assert_eq!(sorted(&deployed["AttributeDefinitions"]), sorted(&local["AttributeDefinitions"]));
+    assert_eq!(deployed["StreamSpecification"]["StreamViewType"], local["StreamSpecification"]["StreamViewType"]);
+    assert_eq!(deployed["BillingMode"], local["BillingModeSummary"]["BillingMode"]);
+
+    let parts = |index: &Value| json!([index["IndexName"], index["KeySchema"], index["Projection"]]);
+    let all =
+        |table: &Value| -> Value { table["GlobalSecondaryIndexes"].as_array().unwrap().iter().map(parts).collect() };
+    assert_eq!(sorted(&all(&deployed)), sorted(&all(local)));
+    assert_eq!(all(&deployed).as_array().unwrap().len(), indexes().len());
+
+    let name = || serde_json::from_value(json!({"TableName": "weirgate"})).unwrap();
+    let ttl = serde_json::to_value(dynamo.db().describe_time_to_live(name()).unwrap()).unwrap();
+    let attribute = &deployed["TimeToLiveSpecification"]["AttributeName"];
+    assert_eq!(*attribute, ttl["TimeToLiveDescription"]["AttributeName"]);
+}
+
+/// Whether an event source filter takes a record: every leaf of the pattern lists the values it may have.
+fn matches(pattern: &Value, record: &Value) -> bool {
+    match pattern {
+        Value::Object(fields) => fields.iter().all(|(name, pattern)| matches(pattern, &record[name])),
+        Value::Array(values) => values.contains(record),
+        other => panic!("a filter's leaf is a list, not {other}"),
+    }
+}
+
+/// A bucket is made and taken from: the stream's records of that.
+async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
+    let bucket = full("e-1", &limits());
+    store(table, &bucket).await;
+    let update = take(&bucket, &id("lease"), EpochMillis(NOW.0 + 1), 1, 1, None);
+    table.update(&update, weirgate_store::Answer::Nothing).await.unwrap();
+    dynamo.stream()
+}
+
+fn event(records: &[Value]) -> String {
+    json!({"Records": records}).to_string()
+}
+
+async fn deliver(table: &Table, records: &[Value]) {
+    let config = weirgate_aggregator::Config::read(|name| (name == "TABLE_NAME").then(|| "weirgate".to_owned()));
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    let invocation = Invocation { now: NOW, deadline };
+    let handled = handle(&event(records), table, &config.unwrap(), invocation).await.unwrap();
+    assert!(handled.response.is_ok());
+}
+
+#[tokio::test]
+async fn the_stream_filter_takes_what_the_aggregator_counts_and_none_of_its_own_writes() {
+    let filters = &resource("Aggregator")["Events"]["Stream"]["Properties"]["FilterCriteria"]["Filters"];
+    let patterns: Vec<Value> = filters
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|filter| serde_json::from_str(filter["Pattern"].as_str().unwrap()).unwrap())
+        .collect();
+    let taken = |record: &Value| patterns.iter().any(|pattern| matches(pattern, record));
+    assert_eq!(patterns[0]["dynamodb"]["Keys"]["SK"]["S"], json!([BUCKET_SK]));
+
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let records = lived(&dynamo, &table).await;
+    let names: Vec<_> = records.iter().map(|record| record["eventName"].as_str().unwrap()).collect();
+    assert_eq!(names, ["INSERT", "MODIFY"]);
+    assert!(records.iter().all(taken));
+
+    deliver(&table, &records).await;
+    let own = dynamo.stream();
+    assert!(!own.is_empty() && !own.iter().any(taken), "snapshots would call it for ever: {own:?}");
+    let bucket = key("e-1").item_key();
+    dynamo.delete(&bucket.pk, &bucket.sk);
+    let removed = dynamo.stream();
+    assert_eq!(removed[0]["eventName"], "REMOVE");
+    assert!(!taken(&removed[0]), "a removed bucket has used nothing");
+}
+
+/// What a parameter is if nobody says, as the function's environment has it.
+fn default(parameter: &Value) -> String {
+    let default = &parameter["Default"];
+    default.as_str().map_or_else(|| default.to_string(), str::to_owned)
+}
+
+/// Checks one function's variables against what its configuration asks for.
+fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
+    function: &str,
+    read: impl Fn(&dyn Fn(&str) -> Option<String>) -> Result<C, E>,
+) {
+    let (template, function) = (template(), resource(function));
+    let variables = function["Environment"]["Variables"].as_object().unwrap();
+    let asked = RefCell::new(BTreeSet::new());
+    let table = |name: &str| (name == "TABLE_NAME").then(|| "weirgate".to_owned());
+    let alone = read(&|name| {
+        asked.borrow_mut().insert(name.to_owned());
+        table(name)
+    });
+    assert_eq!(asked.into_inner(), variables.keys().cloned().collect(), "the variables it reads are those it gets");
+
+    let parameter = |name: &str| &template["Parameters"][variables[name]["Ref"].as_str().unwrap()];
+    let deployed = read(&|name| table(name).or_else(|| Some(default(parameter(name)))));
+    assert_eq!(deployed.unwrap(), alone.unwrap(), "the template's defaults are the code's");
+
+    for name in variables.keys().filter(|name| parameter(name)["Type"] == "Number") {
+        let with =
+            |value: i64| read(&|asked| table(asked).or_else(|| (asked == name).then(|| value.to_string()))).is_ok();
+        let (least, most) = (parameter(name)["MinValue"].as_i64(), parameter(name)["MaxValue"].as_i64());
+        let (least, most) = (least.unwrap(), most.unwrap());
+        assert!(with(least) && with(most), "{name}: what can be deployed can be started");
+        assert!(!with(least - 1) && !with(most + 1), "{name}: what can be started can be deployed");
+    }
+}
+
+#[test]
+fn each_function_gets_the_variables_it_reads_with_the_same_defaults_and_ranges() {
+    check_variables("Aggregator", |lookup| weirgate_aggregator::Config::read(lookup));
+    check_variables("Reconciler", |lookup| weirgate_reconciler::Config::read(lookup));
+}
+
+/// The DynamoDB actions that a role may do on the table and its index, as `(resource, action)`.
+fn allowed(role: &str) -> BTreeSet<(String, String)> {
+    let mut allowed = BTreeSet::new();
+    for policy in resource(role)["Policies"].as_array().unwrap() {
+        for statement in policy["PolicyDocument"]["Statement"].as_array().unwrap() {
+            let actions = match &statement["Action"] {
+                Value::Array(actions) => actions.clone(),
+                one => vec![one.clone()],
+            };
+            let on = match &statement["Resource"] {
+                on if *on == json!({"Fn::GetAtt": "Table.Arn"}) => "table",
+                on if *on == json!({"Fn::Sub": "${Table.Arn}/index/DueIndex"}) => "DueIndex",
+                _ => "other",
+            };
+            let names = actions.iter().filter_map(|action| action.as_str()?.strip_prefix("dynamodb:"));
+            allowed.extend(names.map(|action| (on.to_owned(), action.to_owned())));
+        }
+    }
+    allowed
+}
+
+fn pairs(list: &[(&str, &str)]) -> BTreeSet<(String, String)> {
+    list.iter().map(|(on, action)| ((*on).to_owned(), (*action).to_owned())).collect()
+}
+
+/// What was asked of DynamoDB since the last call, and of what.
+fn called(dynamo: &Dynamo) -> BTreeSet<(String, String)> {
+    let on = |action: &str| if action == "Query" { "DueIndex" } else { "table" };
+    dynamo.take_operations().into_keys().map(|action| (on(&action).to_owned(), action)).collect()
+}
+
+#[tokio::test]
+async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let records = lived(&dynamo, &table).await;
+    let _ = dynamo.take_operations();
+    table.warm().await.unwrap();
+    // Once as it should be, once more as it was, once with its writes refused: all it ever asks for.
+    deliver(&table, &records).await;
+    deliver(&table, &records).await;
+    dynamo.fail_next([Some(Fault::Conflict), Some(Fault::LoseAnswer)]);
+    deliver(&table, &records[1..]).await;
+    // Reading the stream is Lambda's, in the function's name.
+    let polling = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"].map(|action| ("other", action));
+    let expected: BTreeSet<_> = called(&dynamo).union(&pairs(&polling)).cloned().collect();
+    assert_eq!(allowed("AggregatorRole"), expected);
+
+    store(&table, &holding(full("e-2", &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)])).await;
+    let _ = dynamo.take_operations();
+    table.warm().await.unwrap();
+    dynamo.fail_next([Some(Fault::LoseRequest)]);
+    let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 1 };
+    let summary = reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
+    assert_eq!(summary.leases_restored, 1);
+    assert_eq!(allowed("ReconcilerRole"), called(&dynamo));
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
+    let pattern = resource("UndecodableRecords")["FilterPattern"].take();
+    let text = pattern.as_str().unwrap().strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap().to_owned();
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let mut records = lived(&dynamo, &table).await;
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let count = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().matches(&text).count();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+
+    deliver(&table, &records).await;
+    assert_eq!(count(), 0, "nothing is wrong with these");
+    records[1]["dynamodb"]["NewImage"]["b_rph_tc"] = json!({"S": "many"});
+    deliver(&table, &records).await;
+    assert_eq!(count(), 1, "one line for one record");
+}
+
+#[test]
+fn each_function_is_built_from_the_binary_of_its_name() {
+    for (function, package) in [("Aggregator", "aggregator"), ("Reconciler", "reconciler")] {
+        let binary = template()["Resources"][function]["Metadata"]["BuildProperties"]["Binary"].take();
+        let root = env!("CARGO_MANIFEST_DIR");
+        let manifest = std::fs::read_to_string(format!("{root}/../functions/{package}/Cargo.toml")).unwrap();
+        let bin = manifest.split("[[bin]]\n").nth(1).expect("the binary's name is not left to the package's");
+        assert_eq!(bin.lines().next(), Some(&*format!("name = {binary}")), "{function}");
+    }
+}
