@@ -138,11 +138,8 @@ impl Grant {
     /// # Errors
     /// [`Error::Store`] if it could not be decided; the lease then expires by itself.
     pub async fn release(mut self) -> Result<Settlement, Error> {
-        let done = if self.lease.is_none() {
-            Ok(Settlement::Done)
-        } else {
-            self.settle(LeaseChange::End, self.slots()).await
-        };
+        let done =
+            if self.lease.is_none() { Ok(Settlement::Done) } else { self.settle(LeaseChange::End, self.slots()).await };
         // Only now: whoever gives up waiting for the answer has not released anything yet.
         self.is_settled = true;
         done

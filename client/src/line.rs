@@ -4,6 +4,7 @@
 //! by a task of its own, so a caller that goes away does not stop the others.
 
 mod attempt;
+mod make_way;
 mod pace;
 mod plan;
 mod serve;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Change, LeaseChange, Settle, Settled, Take, Update, Value};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Rule, WriteId, write_bucket,
+    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MAX_PERIOD_MS, MilliTokens, Rule, WriteId,
+    write_bucket,
 };
 use weirgate_store::{Answer, Outcome, Table};
 
@@ -125,13 +126,13 @@ fn attribute(value: &Value) -> serde_json::Value {
     }
 }
 
-/// Limits whose tokens the test can add up: no refill in the time it takes.
+/// Limits whose tokens the test can add up: the rate refills a millitoken in 9 hours.
 ///
 /// # Panics
 /// Never: they are valid.
 #[must_use]
 pub fn limits() -> Vec<Limit> {
-    let rate = Limit::per_hour("rph", 20).expect("a valid limit");
+    let rate = Limit::custom("quota", 20, 1, MAX_PERIOD_MS).expect("a valid limit");
     vec![rate, Limit::concurrent("slots", 6).expect("a valid limit")]
 }
 
@@ -151,7 +152,7 @@ pub fn id(text: &str) -> WriteId {
 pub fn assert_sound(bucket: &Bucket) {
     let leases = bucket.leases.as_ref().expect("leases are there");
     let held: MilliTokens = leases.values().filter_map(|lease| lease.tokens.get("slots")).copied().sum();
-    let (rate, slots) = (bucket.limits["rph"], bucket.limits["slots"]);
+    let (rate, slots) = (bucket.limits["quota"], bucket.limits["slots"]);
     assert_eq!(slots.tk + held, tokens(6), "free slots and held ones are all there are: {bucket:?}");
     assert!(slots.tk <= tokens(6) && slots.tk >= MilliTokens::ZERO, "{bucket:?}");
     assert_eq!(rate.tk + rate.tc, tokens(20), "{bucket:?}");
@@ -169,8 +170,9 @@ pub fn take(
     rate: i64,
     slots: i64,
     view: Option<&Bucket>,
+    now: EpochMillis,
 ) -> Update {
-    let needs = BTreeMap::from([(limit("rph"), tokens(rate)), (limit("slots"), tokens(slots))]);
+    let needs = BTreeMap::from([(limit("quota"), tokens(rate)), (limit("slots"), tokens(slots))]);
     let held = Lease { expires, tokens: needs.clone(), owner: "test".to_owned() };
     let limits = limits();
     let take = Take {
@@ -182,7 +184,7 @@ pub fn take(
         op: lease.clone(),
         unknown: &[],
     };
-    take.on(view, NOW)
+    take.on(view, now)
 }
 
 /// Ends a lease: its slots come back, and its rate tokens too if they were not used.
@@ -191,7 +193,7 @@ pub fn end(bucket: &Bucket, lease: &WriteId, rate: Option<i64>, slots: i64) -> U
     let mut amounts = BTreeMap::from([(limit("slots"), Settled { tk: tokens(slots), ..Settled::default() })]);
     if let Some(rate) = rate {
         let back = Settled { tk: tokens(rate), tc: tokens(-rate), ceiling: Some(tokens(20)) };
-        amounts.insert(limit("rph"), back);
+        amounts.insert(limit("quota"), back);
     }
     let op = id(&format!("end{lease}"));
     Settle { key: &bucket.key, op, lease: Some((lease, LeaseChange::End)), amounts }.whole()

@@ -16,7 +16,7 @@ fn two() -> [Limit; 2] {
 async fn several_limits_are_taken_in_one_write() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &two(), &[("rpm", 1), ("tpm", 500)]).await;
+    let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 500)]).await;
     fleet.dynamo.take_requests();
 
     let grant = granted(&limiter, &two(), &[("rpm", 2), ("tpm", 1_500)]).await;
@@ -32,7 +32,7 @@ async fn several_limits_are_taken_in_one_write() {
 async fn all_is_taken_or_nothing() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &two(), &[("rpm", 60)]).await;
+    let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let before = fleet.bucket().await;
     let denied = denied(&limiter, &two(), &[("rpm", 1), ("tpm", 1)]).await;
     assert_eq!(denied.retry_after, Some(secs(1)));
@@ -43,7 +43,7 @@ async fn all_is_taken_or_nothing() {
 async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &two(), &[("rpm", 59), ("tpm", 9_000)]).await;
+    let _ = granted(&limiter, &two(), &[("rpm", 59), ("tpm", 9_000)]).await;
 
     let denied = denied(&limiter, &two(), &[("rpm", 3), ("tpm", 4_000)]).await;
     let status = by_name(&denied);
@@ -61,7 +61,7 @@ async fn a_denial_repeated_before_its_time_costs_no_request() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.denial_memory(secs(3600)).build().await.unwrap();
     let hourly = [Limit::per_hour("rph", 1).unwrap()];
-    granted(&limiter, &hourly, &[("rph", 1)]).await;
+    let _ = granted(&limiter, &hourly, &[("rph", 1)]).await;
     assert_eq!(denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after, Some(secs(3600)));
     fleet.dynamo.take_requests();
     for passed in 1..=100 {
@@ -71,7 +71,7 @@ async fn a_denial_repeated_before_its_time_costs_no_request() {
     }
     assert_eq!(fleet.dynamo.take_requests(), 0);
     pass(secs(600)).await;
-    granted(&limiter, &hourly, &[("rph", 1)]).await;
+    let _ = granted(&limiter, &hourly, &[("rph", 1)]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +84,7 @@ async fn a_denial_is_looked_up_again_after_the_memory_ends() {
     let _ = grant.rollback().await.unwrap();
     denied(&here, &hourly, &[("rph", 1)]).await;
     pass(millis(1_001)).await;
-    granted(&here, &hourly, &[("rph", 1)]).await;
+    let _ = granted(&here, &hourly, &[("rph", 1)]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,7 +103,7 @@ async fn more_than_a_limit_holds_is_never_and_sends_nothing() {
 async fn a_bounded_wait_ends_when_the_tokens_are_there() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &two(), &[("rpm", 60)]).await;
+    let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
     let answer = ask(&limiter, &two(), &[("rpm", 2)]).wait_up_to(secs(2)).send().await.unwrap();
     assert!(answer.is_granted());
@@ -114,7 +114,7 @@ async fn a_bounded_wait_ends_when_the_tokens_are_there() {
 async fn a_wait_that_cannot_succeed_is_not_begun() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &two(), &[("rpm", 60)]).await;
+    let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
     let answer = ask(&limiter, &two(), &[("rpm", 2)]).wait_up_to(millis(1_999)).send().await.unwrap();
     assert!(matches!(answer, Decision::Denied(denied) if denied.retry_after == Some(secs(2))));
@@ -125,7 +125,7 @@ async fn a_wait_that_cannot_succeed_is_not_begun() {
 async fn a_wait_without_an_end_is_a_long_one() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.timeout(Duration::MAX).build().await.unwrap();
-    granted(&limiter, &two(), &[("rpm", 60)]).await;
+    let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     assert!(ask(&limiter, &two(), &[("rpm", 60)]).wait_up_to(Duration::MAX).send().await.unwrap().is_granted());
 }
 

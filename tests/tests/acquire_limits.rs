@@ -2,7 +2,7 @@
 
 mod fleet;
 
-use fleet::{Fleet, ask, by_name, denied, granted, pass, secs, tokens};
+use fleet::{Fleet, ask, by_name, denied, granted, millis, pass, secs, tokens};
 use weirgate::Limit;
 use weirgate_tests::leased::full;
 
@@ -11,28 +11,48 @@ fn rpm(rate: i64) -> [Limit; 1] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raised_limit_takes_effect_with_the_take_at_once() {
+async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_on() {
     let fleet = Fleet::new().await;
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
-    granted(&other, &rpm(10), &[("rpm", 10)]).await;
+    let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
     denied(&limiter, &rpm(10), &[("rpm", 1)]).await;
 
+    // 10 a minute is one each 6 s.
+    pass(secs(6)).await;
     fleet.writes();
-    granted(&limiter, &rpm(15), &[("rpm", 5)]).await;
+    let _ = granted(&limiter, &rpm(60), &[("rpm", 1)]).await;
     assert_eq!(fleet.writes(), 1, "along with the take");
     let state = fleet.bucket().await.limits["rpm"];
-    assert_eq!((state.rule, state.tk, state.tc), (*rpm(15)[0].rule(), tokens(0), tokens(15)));
-    denied(&limiter, &rpm(15), &[("rpm", 1)]).await;
+    assert_eq!((state.rule, state.tc), (*rpm(60)[0].rule(), tokens(11)));
+    pass(secs(60)).await;
+    let _ = granted(&limiter, &rpm(60), &[("rpm", 60)]).await;
+    denied(&limiter, &rpm(60), &[("rpm", 1)]).await;
+}
+
+/// Otherwise the retry-after would speak of a rate that the bucket does not have, and of a capacity it never gets.
+#[tokio::test(start_paused = true)]
+async fn i5_a_raised_limit_reaches_a_bucket_that_has_not_enough_for_anybody() {
+    for need in [1, 40] {
+        let fleet = Fleet::new().await;
+        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
+        let retry_after = denied(&limiter, &rpm(60), &[("rpm", need)]).await.retry_after.unwrap();
+        // 60 a minute is one a second, from the millisecond after the change on.
+        assert_eq!(retry_after, secs(need.unsigned_abs()) + millis(1));
+        pass(retry_after).await;
+        let _ = granted(&limiter, &rpm(60), &[("rpm", need)]).await;
+        assert_eq!(fleet.tk_tc("rpm").await.1, (10 + need) * 1000);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn i1_a_lowered_limit_takes_effect_with_the_take_and_makes_no_debt() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &rpm(100), &[("rpm", 10)]).await;
-    granted(&limiter, &rpm(20), &[("rpm", 5)]).await;
+    let _ = granted(&limiter, &rpm(100), &[("rpm", 10)]).await;
+    let _ = granted(&limiter, &rpm(20), &[("rpm", 5)]).await;
     assert_eq!(fleet.tk_tc("rpm").await, (15_000, 15_000), "of 20, not of the 90 that were there");
-    granted(&limiter, &rpm(3), &[("rpm", 3)]).await;
+    let _ = granted(&limiter, &rpm(3), &[("rpm", 3)]).await;
     assert_eq!(fleet.tk_tc("rpm").await, (0, 18_000));
     assert_eq!(denied(&limiter, &rpm(3), &[("rpm", 1)]).await.retry_after, Some(secs(20)));
 }
@@ -41,13 +61,13 @@ async fn i1_a_lowered_limit_takes_effect_with_the_take_and_makes_no_debt() {
 async fn a_limit_that_is_new_is_added_full() {
     let fleet = Fleet::new().await;
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
-    granted(&other, &rpm(10), &[("rpm", 10)]).await;
+    let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
     let both = [rpm(10)[0].clone(), Limit::per_minute("tpm", 600).unwrap()];
     let denied = denied(&limiter, &both, &[("rpm", 1), ("tpm", 1)]).await;
     assert_eq!(by_name(&denied)["tpm"].available, tokens(600));
-    assert!(!fleet.bucket().await.limits.contains_key("tpm"), "a denial writes nothing");
+    assert_eq!(fleet.tk_tc("tpm").await, (600_000, 0), "a denial brings it, and takes nothing");
     pass(secs(6)).await;
-    granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
+    let _ = granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
     assert_eq!(fleet.tk_tc("tpm").await, (500_000, 100_000));
     assert_eq!(fleet.tk_tc("rpm").await, (0, 11_000));
 }
@@ -57,16 +77,16 @@ async fn a_limit_that_a_caller_does_not_bring_stays() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let both = [rpm(10)[0].clone(), Limit::per_minute("tpm", 600).unwrap()];
-    granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
-    granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
+    let _ = granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
+    let _ = granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
     assert_eq!(fleet.tk_tc("tpm").await, (500_000, 100_000));
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_callers_with_different_limits_are_each_served_by_their_own() {
-    let fleet = Fleet::slow(fleet::millis(3)).await;
+    let fleet = Fleet::slow(millis(3)).await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
+    let _ = granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
     let (small, large) = (rpm(10), rpm(30));
     let (a, b, c) = tokio::join!(
         ask(&limiter, &small, &[("rpm", 4)]).send(),
@@ -85,11 +105,14 @@ async fn two_callers_with_different_limits_are_each_served_by_their_own() {
 async fn a_burst_and_a_rate_change_are_written_with_the_take() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    granted(&limiter, &rpm(10), &[("rpm", 10)]).await;
+    let _ = granted(&limiter, &rpm(10), &[("rpm", 10)]).await;
     let burst = [Limit::per_second("rpm", 5).unwrap().with_burst(40).unwrap()];
-    granted(&limiter, &burst, &[("rpm", 30)]).await;
+    pass(secs(6)).await;
+    let _ = granted(&limiter, &burst, &[("rpm", 1)]).await;
+    pass(secs(8)).await;
+    let _ = granted(&limiter, &burst, &[("rpm", 40)]).await;
     let state = fleet.bucket().await.limits["rpm"];
-    assert_eq!((state.rule, state.tk), (*burst[0].rule(), tokens(0)));
+    assert_eq!((state.rule, fleet.tk_tc("rpm").await.0), (*burst[0].rule(), 0));
     assert_eq!(denied(&limiter, &burst, &[("rpm", 5)]).await.retry_after, Some(secs(1)));
 }
 
@@ -99,9 +122,8 @@ async fn i1_a_rollback_after_the_limit_was_lowered_stays_below_the_new_capacity(
     let fleet = Fleet::new().await;
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
     let grant = granted(&limiter, &rpm(10), &[("rpm", 5)]).await;
-    granted(&other, &rpm(4), &[("rpm", 1)]).await;
-    granted(&other, &rpm(4), &[("rpm", 1)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await, (3_000, 7_000));
+    let _ = granted(&other, &rpm(4), &[("rpm", 2)]).await;
+    assert_eq!(fleet.tk_tc("rpm").await, (2_000, 7_000));
     let _ = grant.rollback().await.unwrap();
     assert_eq!(fleet.tk_tc("rpm").await, (4_000, 2_000));
 }
@@ -129,7 +151,7 @@ async fn the_hidden_limit_counts_writes_and_is_not_shown() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     for _ in 0..3 {
-        granted(&limiter, &rpm(100), &[("rpm", 1)]).await;
+        let _ = granted(&limiter, &rpm(100), &[("rpm", 1)]).await;
     }
     let grant = granted(&limiter, &rpm(100), &[("rpm", 1)]).await;
     assert_eq!(grant.limits().iter().map(|status| &*status.limit).collect::<Vec<_>>(), ["rpm"]);

@@ -130,7 +130,7 @@ async fn a_caller_without_permission_is_told_which_it_needs_and_the_next_is_serv
     assert!(matches!(&error, Error::Store(store) if store.kind == ErrorKind::Forbidden), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("UpdateItem") && text.contains(fleet::PK) && text.contains("not permitted"), "{text}");
-    granted(&limiter, &limits(), &[("rpm", 1)]).await;
+    let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
     assert_eq!(fleet.tk_tc("rpm").await, (59_000, 1_000));
 }
 

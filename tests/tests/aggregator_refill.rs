@@ -4,12 +4,11 @@ mod aggregator;
 
 use std::collections::BTreeMap;
 
-use aggregator::{HOUR, apply, bucket, deliver_text, event, moved, name};
+use aggregator::{HOUR, bucket, deliver_text, event, moved, name, take_at};
 use serde_json::Value;
 use weirgate_aggregator::Handled;
-use weirgate_shared::write::Take;
-use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Millis, WriteId};
-use weirgate_store::{Answer, Outcome, Table};
+use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Millis};
+use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault};
 
 /// 100 a second, so 100 at most.
@@ -17,24 +16,9 @@ fn limit() -> [Limit; 1] {
     [Limit::per_second("rps", 100).unwrap()]
 }
 
-async fn take(table: &Table, key: &BucketKey, requests: i64, at: EpochMillis) -> Outcome {
-    let limits = limit();
-    let take = Take {
-        key,
-        limits: &limits,
-        needs: BTreeMap::from([(name("rps"), MilliTokens::from_tokens(requests))]),
-        takes: 1,
-        leases: vec![],
-        op: WriteId::from_bits(1),
-        unknown: &[],
-    };
-    match table.update(&take.on(None, at), Answer::Nothing).await.unwrap() {
-        Outcome::LostRace(None) => {
-            apply(table, &take.create(at)).await;
-            Outcome::Applied(None)
-        }
-        other => other,
-    }
+async fn take(table: &Table, key: &BucketKey, requests: i64, at: EpochMillis) {
+    let needs = BTreeMap::from([(name("rps"), MilliTokens::from_tokens(requests))]);
+    take_at(table, key, &limit(), needs, at).await;
 }
 
 /// A bucket of which 90 of 100 are taken at once.

@@ -5,12 +5,11 @@ mod aggregator;
 use std::time::Duration;
 
 use aggregator::{
-    HOUR, apply, assert_exact, bucket, consumed, counted, deliver, deliver_until_done, limits, moved, name,
-    sequence_number, settle, snapshots, take,
+    HOUR, assert_exact, bucket, consumed, counted, deliver, deliver_until_done, limits, moved, name, sequence_number,
+    settle, snapshots, take, take_at,
 };
 use serde_json::{Value, json};
-use weirgate_shared::write::Take;
-use weirgate_shared::{EpochMillis, MilliTokens, Millis, Window, WriteId};
+use weirgate_shared::{EpochMillis, MilliTokens, Millis, Window};
 use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault};
 
@@ -184,16 +183,8 @@ async fn i3_a_bucket_that_is_deleted_and_made_anew_counts_both_lives() {
     let key = bucket("a", 0);
     let later = HOUR.after(Millis(5_000_000));
     let limits = limits();
-    let again = Take {
-        key: &key,
-        limits: &limits,
-        needs: [(name("tpm"), MilliTokens(77))].into(),
-        takes: 1,
-        leases: vec![],
-        op: WriteId::from_bits(3),
-        unknown: &[],
-    };
-    apply(&table, &again.create(later)).await;
+    let needs = [(name("tpm"), MilliTokens(77))].into();
+    take_at(&table, &key, &limits, needs, later).await;
     let anew = dynamo.stream();
     assert_eq!(anew.len(), 2);
     let all: Vec<_> = records.into_iter().chain(anew.into_iter().map(|record| moved(record, later))).collect();

@@ -28,7 +28,7 @@ async fn one_write_per_bucket_no_scan_and_only_what_is_due_is_read() {
     let dynamo = Dynamo::new().await;
     let leases = |entity: u64| {
         let bucket = full(&format!("due-{entity}"), &limits());
-        (0..20).fold(bucket, |bucket, at| holding(bucket, &format!("l{at}"), PAST, &[("rph", 1)]))
+        (0..20).fold(bucket, |bucket, at| holding(bucket, &format!("l{at}"), PAST, &[("quota", 1)]))
     };
     import(&dynamo, (0..BUCKETS).map(|entity| item(&leases(entity))));
     // Others: idle ones, and some in the index whose time has not come.
@@ -117,4 +117,31 @@ async fn the_oldest_are_met_first() {
     let summary = run(&table, 1).await;
     assert_eq!(*met.lock().unwrap(), [60_000, 900, 30, 5, 1]);
     assert_eq!(summary.oldest_due_age_ms, 60_000);
+}
+
+#[tokio::test]
+async fn a_bucket_that_the_index_shows_twice_is_read_and_counted_once() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let shard = key("e-0").due_shard();
+    let mut entities = (0..).map(|at| format!("e-{at}")).filter(|entity| key(entity).due_shard() == shard);
+    for age in [50, 40] {
+        let bucket = full(&entities.next().unwrap(), &limits());
+        store(&table, &holding(bucket, "a", NOW.after(Millis(-age)), &[("slots", 1)])).await;
+    }
+    // It stays due, and a caller whose clock is behind moves it past the second one while the run is at that.
+    let first = key("e-0").item_key();
+    let mut item = dynamo.item(&first.pk, &first.sk);
+    item["rf"] = serde_json::json!({"S": "soon"});
+    dynamo.put(&item);
+    let db = dynamo.clone();
+    dynamo.fail_reads(move |operation, request| {
+        if operation == "Query" && request.get("ExclusiveStartKey").is_some() {
+            item["due"] = serde_json::json!({"N": (NOW.0 - 30).to_string()});
+            db.put(&item);
+        }
+        None
+    });
+    let summary = run(&table, 1).await;
+    assert_eq!((summary.buckets_seen, summary.undecodable, summary.leases_restored), (2, 1, 1));
 }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::{Change, Path};
 use weirgate_shared::{Bucket, EpochMillis, Millis};
@@ -14,13 +15,11 @@ use weirgate_store::{Answer, Item, Outcome, Table};
 use weirgate_tests::leased::{NOW, assert_sound, end, full, id, key, limits, load, store, take};
 use weirgate_tests::{Dynamo, Fault};
 
-const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
-const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
 const STEP: Duration = Duration::from_millis(10);
 
-async fn run(table: &Table) -> Summary {
+async fn run(table: &Table, now: EpochMillis) -> Summary {
     let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    reconcile(table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+    reconcile(table, &config, now, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
 }
 
 /// A write of the reconciler: the only kind that does not sign itself.
@@ -30,21 +29,21 @@ fn is_reconcilers(write: &Value) -> bool {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Take { expires: EpochMillis, rate: i64, slots: i64 },
+    Take { ttl: Millis, rate: i64, slots: i64 },
     Release { lease: usize },
     RollBack { lease: usize },
     Reconcile,
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
-    let expires = prop_oneof![Just(PAST), Just(NOW), Just(LATER), Just(NOW.after(Millis(5)))];
+    let ttl = prop_oneof![3 => (1..60_i64).prop_map(Millis), 1 => Just(Millis(60_000))];
     let step = prop_oneof![
-        4 => (expires, 1..4_i64, 1..3_i64).prop_map(|(expires, rate, slots)| Step::Take { expires, rate, slots }),
+        4 => (ttl, 1..4_i64, 1..3_i64).prop_map(|(ttl, rate, slots)| Step::Take { ttl, rate, slots }),
         2 => (0..8_usize).prop_map(|lease| Step::Release { lease }),
         1 => (0..8_usize).prop_map(|lease| Step::RollBack { lease }),
         2 => Just(Step::Reconcile),
     ];
-    proptest::collection::vec((0..8_u64, step), 1..20)
+    proptest::collection::vec((0..20_u64, step), 1..24)
 }
 
 fn faults() -> impl Strategy<Value = Vec<Option<Fault>>> {
@@ -68,15 +67,26 @@ struct Ends {
     restored: u64,
 }
 
+/// Everybody's clock: [`NOW`] and on, with the runtime's time.
+#[derive(Clone, Copy)]
+struct Clock(Instant);
+
+impl Clock {
+    fn now(self) -> EpochMillis {
+        NOW.after(self.0.elapsed().into())
+    }
+}
+
 /// One caller or run of the plan. `leases` are the amounts of each take, by its place in the plan.
-async fn act(table: &Table, alone: &Mutex<()>, at: usize, step: &Step, leases: &[(i64, i64)]) -> Ends {
+async fn act(table: &Table, clock: Clock, alone: &Mutex<()>, at: usize, step: &Step, leases: &[(i64, i64)]) -> Ends {
     let (bucket, mut ends) = (full("e-1", &limits()), Ends::default());
     let lease = |at: usize| id(&format!("l{at}"));
     match *step {
-        Step::Take { expires, rate, slots } => {
+        Step::Take { ttl, rate, slots } => {
             let mut seen: Option<Bucket> = None;
             for _ in 0..3 {
-                let update = take(&bucket, &lease(at), expires, rate, slots, seen.as_ref());
+                let now = clock.now();
+                let update = take(&bucket, &lease(at), now.after(ttl), rate, slots, seen.as_ref(), now);
                 match table.update(&update, Answer::Nothing).await.unwrap() {
                     Outcome::Applied(_) => {
                         let is_lease = |path: &Path| path.0.len() == 2 && path.0[0] == "h";
@@ -97,13 +107,15 @@ async fn act(table: &Table, alone: &Mutex<()>, at: usize, step: &Step, leases: &
         }
         Step::Reconcile => {
             let _alone = alone.lock().await;
-            ends.restored += run(table).await.leases_restored;
+            ends.restored += run(table, clock.now()).await.leases_restored;
         }
     }
     ends
 }
 
 async fn play(plan: Vec<(u64, Step)>, faults: Vec<Option<Fault>>) {
+    // The pauses between tries are part of the plan.
+    fastrand::seed(7);
     let dynamo = Dynamo::new().await;
     let table = dynamo.clone().with_latency(STEP).table().await;
     store(&table, &full("e-1", &limits())).await;
@@ -115,12 +127,13 @@ async fn play(plan: Vec<(u64, Step)>, faults: Vec<Option<Fault>>) {
         .collect();
     // One run at a time, as deployed: after a lost answer, two could take the same write for theirs.
     let alone = Arc::new(Mutex::new(()));
+    let clock = Clock(Instant::now());
     let mut acts = tokio::task::JoinSet::new();
     for (at, (start, step)) in plan.into_iter().enumerate() {
         let (table, alone, leases) = (table.clone(), alone.clone(), leases.clone());
         acts.spawn(async move {
             tokio::time::sleep(STEP * u32::try_from(start).unwrap() / 2).await;
-            act(&table, &alone, at, &step, &leases).await
+            act(&table, clock, &alone, at, &step, &leases).await
         });
     }
     let mut ends = Ends::default();
@@ -133,16 +146,17 @@ async fn play(plan: Vec<(u64, Step)>, faults: Vec<Option<Fault>>) {
         assert_sound(&load(&table, &key("e-1")).await.unwrap());
     }
     dynamo.fail_when(|_| None);
-    ends.restored += run(&table).await.leases_restored;
+    let now = clock.now();
+    ends.restored += run(&table, now).await.leases_restored;
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
     let alive = after.leases.as_ref().unwrap();
-    assert!(alive.values().all(|lease| lease.expires > NOW), "{after:?}");
-    assert!(after.due.is_none_or(|due| due > NOW), "{after:?}");
+    assert!(alive.values().all(|lease| lease.expires > now), "{after:?}");
+    assert!(after.due.is_none_or(|due| due > now), "{after:?}");
     let ended = ends.settled + ends.reclaimed + ends.restored + u64::try_from(alive.len()).unwrap();
     assert_eq!(ends.taken, ended, "every lease ended once, or is alive: {ends:?}");
     let _ = dynamo.take_operations();
-    run(&table).await;
+    run(&table, now).await;
     assert_eq!(dynamo.take_operations().get("UpdateItem"), None, "a second run changes nothing");
 }
 

@@ -23,7 +23,7 @@ async fn run(table: &Table) -> Summary {
 
 /// Half an hour's tokens and two slots, expired; with a live slot beside it.
 async fn expired(table: &Table) {
-    let bucket = holding(full("e-1", &limits()), "a", PAST, &[("rph", 10), ("slots", 2)]);
+    let bucket = holding(full("e-1", &limits()), "a", PAST, &[("quota", 10), ("slots", 2)]);
     store(table, &holding(bucket, "b", LATER, &[("slots", 1)])).await;
 }
 
@@ -52,7 +52,7 @@ async fn i4_a_release_that_comes_first_is_the_only_one() {
     assert!(summary.tokens_restored.is_empty());
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
-    assert_eq!((after.limits["slots"].tk, after.limits["rph"].tc), (tokens(5), tokens(10)));
+    assert_eq!((after.limits["slots"].tk, after.limits["quota"].tc), (tokens(5), tokens(10)));
     assert_eq!(after.due, Some(LATER), "planned again from the old image, in the same run");
     // And one that comes after the expiry can give nothing back.
     let again = table.update(&end(&after, &id("a"), None, 2), Answer::Nothing).await.unwrap();
@@ -67,12 +67,12 @@ async fn a_lease_taken_between_read_and_write_is_kept_and_bounds_due() {
     expired(&table).await;
     let soon = NOW.after(Millis(5));
     let bucket = full("e-1", &limits());
-    let summary = run_with(&dynamo, vec![take(&bucket, &id("new"), soon, 1, 1, None)]).await;
+    let summary = run_with(&dynamo, vec![take(&bucket, &id("new"), soon, 1, 1, Some(&bucket), NOW)]).await;
     assert_eq!((summary.leases_restored, summary.lost_races), (1, 0));
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
     assert_eq!(after.due, Some(soon), "not the expiry that was first when the bucket was read");
-    assert_eq!(summary.tokens_restored, BTreeMap::from([(limit("rph"), tokens(10)), (limit("slots"), tokens(2))]));
+    assert_eq!(summary.tokens_restored, BTreeMap::from([(limit("quota"), tokens(10)), (limit("slots"), tokens(2))]));
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_lost_answer_is_counted_once_and_written_once() {
         let was_applied = matches!(fault, Fault::LoseAnswer | Fault::ServerErrorApplied);
         assert_eq!(writes, if was_applied { 1 } else { 2 }, "{fault:?}: the item says whether it happened");
         assert_eq!((summary.leases_restored, summary.left_over, summary.lost_races), (1, 0, 0), "{fault:?}");
-        assert_eq!(summary.tokens_restored[&limit("rph")], tokens(10), "{fault:?}");
+        assert_eq!(summary.tokens_restored[&limit("quota")], tokens(10), "{fault:?}");
         let after = load(&table, &key("e-1")).await.unwrap();
         assert_sound(&after);
         assert_eq!(after.due, Some(LATER));

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
 use weirgate_shared::{BUCKET_SK, EpochMillis};
-use weirgate_store::{Table, indexes};
+use weirgate_store::{Answer, Outcome, Table, indexes};
 use weirgate_tests::leased::{NOW, full, holding, id, key, limits, store, take};
 use weirgate_tests::{Dynamo, Fault};
 
@@ -87,8 +87,9 @@ fn matches(pattern: &Value, record: &Value) -> bool {
 async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
     let bucket = full("e-1", &limits());
     store(table, &bucket).await;
-    let update = take(&bucket, &id("lease"), EpochMillis(NOW.0 + 1), 1, 1, None);
-    table.update(&update, weirgate_store::Answer::Nothing).await.unwrap();
+    let update = take(&bucket, &id("lease"), EpochMillis(NOW.0 + 1), 1, 1, Some(&bucket), NOW);
+    let done = table.update(&update, Answer::Nothing).await.unwrap();
+    assert_eq!(done, Outcome::Applied(None));
     dynamo.stream()
 }
 
@@ -258,7 +259,7 @@ async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
 
     deliver(&table, &records).await;
     assert_eq!(count(), 0, "nothing is wrong with these");
-    records[1]["dynamodb"]["NewImage"]["b_rph_tc"] = json!({"S": "many"});
+    records[1]["dynamodb"]["NewImage"]["b_quota_tc"] = json!({"S": "many"});
     deliver(&table, &records).await;
     assert_eq!(count(), 1, "one line for one record");
 }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use weirgate_store::StoreError;
 
 use super::attempt::{self, Resolved};
+use super::make_way::make_way;
 use super::{Caller, Line, Verdict, View, plan};
 use crate::limiter::Inner;
 use crate::stats::count;
@@ -63,6 +64,11 @@ impl Server {
         let (mut chosen, others) = plan::select(bucket, std::mem::take(&mut self.waiting), now);
         self.waiting = others;
         if let Some(view) = &view {
+            if let (true, Some(first)) = (chosen.is_empty(), self.waiting.front())
+                && make_way(&self.inner, &self.line, &view.bucket, first, now).await
+            {
+                return;
+            }
             self.deny_short(view);
         }
         if chosen.is_empty() {

@@ -8,6 +8,7 @@ use weirgate_aggregator::{Config, Invocation, Snapshots, handle, parse, plan};
 use weirgate_shared::{EpochMillis, Window};
 use weirgate_store::{Connection, Meter, Table, connect};
 
+use super::server::serve;
 use crate::Dynamo;
 
 /// 100 records each, recorded from zae-limiter 0.17 under load.
@@ -119,22 +120,6 @@ async fn over_http(event: &str) -> (Duration, f64) {
     let mut times = times.split_off(10);
     times.sort();
     (times[times.len() / 2], meter.take().total / 10.0)
-}
-
-/// Serves the database from a thread of its own; says where.
-fn serve(dynamo: &Dynamo) -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let address = listener.local_addr().expect("it is bound");
-    listener.set_nonblocking(true).expect("a socket can be asynchronous");
-    let db = dynamo.db().clone();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).expect("the socket is asynchronous");
-            dynoxide::server::serve_on(listener, db).await;
-        });
-    });
-    format!("http://{address}")
 }
 
 fn records(event: &str) -> Vec<Value> {

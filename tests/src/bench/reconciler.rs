@@ -54,7 +54,7 @@ fn load(dynamo: &Dynamo) {
     let expired = |entity: u64| {
         let bucket = full(&format!("due-{entity}"), &limits());
         let expires = |at: u64| EpochMillis(NOW.0 - 1 - i64::try_from(entity * LEASES + at).unwrap_or_default());
-        (0..LEASES).fold(bucket, |bucket, at| holding(bucket, &format!("l{at}"), expires(at), &[("rph", 1)]))
+        (0..LEASES).fold(bucket, |bucket, at| holding(bucket, &format!("l{at}"), expires(at), &[("quota", 1)]))
     };
     let other = |entity: u64| {
         let bucket = full(&format!("other-{entity}"), &limits());

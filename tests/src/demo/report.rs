@@ -34,6 +34,7 @@ pub struct Report {
     pub write_units: f64,
     denied: u64,
     writes: u64,
+    settlements: u64,
 }
 
 impl Report {
@@ -54,16 +55,17 @@ impl Report {
             denied: sum(|stats| stats.denied),
             writes: sum(|stats| stats.writes),
             write_units: driven.units.total,
+            settlements: driven.settlements,
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
             report.counted = counted(table, &report.consumed, started).await?;
             report.slots_restored = slots_back(table).await?;
-            let is_done = report.is_exact() && report.slots_restored == MilliTokens::from_tokens(HELD_SLOTS);
-            if is_done || Instant::now() >= deadline {
-                let logged = stack.logged()?;
-                report.refills = total(&logged, "refilled");
-                report.leases_restored = total(&logged, "leases_restored");
+            // A function's lines are in the log when its invocation has ended.
+            let logged = stack.logged()?;
+            report.refills = total(&logged, "refilled");
+            report.leases_restored = total(&logged, "leases_restored");
+            if report.is_good() || Instant::now() >= deadline {
                 return Ok(report);
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -108,13 +110,23 @@ impl fmt::Display for Report {
             row("acquires", consumed.events.to_string(), hourly.events.to_string(), daily.events.to_string())?;
         }
         writeln!(f)?;
-        writeln!(f, "acquires granted      {:>8}   denied {}", self.granted, self.denied)?;
-        writeln!(f, "writes                {:>8}   takes, adjustments and releases together", self.writes)?;
-        let per_acquire = self.write_units / f64::from(u32::try_from(self.granted).unwrap_or(u32::MAX)).max(1.0);
-        writeln!(f, "write units           {:>8}   {per_acquire:.2} per acquire, table and indexes", self.write_units)?;
-        writeln!(f, "buckets refilled      {:>8}   by the aggregator", self.refills)?;
-        let slots = self.slots_restored;
-        writeln!(f, "slots given back      {slots:>8}   of {HELD_SLOTS} that a killed holder had, by the reconciler")?;
+        let Self { granted, denied, writes, write_units, settlements, refills, .. } = self;
+        let each = |units: f64| units / f64::from(u32::try_from(*granted).unwrap_or(u32::MAX)).max(1.0);
+        let takes = f64::from(u32::try_from(writes - settlements).unwrap_or(u32::MAX));
+        writeln!(f, "acquires granted   {granted:>10}   denied {denied}")?;
+        writeln!(
+            f,
+            "writes             {writes:>10}   {takes} to take, {:.2} per acquire; the others to adjust and release",
+            each(takes)
+        )?;
+        writeln!(
+            f,
+            "write units        {write_units:>10}   {:.2} per acquire, table and indexes, all writes",
+            each(*write_units)
+        )?;
+        writeln!(f, "buckets refilled   {refills:>10}   by the aggregator")?;
+        let slots = self.slots_restored.to_string();
+        writeln!(f, "slots given back   {slots:>10}   of {HELD_SLOTS} that a killed holder had, by the reconciler")?;
         let verdict = if self.is_exact() { "usage is exact" } else { "USAGE DIFFERS from what was consumed" };
         write!(f, "{verdict}")
     }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -38,28 +39,43 @@ pub fn bucket(entity: &str, shard: u32) -> BucketKey {
     BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#{shard}")).unwrap()
 }
 
+/// An id that no other write of the test has.
+fn new_id() -> WriteId {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    WriteId::from_bits(LAST.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Takes one request and `tokens` from a bucket, which is created if it is not there.
 pub async fn take(table: &Table, key: &BucketKey, tokens: i64) {
-    let limits = limits();
-    let take = Take {
-        key,
-        limits: &limits,
-        needs: BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1)), (name("tpm"), MilliTokens(tokens))]),
-        takes: 1,
-        leases: vec![],
-        op: WriteId::from_bits(1),
-        unknown: &[],
-    };
-    if let Outcome::LostRace(None) = table.update(&take.on(None, HOUR), Answer::Nothing).await.unwrap() {
-        apply(table, &take.create(HOUR)).await;
+    let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1)), (name("tpm"), MilliTokens(tokens))]);
+    take_at(table, key, &limits(), needs, HOUR).await;
+}
+
+/// Takes as the client does: on what the last answer showed.
+pub async fn take_at(
+    table: &Table,
+    key: &BucketKey,
+    limits: &[Limit],
+    needs: BTreeMap<LimitName, MilliTokens>,
+    at: EpochMillis,
+) {
+    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), unknown: &[] };
+    let mut update = take.on(None, at);
+    for _ in 0..4 {
+        update = match table.update(&update, Answer::Nothing).await.unwrap() {
+            Outcome::Applied(_) => return,
+            Outcome::LostRace(None) => take.create(at),
+            Outcome::LostRace(Some(item)) => take.on(Some(&item.bucket().unwrap()), at),
+        };
     }
+    panic!("there was not enough to take");
 }
 
 /// Adds `tokens`, also negative ones, to what a bucket has consumed.
 pub async fn settle(table: &Table, key: &BucketKey, tokens: i64) {
     let settled = Settled { tk: MilliTokens(-tokens), tc: MilliTokens(tokens), ceiling: None };
     let amounts = BTreeMap::from([(name("tpm"), settled)]);
-    apply(table, &Settle { key, op: WriteId::from_bits(2), lease: None, amounts }.whole()).await;
+    apply(table, &Settle { key, op: new_id(), lease: None, amounts }.whole()).await;
 }
 
 pub async fn apply(table: &Table, update: &Update) {

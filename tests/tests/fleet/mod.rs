@@ -76,10 +76,11 @@ impl Fleet {
         load(&self.dynamo.table().await, &key).await.expect("the bucket is there")
     }
 
-    /// Balance and net consumption of one limit, in millitokens.
+    /// Balance now and net consumption of one limit, in millitokens.
     pub async fn tk_tc(&self, limit: &str) -> (i64, i64) {
-        let state = self.bucket().await.limits[limit];
-        (state.tk.0, state.tc.0)
+        let bucket = self.bucket().await;
+        let state = bucket.limits[limit];
+        (bucket.balance(&state, self.now()).0, state.tc.0)
     }
 
     /// Writes that reached the table since the last call.

@@ -1,0 +1,54 @@
+//! Writes that take nothing, but without which nobody could be served: they bring changed limits to a bucket that has
+//! not enough by its old ones, and give back more expired leases than one take can.
+
+use std::collections::BTreeMap;
+
+use weirgate_shared::write::{Take, Update, expire};
+use weirgate_shared::{Bucket, EpochMillis, WriteId};
+use weirgate_store::{Answer, Outcome};
+
+use super::{Caller, Line};
+use crate::limiter::Inner;
+use crate::stats::count;
+
+/// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is new.
+///
+/// A failure is no reason to fail anybody: the ordinary write, or denial, comes next.
+pub(super) async fn make_way(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> bool {
+    let Some(update) = plan(line, bucket, first, now) else { return false };
+    count(&inner.counters.writes, 1);
+    match inner.table.update(&update, Answer::Item).await {
+        Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => {
+            item.bucket().map(|bucket| line.saw(bucket)).is_ok()
+        }
+        Ok(Outcome::LostRace(None)) => {
+            line.forget();
+            true
+        }
+        Ok(Outcome::Applied(None)) => false,
+        Err(error) => {
+            tracing::debug!(%error, "could not make way");
+            false
+        }
+    }
+}
+
+fn plan(line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Option<Update> {
+    if bucket.expired(now).count() > bucket.reclaimable(now).count() {
+        return expire(bucket, now).map(|(update, _)| update);
+    }
+    if bucket.has_rules(&first.limits) {
+        return None;
+    }
+    let op = WriteId::from_bits(fastrand::u64(..));
+    let nothing = Take {
+        key: &line.key,
+        limits: &first.limits,
+        needs: BTreeMap::new(),
+        takes: 0,
+        leases: vec![],
+        op: op.clone(),
+        unknown: &[op],
+    };
+    Some(nothing.on(Some(bucket), now))
+}
