@@ -15,7 +15,7 @@ fn limits() -> [Limit; 2] {
 
 /// A request that must not be sent, and what its error must name.
 async fn refuse(fleet: &Fleet, request: Acquire<'_>, named: &[&str]) {
-    fleet.dynamo.take_requests();
+    let _ = fleet.dynamo.take_requests();
     let error = request.send().await.expect_err("nothing to decide");
     assert!(matches!(error, Error::Invalid(_)), "{error:?}");
     assert!(!error.is_transient() && !error.is_unknown());

@@ -54,7 +54,7 @@ async fn a_panic_goes_on_and_the_tokens_are_back() {
     let panic = AssertUnwindSafe(scope).catch_unwind().await.expect_err("the panic goes on");
     assert_eq!(panic.downcast_ref::<u8>(), Some(&17), "with its own payload");
     assert_eq!((fleet.tk_tc("rph").await, fleet.tk_tc("slots").await.0), ((100_000, 0), 4_000));
-    let _ = granted(&limiter, &limits(), &TAKES).await.release().await.map(drop).unwrap();
+    let _ = granted(&limiter, &limits(), &TAKES).await.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,8 +44,8 @@ enum What {
 impl What {
     async fn run(self, mut grant: Grant) -> Result<Settlement, Error> {
         match self {
-            Self::Release => return grant.release().await,
-            Self::Rollback => return grant.rollback().await,
+            Self::Release => grant.release().await,
+            Self::Rollback => grant.rollback().await,
             Self::Adjust(tokens) => {
                 let done = grant.adjust("rpd", tokens).await;
                 std::mem::forget(grant);
