@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lambda_runtime::{Context, LambdaEvent};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, Summary, invoke, reconcile};
 use weirgate_shared::{EpochMillis, Limit, MilliTokens, Millis, Shard, credit};
@@ -247,8 +248,8 @@ async fn the_schedulers_event_starts_a_run_and_so_does_any_other() {
         store(&table, &holding(full("e-1", &limits()), "a", PAST, &[("slots", 1)])).await;
         let mut context = Context::default();
         context.deadline = u64::MAX;
-        let event = LambdaEvent::new(serde_json::from_str(event).unwrap(), context);
-        let summary = invoke(&table, &config(), event).await.unwrap();
+        let event: LambdaEvent<Box<RawValue>> = LambdaEvent::new(serde_json::from_str(event).unwrap(), context);
+        let summary = invoke(&table, &config(), &event.context).await.unwrap();
         assert_eq!(summary.leases_restored, 1);
         assert!(summary.oldest_due_age_ms > 0, "the clock is this machine's");
     }

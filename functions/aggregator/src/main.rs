@@ -1,48 +1,25 @@
-//! The aggregator's Lambda function: logging, configuration, connection, run.
+//! The aggregator's Lambda function: wiring only.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use lambda_runtime::{Error, LambdaEvent, service_fn};
-use serde_json::value::RawValue;
 use tokio::time::Instant;
-use weirgate_aggregator::{Config, Invocation, Response, handle};
-use weirgate_runtime::{log_lines, now, time_left};
-use weirgate_store::{Connection, ErrorKind, Table, connect};
+use weirgate_aggregator::{Config, Invocation, handle};
+use weirgate_runtime::{Function, answer, now, serve, time_left};
 
 fn main() -> ExitCode {
-    log_lines();
-    match start() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("the aggregator cannot run: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn start() -> Result<(), Error> {
-    // A value that is no Unicode is wrong, not missing.
-    let config = Config::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))?;
-    // One thread: a small function has less than one CPU.
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(config))
-}
-
-async fn run(config: Config) -> Result<(), Error> {
-    let table = Table::new(connect(Connection::default()).await, &*config.table_name);
-    // Opens the connection while the start has more CPU than an invocation. What may pass by itself does not end it.
-    match table.warm().await {
-        Err(error) if matches!(error.kind, ErrorKind::NoTable | ErrorKind::Forbidden) => return Err(error.into()),
-        Err(error) => tracing::warn!("the first read failed: {error}"),
-        Ok(()) => {}
-    }
-    let (table, config) = (&table, &config);
-    lambda_runtime::run(service_fn(async |event: LambdaEvent<Box<RawValue>>| -> Result<Response, Error> {
-        let (event, context) = event.into_parts();
-        // The one place that reads the clock.
-        let (now, instant) = (now(), Instant::now());
-        let invocation = Invocation { now, deadline: instant + time_left(&context, now) };
-        let handled = handle(event.get(), table, config, invocation).await?;
-        Ok(handled.response?)
-    }))
-    .await
+    serve("aggregator", |lookup| {
+        let config = Arc::new(Config::read(lookup)?);
+        let table_name = config.table_name.clone();
+        let handler = move |table, event: Box<serde_json::value::RawValue>, context| -> weirgate_runtime::Answer {
+            let config = Arc::clone(&config);
+            Box::pin(async move {
+                // The one place that reads the clock.
+                let (now, instant) = (now(), Instant::now());
+                let invocation = Invocation { now, deadline: instant + time_left(&context, now) };
+                answer(&handle(event.get(), &table, &config, invocation).await?.response?)
+            })
+        };
+        Ok(Function { table_name, handler: Box::new(handler) })
+    })
 }

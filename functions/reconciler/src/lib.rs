@@ -22,8 +22,7 @@ use std::collections::HashSet;
 use std::future::ready;
 
 use futures_util::stream::{self, StreamExt};
-use lambda_runtime::LambdaEvent;
-use serde::de::IgnoredAny;
+use lambda_runtime::Context;
 use weirgate_shared::{EpochMillis, ItemKey, due_shards};
 use weirgate_store::{StoreError, Table};
 
@@ -38,13 +37,13 @@ const PARTITIONS: usize = 16;
 /// Buckets of one partition written at once.
 const WRITES: usize = 4;
 
-/// One invocation. Whatever the event says, it means: now.
+/// One invocation.
 ///
 /// # Errors
 /// [`StoreError`] if nothing worked at all.
-pub async fn invoke(table: &Table, config: &Config, event: LambdaEvent<IgnoredAny>) -> Result<Summary, StoreError> {
+pub async fn invoke(table: &Table, config: &Config, context: &Context) -> Result<Summary, StoreError> {
     let now = weirgate_runtime::now();
-    let deadline = Deadline::after(weirgate_runtime::time_left(&event.context, now));
+    let deadline = Deadline::after(weirgate_runtime::time_left(context, now));
     reconcile(table, config, now, deadline).await
 }
 

@@ -1,0 +1,68 @@
+//! The life of a function: logging, configuration, connection, invocations.
+//!
+//! Not generic on purpose: the runtime's layers are compiled once, here, for size; the handlers for speed.
+
+use std::pin::Pin;
+use std::process::ExitCode;
+
+use lambda_runtime::{Context, Error, LambdaEvent, service_fn, tracing};
+use serde_json::value::RawValue;
+use weirgate_store::{Connection, ErrorKind, Table, connect};
+
+/// The answer of an invocation, as JSON.
+pub type Answer = Pin<Box<dyn Future<Output = Result<Box<RawValue>, Error>>>>;
+
+/// What makes a function this one and no other.
+#[allow(missing_debug_implementations, reason = "it is a closure with a name")]
+pub struct Function {
+    /// The table it works on.
+    pub table_name: String,
+    /// Handles one event, given as JSON.
+    pub handler: Box<dyn Fn(Table, Box<RawValue>, Context) -> Answer>,
+}
+
+/// Runs a function until Lambda ends it. `configure` reads the environment; whatever is wrong with it, and a table that
+/// is not there, end the start with one line.
+pub fn serve(
+    name: &str,
+    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, Error>,
+) -> ExitCode {
+    crate::log_lines();
+    // A value that is no Unicode is wrong, not missing.
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    match configure(&lookup).and_then(start) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("the {name} cannot run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(function: Function) -> Result<(), Error> {
+    // One thread: a small function has less than one CPU.
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(function))
+}
+
+async fn run(Function { table_name, handler }: Function) -> Result<(), Error> {
+    let table = Table::new(connect(Connection::default()).await, table_name);
+    // Opens the connection while the start has more CPU than an invocation. What may pass by itself does not end it.
+    match table.warm().await {
+        Err(error) if matches!(error.kind, ErrorKind::NoTable | ErrorKind::Forbidden) => return Err(error.into()),
+        Err(error) => tracing::warn!("the first read failed: {error}"),
+        Ok(()) => {}
+    }
+    lambda_runtime::run(service_fn(|event: LambdaEvent<Box<RawValue>>| {
+        let (event, context) = event.into_parts();
+        handler(table.clone(), event, context)
+    }))
+    .await
+}
+
+/// An answer as JSON.
+///
+/// # Errors
+/// If it cannot be written as JSON.
+pub fn answer(value: &impl serde::Serialize) -> Result<Box<RawValue>, Error> {
+    Ok(serde_json::value::to_raw_value(value)?)
+}
