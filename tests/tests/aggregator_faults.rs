@@ -32,7 +32,8 @@ async fn used() -> (Dynamo, Table, Vec<Value>) {
 
 #[tokio::test]
 async fn a_bad_record_is_skipped_and_the_others_count() {
-    let spoil: [(&str, fn(&mut Value)); 12] = [
+    type Spoil = fn(&mut Value);
+    let spoil: [(&str, Spoil); 12] = [
         ("NewImage is missing", |r| drop(r["dynamodb"].as_object_mut().unwrap().remove("NewImage"))),
         ("OldImage is missing", |r| drop(r["dynamodb"].as_object_mut().unwrap().remove("OldImage"))),
         ("NewImage is missing", |r| r["dynamodb"]["NewImage"] = json!("text")),
