@@ -56,6 +56,7 @@ clean: ## Remove what was built and installed
 
 .PHONY: cargo
 cargo:
+	@command -v cc >/dev/null || { echo "make: a C compiler is missing: install the package gcc" >&2; exit 1; }
 	@command -v cargo >/dev/null || { echo "make: cargo is missing: install Rust, for example with the package rustup" >&2; exit 1; }
 
 # One environment per requirements file, because their pins of botocore contradict each other. Made anew when the file

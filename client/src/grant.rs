@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{LeaseChange, Settle, Settled};
-use weirgate_shared::{Bucket, EpochMillis, ItemError, Limit, LimitName, MilliTokens, WriteId};
+use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value};
+use weirgate_shared::{Bucket, EpochMillis, ItemError, Limit, LimitName, MilliTokens, WriteId, attr};
 use weirgate_store::{Answer, ErrorKind, Outcome};
 
 use crate::clock::deadline;
@@ -107,11 +107,16 @@ impl Grant {
             settled.tc = more;
         }
         let change = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (taken, actual))]));
-        let done = self.settle(change, BTreeMap::from([(limit.clone(), settled)])).await?;
-        if done == Settlement::Done {
-            self.amounts.insert(limit, actual);
+        // Until it is known what became of it, a rollback gives back only what is taken either way.
+        self.amounts.insert(limit.clone(), taken.min(actual));
+        let done = self.settle(change, BTreeMap::from([(limit.clone(), settled)])).await;
+        match &done {
+            Ok(Settlement::Done) => drop(self.amounts.insert(limit, actual)),
+            Ok(Settlement::Ended) => drop(self.amounts.insert(limit, taken)),
+            Err(error) if !error.is_unknown() => drop(self.amounts.insert(limit, taken)),
+            Err(_) => {}
         }
-        Ok(done)
+        done
     }
 
     /// Makes the durable lease last for `lasts` from now, or as long as it does already if that is longer. Without a
@@ -138,8 +143,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Store`] if it could not be decided; the lease then expires by itself.
     pub async fn release(mut self) -> Result<Settlement, Error> {
-        let done =
-            if self.lease.is_none() { Ok(Settlement::Done) } else { self.settle(LeaseChange::End, self.slots()).await };
+        let done = if self.lease.is_none() { Ok(Settlement::Done) } else { self.end(Self::is_concurrent).await };
         // Only now: whoever gives up waiting for the answer has not released anything yet.
         self.is_settled = true;
         done
@@ -150,15 +154,22 @@ impl Grant {
     /// # Errors
     /// As [`adjust`](Self::adjust).
     pub async fn rollback(mut self) -> Result<Settlement, Error> {
-        let all = self.amounts.iter().map(|(limit, amount)| (limit.clone(), self.give_back(limit, *amount))).collect();
-        let done = self.settle(LeaseChange::End, all).await;
+        let done = self.end(|_, _| true).await;
         self.is_settled = true;
         done
     }
 
-    fn slots(&self) -> BTreeMap<LimitName, Settled> {
-        let slots = self.amounts.iter().filter(|(limit, _)| self.is_concurrent(limit));
-        slots.map(|(limit, amount)| (limit.clone(), self.give_back(limit, *amount))).collect()
+    /// Ends the grant and gives back the limits that go back.
+    async fn end(&mut self, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
+        loop {
+            let back = self.amounts.iter().filter(|(limit, _)| goes_back(self, limit));
+            let back = back.map(|(limit, amount)| (limit.clone(), self.give_back(limit, *amount))).collect();
+            match self.settling(LeaseChange::End, back).run().await? {
+                Answered::Settled(settlement) => return Ok(settlement),
+                // An adjustment of unknown outcome was made after all, or was not: the lease says what is held.
+                Answered::Holds(amounts) => self.amounts = amounts,
+            }
+        }
     }
 
     fn is_concurrent(&self, limit: &LimitName) -> bool {
@@ -175,10 +186,17 @@ impl Grant {
     }
 
     async fn settle(&self, change: LeaseChange, amounts: BTreeMap<LimitName, Settled>) -> Result<Settlement, Error> {
+        match self.settling(change, amounts).run().await? {
+            Answered::Settled(settlement) => Ok(settlement),
+            Answered::Holds(_) => Ok(Settlement::Ended),
+        }
+    }
+
+    fn settling(&self, change: LeaseChange, amounts: BTreeMap<LimitName, Settled>) -> Settling<'_> {
         let lease = self.lease.as_ref().map(|(id, _)| (id, change));
         let op = WriteId::from_bits(fastrand::u64(..));
         let settle = Settle { key: &self.line.key, op, lease, amounts };
-        Settling { inner: &self.inner, line: &self.line, settle }.run().await
+        Settling { inner: &self.inner, line: &self.line, settle, holds: &self.amounts }
     }
 
     /// Gives everything back in the background, where nobody is left to wait for it.
@@ -221,13 +239,22 @@ struct Settling<'a> {
     inner: &'a Inner,
     line: &'a Line,
     settle: Settle<'a>,
+    /// What the grant's lease holds, as far as the grant knows.
+    holds: &'a Needs,
+}
+
+/// What became of a settlement, to the grant itself.
+enum Answered {
+    Settled(Settlement),
+    /// The lease holds other amounts than the grant knows of, and was not ended.
+    Holds(Needs),
 }
 
 impl Settling<'_> {
-    async fn run(&self) -> Result<Settlement, Error> {
+    async fn run(&self) -> Result<Answered, Error> {
         let deadline = deadline(self.inner.settings.timeout);
-        let mut update = self.settle.whole();
-        let (mut failures, mut doubt) = (0, None);
+        let mut update = self.end_what_is_held(self.settle.whole());
+        let (mut failures, mut races, mut doubt) = (0, 0, None);
         loop {
             count(&self.inner.counters.writes, 1);
             match self.inner.table.update(&update, Answer::Item).await {
@@ -236,17 +263,26 @@ impl Settling<'_> {
                         self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
                     }
                     self.line.given_back.notify_waiters();
-                    return Ok(Settlement::Done);
+                    return Ok(Answered::Settled(Settlement::Done));
                 }
-                Ok(Outcome::LostRace(None)) => return Ok(Settlement::Ended),
+                Ok(Outcome::LostRace(None)) => return Ok(Answered::Settled(Settlement::Ended)),
                 Ok(Outcome::LostRace(Some(item))) => {
                     let bucket = self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
-                    if let Some(settlement) = self.ended(&bucket, doubt.is_some()) {
+                    if let Some(answered) = self.ended(&bucket, doubt.is_some()) {
                         self.line.given_back.notify_waiters();
-                        return Ok(settlement);
+                        return Ok(answered);
                     }
                     count(&self.inner.counters.lost_races, 1);
-                    update = self.settle.cut(&bucket);
+                    if Instant::now() >= deadline {
+                        let (bucket, after) = (self.line.key.item_key().pk, self.inner.settings.timeout);
+                        return Err(Error::Timeout { bucket, after, last: doubt.map(Arc::new) });
+                    }
+                    // The first time the answer is all it takes; who loses more often meets a crowd.
+                    races += 1;
+                    if races > 1 {
+                        tokio::time::sleep(backoff(races - 1)).await;
+                    }
+                    update = self.end_what_is_held(self.settle.cut(&bucket));
                 }
                 Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
                     if error.kind == ErrorKind::Unknown {
@@ -268,23 +304,38 @@ impl Settling<'_> {
         }
     }
 
+    /// Ending a lease gives back what it holds, so it must hold what the grant knows of.
+    fn end_what_is_held(&self, mut update: Update) -> Update {
+        if let Some((id, LeaseChange::End)) = &self.settle.lease {
+            let held = self.holds.iter().map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0))).collect();
+            let path = Path::lease(id).then(attr::LEASE_TOKENS);
+            update.conditions.push(Condition::Equals(path, Value::Map(held)));
+        }
+        update
+    }
+
     /// What the bucket says of the lease, if that settles the matter.
-    fn ended(&self, bucket: &Bucket, in_doubt: bool) -> Option<Settlement> {
+    fn ended(&self, bucket: &Bucket, in_doubt: bool) -> Option<Answered> {
         if bucket.op.as_ref() == Some(&self.settle.op) {
-            return Some(Settlement::Done);
+            return Some(Answered::Settled(Settlement::Done));
         }
         let (id, change) = self.settle.lease.as_ref()?;
         let Some(held) = bucket.leases.as_ref().and_then(|leases| leases.get(*id)) else {
-            // Gone: by the write that was in doubt, or before it.
-            return Some(if in_doubt { Settlement::Done } else { Settlement::Ended });
+            // Gone: by the write that was in doubt if that one ends it, or before it.
+            let is_done = in_doubt && *change == LeaseChange::End;
+            return Some(Answered::Settled(if is_done { Settlement::Done } else { Settlement::Ended }));
         };
-        let LeaseChange::Hold(amounts) = change else { return None };
+        let amounts = match change {
+            LeaseChange::End if held.tokens != *self.holds => return Some(Answered::Holds(held.tokens.clone())),
+            LeaseChange::End | LeaseChange::Renew(_) => return None,
+            LeaseChange::Hold(amounts) => amounts,
+        };
         let holds = |limit: &LimitName, amount: &MilliTokens| held.tokens.get(limit) == Some(amount);
         if amounts.iter().all(|(limit, (before, _))| holds(limit, before)) {
             return None;
         }
-        let is_done = amounts.iter().all(|(limit, (_, after))| holds(limit, after));
-        Some(if is_done && in_doubt { Settlement::Done } else { Settlement::Ended })
+        let is_done = in_doubt && amounts.iter().all(|(limit, (_, after))| holds(limit, after));
+        Some(Answered::Settled(if is_done { Settlement::Done } else { Settlement::Ended }))
     }
 
     /// What was to be given back counts as used: to repeat it could give back twice.

@@ -59,3 +59,9 @@ pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{EpochMillis, Limit, LimitError, MilliTokens, NameError};
 pub use weirgate_store::{Connection, StoreError, Table};
+
+/// The README's examples are compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+#[allow(missing_debug_implementations)]
+pub struct Readme;

@@ -22,7 +22,8 @@ const PLENTY: i64 = 8;
 
 /// Serves `line` until it is empty.
 pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
-    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, last: None, is_done: false };
+    let mut server =
+        Server { inner, line, waiting: VecDeque::new(), failures: 0, last: None, has_lost: false, is_done: false };
     loop {
         let newcomers = server.line.next(!server.waiting.is_empty());
         server.waiting.extend(newcomers);
@@ -50,6 +51,8 @@ struct Server {
     /// Failed requests in a row.
     failures: u32,
     last: Option<Arc<StoreError>>,
+    /// The last write lost its race.
+    has_lost: bool,
     is_done: bool,
 }
 
@@ -81,6 +84,7 @@ impl Server {
         match attempt::take(&self.inner, &self.line, chosen, now).await {
             Resolved::Answered => self.failures = 0,
             Resolved::TryAgain(chosen) => {
+                self.has_lost = true;
                 self.failures = 0;
                 self.back_in_line(chosen);
             }
@@ -121,6 +125,10 @@ impl Server {
 
     /// Waits a moment where processes compete for the last tokens, while more callers come.
     async fn hold_back(&mut self) {
+        // Who has just lost a race knows how it stands, and would know it no more after a wait.
+        if std::mem::take(&mut self.has_lost) {
+            return;
+        }
         let Some(moment) = self.line.pace(|pace| pace.moment()) else { return };
         let now = self.inner.clock.now();
         let has_plenty = |view: View| {

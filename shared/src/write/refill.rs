@@ -6,7 +6,11 @@ use super::credit::Credit;
 use super::{Change, Condition, Path, Update, Value, every_write, wcu_credit};
 use crate::attr;
 use crate::math::credit;
-use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens};
+use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis};
+
+/// How long `rf` stays where it is. Our own takes find what flowed in by themselves, and those that rely on `rf` lose
+/// their race when it moves: moving it with every batch would starve them.
+const REST: Millis = Millis(200);
 
 /// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was seen in, so that
 /// takes find enough without knowing `rf`.
@@ -19,7 +23,8 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
         let used = consumed.get(name).copied().unwrap_or_default();
         used > MilliTokens::ZERO && state.tk < used + used && flowed(state) > MilliTokens::ZERO
     };
-    if !image.limits.iter().any(is_hungry) {
+    let is_fresh = image.v.is_some() && now.since(image.rf) < REST;
+    if is_fresh || !image.limits.iter().any(is_hungry) {
         return None;
     }
     let mut update = Update {

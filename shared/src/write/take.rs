@@ -69,9 +69,8 @@ impl Take<'_> {
             is_rate = true;
             let top = shard.share(rule.capacity) - credit(&rule, shard, floor, now);
             update.conditions.push(Condition::AtMost(tokens(name), Value::Int(top.0)));
-            if view.is_none() {
-                update.conditions.extend(super::has_rule(name, &rule));
-            }
+            // Who changed the rule since has moved `rf`, which is no hindrance here.
+            update.conditions.extend(super::has_rule(name, &rule));
         }
         if is_rate {
             update.conditions.push(Condition::AtLeast(Path::of(attr::RF), Value::Int(floor.0)));
