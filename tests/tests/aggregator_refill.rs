@@ -111,7 +111,7 @@ async fn refills_end_when_callers_do() {
     let (dynamo, table, mut records) = nearly_dry().await;
     let mut writes = 0;
     for round in 1..20_i64 {
-        let now = HOUR.after(Millis(round * 100));
+        let now = HOUR.after(Millis(200 + round * 100));
         writes += deliver_at(&table, &records, now).await.summary.refilled;
         // What a refill writes comes back as a record.
         records = dynamo.stream().into_iter().map(|record| moved(record, now)).collect();
@@ -119,4 +119,16 @@ async fn refills_end_when_callers_do() {
     }
     assert_eq!(writes, 1, "a refill causes no other");
     assert!(records.is_empty());
+}
+
+/// Takes that rely on `rf` lose their race when it moves: at the refill edge, batches that come fast must not move it
+/// with every one of them, or nobody gets a decision.
+#[tokio::test]
+async fn a_bucket_that_was_credited_just_now_is_left_to_its_callers() {
+    let (dynamo, table, records) = nearly_dry().await;
+    let summary = deliver_at(&table, &records, HOUR.after(Millis(199))).await.summary;
+    assert_eq!((summary.refilled, summary.refills_lost), (0, 0));
+    let summary = deliver_at(&table, &records, HOUR.after(Millis(200))).await.summary;
+    assert_eq!(summary.refilled, 1);
+    drop(dynamo);
 }
