@@ -9,15 +9,15 @@ mod server;
 
 /// A measured number beside its target.
 #[derive(Debug)]
-pub struct Row {
-    what: &'static str,
+pub struct Row<'a> {
+    what: &'a str,
     measured: String,
     target: &'static str,
     is_met: bool,
 }
 
 /// Prints a row.
-fn print(row: &Row) {
+fn print(row: &Row<'_>) {
     let Row { what, measured, target, is_met } = row;
-    println!("{what:<46} {}  {measured}  (target: {target})", if *is_met { "met   " } else { "MISSED" });
+    println!("{what:<50} {}  {measured}  (target: {target})", if *is_met { "met   " } else { "MISSED" });
 }

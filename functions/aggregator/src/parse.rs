@@ -211,7 +211,8 @@ impl RawRecord<'_> {
         let before = |limit: &str| old.consumed.iter().find(|(name, _)| name == limit).map_or(0, |(_, tc)| *tc);
         let used: Vec<_> =
             bucket.limits.iter().map(|(name, state)| state.tc - MilliTokens(before(name.as_str()))).collect();
-        let events = match bucket.takes {
+        // Without `v` it is other software's item, whose acquires leave our own callers' `takes` as it is.
+        let events = match bucket.takes.filter(|_| bucket.v.is_some()) {
             Some(takes) => takes.saturating_sub(old.takes.unwrap_or_default()),
             // Nothing counts the acquires of such an item; a write that changes no consumption is none.
             None => i64::from(used.iter().any(|used| *used != MilliTokens::ZERO)),

@@ -56,9 +56,10 @@ pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
 impl Planned {
     /// What `image`, read after the write was sent, says about it.
     ///
-    /// The write raises `due` or removes it, and nothing else ever does: a take can only lower it. So this tells the
-    /// write from a client that has reclaimed the same leases, also when others have written since. It does not tell
-    /// one run from another: two that overlap, which reserved concurrency prevents, could both report one write.
+    /// The write raises `due` or removes it; a take can only lower it. So this tells the write from a take that has
+    /// reclaimed the same leases, also when others have written since. It does not tell it from the same write by
+    /// another run, which reserved concurrency prevents, or by a client that found more expired leases than one take
+    /// gives back: then both report it. Only the report is wrong; the tokens are given back once.
     #[must_use]
     pub fn fate(&self, image: &Bucket) -> Fate {
         if image.v == Some(self.seen.v) {

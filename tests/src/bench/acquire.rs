@@ -73,7 +73,7 @@ async fn sequential() {
     let ratio = ours.as_secs_f64() / bare.as_secs_f64();
     print(&Row {
         what: "acquire p50 over HTTP, sequential",
-        measured: format!("{ratio:.2} times one bare UpdateItem ({ours:.0?} and {bare:.0?})"),
+        measured: format!("{ratio:.2} times one bare UpdateItem ({ours:.2?} and {bare:.2?})"),
         target: "at most 1.3 times",
         is_met: ratio <= 1.3,
     });

@@ -9,6 +9,7 @@ use weirgate_shared::{EpochMillis, Window};
 use weirgate_store::{Connection, Meter, Table, connect};
 
 use super::server::serve;
+use super::{Row, print};
 use crate::Dynamo;
 
 /// 100 records each, recorded from zae-limiter 0.17 under load.
@@ -34,23 +35,21 @@ pub struct Memory {
 
 /// Prints the aggregator's rows.
 pub async fn run(memory: Memory) {
-    println!("{:<34} {:>12} {:>14}", "parse + plan, one core", "records/s", "memory/event");
     for (name, event) in BATCHES {
         parse_and_plan(name, &compact(event), memory);
     }
     let whole: Vec<Value> = BATCHES.iter().flat_map(|(_, event)| records(event)).collect();
     parse_and_plan("1,000 records", &repeated(&whole, |_, record| record), memory);
     parse_and_plan("1,000 records, 1,000 buckets", &repeated(&whole, own_bucket), memory);
-
-    println!();
-    println!(
-        "{:<34} {:>12} {:>14} {:>8}",
-        "a batch against DynamoDB over HTTP", "ms (median)", "times the peer", "units"
-    );
     for (name, event) in BATCHES {
         let (took, units) = over_http(event).await;
         let times = PEER.as_secs_f64() / took.as_secs_f64();
-        println!("{name:<34} {:>12.2} {times:>14.0} {units:>8.1}", took.as_secs_f64() * 1e3);
+        print(&Row {
+            what: &format!("aggregator over HTTP, {name}"),
+            measured: format!("{times:.0} times the peer ({:.1} ms), {units:.0} write units", took.as_secs_f64() * 1e3),
+            target: "at least 75 times, at most 45 units",
+            is_met: times >= 75.0 && units <= 45.0,
+        });
     }
 }
 
@@ -91,8 +90,13 @@ fn parse_and_plan(name: &str, event: &str, memory: Memory) {
         })
         .min()
         .expect("some runs");
-    let share = ratio(used, event.len());
-    println!("{name:<34} {:>12.0} {share:>14.2}", 1.0 / best.as_secs_f64().max(1e-9));
+    let (share, rate) = (ratio(used, event.len()), 1.0 / best.as_secs_f64().max(1e-9));
+    print(&Row {
+        what: &format!("parse + plan, one core: {name}"),
+        measured: format!("{rate:.0} records/s, {share:.2} times the event in memory"),
+        target: "at least 150,000, at most 3 times",
+        is_met: rate >= 150_000.0 && share <= 3.0,
+    });
 }
 
 /// The median time of a batch, and its write units.

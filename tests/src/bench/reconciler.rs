@@ -6,6 +6,7 @@ use serde_json::Value;
 use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_shared::{EpochMillis, Millis};
 
+use super::{Row, print};
 use crate::Dynamo;
 use crate::leased::{NOW, full, holding, item, limits};
 
@@ -36,18 +37,19 @@ pub async fn run() {
 
     assert_eq!((summary.buckets_seen, summary.leases_restored), (BUCKETS, BUCKETS * LEASES));
     assert_eq!((of("UpdateItem"), of("Scan")), (BUCKETS, 0), "one write per bucket, no scan");
-    println!(
-        "| reconciler: {} expired leases on {BUCKETS} buckets beside {OTHERS} other items | {:.2} s, {} writes, \
-         {} queries, {} batch reads, {} scans | one write per bucket, no scan, at most {} s | {} |",
-        BUCKETS * LEASES,
-        took.as_secs_f64(),
-        of("UpdateItem"),
-        of("Query"),
-        of("BatchGetItem"),
-        of("Scan"),
-        TARGET.as_secs(),
-        if took <= TARGET { "met" } else { "MISSED" },
-    );
+    print(&Row {
+        what: "10,000 expired leases, 500 buckets, 100,000 more",
+        measured: format!(
+            "{:.2} s, {} writes, {} queries, {} batch reads, {} scans",
+            took.as_secs_f64(),
+            of("UpdateItem"),
+            of("Query"),
+            of("BatchGetItem"),
+            of("Scan")
+        ),
+        target: "one write per bucket, no scan, at most 10 s",
+        is_met: took <= TARGET,
+    });
 }
 
 fn load(dynamo: &Dynamo) {

@@ -41,9 +41,11 @@ async fn run() -> Result<(), String> {
 }
 
 async fn interrupted() -> &'static str {
-    let Ok(mut terminated) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    let (terminated, hung_up) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()));
+    let (Ok(mut terminated), Ok(mut hung_up)) = (terminated, hung_up) else { return std::future::pending().await };
     tokio::select! {
         _ = tokio::signal::ctrl_c() => "Ctrl-C",
         _ = terminated.recv() => "a signal",
+        _ = hung_up.recv() => "its terminal",
     }
 }
