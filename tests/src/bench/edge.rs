@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinSet;
 use weirgate::{Limit, RateLimiter, Stats};
@@ -77,16 +77,16 @@ async fn call(limiter: RateLimiter) {
 
 #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "ratios for people to read")]
 fn row(what: &'static str, dynamo: &Dynamo, stats: &[Stats], most_writes: f64, writes_target: &'static str) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ended = EpochMillis(i64::try_from(since.as_millis()).unwrap_or_default());
     let item = dynamo.item("default/BUCKET#openai#gpt-4#0", "#STATE");
     let number = |name: &str| item[name]["N"].as_str().and_then(|n| n.parse::<i64>().ok()).expect("a number");
     let key = BucketKey::parse("default/BUCKET#openai#gpt-4#0").expect("a key");
-    // Created with the first write, whose `v` is the creation time; the last grant is at most a moment ago.
+    // Created with the first write, whose `v` is the creation time; the last grant is a moment ago.
     let from = EpochMillis((number("v") - stats_writes_applied(dynamo, &key)) / 1000);
     let admitted = |limit: &str| number(&format!("b_{limit}_tc")) / 1000;
-    let entitled = |limit: &Limit| {
-        let to = EpochMillis(from.0 + i64::try_from(TIME.as_millis()).expect("25 s"));
-        (limit.rule().capacity + credit(limit.rule(), Shard::WHOLE, from, to)).whole_tokens()
-    };
+    let entitled =
+        |limit: &Limit| (limit.rule().capacity + credit(limit.rule(), Shard::WHOLE, from, ended)).whole_tokens();
     let share = |name: &str, limit: Limit| admitted(name) as f64 / entitled(&limit) as f64 * 100.0;
     let fast = share("fast", Limit::per_second("fast", 200).expect("a limit"));
     let slow = share("slow", Limit::per_minute("slow", 6).expect("a limit"));
