@@ -115,3 +115,15 @@ fn the_fields_of_a_record_may_come_in_any_order() {
     let text = reversed(&event);
     assert_eq!(parse::records(&text).unwrap().records, parse::records(SAMPLE).unwrap().records);
 }
+
+/// Our own callers leave `takes` in items of other software, whose acquires then do not raise it.
+#[test]
+fn without_v_an_acquire_is_counted_by_what_it_used() {
+    let mut event: Value = serde_json::from_str(include_str!("../../../events/aggregator-zae.json")).unwrap();
+    for image in ["OldImage", "NewImage"] {
+        event["Records"][0]["dynamodb"][image]["takes"] = json!({"N": "3"});
+    }
+    let text = event.to_string();
+    let batch = parse::records(&text).unwrap();
+    assert_eq!((batch.records[0].span, batch.records[0].events), (None, 1));
+}
