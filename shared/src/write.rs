@@ -31,6 +31,17 @@ pub struct Update {
     pub changes: Vec<Change>,
 }
 
+/// One item's part of a transaction: all parts happen, or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Changes an item, or makes one.
+    Update(Update),
+    /// Deletes an item if all conditions hold.
+    Delete(ItemKey, Vec<Condition>),
+    /// Only asks that all conditions hold.
+    Check(ItemKey, Vec<Condition>),
+}
+
 /// An attribute, or a place inside a map attribute. Any name can stand in it: expressions use placeholders.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(pub Vec<Cow<'static, str>>);
@@ -71,6 +82,8 @@ pub enum Value {
     Tokens(MilliTokens),
     /// A string.
     Text(String),
+    /// A boolean.
+    Bool(bool),
     /// A map.
     Map(BTreeMap<String, Value>),
 }

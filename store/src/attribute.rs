@@ -48,6 +48,7 @@ pub(crate) fn write(value: &Value) -> AttributeValue {
         Value::Int(number) => AttributeValue::N(number.to_string()),
         Value::Tokens(amount) => AttributeValue::N(amount.to_string()),
         Value::Text(text) => AttributeValue::S(text.clone()),
+        Value::Bool(is) => AttributeValue::Bool(*is),
         Value::Map(map) => AttributeValue::M(map.iter().map(|(name, value)| (name.clone(), write(value))).collect()),
     }
 }

@@ -119,6 +119,7 @@ fn attribute(value: &Value) -> serde_json::Value {
         Value::Int(number) => serde_json::json!({"N": number.to_string()}),
         Value::Tokens(amount) => serde_json::json!({"N": amount.to_string()}),
         Value::Text(text) => serde_json::json!({"S": text}),
+        Value::Bool(is) => serde_json::json!({"BOOL": is}),
         Value::Map(map) => {
             let map = map.iter().map(|(name, value)| (name.clone(), attribute(value)));
             serde_json::json!({"M": serde_json::Map::from_iter(map)})

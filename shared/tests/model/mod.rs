@@ -31,6 +31,7 @@ pub enum Held {
     /// A number: thousandths, for sums without rounding, and the text DynamoDB answers with.
     Number(i128, String),
     Text(String),
+    Bool(bool),
     Map(BTreeMap<String, Held>),
 }
 
@@ -55,6 +56,7 @@ impl Held {
         match self {
             Self::Number(_, text) => Attr::N(text),
             Self::Text(text) => Attr::S(text),
+            Self::Bool(is) => Attr::Bool(*is),
             Self::Map(map) => Attr::M(map.iter().map(|(name, held)| (name.as_str(), held.attr())).collect()),
         }
     }
@@ -66,6 +68,7 @@ impl From<&Value> for Held {
             Value::Int(number) => Self::number(i128::from(*number) * 1000),
             Value::Tokens(amount) => Self::number(i128::from(amount.0)),
             Value::Text(text) => Self::Text(text.clone()),
+            Value::Bool(is) => Self::Bool(*is),
             Value::Map(map) => Self::Map(map.iter().map(|(name, value)| (name.clone(), value.into())).collect()),
         }
     }
