@@ -28,6 +28,16 @@ pub const DUE_SHARD: &str = "due_shard";
 pub const OP: &str = "op";
 /// Counts granted acquires.
 pub const TAKES: &str = "takes";
+/// A client asks for a split: the shard was throttled, or is out of write units.
+pub const HOT: &str = "hot";
+/// Epoch ms of the last look at how often the shard is written to; also of its last split or merge.
+pub const LOOK_AT: &str = "look_at";
+/// `v` at the last look.
+pub const LOOK_V: &str = "look_v";
+/// Shards an operator asked for; cold ones are not merged below it.
+pub const MIN_SHARDS: &str = "min_shards";
+/// Bytes of the leases when the shard was last split: those stay where they are, so they are no reason to split again.
+pub const SPLIT_BYTES: &str = "split_bytes";
 /// Who is limited.
 pub const ENTITY_ID: &str = "entity_id";
 /// What is used.

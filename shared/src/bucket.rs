@@ -29,8 +29,34 @@ pub struct Bucket {
     pub due: Option<EpochMillis>,
     /// Id of the last write.
     pub op: Option<WriteId>,
+    /// What decides about its splits and merges.
+    pub scaling: Scaling,
     /// Size of the item as DynamoDB bills it, in bytes.
     pub size_bytes: usize,
+    /// Of this, the leases.
+    pub lease_bytes: usize,
+}
+
+/// What decides about the splits and merges of a shard, beside its write units and its size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scaling {
+    /// A client asks for a split.
+    pub is_hot: bool,
+    /// The last look at how often it is written to; `None` until its first split.
+    pub look: Option<Look>,
+    /// Shards an operator asked for, 0 if none did: cold ones are not merged below it.
+    pub min_shards: u32,
+    /// Bytes of the leases when it was last split.
+    pub split_bytes: i64,
+}
+
+/// A look at how often a shard is written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// When.
+    pub at: EpochMillis,
+    /// `v` then.
+    pub v: i64,
 }
 
 /// One limit of a bucket shard.
@@ -77,6 +103,22 @@ impl Bucket {
     #[must_use]
     pub fn share(&self, state: &LimitState) -> MilliTokens {
         self.shard().share(state.rule.capacity)
+    }
+
+    /// Whether the write units of its partition run out at `at`: under a fifth of a second's is left. A partition that
+    /// is only throttled does not show it; its callers do.
+    #[must_use]
+    pub fn is_out_of_units(&self, at: EpochMillis) -> bool {
+        let left = |wcu: LimitState| math::refilled(wcu.tk, &wcu.rule, Shard::WHOLE, self.rf, at);
+        self.wcu.is_some_and(|wcu| left(wcu) < wcu.rule.capacity / 5)
+    }
+
+    /// Whether its leases make every write to it cost more than one unit. Those it had when it was split do not count:
+    /// they stay, and splitting again would not help.
+    #[must_use]
+    pub fn is_crowded(&self) -> bool {
+        let leases = i64::try_from(self.lease_bytes).unwrap_or(i64::MAX);
+        self.size_bytes > 1024 && leases.saturating_sub(self.scaling.split_bytes) >= 256
     }
 
     /// Write units that one write of this item costs the table: 1 for each KB begun.
@@ -158,6 +200,14 @@ impl Bucket {
     /// The leases that have expired at `now`, by id.
     pub fn expired(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
         self.leases.iter().flatten().filter(move |(_, lease)| lease.expires <= now)
+    }
+
+    /// What there is of `limit` at `at`, if nobody takes or gives back until then.
+    #[must_use]
+    pub fn holds(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
+        let Some(state) = self.limits.get(limit) else { return MilliTokens::ZERO };
+        let tk = state.tk + self.give_back(limit, self.expired(at).map(|(_, lease)| lease)).tk;
+        if state.rule.is_concurrent() { tk } else { math::refilled(tk, &state.rule, self.shard(), self.rf, at) }
     }
 
     /// What `leases` give back to `limit` when they end unused.

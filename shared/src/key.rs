@@ -51,6 +51,12 @@ impl BucketKey {
         parts.next().is_none().then_some(key)
     }
 
+    /// Another shard of the same bucket.
+    #[must_use]
+    pub fn with_shard(&self, shard: u32) -> Self {
+        Self { shard, ..self.clone() }
+    }
+
     /// `GSI2PK`, `GSI2SK`: who uses a resource.
     #[must_use]
     pub fn by_resource(&self) -> (String, String) {

@@ -7,9 +7,10 @@
 //! - `limit`: [`Limit`] and its [`Rule`]: what a bucket holds and how fast it refills
 //! - `math`: credit, share, retry-after
 //! - `bucket`: [`Bucket`]: one shard as a value, and what can be taken from it
+//! - `whole`: [`Whole`]: all shards of a bucket together
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
-//! - [`write`]: planned writes as data: take, settle, refill, expire, count
+//! - [`write`]: planned writes as data: take, settle, refill, expire, split, merge, count
 
 pub mod attr;
 mod bucket;
@@ -20,10 +21,11 @@ mod limit;
 mod math;
 mod ranges;
 mod units;
+mod whole;
 mod window;
 pub mod write;
 
-pub use bucket::{Bucket, GiveBack, Lease, LimitState};
+pub use bucket::{Bucket, GiveBack, Lease, LimitState, Look, Scaling};
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, BucketReader, Counted, ItemError, read_bucket, read_counted, read_key, write_bucket, write_lease,
@@ -34,4 +36,5 @@ pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Rule};
 pub use math::{Shard, credit, ready_at, refilled};
 pub use ranges::Ranges;
 pub use units::{EpochMillis, MilliTokens, Millis};
+pub use whole::Whole;
 pub use window::{Iso, Window, parse_iso};

@@ -116,6 +116,11 @@ impl Limit {
         Ok(self)
     }
 
+    /// What an item says that a limit is.
+    pub(crate) const fn of(name: LimitName, rule: Rule) -> Self {
+        Self { name, rule }
+    }
+
     /// The limit's name.
     #[must_use]
     pub const fn name(&self) -> &LimitName {

@@ -22,6 +22,26 @@ impl Shard {
         MilliTokens(narrow(self.share_wide(i128::from(whole.0))))
     }
 
+    /// The halves this shard splits into: itself, with the larger share, and its sibling. Their shares add up to its own.
+    #[must_use]
+    pub const fn halves(self) -> (Self, Self) {
+        let count = self.count.saturating_mul(2);
+        (Self { index: self.index, count }, Self { index: self.index.saturating_add(self.count), count })
+    }
+
+    /// The shard that this one and its sibling are halves of; `None` for a whole bucket.
+    #[must_use]
+    pub const fn whole(self) -> Option<Self> {
+        let count = self.count / 2;
+        if count == 0 { None } else { Some(Self { index: self.index % count, count }) }
+    }
+
+    /// What the shard `index` was when it was split off, which is the largest it can be.
+    #[must_use]
+    pub const fn born(index: u32) -> Self {
+        Self { index, count: index.saturating_add(1).next_power_of_two() }
+    }
+
     fn share_wide(self, whole: i128) -> i128 {
         let (index, count) = (i128::from(self.index), i128::from(self.count.max(1)));
         whole.div_euclid(count) + i128::from(index < whole.rem_euclid(count))

@@ -1,10 +1,14 @@
 //! Planned writes as data: what to change, and under which condition. The store renders and runs them.
 
 mod credit;
+mod due;
 mod expire;
+mod merge;
 mod refill;
+mod replace;
 mod settle;
 mod snapshot;
+mod split;
 mod take;
 
 use std::borrow::Cow;
@@ -14,10 +18,13 @@ use crate::attr::{self, Field};
 use crate::math::refilled;
 use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId};
 
-pub use expire::{Restored, expire};
+pub use expire::{Restored, expire, look};
+pub use merge::{fill, joined, merge, remove};
 pub use refill::refill;
+pub use replace::REVIEW;
 pub use settle::{LeaseChange, Settle, Settled};
 pub use snapshot::{Count, Piece};
+pub use split::{may_split, split};
 pub use take::Take;
 
 /// One conditional `UpdateItem`: all of it happens, or nothing.
@@ -160,6 +167,19 @@ fn sign(op: &WriteId) -> Change {
 /// What `wcu` has gained since `rf`.
 fn wcu_credit(bucket: &Bucket, now: EpochMillis) -> MilliTokens {
     bucket.wcu.map_or(MilliTokens::ZERO, |wcu| refilled(wcu.tk, &wcu.rule, Shard::WHOLE, bucket.rf, now) - wcu.tk)
+}
+
+/// That the bucket has as many shards as it was seen with: its shares depend on it.
+fn same_count(shard: Shard) -> Condition {
+    let count = Path::of(attr::SHARD_COUNT);
+    let same = Condition::Equals(count.clone(), Value::Int(i64::from(shard.count)));
+    // Items of other software need not say that they are whole.
+    if shard.count == 1 { Condition::AbsentOr(count, Box::new(same)) } else { same }
+}
+
+/// That nobody has credited, split or merged the bucket since it was seen.
+fn same_rf(bucket: &Bucket) -> [Condition; 2] {
+    [Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)), same_count(bucket.shard())]
 }
 
 /// That a limit of the bucket has this rule.

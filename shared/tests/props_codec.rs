@@ -9,9 +9,9 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use weirgate_shared::{
-    Attr, Bucket, BucketKey, EntityId, EpochMillis, Iso, ItemKey, Lease, LimitName, LimitState, MilliTokens, Namespace,
-    Ranges, Resource, Rule, SnapshotKey, Window, WriteId, due_shards, parse_iso, read_bucket, read_key, write_bucket,
-    write_lease, write_leases,
+    Attr, Bucket, BucketKey, EntityId, EpochMillis, Iso, ItemKey, Lease, LimitName, LimitState, Look, MilliTokens,
+    Namespace, Ranges, Resource, Rule, Scaling, SnapshotKey, Window, WriteId, due_shards, parse_iso, read_bucket,
+    read_key, write_bucket, write_lease, write_leases,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -88,8 +88,12 @@ prop_compose! {
         wcu in option::of(limit_state()),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
         due in option::of(instant()),
+        (is_hot, look, min_shards, split_bytes) in
+            (any::<bool>(), option::of((instant(), any::<i64>())), 0..=u32::MAX, 0..=i64::MAX),
     ) -> Bucket {
-        Bucket { key, shard_count, rf, v, takes, limits, wcu, leases, due, op, size_bytes: 0 }
+        let look = look.map(|(at, v)| Look { at, v });
+        let scaling = Scaling { is_hot, look, min_shards, split_bytes };
+        Bucket { key, shard_count, rf, v, takes, limits, wcu, leases, due, op, scaling, size_bytes: 0, lease_bytes: 0 }
     }
 }
 
@@ -147,7 +151,9 @@ fn whole_item() -> Item {
         leases: None,
         due: Some(EpochMillis(1)),
         op: None,
+        scaling: Scaling::default(),
         size_bytes: 0,
+        lease_bytes: 0,
     };
     Item::of_bucket(&bucket)
 }
@@ -266,7 +272,7 @@ proptest! {
     fn a_bucket_is_read_back_from_its_item(bucket in bucket()) {
         let read = Item::of_bucket(&bucket).bucket();
         prop_assert!(read.size_bytes > 0 && read.write_units() >= 1);
-        prop_assert_eq!(Bucket { size_bytes: 0, ..read }, bucket);
+        prop_assert_eq!(Bucket { size_bytes: 0, lease_bytes: 0, ..read }, bucket);
     }
 
     #[test]

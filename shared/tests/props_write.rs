@@ -10,7 +10,9 @@ use model::{Item, bucket_key, config};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Settle, Settled, Take, expire, refill};
-use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, WriteId, credit};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, credit,
+};
 
 /// A bucket of one limit that was never split.
 fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
@@ -25,7 +27,9 @@ fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
         leases: Some(BTreeMap::new()),
         due: None,
         op: None,
+        scaling: Scaling::default(),
         size_bytes: 0,
+        lease_bytes: 0,
     }
 }
 
@@ -39,7 +43,7 @@ fn take<'a>(
 ) -> Take<'a> {
     let needs = [(limit.name().clone(), need)].into();
     let (limits, op) = (std::slice::from_ref(limit), WriteId::from_bits(op));
-    Take { key, limits, needs, takes: 1, leases: vec![], op, unknown }
+    Take { key, limits, needs, takes: 1, leases: vec![], op, hot: false, unknown }
 }
 
 proptest! {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Change, LeaseChange, Settle, Settled, Take, Update, Value};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MAX_PERIOD_MS, MilliTokens, Rule, WriteId,
-    write_bucket,
+    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MAX_PERIOD_MS, MilliTokens, Rule, Scaling,
+    WriteId, write_bucket,
 };
 use weirgate_store::{Answer, Outcome, Table};
 
@@ -55,7 +55,9 @@ pub fn full(entity: &str, limits: &[Limit]) -> Bucket {
         leases: Some(BTreeMap::new()),
         due: None,
         op: None,
+        scaling: Scaling::default(),
         size_bytes: 0,
+        lease_bytes: 0,
     }
 }
 
@@ -183,6 +185,7 @@ pub fn take(
         takes: 1,
         leases: vec![(lease.clone(), held)],
         op: lease.clone(),
+        hot: false,
         unknown: &[],
     };
     take.on(view, now)

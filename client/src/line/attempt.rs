@@ -79,6 +79,7 @@ impl<'a> Attempt<'a> {
                 takes: i64::try_from(self.callers.len()).unwrap_or(i64::MAX),
                 leases: self.leases.iter().flatten().cloned().collect(),
                 op,
+                hot: false,
                 unknown: &self.ops,
             };
             let update = if self.missing { take.create(now) } else { take.on(bucket, now) };

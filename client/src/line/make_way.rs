@@ -48,6 +48,7 @@ fn plan(line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Optio
         takes: 0,
         leases: vec![],
         op: op.clone(),
+        hot: false,
         unknown: &[op],
     };
     Some(nothing.on(Some(bucket), now))

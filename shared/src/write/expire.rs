@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Condition, Path, Update, Value, add_tokens, every_write};
-use crate::attr::{self, Field};
-use crate::{Bucket, EpochMillis, LimitName, MilliTokens, Millis, WriteId, item, math};
+use super::Update;
+use super::replace::{count_units, next_due, replace};
+use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, math};
 
 /// How far ahead of this clock an `rf` may be before it counts as a mistake: clocks of a fleet differ by less.
 const CLOCK_TOLERANCE: Millis = Millis(10_000);
@@ -18,59 +18,63 @@ pub struct Restored {
     pub tokens: BTreeMap<LimitName, MilliTokens>,
 }
 
-/// Removes every expired lease of `bucket`, gives its tokens back, moves `due` to the next expiry or removes it, and
+/// Removes every expired lease of `bucket`, gives its tokens back, moves `due` to what comes next or removes it, and
 /// pulls back an `rf` from a clock that ran ahead. Only if nobody wrote to the bucket since it was read: `due` must
 /// stay at or before every expiry, also that of a lease taken meanwhile.
 ///
 /// `None` if nothing is to be done, or if the item is not ours.
 #[must_use]
 pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
-    let v = bucket.v?;
-    let expired: Vec<_> = bucket.expired(now).collect();
-    let remaining: BTreeMap<&WriteId, _> =
-        bucket.leases.iter().flatten().filter(|(_, lease)| lease.expires > now).collect();
-    let due = remaining.values().map(|lease| lease.expires).min();
-    let rf_ahead = bucket.rf > now.after(CLOCK_TOLERANCE);
-    if expired.is_empty() && due == bucket.due && !rf_ahead {
+    bucket.v?;
+    let (mut next, restored) = expired(bucket, now);
+    if next == *bucket {
         return None;
     }
-    let mut changes = every_write(Some(bucket), MilliTokens::ZERO);
-    match due {
-        Some(next) => {
-            changes.push(Change::Set(Path::of(attr::DUE), Value::Int(next.0)));
-            changes.push(Change::Set(Path::of(attr::DUE_SHARD), Value::Text(bucket.key.due_shard())));
-        }
-        None => changes.extend([Change::Remove(Path::of(attr::DUE)), Change::Remove(Path::of(attr::DUE_SHARD))]),
+    count_units(&mut next, 1);
+    Some((replace(bucket, next), restored))
+}
+
+/// A look at how often the shard is written to, with all that [`expire`] does.
+#[must_use]
+pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
+    let v = bucket.v?.saturating_add(1);
+    let (mut next, restored) = expired(bucket, now);
+    next.scaling.look = Some(Look { at: now, v });
+    next.scaling.is_hot = false;
+    next.due = next_due(&next, now);
+    count_units(&mut next, 1);
+    Some((replace(bucket, next), restored))
+}
+
+/// `bucket` without its expired leases, with a `due` and an `rf` that are right.
+pub(super) fn expired(bucket: &Bucket, now: EpochMillis) -> (Bucket, Restored) {
+    let mut next = bucket.clone();
+    let leases: Vec<_> = bucket.expired(now).collect();
+    let mut restored = Restored { leases: leases.len(), ..Restored::default() };
+    if let Some(left) = &mut next.leases {
+        left.retain(|_, lease| lease.expires > now);
     }
+    let rf_ahead = bucket.rf > now.after(CLOCK_TOLERANCE);
     if rf_ahead {
-        changes.push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));
+        next.rf = now;
     }
-    let mut restored = Restored { leases: expired.len(), ..Restored::default() };
-    if !expired.is_empty() {
-        let left = remaining.iter().map(|(id, lease)| (id.to_string(), item::write_lease(lease))).collect();
-        changes.push(Change::Set(Path::of(attr::LEASES), Value::Map(left)));
-    }
-    for (name, state) in &bucket.limits {
-        let back = bucket.give_back(name, expired.iter().map(|(_, lease)| *lease));
-        let mut tk = state.tk + back.tk;
+    for (name, state) in &mut next.limits {
+        let back = bucket.give_back(name, leases.iter().map(|(_, lease)| *lease));
+        let held = state.tk;
+        state.tk += back.tk;
+        state.tc -= back.tc;
         if !state.rule.is_concurrent() {
-            tk = tk.min(bucket.share(state).max(state.tk));
+            state.tk = state.tk.min(bucket.share(state).max(held));
         }
         if back.tk > MilliTokens::ZERO {
-            restored.tokens.insert(name.clone(), tk - state.tk);
+            restored.tokens.insert(name.clone(), state.tk - held);
         }
         if rf_ahead {
             // What the fast clock credited for a time still to come is taken back, as far as it was not used.
             let early = math::credit(&state.rule, bucket.shard(), now, bucket.rf);
-            tk = (tk - early).max(tk.min(MilliTokens::ZERO));
-        }
-        if tk != state.tk {
-            changes.push(add_tokens(name, Field::Tokens, tk - state.tk));
-        }
-        if back.tc != MilliTokens::ZERO {
-            changes.push(add_tokens(name, Field::Consumed, -back.tc));
+            state.tk = (state.tk - early).max(state.tk.min(MilliTokens::ZERO));
         }
     }
-    let conditions = vec![Condition::Equals(Path::of(attr::V), Value::Int(v))];
-    Some((Update { key: bucket.key.item_key(), conditions, changes }, restored))
+    next.due = next_due(&next, now);
+    (next, restored)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::credit::Credit;
-use super::{Change, Condition, Path, Update, Value, every_write, wcu_credit};
+use super::{Change, Path, Update, Value, every_write, same_rf, wcu_credit};
 use crate::attr;
 use crate::math::credit;
 use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis};
@@ -13,7 +13,7 @@ use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis};
 const REST: Millis = Millis(200);
 
 /// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was seen in, so that
-/// takes find enough without knowing `rf`.
+/// takes find enough without knowing `rf`; or if its write units would not, so that they can be judged.
 ///
 /// Conditional on `rf`, so it happens once; exact whatever was taken since the image, as every write that knows `rf`.
 #[must_use]
@@ -24,12 +24,14 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
         used > MilliTokens::ZERO && state.tk < used + used && flowed(state) > MilliTokens::ZERO
     };
     let is_fresh = image.v.is_some() && now.since(image.rf) < REST;
-    if is_fresh || !image.limits.iter().any(is_hungry) {
+    // What `wcu` says counts from `rf`; it must move now and then for it to say anything.
+    let runs_low = image.v.is_some() && image.wcu.is_some_and(|wcu| wcu.tk < wcu.rule.capacity / 5);
+    if is_fresh || !runs_low && !image.limits.iter().any(is_hungry) {
         return None;
     }
     let mut update = Update {
         key: image.key.item_key(),
-        conditions: vec![Condition::Equals(Path::of(attr::RF), Value::Int(image.rf.0))],
+        conditions: same_rf(image).into(),
         changes: every_write(Some(image), wcu_credit(image, now)),
     };
     update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));

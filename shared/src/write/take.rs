@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::credit::Credit;
-use super::{Change, Condition, Path, Update, Value, add_tokens, counts_writes, every_write, sign, tokens, wcu_credit};
+use super::{
+    Change, Condition, Path, Update, Value, add_tokens, counts_writes, every_write, same_count, same_rf, sign, tokens,
+    wcu_credit,
+};
 use crate::attr::{self, Field};
 use crate::limit::{Rule, WCU};
 use crate::math::{Shard, credit, ready_at};
 use crate::{
-    Bucket, BucketKey, EpochMillis, GiveBack, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, WriteId, item,
+    Bucket, BucketKey, EpochMillis, GiveBack, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Scaling,
+    WriteId, item,
 };
 
 /// One write that takes tokens for one or more callers.
@@ -26,6 +30,8 @@ pub struct Take<'a> {
     pub leases: Vec<(WriteId, Lease)>,
     /// Id of this write.
     pub op: WriteId,
+    /// Asks for a split: the shard, as it was seen, was throttled.
+    pub hot: bool,
     /// Writes for the same callers that may have happened, this one among them: if one of them turns out to be the
     /// last write of the item, or its leases are there, this take must not happen again.
     pub unknown: &'a [WriteId],
@@ -58,6 +64,7 @@ impl Take<'_> {
     /// later, fits above it.
     fn plain(&self, view: Option<&Bucket>, floor: EpochMillis, now: EpochMillis) -> Update {
         let mut update = self.update(every_write(view, MilliTokens::ZERO));
+        update.conditions.push(same_count(self.shard(view)));
         // A take of nothing has no other condition, and would make an item of what is gone.
         update.conditions.push(counts_writes(view).unwrap_or_else(|| Condition::Present(Path::of(attr::RF))));
         let mut is_rate = false;
@@ -83,7 +90,7 @@ impl Take<'_> {
     /// is there at `rf`, and may go below zero. So takes exclude each other only where there is not enough for both.
     fn against_credit(&self, bucket: &Bucket, now: EpochMillis) -> Update {
         let mut update = self.update(every_write(Some(bucket), MilliTokens::ZERO));
-        update.conditions.push(Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)));
+        update.conditions.extend(same_rf(bucket));
         reclaim(&mut update, bucket, now);
         for (name, state) in &bucket.limits {
             let need = self.needs.get(name).copied().unwrap_or_default();
@@ -107,7 +114,7 @@ impl Take<'_> {
     /// rules is credited; only if `rf` is the one seen.
     fn changing(&self, bucket: &Bucket, now: EpochMillis) -> Update {
         let mut update = self.update(every_write(Some(bucket), wcu_credit(bucket, now)));
-        update.conditions.push(Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)));
+        update.conditions.extend(same_rf(bucket));
         // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
         let rf = bucket.rf.after(Millis(1)).max(now);
         update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
@@ -148,10 +155,16 @@ impl Take<'_> {
 
     /// A limit's rule and shard, as far as they are known.
     fn rule(&self, view: Option<&Bucket>, name: &LimitName) -> Option<(Rule, Shard)> {
-        match view {
-            Some(bucket) => Some((bucket.limits.get(name)?.rule, bucket.shard())),
-            None => Some((*self.limits.iter().find(|limit| limit.name() == name)?.rule(), Shard::WHOLE)),
-        }
+        let rule = match view {
+            Some(bucket) => bucket.limits.get(name)?.rule,
+            None => *self.limits.iter().find(|limit| limit.name() == name)?.rule(),
+        };
+        Some((rule, self.shard(view)))
+    }
+
+    /// The shard as it was seen; without a view, as if it had not been split.
+    fn shard(&self, view: Option<&Bucket>) -> Shard {
+        view.map_or(Shard::born(self.key.shard), Bucket::shard)
     }
 
     /// The earliest `rf` for which a take without a view happens: what flows in from then on is an eighth of the
@@ -185,7 +198,9 @@ impl Take<'_> {
             leases: Some(self.leases.iter().cloned().collect()),
             due: self.first_expiry(),
             op: Some(self.op.clone()),
+            scaling: Scaling::default(),
             size_bytes: 0,
+            lease_bytes: 0,
         };
         let conditions = vec![Condition::Absent(Path::of(attr::PK))];
         Update { key: self.key.item_key(), conditions, changes: item::write_bucket(&bucket) }
@@ -193,6 +208,7 @@ impl Take<'_> {
 
     fn update(&self, mut changes: Vec<Change>) -> Update {
         changes.push(sign(&self.op));
+        changes.extend(self.hot.then(|| Change::Set(Path::of(attr::HOT), Value::Bool(true))));
         changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
         let differs = |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
         let mut conditions: Vec<_> = self.unknown.iter().map(differs).collect();
@@ -217,19 +233,7 @@ impl Take<'_> {
             let set = |(id, lease): &(WriteId, Lease)| Change::Set(Path::lease(id), item::write_lease(lease));
             update.changes.extend(self.leases.iter().map(set));
         }
-        let due_is_later = view.and_then(|bucket| bucket.due).is_some_and(|due| due > first);
-        let (due, shard) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
-        let (first, partition) = (Value::Int(first.0), Value::Text(self.key.due_shard()));
-        if due_is_later {
-            update.conditions.push(Condition::AtLeast(due.clone(), first.clone()));
-            update.changes.push(Change::Set(due, first));
-            update.changes.push(Change::Set(shard, partition));
-        } else {
-            let early = Condition::AtMost(due.clone(), first.clone());
-            update.conditions.push(Condition::AbsentOr(due.clone(), Box::new(early)));
-            update.changes.push(Change::SetIfAbsent(due, first));
-            update.changes.push(Change::SetIfAbsent(shard, partition));
-        }
+        super::due::not_after(update, self.key, view.and_then(|bucket| bucket.due), first);
     }
 }
 

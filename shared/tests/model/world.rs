@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{LeaseChange, Settle, Settled, Take, expire, refill};
 use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Shard, WriteId, credit, refilled,
+    Bucket, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, credit,
+    refilled,
 };
 
 use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name};
@@ -125,7 +126,9 @@ impl World {
                 leases: Some(BTreeMap::new()),
                 due: None,
                 op: None,
+                scaling: Scaling::default(),
                 size_bytes: 0,
+                lease_bytes: 0,
             });
             images.push((START, item.bucket()));
         }
@@ -312,7 +315,7 @@ impl World {
             .collect();
         let (key, op) = (bucket_key(self.shard.index), self.id());
         let limits = self.limits.clone();
-        let take = Take { key: &key, limits: &limits, needs, takes: 1, leases, op, unknown: &[] };
+        let take = Take { key: &key, limits: &limits, needs, takes: 1, leases, op, hot: false, unknown: &[] };
         let update = if self.item.exists() { take.on(view.as_ref(), clock) } else { take.create(clock) };
         let before = self.item.exists().then(|| self.item.bucket());
         let applied = self.item.apply(&update);

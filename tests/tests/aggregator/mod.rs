@@ -59,7 +59,7 @@ pub async fn take_at(
     needs: BTreeMap<LimitName, MilliTokens>,
     at: EpochMillis,
 ) {
-    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), unknown: &[] };
+    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), hot: false, unknown: &[] };
     let mut update = take.on(None, at);
     for _ in 0..4 {
         update = match table.update(&update, Answer::Nothing).await.unwrap() {

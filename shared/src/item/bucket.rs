@@ -1,0 +1,213 @@
+//! A bucket shard's item.
+
+use super::lease::{leases, write_id, write_leases};
+use super::{Attr, ItemError, integer, size_bytes};
+use std::collections::BTreeMap;
+
+use crate::attr::{self, Field};
+use crate::limit::Rule;
+use crate::write::{Change, Path, Value};
+use crate::{Bucket, BucketKey, EpochMillis, Lease, LimitName, LimitState, Look, MilliTokens, Scaling, WriteId};
+
+/// The numbers of one limit, as far as they were seen.
+#[derive(Debug, Default)]
+struct PartialLimit {
+    fields: [Option<i64>; 5],
+}
+
+impl PartialLimit {
+    fn finish(&self, name: &str) -> Result<LimitState, ItemError> {
+        let number = |field: Field| {
+            self.fields[position(field)]
+                .ok_or_else(|| ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number"))
+        };
+        let rule = Rule {
+            capacity: MilliTokens(number(Field::Capacity)?),
+            refill_amount: MilliTokens(number(Field::RefillAmount)?),
+            refill_period_ms: number(Field::RefillPeriod)?,
+        };
+        if rule.refill_period_ms < 1 || rule.refill_amount.0 < 0 || rule.capacity.0 < 0 {
+            let value = format!("{rule:?}");
+            return Err(ItemError {
+                attribute: format!("b_{name}_rp"),
+                value,
+                takes: "a period of at least 1 ms and no negative amounts",
+            });
+        }
+        let (tk, tc) = (MilliTokens(number(Field::Tokens)?), MilliTokens(number(Field::Consumed)?));
+        Ok(LimitState { tk, tc, rule })
+    }
+}
+
+const fn position(field: Field) -> usize {
+    match field {
+        Field::Tokens => 0,
+        Field::Consumed => 1,
+        Field::Capacity => 2,
+        Field::RefillAmount => 3,
+        Field::RefillPeriod => 4,
+    }
+}
+
+/// Collects the attributes of a bucket item in any order.
+#[derive(Debug, Default)]
+pub struct BucketReader {
+    limits: Vec<(Box<str>, PartialLimit)>,
+    rf: Option<i64>,
+    v: Option<i64>,
+    takes: Option<i64>,
+    shard_count: Option<u32>,
+    due: Option<i64>,
+    op: Option<WriteId>,
+    leases: Option<BTreeMap<WriteId, Lease>>,
+    scaling: Scaling,
+    look: (Option<i64>, Option<i64>),
+    size_bytes: usize,
+    lease_bytes: usize,
+}
+
+impl BucketReader {
+    /// Takes one attribute; those that are none of a bucket's are counted in its size and left.
+    ///
+    /// # Errors
+    /// [`ItemError`] if the attribute is a bucket's and is not what it takes.
+    pub fn attribute(&mut self, name: &str, value: &Attr<'_>) -> Result<(), ItemError> {
+        self.size_bytes += name.len() + size_bytes(value);
+        match name {
+            attr::RF => self.rf = Some(integer(name, value)?),
+            attr::V => self.v = Some(integer(name, value)?),
+            attr::TAKES => self.takes = Some(integer(name, value)?),
+            attr::DUE => self.due = Some(integer(name, value)?),
+            attr::SHARD_COUNT => self.shard_count = Some(count(name, value)?),
+            attr::MIN_SHARDS => self.scaling.min_shards = count(name, value)?,
+            attr::SPLIT_BYTES => self.scaling.split_bytes = integer(name, value)?,
+            attr::LOOK_AT => self.look.0 = Some(integer(name, value)?),
+            attr::LOOK_V => self.look.1 = Some(integer(name, value)?),
+            attr::HOT => self.scaling.is_hot = *value == Attr::Bool(true),
+            attr::OP => self.op = Some(write_id(name, value)?),
+            attr::LEASES => {
+                self.lease_bytes = size_bytes(value);
+                self.leases = Some(leases(value)?);
+            }
+            _ => {
+                if let Some((limit, field)) = Field::parse(name) {
+                    self.limit(limit).fields[position(field)] = Some(integer(name, value)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn limit(&mut self, name: &str) -> &mut PartialLimit {
+        let at = self.limits.iter().position(|(limit, _)| **limit == *name).unwrap_or_else(|| {
+            self.limits.push((name.into(), PartialLimit::default()));
+            self.limits.len() - 1
+        });
+        &mut self.limits[at].1
+    }
+
+    /// The bucket shard `key`, once all attributes were taken.
+    ///
+    /// # Errors
+    /// [`ItemError`] if an attribute that every bucket has was missing.
+    pub fn finish(self, key: BucketKey) -> Result<Bucket, ItemError> {
+        let (mut limits, mut wcu) = (BTreeMap::new(), None);
+        for (name, partial) in &self.limits {
+            let state = partial.finish(name)?;
+            if **name == *"wcu" {
+                wcu = Some(state);
+            } else {
+                let limit = LimitName::new(&**name).map_err(|error| ItemError {
+                    attribute: format!("b_{name}_tk"),
+                    value: error.value,
+                    takes: error.rule,
+                })?;
+                limits.insert(limit, state);
+            }
+        }
+        let look = self.look.0.zip(self.look.1).map(|(at, v)| Look { at: EpochMillis(at), v });
+        Ok(Bucket {
+            key,
+            shard_count: self.shard_count.unwrap_or(1),
+            rf: EpochMillis(self.rf.ok_or_else(|| ItemError::missing(attr::RF, "epoch milliseconds"))?),
+            v: self.v,
+            takes: self.takes,
+            limits,
+            wcu,
+            leases: self.leases,
+            due: self.due.map(EpochMillis),
+            op: self.op,
+            scaling: Scaling { look, ..self.scaling },
+            size_bytes: self.size_bytes,
+            lease_bytes: self.lease_bytes,
+        })
+    }
+}
+
+fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
+    let count = u32::try_from(integer(name, value)?).ok().filter(|count| *count > 0);
+    count.ok_or_else(|| ItemError::new(name, value, "a whole number from 1"))
+}
+
+/// Reads a bucket from all attributes of its item, keys included.
+///
+/// # Errors
+/// [`ItemError`] naming the attribute that is wrong or missing.
+pub fn read_bucket<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Bucket, ItemError> {
+    let (mut reader, mut key) = (BucketReader::default(), None);
+    for (name, value) in item {
+        if let (attr::PK, Attr::S(pk)) = (name, &value) {
+            key = BucketKey::parse(pk);
+        }
+        reader.attribute(name, &value)?;
+    }
+    reader.finish(key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?)
+}
+
+/// All attributes of a bucket's item but its keys, as changes that write them.
+#[must_use]
+pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
+    let set = |name: &'static str, value: Value| Change::Set(Path::of(name), value);
+    let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (bucket.key.by_resource(), bucket.key.by_entity());
+    let mut changes = vec![
+        set(attr::ENTITY_ID, Value::text(bucket.key.entity.as_str())),
+        set(attr::RESOURCE, Value::text(bucket.key.resource.as_str())),
+        set("GSI2PK", Value::Text(gsi2pk)),
+        set("GSI2SK", Value::Text(gsi2sk)),
+        set("GSI3PK", Value::Text(gsi3pk)),
+        set("GSI3SK", Value::Text(gsi3sk)),
+        set(attr::SHARD_COUNT, Value::Int(i64::from(bucket.shard_count))),
+        set(attr::RF, Value::Int(bucket.rf.0)),
+    ];
+    changes.extend(bucket.v.map(|v| set(attr::V, Value::Int(v))));
+    changes.extend(bucket.takes.map(|takes| set(attr::TAKES, Value::Int(takes))));
+    changes.extend(bucket.op.as_ref().map(|op| set(attr::OP, Value::text(op.as_str()))));
+    changes.extend(bucket.leases.as_ref().map(|leases| set(attr::LEASES, write_leases(leases))));
+    let Scaling { is_hot, look, min_shards, split_bytes } = bucket.scaling;
+    changes.extend(is_hot.then(|| set(attr::HOT, Value::Bool(true))));
+    changes.extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
+    changes.extend((split_bytes > 0).then(|| set(attr::SPLIT_BYTES, Value::Int(split_bytes))));
+    if let Some(Look { at, v }) = look {
+        changes.extend([set(attr::LOOK_AT, Value::Int(at.0)), set(attr::LOOK_V, Value::Int(v))]);
+    }
+    if let Some(due) = bucket.due {
+        changes.push(set(attr::DUE, Value::Int(due.0)));
+        changes.push(set(attr::DUE_SHARD, Value::Text(bucket.key.due_shard())));
+    }
+    let wcu = LimitName::wcu();
+    let limits = bucket.limits.iter().chain(bucket.wcu.iter().map(|state| (&wcu, state)));
+    changes.extend(limits.flat_map(|(name, state)| write_limit(name, state)));
+    changes
+}
+
+/// The five numbers of one limit, as changes that write them.
+pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; 5] {
+    [
+        (Field::Tokens, state.tk.0),
+        (Field::Consumed, state.tc.0),
+        (Field::Capacity, state.rule.capacity.0),
+        (Field::RefillAmount, state.rule.refill_amount.0),
+        (Field::RefillPeriod, state.rule.refill_period_ms),
+    ]
+    .map(|(field, number)| Change::Set(Path::limit(name, field), Value::Int(number)))
+}

@@ -1,0 +1,70 @@
+//! The leases of a bucket shard, a map in its item.
+
+use std::collections::BTreeMap;
+
+use super::{Attr, ItemError, integer};
+use crate::attr;
+use crate::write::Value;
+use crate::{EpochMillis, Lease, LimitName, MilliTokens, WriteId};
+
+/// A lease as the value of `h.{id}`.
+#[must_use]
+pub fn write_lease(lease: &Lease) -> Value {
+    Value::Map(BTreeMap::from([
+        (attr::LEASE_EXPIRY.to_owned(), Value::Int(lease.expires.0)),
+        (attr::LEASE_TOKENS.to_owned(), write_held(lease)),
+        (attr::LEASE_OWNER.to_owned(), Value::text(&lease.owner)),
+    ]))
+}
+
+/// What a lease holds, as the value of `h.{id}.t`.
+pub(crate) fn write_held(lease: &Lease) -> Value {
+    Value::Map(lease.tokens.iter().map(|(limit, tokens)| (limit.to_string(), Value::Int(tokens.0))).collect())
+}
+
+/// All leases as the value of `h`.
+#[must_use]
+pub fn write_leases(leases: &BTreeMap<WriteId, Lease>) -> Value {
+    Value::Map(leases.iter().map(|(id, lease)| (id.to_string(), write_lease(lease))).collect())
+}
+
+pub(super) fn leases(value: &Attr<'_>) -> Result<BTreeMap<WriteId, Lease>, ItemError> {
+    entries(attr::LEASES, value)?
+        .iter()
+        .map(|(id, held)| Ok((write_id(attr::LEASES, &Attr::S(id))?, lease(held)?)))
+        .collect()
+}
+
+fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
+    let (mut expires, mut tokens, mut owner) = (None, BTreeMap::new(), String::new());
+    for (name, value) in entries(attr::LEASES, value)? {
+        match (*name, value) {
+            (attr::LEASE_EXPIRY, at) => expires = Some(EpochMillis(integer("h.e", at)?)),
+            (attr::LEASE_OWNER, Attr::S(who)) => owner = (*who).to_owned(),
+            (attr::LEASE_TOKENS, held) => {
+                for (limit, amount) in entries("h.t", held)? {
+                    let limit =
+                        LimitName::new(*limit).map_err(|error| ItemError::new("h.t", &Attr::S(limit), error.rule))?;
+                    tokens.insert(limit, MilliTokens(integer("h.t", amount)?));
+                }
+            }
+            _ => {}
+        }
+    }
+    let expires = expires.ok_or_else(|| ItemError::missing("h.e", "epoch milliseconds"))?;
+    Ok(Lease { expires, tokens, owner })
+}
+
+fn entries<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [(&'a str, Attr<'a>)], ItemError> {
+    match value {
+        Attr::M(entries) => Ok(entries),
+        other => Err(ItemError::new(name, other, "a map")),
+    }
+}
+
+pub(super) fn write_id(name: &str, value: &Attr<'_>) -> Result<WriteId, ItemError> {
+    match value {
+        Attr::S(text) => WriteId::new(*text).map_err(|error| ItemError::new(name, value, error.rule)),
+        other => Err(ItemError::new(name, other, "a string of a-z 0-9")),
+    }
+}

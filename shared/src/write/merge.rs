@@ -1,0 +1,107 @@
+//! Cold shards become one, which has all their tokens; and what is to be done when an item is missing (design,
+//! section 6).
+//!
+//! All of it happens only if nobody has written to the shards since they were seen, so what they become is known.
+
+use std::collections::BTreeMap;
+
+use super::expire::expired;
+use super::replace::{count_units, next_due, replace, unchanged};
+use super::{Action, Condition, Path, Update, same_count};
+use crate::math::refilled;
+use crate::{Bucket, EpochMillis, Limit, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, attr, item};
+
+/// The shard that `lower` and `upper` are halves of, with what both have at `now`, and by the limits of `lower`.
+/// `None` if it cannot be: they are no halves of one shard, leases are held in `upper`, the limits differ by name, or a
+/// clock ran ahead.
+///
+/// What was consumed in `upper` stays counted where it was counted: in the snapshots.
+#[must_use]
+pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket> {
+    let whole = lower.shard().whole()?;
+    let is_pair = lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
+    let (v, upper_v) = (lower.v?, upper.v?);
+    let ((mut next, _), (upper, _)) = (expired(lower, now), expired(upper, now));
+    let is_free = upper.leases.as_ref().is_none_or(BTreeMap::is_empty);
+    let same_names = lower.limits.keys().eq(upper.limits.keys());
+    if !is_pair || !is_free || !same_names || next.rf > now || upper.rf > now {
+        return None;
+    }
+    let limits: Vec<_> = next.limits.iter().map(|(name, state)| Limit::of(name.clone(), state.rule)).collect();
+    let from = upper.advanced(&limits, now).limits;
+    for (name, state) in &mut next.limits {
+        let add = from.get(name).map_or(MilliTokens::ZERO, |state| state.tk);
+        let here = refilled(state.tk, &state.rule, lower.shard(), next.rf, now);
+        state.tk = add + if state.rule.is_concurrent() { state.tk } else { here };
+    }
+    if let Some(wcu) = &mut next.wcu {
+        wcu.tk = refilled(wcu.tk, &wcu.rule, Shard::WHOLE, next.rf, now);
+    }
+    next.rf = now;
+    next.shard_count = whole.count;
+    // Above every `v` of the upper shard, so that one of its number can be made again.
+    next.v = Some(v.max(upper_v).saturating_add(1));
+    let min_shards = next.scaling.min_shards.max(upper.scaling.min_shards);
+    next.scaling = Scaling { look: next.v.map(|v| Look { at: now, v }), min_shards, ..Scaling::default() };
+    next.due = next_due(&next, now);
+    Some(next)
+}
+
+/// Replaces `lower` by `joined`, and deletes the shards `gone` that are part of it.
+#[must_use]
+pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action> {
+    count_units(&mut joined, 2);
+    let mut actions = vec![Action::Update(replace(lower, joined))];
+    actions.extend(gone.iter().map(|shard| Action::Delete(shard.key.item_key(), vec![unchanged(shard)])));
+    actions
+}
+
+/// Deletes the shard `gone`, whose tokens are all in `whole` too: it is of a time before somebody deleted items by hand.
+#[must_use]
+pub fn remove(gone: &Bucket, whole: &Bucket) -> Vec<Action> {
+    let same = vec![Condition::Present(Path::of(attr::PK)), same_count(whole.shard())];
+    let same = Action::Check(whole.key.item_key(), same);
+    vec![Action::Delete(gone.key.item_key(), vec![unchanged(gone)]), same]
+}
+
+/// Makes the missing `shard` of the bucket that `other` is of: without tokens of rates, as nobody knows what it had, and
+/// with `slots` of the concurrency limits. Only while `other` is the shard that it is.
+#[must_use]
+pub fn fill(
+    shard: Shard,
+    other: &Bucket,
+    slots: impl Fn(&Limit) -> MilliTokens,
+    op: WriteId,
+    now: EpochMillis,
+) -> Vec<Action> {
+    let v = Some(now.0.saturating_mul(1000).max(other.v.unwrap_or_default()).saturating_add(1));
+    let mut made = Bucket {
+        key: other.key.with_shard(shard.index),
+        shard_count: shard.count,
+        rf: now,
+        v,
+        takes: Some(0),
+        op: Some(op),
+        leases: Some(BTreeMap::new()),
+        scaling: Scaling {
+            look: v.map(|v| Look { at: now, v }),
+            min_shards: other.scaling.min_shards,
+            ..Scaling::default()
+        },
+        ..other.clone()
+    };
+    for (name, state) in &mut made.limits {
+        let limit = Limit::of(name.clone(), state.rule);
+        let tk = if state.rule.is_concurrent() { slots(&limit) } else { MilliTokens::ZERO };
+        *state = LimitState { tk, tc: MilliTokens::ZERO, rule: state.rule };
+    }
+    if let Some(wcu) = &mut made.wcu {
+        *wcu = LimitState { tk: wcu.rule.capacity, tc: MilliTokens::ZERO, rule: wcu.rule };
+    }
+    made.due = next_due(&made, now);
+    let conditions = vec![Condition::Absent(Path::of(attr::PK))];
+    let same = vec![Condition::Present(Path::of(attr::PK)), same_count(other.shard())];
+    let same = Action::Check(other.key.item_key(), same);
+    let make = Update { key: made.key.item_key(), conditions, changes: item::write_bucket(&made) };
+    vec![Action::Update(make), same]
+}

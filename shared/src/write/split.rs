@@ -1,0 +1,121 @@
+//! A hot shard becomes two, which divide its tokens (design, section 6).
+
+use std::collections::BTreeMap;
+
+use super::replace::REVIEW;
+use super::{Action, Change, Condition, Path, Update, Value, add_tokens, due, same_rf, tokens};
+use crate::attr::{self, Field};
+use crate::math::credit;
+use crate::{Bucket, EpochMillis, LimitName, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, item};
+
+/// Whether the halves of `shard` would each have a share of every limit that holds one token, and the `largest` request
+/// seen of it; and whether the bucket then has `max_shards` at most.
+#[must_use]
+pub fn may_split(bucket: &Bucket, max_shards: u32, largest: &BTreeMap<LimitName, MilliTokens>) -> bool {
+    let (_, smaller) = bucket.shard().halves();
+    let fits = |(name, state): (&LimitName, &LimitState)| {
+        let asked = largest.get(name).copied().unwrap_or_default().max(MilliTokens::from_tokens(1));
+        smaller.share(state.rule.capacity) >= asked
+    };
+    bucket.v.is_some() && smaller.count <= max_shards && bucket.limits.iter().all(fits)
+}
+
+/// Splits the shard `image` into its halves: the tokens that are there at `now` are divided between them, debts and
+/// leases stay where they are. One transaction; it happens once, and whatever others took since the image: what the new
+/// shard gets is fixed, the old one keeps the rest, if neither gets more than its share or goes into debt by it.
+///
+/// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new item. `None` for an item of other
+/// software.
+#[must_use]
+pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> Option<[Action; 2]> {
+    let v = image.v?;
+    let (kept, new) = image.shard().halves();
+    let at = image.rf.max(now);
+    let look = Look { at: now, v };
+    let count = Value::Int(i64::from(kept.count));
+    let mut parent = Update {
+        key: image.key.item_key(),
+        conditions: same_rf(image).into(),
+        changes: vec![
+            Change::Add(Path::of(attr::V), Value::Int(1)),
+            Change::Set(Path::of(attr::SHARD_COUNT), count),
+            Change::Set(Path::of(attr::RF), Value::Int(at.0)),
+            Change::Set(Path::of(attr::LOOK_AT), Value::Int(look.at.0)),
+            Change::Set(Path::of(attr::LOOK_V), Value::Int(look.v)),
+            Change::Set(Path::of(attr::SPLIT_BYTES), Value::Int(i64::try_from(image.lease_bytes).unwrap_or(i64::MAX))),
+            Change::Remove(Path::of(attr::HOT)),
+        ],
+    };
+    match (min_shards, image.scaling.min_shards) {
+        (asked, known) if asked == known => {}
+        (0, _) => parent.changes.push(Change::Remove(Path::of(attr::MIN_SHARDS))),
+        (asked, _) => parent.changes.push(Change::Set(Path::of(attr::MIN_SHARDS), Value::Int(i64::from(asked)))),
+    }
+    due::not_after(&mut parent, &image.key, image.due, now.after(REVIEW));
+    let mut child = Bucket {
+        key: image.key.with_shard(new.index),
+        shard_count: new.count,
+        rf: at,
+        // Above every `v` of a former shard of this number: a merge leaves no lower one behind.
+        v: Some(v.max(now.0.saturating_mul(1000)).saturating_add(1)),
+        takes: Some(0),
+        limits: BTreeMap::new(),
+        wcu: None,
+        leases: Some(BTreeMap::new()),
+        due: Some(now.after(REVIEW)),
+        op: Some(op),
+        scaling: Scaling { min_shards, ..Scaling::default() },
+        size_bytes: 0,
+        lease_bytes: 0,
+    };
+    child.scaling.look = child.v.map(|v| Look { at: now, v });
+    for (name, state) in &image.limits {
+        let tk = divide(&mut parent, name, state, image.shard(), credit(&state.rule, image.shard(), image.rf, at));
+        child.limits.insert(name.clone(), LimitState { tk, tc: MilliTokens::ZERO, rule: state.rule });
+    }
+    if let Some(wcu) = image.wcu {
+        // Both start full, so neither is hot before it was written to. A write in a transaction costs twice.
+        let (name, units) = (LimitName::wcu(), MilliTokens::from_tokens(image.write_units().saturating_mul(2)));
+        let full = wcu.rule.capacity - units;
+        parent.changes.push(Change::Set(tokens(&name), Value::Int(full.0)));
+        parent.changes.push(add_tokens(&name, Field::Consumed, units));
+        child.wcu = Some(LimitState { tk: full, tc: units, rule: wcu.rule });
+    }
+    let absent = vec![Condition::Absent(Path::of(attr::PK))];
+    let child = Update { key: child.key.item_key(), conditions: absent, changes: item::write_bucket(&child) };
+    Some([Action::Update(parent), Action::Update(child)])
+}
+
+/// Takes the new half's part of one limit off the old shard; how much that is.
+fn divide(parent: &mut Update, name: &LimitName, state: &LimitState, shard: Shard, flowed: MilliTokens) -> MilliTokens {
+    let (zero, two) = (MilliTokens::ZERO, 2);
+    if state.rule.is_concurrent() {
+        // Whole slots, so that each can be taken from one shard.
+        let part = MilliTokens::from_tokens((state.tk.max(zero) / two).whole_tokens());
+        if part > zero {
+            parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
+            parent.changes.push(add_tokens(name, Field::Tokens, -part));
+        }
+        return part;
+    }
+    let (kept, new) = shard.halves();
+    let (share, kept, new) = {
+        let of = |shard: Shard| shard.share(state.rule.capacity);
+        (of(shard), of(kept), of(new))
+    };
+    if state.tk + flowed > share {
+        // Full, and still full if others gave back.
+        parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int((share - flowed).0)));
+        parent.changes.push(Change::Set(tokens(name), Value::Int(kept.0)));
+        return new;
+    }
+    let part = (state.tk + flowed).max(zero) / two;
+    if part > zero {
+        parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int((part - flowed).0)));
+    }
+    parent.conditions.push(Condition::AtMost(tokens(name), Value::Int((kept + part - flowed).0)));
+    if flowed != part {
+        parent.changes.push(add_tokens(name, Field::Tokens, flowed - part));
+    }
+    part
+}
