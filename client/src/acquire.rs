@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Resource};
 
 use crate::clock::deadline;
-use crate::line::{self, Caller, Line, Needs, Verdict};
+use crate::line::{Needs, Verdict};
+use crate::shards::{Request, ask};
 use crate::{Decision, Denied, Error, NeverFits, RateLimiter};
 
 /// How long a lease lasts if nothing else is said.
@@ -99,13 +99,16 @@ impl<'a> Acquire<'a> {
                 return Ok(Decision::NeverFits(NeverFits { limit: limit.to_string(), requested, capacity }));
             }
         }
-        let line = self.limiter.inner.line(entity, resource);
+        let inner = &self.limiter.inner;
+        let shards = inner.bucket(entity, resource);
+        let lease = self.lease_time().map(|lasts| (lasts, Arc::clone(&inner.settings.owner)));
+        let request = Request { needs, limits: Arc::clone(&self.limits), lease };
         let give_up = deadline(self.wait);
         loop {
             // Listening begins before the request, or a release between its answer and the wait would be missed.
-            let mut given_back = std::pin::pin!(line.given_back.notified());
+            let mut given_back = std::pin::pin!(shards.common().given_back.notified());
             given_back.as_mut().enable();
-            match self.once(&line, needs.clone()).await? {
+            match ask(inner, &shards, &request).await? {
                 Verdict::Granted(delivery) => return Ok(Decision::Granted(delivery.accept())),
                 Verdict::Denied(denied) => {
                     let left = give_up.saturating_duration_since(Instant::now());
@@ -119,27 +122,6 @@ impl<'a> Acquire<'a> {
                 }
             }
         }
-    }
-
-    /// Stands in line once.
-    async fn once(&self, line: &Arc<Line>, needs: Needs) -> Result<Verdict, Error> {
-        let inner = &self.limiter.inner;
-        let (answer, verdict) = oneshot::channel();
-        let joined = Instant::now();
-        let caller = Caller {
-            needs,
-            limits: Arc::clone(&self.limits),
-            lease: self.lease_time().map(|lasts| (lasts, Arc::clone(&inner.settings.owner))),
-            joined,
-            deadline: deadline(inner.settings.timeout),
-            answer,
-        };
-        if line.join(caller) {
-            tokio::spawn(line::serve(Arc::clone(inner), Arc::clone(line)));
-        }
-        let unserved = |_| Error::Timeout { bucket: line.key.item_key().pk, after: joined.elapsed(), last: None };
-        // Only a runtime that shuts down drops the line unserved.
-        verdict.await.unwrap_or_else(|gone| Err(unserved(gone)))
     }
 
     /// How long to wait after a denial, with `left` to wait in all; `None` if the wait cannot succeed. Slots may come

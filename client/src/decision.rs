@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, LimitState, MilliTokens};
+use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, LimitState, MilliTokens, Whole};
 
 use crate::Grant;
 use crate::line::Needs;
@@ -107,6 +107,18 @@ pub(crate) fn status(bucket: &Bucket, limits: &[Limit], needs: &Needs, now: Epoc
         LimitStatus { limit: name.to_string(), capacity, available, requested, retry_after }
     };
     bucket.limits.iter().map(status).collect()
+}
+
+/// Every limit's status at `now`, over all shards. The shards have the callers' own limits already.
+pub(crate) fn status_of_whole(whole: &Whole, needs: &Needs, now: EpochMillis) -> Vec<LimitStatus> {
+    let Some(shard) = whole.shards().first() else { return vec![] };
+    let status = |(name, state): (&LimitName, &LimitState)| {
+        let requested = needs.get(name).copied().unwrap_or_default();
+        let retry_after = whole.ready_at(name, requested, now).map(|at| at.since(now).into());
+        let (capacity, available) = (state.rule.capacity, whole.holds(name, now));
+        LimitStatus { limit: name.to_string(), capacity, available, requested, retry_after }
+    };
+    shard.limits.iter().map(status).collect()
 }
 
 /// The denial that `status` amounts to.

@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value};
-use weirgate_shared::{Bucket, EpochMillis, ItemError, Limit, LimitName, MilliTokens, WriteId, attr};
-use weirgate_store::{Answer, ErrorKind, Outcome};
+use weirgate_shared::write::{LeaseChange, Settled};
+use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MilliTokens, Whole, WriteId};
 
-use crate::clock::deadline;
 use crate::decision::{self, LimitStatus};
 use crate::limiter::Inner;
-use crate::line::{Line, Needs, backoff};
-use crate::stats::count;
+use crate::line::{Line, Needs};
+use crate::settling::{Answered, Settling};
+use crate::shards::Shards;
 use crate::{Error, acquire};
 
 /// Tokens that were taken.
@@ -25,13 +23,23 @@ use crate::{Error, acquire};
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grant {
     inner: Arc<Inner>,
-    line: Arc<Line>,
-    amounts: Needs,
+    shards: Arc<Shards>,
+    /// Of each shard that gave some, first come first.
+    parts: Vec<Part>,
     limits: Arc<[Limit]>,
+    /// One id and expiry in all parts.
     lease: Option<(WriteId, EpochMillis)>,
-    bucket: Arc<Bucket>,
     at: EpochMillis,
     is_settled: bool,
+}
+
+/// What one shard gave.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) line: Arc<Line>,
+    pub(crate) amounts: Needs,
+    /// The shard after the take.
+    pub(crate) bucket: Arc<Bucket>,
 }
 
 /// What became of a settlement.
@@ -46,12 +54,13 @@ pub enum Settlement {
 
 impl Grant {
     pub(crate) fn new(
-        (inner, line): (Arc<Inner>, Arc<Line>),
-        (amounts, limits): (Needs, Arc<[Limit]>),
+        (inner, shards): (Arc<Inner>, Arc<Shards>),
+        parts: Vec<Part>,
+        limits: Arc<[Limit]>,
         lease: Option<(WriteId, EpochMillis)>,
-        (bucket, at): (Arc<Bucket>, EpochMillis),
+        at: EpochMillis,
     ) -> Self {
-        Self { inner, line, amounts, limits, lease, bucket, at, is_settled: false }
+        Self { inner, shards, parts, limits, lease, at, is_settled: false }
     }
 
     /// Id of the durable lease.
@@ -69,13 +78,18 @@ impl Grant {
     /// What was taken of a limit, as adjusted.
     #[must_use]
     pub fn amount(&self, limit: &str) -> MilliTokens {
-        self.amounts.get(limit).copied().unwrap_or_default()
+        self.parts.iter().filter_map(|part| part.amounts.get(limit)).copied().sum()
     }
 
-    /// Every limit of the bucket as it was right after the take.
+    /// Every limit of the bucket as it was right after the take. Of a bucket of several shards, those that gave
+    /// something; they hold a part of what the bucket does.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStatus> {
-        decision::status(&self.bucket, &self.limits, &Needs::new(), self.at)
+        if let [part] = &self.parts[..] {
+            return decision::status(&part.bucket, &self.limits, &Needs::new(), self.at);
+        }
+        let shards = self.parts.iter().map(|part| part.bucket.advanced(&self.limits, self.at)).collect();
+        decision::status_of_whole(&Whole::new(shards), &Needs::new(), self.at)
     }
 
     /// Corrects an estimate: `tokens` of `limit` were used in truth. More than taken goes into debt if need be; less
@@ -94,26 +108,42 @@ impl Grant {
     /// # Errors
     /// As [`adjust`](Self::adjust).
     pub async fn adjust_milli(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
-        let Some((limit, &taken)) = self.amounts.get_key_value(limit) else {
+        if !self.parts.iter().any(|part| part.amounts.contains_key(limit)) {
             return Err(Error::Invalid(format!("limit {limit:?} was not taken by this grant: adjust one that was")));
-        };
-        if actual == taken {
-            return Ok(Settlement::Done);
         }
+        let mut more = actual - self.amount(limit);
+        for at in 0..self.parts.len() {
+            let Some(taken) = self.parts[at].amounts.get(limit).copied() else { continue };
+            // The first gives all that is needed more; each takes back what it gave at most.
+            let change = more.max(-taken);
+            if change == MilliTokens::ZERO {
+                continue;
+            }
+            if self.adjust_part(at, limit, taken + change).await? == Settlement::Ended {
+                return Ok(Settlement::Ended);
+            }
+            more -= change;
+        }
+        Ok(Settlement::Done)
+    }
+
+    async fn adjust_part(&mut self, at: usize, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
+        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else { return Ok(Settlement::Done) };
         let limit = limit.clone();
         let more = actual - taken;
-        let mut settled = self.give_back(&limit, -more);
+        let mut settled = self.give_back(&self.parts[at], &limit, -more);
         if more > MilliTokens::ZERO {
             settled.tc = more;
         }
         let change = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (taken, actual))]));
         // Until it is known what became of it, a rollback gives back only what is taken either way.
-        self.amounts.insert(limit.clone(), taken.min(actual));
-        let done = self.settle(change, BTreeMap::from([(limit.clone(), settled)])).await;
+        self.parts[at].amounts.insert(limit.clone(), taken.min(actual));
+        let done = self.settle(&self.parts[at], change, BTreeMap::from([(limit.clone(), settled)])).await;
+        let amounts = &mut self.parts[at].amounts;
         match &done {
-            Ok(Settlement::Done) => drop(self.amounts.insert(limit, actual)),
-            Ok(Settlement::Ended) => drop(self.amounts.insert(limit, taken)),
-            Err(error) if !error.is_unknown() => drop(self.amounts.insert(limit, taken)),
+            Ok(Settlement::Done) => drop(amounts.insert(limit, actual)),
+            Ok(Settlement::Ended) => drop(amounts.insert(limit, taken)),
+            Err(error) if !error.is_unknown() => drop(amounts.insert(limit, taken)),
             Err(_) => {}
         }
         done
@@ -131,11 +161,15 @@ impl Grant {
         acquire::check_lease(lasts)?;
         // Never sooner: the bucket's `due` is a lower bound of every expiry.
         let expires = self.inner.clock.now().after(lasts.into()).max(until);
-        let done = self.settle(LeaseChange::Renew(expires), BTreeMap::new()).await?;
-        if let (Settlement::Done, Some((_, until))) = (done, &mut self.lease) {
+        for part in &self.parts {
+            if self.settle(part, LeaseChange::Renew(expires), BTreeMap::new()).await? == Settlement::Ended {
+                return Ok(Settlement::Ended);
+            }
+        }
+        if let Some((_, until)) = &mut self.lease {
             *until = expires;
         }
-        Ok(done)
+        Ok(Settlement::Done)
     }
 
     /// Ends the grant: its slots go back, its rate tokens were used. Without a lease there is nothing to do.
@@ -159,15 +193,28 @@ impl Grant {
         done
     }
 
-    /// Ends the grant and gives back the limits that go back.
+    /// Ends the grant and gives back the limits that go back. A part that fails does not keep the others.
     async fn end(&mut self, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
+        let mut ended = Ok(Settlement::Done);
+        for at in 0..self.parts.len() {
+            match self.end_part(at, goes_back).await {
+                Ok(Settlement::Done) => {}
+                other if ended.is_ok() => ended = other,
+                _ => {}
+            }
+        }
+        ended
+    }
+
+    async fn end_part(&mut self, at: usize, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
         loop {
-            let back = self.amounts.iter().filter(|(limit, _)| goes_back(self, limit));
-            let back = back.map(|(limit, amount)| (limit.clone(), self.give_back(limit, *amount))).collect();
-            match self.settling(LeaseChange::End, back).run().await? {
+            let part = &self.parts[at];
+            let back = part.amounts.iter().filter(|(limit, _)| goes_back(self, limit));
+            let back = back.map(|(limit, amount)| (limit.clone(), self.give_back(part, limit, *amount))).collect();
+            match self.settling(part, LeaseChange::End, back).run().await? {
                 Answered::Settled(settlement) => return Ok(settlement),
                 // An adjustment of unknown outcome was made after all, or was not: the lease says what is held.
-                Answered::Holds(amounts) => self.amounts = amounts,
+                Answered::Holds(amounts) => self.parts[at].amounts = amounts,
             }
         }
     }
@@ -177,26 +224,41 @@ impl Grant {
     }
 
     /// Giving back `amount` of a limit. A slot has counted when it was taken.
-    fn give_back(&self, limit: &LimitName, amount: MilliTokens) -> Settled {
+    fn give_back(&self, part: &Part, limit: &LimitName, amount: MilliTokens) -> Settled {
         if self.is_concurrent(limit) {
             return Settled { tk: amount, tc: MilliTokens::ZERO, ceiling: None };
         }
-        let ceiling = self.bucket.limits.get(limit).map(|state| self.bucket.share(state));
+        let ceiling = part.bucket.limits.get(limit).map(|state| part.bucket.share(state));
         Settled { tk: amount, tc: -amount, ceiling }
     }
 
-    async fn settle(&self, change: LeaseChange, amounts: BTreeMap<LimitName, Settled>) -> Result<Settlement, Error> {
-        match self.settling(change, amounts).run().await? {
+    async fn settle(
+        &self,
+        part: &Part,
+        change: LeaseChange,
+        amounts: BTreeMap<LimitName, Settled>,
+    ) -> Result<Settlement, Error> {
+        match self.settling(part, change, amounts).run().await? {
             Answered::Settled(settlement) => Ok(settlement),
             Answered::Holds(_) => Ok(Settlement::Ended),
         }
     }
 
-    fn settling(&self, change: LeaseChange, amounts: BTreeMap<LimitName, Settled>) -> Settling<'_> {
-        let lease = self.lease.as_ref().map(|(id, _)| (id, change));
-        let op = WriteId::from_bits(fastrand::u64(..));
-        let settle = Settle { key: &self.line.key, op, lease, amounts };
-        Settling { inner: &self.inner, line: &self.line, settle, holds: &self.amounts }
+    fn settling<'a>(
+        &'a self,
+        part: &'a Part,
+        change: LeaseChange,
+        amounts: BTreeMap<LimitName, Settled>,
+    ) -> Settling<'a> {
+        Settling {
+            inner: &self.inner,
+            shards: &self.shards,
+            line: Arc::clone(&part.line),
+            op: WriteId::from_bits(fastrand::u64(..)),
+            lease: self.lease.as_ref().map(|(id, _)| (id, change)),
+            amounts,
+            holds: &part.amounts,
+        }
     }
 
     /// Gives everything back in the background, where nobody is left to wait for it.
@@ -218,11 +280,10 @@ impl Drop for Grant {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let grant = Self {
             inner: Arc::clone(&self.inner),
-            line: Arc::clone(&self.line),
-            amounts: std::mem::take(&mut self.amounts),
+            shards: Arc::clone(&self.shards),
+            parts: std::mem::take(&mut self.parts),
             limits: Arc::clone(&self.limits),
             lease: self.lease.take(),
-            bucket: Arc::clone(&self.bucket),
             at: self.at,
             is_settled: true,
         };
@@ -231,121 +292,5 @@ impl Drop for Grant {
                 tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
             }
         });
-    }
-}
-
-/// One settlement, until its outcome is known.
-struct Settling<'a> {
-    inner: &'a Inner,
-    line: &'a Line,
-    settle: Settle<'a>,
-    /// What the grant's lease holds, as far as the grant knows.
-    holds: &'a Needs,
-}
-
-/// What became of a settlement, to the grant itself.
-enum Answered {
-    Settled(Settlement),
-    /// The lease holds other amounts than the grant knows of, and was not ended.
-    Holds(Needs),
-}
-
-impl Settling<'_> {
-    async fn run(&self) -> Result<Answered, Error> {
-        let deadline = deadline(self.inner.settings.timeout);
-        let mut update = self.end_what_is_held(self.settle.whole());
-        let (mut failures, mut races, mut doubt) = (0, 0, None);
-        loop {
-            count(&self.inner.counters.writes, 1);
-            match self.inner.table.update(&update, Answer::Item).await {
-                Ok(Outcome::Applied(item)) => {
-                    if let Some(item) = item {
-                        self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
-                    }
-                    self.line.given_back.notify_waiters();
-                    return Ok(Answered::Settled(Settlement::Done));
-                }
-                Ok(Outcome::LostRace(None)) => return Ok(Answered::Settled(Settlement::Ended)),
-                Ok(Outcome::LostRace(Some(item))) => {
-                    let bucket = self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
-                    if let Some(answered) = self.ended(&bucket, doubt.is_some()) {
-                        self.line.given_back.notify_waiters();
-                        return Ok(answered);
-                    }
-                    count(&self.inner.counters.lost_races, 1);
-                    if Instant::now() >= deadline {
-                        let (bucket, after) = (self.line.key.item_key().pk, self.inner.settings.timeout);
-                        return Err(Error::Timeout { bucket, after, last: doubt.map(Arc::new) });
-                    }
-                    // The first time the answer is all it takes; who loses more often meets a crowd.
-                    races += 1;
-                    if races > 1 {
-                        tokio::time::sleep(backoff(races - 1)).await;
-                    }
-                    update = self.end_what_is_held(self.settle.cut(&bucket));
-                }
-                Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
-                    if error.kind == ErrorKind::Unknown {
-                        count(&self.inner.counters.unknown, 1);
-                        if self.settle.lease.is_none() {
-                            return Err(self.give_up(error.into()));
-                        }
-                        // The lease tells, when the same write is tried again, whether it has happened.
-                        doubt = Some(error);
-                    } else {
-                        count(&self.inner.counters.refused, 1);
-                    }
-                    failures += 1;
-                    tokio::time::sleep(backoff(failures)).await;
-                }
-                // What was in doubt before stays so.
-                Err(error) => return Err(doubt.unwrap_or(error).into()),
-            }
-        }
-    }
-
-    /// Ending a lease gives back what it holds, so it must hold what the grant knows of.
-    fn end_what_is_held(&self, mut update: Update) -> Update {
-        if let Some((id, LeaseChange::End)) = &self.settle.lease {
-            let held = self.holds.iter().map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0))).collect();
-            let path = Path::lease(id).then(attr::LEASE_TOKENS);
-            update.conditions.push(Condition::Equals(path, Value::Map(held)));
-        }
-        update
-    }
-
-    /// What the bucket says of the lease, if that settles the matter.
-    fn ended(&self, bucket: &Bucket, in_doubt: bool) -> Option<Answered> {
-        if bucket.op.as_ref() == Some(&self.settle.op) {
-            return Some(Answered::Settled(Settlement::Done));
-        }
-        let (id, change) = self.settle.lease.as_ref()?;
-        let Some(held) = bucket.leases.as_ref().and_then(|leases| leases.get(*id)) else {
-            // Gone: by the write that was in doubt if that one ends it, or before it.
-            let is_done = in_doubt && *change == LeaseChange::End;
-            return Some(Answered::Settled(if is_done { Settlement::Done } else { Settlement::Ended }));
-        };
-        let amounts = match change {
-            LeaseChange::End if held.tokens != *self.holds => return Some(Answered::Holds(held.tokens.clone())),
-            LeaseChange::End | LeaseChange::Renew(_) => return None,
-            LeaseChange::Hold(amounts) => amounts,
-        };
-        let holds = |limit: &LimitName, amount: &MilliTokens| held.tokens.get(limit) == Some(amount);
-        if amounts.iter().all(|(limit, (before, _))| holds(limit, before)) {
-            return None;
-        }
-        let is_done = in_doubt && amounts.iter().all(|(limit, (_, after))| holds(limit, after));
-        Some(Answered::Settled(if is_done { Settlement::Done } else { Settlement::Ended }))
-    }
-
-    /// What was to be given back counts as used: to repeat it could give back twice.
-    fn give_up(&self, error: Error) -> Error {
-        let given: MilliTokens = self.settle.amounts.values().map(|settled| settled.tk.max(MilliTokens::ZERO)).sum();
-        count(&self.inner.counters.unknown_milli, u64::try_from(given.0).unwrap_or_default());
-        error
-    }
-
-    fn unreadable(&self, error: ItemError) -> Error {
-        Error::Unreadable { bucket: self.line.key.item_key().pk, error }
     }
 }

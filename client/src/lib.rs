@@ -34,8 +34,9 @@
 //! - `limiter`: [`RateLimiter`] and its [`Builder`]
 //! - `acquire`: [`Acquire`]: one request, checked before anything is sent
 //! - `decision`: [`Decision`] and what it says of every limit
-//! - `line`: callers of one bucket share its writes; the acquire protocol
-//! - `grant`: [`Grant`]: adjust, renew, release, roll back
+//! - `shards`: which shards of a bucket to ask, and when all of them
+//! - `line`: callers of one shard share its writes; the acquire protocol
+//! - `grant`, `settling`: [`Grant`]: adjust, renew, release, roll back
 //! - `scope`: a grant around a piece of work
 //! - `clock`, `error`, `stats`
 
@@ -47,6 +48,8 @@ mod grant;
 mod limiter;
 mod line;
 mod scope;
+mod settling;
+mod shards;
 mod stats;
 
 pub use acquire::Acquire;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
-use crate::line::Line;
+use crate::shards::Shards;
 use crate::stats::Counters;
 use crate::{Acquire, Clock, Error, Stats, SystemClock};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
-const MAX_LINES: usize = 10_000;
+const MAX_BUCKETS: usize = 10_000;
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
 ///
@@ -34,7 +34,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
-    lines: Mutex<HashMap<BucketKey, Arc<Line>>>,
+    buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -71,19 +71,19 @@ impl RateLimiter {
 }
 
 impl Inner {
-    /// The line of a bucket.
-    pub(crate) fn line(&self, entity: EntityId, resource: Resource) -> Arc<Line> {
+    /// What is known of a bucket.
+    pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<Shards> {
         let key = BucketKey { namespace: self.namespace.clone(), entity, resource, shard: 0 };
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = lines.get(&key) {
-            return Arc::clone(line);
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bucket) = buckets.get(&key) {
+            return Arc::clone(bucket);
         }
-        if lines.len() >= MAX_LINES {
-            lines.retain(|_, line| Arc::strong_count(line) > 1);
+        if buckets.len() >= MAX_BUCKETS {
+            buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1);
         }
-        let line = Arc::new(Line::new(key.clone()));
-        lines.insert(key, Arc::clone(&line));
-        line
+        let bucket = Arc::new(Shards::new(key.clone()));
+        buckets.insert(key, Arc::clone(&bucket));
+        bucket
     }
 }
 
@@ -182,8 +182,8 @@ impl Builder {
         };
         let settings =
             Settings { timeout: self.timeout, denial_memory: self.denial_memory, owner: self.owner.as_str().into() };
-        let (counters, lines) = (Counters::default(), Mutex::default());
-        let inner = Inner { table, namespace, clock: self.clock, settings, counters, lines };
+        let (counters, buckets) = (Counters::default(), Mutex::default());
+        let inner = Inner { table, namespace, clock: self.clock, settings, counters, buckets };
         Ok(RateLimiter { inner: Arc::new(inner) })
     }
 }

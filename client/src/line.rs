@@ -1,4 +1,4 @@
-//! Callers of one bucket share its writes, and the acquire protocol (design, section 4).
+//! Callers of one bucket shard share its writes, and the acquire protocol (design, section 4).
 //!
 //! While a take is in flight, those who come stand in line; the next write takes for all of them. The line is served
 //! by a task of its own, so a caller that goes away does not stop the others.
@@ -10,27 +10,50 @@ mod plan;
 mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, MilliTokens, WriteId};
+use weirgate_store::StoreError;
 
+use crate::shards::Shards;
 use crate::{Denied, Error, Grant};
 
 pub(crate) use attempt::backoff;
 use pace::Pace;
-pub(crate) use serve::serve;
+pub(crate) use plan::lacks_slots;
+pub(crate) use serve::{SLOT_MEMORY, serve};
 
 /// What is asked of each limit.
 pub(crate) type Needs = BTreeMap<LimitName, MilliTokens>;
 
-/// What a caller in line is told.
+/// What becomes of a request.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Granted(Delivery),
     Denied(Denied),
+}
+
+/// What a caller in line is told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Decided(Verdict),
+    /// This shard cannot say: others of the bucket must be asked.
+    Elsewhere(Why),
+}
+
+/// Why other shards must be asked.
+#[derive(Debug, Clone)]
+pub(crate) enum Why {
+    /// It is not there.
+    Missing,
+    /// It has not enough, which says nothing about the others.
+    Short,
+    /// Its partition is too hot.
+    Throttled(Arc<StoreError>),
 }
 
 /// A grant on its way to its caller. If the caller has gone away nobody will use the tokens: they go back.
@@ -41,6 +64,12 @@ impl Delivery {
     /// The grant, now in the caller's hands.
     pub(crate) fn accept(mut self) -> Grant {
         self.0.take().expect("nothing else takes it out")
+    }
+}
+
+impl From<Grant> for Delivery {
+    fn from(grant: Grant) -> Self {
+        Self(Some(grant))
     }
 }
 
@@ -61,7 +90,9 @@ pub(crate) struct Caller {
     pub(crate) lease: Option<(Duration, Arc<str>)>,
     pub(crate) joined: Instant,
     pub(crate) deadline: Instant,
-    pub(crate) answer: oneshot::Sender<Result<Verdict, Error>>,
+    /// The bucket the line is of.
+    pub(crate) shards: Arc<Shards>,
+    pub(crate) answer: oneshot::Sender<Result<Told, Error>>,
 }
 
 /// The callers of one bucket shard, and what the last answer showed of it.
@@ -69,8 +100,32 @@ pub(crate) struct Caller {
 pub(crate) struct Line {
     pub(crate) key: BucketKey,
     state: Mutex<State>,
+    pub(crate) bucket: Arc<Common>,
+}
+
+/// What the lines of all shards of a bucket share.
+#[derive(Debug)]
+pub(crate) struct Common {
     /// Tokens came back to the bucket through this process.
     pub(crate) given_back: Notify,
+    /// The largest number of shards seen.
+    most: AtomicU32,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        Self { given_back: Notify::new(), most: AtomicU32::new(1) }
+    }
+}
+
+impl Common {
+    pub(crate) fn most(&self) -> u32 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_most(&self, most: u32) {
+        self.most.store(most, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +134,10 @@ struct State {
     served: bool,
     view: Option<View>,
     pace: Pace,
+    /// When the shard was found missing, if that is the last that is known of it.
+    absent: Option<Instant>,
+    /// When the shard was throttled, and of how many shards it was one then.
+    throttled: Option<(Instant, u32)>,
 }
 
 /// What an answer showed of the bucket, and when.
@@ -88,9 +147,12 @@ pub(crate) struct View {
     pub(crate) at: Instant,
 }
 
+/// For how long a throttle is a reason to go elsewhere, and to ask for a split.
+const HEAT: Duration = Duration::from_secs(5);
+
 impl Line {
-    pub(crate) fn new(key: BucketKey) -> Self {
-        Self { key, state: Mutex::default(), given_back: Notify::new() }
+    pub(crate) fn new(key: BucketKey, bucket: Arc<Common>) -> Self {
+        Self { key, state: Mutex::default(), bucket }
     }
 
     /// Puts a caller in line. `true` if nobody serves it: the caller must see to that.
@@ -127,6 +189,8 @@ impl Line {
         let mut state = self.state();
         let is_older = |view: &View| bucket.v.is_some() && view.bucket.v > bucket.v;
         if !state.view.as_ref().is_some_and(is_older) {
+            self.bucket.most.fetch_max(bucket.shard().count, Ordering::Relaxed);
+            state.absent = None;
             state.view = Some(View { bucket: Arc::clone(&bucket), at: Instant::now() });
         }
         bucket
@@ -140,6 +204,32 @@ impl Line {
     /// Forgets the bucket: its item is gone.
     fn forget(&self) {
         self.state().view = None;
+    }
+
+    /// Forgets the shard, and remembers for a while that it is gone.
+    pub(crate) fn gone(&self) {
+        let mut state = self.state();
+        (state.view, state.absent) = (None, Some(Instant::now()));
+    }
+
+    /// Whether the shard was missing a moment ago.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.state().absent.is_some_and(|at| at.elapsed() < Duration::from_secs(1))
+    }
+
+    /// The shard was throttled while it was one of `count`.
+    fn throttled(&self, count: u32) {
+        self.state().throttled = Some((Instant::now(), count));
+    }
+
+    /// Of how many shards it was one when it was last throttled, if that was a moment ago.
+    pub(crate) fn throttled_of(&self) -> Option<u32> {
+        self.state().throttled.filter(|(at, _)| at.elapsed() < HEAT).map(|(_, count)| count)
+    }
+
+    /// A write asked for the split: that is enough.
+    fn asked_for_split(&self) {
+        self.state().throttled = None;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -159,6 +249,11 @@ impl Caller {
 
     /// Answers the caller. One that has gone away needs no answer, and a grant goes back by itself.
     fn tell(self, verdict: Result<Verdict, Error>) {
-        let _ = self.answer.send(verdict);
+        let _ = self.answer.send(verdict.map(Told::Decided));
+    }
+
+    /// Sends the caller to other shards.
+    fn send_elsewhere(self, why: Why) {
+        let _ = self.answer.send(Ok(Told::Elsewhere(why)));
     }
 }

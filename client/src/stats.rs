@@ -11,6 +11,8 @@ pub struct Stats {
     pub denied: u64,
     /// Writes sent, applied or not.
     pub writes: u64,
+    /// Reads of all shards of a bucket, when one of them could not say.
+    pub reads: u64,
     /// Writes that lost a race and went on from the new state.
     pub lost_races: u64,
     /// Writes that were throttled or met a transaction.
@@ -35,7 +37,7 @@ macro_rules! counters {
         }
     };
 }
-counters!(granted, denied, writes, lost_races, refused, unknown, unknown_milli);
+counters!(granted, denied, writes, reads, lost_races, refused, unknown, unknown_milli);
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);

@@ -24,7 +24,7 @@ pub use refill::refill;
 pub use replace::REVIEW;
 pub use settle::{LeaseChange, Settle, Settled};
 pub use snapshot::{Count, Piece};
-pub use split::{may_split, split};
+pub use split::{keep, may_split, split};
 pub use take::Take;
 
 /// One conditional `UpdateItem`: all of it happens, or nothing.

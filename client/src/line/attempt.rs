@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::write::Take;
-use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Shard, WriteId};
 use weirgate_store::{Answer, ErrorKind, Item, Outcome, StoreError};
 
-use super::{Caller, Delivery, Line, Needs, Verdict};
+use super::{Caller, Line, Needs, Verdict};
+use crate::grant::Part;
 use crate::limiter::Inner;
 use crate::stats::count;
 use crate::{Error, Grant};
@@ -19,6 +20,8 @@ pub(super) enum Resolved {
     Answered,
     /// Nothing was taken, and the line's view shows why: choose again.
     TryAgain(Vec<Caller>),
+    /// Nothing was taken: the shard is not there, and is not the one that may be made.
+    Gone(Vec<Caller>),
     /// Nothing was taken: DynamoDB refused for now.
     Refused(Vec<Caller>, Arc<StoreError>),
 }
@@ -70,6 +73,8 @@ impl<'a> Attempt<'a> {
             self.seen = self.line.view().map(|view| view.bucket);
             let bucket = self.seen.as_deref();
             let op = WriteId::from_bits(fastrand::u64(..));
+            let count_seen = bucket.map_or(Shard::born(self.line.key.shard), Bucket::shard).count;
+            let hot = self.wants_split(bucket, count_seen, now);
             // Its own id is among them: a network that repeats the request does not take twice either.
             self.ops.push(op.clone());
             let take = Take {
@@ -79,13 +84,23 @@ impl<'a> Attempt<'a> {
                 takes: i64::try_from(self.callers.len()).unwrap_or(i64::MAX),
                 leases: self.leases.iter().flatten().cloned().collect(),
                 op,
-                hot: false,
+                hot,
                 unknown: &self.ops,
             };
             let update = if self.missing { take.create(now) } else { take.on(bucket, now) };
             count(&self.inner.counters.writes, 1);
             match self.inner.table.update(&update, Answer::Item).await {
-                Ok(Outcome::Applied(item)) => return self.applied(item, now),
+                Ok(Outcome::Applied(item)) => {
+                    if hot {
+                        self.line.asked_for_split();
+                    }
+                    return self.applied(item, now);
+                }
+                Ok(Outcome::LostRace(None)) if self.line.key.shard > 0 || self.line.bucket.most() > 1 => {
+                    self.line.gone();
+                    self.count_doubt(0, None);
+                    return Resolved::Gone(self.callers);
+                }
                 Ok(Outcome::LostRace(None)) => {
                     self.line.forget();
                     self.missing = true;
@@ -103,6 +118,9 @@ impl<'a> Attempt<'a> {
                 Err(error) if error.kind.is_transient() => {
                     count(&self.inner.counters.refused, 1);
                     tracing::debug!(%error, "refused for now");
+                    if error.kind == (ErrorKind::Throttled { key_range: true }) {
+                        self.line.throttled(count_seen);
+                    }
                     if self.doubt.is_none() {
                         return Resolved::Refused(self.callers, Arc::new(error));
                     }
@@ -115,6 +133,15 @@ impl<'a> Attempt<'a> {
                 Err(error) => return self.fail(Error::from(error)),
             }
         }
+    }
+
+    /// Whether the shard, as it was seen, should be split: it was throttled as the shard that it is, or its write units
+    /// have run out. Once is enough to ask.
+    fn wants_split(&self, seen: Option<&Bucket>, count: u32, now: EpochMillis) -> bool {
+        let is_ours = seen.is_none_or(|bucket| bucket.v.is_some());
+        let is_asked = seen.is_some_and(|bucket| bucket.scaling.is_hot);
+        let is_out = seen.is_some_and(|bucket| bucket.is_out_of_units(now));
+        is_ours && !is_asked && (is_out || self.line.throttled_of() == Some(count))
     }
 
     /// One more write of unknown outcome; how many there are.
@@ -191,11 +218,11 @@ impl<'a> Attempt<'a> {
         let bucket = self.saw(bucket);
         count(&self.inner.counters.granted, u64::try_from(self.callers.len()).unwrap_or_default());
         for (caller, lease) in self.callers.into_iter().zip(self.leases) {
-            let owner = (Arc::clone(self.inner), Arc::clone(self.line));
-            let taken = (caller.needs.clone(), Arc::clone(&caller.limits));
+            let part = Part { line: Arc::clone(self.line), amounts: caller.needs.clone(), bucket: Arc::clone(&bucket) };
+            let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
             let lease = lease.map(|(id, lease)| (id, lease.expires));
-            let grant = Grant::new(owner, taken, lease, (Arc::clone(&bucket), at));
-            caller.tell(Ok(Verdict::Granted(Delivery(Some(grant)))));
+            let grant = Grant::new(owner, vec![part], Arc::clone(&caller.limits), lease, at);
+            caller.tell(Ok(Verdict::Granted(grant.into())));
         }
         Resolved::Answered
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weirgate_shared::{Bucket, EpochMillis};
+use weirgate_shared::{Bucket, EpochMillis, Limit};
 
 use super::{Caller, Needs};
 use crate::decision::{self, LimitStatus};
@@ -55,8 +55,8 @@ pub(super) fn shortage(bucket: &Bucket, caller: &Caller, now: EpochMillis) -> Op
 }
 
 /// Whether slots are among what is short: they come back at any moment, by releases nobody here sees.
-pub(super) fn lacks_slots(caller: &Caller, shortage: &[LimitStatus]) -> bool {
+pub(crate) fn lacks_slots(limits: &[Limit], shortage: &[LimitStatus]) -> bool {
     let is_short =
         |name: &str| shortage.iter().any(|status| status.limit == name && status.requested > status.available);
-    caller.limits.iter().any(|limit| limit.rule().is_concurrent() && is_short(limit.name().as_str()))
+    limits.iter().any(|limit| limit.rule().is_concurrent() && is_short(limit.name().as_str()))
 }

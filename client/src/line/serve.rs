@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_store::StoreError;
+use weirgate_store::{ErrorKind, StoreError};
 
 use super::attempt::{self, Resolved};
 use super::make_way::make_way;
-use super::{Caller, Line, Verdict, View, plan};
+use super::{Caller, Line, Verdict, View, Why, plan};
 use crate::limiter::Inner;
 use crate::stats::count;
 use crate::{Error, decision};
 
 /// How long a denial for want of slots is remembered: another process may release one at any moment.
-const SLOT_MEMORY: Duration = Duration::from_millis(50);
+pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
 
 /// Of a bucket that holds this many times what is asked, nobody takes the last tokens.
 const PLENTY: i64 = 8;
@@ -88,6 +88,16 @@ impl Server {
                 self.failures = 0;
                 self.back_in_line(chosen);
             }
+            Resolved::Gone(chosen) => {
+                for caller in chosen.into_iter().chain(std::mem::take(&mut self.waiting)) {
+                    caller.send_elsewhere(Why::Missing);
+                }
+            }
+            Resolved::Refused(chosen, error) if self.can_go_elsewhere(&error) => {
+                for caller in chosen {
+                    caller.send_elsewhere(Why::Throttled(Arc::clone(&error)));
+                }
+            }
             Resolved::Refused(chosen, error) => {
                 self.back_in_line(chosen);
                 self.last = Some(error);
@@ -95,6 +105,11 @@ impl Server {
                 tokio::time::sleep(attempt::backoff(self.failures)).await;
             }
         }
+    }
+
+    /// Whether it is this shard that is too hot, and not the only one.
+    fn can_go_elsewhere(&self, error: &StoreError) -> bool {
+        error.kind == (ErrorKind::Throttled { key_range: true }) && self.line.bucket.most() > 1
     }
 
     fn back_in_line(&mut self, chosen: Vec<Caller>) {
@@ -108,18 +123,20 @@ impl Server {
         let now = self.inner.clock.now();
         for caller in std::mem::take(&mut self.waiting) {
             match plan::shortage(&view.bucket, &caller, now) {
-                Some(shortage) if self.is_fresh(view, &caller, &shortage) => {
+                Some(shortage) if !self.is_fresh(view, &caller, &shortage) => self.waiting.push_back(caller),
+                Some(_) if view.bucket.shard().count > 1 => caller.send_elsewhere(Why::Short),
+                Some(shortage) => {
                     count(&self.inner.counters.denied, 1);
                     caller.tell(Ok(Verdict::Denied(decision::denied(shortage))));
                 }
-                _ => self.waiting.push_back(caller),
+                None => self.waiting.push_back(caller),
             }
         }
     }
 
     fn is_fresh(&self, view: &View, caller: &Caller, shortage: &[decision::LimitStatus]) -> bool {
         let memory = self.inner.settings.denial_memory;
-        let memory = if plan::lacks_slots(caller, shortage) { memory.min(SLOT_MEMORY) } else { memory };
+        let memory = if plan::lacks_slots(&caller.limits, shortage) { memory.min(SLOT_MEMORY) } else { memory };
         view.at >= caller.joined || view.at.elapsed() < memory
     }
 

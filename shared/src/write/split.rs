@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::replace::REVIEW;
-use super::{Action, Change, Condition, Path, Update, Value, add_tokens, due, same_rf, tokens};
+use super::{Action, Change, Condition, Path, Update, Value, add_tokens, due, every_write, same_rf, tokens};
 use crate::attr::{self, Field};
 use crate::math::credit;
 use crate::{Bucket, EpochMillis, LimitName, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, item};
@@ -46,11 +46,7 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
             Change::Remove(Path::of(attr::HOT)),
         ],
     };
-    match (min_shards, image.scaling.min_shards) {
-        (asked, known) if asked == known => {}
-        (0, _) => parent.changes.push(Change::Remove(Path::of(attr::MIN_SHARDS))),
-        (asked, _) => parent.changes.push(Change::Set(Path::of(attr::MIN_SHARDS), Value::Int(i64::from(asked)))),
-    }
+    parent.changes.extend(set_min_shards(min_shards, image.scaling.min_shards));
     due::not_after(&mut parent, &image.key, image.due, now.after(REVIEW));
     let mut child = Bucket {
         key: image.key.with_shard(new.index),
@@ -84,6 +80,23 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
     let absent = vec![Condition::Absent(Path::of(attr::PK))];
     let child = Update { key: child.key.item_key(), conditions: absent, changes: item::write_bucket(&child) };
     Some([Action::Update(parent), Action::Update(child)])
+}
+
+/// Has `shard` keep that an operator asked for `min_shards`, 0 for none.
+#[must_use]
+pub fn keep(shard: &Bucket, min_shards: u32) -> Update {
+    let mut changes = every_write(Some(shard), MilliTokens::ZERO);
+    changes.extend(set_min_shards(min_shards, shard.scaling.min_shards));
+    Update { key: shard.key.item_key(), conditions: vec![Condition::Present(Path::of(attr::RF))], changes }
+}
+
+fn set_min_shards(asked: u32, known: u32) -> Option<Change> {
+    let path = Path::of(attr::MIN_SHARDS);
+    match asked {
+        same if same == known => None,
+        0 => Some(Change::Remove(path)),
+        asked => Some(Change::Set(path, Value::Int(i64::from(asked)))),
+    }
 }
 
 /// Takes the new half's part of one limit off the old shard; how much that is.

@@ -181,15 +181,17 @@ impl Take<'_> {
     /// The whole bucket, full but for what is taken, if it does not exist.
     #[must_use]
     pub fn create(&self, now: EpochMillis) -> Update {
+        // Callers make only the first one.
+        let shard = Shard::born(self.key.shard);
         let limits = self.limits.iter().map(|limit| {
             let need = self.needs.get(limit.name()).copied().unwrap_or_default();
-            let full = limit.rule().capacity;
+            let full = shard.share(limit.rule().capacity);
             (limit.name().clone(), LimitState { tk: full - need, tc: need, rule: *limit.rule() })
         });
         let unit = MilliTokens::from_tokens(1);
         let bucket = Bucket {
             key: self.key.clone(),
-            shard_count: 1,
+            shard_count: shard.count,
             rf: now,
             v: Some(now.0.saturating_mul(1000)),
             takes: Some(self.takes),

@@ -1,0 +1,125 @@
+//! The shards of one bucket, as this process knows them, and which of them to ask (design, section 6).
+
+mod judge;
+mod look;
+mod reshard;
+mod route;
+mod spread;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
+
+use crate::line::{Common, Line, Needs, View};
+
+pub(crate) use route::{Request, ask};
+
+/// The most shards a bucket has: the largest power of two of which a transaction can take a part each.
+pub(crate) const MAX_SHARDS: u32 = 64;
+
+/// The lines of one bucket, one for each shard that was met.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    /// Of shard 0.
+    pub(crate) key: BucketKey,
+    /// The line of shard 0, the only one of most buckets.
+    first: Arc<Line>,
+    /// The lines of the others.
+    others: Mutex<BTreeMap<u32, Arc<Line>>>,
+    /// When the bucket as a whole was last too short for somebody.
+    denied: Mutex<Option<Instant>>,
+    /// When all shards were last read.
+    looked: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl Shards {
+    pub(crate) fn new(key: BucketKey) -> Self {
+        let first = Arc::new(Line::new(key.clone(), Arc::default()));
+        Self { key, first, others: Mutex::default(), denied: Mutex::default(), looked: tokio::sync::Mutex::default() }
+    }
+
+    pub(crate) fn common(&self) -> &Common {
+        &self.first.bucket
+    }
+
+    /// The line of one shard.
+    pub(crate) fn line(&self, shard: u32) -> Arc<Line> {
+        if shard == 0 {
+            return Arc::clone(&self.first);
+        }
+        let new = || Arc::new(Line::new(self.key.with_shard(shard), Arc::clone(&self.first.bucket)));
+        Arc::clone(self.others().entry(shard).or_insert_with(new))
+    }
+
+    /// Every line there is.
+    fn lines(&self) -> Vec<Arc<Line>> {
+        std::iter::once(&self.first).chain(self.others().values()).map(Arc::clone).collect()
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Line>>> {
+        // The map is whole between any two statements: a panic elsewhere does not spoil it.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn denied(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.
+    fn start_anew(&self) {
+        self.others().clear();
+        self.common().set_most(1);
+    }
+
+    /// The shard to ask: of two picked at random the one that has more, as far as it is known, and none of `tried`.
+    fn choose(&self, needs: &Needs, limits: &[Limit], now: EpochMillis, tried: &[u32]) -> Arc<Line> {
+        let most = self.common().most();
+        if most == 1 {
+            return Arc::clone(&self.first);
+        }
+        let lines: BTreeMap<u32, Arc<Line>> = self.lines().into_iter().map(|line| (line.key.shard, line)).collect();
+        let picks = [fastrand::u32(..), fastrand::u32(..)].map(|pick| resolve(&lines, most, pick));
+        let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
+        let score = |shard: &u32| score(lines.get(shard), Shard { index: *shard, count: most }, needs, limits, now);
+        let shard = fresh.max_by_key(score).unwrap_or(picks[0]);
+        self.line(shard)
+    }
+}
+
+/// The shard that has the tokens of `pick`, a number drawn for one caller: the one that the newest answer says is
+/// whole there, or the smallest that may exist.
+fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
+    let (mut whole, mut deepest): (Option<(Instant, u32)>, _) = (None, None);
+    let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2)).take_while(|count| *count <= most);
+    for count in counts {
+        let index = pick % count;
+        let line = lines.get(&index);
+        if line.is_some_and(|line| line.is_absent()) {
+            continue;
+        }
+        deepest = Some(index);
+        let Some(view) = line.and_then(|line| line.view()) else { continue };
+        if view.bucket.shard().count <= count && whole.is_none_or(|(at, _)| at < view.at) {
+            whole = Some((view.at, index));
+        }
+    }
+    whole.map(|(_, index)| index).or(deepest).unwrap_or(0)
+}
+
+/// How many times a shard has what is asked, in thousandths; one that is not known is taken for half full, and one that
+/// is too hot comes last.
+fn score(line: Option<&Arc<Line>>, shard: Shard, needs: &Needs, limits: &[Limit], now: EpochMillis) -> i128 {
+    if line.is_some_and(|line| line.throttled_of().is_some()) {
+        return i128::MIN;
+    }
+    let view: Option<View> = line.and_then(|line| line.view());
+    let half = |limit: &Limit| shard.share(limit.rule().capacity) / 2;
+    let holds = |name: &weirgate_shared::LimitName| match &view {
+        Some(view) => view.bucket.holds(name, now),
+        None => limits.iter().find(|limit| limit.name() == name).map_or(MilliTokens::ZERO, half),
+    };
+    let times = needs.iter().map(|(name, need)| i128::from(holds(name).0) * 1000 / i128::from(need.0.max(1)));
+    times.min().unwrap_or(i128::MAX)
+}

@@ -1,0 +1,40 @@
+//! What the bucket as a whole says to a request, from what is known of its shards. Pure but for reading the views.
+
+use weirgate_shared::{EpochMillis, Limit, MilliTokens, Whole};
+
+use super::Shards;
+use crate::decision::{self, Denied};
+use crate::line::{Needs, View};
+
+/// What becomes of a request.
+pub(super) enum Judgement {
+    /// All shards together have not enough.
+    Denied(Denied),
+    /// This one has enough.
+    One(u32),
+    /// These have, each so much.
+    Several(Vec<(u32, Needs)>),
+}
+
+impl Shards {
+    /// The shards with the callers' own limits at `now`, from views that are `fresh`.
+    pub(super) fn seen(&self, limits: &[Limit], now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
+        let views = self.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        Whole::new(views.filter(fresh).map(|view| view.bucket.advanced(limits, now)).collect())
+    }
+}
+
+/// Judges a request by the `whole` bucket.
+pub(super) fn judge(whole: &Whole, needs: &Needs, now: EpochMillis) -> Judgement {
+    if needs.iter().any(|(limit, need)| whole.holds(limit, now) < *need) {
+        return Judgement::Denied(decision::denied(decision::status_of_whole(whole, needs, now)));
+    }
+    let room =
+        |shard: &weirgate_shared::Bucket| needs.iter().map(|(limit, need)| shard.holds(limit, now) - *need).min();
+    let best = whole.shards().iter().max_by_key(|shard| room(shard));
+    if let Some(best) = best.filter(|shard| room(shard).is_some_and(|room| room >= MilliTokens::ZERO)) {
+        return Judgement::One(best.key.shard);
+    }
+    // Together they have enough, so the parts are there.
+    Judgement::Several(whole.spread(needs, now).unwrap_or_default())
+}

@@ -1,0 +1,44 @@
+//! Reading all shards of a bucket at once, when one of them cannot say.
+
+use tokio::time::Instant;
+
+use super::{MAX_SHARDS, Shards};
+use crate::Error;
+use crate::limiter::Inner;
+use crate::stats::count;
+
+impl Shards {
+    /// Reads all shards, unless somebody has done so since `since`.
+    pub(super) async fn look(&self, inner: &Inner, since: Instant) -> Result<(), Error> {
+        let mut looked = self.looked.lock().await;
+        if looked.is_some_and(|at| at >= since) {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let mut most = self.common().most();
+        loop {
+            let keys: Vec<_> = (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();
+            count(&inner.counters.reads, 1);
+            let mut found = vec![];
+            for item in inner.table.read(&keys).await? {
+                let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
+                found.push(item.bucket().map_err(unreadable)?);
+            }
+            let there = found.iter().map(|bucket| bucket.shard().count).max().unwrap_or(1).min(MAX_SHARDS);
+            if there > most {
+                // It was split meanwhile.
+                most = there;
+                continue;
+            }
+            for shard in (0..most).filter(|shard| found.iter().all(|bucket| bucket.key.shard != *shard)) {
+                self.line(shard).gone();
+            }
+            for bucket in found {
+                self.line(bucket.key.shard).saw(bucket);
+            }
+            self.common().set_most(there);
+            *looked = Some(started);
+            return Ok(());
+        }
+    }
+}

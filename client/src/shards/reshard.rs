@@ -1,0 +1,156 @@
+//! The operator's say: a bucket split in advance, or merged back (design, section 6).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use weirgate_shared::write::{Action, Take, Update, joined, keep, may_split, merge, split};
+use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, LimitState, WriteId};
+use weirgate_store::{Retry, Transacted};
+
+use super::{MAX_SHARDS, Shards};
+use crate::clock::deadline;
+use crate::limiter::Inner;
+use crate::line::backoff;
+use crate::stats::count;
+use crate::{Error, RateLimiter};
+
+impl RateLimiter {
+    /// Splits a bucket into `shards` before it gets hot, or merges it back; how many shards there are then.
+    ///
+    /// A bucket splits by itself when it is written to more often than one partition of DynamoDB takes (1,000 times a
+    /// second), and merges when that is over. Ahead of a load that comes all at once it can be split by hand: it then
+    /// stays split into `shards` at least, until this is asked for again with fewer; 1 leaves it to itself. A bucket
+    /// that is not there is made, with `limits`. No token is made or lost.
+    ///
+    /// Merging waits for nobody: a shard that holds leases stays, and so does one that is written to all the time; the
+    /// answer then is more than `shards`, and the reconciler merges the rest when it can.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
+    /// limiter.set_shards("openai", "gpt-4", &limits, 16).await?; // ready for 16,000 writes a second
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `shards` is not a power of two from 1 to 64, or so many that a shard would hold less than
+    /// one token of a limit; [`Error::Store`] or [`Error::Timeout`] if not everything could be done: what was done
+    /// stays, and asking again goes on from there.
+    pub async fn set_shards(&self, entity: &str, resource: &str, limits: &[Limit], shards: u32) -> Result<u32, Error> {
+        if !shards.is_power_of_two() || shards > MAX_SHARDS {
+            return Err(Error::Invalid(format!("{shards} shards are asked, it takes a power of two from 1 to 64")));
+        }
+        let bucket = self.inner.bucket(entity.try_into()?, resource.try_into()?);
+        let deadline = deadline(self.inner.settings.timeout.saturating_mul(2));
+        Resharding { inner: &self.inner, bucket, limits, shards, deadline }.run().await
+    }
+}
+
+struct Resharding<'a> {
+    inner: &'a Inner,
+    bucket: Arc<Shards>,
+    limits: &'a [Limit],
+    shards: u32,
+    deadline: Instant,
+}
+
+/// How often merges are tried that lose their race: a shard in use stays.
+const TRIES: u32 = 4;
+
+impl Resharding<'_> {
+    async fn run(self) -> Result<u32, Error> {
+        let mut failures = 0;
+        loop {
+            let there = self.read().await?;
+            let now = self.inner.clock.now();
+            let mut work = self.growth(&there, now)?;
+            let can_wait = work.is_empty();
+            if can_wait {
+                work = self.merges(&there, now);
+            }
+            if work.is_empty() || can_wait && failures == TRIES {
+                return Ok(u32::try_from(there.len()).unwrap_or(u32::MAX));
+            }
+            // None of these is in the way of another; after all of them the bucket is read anew.
+            let mut done = false;
+            for actions in work {
+                let token = WriteId::from_bits(fastrand::u64(..));
+                count(&self.inner.counters.writes, 1);
+                done |= self.inner.table.transact_with(&actions, &token, Retry::Unknown).await? == Transacted::Applied;
+            }
+            if !done {
+                failures += 1;
+                tokio::time::sleep(backoff(failures)).await;
+            }
+            if Instant::now() >= self.deadline {
+                let (bucket, after) = (self.bucket.key.item_key().pk, self.inner.settings.timeout.saturating_mul(2));
+                return Err(Error::Timeout { bucket, after, last: None });
+            }
+        }
+    }
+
+    /// Every shard there is.
+    async fn read(&self) -> Result<Vec<Bucket>, Error> {
+        self.bucket.common().set_most(MAX_SHARDS);
+        self.bucket.look(self.inner, Instant::now()).await?;
+        let seen = self.bucket.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        Ok(seen.map(|view| Bucket::clone(&view.bucket)).collect())
+    }
+
+    /// The least number of shards that the items keep; none for one that is left to itself.
+    const fn min_shards(&self) -> u32 {
+        if self.shards == 1 { 0 } else { self.shards }
+    }
+
+    /// Makes the bucket, splits what is too large, and says everywhere how many shards there are to be.
+    fn growth(&self, there: &[Bucket], now: EpochMillis) -> Result<Vec<Vec<Action>>, Error> {
+        if there.is_empty() {
+            return Ok(vec![vec![Action::Update(self.creation(now))]]);
+        }
+        let mut work = vec![];
+        for shard in there {
+            if shard.shard().count < self.shards {
+                let op = WriteId::from_bits(fastrand::u64(..));
+                let actions = split(shard, self.min_shards(), op, now)
+                    .filter(|_| may_split(shard, self.shards, &BTreeMap::new()));
+                work.push(actions.ok_or_else(|| self.too_small(shard))?.to_vec());
+            } else if shard.scaling.min_shards != self.min_shards() {
+                work.push(vec![Action::Update(keep(shard, self.min_shards()))]);
+            }
+        }
+        Ok(work)
+    }
+
+    /// Every pair of shards that can be one, and is not to stay two.
+    fn merges(&self, there: &[Bucket], now: EpochMillis) -> Vec<Vec<Action>> {
+        let mut work = vec![];
+        for upper in there.iter().filter(|shard| shard.shard().count > self.shards) {
+            let Some(whole) = upper.shard().whole().filter(|whole| whole.index != upper.key.shard) else { continue };
+            let Some(lower) = there.iter().find(|lower| lower.key.shard == whole.index) else { continue };
+            if let Some(joined) = joined(lower, upper, now) {
+                work.push(merge(lower, joined, &[upper]));
+            }
+        }
+        work
+    }
+
+    fn creation(&self, now: EpochMillis) -> Update {
+        let op = WriteId::from_bits(fastrand::u64(..));
+        let (needs, unknown) = (BTreeMap::new(), std::slice::from_ref(&op));
+        let key = &self.bucket.key;
+        Take { key, limits: self.limits, needs, takes: 0, leases: vec![], op: op.clone(), hot: false, unknown }
+            .create(now)
+    }
+
+    fn too_small(&self, shard: &Bucket) -> Error {
+        let asked = self.shards;
+        let holds = |(name, state): (&LimitName, &LimitState)| format!("{name} holds {}", state.rule.capacity);
+        let limits: Vec<_> = shard.limits.iter().map(holds).collect();
+        let bucket = self.bucket.key.item_key().pk;
+        Error::Invalid(format!(
+            "bucket {bucket} cannot have {asked} shards, each must hold a token of every limit: {}; ask for fewer",
+            limits.join(", ")
+        ))
+    }
+}

@@ -1,0 +1,210 @@
+//! One request on a bucket of any number of shards: whom to ask, and in which order, until it is decided.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use weirgate_shared::{Limit, Shard};
+
+use super::judge::{Judgement, judge};
+use super::{Shards, spread};
+use crate::clock::deadline;
+use crate::limiter::Inner;
+use crate::line::{self, Caller, Line, Needs, SLOT_MEMORY, Told, Verdict, Why, backoff, lacks_slots};
+use crate::stats::count;
+use crate::{Denied, Error};
+
+/// How many shards are asked one by one before all are read.
+const TRIES: usize = 3;
+
+/// What is asked of a bucket.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) needs: Needs,
+    pub(crate) limits: Arc<[Limit]>,
+    /// How long a durable lease lasts, and its owner.
+    pub(crate) lease: Option<(Duration, Arc<str>)>,
+}
+
+/// Decides about one request.
+pub(crate) async fn ask(inner: &Arc<Inner>, shards: &Arc<Shards>, request: &Request) -> Result<Verdict, Error> {
+    let joined = Instant::now();
+    let deadline = deadline(inner.settings.timeout);
+    Asking { inner, shards, request, joined, deadline, tried: vec![], failures: 0, last: None }.run().await
+}
+
+struct Asking<'a> {
+    inner: &'a Arc<Inner>,
+    shards: &'a Arc<Shards>,
+    request: &'a Request,
+    joined: Instant,
+    deadline: Instant,
+    /// Shards that had not enough.
+    tried: Vec<u32>,
+    failures: u32,
+    last: Option<Error>,
+}
+
+impl Asking<'_> {
+    async fn run(mut self) -> Result<Verdict, Error> {
+        if let Some(denied) = self.denied_from_memory() {
+            return Ok(Verdict::Denied(denied));
+        }
+        let mut next = if self.is_above_a_share() { None } else { Some(self.choose()) };
+        loop {
+            let Some(line) = next.take() else {
+                match self.ask_the_whole().await? {
+                    Ok(verdict) => return Ok(verdict),
+                    Err(line) => next = line,
+                }
+                self.check_time()?;
+                continue;
+            };
+            match self.stand_in(&line).await? {
+                Told::Decided(verdict) => return Ok(verdict),
+                Told::Elsewhere(Why::Missing) => next = Some(self.other_than(&line)),
+                Told::Elsewhere(Why::Short) => {
+                    self.tried.push(line.key.shard);
+                    next = self.better();
+                }
+                Told::Elsewhere(Why::Throttled(error)) => {
+                    self.last = Some(Error::Store(error));
+                    self.pause().await;
+                    next = Some(self.choose());
+                }
+            }
+            self.check_time()?;
+        }
+    }
+
+    fn choose(&self) -> Arc<Line> {
+        let Request { needs, limits, .. } = self.request;
+        self.shards.choose(needs, limits, self.inner.clock.now(), &self.tried)
+    }
+
+    /// Whether no shard of a bucket of so many can have what is asked.
+    fn is_above_a_share(&self) -> bool {
+        let largest = Shard { index: 0, count: self.shards.common().most() };
+        let is_above = |limit: &Limit| {
+            let need = self.request.needs.get(limit.name());
+            need.is_some_and(|need| *need > largest.share(limit.rule().capacity))
+        };
+        largest.count > 1 && self.request.limits.iter().any(is_above)
+    }
+
+    /// A denial that a former one already implies: nothing is sent.
+    fn denied_from_memory(&self) -> Option<Denied> {
+        let memory = self.inner.settings.denial_memory;
+        let denied_at = (*self.shards.denied()).filter(|at| at.elapsed() < memory)?;
+        let now = self.inner.clock.now();
+        let whole = self.shards.seen(&self.request.limits, now, |view| view.at.elapsed() < memory);
+        let Judgement::Denied(denied) = judge(&whole, &self.request.needs, now) else { return None };
+        let lacks_slots = lacks_slots(&self.request.limits, &denied.limits);
+        if !whole.is_complete() || lacks_slots && denied_at.elapsed() >= SLOT_MEMORY {
+            return None;
+        }
+        count(&self.inner.counters.denied, 1);
+        Some(denied)
+    }
+
+    /// After a shard that had not enough: another that is known to have, or `None` for asking the whole bucket.
+    fn better(&self) -> Option<Arc<Line>> {
+        if self.tried.len() >= TRIES {
+            return None;
+        }
+        let now = self.inner.clock.now();
+        let has_enough = |line: &Arc<Line>| {
+            let view = line.view().filter(|_| !line.is_absent() && !self.tried.contains(&line.key.shard))?;
+            let holds = self.request.needs.iter().map(|(limit, need)| view.bucket.holds(limit, now) - *need).min()?;
+            (holds.0 >= 0).then_some(holds)
+        };
+        let lines = self.shards.lines();
+        lines
+            .iter()
+            .filter_map(|line| Some((has_enough(line)?, line)))
+            .max_by_key(|(room, _)| *room)
+            .map(|(_, line)| Arc::clone(line))
+    }
+
+    /// After a shard that is missing: the one it was split off, or any other that is known. If none is left, the bucket
+    /// is gone, and begins anew.
+    fn other_than(&self, missing: &Line) -> Arc<Line> {
+        if missing.key.shard > 0 {
+            return self.choose();
+        }
+        let known = self.shards.lines().into_iter().find(|line| !line.is_absent() && line.view().is_some());
+        known.unwrap_or_else(|| {
+            self.shards.start_anew();
+            self.choose()
+        })
+    }
+
+    /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
+    async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
+        let Request { needs, limits, .. } = self.request;
+        let mut now = self.inner.clock.now();
+        let mut whole = self.shards.seen(limits, now, |view| view.at >= self.joined);
+        // Read twice, they may have been of two times; if they still are no whole, items were deleted by hand, and who
+        // is there decides.
+        for since in [Some(self.joined).filter(|_| self.failures == 0), None] {
+            if whole.is_complete() {
+                break;
+            }
+            self.shards.look(self.inner, since.unwrap_or_else(Instant::now)).await?;
+            now = self.inner.clock.now();
+            whole = self.shards.seen(limits, now, |_| true);
+        }
+        self.tried.clear();
+        let verdict = match judge(&whole, needs, now) {
+            Judgement::Denied(denied) => {
+                *self.shards.denied() = Some(Instant::now());
+                count(&self.inner.counters.denied, 1);
+                Verdict::Denied(denied)
+            }
+            Judgement::One(shard) => return Ok(Err(Some(self.shards.line(shard)))),
+            Judgement::Several(parts) => {
+                match spread::take(self.inner, self.shards, self.request, &parts, self.deadline).await? {
+                    Some(delivery) => Verdict::Granted(delivery),
+                    None => {
+                        self.pause().await;
+                        return Ok(Err(None));
+                    }
+                }
+            }
+        };
+        Ok(Ok(verdict))
+    }
+
+    /// Stands in the line of one shard.
+    async fn stand_in(&self, line: &Arc<Line>) -> Result<Told, Error> {
+        let Request { needs, limits, lease } = self.request.clone();
+        let (answer, verdict) = oneshot::channel();
+        let (joined, deadline) = (self.joined, self.deadline);
+        let shards = Arc::clone(self.shards);
+        if line.join(Caller { needs, limits, lease, joined, deadline, shards, answer }) {
+            tokio::spawn(line::serve(Arc::clone(self.inner), Arc::clone(line)));
+        }
+        // Only a runtime that shuts down drops the line unserved.
+        verdict.await.unwrap_or_else(|_| {
+            Err(Error::Timeout { bucket: line.key.item_key().pk, after: joined.elapsed(), last: None })
+        })
+    }
+
+    async fn pause(&mut self) {
+        self.failures += 1;
+        tokio::time::sleep(backoff(self.failures)).await;
+    }
+
+    fn check_time(&self) -> Result<(), Error> {
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        let last = match &self.last {
+            Some(Error::Store(error)) => Some(Arc::clone(error)),
+            _ => None,
+        };
+        let bucket = self.shards.key.item_key().pk;
+        Err(Error::Timeout { bucket, after: self.inner.settings.timeout, last })
+    }
+}

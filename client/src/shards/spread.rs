@@ -1,0 +1,151 @@
+//! A request that no shard alone has enough for takes a part from each of several, in one transaction.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use weirgate_shared::write::{Action, Take, expire};
+use weirgate_shared::{Bucket, Lease, WriteId};
+use weirgate_store::{Answer, ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
+
+use super::{Request, Shards};
+use crate::limiter::Inner;
+use crate::line::{Delivery, Line, Needs, backoff};
+use crate::stats::count;
+use crate::{Error, Grant, grant::Part};
+
+/// One shard's part of the request.
+struct Share {
+    line: Arc<Line>,
+    bucket: Arc<Bucket>,
+    needs: Needs,
+}
+
+/// Takes the `parts`; `None` if one of the shards is not what it seemed any more.
+///
+/// A transaction of unknown outcome is sent again under the same token, which DynamoDB remembers for ten minutes: it
+/// happens once, and the answer tells.
+pub(super) async fn take(
+    inner: &Arc<Inner>,
+    shards: &Arc<Shards>,
+    request: &Request,
+    parts: &[(u32, Needs)],
+    deadline: Instant,
+) -> Result<Option<Delivery>, Error> {
+    let now = inner.clock.now();
+    let mut shares = vec![];
+    for (shard, needs) in parts {
+        let line = shards.line(*shard);
+        let Some(bucket) = line.view().map(|view| view.bucket) else { return Ok(None) };
+        if let Some((update, _)) =
+            expire(&bucket, now).filter(|_| bucket.expired(now).count() > bucket.reclaimable(now).count())
+        {
+            // What these hold is counted on, so it is given back first.
+            count(&inner.counters.writes, 1);
+            if let Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item)) =
+                inner.table.update(&update, Answer::Item).await?
+            {
+                see(&line, &item)?;
+            }
+            return Ok(None);
+        }
+        shares.push(Share { line, bucket, needs: needs.clone() });
+    }
+    let op = WriteId::from_bits(fastrand::u64(..));
+    let lease = request.lease.as_ref().map(|(lasts, owner)| {
+        let expires = now.after((*lasts).into());
+        (WriteId::from_bits(fastrand::u64(..)), expires, owner)
+    });
+    let actions: Vec<_> = shares
+        .iter()
+        .enumerate()
+        .map(|(at, share)| {
+            let lease = lease.as_ref().map(|(id, expires, owner)| {
+                (id.clone(), Lease { expires: *expires, tokens: share.needs.clone(), owner: owner.to_string() })
+            });
+            let take = Take {
+                key: &share.line.key,
+                limits: &request.limits,
+                needs: share.needs.clone(),
+                // The acquire counts once.
+                takes: i64::from(at == 0),
+                leases: lease.into_iter().collect(),
+                op: op.clone(),
+                hot: false,
+                unknown: std::slice::from_ref(&op),
+            };
+            Action::Update(take.on(Some(&share.bucket), now))
+        })
+        .collect();
+    let mut doubt: Option<Arc<StoreError>> = None;
+    let mut failures = 0;
+    loop {
+        count(&inner.counters.writes, 1);
+        match inner.table.transact(&actions, &op).await {
+            Ok(Transacted::Applied) => break,
+            Ok(Transacted::LostRace(unheld)) => {
+                count(&inner.counters.lost_races, 1);
+                let mut ours = false;
+                for (share, part) in shares.iter().zip(unheld) {
+                    match part {
+                        Unheld::Lost(Some(item)) => ours |= see(&share.line, &item)?.op.as_ref() == Some(&op),
+                        Unheld::Lost(None) => share.line.gone(),
+                        Unheld::Held => {}
+                    }
+                }
+                if ours {
+                    break;
+                }
+                return Ok(None);
+            }
+            Err(error) if error.kind.is_transient() => {
+                let is_unknown = error.kind == ErrorKind::Unknown;
+                count(if is_unknown { &inner.counters.unknown } else { &inner.counters.refused }, 1);
+                if !is_unknown && doubt.is_none() {
+                    tracing::debug!(%error, "a transaction was refused for now");
+                    return Ok(None);
+                }
+                let error = Arc::new(error);
+                if is_unknown {
+                    doubt = Some(Arc::clone(&error));
+                }
+                if Instant::now() >= deadline {
+                    count_doubt(inner, request);
+                    return Err(Error::Store(doubt.unwrap_or(error)));
+                }
+                failures += 1;
+                tokio::time::sleep(backoff(failures)).await;
+            }
+            Err(error) => {
+                if doubt.is_some() {
+                    count_doubt(inner, request);
+                }
+                return Err(doubt.map_or_else(|| error.into(), Error::Store));
+            }
+        }
+    }
+    count(&inner.counters.granted, 1);
+    let part = |Share { line, bucket, needs }| {
+        // A transaction does not answer with the items.
+        let mut bucket: Bucket = Bucket::advanced(&bucket, &request.limits, now);
+        for (limit, need) in &needs {
+            if let Some(state) = bucket.limits.get_mut(limit) {
+                state.tk -= *need;
+            }
+        }
+        Part { line, amounts: needs, bucket: Arc::new(bucket) }
+    };
+    let parts = shares.into_iter().map(part).collect();
+    let lease = lease.map(|(id, expires, _)| (id, expires));
+    Ok(Some(Grant::new((Arc::clone(inner), Arc::clone(shards)), parts, Arc::clone(&request.limits), lease, now).into()))
+}
+
+fn see(line: &Line, item: &weirgate_store::Item) -> Result<Arc<Bucket>, Error> {
+    let unreadable = |error| Error::Unreadable { bucket: line.key.item_key().pk, error };
+    Ok(line.saw(item.bucket().map_err(unreadable)?))
+}
+
+/// The tokens count as taken.
+fn count_doubt(inner: &Inner, request: &Request) {
+    let needs: weirgate_shared::MilliTokens = request.needs.values().copied().sum();
+    count(&inner.counters.unknown_milli, u64::try_from(needs.0).unwrap_or_default());
+}
