@@ -110,17 +110,27 @@ pub(crate) struct Common {
     pub(crate) given_back: Notify,
     /// The largest number of shards seen.
     most: AtomicU32,
+    /// The shard chosen last.
+    last: AtomicU32,
 }
 
 impl Default for Common {
     fn default() -> Self {
-        Self { given_back: Notify::new(), most: AtomicU32::new(1) }
+        Self { given_back: Notify::new(), most: AtomicU32::new(1), last: AtomicU32::new(0) }
     }
 }
 
 impl Common {
     pub(crate) fn most(&self) -> u32 {
         self.most.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn last(&self) -> u32 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_last(&self, shard: u32) {
+        self.last.store(shard, Ordering::Relaxed);
     }
 
     pub(crate) fn set_most(&self, most: u32) {
@@ -145,6 +155,8 @@ struct State {
 pub(crate) struct View {
     pub(crate) bucket: Arc<Bucket>,
     pub(crate) at: Instant,
+    /// This process has taken from it since, by a write that does not answer with the item.
+    pub(crate) is_outdated: bool,
 }
 
 /// For how long a throttle is a reason to go elsewhere, and to ask for a split.
@@ -161,6 +173,11 @@ impl Line {
         let mut state = self.state();
         state.waiting.push_back(caller);
         !std::mem::replace(&mut state.served, true)
+    }
+
+    /// Whether callers are in it: a newcomer shares their next write.
+    pub(crate) fn is_served(&self) -> bool {
+        self.state().served
     }
 
     /// All who came since the last call, in order; whoever serves the line is done when nobody did.
@@ -191,7 +208,7 @@ impl Line {
         if !state.view.as_ref().is_some_and(is_older) {
             self.bucket.most.fetch_max(bucket.shard().count, Ordering::Relaxed);
             state.absent = None;
-            state.view = Some(View { bucket: Arc::clone(&bucket), at: Instant::now() });
+            state.view = Some(View { bucket: Arc::clone(&bucket), at: Instant::now(), is_outdated: false });
         }
         bucket
     }
@@ -204,6 +221,13 @@ impl Line {
     /// Forgets the bucket: its item is gone.
     fn forget(&self) {
         self.state().view = None;
+    }
+
+    /// What was seen is good for planning a write, and for nothing else.
+    pub(crate) fn outdate(&self) {
+        if let Some(view) = &mut self.state().view {
+            view.is_outdated = true;
+        }
     }
 
     /// Forgets the shard, and remembers for a while that it is gone.

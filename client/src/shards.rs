@@ -19,6 +19,9 @@ pub(crate) use route::{Request, ask};
 /// The most shards a bucket has: the largest power of two of which a transaction can take a part each.
 pub(crate) const MAX_SHARDS: u32 = 64;
 
+/// Of a shard that holds this many times what is asked, nobody takes the last tokens.
+pub(crate) const PLENTY: i64 = 8;
+
 /// The lines of one bucket, one for each shard that was met.
 #[derive(Debug)]
 pub(crate) struct Shards {
@@ -73,22 +76,33 @@ impl Shards {
         self.common().set_most(1);
     }
 
-    /// The shard to ask: of two picked at random the one that has more, as far as it is known, and none of `tried`.
+    /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty; or else of two picked at
+    /// random the one that has more, as far as it is known.
     fn choose(&self, needs: &Needs, limits: &[Limit], now: EpochMillis, tried: &[u32]) -> Arc<Line> {
         let most = self.common().most();
         if most == 1 {
             return Arc::clone(&self.first);
         }
         let lines: BTreeMap<u32, Arc<Line>> = self.lines().into_iter().map(|line| (line.key.shard, line)).collect();
-        let picks = [fastrand::u32(..), fastrand::u32(..)].map(|pick| resolve(&lines, most, pick));
+        let last = self.line(self.common().last());
+        let is_plenty = |line: &Arc<Line>| {
+            let holds = line.view().filter(|_| line.throttled_of().is_none() && !line.is_absent());
+            holds.is_some_and(|view| needs.iter().all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need))
+        };
+        if last.is_served() && !tried.contains(&last.key.shard) && is_plenty(&last) {
+            return last;
+        }
+        let (first, further) = (fastrand::u32(..most), fastrand::u32(1..most));
+        let picks = [first, first + further].map(|pick| resolve(&lines, most, pick % most));
         let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
         let score = |shard: &u32| score(lines.get(shard), Shard { index: *shard, count: most }, needs, limits, now);
         let shard = fresh.max_by_key(score).unwrap_or(picks[0]);
+        self.common().set_last(shard);
         self.line(shard)
     }
 }
 
-/// The shard that has the tokens of `pick`, a number drawn for one caller: the one that the newest answer says is
+/// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one that the newest answer says is
 /// whole there, or the smallest that may exist.
 fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
     let (mut whole, mut deepest): (Option<(Instant, u32)>, _) = (None, None);

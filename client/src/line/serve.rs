@@ -11,14 +11,12 @@ use super::attempt::{self, Resolved};
 use super::make_way::make_way;
 use super::{Caller, Line, Verdict, View, Why, plan};
 use crate::limiter::Inner;
+use crate::shards::PLENTY;
 use crate::stats::count;
 use crate::{Error, decision};
 
 /// How long a denial for want of slots is remembered: another process may release one at any moment.
 pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
-
-/// Of a bucket that holds this many times what is asked, nobody takes the last tokens.
-const PLENTY: i64 = 8;
 
 /// Serves `line` until it is empty.
 pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {

@@ -19,7 +19,12 @@ pub(super) enum Judgement {
 impl Shards {
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
     pub(super) fn seen(&self, limits: &[Limit], now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
-        let views = self.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        let views = self
+            .lines()
+            .into_iter()
+            .filter(|line| !line.is_absent())
+            .filter_map(|line| line.view())
+            .filter(|view| !view.is_outdated);
         Whole::new(views.filter(fresh).map(|view| view.bucket.advanced(limits, now)).collect())
     }
 }

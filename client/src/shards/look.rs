@@ -8,10 +8,10 @@ use crate::limiter::Inner;
 use crate::stats::count;
 
 impl Shards {
-    /// Reads all shards, unless somebody has done so since `since`.
-    pub(super) async fn look(&self, inner: &Inner, since: Instant) -> Result<(), Error> {
+    /// Reads all shards, unless somebody has done so since `since`, if that is given.
+    pub(super) async fn look(&self, inner: &Inner, since: Option<Instant>) -> Result<(), Error> {
         let mut looked = self.looked.lock().await;
-        if looked.is_some_and(|at| at >= since) {
+        if since.is_some_and(|since| looked.is_some_and(|at| at >= since)) {
             return Ok(());
         }
         let started = Instant::now();

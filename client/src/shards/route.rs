@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weirgate_shared::{Limit, Shard};
+use weirgate_shared::{Limit, Shard, Whole};
 
 use super::judge::{Judgement, judge};
 use super::{Shards, spread};
@@ -31,7 +31,9 @@ pub(crate) struct Request {
 pub(crate) async fn ask(inner: &Arc<Inner>, shards: &Arc<Shards>, request: &Request) -> Result<Verdict, Error> {
     let joined = Instant::now();
     let deadline = deadline(inner.settings.timeout);
-    Asking { inner, shards, request, joined, deadline, tried: vec![], failures: 0, last: None }.run().await
+    Asking { inner, shards, request, joined, deadline, tried: vec![], failures: 0, has_lost: false, last: None }
+        .run()
+        .await
 }
 
 struct Asking<'a> {
@@ -43,6 +45,8 @@ struct Asking<'a> {
     /// Shards that had not enough.
     tried: Vec<u32>,
     failures: u32,
+    /// A transaction found shards that were not what they seemed.
+    has_lost: bool,
     last: Option<Error>,
 }
 
@@ -145,17 +149,24 @@ impl Asking<'_> {
         let Request { needs, limits, .. } = self.request;
         let mut now = self.inner.clock.now();
         let mut whole = self.shards.seen(limits, now, |view| view.at >= self.joined);
+        if std::mem::take(&mut self.has_lost) {
+            whole = Whole::default();
+        }
         // Read twice, they may have been of two times; if they still are no whole, items were deleted by hand, and who
         // is there decides.
         for since in [Some(self.joined).filter(|_| self.failures == 0), None] {
             if whole.is_complete() {
                 break;
             }
-            self.shards.look(self.inner, since.unwrap_or_else(Instant::now)).await?;
+            self.shards.look(self.inner, since).await?;
             now = self.inner.clock.now();
             whole = self.shards.seen(limits, now, |_| true);
         }
         self.tried.clear();
+        if whole.shards().is_empty() {
+            self.shards.start_anew();
+            return Ok(Err(Some(self.choose())));
+        }
         let verdict = match judge(&whole, needs, now) {
             Judgement::Denied(denied) => {
                 *self.shards.denied() = Some(Instant::now());
@@ -167,6 +178,7 @@ impl Asking<'_> {
                 match spread::take(self.inner, self.shards, self.request, &parts, self.deadline).await? {
                     Some(delivery) => Verdict::Granted(delivery),
                     None => {
+                        self.has_lost = true;
                         self.pause().await;
                         return Ok(Err(None));
                     }

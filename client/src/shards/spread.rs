@@ -126,6 +126,7 @@ pub(super) async fn take(
     count(&inner.counters.granted, 1);
     let part = |Share { line, bucket, needs }| {
         // A transaction does not answer with the items.
+        line.outdate();
         let mut bucket: Bucket = Bucket::advanced(&bucket, &request.limits, now);
         for (limit, need) in &needs {
             if let Some(state) = bucket.limits.get_mut(limit) {

@@ -156,6 +156,7 @@ pub async fn leased(limiter: &RateLimiter, limits: &[Limit], takes: &[(&str, i64
 pub async fn denied(limiter: &RateLimiter, limits: &[Limit], takes: &[(&str, i64)]) -> Denied {
     match ask(limiter, limits, takes).send().await.unwrap() {
         Decision::Denied(denied) => denied,
+        Decision::Granted(grant) => panic!("granted {:?}", grant.limits()),
         other => panic!("{other:?} is no denial"),
     }
 }
