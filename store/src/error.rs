@@ -3,7 +3,9 @@
 use std::error::Error;
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::CancellationReason;
 
 /// A request that could not be decided.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +117,9 @@ where
         | "RequestLimitExceeded"
         | "LimitExceededException" => ErrorKind::Throttled { key_range: is_key_range(service.err()) },
         "TransactionConflictException" => ErrorKind::Conflict,
+        "TransactionCanceledException" => cancelled(service.err()),
+        // The first request under its token has not ended; asking once more tells what became of it.
+        "TransactionInProgressException" => ErrorKind::Unknown,
         "ResourceNotFoundException" => ErrorKind::NoTable,
         "AccessDeniedException"
         | "UnrecognizedClientException"
@@ -126,13 +131,91 @@ where
     }
 }
 
+/// Why a part of a transaction did not happen: a condition of its own.
+pub(crate) const CONDITION_FAILED: &str = "ConditionalCheckFailed";
+/// Why a write was throttled: its own partition is over its throughput.
+const KEY_RANGE: &str = "TableWriteKeyRangeThroughputExceeded";
+
 /// DynamoDB names the resource and reason of a throttle; only this one says that a single key is too hot.
 fn is_key_range<E: Error + 'static>(error: &E) -> bool {
     let error: &(dyn Error + 'static) = error;
     let reasons = match error.downcast_ref::<UpdateItemError>() {
         Some(UpdateItemError::ThrottlingException(throttle)) => throttle.throttling_reasons(),
         Some(UpdateItemError::ProvisionedThroughputExceededException(throttle)) => throttle.throttling_reasons(),
-        _ => return false,
+        Some(_) => return false,
+        None => match error.downcast_ref::<TransactWriteItemsError>() {
+            Some(TransactWriteItemsError::ThrottlingException(throttle)) => throttle.throttling_reasons(),
+            Some(TransactWriteItemsError::ProvisionedThroughputExceededException(throttle)) => {
+                throttle.throttling_reasons()
+            }
+            _ => return false,
+        },
     };
-    reasons.iter().any(|reason| reason.reason() == Some("TableWriteKeyRangeThroughputExceeded"))
+    reasons.iter().any(|reason| reason.reason() == Some(KEY_RANGE))
+}
+
+fn cancelled<E: Error + 'static>(error: &E) -> ErrorKind {
+    let error: &(dyn Error + 'static) = error;
+    match error.downcast_ref::<TransactWriteItemsError>() {
+        Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
+            cancelled_by(cancelled.cancellation_reasons())
+        }
+        _ => ErrorKind::Invalid,
+    }
+}
+
+/// What cancelled a transaction none of whose conditions failed. A conflict tells more than a throttle beside it: it
+/// passes as soon as the other transaction ends.
+fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
+    let any = |codes: &[&str]| reasons.iter().any(|reason| reason.code().is_some_and(|code| codes.contains(&code)));
+    if any(&["TransactionConflict"]) {
+        ErrorKind::Conflict
+    } else if any(&["ThrottlingError", "ProvisionedThroughputExceeded"]) {
+        // A reason of a cancellation has no field for what was exceeded: only its text could tell, and the one that is
+        // documented speaks of "your table or index".
+        let key_range = reasons.iter().any(|reason| reason.message().is_some_and(|text| text.contains(KEY_RANGE)));
+        ErrorKind::Throttled { key_range }
+    } else {
+        ErrorKind::Invalid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::config::http::HttpResponse;
+    use aws_sdk_dynamodb::error::ErrorMetadata;
+    use aws_sdk_dynamodb::types::error::TransactionInProgressException;
+
+    use super::*;
+
+    #[test]
+    fn a_transaction_in_progress_may_yet_be_applied() {
+        let code = ErrorMetadata::builder().code("TransactionInProgressException").build();
+        let error = TransactionInProgressException::builder().meta(code).build();
+        let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
+        let error = TransactWriteItemsError::TransactionInProgressException(error);
+        assert_eq!(kind(&SdkError::service_error(error, answer)), ErrorKind::Unknown);
+    }
+
+    fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {
+        let reason = |(code, text): &(&str, &str)| CancellationReason::builder().code(*code).message(*text).build();
+        cancelled_by(&reasons.iter().map(reason).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_cancelled_transaction_is_what_its_reasons_say() {
+        let none = ("None", "");
+        let (conflict, throttle) = (("TransactionConflict", "ongoing"), ("ThrottlingError", "exceeds"));
+        let provisioned = ("ProvisionedThroughputExceeded", "exceeded");
+        let invalid = ("ValidationError", "Type mismatch");
+        assert_eq!(kind_of(&[none, conflict]), ErrorKind::Conflict);
+        assert_eq!(kind_of(&[throttle, conflict]), ErrorKind::Conflict);
+        assert_eq!(kind_of(&[invalid, throttle]), ErrorKind::Throttled { key_range: false });
+        assert_eq!(kind_of(&[none, provisioned]), ErrorKind::Throttled { key_range: false });
+        assert_eq!(kind_of(&[none, invalid]), ErrorKind::Invalid);
+        assert_eq!(kind_of(&[("ItemCollectionSizeLimitExceeded", "")]), ErrorKind::Invalid);
+        assert_eq!(kind_of(&[]), ErrorKind::Invalid);
+        let named = ("ThrottlingError", "TableWriteKeyRangeThroughputExceeded");
+        assert_eq!(kind_of(&[throttle, named]), ErrorKind::Throttled { key_range: true });
+    }
 }

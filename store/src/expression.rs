@@ -7,7 +7,7 @@ use weirgate_shared::write::{Change, Condition, Path, Update, Value};
 
 use crate::attribute;
 
-/// The parts of an `UpdateItem` request.
+/// The parts of an `UpdateItem` request, or of one action of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Expression {
     pub(crate) update: String,
@@ -17,10 +17,19 @@ pub(crate) struct Expression {
 }
 
 pub(crate) fn render(update: &Update) -> Expression {
+    whole(&update.conditions, &update.changes)
+}
+
+/// What must hold of an item that is not updated: no update, and no condition if there is nothing to hold.
+pub(crate) fn conditions(conditions: &[Condition]) -> Expression {
+    whole(conditions, &[])
+}
+
+fn whole(conditions: &[Condition], changes: &[Change]) -> Expression {
     let mut parts = Placeholders::default();
-    let condition = update.conditions.iter().map(|condition| parts.condition(condition)).collect::<Vec<_>>();
+    let condition = conditions.iter().map(|condition| parts.condition(condition)).collect::<Vec<_>>();
     let (mut set, mut add, mut remove) = (vec![], vec![], vec![]);
-    for change in &update.changes {
+    for change in changes {
         match change {
             Change::Set(path, value) => set.push(format!("{} = {}", parts.path(path), parts.value(value))),
             Change::SetIfAbsent(path, value) => {

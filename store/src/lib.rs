@@ -4,6 +4,7 @@
 //!
 //! - `connect`: [`connect`] is the one place that builds an SDK client
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything twice
+//! - `transact`: planned writes to several items that all happen, or none
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
 //! - `error`: [`StoreError`]: what an SDK error means for the write
@@ -17,6 +18,7 @@ mod expression;
 mod meter;
 mod schema;
 mod table;
+mod transact;
 
 pub use attribute::Item;
 pub use connect::{Connection, connect};
@@ -24,3 +26,4 @@ pub use error::{ErrorKind, StoreError};
 pub use meter::{Meter, Units};
 pub use schema::{Index, create_table, indexes};
 pub use table::{Answer, Due, DuePage, Outcome, Retry, Table};
+pub use transact::{Part, Transacted};

@@ -65,9 +65,9 @@ const FIRST_DELAY: Duration = Duration::from_millis(25);
 /// One table. Clones are cheap and share the connection.
 #[derive(Debug, Clone)]
 pub struct Table {
-    client: Client,
-    name: String,
-    meter: Option<Meter>,
+    pub(crate) client: Client,
+    pub(crate) name: String,
+    pub(crate) meter: Option<Meter>,
 }
 
 impl Table {
@@ -222,7 +222,7 @@ impl Table {
         Ok(())
     }
 
-    async fn again<T, F>(&self, retry: Retry, request: impl Fn() -> F) -> Result<T, StoreError>
+    pub(crate) async fn again<T, F>(&self, retry: Retry, request: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -243,11 +243,11 @@ impl Table {
         }
     }
 
-    fn report(&self) -> Option<ReturnConsumedCapacity> {
+    pub(crate) fn report(&self) -> Option<ReturnConsumedCapacity> {
         self.meter.as_ref().map(|_| ReturnConsumedCapacity::Indexes)
     }
 
-    fn count(&self, consumed: Option<&aws_sdk_dynamodb::types::ConsumedCapacity>) {
+    pub(crate) fn count(&self, consumed: Option<&aws_sdk_dynamodb::types::ConsumedCapacity>) {
         if let Some(meter) = &self.meter {
             meter.count(consumed);
         }

@@ -1,6 +1,8 @@
 //! An embedded DynamoDB under the real SDK: the SDK signs, serialises and classifies; no socket is opened.
 
-use std::collections::{BTreeMap, VecDeque};
+mod faults;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,35 +22,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use weirgate_store::{Connection, Meter, Table, connect, create_table};
 
+pub use faults::Fault;
+use faults::Faults;
+pub(crate) use faults::{TRANSACTION, cancelled, throttled};
+
 /// The table every test uses.
 const TABLE: &str = "weirgate";
-
-/// What happens to one write instead of being applied and answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// It never arrives.
-    LoseRequest,
-    /// It is applied, and its answer is lost.
-    LoseAnswer,
-    /// It is applied twice, as by a network that repeats it, and answered.
-    Repeat,
-    /// It is throttled: the item's partition is too hot, or (`false`) the account is.
-    Throttle {
-        /// Whether the reason names the key range.
-        key_range: bool,
-    },
-    /// It meets a transaction on its item.
-    Conflict,
-    /// The server fails before applying it.
-    ServerError,
-    /// The server fails after applying it.
-    ServerErrorApplied,
-    /// The caller has no permission.
-    Forbidden,
-}
-
-type Decide = Box<dyn FnMut(&Value) -> Option<Fault> + Send>;
-type DecideRead = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
 
 /// An embedded DynamoDB with one table. Clones share it.
 #[derive(Clone)]
@@ -57,14 +36,6 @@ pub struct Dynamo {
     faults: Arc<Mutex<Faults>>,
     cursor: Arc<Mutex<Option<String>>>,
     latency: Option<std::time::Duration>,
-}
-
-#[derive(Default)]
-struct Faults {
-    next: VecDeque<Option<Fault>>,
-    decide: Option<Decide>,
-    decide_reads: Option<DecideRead>,
-    requests: BTreeMap<String, u64>,
 }
 
 impl fmt::Debug for Dynamo {
@@ -103,7 +74,7 @@ impl Dynamo {
 
     /// The table, through the one constructor of SDK clients.
     pub async fn table(&self) -> Table {
-        Table::new(self.client().await, TABLE)
+        table(self.clone()).await
     }
 
     /// The table, with a meter of what it consumes.
@@ -114,9 +85,7 @@ impl Dynamo {
 
     /// An SDK client of this database.
     pub async fn client(&self) -> aws_sdk_dynamodb::Client {
-        let http_client = Some(SharedHttpClient::new(self.clone()));
-        let local_endpoint = Some("http://dynamo.invalid".to_owned());
-        connect(Connection { http_client, local_endpoint, ..Connection::default() }).await
+        client(self.clone()).await
     }
 
     /// The next writes meet these faults, one each; `None` lets one pass.
@@ -129,7 +98,12 @@ impl Dynamo {
         self.faults().decide = Some(Box::new(decide));
     }
 
-    /// Every request but a write is shown to `decide` with its operation; it may fail it, or change the table first.
+    /// Every transaction is shown to `decide`, which may fail it.
+    pub fn fail_transactions(&self, decide: impl FnMut(&Value) -> Option<Fault> + Send + 'static) {
+        self.faults().decide_transactions = Some(Box::new(decide));
+    }
+
+    /// Every other request is shown to `decide` with its operation; it may fail it, or change the table first.
     pub fn fail_reads(&self, decide: impl FnMut(&str, &Value) -> Option<Fault> + Send + 'static) {
         self.faults().decide_reads = Some(Box::new(decide));
     }
@@ -228,60 +202,24 @@ impl Dynamo {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fault(&self, operation: &str, request: &Value) -> Option<Fault> {
-        let mut faults = self.faults();
-        *faults.requests.entry(operation.to_owned()).or_default() += 1;
-        if operation != "UpdateItem" {
-            return faults.decide_reads.as_mut().and_then(|decide| decide(operation, request));
-        }
-        match faults.next.pop_front() {
-            Some(next) => next,
-            None => faults.decide.as_mut().and_then(|decide| decide(request)),
-        }
+    /// The answer to a request: what the fault it meets makes of it, or what `run` does.
+    pub(crate) fn answer(
+        &self,
+        operation: &str,
+        request: &Value,
+        run: impl Fn() -> (u16, String),
+    ) -> Result<(u16, String), ConnectorError> {
+        let fault = self.faults().of(operation, request);
+        fault.map_or_else(|| Ok(run()), |fault| fault.answer(operation, request, &run))
     }
 
-    fn answer(&self, operation: &str, request: &Value) -> Result<(u16, String), ConnectorError> {
-        let lost = || ConnectorError::io("the connection was reset".into());
-        let error = |status, kind: &str, more: Value| {
-            let mut body = json!({"__type": format!("com.amazonaws.dynamodb.v20120810#{kind}"), "message": "injected"});
-            if let (Some(body), Some(more)) = (body.as_object_mut(), more.as_object()) {
-                body.extend(more.clone());
-            }
-            Ok((status, body.to_string()))
-        };
-        match self.fault(operation, request) {
-            None => Ok(self.run(operation, request)),
-            Some(Fault::LoseRequest) => Err(lost()),
-            Some(Fault::LoseAnswer) => {
-                let _ = self.run(operation, request);
-                Err(lost())
-            }
-            Some(Fault::Repeat) => {
-                let _ = self.run(operation, request);
-                Ok(self.run(operation, request))
-            }
-            Some(Fault::Throttle { key_range }) => {
-                let reason =
-                    if key_range { "TableWriteKeyRangeThroughputExceeded" } else { "TableWriteAccountLimitExceeded" };
-                let reasons =
-                    json!({"throttlingReasons": [{"reason": reason, "resource": "arn:aws:dynamodb:::table/weirgate"}]});
-                error(400, "ThrottlingException", reasons)
-            }
-            Some(Fault::Conflict) => error(400, "TransactionConflictException", Value::Null),
-            Some(Fault::ServerError) => error(500, "InternalServerError", Value::Null),
-            Some(Fault::ServerErrorApplied) => {
-                let _ = self.run(operation, request);
-                error(500, "InternalServerError", Value::Null)
-            }
-            Some(Fault::Forbidden) => error(400, "AccessDeniedException", Value::Null),
-        }
-    }
-
-    fn run(&self, operation: &str, request: &Value) -> (u16, String) {
+    /// Runs a request, whatever faults are to come.
+    pub(crate) fn run(&self, operation: &str, request: &Value) -> (u16, String) {
         let db = &self.db;
         let request = request.clone();
         let answer = match operation {
             "UpdateItem" => text(db.update_item(from(request))),
+            TRANSACTION => text(db.transact_write_items(from(request))),
             "GetItem" => text(db.get_item(from(request))),
             "PutItem" => text(db.put_item(from(request))),
             "BatchGetItem" => text(db.batch_get_item(from(request))),
@@ -306,6 +244,30 @@ fn text<T: serde::Serialize>(answer: Result<T, DynoxideError>) -> Result<String,
     answer.map(|answer| serde_json::to_string(&answer).expect("an answer is JSON"))
 }
 
+/// The table, reached through a transport, by the one constructor of SDK clients.
+pub(crate) async fn table(transport: impl HttpClient + 'static) -> Table {
+    Table::new(client(transport).await, TABLE)
+}
+
+async fn client(transport: impl HttpClient + 'static) -> aws_sdk_dynamodb::Client {
+    let http_client = Some(SharedHttpClient::new(transport));
+    let local_endpoint = Some("http://dynamo.invalid".to_owned());
+    connect(Connection { http_client, local_endpoint, ..Connection::default() }).await
+}
+
+/// The operation and the body of a request.
+pub(crate) fn read(request: &HttpRequest) -> (String, Value) {
+    let target = request.headers().get("x-amz-target").unwrap_or_default();
+    let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
+    let body = request.body().bytes().unwrap_or_default();
+    (operation, serde_json::from_slice(body).expect("the SDK sends JSON"))
+}
+
+/// An answer as the SDK reads it.
+pub(crate) fn response((status, body): (u16, String)) -> HttpResponse {
+    HttpResponse::new(status.try_into().expect("a status is a status"), SdkBody::from(body))
+}
+
 impl HttpClient for Dynamo {
     fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
@@ -314,18 +276,13 @@ impl HttpClient for Dynamo {
 
 impl HttpConnector for Dynamo {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let target = request.headers().get("x-amz-target").unwrap_or_default();
-        let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
-        let body = request.body().bytes().unwrap_or_default().to_vec();
+        let (operation, request) = read(&request);
         let dynamo = self.clone();
         HttpConnectorFuture::new(async move {
             if let Some(latency) = dynamo.latency {
                 tokio::time::sleep(latency).await;
             }
-            let request = serde_json::from_slice(&body).expect("the SDK sends JSON");
-            let (status, body) = dynamo.answer(&operation, &request)?;
-            let status = status.try_into().expect("a status is a status");
-            Ok(HttpResponse::new(status, SdkBody::from(body)))
+            dynamo.answer(&operation, &request, || dynamo.run(&operation, &request)).map(response)
         })
     }
 }

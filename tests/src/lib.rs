@@ -5,11 +5,14 @@
 //! - [`bench`]: what `make bench` measures
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
+//! - `partitions`: [`Partitions`]: what a partition of DynamoDB takes, on virtual time
 //! - [`leased`]: buckets with leases, as values and in the table
 
 pub mod bench;
 pub mod demo;
 mod dynamo;
 pub mod leased;
+mod partitions;
 
 pub use dynamo::{Dynamo, Fault};
+pub use partitions::{Counts, Limits, Partitions};

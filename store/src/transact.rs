@@ -1,0 +1,211 @@
+//! Runs planned writes to several items as one: all of them happen, or none.
+
+use aws_sdk_dynamodb::error::{BuildError, SdkError};
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::types::{
+    CancellationReason, ConditionCheck, Delete, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
+    Update as UpdateRequest,
+};
+use weirgate_shared::write::Action;
+use weirgate_shared::{ItemKey, WriteId};
+
+use crate::error::CONDITION_FAILED;
+use crate::{ErrorKind, Item, Retry, StoreError, Table, attribute, expression};
+
+/// What became of a transaction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Transacted {
+    /// All parts happened.
+    Applied,
+    /// A condition of at least one part did not hold, so nothing happened: every part, in the order of the actions.
+    LostRace(Vec<Part>),
+}
+
+/// What one part had to do with a transaction's lost race.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Part {
+    /// A condition of this part did not hold; the item as it was, if there is one.
+    Lost(Option<Item>),
+    /// DynamoDB names no failed condition of this part: all of them held, or something else kept it from asking.
+    Held,
+}
+
+/// The most actions that one transaction takes.
+const MOST_ACTIONS: usize = 100;
+/// How many items an error names.
+const NAMED: usize = 4;
+
+impl Table {
+    /// Runs 1 to 100 actions, each on another item, as one `TransactWriteItems`, once.
+    ///
+    /// `token` is its `ClientRequestToken`: for ten minutes after the transaction happened, the same actions under the
+    /// same token answer [`Transacted::Applied`] and do nothing, and other actions are refused. One that did not happen
+    /// holds no token.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it could not be decided; its kind says whether the transaction may have been applied, its
+    /// reason which item stood in the way.
+    pub async fn transact(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
+        let parts = actions.iter().map(|action| self.part(action)).collect::<Result<Vec<_>, _>>()?;
+        if parts.is_empty() || parts.len() > MOST_ACTIONS {
+            let found = parts.len();
+            return Err(self.invalid(actions, format!("it takes 1 to {MOST_ACTIONS} actions, not {found}; split it")));
+        }
+        let request = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(parts))
+            .client_request_token(token.as_str())
+            .set_return_consumed_capacity(self.report());
+        match request.send().await {
+            Ok(done) => {
+                for consumed in done.consumed_capacity() {
+                    self.count(Some(consumed));
+                }
+                Ok(Transacted::Applied)
+            }
+            Err(error) => self.not_applied(actions, error),
+        }
+    }
+
+    /// Runs a transaction, again after a pause if it failed in a way that `retry` allows, four times at most, always
+    /// with the same token: with [`Retry::Unknown`] one that may have happened is asked for again, and happens once.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last attempt.
+    pub async fn transact_with(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+        retry: Retry,
+    ) -> Result<Transacted, StoreError> {
+        self.again(retry, || self.transact(actions, token)).await
+    }
+
+    fn part(&self, action: &Action) -> Result<TransactWriteItem, StoreError> {
+        let all_old = ReturnValuesOnConditionCheckFailure::AllOld;
+        let part = TransactWriteItem::builder();
+        let part = match action {
+            Action::Update(update) => {
+                let rendered = expression::render(update);
+                UpdateRequest::builder()
+                    .table_name(&self.name)
+                    .set_key(Some(attribute::key(&update.key)))
+                    .update_expression(rendered.update)
+                    .set_condition_expression(rendered.condition)
+                    .set_expression_attribute_names(sent(rendered.names))
+                    .set_expression_attribute_values(sent(rendered.values))
+                    .return_values_on_condition_check_failure(all_old)
+                    .build()
+                    .map(|update| part.update(update))
+            }
+            Action::Delete(key, conditions) => {
+                let rendered = expression::conditions(conditions);
+                Delete::builder()
+                    .table_name(&self.name)
+                    .set_key(Some(attribute::key(key)))
+                    .set_condition_expression(rendered.condition)
+                    .set_expression_attribute_names(sent(rendered.names))
+                    .set_expression_attribute_values(sent(rendered.values))
+                    .return_values_on_condition_check_failure(all_old)
+                    .build()
+                    .map(|delete| part.delete(delete))
+            }
+            Action::Check(key, conditions) => {
+                let rendered = expression::conditions(conditions);
+                ConditionCheck::builder()
+                    .table_name(&self.name)
+                    .set_key(Some(attribute::key(key)))
+                    .set_condition_expression(rendered.condition)
+                    .set_expression_attribute_names(sent(rendered.names))
+                    .set_expression_attribute_values(sent(rendered.values))
+                    .return_values_on_condition_check_failure(all_old)
+                    .build()
+                    .map(|check| part.condition_check(check))
+            }
+        };
+        let part = part.map_err(|error: BuildError| {
+            // The one part that need not have been given: a check without a condition.
+            self.invalid(std::slice::from_ref(action), format!("{error}; give the check a condition, or leave it out"))
+        })?;
+        Ok(part.build())
+    }
+
+    fn not_applied(
+        &self,
+        actions: &[Action],
+        error: SdkError<TransactWriteItemsError>,
+    ) -> Result<Transacted, StoreError> {
+        let reasons = match error.as_service_error() {
+            Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
+                cancelled.cancellation_reasons().to_vec()
+            }
+            _ => vec![],
+        };
+        if reasons.iter().any(|reason| reason.code() == Some(CONDITION_FAILED)) {
+            let mut reasons = reasons.into_iter();
+            let parts: Vec<_> = actions.iter().map(|_| reasons.next().map_or(Part::Held, part_of)).collect();
+            if let Some(meter) = &self.meter {
+                meter.count_cancelled(parts.iter().map(|part| match part {
+                    Part::Lost(old) => old.as_ref(),
+                    Part::Held => None,
+                }));
+            }
+            return Ok(Transacted::LostRace(parts));
+        }
+        let mut error = StoreError::new(&self.name, request(actions), error);
+        if !reasons.is_empty() {
+            error.reason = why(actions, &reasons);
+            if let (Some(meter), false) = (&self.meter, matches!(error.kind, ErrorKind::Throttled { .. })) {
+                meter.count_cancelled(actions.iter().map(|_| None));
+            }
+        }
+        Err(error)
+    }
+
+    fn invalid(&self, actions: &[Action], reason: String) -> StoreError {
+        StoreError {
+            kind: ErrorKind::Invalid,
+            request: request(actions),
+            table: self.name.clone(),
+            reason,
+            source: None,
+        }
+    }
+}
+
+fn part_of(reason: CancellationReason) -> Part {
+    match reason.code() {
+        Some(CONDITION_FAILED) => Part::Lost(reason.item.map(Item)),
+        _ => Part::Held,
+    }
+}
+
+/// DynamoDB refuses a map of names or values with nothing in it.
+fn sent<T>(map: std::collections::HashMap<String, T>) -> Option<std::collections::HashMap<String, T>> {
+    (!map.is_empty()).then_some(map)
+}
+
+fn request(actions: &[Action]) -> String {
+    let named: Vec<_> = actions.iter().take(NAMED).map(|action| key(action).pk.as_str()).collect();
+    let more = actions.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("TransactWriteItems of {}{more}", named.join(", "))
+}
+
+/// Which items stood in the way, and why.
+fn why(actions: &[Action], reasons: &[CancellationReason]) -> String {
+    let parts = actions.iter().zip(reasons).filter_map(|(action, reason)| {
+        let code = reason.code().filter(|code| *code != "None")?;
+        let ItemKey { pk, sk } = key(action);
+        Some(format!("{code} at {pk} {sk}: {}", reason.message().unwrap_or("no message")))
+    });
+    parts.collect::<Vec<_>>().join("; ")
+}
+
+const fn key(action: &Action) -> &ItemKey {
+    match action {
+        Action::Update(update) => &update.key,
+        Action::Delete(key, _) | Action::Check(key, _) => key,
+    }
+}

@@ -1,0 +1,137 @@
+//! What a write can meet instead of being applied and answered, and the answers that DynamoDB gives then.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use serde_json::{Value, json};
+
+/// The operation that runs a transaction.
+pub(crate) const TRANSACTION: &str = "TransactWriteItems";
+
+/// What happens to one write, or to one transaction, instead of being applied and answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It never arrives.
+    LoseRequest,
+    /// It is applied, and its answer is lost.
+    LoseAnswer,
+    /// It is applied twice, as by a network that repeats it, and answered.
+    Repeat,
+    /// It is throttled: the item's partition is too hot, or (`false`) the account is. A transaction is cancelled if
+    /// it is not said to be the key range, since a reason of a cancellation has no field for it; if it is, the whole
+    /// request is throttled.
+    Throttle {
+        /// Whether the reason names the key range.
+        key_range: bool,
+    },
+    /// It meets a transaction on its item, a transaction one on the item of its first part.
+    Conflict,
+    /// The server fails before applying it.
+    ServerError,
+    /// The server fails after applying it.
+    ServerErrorApplied,
+    /// The caller has no permission.
+    Forbidden,
+}
+
+pub(super) type Decide = Box<dyn FnMut(&Value) -> Option<Fault> + Send>;
+pub(super) type DecideRead = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
+
+/// The faults to come, and what has arrived.
+#[derive(Default)]
+pub(super) struct Faults {
+    pub(super) next: VecDeque<Option<Fault>>,
+    pub(super) decide: Option<Decide>,
+    pub(super) decide_transactions: Option<Decide>,
+    pub(super) decide_reads: Option<DecideRead>,
+    pub(super) requests: BTreeMap<String, u64>,
+}
+
+impl Faults {
+    /// Counts a request, and says what it meets.
+    pub(super) fn of(&mut self, operation: &str, request: &Value) -> Option<Fault> {
+        *self.requests.entry(operation.to_owned()).or_default() += 1;
+        match operation {
+            "UpdateItem" => match self.next.pop_front() {
+                Some(next) => next,
+                None => self.decide.as_mut().and_then(|decide| decide(request)),
+            },
+            TRANSACTION => self.decide_transactions.as_mut().and_then(|decide| decide(request)),
+            _ => self.decide_reads.as_mut().and_then(|decide| decide(operation, request)),
+        }
+    }
+}
+
+impl Fault {
+    /// The answer to a request that meets this, which `run` applies if it is applied.
+    pub(super) fn answer(
+        self,
+        operation: &str,
+        request: &Value,
+        run: impl Fn() -> (u16, String),
+    ) -> Result<(u16, String), ConnectorError> {
+        let lost = || ConnectorError::io("the connection was reset".into());
+        let refused = |kind| Ok(error(kind, &json!({"message": "injected"})));
+        let failed = || Ok((500, error("InternalServerError", &json!({"message": "injected"})).1));
+        let is_transaction = operation == TRANSACTION;
+        let cancelled = |code| {
+            let parts = request["TransactItems"].as_array().map_or(0, Vec::len);
+            let codes: Vec<_> = (0..parts).map(|part| if part == 0 { code } else { "None" }).collect();
+            Ok(cancelled(&codes))
+        };
+        match self {
+            Self::LoseRequest => Err(lost()),
+            Self::LoseAnswer => {
+                let _ = run();
+                Err(lost())
+            }
+            Self::Repeat => {
+                let _ = run();
+                Ok(run())
+            }
+            Self::Throttle { key_range: false } if is_transaction => cancelled("ThrottlingError"),
+            Self::Throttle { key_range } => Ok(throttled(key_range)),
+            Self::Conflict if is_transaction => cancelled("TransactionConflict"),
+            Self::Conflict => refused("TransactionConflictException"),
+            Self::ServerError => failed(),
+            Self::ServerErrorApplied => {
+                let _ = run();
+                failed()
+            }
+            Self::Forbidden => refused("AccessDeniedException"),
+        }
+    }
+}
+
+/// DynamoDB's own words for a throttled write to a table on demand.
+const THROTTLED: &str = "Throughput exceeds the current capacity of your table or index. DynamoDB is automatically \
+    scaling your table or index so please try again shortly. If exceptions persist, check if you have a hot key: \
+    https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/bp-partition-key-design.html";
+
+/// The answer to a throttled write: its partition is too hot, or (`false`) the account is over its throughput.
+pub(crate) fn throttled(key_range: bool) -> (u16, String) {
+    let reason = if key_range { "TableWriteKeyRangeThroughputExceeded" } else { "TableWriteAccountLimitExceeded" };
+    let reasons = json!([{"reason": reason, "resource": "arn:aws:dynamodb:::table/weirgate"}]);
+    error("ThrottlingException", &json!({"message": THROTTLED, "throttlingReasons": reasons}))
+}
+
+/// The answer to a cancelled transaction, with the code of every part; `None` for a part that was not in the way.
+pub(crate) fn cancelled(codes: &[&str]) -> (u16, String) {
+    let reason = |code: &&str| match *code {
+        "None" => json!({"Code": code}),
+        "ThrottlingError" => json!({"Code": code, "Message": THROTTLED}),
+        _ => json!({"Code": code, "Message": "Transaction is ongoing for the item"}),
+    };
+    let reasons: Vec<_> = codes.iter().map(reason).collect();
+    let text = "Transaction cancelled, please refer cancellation reasons for specific reasons";
+    let text = format!("{text} [{}]", codes.join(", "));
+    // This exception spells its message with a capital.
+    error("TransactionCanceledException", &json!({"Message": text, "CancellationReasons": reasons}))
+}
+
+/// An answer with status 400.
+fn error(kind: &str, fields: &Value) -> (u16, String) {
+    let mut body = fields.clone();
+    body["__type"] = format!("com.amazonaws.dynamodb.v20120810#{kind}").into();
+    (400, body.to_string())
+}

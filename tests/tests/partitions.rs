@@ -1,0 +1,270 @@
+//! The model of a partition: what it takes, what it refuses, and what everything costs it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use weirgate_shared::write::{Action, Change, Condition, Path, Update, Value};
+use weirgate_shared::{ItemKey, WriteId};
+use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
+use weirgate_tests::leased::id;
+use weirgate_tests::{Counts, Dynamo, Fault, Limits, Partitions};
+
+fn millis(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn add(pk: &str, conditions: Vec<Condition>) -> Update {
+    let key = ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() };
+    Update { key, conditions, changes: vec![Change::Add(Path::of("n"), Value::Int(1))] }
+}
+
+async fn write(table: &Table, pk: &str) -> Result<Outcome, StoreError> {
+    table.update(&add(pk, vec![]), Answer::Nothing).await
+}
+
+/// How often an item was written to.
+fn written(dynamo: &Dynamo, pk: &str) -> u64 {
+    dynamo.item(pk, "#STATE")["n"]["N"].as_str().map_or(0, |number| number.parse().unwrap())
+}
+
+/// Partitions that take so much, and answer at once.
+async fn partitions(units_per_second: u32, burst: u32) -> (Dynamo, Partitions, Table) {
+    let dynamo = Dynamo::new().await;
+    let limits = Limits { units_per_second, burst, latency: Duration::ZERO..=Duration::ZERO };
+    let partitions = Partitions::over(dynamo.clone(), limits, 1);
+    let table = partitions.table().await;
+    (dynamo, partitions, table)
+}
+
+/// Offers each of these keys so many writes, evenly, every millisecond for a time.
+async fn offer(table: &Table, pks: &[&'static str], each_ms: usize, ms: u64) {
+    let (started, mut writes) = (Instant::now(), JoinSet::new());
+    for at in 0..ms {
+        sleep_until(started + millis(at)).await;
+        for pk in pks.iter().flat_map(|pk| [*pk].repeat(each_ms)) {
+            let table = table.clone();
+            writes.spawn(async move { write(&table, pk).await });
+        }
+    }
+    for result in writes.join_all().await {
+        if let Err(error) = result {
+            assert_eq!(error.kind, ErrorKind::Throttled { key_range: true }, "{error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_takes_a_thousand_units_a_second_and_the_burst() {
+    let (dynamo, partitions, table) = partitions(1000, 300).await;
+    offer(&table, &["hot"], 2, 2000).await;
+    // From the first write to the last, 1,999 ms later.
+    assert_eq!(written(&dynamo, "hot"), 300 + 1999);
+    let counts = partitions.counts();
+    assert_eq!(counts, Counts { requests: 4000, writes: 4000, throttled: 4000 - 2299, units: 2299 });
+    assert_eq!(partitions.partition("hot"), counts);
+    let seconds = partitions.seconds();
+    assert_eq!((seconds[&0].units, seconds[&1].units), (1299, 1000), "the burst is spent in the first second");
+    assert_eq!((seconds[&0].writes, seconds[&1].writes), (2000, 2000));
+    assert_eq!(seconds[&1].throttled_share(), 0.5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_used_is_kept_up_to_the_burst() {
+    let (dynamo, _, table) = partitions(1000, 20).await;
+    offer(&table, &["hot"], 30, 1).await;
+    assert_eq!(written(&dynamo, "hot"), 20);
+    tokio::time::sleep(millis(5)).await;
+    offer(&table, &["hot"], 30, 1).await;
+    assert_eq!(written(&dynamo, "hot"), 25, "five milliseconds are five units");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    offer(&table, &["hot"], 30, 1).await;
+    assert_eq!(written(&dynamo, "hot"), 45);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hot_partition_does_not_hinder_the_one_beside_it() {
+    let (dynamo, partitions, table) = partitions(500, 10).await;
+    let beside = table.clone();
+    let calm = tokio::spawn(async move {
+        for _ in 0..50 {
+            tokio::time::sleep(millis(4)).await;
+            write(&beside, "calm").await.unwrap();
+        }
+    });
+    offer(&table, &["hot"], 3, 200).await;
+    calm.await.unwrap();
+    assert_eq!((written(&dynamo, "calm"), partitions.partition("calm").throttled), (50, 0));
+    assert!(partitions.partition("hot").throttled > 400, "{partitions:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_is_not_applied_and_passes_later() {
+    let (dynamo, partitions, table) = partitions(1000, 1).await;
+    write(&table, "a").await.unwrap();
+    let before = partitions.counts();
+    let error = write(&table, "a").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Throttled { key_range: true });
+    assert_eq!(partitions.counts() - before, Counts { requests: 1, writes: 1, throttled: 1, units: 0 });
+    assert_eq!(written(&dynamo, "a"), 1);
+    tokio::time::sleep(millis(1)).await;
+    write(&table, "a").await.unwrap();
+    assert_eq!(written(&dynamo, "a"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_pass_and_are_counted() {
+    let (_, partitions, table) = partitions(1, 1).await;
+    write(&table, "a").await.unwrap();
+    let key = add("a", vec![]).key;
+    for _ in 0..10 {
+        assert_eq!(table.read(std::slice::from_ref(&key)).await.unwrap().len(), 1);
+    }
+    assert_eq!(partitions.counts(), Counts { requests: 11, writes: 1, throttled: 0, units: 1 });
+}
+
+/// A run of callers who try again, with everything that can be seen of it.
+async fn run(seed: u64) -> (Vec<(usize, Duration)>, Vec<(u64, Counts)>) {
+    // Pauses before a second attempt are the callers' own.
+    fastrand::seed(7);
+    let limits = Limits { units_per_second: 400, burst: 20, latency: millis(1)..=millis(40) };
+    let partitions = Partitions::over(Dynamo::new().await, limits, seed);
+    let (table, started, mut callers) = (partitions.table().await, Instant::now(), JoinSet::new());
+    for caller in 0..20 {
+        let table = table.clone();
+        callers.spawn(async move {
+            for _ in 0..30 {
+                let pk = if caller % 2 == 0 { "even" } else { "odd" };
+                let _ = table.update_with(&add(pk, vec![]), Answer::Nothing, Retry::Refused).await;
+            }
+            (caller, started.elapsed())
+        });
+    }
+    let mut ends = vec![];
+    while let Some(end) = callers.join_next().await {
+        ends.push(end.unwrap());
+    }
+    assert!(partitions.counts().throttled > 0, "the run has something to differ in");
+    (ends, partitions.seconds().into_iter().collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_is_the_same_run_and_another_is_another() {
+    let first = run(1).await;
+    assert_eq!(first, run(1).await);
+    assert_ne!(first, run(2).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_take_as_long_as_the_limits_say() {
+    let limits = Limits { latency: millis(5)..=millis(9), ..Limits::default() };
+    let partitions = Partitions::over(Dynamo::new().await, limits, 3);
+    let table = partitions.table().await;
+    let mut spans = vec![];
+    for _ in 0..100 {
+        let sent = Instant::now();
+        write(&table, "a").await.unwrap();
+        spans.push(sent.elapsed());
+    }
+    let (least, most) = (*spans.iter().min().unwrap(), *spans.iter().max().unwrap());
+    assert!(least >= millis(5) && most <= millis(10), "{least:?} {most:?}");
+    assert!(most - least >= millis(3), "{least:?} {most:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_condition_costs_what_the_item_does() {
+    let (dynamo, partitions, table) = partitions(1000, 100).await;
+    dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "x": {"S": "x".repeat(2500)}}));
+    for (pk, units) in [("none", 1), ("big", 3)] {
+        let lost = add(pk, vec![Condition::Present(Path::of("absent"))]);
+        let outcome = table.update(&lost, Answer::Nothing).await.unwrap();
+        assert!(matches!(outcome, Outcome::LostRace(_)), "{outcome:?}");
+        assert_eq!(partitions.partition(pk).units, units, "{pk}");
+    }
+    write(&table, "big").await.unwrap();
+    assert_eq!(partitions.partition("big").units, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_may_overdraw_its_partition_which_then_pays_off() {
+    let (dynamo, _, table) = partitions(1000, 1).await;
+    dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "x": {"S": "x".repeat(9500)}}));
+    write(&table, "big").await.unwrap();
+    for wait in [0, 5, 4] {
+        tokio::time::sleep(millis(wait)).await;
+        assert!(write(&table, "big").await.is_err(), "ten units were taken of one");
+    }
+    tokio::time::sleep(millis(1)).await;
+    write(&table, "big").await.unwrap();
+}
+
+/// A transaction that adds to each of these, if it is there.
+async fn transact(table: &Table, pks: &[&str], token: &WriteId) -> Result<Transacted, StoreError> {
+    let there = || vec![Condition::Present(Path::of("n"))];
+    let actions: Vec<_> = pks.iter().map(|pk| Action::Update(add(pk, there()))).collect();
+    table.transact(&actions, token).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_costs_double_in_each_partition_also_when_it_is_cancelled() {
+    let (dynamo, partitions, table) = partitions(1000, 100).await;
+    for pk in ["a", "b"] {
+        dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": "#STATE"}, "n": {"N": "0"}}));
+    }
+    dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "n": {"N": "0"}, "x": {"S": "x".repeat(2500)}}));
+    let units = || ["a", "b", "big", "none"].map(|pk| partitions.partition(pk).units);
+    assert_eq!(transact(&table, &["a", "big"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(units(), [2, 0, 6, 0]);
+    assert_eq!(transact(&table, &["a", "big"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(units(), [2, 0, 6, 0], "asked for again, it reads");
+    let lost = transact(&table, &["b", "big", "none"], &id("u")).await.unwrap();
+    assert_eq!(lost, Transacted::LostRace(vec![Part::Held, Part::Held, Part::Lost(None)]));
+    assert_eq!(units(), [2, 2, 12, 2]);
+    assert_eq!(partitions.counts(), Counts { requests: 3, writes: 3, throttled: 0, units: 18 });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_is_cancelled_if_one_of_its_partitions_is_spent() {
+    let (dynamo, partitions, table) = partitions(1000, 1).await;
+    for pk in ["a", "b"] {
+        dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": "#STATE"}, "n": {"N": "0"}}));
+    }
+    write(&table, "b").await.unwrap();
+    let error = transact(&table, &["a", "b"], &id("t")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Throttled { key_range: false }, "a reason has no field for the key range");
+    assert!(error.reason.starts_with("ThrottlingError at b #STATE"), "{error}");
+    assert_eq!(["a", "b"].map(|pk| written(&dynamo, pk)), [0, 1]);
+    assert_eq!(["a", "b"].map(|pk| partitions.partition(pk).throttled), [0, 1]);
+    assert_eq!(partitions.counts(), Counts { requests: 2, writes: 2, throttled: 1, units: 1 });
+
+    tokio::time::sleep(millis(1)).await;
+    assert_eq!(transact(&table, &["a", "b"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(["a", "b"].map(|pk| written(&dynamo, pk)), [1, 2]);
+    let again = transact(&table, &["a", "b"], &id("t")).await.unwrap();
+    assert_eq!(again, Transacted::Applied, "one that has happened says so on spent partitions too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_stand_in_front_of_the_partitions() {
+    let (dynamo, partitions, table) = partitions(1000, 10).await;
+    dynamo.fail_next([Some(Fault::LoseRequest), Some(Fault::LoseAnswer), Some(Fault::Repeat)]);
+    for (fault, units) in [("lost", 0), ("applied, answer lost", 1), ("repeated", 3)] {
+        let _ = write(&table, "a").await;
+        assert_eq!((written(&dynamo, "a"), partitions.counts().units), (units, units), "{fault}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_partitions_count_what_the_database_reports() {
+    let partitions = Partitions::over(Dynamo::new().await, Limits::default(), 5);
+    let (table, meter) = partitions.metered().await;
+    let mut large = add("large", vec![]);
+    large.changes.push(Change::Set(Path::of("x"), Value::Text("x".repeat(5000))));
+    for update in [&add("a", vec![]), &large, &large] {
+        table.update(update, Answer::Nothing).await.unwrap();
+    }
+    assert_eq!(transact(&table, &["a", "large"], &id("t")).await.unwrap(), Transacted::Applied);
+    let (units, used) = (partitions.counts().units, meter.take());
+    assert_eq!((units, used.table), (1 + 5 + 5 + 2 * 6, 23.0), "{used:?}");
+}
