@@ -19,7 +19,7 @@ use crate::math::refilled;
 use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId};
 
 pub use expire::{Restored, expire, look};
-pub use merge::{fill, joined, merge, remove};
+pub use merge::{fill, joined, merge, remove, still};
 pub use refill::refill;
 pub use replace::REVIEW;
 pub use settle::{LeaseChange, Settle, Settled};

@@ -140,7 +140,7 @@ async fn tokens_in_the_answer_are_exact_decimal_numbers() {
     assert!(text.contains(r#""tokens_restored":{"tpd":1000000000001}"#), "{text}");
     let names: Vec<_> = answer(&Summary::default()).as_object().unwrap().keys().cloned().collect();
     let expected = "buckets_seen errors foreign leases_restored left_over lost_races oldest_due_age_ms \
-                    partitions_unfinished tokens_restored undecodable";
+                    partitions_unfinished shards_merged shards_repaired tokens_restored undecodable";
     assert_eq!(names.join(" "), expected);
 }
 

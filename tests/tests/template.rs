@@ -13,7 +13,7 @@ use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
 use weirgate_shared::{BUCKET_SK, EpochMillis};
 use weirgate_store::{Answer, Outcome, Table, indexes};
-use weirgate_tests::leased::{NOW, full, holding, id, key, limits, store, take};
+use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, store, take};
 use weirgate_tests::{Dynamo, Fault};
 
 /// The template, with CloudFormation's short forms written out: `!Ref X` is `{"Ref": "X"}`.
@@ -162,6 +162,13 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
     for name in variables.keys().filter(|name| parameter(name)["Type"] == "Number") {
         let with =
             |value: i64| read(&|asked| table(asked).or_else(|| (asked == name).then(|| value.to_string()))).is_ok();
+        if let Some(allowed) = parameter(name)["AllowedValues"].as_array() {
+            let allowed: Vec<_> = allowed.iter().filter_map(Value::as_i64).collect();
+            let most = allowed.iter().max().expect("some value is allowed");
+            let wrong = (0..=most * 2).find(|value| with(*value) != allowed.contains(value));
+            assert_eq!(wrong, None, "{name}: what can be deployed can be started, and nothing else");
+            continue;
+        }
         let (least, most) = (parameter(name)["MinValue"].as_i64(), parameter(name)["MaxValue"].as_i64());
         let (least, most) = (least.unwrap(), most.unwrap());
         assert!(with(least) && with(most), "{name}: what can be deployed can be started");
@@ -200,18 +207,41 @@ fn pairs(list: &[(&str, &str)]) -> BTreeSet<(String, String)> {
     list.iter().map(|(on, action)| ((*on).to_owned(), (*action).to_owned())).collect()
 }
 
+/// Notes what the transactions from now on are made of: each part needs the permission of its own kind.
+fn parts(dynamo: &Dynamo) -> Arc<Mutex<BTreeSet<String>>> {
+    let parts = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&parts);
+    dynamo.fail_transactions(move |request| {
+        for part in request["TransactItems"].as_array().unwrap() {
+            for (kind, _) in part.as_object().unwrap() {
+                let action = if kind == "ConditionCheck" { "ConditionCheckItem" } else { &format!("{kind}Item") };
+                seen.lock().unwrap().insert(action.to_owned());
+            }
+        }
+        None
+    });
+    parts
+}
+
 /// What was asked of DynamoDB since the last call, and of what.
-fn called(dynamo: &Dynamo) -> BTreeSet<(String, String)> {
+fn called(dynamo: &Dynamo, parts: &Mutex<BTreeSet<String>>) -> BTreeSet<(String, String)> {
     let on = |action: &str| if action == "Query" { "DueIndex" } else { "table" };
-    dynamo.take_operations().into_keys().map(|action| (on(&action).to_owned(), action)).collect()
+    let mut actions: BTreeSet<_> = dynamo.take_operations().into_keys().collect();
+    // No action of its own: it needs those of its parts.
+    if actions.remove("TransactWriteItems") {
+        actions.append(&mut parts.lock().unwrap());
+    }
+    actions.into_iter().map(|action| (on(&action).to_owned(), action)).collect()
 }
 
 #[tokio::test]
 async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let records = lived(&dynamo, &table).await;
+    let mut records = lived(&dynamo, &table).await;
+    records[1]["dynamodb"]["NewImage"]["hot"] = json!({"BOOL": true});
     let _ = dynamo.take_operations();
+    let made_of = parts(&dynamo);
     table.warm().await.unwrap();
     // Once as it should be, once more as it was, once with its writes refused: all it ever asks for.
     deliver(&table, &records).await;
@@ -220,7 +250,8 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     deliver(&table, &records[1..]).await;
     // Reading the stream is Lambda's, in the function's name.
     let polling = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"].map(|action| ("other", action));
-    let expected: BTreeSet<_> = called(&dynamo).union(&pairs(&polling)).cloned().collect();
+    let expected: BTreeSet<_> = called(&dynamo, &made_of).union(&pairs(&polling)).cloned().collect();
+    assert!(load(&table, &key("e-1").with_shard(1)).await.is_some(), "it was split");
     assert_eq!(allowed("AggregatorRole"), expected);
 
     store(&table, &holding(full("e-2", &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)])).await;
@@ -230,7 +261,7 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 1 };
     let summary = reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
     assert_eq!(summary.leases_restored, 1);
-    assert_eq!(allowed("ReconcilerRole"), called(&dynamo));
+    assert_eq!(allowed("ReconcilerRole"), called(&dynamo, &made_of));
 }
 
 #[derive(Clone, Default)]

@@ -12,6 +12,8 @@ pub struct Config {
     pub snapshots: Snapshots,
     /// How many writes may be under way at once.
     pub write_concurrency: usize,
+    /// The most shards that a hot bucket is split into: a power of two, 1 to 64. 1 splits none.
+    pub max_shards: u32,
 }
 
 /// Which snapshots are written, and for how long.
@@ -32,6 +34,8 @@ impl Config {
     pub const SNAPSHOT_TTL_DAYS: &str = "SNAPSHOT_TTL_DAYS";
     /// Writes under way at once.
     pub const WRITE_CONCURRENCY: &str = "WRITE_CONCURRENCY";
+    /// The most shards of a bucket.
+    pub const MAX_SHARDS: &str = "MAX_SHARDS";
 
     /// Reads the variables through `lookup`.
     ///
@@ -50,8 +54,15 @@ impl Config {
                 ttl_days: number(&lookup, Self::SNAPSHOT_TTL_DAYS, 90, 1..=3650)?,
             },
             write_concurrency: number(&lookup, Self::WRITE_CONCURRENCY, 32, 1..=256)?,
+            max_shards: max_shards(lookup(Self::MAX_SHARDS).as_deref())?,
         })
     }
+}
+
+fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
+    let Some(value) = value else { return Ok(64) };
+    let count = value.parse().ok().filter(|count: &u32| count.is_power_of_two() && *count <= 64);
+    count.ok_or_else(|| ConfigError::new(Config::MAX_SHARDS, Some(value), "a power of two from 1 to 64"))
 }
 
 fn parse_windows(list: &str) -> Option<Vec<Window>> {
@@ -73,7 +84,11 @@ mod tests {
         let config = with(&[("TABLE_NAME", "limits")]).unwrap();
         assert_eq!(config.table_name, "limits");
         assert_eq!(config.snapshots, Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 });
-        assert_eq!(config.write_concurrency, 32);
+        assert_eq!((config.write_concurrency, config.max_shards), (32, 64));
+        for count in ["1", "2", "4", "8", "16", "32", "64"] {
+            let config = with(&[("TABLE_NAME", "limits"), ("MAX_SHARDS", count)]).unwrap();
+            assert_eq!(config.max_shards.to_string(), count);
+        }
         let all = [("TABLE_NAME", "t.1"), ("SNAPSHOT_WINDOWS", "monthly, hourly"), ("SNAPSHOT_TTL_DAYS", "7")];
         let config = with(&all).unwrap();
         assert_eq!(config.snapshots, Snapshots { windows: vec![Window::Monthly, Window::Hourly], ttl_days: 7 });
@@ -91,6 +106,10 @@ mod tests {
             ("SNAPSHOT_TTL_DAYS", "1.5", "a whole number from 1 to 3650"),
             ("WRITE_CONCURRENCY", "many\nlines", "from 1 to 256"),
             ("WRITE_CONCURRENCY", "257", "from 1 to 256"),
+            ("MAX_SHARDS", "0", "a power of two from 1 to 64"),
+            ("MAX_SHARDS", "12", "a power of two from 1 to 64"),
+            ("MAX_SHARDS", "128", "a power of two from 1 to 64"),
+            ("MAX_SHARDS", "", "a power of two from 1 to 64"),
         ] {
             let error = with(&[("TABLE_NAME", "limits"), (variable, value)].map(|pair| {
                 // The wrong value of TABLE_NAME must win over the right one.

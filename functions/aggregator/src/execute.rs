@@ -2,15 +2,20 @@
 
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::ItemError;
 use weirgate_shared::write::Count;
-use weirgate_store::{Answer, Outcome, Retry, StoreError, Table};
+use weirgate_shared::{Bucket, ItemError, WriteId};
+use weirgate_store::{Answer, Outcome, Part, Retry, StoreError, Table, Transacted};
 
 use crate::plan::{Kind, Write};
+use crate::split::Split;
 
 /// How often a count that loses a race plans anew. Who wins a race has counted something, so one more attempt than
 /// there are others is always enough; more than a few others mean that something is wrong.
 const RACES: usize = 16;
+
+/// How often a split that loses a race plans anew. Takes do not make it lose; credits and other limits do, and they are
+/// rare.
+const SPLIT_TRIES: usize = 4;
 
 /// What became of a planned write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +28,12 @@ pub enum Effect {
     Refilled,
     /// Somebody else had credited the bucket, or nobody needs to any more.
     RefillLost,
+    /// It made two of a hot shard.
+    Split,
+    /// Somebody else had split the shard, or nobody needs to any more.
+    SplitLost,
+    /// The shard could not be split this time. It stays hot, so the next batch asks again; this one need not wait.
+    SplitPutOff,
 }
 
 /// A write that was not made, or perhaps not.
@@ -51,6 +62,17 @@ pub enum Why {
     OutOfTime,
 }
 
+impl Why {
+    /// Whether the same write may succeed later.
+    const fn may_pass(&self) -> bool {
+        match self {
+            Self::Store(error) => error.kind.is_transient(),
+            Self::OutOfTime => true,
+            Self::Snapshot(_) | Self::Races => false,
+        }
+    }
+}
+
 /// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given up, what has not
 /// started fails at once.
 pub async fn execute(
@@ -65,6 +87,10 @@ pub async fn execute(
         } else {
             timeout_at(stop, run(table, write)).await.unwrap_or(Err(Why::OutOfTime))
         };
+        let result = match (&write.kind, result) {
+            (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string())),
+            (_, result) => result,
+        };
         result.map_err(|why| Failure { record: write.record, why })
     };
     futures_util::stream::iter(writes).map(run).buffer_unordered(concurrency).collect().await
@@ -78,6 +104,7 @@ async fn run(table: &Table, write: &Write<'_>) -> Result<Effect, Why> {
             Outcome::Applied(_) => Ok(Effect::Refilled),
             Outcome::LostRace(_) => Ok(Effect::RefillLost),
         },
+        Kind::Split(split) => make_two(table, split).await,
     }
 }
 
@@ -97,4 +124,40 @@ async fn add(table: &Table, count: &Count<'_>) -> Result<Effect, Why> {
         }
     }
     Err(Why::Races)
+}
+
+async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
+    let mut newer: Option<Bucket> = None;
+    for _ in 0..SPLIT_TRIES {
+        let image = newer.as_ref().unwrap_or(split.image);
+        // The new half carries the id of its transaction.
+        let op = WriteId::from_bits(fastrand::u64(..));
+        let Some(actions) = split.actions(image, op.clone()) else { return Ok(Effect::SplitLost) };
+        let Transacted::LostRace(parts) = table.transact_with(&actions, &op, Retry::Unknown).await? else {
+            return Ok(Effect::Split);
+        };
+        let item = match parts.into_iter().next() {
+            Some(Part::Lost(Some(item))) => item,
+            Some(Part::Lost(None)) => return Ok(Effect::SplitLost),
+            // Then it was the new half. Nothing but a hand makes one of a shard that was not split.
+            Some(Part::Held) | None => {
+                let (shard, half) = (&image.key, image.key.with_shard(image.shard().halves().1.index));
+                let (shard, half) = (shard.item_key().pk, half.item_key().pk);
+                tracing::error!(shard, half, "the shard cannot be split, as its new half is there");
+                return Ok(Effect::SplitLost);
+            }
+        };
+        match item.bucket() {
+            Ok(bucket) if !split.is_wanted(&bucket) => return Ok(Effect::SplitLost),
+            Ok(bucket) => newer = Some(bucket),
+            Err(error) => return Ok(put_off(split, &error.to_string())),
+        }
+    }
+    Ok(put_off(split, "it was credited by others each time first"))
+}
+
+fn put_off(split: &Split<'_>, why: &str) -> Effect {
+    let shard = split.image.key.item_key().pk;
+    tracing::warn!(shard, why, "a hot shard could not be split this time");
+    Effect::SplitPutOff
 }

@@ -23,11 +23,15 @@ pub(crate) struct Text;
 pub(crate) enum Attribute<'de> {
     N(Cow<'de, str>),
     S(Cow<'de, str>),
+    Bool(bool),
     Other,
 }
 
 /// Reads an attribute such as `{"N": "12"}`.
 pub(crate) struct Typed;
+
+/// Reads how many bytes of an item an attribute's value takes, as a bucket's reader counts them, and nothing else of it.
+pub(crate) struct Size;
 
 /// Passes over the value of a field that nobody needs.
 pub(crate) fn skip<'de, A: MapAccess<'de>>(object: &mut A) -> Result<(), A::Error> {
@@ -40,6 +44,9 @@ pub(crate) fn raw<'de, A: MapAccess<'de>>(object: &mut A) -> Result<&'de str, A:
 }
 
 struct Name;
+
+/// Reads the size of a map's entries.
+struct Entries;
 
 /// What a visitor says to the shapes it does not expect.
 macro_rules! otherwise {
@@ -113,6 +120,7 @@ impl<'de> Visitor<'de> for Typed {
             attribute = match &*kind {
                 "N" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::N),
                 "S" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::S),
+                "BOOL" => Attribute::Bool(raw(&mut object)? == "true"),
                 _ => {
                     skip(&mut object)?;
                     Attribute::Other
@@ -120,6 +128,38 @@ impl<'de> Visitor<'de> for Typed {
             };
         }
         Ok(attribute)
+    }
+}
+
+impl<'de> Visitor<'de> for Size {
+    type Value = usize;
+    otherwise!(1);
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<usize, A::Error> {
+        let mut bytes = 1;
+        while let Some(kind) = object.next_key_seed(Name)? {
+            bytes = match &*kind {
+                "N" => object.next_value_seed(Text)?.map_or(1, |number| number.len().div_ceil(2) + 1),
+                "S" => object.next_value_seed(Text)?.map_or(1, |text| text.len()),
+                "M" => object.next_value_seed(Entries)?,
+                _ => {
+                    skip(&mut object)?;
+                    1
+                }
+            };
+        }
+        Ok(bytes)
+    }
+}
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = usize;
+    otherwise!(1);
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<usize, A::Error> {
+        let mut bytes = 3;
+        while let Some(name) = object.next_key_seed(Name)? {
+            bytes += 1 + name.len() + object.next_value_seed(Size)?;
+        }
+        Ok(bytes)
     }
 }
 
@@ -146,7 +186,9 @@ macro_rules! seed {
         }
     )*};
 }
-seed!(Text => Option<Cow<'de, str>>, Typed => Attribute<'de>, Name => Cow<'de, str>);
+seed!(
+    Text => Option<Cow<'de, str>>, Typed => Attribute<'de>, Name => Cow<'de, str>, Size => usize, Entries => usize
+);
 
 impl<'de, F: Fields<'de>> DeserializeSeed<'de> for Object<'_, F> {
     type Value = bool;
@@ -167,10 +209,31 @@ mod tests {
     fn an_attribute_of_any_other_shape_is_passed_over() {
         assert_eq!(typed(r#"{"N": "12"}"#), Attribute::N("12".into()));
         assert_eq!(typed(r#"{"S": "a\u0062"}"#), Attribute::S("ab".into()));
+        assert_eq!(typed(r#"{"BOOL": true}"#), Attribute::Bool(true));
+        assert_eq!(typed(r#"{"BOOL": false}"#), Attribute::Bool(false));
+        assert_eq!(typed(r#"{"BOOL": {"a": []}}"#), Attribute::Bool(false));
         for other in
             ["1", "-1", "1.5", "null", "true", "\"N\"", "[{\"N\": \"1\"}]", "{}", r#"{"N": 1}"#, r#"{"N": {"a": []}}"#]
         {
             assert_eq!(typed(other), Attribute::Other, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_what_the_item_grows_by() {
+        let size = |json: &str| Size.deserialize(&mut serde_json::Deserializer::from_str(json)).unwrap();
+        for (json, bytes) in [
+            (r#"{"N": "123"}"#, 3),
+            (r#"{"S": "abc"}"#, 3),
+            (r#"{"BOOL": true}"#, 1),
+            (r#"{"M": {}}"#, 3),
+            (r#"{"M": {"ab": {"N": "12"}, "c": {"M": {"d": {"S": "e"}}}}}"#, 3 + 3 + 2 + 2 + 3 + 2 + 1),
+            ("null", 1),
+            ("[1, {}]", 1),
+            (r#"{"M": 7}"#, 1),
+            (r#"{"L": [{"N": "1"}]}"#, 1),
+        ] {
+            assert_eq!(size(json), bytes, "{json}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The aggregator: stream records in, usage snapshots and refills out (design, section 7).
+//! The aggregator: stream records in, usage snapshots, refills and splits out (design, section 7).
 //!
 //! # Layout
 //!
 //! - `config`: [`Config`] from the environment
 //! - [`parse`]: an event to records, with `json` and `timestamp` below it
-//! - [`plan`]: records to planned writes
+//! - [`plan`]: records to planned writes, with `split` for hot shards
 //! - [`execute`]: planned writes to what became of them
 //! - [`report`]: what became of them to a partial-batch response and one line for the log
 
@@ -20,10 +20,12 @@ mod json;
 pub mod parse;
 pub mod plan;
 pub mod report;
+mod split;
 mod timestamp;
 
 pub use config::{Config, Snapshots};
 pub use report::{Response, Summary};
+pub use split::Split;
 
 /// When an invocation happens, read from the clock once.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +63,7 @@ pub async fn handle(
         tracing::error!(index = record.index, why = record.why, record = whole, "undecodable record");
     }
     let usage = plan::usage(std::mem::take(&mut batch.records));
-    let writes = plan::writes(&usage, &config.snapshots, invocation.now);
+    let writes = plan::writes(&usage, config, invocation.now);
     let stop = stop(started, invocation.deadline);
     let results = execute::execute(table, &writes, config.write_concurrency, stop).await;
     let (summary, response) = report::report(&batch, results);

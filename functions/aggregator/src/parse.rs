@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use weirgate_shared::attr::{self, Field};
 use weirgate_shared::{Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, ItemError, MilliTokens};
 
-use crate::json::{Attribute, Fields, Object, Text, Typed, raw, skip};
+use crate::json::{Attribute, Fields, Object, Size, Text, Typed, raw, skip};
 use crate::timestamp;
 
 /// The records of one event.
@@ -199,6 +199,7 @@ impl RawRecord<'_> {
         let flaw = new.flaw.or(old.flaw);
         flaw.map_or(Ok(()), |flaw| Err(flaw.to_string()))?;
         let mut bucket = new.reader.finish(key).map_err(|flaw| flaw.to_string())?;
+        bucket.lease_bytes = new.lease_bytes;
         // Leases and indexed keys are not read, so the size is not known from the attributes. DynamoDB says what the
         // keys and both images measure; the images are of nearly the same size.
         let images = if self.event.as_deref() == Some("INSERT") { 1 } else { 2 };
@@ -244,21 +245,31 @@ impl<'a> Fields<'a> for Keys<'a> {
     }
 }
 
-/// The item after the write: what a refill needs to know of it. Its leases are passed over.
+/// The item after the write: what a refill or a split needs to know of it. Of its leases that is their size.
 #[derive(Default)]
 struct NewImage {
     reader: BucketReader,
+    lease_bytes: usize,
     flaw: Option<ItemError>,
 }
 
 impl<'a> Fields<'a> for NewImage {
     fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
-        if !name.starts_with("b_") && !matches!(&*name, attr::RF | attr::V | attr::TAKES | attr::SHARD_COUNT) {
-            return skip(object);
+        let is_counted =
+            name.starts_with("b_") || matches!(&*name, attr::RF | attr::V | attr::TAKES | attr::SHARD_COUNT);
+        match &*name {
+            _ if is_counted => {}
+            attr::HOT | attr::DUE | attr::MIN_SHARDS | attr::SPLIT_BYTES => {}
+            attr::LEASES => {
+                self.lease_bytes = object.next_value_seed(Size)?;
+                return Ok(());
+            }
+            _ => return skip(object),
         }
         let value = object.next_value_seed(Typed)?;
         let read = self.reader.attribute(&name, &borrowed(&value));
-        self.flaw = self.flaw.take().or(read.err());
+        // What only a split asks for is no reason to lose what was used.
+        self.flaw = self.flaw.take().or(read.err().filter(|_| is_counted));
         Ok(())
     }
 }
@@ -308,6 +319,7 @@ fn borrowed<'v>(value: &'v Attribute<'_>) -> Attr<'v> {
     match value {
         Attribute::N(text) => Attr::N(text),
         Attribute::S(text) => Attr::S(text),
+        Attribute::Bool(is) => Attr::Bool(*is),
         Attribute::Other => Attr::Other,
     }
 }

@@ -1,12 +1,13 @@
-//! Records to planned writes: one count per bucket shard, window and run of records, and the refills. Pure.
+//! Records to planned writes: one count per bucket shard, window and run of records, the refills and the splits. Pure.
 
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Count, Piece, Update, refill};
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, SnapshotKey, Window};
 
-use crate::config::Snapshots;
+use crate::config::Config;
 use crate::parse::Record;
+use crate::split::Split;
 
 /// What a batch says was used of one bucket shard.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub enum Kind<'a> {
     Count(Count<'a>),
     /// Credits a bucket.
     Refill(Box<Update>),
+    /// Makes two of a hot shard.
+    Split(Box<Split<'a>>),
 }
 
 /// Folds the records of a batch per bucket shard. The pieces live here; the writes borrow them.
@@ -62,16 +65,22 @@ pub fn usage(records: Vec<Record>) -> Vec<Usage> {
     shards.into_iter().map(|(key, shard)| shard.finish(key)).collect()
 }
 
-/// The writes of all `usage`, none of which waits for another.
+/// The writes of all `usage`, none of which waits for another. A hot shard is split, which credits it too, or refilled.
+/// Splits come last: whatever holds them up, usage is counted.
 #[must_use]
-pub fn writes<'a>(usage: &'a [Usage], snapshots: &Snapshots, now: EpochMillis) -> Vec<Write<'a>> {
-    let mut writes = Vec::with_capacity(usage.len() * (snapshots.windows.len() + 1));
+pub fn writes<'a>(usage: &'a [Usage], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
+    let mut writes = Vec::with_capacity(usage.len() * (config.snapshots.windows.len() + 1));
+    let mut splits = vec![];
     for shard in usage {
-        for window in &snapshots.windows {
-            shard.counts(*window, snapshots.ttl_days, &mut writes);
+        for window in &config.snapshots.windows {
+            shard.counts(*window, config.snapshots.ttl_days, &mut writes);
         }
-        writes.extend(shard.refill(now));
+        match shard.split(usage, config.max_shards, now) {
+            Some(split) => splits.push(split),
+            None => writes.extend(shard.refill(now)),
+        }
     }
+    writes.append(&mut splits);
     writes
 }
 
@@ -182,4 +191,30 @@ impl Usage {
         let update = refill(image, &consumed, now)?;
         Some(Write { kind: Kind::Refill(Box::new(update)), record: *record })
     }
+
+    fn split<'a>(&'a self, usage: &'a [Usage], max_shards: u32, now: EpochMillis) -> Option<Write<'a>> {
+        let (image, Origin { at, record }) = &self.last;
+        let largest = || {
+            let bucket = |key: &'a BucketKey| (&key.namespace, &key.entity, &key.resource);
+            largest(usage.iter().filter(|other| bucket(&other.key) == bucket(&self.key)))
+        };
+        let split = Split::of(image, *at, largest, max_shards, now)?;
+        Some(Write { kind: Kind::Split(Box::new(split)), record: *record })
+    }
+}
+
+/// The largest request of each limit: of a write that several callers share, their mean. A write that grants none is no
+/// request.
+fn largest<'a>(shards: impl Iterator<Item = &'a Usage>) -> BTreeMap<LimitName, MilliTokens> {
+    let mut largest = BTreeMap::new();
+    for shard in shards {
+        for piece in shard.pieces.iter().filter(|piece| piece.events > 0) {
+            for (name, used) in shard.limits.iter().zip(&piece.tokens) {
+                let mean = MilliTokens(used.0.saturating_add(piece.events - 1).div_euclid(piece.events));
+                let known: &mut MilliTokens = largest.entry(name.clone()).or_default();
+                *known = mean.max(*known);
+            }
+        }
+    }
+    largest
 }

@@ -45,6 +45,12 @@ pub struct Summary {
     pub refilled: usize,
     /// Refills that somebody else had made.
     pub refills_lost: usize,
+    /// Hot shards made two.
+    pub splits: usize,
+    /// Splits that somebody else had made, or that nobody needs any more.
+    pub splits_lost: usize,
+    /// Splits that were not made this time: the next batch of the shard asks again.
+    pub splits_put_off: usize,
     /// Writes that failed.
     pub failed: usize,
 }
@@ -59,6 +65,9 @@ impl Summary {
             already_counted = self.already_counted,
             refilled = self.refilled,
             refills_lost = self.refills_lost,
+            splits = self.splits,
+            splits_lost = self.splits_lost,
+            splits_put_off = self.splits_put_off,
             failed = self.failed,
             duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             "batch done"
@@ -100,13 +109,17 @@ pub fn report(batch: &Batch<'_>, results: Vec<Result<Effect, Failure>>) -> (Summ
             Ok(Effect::AlreadyCounted) => summary.already_counted += 1,
             Ok(Effect::Refilled) => summary.refilled += 1,
             Ok(Effect::RefillLost) => summary.refills_lost += 1,
+            Ok(Effect::Split) => summary.splits += 1,
+            Ok(Effect::SplitLost) => summary.splits_lost += 1,
+            Ok(Effect::SplitPutOff) => summary.splits_put_off += 1,
             Err(failure) => {
                 summary.failed += 1;
                 failures.push(failure);
             }
         }
     }
-    let all_failed = summary.counted + summary.already_counted + summary.refilled + summary.refills_lost == 0;
+    let Summary { counted, already_counted, refilled, refills_lost, splits, splits_lost, .. } = summary;
+    let all_failed = counted + already_counted + refilled + refills_lost + splits + splits_lost == 0;
     let response = answer(&batch.sequence_numbers, failures, all_failed);
     (summary, response)
 }

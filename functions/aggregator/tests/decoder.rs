@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Map, Value, json};
-use weirgate_aggregator::{Snapshots, parse, plan};
+use weirgate_aggregator::{Config, Snapshots, parse, plan};
 use weirgate_shared::{EpochMillis, MilliTokens, Window};
 
 const SAMPLE: &str = include_str!("../../../events/aggregator-modify.json");
@@ -21,7 +21,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     ];
     let name = prop_oneof![
         "(Records|dynamodb|eventName|eventSource|Keys|NewImage|OldImage|PK|SK|N|S|M|SequenceNumber|SizeBytes|v|rf)",
-        "(ApproximateCreationDateTime|takes|shard_count|h|b_[a-z]{0,3}_(tk|tc|cp|ra|rp)|b__tc|b_)",
+        "(ApproximateCreationDateTime|takes|shard_count|h|hot|due|min_shards|split_bytes|BOOL|b_[a-z]{0,3}_(tk|tc|cp|ra|rp)|b__tc|b_)",
         "\\PC{0,6}",
     ];
     leaf.prop_recursive(6, 64, 8, move |inner| {
@@ -51,7 +51,8 @@ fn run(text: &str) -> Option<(usize, usize, usize)> {
     assert_eq!(counts.0 + counts.1 + counts.2, batch.sequence_numbers.len(), "no record is lost");
     let usage = plan::usage(batch.records);
     let snapshots = Snapshots { windows: Window::ALL.to_vec(), ttl_days: 90 };
-    let _ = plan::writes(&usage, &snapshots, EpochMillis(i64::MAX));
+    let config = Config { table_name: "t".to_owned(), snapshots, write_concurrency: 1, max_shards: 64 };
+    let _ = plan::writes(&usage, &config, EpochMillis(i64::MAX));
     Some(counts)
 }
 

@@ -1,10 +1,10 @@
-//! Runs what is planned for one bucket, and goes on from what it meets.
+//! Runs what is planned for one bucket shard, and goes on from what it meets.
 
-use weirgate_shared::EpochMillis;
+use weirgate_shared::Bucket;
 use weirgate_shared::write::Restored;
-use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Table};
+use weirgate_store::{Answer, ErrorKind, Outcome, Retry, StoreError, Table};
 
-use crate::plan::{Fate, Plan, Planned, plan};
+use crate::plan::{Fate, Plan, Planned};
 use crate::read;
 
 /// How often one bucket is tried. Whoever loses this often meets a bucket that is in use, whose callers take back
@@ -26,7 +26,7 @@ pub enum Done {
     Undecodable,
 }
 
-/// Restores what `item` shows to have expired, planning again from what it is when somebody else was faster.
+/// Does what `plan` says about a bucket shard, and plans again from what it is when somebody else was faster.
 ///
 /// A lost answer is not repeated blindly: the write would only lose its race against itself, and what it gave back
 /// would be in nobody's report. The item tells whether it was applied.
@@ -34,10 +34,31 @@ pub enum Done {
 /// # Errors
 /// [`StoreError`] if DynamoDB refused or could not be reached; the bucket is still due then, or was written without
 /// anybody knowing.
-pub async fn restore(table: &Table, item: Item, now: EpochMillis) -> Result<Done, StoreError> {
-    let (mut item, mut unsure, mut lost): (_, Option<Planned>, _) = (item, None, None);
+pub async fn settle(table: &Table, mut image: Bucket, plan: impl Fn(&Bucket) -> Plan) -> Result<Done, StoreError> {
+    let (mut unsure, mut lost): (Option<Planned>, _) = (None, None);
     for _ in 0..TRIES {
-        let Some(image) = read::bucket(&item) else { return Ok(Done::Undecodable) };
+        let planned = match plan(&image) {
+            Plan::Write(planned) => planned,
+            Plan::Nothing => return Ok(Done::Nothing),
+            Plan::Foreign => return Ok(Done::Foreign),
+        };
+        let item = match table.update_with(&planned.update, Answer::Nothing, Retry::Refused).await {
+            // At most one of the writes that were sent from one `v` is applied, and they all give the same back.
+            Ok(Outcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
+            Ok(Outcome::LostRace(item)) => {
+                lost = None;
+                item
+            }
+            Err(error) if error.kind == ErrorKind::Unknown => {
+                let item = table.read(std::slice::from_ref(&planned.update.key)).await?.pop();
+                (unsure, lost) = (Some(planned), Some(error));
+                item
+            }
+            Err(error) => return Err(error),
+        };
+        let Some(item) = item else { return Ok(Done::Nothing) };
+        let Some(next) = read::bucket(&item) else { return Ok(Done::Undecodable) };
+        image = next;
         if let Some(sent) = unsure.take() {
             match sent.fate(&image) {
                 Fate::Applied => return Ok(Done::Written(sent.restored)),
@@ -45,33 +66,6 @@ pub async fn restore(table: &Table, item: Item, now: EpochMillis) -> Result<Done
                 Fate::Never => {}
             }
         }
-        let planned = match plan(&image, now) {
-            Plan::Write(planned) => planned,
-            Plan::Nothing => return Ok(Done::Nothing),
-            Plan::Foreign => return Ok(Done::Foreign),
-        };
-        let image = match table.update_with(&planned.update, Answer::Nothing, Retry::Refused).await {
-            // At most one of the writes that were sent from one `v` is applied, and they all give the same back.
-            Ok(Outcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
-            Ok(Outcome::LostRace(image)) => {
-                lost = None;
-                image
-            }
-            Err(error) if error.kind == ErrorKind::Unknown => {
-                let image = table.read(std::slice::from_ref(&planned.update.key)).await?.pop();
-                (unsure, lost) = (Some(planned), Some(error));
-                image
-            }
-            Err(error) => return Err(error),
-        };
-        let Some(image) = image else { return Ok(Done::Nothing) };
-        item = image;
-    }
-    // The last image was not looked at yet, and may hold the answer.
-    if let Some(sent) = unsure
-        && read::bucket(&item).is_some_and(|image| sent.fate(&image) == Fate::Applied)
-    {
-        return Ok(Done::Written(sent.restored));
     }
     lost.map_or(Ok(Done::LostRace), Err)
 }

@@ -1,11 +1,14 @@
-//! The reconciler: gives back what expired leases held in buckets that nobody uses meanwhile (design, section 8).
+//! The reconciler: gives back what expired leases held in buckets that nobody uses meanwhile, and merges shards that have
+//! become cold (design, section 8).
 //!
 //! # Layout
 //!
 //! - `config`: [`Config`]: what the environment says
 //! - `read`: what is due, and the buckets as they are
-//! - `plan`: [`plan`]: what is to be done about one bucket; pure
-//! - `execute`: [`restore`]: one write per bucket, and what to do when somebody else was faster
+//! - `plan`: what is to be done about one bucket shard; pure
+//! - `execute`: one write per shard, and what to do when somebody else was faster
+//! - `tree`, `review`: [`review`]: what is to be done about all shards of a bucket together; pure
+//! - `reshape`: its transactions, and what to do when somebody else was faster
 //! - `report`: [`Summary`]: the answer, and the log line
 //! - `deadline`: [`Deadline`]: when to stop
 //!
@@ -17,20 +20,25 @@ mod execute;
 mod plan;
 mod read;
 mod report;
+mod reshape;
+mod review;
+mod tree;
 
 use std::collections::HashSet;
 use std::future::ready;
+use std::sync::{Mutex, PoisonError};
 
 use futures_util::stream::{self, StreamExt};
 use lambda_runtime::Context;
-use weirgate_shared::{EpochMillis, ItemKey, due_shards};
-use weirgate_store::{StoreError, Table};
+use weirgate_shared::{BucketKey, EpochMillis, ItemKey, due_shards};
+use weirgate_store::{Item, StoreError, Table};
 
 pub use config::Config;
 pub use deadline::Deadline;
-pub use execute::{Done, restore};
-pub use plan::{Fate, Plan, Planned, plan};
 pub use report::Summary;
+pub use review::{Change, Depth, Review, review};
+
+use execute::{Done, settle};
 
 /// Partitions of the index worked on at once: all of them, so that the oldest of each come first.
 const PARTITIONS: usize = 16;
@@ -57,7 +65,8 @@ pub async fn reconcile(
     now: EpochMillis,
     deadline: Deadline,
 ) -> Result<Summary, StoreError> {
-    let run = Run { table, config, now, deadline };
+    let reviewed = Mutex::default();
+    let run = Run { table, config, now, deadline, reviewed: &reviewed };
     let partitions = stream::iter(due_shards()).map(|due_shard| run.partition(due_shard));
     let all = partitions.buffer_unordered(PARTITIONS).fold(Summary::default(), |all, one| ready(all.with(one))).await;
     all.log();
@@ -70,6 +79,8 @@ struct Run<'a> {
     config: &'a Config,
     now: EpochMillis,
     deadline: Deadline,
+    /// Shard 0 of every bucket whose shards were reviewed together: once is enough, however many of them are due.
+    reviewed: &'a Mutex<HashSet<BucketKey>>,
 }
 
 impl Run<'_> {
@@ -106,10 +117,27 @@ impl Run<'_> {
             Some(Err(error)) => return summary.left(keys.len(), Some(error)),
             None => return summary.left(keys.len(), None),
         };
-        let restored = stream::iter(items).map(|item| self.deadline.bound(restore(self.table, item, self.now)));
-        let mut restored = restored.buffer_unordered(WRITES);
-        while let Some(done) = restored.next().await {
-            summary.bucket(done);
+        let met = stream::iter(items).map(|item| self.item(item)).buffer_unordered(WRITES);
+        let all = met.fold(std::mem::take(summary), |all, one| ready(all.with(one)));
+        *summary = all.await;
+    }
+
+    /// One due item: a bucket, or one of its shards.
+    async fn item(self, item: Item) -> Summary {
+        let mut summary = Summary::default();
+        match read::bucket(&item) {
+            None => summary.bucket(Some(Ok(Done::Undecodable))),
+            Some(bucket) if review::is_reviewed(&bucket, self.now) => {
+                let first = bucket.key.with_shard(0);
+                if self.reviewed.lock().unwrap_or_else(PoisonError::into_inner).insert(first.clone()) {
+                    self.reshape(&first, &mut summary).await;
+                }
+            }
+            Some(bucket) => {
+                let restored = settle(self.table, bucket, |image| plan::plan(image, self.now));
+                summary.bucket(self.deadline.bound(restored).await);
+            }
         }
+        summary
     }
 }

@@ -1,6 +1,6 @@
 //! What is to be done about one due bucket: pure, nothing is sent.
 
-use weirgate_shared::write::{Restored, Update, expire};
+use weirgate_shared::write::{Restored, Update, expire, look};
 use weirgate_shared::{Bucket, EpochMillis};
 
 /// What becomes of a bucket that the index calls due.
@@ -49,6 +49,24 @@ pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
     let Some(v) = bucket.v else { return Plan::Foreign };
     match expire(bucket, now) {
         Some((update, restored)) => Plan::Write(Planned { update, restored, seen: Seen { v, due } }),
+        None => Plan::Nothing,
+    }
+}
+
+/// What is to be done about `bucket`, one of several shards, when its whole bucket is reviewed at `now`: what
+/// [`plan`] does, and its writes counted from now on.
+#[must_use]
+pub fn plan_look(bucket: &Bucket, now: EpochMillis) -> Plan {
+    let Some(v) = bucket.v else { return Plan::Foreign };
+    if bucket.shard().count == 1 || bucket.scaling.look.is_some_and(|look| look.at >= now) {
+        return plan(bucket, now);
+    }
+    match look(bucket, now) {
+        Some((update, restored)) => {
+            // Without a `due` it is in nobody's way; whether an answer that was lost meant something does not matter.
+            let seen = Seen { v, due: bucket.due.unwrap_or(EpochMillis(i64::MAX)) };
+            Plan::Write(Planned { update, restored, seen })
+        }
         None => Plan::Nothing,
     }
 }

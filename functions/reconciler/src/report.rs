@@ -23,6 +23,10 @@ pub struct Summary {
     /// Tokens that this run gave back, by limit, over all buckets; decimal, exact to the millitoken.
     #[serde(serialize_with = "exact_tokens")]
     pub tokens_restored: BTreeMap<LimitName, MilliTokens>,
+    /// Items gone because cold shards were merged.
+    pub shards_merged: u64,
+    /// Shards made or removed because a hand had broken a bucket.
+    pub shards_repaired: u64,
     /// Buckets left due because others wrote to them each time first.
     pub lost_races: u64,
     /// Buckets left due because time ran out or DynamoDB failed.
@@ -69,11 +73,28 @@ impl Summary {
             }
             Some(Ok(Done::Nothing)) => {}
             Some(Ok(Done::Foreign)) => self.foreign += 1,
-            Some(Ok(Done::LostRace)) => self.lost_races += 1,
+            Some(Ok(Done::LostRace)) => self.lost_race(),
             Some(Ok(Done::Undecodable)) => self.undecodable += 1,
             Some(Err(error)) => self.left(1, Some(error)),
             None => self.left(1, None),
         }
+    }
+
+    /// Counts a bucket that others wrote to each time first.
+    pub(crate) fn lost_race(&mut self) {
+        self.lost_races += 1;
+    }
+
+    /// Counts shards that a transaction has merged away.
+    pub(crate) fn merged(&mut self, shards: usize) {
+        self.written += u64::from(shards > 0);
+        self.shards_merged += count(shards);
+    }
+
+    /// Counts shards that a transaction has made or removed.
+    pub(crate) fn repaired(&mut self, shards: usize) {
+        self.written += u64::from(shards > 0);
+        self.shards_repaired += count(shards);
     }
 
     /// Counts buckets that were not come to, for `error` or for want of time.
@@ -115,6 +136,8 @@ impl Summary {
         for (limit, tokens) in other.tokens_restored {
             *self.tokens_restored.entry(limit).or_default() += tokens;
         }
+        self.shards_merged += other.shards_merged;
+        self.shards_repaired += other.shards_repaired;
         self.lost_races += other.lost_races;
         self.left_over += other.left_over;
         self.undecodable += other.undecodable;
@@ -139,6 +162,8 @@ impl Summary {
             buckets_seen = self.buckets_seen,
             leases_restored = self.leases_restored,
             tokens_restored,
+            shards_merged = self.shards_merged,
+            shards_repaired = self.shards_repaired,
             lost_races = self.lost_races,
             left_over = self.left_over,
             undecodable = self.undecodable,

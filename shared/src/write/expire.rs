@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Update;
 use super::replace::{count_units, next_due, replace};
-use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, math};
+use super::{Change, Condition, Path, Update, Value, every_write, same_count};
+use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, attr, item, math};
 
 /// How far ahead of this clock an `rf` may be before it counts as a mistake: clocks of a fleet differ by less.
 const CLOCK_TOLERANCE: Millis = Millis(10_000);
@@ -35,6 +35,10 @@ pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
 }
 
 /// A look at how often the shard is written to, with all that [`expire`] does.
+///
+/// A busy shard is written to between any read and write. If nothing is to be given back, the look asks only that the
+/// leases are those that were seen: then `due` is at or before every expiry, and what was taken meanwhile counts as
+/// taken since the look.
 #[must_use]
 pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
     let v = bucket.v?.saturating_add(1);
@@ -42,8 +46,29 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
     next.scaling.look = Some(Look { at: now, v });
     next.scaling.is_hot = false;
     next.due = next_due(&next, now);
-    count_units(&mut next, 1);
-    Some((replace(bucket, next), restored))
+    if restored.leases > 0 || next.rf != bucket.rf {
+        count_units(&mut next, 1);
+        return Some((replace(bucket, next), restored));
+    }
+    let leases = Path::of(attr::LEASES);
+    let same_leases = match &bucket.leases {
+        Some(seen) => Condition::Equals(leases, item::write_leases(seen)),
+        None => Condition::Absent(leases),
+    };
+    let conditions = vec![Condition::Present(Path::of(attr::V)), same_count(bucket.shard()), same_leases];
+    let mut changes = every_write(Some(bucket), MilliTokens::ZERO);
+    changes.push(Change::Set(Path::of(attr::LOOK_AT), Value::Int(now.0)));
+    changes.push(Change::Set(Path::of(attr::LOOK_V), Value::Int(v)));
+    changes.extend(bucket.scaling.is_hot.then(|| Change::Remove(Path::of(attr::HOT))));
+    let (due, partition) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
+    match next.due {
+        Some(at) => {
+            changes.push(Change::Set(due, Value::Int(at.0)));
+            changes.push(Change::Set(partition, Value::Text(bucket.key.due_shard())));
+        }
+        None => changes.extend([Change::Remove(due), Change::Remove(partition)]),
+    }
+    Some((Update { key: bucket.key.item_key(), conditions, changes }, restored))
 }
 
 /// `bucket` without its expired leases, with a `due` and an `rf` that are right.

@@ -59,9 +59,14 @@ pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action
 /// Deletes the shard `gone`, whose tokens are all in `whole` too: it is of a time before somebody deleted items by hand.
 #[must_use]
 pub fn remove(gone: &Bucket, whole: &Bucket) -> Vec<Action> {
-    let same = vec![Condition::Present(Path::of(attr::PK)), same_count(whole.shard())];
-    let same = Action::Check(whole.key.item_key(), same);
-    vec![Action::Delete(gone.key.item_key(), vec![unchanged(gone)]), same]
+    vec![Action::Delete(gone.key.item_key(), vec![unchanged(gone)]), still(whole)]
+}
+
+/// Asks that `bucket` is still the shard that it is: neither split nor merged, nor gone.
+#[must_use]
+pub fn still(bucket: &Bucket) -> Action {
+    let same = vec![Condition::Present(Path::of(attr::PK)), same_count(bucket.shard())];
+    Action::Check(bucket.key.item_key(), same)
 }
 
 /// Makes the missing `shard` of the bucket that `other` is of: without tokens of rates, as nobody knows what it had, and
@@ -100,8 +105,6 @@ pub fn fill(
     }
     made.due = next_due(&made, now);
     let conditions = vec![Condition::Absent(Path::of(attr::PK))];
-    let same = vec![Condition::Present(Path::of(attr::PK)), same_count(other.shard())];
-    let same = Action::Check(other.key.item_key(), same);
     let make = Update { key: made.key.item_key(), conditions, changes: item::write_bucket(&made) };
-    vec![Action::Update(make), same]
+    vec![Action::Update(make), still(other)]
 }

@@ -58,6 +58,7 @@ fn config() -> Config {
         table_name: "weirgate".to_owned(),
         snapshots: Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 },
         write_concurrency: 32,
+        max_shards: 64,
     }
 }
 
@@ -69,7 +70,7 @@ fn parse_and_plan(name: &str, event: &str, memory: Memory) {
         assert!(batch.undecodable.is_empty() && batch.skipped == 0);
         let count = batch.records.len();
         let usage = plan::usage(batch.records);
-        let writes = plan::writes(&usage, &config.snapshots, now).len();
+        let writes = plan::writes(&usage, &config, now).len();
         black_box(writes);
         count
     };

@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::report::BatchError;
 use weirgate_aggregator::{Config, Handled, Invocation, Response, Snapshots, handle};
-use weirgate_shared::write::{Settle, Settled, Take, Update};
-use weirgate_shared::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Window, WriteId};
+use weirgate_shared::write::{self, Change, Path, Settle, Settled, Take, Update};
+use weirgate_shared::{
+    Bucket, BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Shard, Whole, Window, WriteId, attr,
+};
 use weirgate_store::{Answer, Outcome, Table};
 use weirgate_tests::Dynamo;
 
@@ -23,6 +25,7 @@ pub fn config() -> Config {
         table_name: "weirgate".to_owned(),
         snapshots: Snapshots { windows: Window::ALL.to_vec(), ttl_days: 90 },
         write_concurrency: 8,
+        max_shards: 64,
     }
 }
 
@@ -40,7 +43,7 @@ pub fn bucket(entity: &str, shard: u32) -> BucketKey {
 }
 
 /// An id that no other write of the test has.
-fn new_id() -> WriteId {
+pub fn new_id() -> WriteId {
     static LAST: AtomicU64 = AtomicU64::new(0);
     WriteId::from_bits(LAST.fetch_add(1, Ordering::Relaxed))
 }
@@ -60,15 +63,39 @@ pub async fn take_at(
     at: EpochMillis,
 ) {
     let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), hot: false, unknown: &[] };
+    run(table, &take, at).await;
+}
+
+/// Takes one request and asks for a split, as a client does that was throttled.
+pub async fn take_hot(table: &Table, key: &BucketKey) {
+    let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1))]);
+    let limits = &limits();
+    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), hot: true, unknown: &[] };
+    run(table, &take, HOUR).await;
+}
+
+/// Takes until it is done or there is not enough.
+pub async fn run(table: &Table, take: &Take<'_>, at: EpochMillis) {
     let mut update = take.on(None, at);
     for _ in 0..4 {
         update = match table.update(&update, Answer::Nothing).await.unwrap() {
             Outcome::Applied(_) => return,
-            Outcome::LostRace(None) => take.create(at),
+            Outcome::LostRace(None) => create(take, at),
             Outcome::LostRace(Some(item)) => take.on(Some(&item.bucket().unwrap()), at),
         };
     }
     panic!("there was not enough to take");
+}
+
+/// Makes the bucket, or a shard of it as if a split had.
+fn create(take: &Take<'_>, at: EpochMillis) -> Update {
+    let mut create = take.create(at);
+    let count = write::Value::Int(i64::from(Shard::born(take.key.shard).count));
+    create.changes.push(Change::Set(Path::of(attr::SHARD_COUNT), count));
+    let is_count = |change: &Change| matches!(change, Change::Set(path, _) if *path == Path::of(attr::SHARD_COUNT));
+    let first = create.changes.iter().position(is_count).unwrap();
+    create.changes.swap_remove(first);
+    create
 }
 
 /// Adds `tokens`, also negative ones, to what a bucket has consumed.
@@ -173,4 +200,39 @@ pub fn milli(tokens: &str) -> i128 {
     let (whole, part) = size.split_once('.').unwrap_or((size, ""));
     assert!(part.len() <= 3, "{tokens}");
     sign * format!("{whole}{part:0<3}").parse::<i128>().unwrap()
+}
+
+/// The records of what happened since the last call, as if all of it had happened at the start of the hour.
+pub fn records(dynamo: &Dynamo) -> Vec<Value> {
+    dynamo.stream().into_iter().map(|record| moved(record, HOUR)).collect()
+}
+
+/// A bucket that a client asks to be split, and the records of it.
+pub async fn marked() -> (Dynamo, Table, Vec<Value>) {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    take(&table, &bucket("a", 0), 1_500).await;
+    take_hot(&table, &bucket("a", 0)).await;
+    let records = records(&dynamo);
+    (dynamo, table, records)
+}
+
+/// The shards of bucket `a`, by number.
+pub async fn shards(table: &Table) -> Vec<Bucket> {
+    let keys: Vec<_> = (0..64).map(|shard| bucket("a", shard).item_key()).collect();
+    let mut shards: Vec<_> = table.read(&keys).await.unwrap().iter().map(|item| item.bucket().unwrap()).collect();
+    shards.sort_by_key(|shard| shard.key.shard);
+    shards
+}
+
+pub async fn counts(table: &Table) -> Vec<(u32, u32)> {
+    shards(table).await.iter().map(|shard| (shard.key.shard, shard.shard_count)).collect()
+}
+
+/// What there is of each limit in all shards, at the start of the hour.
+pub async fn held(table: &Table) -> Vec<MilliTokens> {
+    let whole = Whole::new(shards(table).await);
+    assert!(whole.is_complete());
+    let names = whole.shards()[0].limits.keys();
+    names.map(|name| whole.holds(name, HOUR)).collect()
 }

@@ -1,0 +1,58 @@
+//! Which shard of a batch is hot, and how it is split (design, section 6). Pure.
+
+use std::collections::BTreeMap;
+
+use weirgate_shared::write::{Action, may_split, split};
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Millis, WriteId};
+
+/// A stream gives the second in which a write happened; it can have happened until its end.
+const REST_OF_SECOND: Millis = Millis(999);
+
+/// A hot shard, as its batch shows it.
+#[derive(Debug)]
+pub struct Split<'a> {
+    /// The shard as it was last seen.
+    pub image: &'a Bucket,
+    /// The largest request of each limit, which must still fit a half.
+    largest: BTreeMap<LimitName, MilliTokens>,
+    max_shards: u32,
+    now: EpochMillis,
+}
+
+impl<'a> Split<'a> {
+    /// Splits `image`, which a write in the second `at` left behind, if it is hot and may be split.
+    #[must_use]
+    pub fn of(
+        image: &'a Bucket,
+        at: EpochMillis,
+        largest: impl FnOnce() -> BTreeMap<LimitName, MilliTokens>,
+        max_shards: u32,
+        now: EpochMillis,
+    ) -> Option<Self> {
+        // What flowed in by the latest instant is the most there can have been: no shard is hot for a rounded time.
+        if image.v.is_none() || !is_hot(image, at.after(REST_OF_SECOND).min(now)) {
+            return None;
+        }
+        let largest = largest();
+        may_split(image, max_shards, &largest).then_some(Self { image, largest, max_shards, now })
+    }
+
+    /// The transaction that splits the shard as it is in `image`; `None` if it cannot be split like that.
+    #[must_use]
+    pub fn actions(&self, image: &Bucket, op: WriteId) -> Option<[Action; 2]> {
+        let asked = image.scaling.min_shards;
+        may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now)).flatten()
+    }
+
+    /// Whether the shard, which is `image` by now, is still to be split: nobody has done it or has made it cool.
+    #[must_use]
+    pub fn is_wanted(&self, image: &Bucket) -> bool {
+        image.shard() == self.image.shard() && is_hot(image, self.now)
+    }
+}
+
+/// Whether one partition no longer bears the shard: a client was throttled, its write units run out, or its leases make
+/// every write cost more than one.
+fn is_hot(bucket: &Bucket, at: EpochMillis) -> bool {
+    bucket.scaling.is_hot || bucket.is_out_of_units(at) || bucket.is_crowded()
+}

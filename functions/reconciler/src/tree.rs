@@ -1,0 +1,84 @@
+//! The shards of a bucket as the tree their splits have made, and where a hand has broken it: pure.
+
+use std::collections::BTreeMap;
+
+use weirgate_shared::{Bucket, Shard};
+
+/// The most shards of a bucket.
+pub const MAX: u32 = 64;
+
+/// What one place of the tree holds.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Node<'a> {
+    /// A shard that was not split further, with the `covered` ones: items that would be below it. It was made anew by
+    /// somebody who knew nothing of them, after its item had been deleted by hand.
+    Leaf {
+        /// The shard.
+        shard: &'a Bucket,
+        /// Shards of a former time.
+        covered: Vec<&'a Bucket>,
+    },
+    /// A shard that was split, and its halves.
+    Split(Box<[Node<'a>; 2]>),
+    /// A half without any item: deleted by hand.
+    Hole(Shard),
+}
+
+/// The tree of all `shards` of one bucket; `None` if one of them can be in no tree.
+#[must_use]
+pub fn tree(shards: &[Bucket]) -> Option<Node<'_>> {
+    let is_sound = |bucket: &Bucket| {
+        let Shard { index, count } = bucket.shard();
+        bucket.v.is_some() && count.is_power_of_two() && index < count && count <= MAX
+    };
+    let by_index: BTreeMap<_, _> = shards.iter().map(|shard| (shard.key.shard, shard)).collect();
+    shards.iter().all(is_sound).then(|| node(Shard::WHOLE, &by_index))
+}
+
+/// The node `at`, whose items are those with its index modulo its count.
+fn node<'a>(at: Shard, shards: &BTreeMap<u32, &'a Bucket>) -> Node<'a> {
+    let own = shards.get(&at.index).copied();
+    let others = || {
+        shards.values().copied().filter(|other| other.key.shard % at.count == at.index && other.key.shard != at.index)
+    };
+    match own {
+        Some(shard) if shard.shard() == at => Node::Leaf { shard, covered: others().collect() },
+        None if others().next().is_none() => Node::Hole(at),
+        _ => {
+            let (lower, upper) = at.halves();
+            Node::Split(Box::new([node(lower, shards), node(upper, shards)]))
+        }
+    }
+}
+
+impl<'a> Node<'a> {
+    /// All leaves, lowest first within a half.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<&'a Bucket> {
+        match self {
+            Self::Leaf { shard, .. } => vec![*shard],
+            Self::Split(halves) => halves.iter().flat_map(Self::leaves).collect(),
+            Self::Hole(_) => vec![],
+        }
+    }
+
+    /// All covered shards, each with the leaf that covers it.
+    #[must_use]
+    pub fn covered(&self) -> Vec<(&'a Bucket, &'a Bucket)> {
+        match self {
+            Self::Leaf { shard, covered } => covered.iter().map(|gone| (*gone, *shard)).collect(),
+            Self::Split(halves) => halves.iter().flat_map(Self::covered).collect(),
+            Self::Hole(_) => vec![],
+        }
+    }
+
+    /// All holes.
+    #[must_use]
+    pub fn holes(&self) -> Vec<Shard> {
+        match self {
+            Self::Leaf { .. } => vec![],
+            Self::Split(halves) => halves.iter().flat_map(Self::holes).collect(),
+            Self::Hole(at) => vec![*at],
+        }
+    }
+}

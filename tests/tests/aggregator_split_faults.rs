@@ -1,0 +1,161 @@
+//! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing waits for them.
+
+mod aggregator;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aggregator::{
+    HOUR, assert_exact, bucket, config, counts, deliver, deliver_until_done, event, held, marked, records,
+    sequence_number, shards, take,
+};
+use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use weirgate_aggregator::{Config, Invocation, handle};
+use weirgate_shared::MilliTokens;
+use weirgate_tests::Fault;
+use weirgate_tests::leased::{load, store};
+
+#[tokio::test(start_paused = true)]
+async fn two_splits_of_one_shard_at_the_same_time_are_one() {
+    let (dynamo, table, records) = marked().await;
+    let before = held(&table).await;
+    let slow = dynamo.clone().with_latency(Duration::from_millis(10)).table().await;
+    let (one, other) = tokio::join!(deliver(&slow, &records), deliver(&slow, &records));
+    let (one, other) = (one.summary, other.summary);
+    assert_eq!((one.splits + other.splits, one.splits_lost + other.splits_lost), (1, 1));
+    assert_eq!((one.failed, other.failed), (0, 0));
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_eq!(held(&table).await, before);
+    assert_exact(&dynamo);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_a_split_whose_answer_is_lost_happens_once() {
+    for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied, Fault::Repeat, Fault::LoseRequest, Fault::Conflict] {
+        let (dynamo, table, records) = marked().await;
+        let before = held(&table).await;
+        let mut first = Some(fault);
+        dynamo.fail_transactions(move |_| first.take());
+        let handled = deliver(&table, &records).await;
+        assert_eq!((handled.summary.splits, handled.summary.splits_lost), (1, 0), "{fault:?}");
+        assert_eq!(counts(&table).await, [(0, 2), (1, 2)], "{fault:?}");
+        assert_eq!(held(&table).await, before, "{fault:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_split_that_cannot_be_made_now_holds_up_nothing_and_is_made_by_the_next_batch() {
+    let faults = [
+        Fault::Throttle { key_range: true },
+        Fault::Throttle { key_range: false },
+        Fault::Conflict,
+        Fault::LoseRequest,
+    ];
+    for fault in faults {
+        let (dynamo, table, batch) = marked().await;
+        dynamo.fail_transactions(move |_| Some(fault));
+        let handled = deliver(&table, &batch).await;
+        assert_eq!((handled.summary.splits_put_off, handled.summary.failed), (1, 0), "{fault:?}");
+        assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");
+        assert_exact(&dynamo);
+        dynamo.fail_transactions(|_| None);
+        take(&table, &bucket("a", 0), 10).await;
+        let batch = records(&dynamo);
+        assert_eq!(deliver(&table, &batch).await.summary.splits, 1, "{fault:?}");
+        assert_exact(&dynamo);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
+    let (dynamo, table, records) = marked().await;
+    drop(table);
+    // The counts take all there is.
+    let slow = dynamo.clone().with_latency(Duration::from_millis(600)).table().await;
+    let invocation = Invocation { now: HOUR, deadline: Instant::now() + Duration::from_millis(1_000) };
+    let handled = handle(&event(&records), &slow, &config(), invocation).await.unwrap();
+    assert_eq!((handled.summary.counted, handled.summary.splits), (3, 1), "all at once");
+    let (dynamo, _, records) = marked().await;
+    let slow = dynamo.clone().with_latency(Duration::from_millis(600)).table().await;
+    let invocation = Invocation { now: HOUR, deadline: Instant::now() + Duration::from_millis(1_000) };
+    let three = Config { write_concurrency: 3, ..config() };
+    let handled = handle(&event(&records), &slow, &three, invocation).await.unwrap();
+    assert_eq!((handled.summary.counted, handled.summary.splits_put_off), (3, 1));
+    assert_eq!(handled.response.unwrap(), Default::default());
+}
+
+#[tokio::test]
+async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
+    let (dynamo, table, records) = marked().await;
+    dynamo.fail_transactions(|_| Some(Fault::Forbidden));
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.failed, handled.summary.splits_put_off), (1, 0));
+    let failures = handled.response.unwrap().batch_item_failures;
+    assert_eq!(failures[0].item_identifier, sequence_number(&records[1]), "the mark's");
+    dynamo.fail_transactions(|_| None);
+    deliver_until_done(&table, &records).await;
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_exact(&dynamo);
+}
+
+#[tokio::test]
+async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
+    let (dynamo, table, batch) = marked().await;
+    let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
+    let rf = HOUR.0 + 5;
+    item["rf"]["N"] = rf.to_string().into();
+    item["b_tpm_tk"]["N"] = "77".into();
+    dynamo.put(&item);
+    assert_eq!(deliver(&table, &batch).await.summary.splits, 1);
+    let halves = shards(&table).await;
+    assert_eq!(halves[0].limits["tpm"].tk + halves[1].limits["tpm"].tk, MilliTokens(77), "not what the image showed");
+    // Whoever credited it cleared the mark: nobody asks any more.
+    let (dynamo, table, batch) = marked().await;
+    let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
+    item["rf"]["N"] = rf.to_string().into();
+    item.as_object_mut().unwrap().remove("hot");
+    dynamo.put(&item);
+    let summary = deliver(&table, &batch).await.summary;
+    assert_eq!((summary.splits, summary.splits_lost, counts(&table).await), (0, 1, vec![(0, 1)]));
+    // It is gone.
+    dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
+    let summary = deliver(&table, &batch).await.summary;
+    assert_eq!((summary.splits, summary.splits_lost, summary.failed), (0, 1, 0));
+    assert_eq!(counts(&table).await, []);
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_half_that_is_there_already_is_left_alone_and_both_are_named() {
+    let (dynamo, table, batch) = marked().await;
+    let mut left = load(&table, &bucket("a", 0)).await.unwrap();
+    (left.key, left.shard_count) = (bucket("a", 1), 2);
+    store(&table, &left).await;
+    drop(dynamo.stream());
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+    let handled = deliver(&table, &batch).await;
+    assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.failed), (0, 1, 0));
+    assert_eq!(counts(&table).await, [(0, 1), (1, 2)]);
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let line: Value = serde_json::from_str(text.lines().find(|line| line.contains("ERROR")).unwrap()).unwrap();
+    assert_eq!(
+        (&line["shard"], &line["half"]),
+        (&json!("default/BUCKET#a#gpt-4#0"), &json!("default/BUCKET#a#gpt-4#1"))
+    );
+}
