@@ -6,10 +6,12 @@
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
 //! - [`leased`]: buckets with leases, as values and in the table
+//! - [`scaling`]: how far one key goes, computed
 
 pub mod bench;
 pub mod demo;
 mod dynamo;
 pub mod leased;
+pub mod scaling;
 
 pub use dynamo::{Dynamo, Fault};
