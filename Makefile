@@ -44,6 +44,10 @@ build: cargo ## Build both functions for this machine into target/lambda/
 bench: build ## Measure, and print the table of the numbers
 	cargo run --locked --release -p weirgate-tests --bin bench
 
+.PHONY: scaling
+scaling: cargo ## Write the numbers and picture of docs/scaling.md anew
+	cargo run --locked --release -p weirgate-tests --bin scaling
+
 .PHONY: tools
 tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed ## Install the pinned tools into .venv/
 

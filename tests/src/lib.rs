@@ -7,12 +7,14 @@
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
 //! - `partitions`: [`Partitions`]: what a partition of DynamoDB takes, on virtual time
 //! - [`leased`]: buckets with leases, as values and in the table
+//! - [`scaling`]: how far one key goes, computed
 
 pub mod bench;
 pub mod demo;
 mod dynamo;
 pub mod leased;
 mod partitions;
+pub mod scaling;
 
 pub use dynamo::{Dynamo, Fault};
 pub use partitions::{Counts, Limits, Partitions};

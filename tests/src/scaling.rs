@@ -1,0 +1,305 @@
+//! How far one key goes: from acquires a second to shards, write units, stream shards, calls of the aggregator and
+//! dollars an hour. Integers only; rounded up wherever there is a rest.
+//!
+//! # Layout
+//!
+//! - [`facts`]: what is known or assumed, with sources
+//! - [`page`]: the tables of `docs/scaling.md`
+//! - [`picture`]: the picture of it, `docs/scaling.svg`
+
+pub mod facts;
+pub mod page;
+pub mod picture;
+
+use std::fmt;
+
+use facts::*;
+
+const HOUR_SECONDS: u64 = 3_600;
+const HOUR_MINUTES: u64 = 60;
+
+/// What is asked of one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scenario {
+    /// Acquires a second, all granted.
+    pub acquires: u64,
+    /// Acquires that share one write; 1 if every caller is alone in its process. At least 1.
+    pub acquires_per_write: u64,
+}
+
+impl Scenario {
+    /// Every caller alone in its process, as Lambdas are.
+    #[must_use]
+    pub const fn alone(acquires: u64) -> Self {
+        Self { acquires, acquires_per_write: 1 }
+    }
+
+    /// Callers of processes that share writes.
+    #[must_use]
+    pub const fn shared(acquires: u64) -> Self {
+        Self { acquires, acquires_per_write: ACQUIRES_PER_SHARED_WRITE }
+    }
+
+    /// What it takes.
+    #[must_use]
+    pub fn numbers(self) -> Numbers {
+        let writes = self.acquires.div_ceil(self.acquires_per_write);
+        let keys = writes.div_ceil(MAX_SHARDS * SHARD_WRITES).max(1);
+        let shards = shards(writes.div_ceil(keys));
+        let all_shards = keys * shards;
+
+        let shard_writes = writes.div_ceil(all_shards);
+        let shard_calls = calls(shard_writes, BATCH_WINDOW_SECONDS);
+        // A bucket is refilled at most once a batch, and each refill is a record of the next one.
+        let (calls, refills) = (all_shards * shard_calls, all_shards * shard_calls);
+        let call_ms = call_ms((shard_writes + shard_calls).div_ceil(shard_calls));
+        let usage_units_of_a_key = usage_units(shards, shard_calls);
+        let usage_units = keys * usage_units_of_a_key;
+        let looks_a_minute = all_shards * LOOK_UNITS;
+        Numbers {
+            scenario: self,
+            writes,
+            shards_of_one_key: self::shards(writes),
+            keys,
+            shards,
+            refills,
+            usage_units,
+            usage_units_of_a_key,
+            looks_a_minute,
+            records: writes + refills,
+            calls,
+            call_ms,
+            hour: Hour {
+                acquires: PicoDollars(writes * WRITE_UNIT_PRICE * HOUR_SECONDS),
+                usage: PicoDollars((usage_units + refills) * WRITE_UNIT_PRICE * HOUR_SECONDS),
+                stream: PicoDollars(all_shards * STREAM_READS * STREAM_READ_PRICE * HOUR_SECONDS),
+                calls: PicoDollars(calls * (CALL_PRICE + run_price(call_ms)) * HOUR_SECONDS),
+                logs: PicoDollars(calls * LOG_BYTES * LOG_BYTE_PRICE * HOUR_SECONDS),
+                reconciler: PicoDollars(reconciler_minute(all_shards, looks_a_minute) * HOUR_MINUTES),
+            },
+            peer_hour: PicoDollars(peer_units_per_100(self.acquires) * WRITE_UNIT_PRICE / 100 * HOUR_SECONDS),
+        }
+    }
+}
+
+/// What a scenario takes. Rates are per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    /// What was asked.
+    pub scenario: Scenario,
+    /// Conditional writes of acquires, one write unit each.
+    pub writes: u64,
+    /// Shards that one key would need, whether it can have them or not.
+    pub shards_of_one_key: u64,
+    /// Keys the limit must be parted over; 1 if one can do it.
+    pub keys: u64,
+    /// Shards of each key.
+    pub shards: u64,
+    /// Refills by the aggregator, at most; one write unit each.
+    pub refills: u64,
+    /// Write units of usage snapshots.
+    pub usage_units: u64,
+    /// Those of one key's snapshots, which lie in one partition.
+    pub usage_units_of_a_key: u64,
+    /// Write units of the reconciler, a minute.
+    pub looks_a_minute: u64,
+    /// Stream records that reach the aggregator.
+    pub records: u64,
+    /// Calls of the aggregator.
+    pub calls: u64,
+    /// How long one of them takes.
+    pub call_ms: u64,
+    /// What an hour costs.
+    pub hour: Hour,
+    /// What an hour of zae-limiter's write units costs.
+    pub peer_hour: PicoDollars,
+}
+
+impl Numbers {
+    /// Whether one key can do it.
+    #[must_use]
+    pub const fn fits_one_key(&self) -> bool {
+        self.keys == 1
+    }
+
+    /// Shards of all keys; so many partitions, and so many stream shards at least.
+    #[must_use]
+    pub const fn all_shards(&self) -> u64 {
+        self.keys * self.shards
+    }
+
+    /// All write units of the table a second, the reconciler's spread over its minute.
+    #[must_use]
+    pub const fn write_units(&self) -> u64 {
+        self.writes + self.refills + self.usage_units + self.looks_a_minute.div_ceil(60)
+    }
+
+    /// Calls of the aggregator at once, at most.
+    #[must_use]
+    pub const fn calls_at_once(&self) -> u64 {
+        self.all_shards() * PARALLELIZATION
+    }
+
+    /// Calls of the aggregator that run at any instant, in thousandths.
+    #[must_use]
+    pub const fn running_milli(&self) -> u64 {
+        self.calls * self.call_ms
+    }
+}
+
+/// What an hour costs, part by part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hour {
+    /// Writes of acquires.
+    pub acquires: PicoDollars,
+    /// Writes of the aggregator: usage and refills.
+    pub usage: PicoDollars,
+    /// Reads of the stream.
+    pub stream: PicoDollars,
+    /// Calls and run time of the aggregator.
+    pub calls: PicoDollars,
+    /// Its logs.
+    pub logs: PicoDollars,
+    /// The reconciler's reads, writes, calls and logs.
+    pub reconciler: PicoDollars,
+}
+
+impl Hour {
+    /// All parts.
+    #[must_use]
+    pub const fn total(&self) -> PicoDollars {
+        let Self { acquires, usage, stream, calls, logs, reconciler } = self;
+        PicoDollars(acquires.0 + usage.0 + stream.0 + calls.0 + logs.0 + reconciler.0)
+    }
+}
+
+/// A millionth of a millionth of a dollar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PicoDollars(
+    /// How many.
+    pub u64,
+);
+
+impl fmt::Display for PicoDollars {
+    /// To the cent; below a dollar to the tenth of a cent.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DOLLAR: u64 = 1_000_000_000_000;
+        let (width, parts) = match self.0 {
+            0 => return f.write_str("$0"),
+            1..DOLLAR => (3, 1_000),
+            _ => (2, 100),
+        };
+        let unit = DOLLAR / parts;
+        let rounded = (self.0 + unit / 2) / unit;
+        write!(f, "${}.{:0width$}", Grouped(rounded / parts), rounded % parts)
+    }
+}
+
+/// A number with commas between its thousands.
+#[derive(Debug, Clone, Copy)]
+pub struct Grouped(
+    /// The number.
+    pub u64,
+);
+
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1_000 {
+            return write!(f, "{}", self.0);
+        }
+        write!(f, "{},{:03}", Grouped(self.0 / 1_000), self.0 % 1_000)
+    }
+}
+
+/// Shards for so many writes a second: the least power of two that has [`SHARD_WRITES`] for each.
+#[must_use]
+pub const fn shards(writes: u64) -> u64 {
+    let full = writes.div_ceil(SHARD_WRITES);
+    if full == 0 { 1 } else { full.next_power_of_two() }
+}
+
+/// Calls of the aggregator a second for one stream shard with so many records a second: when the window is over, or
+/// the batch is full.
+#[must_use]
+pub fn calls(records: u64, window_seconds: u64) -> u64 {
+    // Rarer than once a second is counted as once. Without a window, each read that finds something is a call.
+    let by_time = if window_seconds == 0 { STREAM_READS } else { 1 };
+    by_time.max(records.div_ceil(BATCH_RECORDS))
+}
+
+/// Write units a second of one key's usage snapshots: every call writes one for each shard and window.
+#[must_use]
+pub const fn usage_units(shards: u64, calls_of_a_shard: u64) -> u64 {
+    shards * calls_of_a_shard * WINDOWS * snapshot_units(shards)
+}
+
+/// Write units of one write of a usage snapshot, which keeps for each shard how far it was counted.
+#[must_use]
+pub const fn snapshot_units(shards: u64) -> u64 {
+    (SNAPSHOT_BYTES + shards * SNAPSHOT_BYTES_PER_SHARD).div_ceil(1_024)
+}
+
+/// Records a second that the aggregator reads and plans with the memory it has.
+#[must_use]
+pub const fn function_records() -> u64 {
+    CORE_RECORDS * MEMORY_MB / VCPU_MB / VCPUS_PER_CORE
+}
+
+/// How long a call with so many records takes.
+#[must_use]
+pub const fn call_ms(records: u64) -> u64 {
+    (records * 1_000).div_ceil(function_records()) + CALL_WRITES_MS
+}
+
+/// Records a second of one stream shard that Lambda can read.
+#[must_use]
+pub fn readable_records() -> u64 {
+    STREAM_READS * STREAM_READ_RECORDS.min(STREAM_READ_BYTES / RECORD_BYTES)
+}
+
+/// Write units of zae-limiter in 100 seconds, so that there are no fractions.
+const fn peer_units_per_100(acquires: u64) -> u64 {
+    acquires * (100 * PEER_ACQUIRE_UNITS + PEER_USAGE_UNITS_PER_100)
+}
+
+/// Picodollars for so long a run of a function.
+const fn run_price(ms: u64) -> u64 {
+    GB_SECOND_PRICE * MEMORY_MB * ms / 1_024 / 1_000
+}
+
+/// Picodollars for a minute of the reconciler.
+const fn reconciler_minute(shards: u64, looks: u64) -> u64 {
+    let call = CALL_PRICE + run_price(RECONCILER_MS) + LOG_BYTES * LOG_BYTE_PRICE;
+    looks * WRITE_UNIT_PRICE + (shards + DUE_PARTITIONS) * READ_UNIT_PRICE + call
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dollars_are_rounded_and_grouped() {
+        let shown = |pico: u64| PicoDollars(pico).to_string();
+        assert_eq!(shown(0), "$0");
+        assert_eq!(shown(22_725_000_000_000_000), "$22,725.00");
+        assert_eq!(shown(1_234_567_005_000_000_000), "$1,234,567.01");
+        assert_eq!(shown(999_400_000_000), "$0.999");
+        assert_eq!(shown(6_540_000_000), "$0.007");
+    }
+
+    #[test]
+    fn an_hour_of_one_acquire_a_second_is_computed_by_hand() {
+        let Numbers { writes, shards, refills, usage_units, records, calls, call_ms, hour, .. } =
+            Scenario::alone(1).numbers();
+        assert_eq!((writes, shards, refills, usage_units, records, calls), (1, 1, 1, 2, 2, 1));
+        // 256 MB have 12,590 records a second: two records begin one millisecond.
+        assert_eq!((function_records(), call_ms), (12_590, 11));
+        // A write unit a second is $0.00225 an hour.
+        assert_eq!(hour.acquires, PicoDollars(2_250_000_000));
+        assert_eq!(hour.usage, PicoDollars(3 * 2_250_000_000));
+        // 3,600 calls at $0.0000002, and 11 ms of a quarter GB each.
+        assert_eq!(hour.calls, PicoDollars(3_600 * (200_000 + 13_333_400 * 11 / 4_000)));
+        assert_eq!(hour.logs, PicoDollars(3_600 * 750_000));
+        assert_eq!(hour.stream, PicoDollars(0));
+    }
+}

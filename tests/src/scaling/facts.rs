@@ -1,0 +1,98 @@
+//! What the numbers are computed from, each with its source. Prices are of us-east-1, on demand, arm64.
+
+/// Write units a second that one partition takes, and so one partition key at most.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput-scenarios.html>
+pub const PARTITION_WRITE_UNITS: u64 = 1_000;
+/// A shard is split when its write-unit balance is below this part of its capacity, in percent (design, section 6).
+pub const HOT_BELOW_PERCENT: u64 = 20;
+/// Writes a second that one shard is planned with: so many bring its balance down to where it is split.
+pub const SHARD_WRITES: u64 = PARTITION_WRITE_UNITS * (100 - HOT_BELOW_PERCENT) / 100;
+/// Items in one transaction.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/transaction-apis.html>
+pub const TRANSACTION_ITEMS: u64 = 100;
+/// The most shards of one key: the largest power of two that one transaction can take from.
+pub const MAX_SHARDS: u64 = 64;
+/// Write units of a split: a transaction of two items, at twice their units.
+pub const SPLIT_UNITS: u64 = 4;
+
+/// Write units a second that a new on-demand table takes at once; the source is that of `PARTITION_WRITE_UNITS`.
+pub const NEW_TABLE_WRITE_UNITS: u64 = 4_000;
+/// Write units a second that an account's default quota gives one table.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/ServiceQuotas.html>
+pub const TABLE_QUOTA_WRITE_UNITS: u64 = 40_000;
+
+/// Acquires that share one write where 32 callers of one process want the same bucket: `make bench`, 0.033 units each.
+pub const ACQUIRES_PER_SHARED_WRITE: u64 = 30;
+/// What one write takes from the caller to DynamoDB and back; assumed.
+pub const WRITE_MS: u64 = 5;
+
+/// One stream record of a bucket with two limits, both images, in DynamoDB JSON, which is what a stream counts.
+/// Tested against a real acquire.
+pub const RECORD_BYTES: u64 = 1_800;
+/// The same record as Lambda hands it to the function. Tested against a real acquire.
+pub const EVENT_BYTES: u64 = 2_300;
+/// Times a second that Lambda reads each stream shard.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/with-ddb.html>
+pub const STREAM_READS: u64 = 4;
+/// Records that one such read returns at most.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_streams_GetRecords.html>
+pub const STREAM_READ_RECORDS: u64 = 1_000;
+/// Bytes that one such read returns at most.
+pub const STREAM_READ_BYTES: u64 = 1_048_576;
+/// Bytes that one call of a function can be given.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
+pub const PAYLOAD_BYTES: u64 = 6 * 1_048_576;
+/// Calls at once that an account's default quota gives all functions together; the same source.
+pub const ACCOUNT_CALLS: u64 = 1_000;
+
+/// `StreamBatchSize` of `template.yaml`.
+pub const BATCH_RECORDS: u64 = 1_000;
+/// `StreamBatchWindowSeconds` of `template.yaml`.
+pub const BATCH_WINDOW_SECONDS: u64 = 1;
+/// `StreamParallelizationFactor` of `template.yaml`.
+pub const PARALLELIZATION: u64 = 1;
+/// `AggregatorMemoryMb` and `ReconcilerMemoryMb` of `template.yaml`.
+pub const MEMORY_MB: u64 = 256;
+/// How many windows `SnapshotWindows` of `template.yaml` names.
+pub const WINDOWS: u64 = 2;
+/// Records a second that the aggregator reads and plans on one core of a desktop: `make bench`.
+pub const CORE_RECORDS: u64 = 174_000;
+/// Memory at which a function has one vCPU.
+/// <https://docs.aws.amazon.com/lambda/latest/dg/configuration-memory.html>
+pub const VCPU_MB: u64 = 1_769;
+/// vCPUs that make one such core; assumed, as a vCPU is one of a core's two threads.
+pub const VCPUS_PER_CORE: u64 = 2;
+/// What a call of the aggregator takes beside reading: its writes, which run side by side; assumed.
+pub const CALL_WRITES_MS: u64 = 10;
+/// A usage snapshot without what it keeps of each bucket shard. Tested against what the aggregator's writes cost.
+pub const SNAPSHOT_BYTES: u64 = 260;
+/// What a usage snapshot keeps of one bucket shard (`q{shard}` and `g{shard}`). Tested likewise.
+pub const SNAPSHOT_BYTES_PER_SHARD: u64 = 34;
+/// Log of one call: Lambda's two lines and the function's own; assumed.
+pub const LOG_BYTES: u64 = 1_500;
+
+/// Partitions of `DueIndex`, each queried once a minute (design, section 2).
+pub const DUE_PARTITIONS: u64 = 16;
+/// Write units with which the reconciler notes that it looked at a shard: the item, and its entry of `DueIndex` moved.
+pub const LOOK_UNITS: u64 = 3;
+/// How long the reconciler takes; assumed.
+pub const RECONCILER_MS: u64 = 500;
+
+/// Picodollars for a write unit: $0.625 a million. <https://aws.amazon.com/dynamodb/pricing/on-demand/>
+pub const WRITE_UNIT_PRICE: u64 = 625_000;
+/// Picodollars for a read unit: $0.125 a million; the same source.
+pub const READ_UNIT_PRICE: u64 = 125_000;
+/// Picodollars for a read of the stream by Lambda: nothing.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/CostOptimization_StreamsUsage.html>
+pub const STREAM_READ_PRICE: u64 = 0;
+/// Picodollars for a call of a function: $0.20 a million. <https://aws.amazon.com/lambda/pricing/>
+pub const CALL_PRICE: u64 = 200_000;
+/// Picodollars for a GB-second of an arm64 function: $0.0000133334; the same source.
+pub const GB_SECOND_PRICE: u64 = 13_333_400;
+/// Picodollars for a byte of log: $0.50 a GB. <https://aws.amazon.com/cloudwatch/pricing/>
+pub const LOG_BYTE_PRICE: u64 = 500;
+
+/// Write units of one acquire in zae-limiter 0.17 (design, section 11).
+pub const PEER_ACQUIRE_UNITS: u64 = 2;
+/// Write units with which its aggregator counts 100 records; the same source.
+pub const PEER_USAGE_UNITS_PER_100: u64 = 810;

@@ -1,0 +1,291 @@
+//! `docs/scaling.svg`: dollars an hour and shards over acquires a second, both axes logarithmic. Integers only, so that
+//! it is the same to the byte on every machine.
+
+use std::fmt::{self, Write};
+
+use super::facts::*;
+use super::{Grouped, Numbers, PicoDollars, Scenario};
+
+const WIDTH: u64 = 960;
+const HEIGHT: u64 = 700;
+const LEFT: u64 = 84;
+const RIGHT: u64 = 780;
+const MONEY: Axis = Axis { least: 10_000_000_000, most: 100_000_000_000_000_000, at_least: 404, at_most: 124 };
+const SHARDS: Axis = Axis { least: 1, most: MAX_SHARDS, at_least: 630, at_most: 468 };
+const RATE: Axis = Axis { least: 100, most: 1_000_000, at_least: LEFT, at_most: RIGHT };
+/// Rates whose dollars are written beside the lines.
+const SHOWN: [u64; 2] = [10_000, 100_000];
+
+const STYLE: &str = "\
+text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:13px;fill:#1f2328}
+.card{fill:#ffffff;stroke:#d1d9e0}
+.head{font-size:17px;font-weight:600}
+.soft{fill:#59636e}
+.grid{stroke:#e6eaef;stroke-width:1}
+.mark{stroke:#818b98;stroke-width:1.2;stroke-dasharray:2 4}
+.line{fill:none;stroke-width:2.6;stroke-linejoin:round;stroke-linecap:round}
+.over{stroke-dasharray:1 7}
+.name{font-weight:600}
+.value{font-size:12px}
+.end{text-anchor:end}
+.mid{text-anchor:middle}
+.peer{stroke:#9a6700}.peer-fill{fill:#9a6700}
+.alone{stroke:#0969da}.alone-fill{fill:#0969da}
+.shared{stroke:#1a7f37}.shared-fill{fill:#1a7f37}
+.most{stroke:#cf222e;stroke-width:1.4}.most-fill{fill:#cf222e}
+@media (prefers-color-scheme:dark){
+text{fill:#e6edf3}
+.card{fill:#0d1117;stroke:#3d444d}
+.soft{fill:#9198a1}
+.grid{stroke:#252b33}
+.mark{stroke:#7d8590}
+.peer{stroke:#d29922}.peer-fill{fill:#d29922}
+.alone{stroke:#58a6ff}.alone-fill{fill:#58a6ff}
+.shared{stroke:#3fb950}.shared-fill{fill:#3fb950}
+.most{stroke:#f85149}.most-fill{fill:#f85149}
+}
+";
+
+/// The picture.
+#[must_use]
+pub fn drawn() -> String {
+    let mut svg = Svg(String::new());
+    let _ = writeln!(
+        svg.0,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\n\
+         <title>Dollars an hour and shards of one key, from 100 to 1,000,000 acquires a second</title>\n\
+         <style>\n{STYLE}</style>\n\
+         <rect class=\"card\" x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\"/>",
+        WIDTH - 1,
+        HEIGHT - 1
+    );
+    svg.text(whole(LEFT), whole(38), "head", "What one key costs, and how many shards it has");
+    let prices = "us-east-1, on demand. Dotted: more than one key can do, parted over several.";
+    svg.text(whole(LEFT), whole(59), "soft", prices);
+    frame(&mut svg);
+    marks(&mut svg);
+    money(&mut svg);
+    shards(&mut svg);
+    svg.0.push_str("</svg>\n");
+    svg.0
+}
+
+/// Grid, and what the axes say.
+fn frame(svg: &mut Svg) {
+    for rate in powers_of_ten(RATE.least, RATE.most) {
+        let x = RATE.place(rate);
+        svg.line(x, whole(MONEY.at_most), x, whole(MONEY.at_least), "grid");
+        svg.line(x, whole(SHARDS.at_most), x, whole(SHARDS.at_least), "grid");
+        svg.text(x, whole(SHARDS.at_least + 20), "soft mid", &Grouped(rate).to_string());
+    }
+    for money in powers_of_ten(MONEY.least, MONEY.most) {
+        let (y, shown) = (MONEY.place(money), PicoDollars(money).to_string());
+        svg.line(whole(LEFT), y, whole(RIGHT), y, "grid");
+        let shown = if money < 1_000_000_000_000 { &shown[..shown.len() - 1] } else { shown.trim_end_matches(".00") };
+        svg.text(whole(LEFT - 8), y.moved(4), "soft end", shown);
+    }
+    for doubling in 0..=MAX_SHARDS.ilog2() {
+        let y = SHARDS.place(1 << doubling);
+        svg.line(whole(LEFT), y, whole(RIGHT), y, "grid");
+        svg.text(whole(LEFT - 8), y.moved(4), "soft end", &(1_u64 << doubling).to_string());
+    }
+    svg.text(whole(LEFT), whole(MONEY.at_most - 14), "name", "dollars an hour");
+    svg.text(whole(LEFT), whole(SHARDS.at_most - 14), "name", "shards");
+    svg.text(whole((LEFT + RIGHT) / 2), whole(SHARDS.at_least + 44), "name mid", "acquires a second on one key");
+}
+
+/// What no caller alone gets past.
+fn marks(svg: &mut Svg) {
+    let planned = MAX_SHARDS * SHARD_WRITES;
+    for (rate, label) in [
+        (PARTITION_WRITE_UNITS, format!("one partition: {}/s", Grouped(PARTITION_WRITE_UNITS))),
+        (planned, format!("{MAX_SHARDS} shards: {}/s", Grouped(planned))),
+    ] {
+        let x = RATE.place(rate);
+        svg.line(x, whole(MONEY.at_most - 18), x, whole(MONEY.at_least), "mark");
+        svg.line(x, whole(SHARDS.at_most), x, whole(SHARDS.at_least), "mark");
+        svg.text(x.moved(7), whole(MONEY.at_most - 8), "value alone-fill", &label);
+    }
+}
+
+fn money(svg: &mut Svg) {
+    type Of = fn(&Numbers) -> PicoDollars;
+    type Line<'a> = (&'a str, &'a str, fn(u64) -> Scenario, Of);
+    let (ours, peers): (Of, Of) = (|numbers| numbers.hour.total(), |numbers| numbers.peer_hour);
+    let shared = format!("{ACQUIRES_PER_SHARED_WRITE} acquires a write");
+    let lines: [Line<'_>; 3] = [
+        ("peer", "zae-limiter", Scenario::alone, peers),
+        ("alone", "every caller alone", Scenario::alone, ours),
+        ("shared", &shared, Scenario::shared, ours),
+    ];
+    for (class, name, scenario, of) in lines {
+        let at = |rate: u64| (RATE.place(rate), MONEY.place(of(&scenario(rate).numbers()).0));
+        let one_key_to = if class == "alone" { MAX_SHARDS * SHARD_WRITES } else { RATE.most };
+        let (one_key, several): (Vec<_>, Vec<_>) = rates().into_iter().partition(|rate| *rate <= one_key_to);
+        svg.path(one_key.iter().copied().chain([one_key_to]).map(at), &format!("line {class}"));
+        if !several.is_empty() {
+            svg.path([one_key_to].into_iter().chain(several).map(at), &format!("line {class} over"));
+        }
+        for rate in SHOWN {
+            let (x, y) = at(rate);
+            svg.dot(x, y, &format!("{class}-fill"));
+            let value = of(&scenario(rate).numbers()).to_string();
+            svg.text(x.moved(8), y.moved(16), &format!("value {class}-fill"), &value);
+        }
+        let (x, y) = at(RATE.most);
+        let last = scenario(RATE.most).numbers();
+        svg.dot(x, y, &format!("{class}-fill"));
+        svg.text(x.moved(12), y.moved(-2), &format!("name {class}-fill"), name);
+        let over =
+            if class == "alone" && !last.fits_one_key() { format!(", {} keys", last.keys) } else { String::new() };
+        svg.text(x.moved(12), y.moved(14), &format!("value {class}-fill"), &format!("{}{over}", of(&last)));
+    }
+}
+
+fn shards(svg: &mut Svg) {
+    let top = SHARDS.place(MAX_SHARDS);
+    svg.line(whole(LEFT), top, whole(RIGHT), top, "most");
+    svg.text(whole(RIGHT + 12), top.moved(4), "name most-fill", &format!("no more than {MAX_SHARDS}"));
+    for (class, name, per_write) in [("alone", "alone", 1), ("shared", "shared", ACQUIRES_PER_SHARED_WRITE)] {
+        let mut corners = vec![(RATE.place(RATE.least), SHARDS.place(1))];
+        let mut end = RATE.place(RATE.most);
+        for doubling in 0..=MAX_SHARDS.ilog2() {
+            // Up to here the shards so far are enough.
+            let rate = (SHARD_WRITES * per_write) << doubling;
+            let y = SHARDS.place(1 << doubling);
+            if rate >= RATE.most {
+                break;
+            }
+            corners.push((RATE.place(rate), y));
+            if 1 << doubling == MAX_SHARDS {
+                end = RATE.place(rate);
+            } else {
+                corners.push((RATE.place(rate), SHARDS.place(2 << doubling)));
+            }
+        }
+        let last = corners.last().map_or(top, |(_, y)| *y);
+        corners.push((end, last));
+        svg.path(corners.iter().copied(), &format!("line {class}"));
+        svg.dot(end, last, &format!("{class}-fill"));
+        let (x, y) = corners[corners.len() / 2];
+        svg.text(x.moved(-10), y.moved(-8), &format!("name end {class}-fill"), name);
+    }
+}
+
+/// A logarithmic axis: where its least and its most are, in pixels.
+struct Axis {
+    least: u64,
+    most: u64,
+    at_least: u64,
+    at_most: u64,
+}
+
+impl Axis {
+    fn place(&self, value: u64) -> Tenths {
+        let (low, high) = (log2(self.least), log2(self.most));
+        let along = log2(value).clamp(low, high) - low;
+        let part = |length: u64| (length * 10 * along + (high - low) / 2) / (high - low);
+        Tenths(if self.at_least < self.at_most {
+            self.at_least * 10 + part(self.at_most - self.at_least)
+        } else {
+            self.at_least * 10 - part(self.at_least - self.at_most)
+        })
+    }
+}
+
+/// Tenths of a pixel.
+#[derive(Clone, Copy)]
+struct Tenths(u64);
+
+impl Tenths {
+    /// So many pixels further.
+    const fn moved(self, pixels: i64) -> Self {
+        Self(self.0.saturating_add_signed(10 * pixels))
+    }
+}
+
+impl fmt::Display for Tenths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10, self.0 % 10)
+    }
+}
+
+const fn whole(pixels: u64) -> Tenths {
+    Tenths(pixels * 10)
+}
+
+struct Svg(String);
+
+impl Svg {
+    fn line(&mut self, x1: Tenths, y1: Tenths, x2: Tenths, y2: Tenths, class: &str) {
+        let _ = writeln!(self.0, r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#);
+    }
+
+    fn text(&mut self, x: Tenths, y: Tenths, class: &str, text: &str) {
+        let _ = writeln!(self.0, r#"<text class="{class}" x="{x}" y="{y}">{text}</text>"#);
+    }
+
+    fn dot(&mut self, x: Tenths, y: Tenths, class: &str) {
+        let _ = writeln!(self.0, r#"<circle class="{class}" cx="{x}" cy="{y}" r="4"/>"#);
+    }
+
+    fn path(&mut self, points: impl Iterator<Item = (Tenths, Tenths)>, class: &str) {
+        let points: Vec<_> = points.map(|(x, y)| format!("{x} {y}")).collect();
+        let _ = writeln!(self.0, r#"<path class="{class}" d="M{}"/>"#, points.join(" L"));
+    }
+}
+
+/// Rates to draw lines through, 24 for each power of ten.
+fn rates() -> Vec<u64> {
+    const OF_A_DECADE: [u64; 24] = [
+        100, 110, 120, 130, 150, 160, 180, 200, 220, 240, 270, 300, 330, 360, 390, 430, 470, 510, 560, 620, 680, 750,
+        820, 910,
+    ];
+    let mut rates: Vec<_> = powers_of_ten(RATE.least, RATE.most / 10)
+        .flat_map(|power| OF_A_DECADE.map(|hundredths| hundredths * power / 100))
+        .collect();
+    rates.push(RATE.most);
+    rates
+}
+
+fn powers_of_ten(least: u64, most: u64) -> impl Iterator<Item = u64> {
+    std::iter::successors(Some(least), |power| power.checked_mul(10)).take_while(move |power| *power <= most)
+}
+
+/// The binary logarithm in 65,536ths, rounded down. Of 0 as of 1.
+fn log2(value: u64) -> u64 {
+    let value = value.max(1);
+    let exponent = value.ilog2();
+    // Between 1 and 2, in units of 2^-63; each squaring brings out one more bit.
+    let mut mantissa = u128::from(value) << (63 - exponent);
+    let mut log = u64::from(exponent);
+    for _ in 0..16 {
+        mantissa = (mantissa * mantissa) >> 63;
+        log <<= 1;
+        if mantissa >> 64 != 0 {
+            mantissa >>= 1;
+            log |= 1;
+        }
+    }
+    log
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithms_are_those_of_the_books() {
+        assert_eq!(log2(1), 0);
+        assert_eq!(log2(1 << 40), 40 << 16);
+        // 3.321928 and 19.931569, times 65,536.
+        assert_eq!((log2(10), log2(1_000_000)), (217_705, 1_306_235));
+        assert_eq!(log2(u64::MAX), (64 << 16) - 1);
+    }
+
+    #[test]
+    fn an_axis_ends_where_it_says() {
+        assert_eq!((RATE.place(100).0, RATE.place(10_000).0, RATE.place(1_000_000).0), (840, 4_320, 7_800));
+        assert_eq!((SHARDS.place(1).0, SHARDS.place(8).0, SHARDS.place(64).0), (6_300, 5_490, 4_680));
+    }
+}

@@ -1,0 +1,174 @@
+//! `docs/scaling.md`: its numbers are the program's, and the program's are those of the code and of `template.yaml`.
+
+mod aggregator;
+
+use aggregator::{bucket, deliver_text, event, take};
+use saphyr::{LoadableYamlNode, Yaml};
+use serde_json::Value;
+use weirgate_shared::EpochMillis;
+use weirgate_tests::Dynamo;
+use weirgate_tests::scaling::{
+    Numbers, PicoDollars, Scenario, call_ms, facts, function_records, page, picture, readable_records, snapshot_units,
+    usage_units,
+};
+
+/// One to a million and beyond, about 70 of each power of ten.
+fn rates() -> Vec<u64> {
+    std::iter::successors(Some(1_u64), |rate| Some(rate + (rate / 30).max(1)))
+        .take_while(|rate| *rate < 3_000_000)
+        .collect()
+}
+
+#[test]
+fn the_page_and_the_picture_are_what_the_program_writes() {
+    let page = include_str!("../../docs/scaling.md");
+    assert!(page::written(page).unwrap() == page, "docs/scaling.md is out of date: run `make scaling`");
+    let picture = include_str!("../../docs/scaling.svg");
+    assert!(picture::drawn() == picture, "docs/scaling.svg is out of date: run `make scaling`");
+}
+
+#[test]
+fn a_page_without_a_mark_is_refused() {
+    let page = include_str!("../../docs/scaling.md").replace("<!-- end: limits -->", "");
+    assert_eq!(page::written(&page).unwrap_err(), "the page has no line \"<!-- end: limits -->\"");
+}
+
+#[test]
+fn ten_thousand_acquires_of_callers_alone_take_sixteen_shards() {
+    let Numbers { keys, shards, writes, .. } = Scenario::alone(10_000).numbers();
+    assert_eq!((keys, shards, writes), (1, 16, 10_000));
+    let shards = |scenario: Scenario| (scenario.numbers().keys, scenario.numbers().shards);
+    assert_eq!(shards(Scenario::shared(10_000)), (1, 1));
+    assert_eq!(shards(Scenario::shared(100_000)), (1, 8));
+    assert_eq!(shards(Scenario::shared(1_000_000)), (1, 64));
+    let beyond = Scenario::alone(100_000).numbers();
+    assert!(!beyond.fits_one_key());
+    assert_eq!((beyond.shards_of_one_key, beyond.keys, beyond.shards), (128, 2, 64));
+}
+
+#[test]
+fn shards_are_a_power_of_two_that_is_enough_and_never_above_the_cap() {
+    let cap = facts::MAX_SHARDS;
+    assert!(cap.is_power_of_two() && cap <= facts::TRANSACTION_ITEMS && 2 * cap > facts::TRANSACTION_ITEMS);
+    for numbers in rates().into_iter().flat_map(|rate| [Scenario::alone(rate), Scenario::shared(rate)]) {
+        let numbers = numbers.numbers();
+        let Numbers { keys, shards, writes, shards_of_one_key, .. } = numbers;
+        assert!(shards.is_power_of_two() && shards <= cap, "{numbers:?}");
+        assert!(writes <= keys * shards * facts::SHARD_WRITES, "{numbers:?}");
+        assert_eq!(shards_of_one_key <= cap, keys == 1, "{numbers:?}");
+        assert!(
+            shards == 1 || writes.div_ceil(keys) > shards / 2 * facts::SHARD_WRITES,
+            "no shard too many: {numbers:?}"
+        );
+    }
+}
+
+#[test]
+fn more_acquires_cost_more_and_more_sharing_costs_less() {
+    let mut last = PicoDollars(0);
+    for rate in rates() {
+        let hour = |acquires_per_write| Scenario { acquires: rate, acquires_per_write }.numbers().hour.total();
+        assert!(hour(1) >= last, "{rate} acquires a second");
+        last = hour(1);
+        let sharing: Vec<_> = (1..40).map(hour).collect();
+        assert!(sharing.is_sorted_by(|few, many| few >= many), "{rate} acquires a second: {sharing:?}");
+    }
+}
+
+#[test]
+fn an_acquire_costs_its_write_unit_and_little_more() {
+    for rate in rates().into_iter().filter(|rate| *rate >= 1_000) {
+        let Numbers { hour, peer_hour, .. } = Scenario::alone(rate).numbers();
+        let (writes, all) = (hour.acquires, hour.total());
+        assert!(writes < all && all.0 < writes.0 / 100 * 104, "{rate} acquires a second: {writes} of {all}");
+        assert!(peer_hour.0 > 9 * all.0, "{rate} acquires a second: {all}, and {peer_hour}");
+    }
+}
+
+#[test]
+fn the_stream_the_function_and_the_usage_keep_up_with_a_full_shard() {
+    for numbers in rates().into_iter().map(|rate| Scenario::alone(rate).numbers()) {
+        let of_a_shard = numbers.records.div_ceil(numbers.all_shards());
+        assert!(of_a_shard <= readable_records(), "{numbers:?}");
+        assert!(of_a_shard <= facts::BATCH_RECORDS, "a batch holds what a second brings: {numbers:?}");
+        assert!(numbers.call_ms < 1_000 * facts::BATCH_WINDOW_SECONDS, "{numbers:?}");
+        assert!(numbers.usage_units_of_a_key < facts::PARTITION_WRITE_UNITS, "{numbers:?}");
+        assert!(numbers.running_milli() <= 1_000 * numbers.calls_at_once(), "{numbers:?}");
+    }
+    const { assert!(facts::BATCH_RECORDS * facts::EVENT_BYTES <= facts::PAYLOAD_BYTES) };
+    assert!(call_ms(function_records()) >= 1_000);
+    let without_window = usage_units(facts::MAX_SHARDS, facts::STREAM_READS);
+    assert!(without_window > facts::PARTITION_WRITE_UNITS, "what the page warns of: {without_window}");
+}
+
+#[test]
+fn the_facts_about_the_stack_are_those_of_the_template() {
+    let documents = Yaml::load_from_str(include_str!("../../template.yaml")).unwrap();
+    let default = |name: &str| documents[0]["Parameters"][name]["Default"].clone();
+    for (name, fact) in [
+        ("StreamBatchSize", facts::BATCH_RECORDS),
+        ("StreamBatchWindowSeconds", facts::BATCH_WINDOW_SECONDS),
+        ("StreamParallelizationFactor", facts::PARALLELIZATION),
+        ("AggregatorMemoryMb", facts::MEMORY_MB),
+        ("ReconcilerMemoryMb", facts::MEMORY_MB),
+    ] {
+        assert_eq!(default(name).as_integer(), Some(i64::try_from(fact).unwrap()), "{name}");
+    }
+    let windows = default("SnapshotWindows").as_str().unwrap().split(',').count();
+    assert_eq!(u64::try_from(windows).unwrap(), facts::WINDOWS);
+    assert_eq!(default("Architecture").as_str(), Some("arm64"), "the price of a GB-second is that of arm64");
+}
+
+#[tokio::test]
+async fn a_record_is_as_large_as_an_acquire_makes_it() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    for _ in 0..10 {
+        take(&table, &bucket("openai", 0), 1_250_000).await;
+    }
+    let record = dynamo.stream().pop().unwrap();
+    let about = |bytes: u64, fact: u64| assert!(bytes <= fact && bytes * 5 >= fact * 4, "{bytes} bytes, not {fact}");
+    about(record["dynamodb"]["SizeBytes"].as_u64().unwrap(), facts::RECORD_BYTES);
+    // Lambda adds the stream's name to each record.
+    let arn = ",\"eventSourceARN\":\"arn:aws:dynamodb:us-east-1:123456789012:table/weirgate-Table-1ABCDEFGHIJKL/stream/2026-11-20T18:00:00.000\"";
+    about(u64::try_from(record.to_string().len() + arn.len()).unwrap(), facts::EVENT_BYTES);
+}
+
+/// Every shard's record in a call of its own, three times: by then all shards are in the snapshots, and no count of
+/// writes is a round number, which DynamoDB keeps in fewer bytes.
+#[tokio::test]
+async fn usage_of_sharded_buckets_costs_what_the_aggregator_is_billed() {
+    let mut shards = 1_u32;
+    while u64::from(shards) <= facts::MAX_SHARDS {
+        let dynamo = Dynamo::new().await;
+        let (table, meter) = dynamo.metered().await;
+        let mut spent = f64::NAN;
+        for _ in 0..3 {
+            for shard in 0..shards {
+                take(&table, &bucket("openai", shard), 1_250_000).await;
+            }
+            let records = dynamo.stream();
+            let _ = meter.take();
+            for shard in 0..shards {
+                let is_of = |record: &&Value| {
+                    record["dynamodb"]["Keys"]["PK"]["S"].as_str().unwrap().ends_with(&format!("#{shard}"))
+                        && record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE"
+                };
+                let records: Vec<_> = records.iter().filter(is_of).cloned().collect();
+                assert_eq!(records.len(), 1);
+                deliver_text(&table, &event(&records), EpochMillis(1_795_197_600_000)).await;
+            }
+            spent = meter.take().total;
+        }
+        // The configuration of these tests has a third window.
+        let windows = f64::from(u32::try_from(facts::WINDOWS).unwrap());
+        let model = f64::from(u32::try_from(usage_units(u64::from(shards), 1)).unwrap());
+        assert_eq!(
+            spent / 3.0 * windows,
+            model,
+            "{shards} shards, {} units a write",
+            snapshot_units(u64::from(shards))
+        );
+        shards *= 2;
+    }
+}
