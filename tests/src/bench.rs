@@ -4,6 +4,7 @@ pub mod acquire;
 pub mod aggregator;
 pub mod edge;
 pub mod function;
+pub mod heat;
 pub mod reconciler;
 mod server;
 

@@ -6,12 +6,14 @@
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
 //! - `partitions`: [`Partitions`]: what a partition of DynamoDB takes, on virtual time
+//! - [`heat`]: a hot bucket on virtual time
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - [`scaling`]: how far one key goes, computed
 
 pub mod bench;
 pub mod demo;
 mod dynamo;
+pub mod heat;
 pub mod leased;
 mod partitions;
 pub mod scaling;

@@ -1,12 +1,12 @@
 //! `make bench`: measures, and prints each number beside its target. With names as arguments, only those parts.
 
 use peak_alloc::PeakAlloc;
-use weirgate_tests::bench::{acquire, aggregator, edge, function, reconciler};
+use weirgate_tests::bench::{acquire, aggregator, edge, function, heat, reconciler};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-const PARTS: [&str; 5] = ["acquire", "edge", "aggregator", "function", "reconciler"];
+const PARTS: [&str; 6] = ["acquire", "edge", "aggregator", "function", "reconciler", "heat"];
 
 #[tokio::main]
 async fn main() {
@@ -40,5 +40,8 @@ async fn main() {
     }
     if wanted("reconciler") {
         reconciler::run().await;
+    }
+    if wanted("heat") {
+        heat::run_all().await;
     }
 }

@@ -1,0 +1,214 @@
+//! A hot bucket on virtual time: clients that each make one call at a time, as Lambdas do, against partitions with
+//! limits, with the aggregator and the reconciler beside them as Lambda runs them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use weirgate::{Clock, FakeClock, Limit, RateLimiter};
+use weirgate_aggregator::{Invocation, Snapshots};
+use weirgate_reconciler::Deadline;
+use weirgate_shared::{EpochMillis, MilliTokens, Shard, Window, credit};
+use weirgate_store::Table;
+
+use crate::{Counts, Dynamo, Limits, Partitions};
+
+/// A full hour, so that no window ends during a run.
+const START: EpochMillis = EpochMillis(1_795_197_600_000);
+/// How often Lambda calls the aggregator: the template's batch window.
+const BATCH: Duration = Duration::from_secs(1);
+
+/// Who calls how often.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// Clients, each a process of its own with one call at a time.
+    pub clients: u32,
+    /// Calls that all of them begin in a second, if none takes too long.
+    pub calls_per_second: u32,
+    /// For how long.
+    pub lasts: Duration,
+    /// The limit, by the name `rpm`, of which each call takes one.
+    pub limit: Limit,
+    /// Shards before the load begins.
+    pub shards: u32,
+    /// What partitions take.
+    pub partitions: Limits,
+    /// Of latencies, and of the clients' choices.
+    pub seed: u64,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Requests of each second of the load, in order.
+    pub seconds: Vec<Counts>,
+    /// Items of the bucket at the end of each second.
+    pub shards: Vec<u32>,
+    /// Calls granted.
+    pub granted: u64,
+    /// Calls denied, or not decided in time.
+    pub refused: u64,
+    /// What the limit entitled to from the first call to the last answer, in millitokens.
+    pub entitled: MilliTokens,
+    /// Items of the bucket after each run of the reconciler after the load.
+    pub cooled: Vec<u32>,
+    /// Acquires and millitokens that the hourly snapshots say were used.
+    pub counted: (u64, MilliTokens),
+}
+
+impl Report {
+    /// Throttled writes among all writes from one second (inclusive) to another, 0 to 1.
+    #[must_use]
+    pub fn throttled_share(&self, from: usize, to: usize) -> f64 {
+        let mut all = Counts::default();
+        for second in self.seconds.iter().take(to).skip(from) {
+            all.writes += second.writes;
+            all.throttled += second.throttled;
+        }
+        all.throttled_share()
+    }
+}
+
+/// Runs the load, lets it cool for `cooling` runs of the reconciler, and reports. The runtime's time must be paused.
+///
+/// # Panics
+/// If the functions fail.
+pub async fn run(load: &Load, cooling: usize) -> Report {
+    fastrand::seed(load.seed);
+    let dynamo = Dynamo::new().await;
+    let partitions = Partitions::over(dynamo.clone(), load.partitions.clone(), load.seed);
+    let (table, clock) = (partitions.table().await, FakeClock::at(START));
+    let limits: Arc<[Limit]> = Arc::new([load.limit.clone()]);
+    let limiter = |table: &Table| RateLimiter::builder("weirgate").table(table.clone()).clock(clock.clone()).build();
+    if load.shards > 1 {
+        let operator = limiter(&dynamo.table().await).await.expect("the settings are good");
+        operator.set_shards("openai", "gpt-4", &limits, load.shards).await.expect("the bucket is split");
+    }
+    let mut functions = Functions { table: table.clone(), clock: clock.clone(), dynamo: dynamo.clone(), left: vec![] };
+    let (granted, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (began, from) = (Instant::now(), clock.now());
+    let mut clients = JoinSet::new();
+    let pause = Duration::from_secs(1) * load.clients / load.calls_per_second;
+    for client in 0..load.clients {
+        let limiter = limiter(&table).await.expect("the settings are good");
+        let (limits, granted, refused) = (Arc::clone(&limits), Arc::clone(&granted), Arc::clone(&refused));
+        let (lasts, first) = (load.lasts, pause * client / load.clients);
+        clients.spawn(async move {
+            let mut next = began + first;
+            while next < began + lasts {
+                sleep_until(next).await;
+                let call = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("rpm", 1).send().await;
+                let is_granted = call.is_ok_and(|decision| decision.is_granted());
+                let counter = if is_granted { &granted } else { &refused };
+                counter.fetch_add(1, Ordering::Relaxed);
+                // A call that took too long is not made up for.
+                next = (next + pause).max(Instant::now());
+            }
+        });
+    }
+    let mut report = Report::default();
+    for second in 1..=load.lasts.as_secs() {
+        sleep_until(began + Duration::from_secs(second)).await;
+        functions.aggregate().await;
+        report.shards.push(functions.shards());
+        if second % 60 == 0 {
+            functions.reconcile().await;
+        }
+    }
+    clients.join_all().await;
+    let rule = load.limit.rule();
+    report.entitled = rule.capacity + credit(rule, Shard::WHOLE, from, clock.now());
+    let requests = partitions.seconds();
+    report.seconds = (0..load.lasts.as_secs()).map(|at| requests.get(&at).copied().unwrap_or_default()).collect();
+    (report.granted, report.refused) = (granted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
+    functions.aggregate().await;
+    for _ in 0..cooling {
+        sleep(Duration::from_secs(60)).await;
+        functions.reconcile().await;
+        functions.aggregate().await;
+        report.cooled.push(functions.shards());
+    }
+    report.counted = functions.counted();
+    report
+}
+
+struct Functions {
+    table: Table,
+    clock: FakeClock,
+    dynamo: Dynamo,
+    /// Records that must come again.
+    left: Vec<Value>,
+}
+
+impl Functions {
+    async fn aggregate(&mut self) {
+        self.left.extend(self.dynamo.stream());
+        let config = weirgate_aggregator::Config {
+            table_name: "weirgate".to_owned(),
+            snapshots: Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 },
+            write_concurrency: 32,
+            max_shards: 64,
+        };
+        while !self.left.is_empty() {
+            let batch = self.left.len().min(10_000);
+            let created = json!(self.clock.now().0 / 1000 - i64::try_from(BATCH.as_secs()).unwrap_or_default());
+            for record in &mut self.left[..batch] {
+                // The database stamps records with the machine's time.
+                record["dynamodb"]["ApproximateCreationDateTime"] = created.clone();
+            }
+            let event = json!({"Records": self.left[..batch]}).to_string();
+            let invocation = Invocation { now: self.clock.now(), deadline: Instant::now() + Duration::from_secs(60) };
+            let handled = weirgate_aggregator::handle(&event, &self.table, &config, invocation).await;
+            let response = handled.expect("an event").response.expect("the table is there");
+            let first = response.batch_item_failures.iter().filter_map(|failure| {
+                let is_it = |record: &Value| record["dynamodb"]["SequenceNumber"] == failure.item_identifier.as_str();
+                self.left.iter().position(is_it)
+            });
+            match first.min() {
+                Some(first) => {
+                    self.left.drain(..first);
+                    return;
+                }
+                None => drop(self.left.drain(..batch)),
+            }
+        }
+    }
+
+    async fn reconcile(&self) {
+        let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 100 };
+        let deadline = Deadline::after(Duration::from_secs(60));
+        weirgate_reconciler::reconcile(&self.table, &config, self.clock.now(), deadline).await.expect("a summary");
+    }
+
+    /// Items of the bucket.
+    fn shards(&self) -> u32 {
+        let items = self.dynamo.items();
+        u32::try_from(items.iter().filter(|item| item["SK"]["S"] == "#STATE").count()).unwrap_or(u32::MAX)
+    }
+
+    /// What the hourly snapshots say.
+    fn counted(&self) -> (u64, MilliTokens) {
+        let items = self.dynamo.items();
+        let is_hourly = |item: &&Value| item["SK"]["S"].as_str().is_some_and(|sk| sk.contains("#hourly#"));
+        let sum = |attribute: &str| {
+            let numbers =
+                items.iter().filter(is_hourly).filter_map(|item| item[attribute]["N"].as_str()?.parse::<i64>().ok());
+            numbers.sum::<i64>()
+        };
+        (u64::try_from(sum("total_events")).unwrap_or_default(), MilliTokens::from_tokens(sum("rpm")))
+    }
+}
+
+/// Shards by the second in which there were first so many, for people to read.
+#[must_use]
+pub fn growth(shards: &[u32]) -> BTreeMap<u32, usize> {
+    let mut first = BTreeMap::new();
+    for (second, count) in shards.iter().enumerate() {
+        first.entry(*count).or_insert(second + 1);
+    }
+    first
+}
