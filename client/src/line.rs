@@ -144,6 +144,8 @@ struct State {
     served: bool,
     view: Option<View>,
     pace: Pace,
+    /// Others have written to the shard between what was seen of it last and the time before.
+    has_company: bool,
     /// When the shard was found missing, if that is the last that is known of it.
     absent: Option<Instant>,
     /// When the shard was throttled, and of how many shards it was one then.
@@ -173,6 +175,15 @@ impl Line {
         let mut state = self.state();
         state.waiting.push_back(caller);
         !std::mem::replace(&mut state.served, true)
+    }
+
+    /// Whether others write to the shard too.
+    fn has_company(&self) -> bool {
+        self.state().has_company
+    }
+
+    fn meets(&self, others: bool) {
+        self.state().has_company = others;
     }
 
     /// Whether callers are in it: a newcomer shares their next write.

@@ -25,7 +25,7 @@ pub use replace::REVIEW;
 pub use settle::{LeaseChange, Settle, Settled};
 pub use snapshot::{Count, Piece};
 pub use split::{keep, may_split, split};
-pub use take::Take;
+pub use take::{Company, Take};
 
 /// One conditional `UpdateItem`: all of it happens, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]

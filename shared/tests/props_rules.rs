@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use model::{Item, assert_due_is_a_lower_bound, bucket_key, config, held, limit_name};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{LeaseChange, Settle, Take, expire};
+use weirgate_shared::write::{Company, LeaseChange, Settle, Take, expire};
 use weirgate_shared::{
     Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Rule, Scaling, Shard, WriteId, credit,
 };
@@ -115,7 +115,7 @@ proptest! {
                     let lease =
                         Lease { expires: now.after(Millis(lease)), tokens: needs.clone(), owner: String::new() };
                     let leases = vec![(op.clone(), lease)];
-                    Take { key: &key, limits: &limits, needs, takes: 1, leases, op, hot: false, unknown: &[] }.on(Some(&view), now)
+                    Take { key: &key, limits: &limits, needs, takes: 1, leases, op, hot: false, company: Company::None, unknown: &[] }.on(Some(&view), now)
                 }
                 What::Expire => match expire(&view, now) {
                     Some((update, _)) => update,
@@ -170,7 +170,7 @@ proptest! {
         let need = MilliTokens(new_share.0 * need / 1000);
         let (key, needs) = (bucket_key(shard.index), [(name.clone(), need)].into());
         let op = WriteId::from_bits(1);
-        let take = Take { key: &key, limits, needs, takes: 1, leases: vec![], op, hot: false, unknown: &[] };
+        let take = Take { key: &key, limits, needs, takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown: &[] };
         let balance = before.balance(&before.limits[&name], now);
         let there = before.advanced(limits, now).limits[&name].tk;
         let applied = item.apply(&take.on(Some(&item.bucket()), now));
@@ -208,7 +208,8 @@ fn take(limit: &Limit, need: i64, view: &Bucket, now: EpochMillis) -> weirgate_s
     let (key, limits, op) = (bucket_key(0), std::slice::from_ref(limit), WriteId::from_bits(1));
     let needs = BTreeMap::from([(limit.name().clone(), MilliTokens::from_tokens(need))]);
     let needs = needs.into_iter().filter(|(_, need)| *need > MilliTokens::ZERO).collect();
-    Take { key: &key, limits, needs, takes: 1, leases: vec![], op, hot: false, unknown: &[] }.on(Some(view), now)
+    Take { key: &key, limits, needs, takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown: &[] }
+        .on(Some(view), now)
 }
 
 /// Lowering takes away what was seen above the new number; it was taken by others meanwhile.

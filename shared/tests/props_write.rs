@@ -9,7 +9,7 @@ use model::world::{START, ops, world};
 use model::{Item, bucket_key, config};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Settle, Settled, Take, expire, refill};
+use weirgate_shared::write::{Company, Settle, Settled, Take, expire, refill};
 use weirgate_shared::{
     Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, credit,
 };
@@ -43,7 +43,7 @@ fn take<'a>(
 ) -> Take<'a> {
     let needs = [(limit.name().clone(), need)].into();
     let (limits, op) = (std::slice::from_ref(limit), WriteId::from_bits(op));
-    Take { key, limits, needs, takes: 1, leases: vec![], op, hot: false, unknown }
+    Take { key, limits, needs, takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown }
 }
 
 proptest! {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Change, LeaseChange, Settle, Settled, Take, Update, Value};
+use weirgate_shared::write::{Change, Company, LeaseChange, Settle, Settled, Take, Update, Value};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MAX_PERIOD_MS, MilliTokens, Rule, Scaling,
     WriteId, write_bucket,
@@ -186,6 +186,7 @@ pub fn take(
         leases: vec![(lease.clone(), held)],
         op: lease.clone(),
         hot: false,
+        company: Company::None,
         unknown: &[],
     };
     take.on(view, now)

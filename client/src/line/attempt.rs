@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::write::Take;
+use weirgate_shared::write::{Company, Take};
 use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Shard, WriteId};
 use weirgate_store::{Answer, ErrorKind, Item, Outcome, StoreError};
 
@@ -25,6 +25,9 @@ pub(super) enum Resolved {
     /// Nothing was taken: DynamoDB refused for now.
     Refused(Vec<Caller>, Arc<StoreError>),
 }
+
+/// For how long what was seen of a shard that others write to is news.
+const RECENT: Duration = Duration::from_millis(3);
 
 /// Takes for the whole group in one write.
 ///
@@ -70,7 +73,9 @@ impl<'a> Attempt<'a> {
     async fn run(mut self) -> Resolved {
         loop {
             let now = self.inner.clock.now();
-            self.seen = self.line.view().map(|view| view.bucket);
+            let view = self.line.view();
+            let seen_at = view.as_ref().map(|view| view.at);
+            self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
             let op = WriteId::from_bits(fastrand::u64(..));
             let count_seen = bucket.map_or(Shard::born(self.line.key.shard), Bucket::shard).count;
@@ -85,6 +90,7 @@ impl<'a> Attempt<'a> {
                 leases: self.leases.iter().flatten().cloned().collect(),
                 op,
                 hot,
+                company: self.company(seen_at),
                 unknown: &self.ops,
             };
             let update = if self.missing { take.create(now) } else { take.on(bucket, now) };
@@ -135,6 +141,15 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Who else writes to the shard.
+    fn company(&self, seen_at: Option<Instant>) -> Company {
+        match seen_at {
+            Some(at) if self.line.has_company() && at.elapsed() >= RECENT => Company::Unseen,
+            Some(_) if self.line.has_company() => Company::Others,
+            _ => Company::None,
+        }
+    }
+
     /// Whether the shard, as it was seen, should be split: it was throttled as the shard that it is, or its write units
     /// have run out. Once is enough to ask.
     fn wants_split(&self, seen: Option<&Bucket>, count: u32, now: EpochMillis) -> bool {
@@ -163,6 +178,10 @@ impl<'a> Attempt<'a> {
             None => unreachable!("the answer was asked for"),
         };
         self.count_doubt(0, bucket.v.map(|v| v - 1));
+        let seen = self.seen.as_ref().and_then(|seen| seen.v);
+        if let (Some(seen), Some(v)) = (seen, bucket.v) {
+            self.line.meets(v - seen > 1);
+        }
         self.grant(bucket, now)
     }
 
@@ -184,6 +203,7 @@ impl<'a> Attempt<'a> {
         if self.seen.as_deref().is_some_and(|seen| *seen != bucket) {
             count(&self.inner.counters.lost_races, 1);
             self.line.pace(super::Pace::lost);
+            self.line.meets(true);
         }
         self.count_doubt(0, bucket.v);
         self.saw(bucket);

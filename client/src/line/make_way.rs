@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Take, Update, expire};
+use weirgate_shared::write::{Company, Take, Update, expire};
 use weirgate_shared::{Bucket, EpochMillis, WriteId};
 use weirgate_store::{Answer, Outcome};
 
@@ -49,6 +49,7 @@ fn plan(line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Optio
         leases: vec![],
         op: op.clone(),
         hot: false,
+        company: Company::None,
         unknown: &[op],
     };
     Some(nothing.on(Some(bucket), now))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, Take, Update, joined, keep, may_split, merge, split};
+use weirgate_shared::write::{Action, Company, Take, Update, joined, keep, may_split, merge, split};
 use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, LimitState, WriteId};
 use weirgate_store::{Retry, Transacted};
 
@@ -139,8 +139,18 @@ impl Resharding<'_> {
         let op = WriteId::from_bits(fastrand::u64(..));
         let (needs, unknown) = (BTreeMap::new(), std::slice::from_ref(&op));
         let key = &self.bucket.key;
-        Take { key, limits: self.limits, needs, takes: 0, leases: vec![], op: op.clone(), hot: false, unknown }
-            .create(now)
+        Take {
+            key,
+            limits: self.limits,
+            needs,
+            takes: 0,
+            leases: vec![],
+            op: op.clone(),
+            hot: false,
+            company: Company::None,
+            unknown,
+        }
+        .create(now)
     }
 
     fn too_small(&self, shard: &Bucket) -> Error {

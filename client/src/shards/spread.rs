@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, Take, expire};
+use weirgate_shared::write::{Action, Company, Take, expire};
 use weirgate_shared::{Bucket, Lease, WriteId};
 use weirgate_store::{Answer, ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
 
@@ -71,6 +71,7 @@ pub(super) async fn take(
                 leases: lease.into_iter().collect(),
                 op: op.clone(),
                 hot: false,
+                company: Company::None,
                 unknown: std::slice::from_ref(&op),
             };
             Action::Update(take.on(Some(&share.bucket), now))

@@ -20,6 +20,10 @@ pub(super) struct Credit {
     pub(super) need: MilliTokens,
     /// Whether the write moves `rf`, so that what flowed in must be credited for good.
     pub(super) moves_rf: bool,
+    /// Takes for granted that the balance is below the ceiling, whatever was seen a while ago.
+    pub(super) guesses_room: bool,
+    /// What is left free below the ceiling where the balance is cut.
+    pub(super) slack: MilliTokens,
 }
 
 impl Credit {
@@ -28,8 +32,9 @@ impl Credit {
         let gained = self.flowed + self.back;
         let credited = if self.moves_rf { gained } else { self.back };
         let is_cut = !state.rule.is_concurrent() && state.tk + gained > self.ceiling;
-        if is_cut && self.need <= self.ceiling {
-            let full = if self.moves_rf { self.ceiling } else { self.ceiling - self.flowed };
+        if is_cut && self.need <= self.ceiling && !self.guesses_room {
+            let slack = self.slack.min(self.ceiling - self.need);
+            let full = if self.moves_rf { self.ceiling } else { self.ceiling - self.flowed } - slack;
             let at_least = self.ceiling - gained;
             update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
             update.changes.push(Change::Set(tokens(name), Value::Int((full - self.need).0)));

@@ -37,7 +37,15 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
     update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));
     for (name, state) in image.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
         let (ceiling, zero) = (image.share(state), MilliTokens::ZERO);
-        let credit = Credit { flowed: flowed(state), back: zero, ceiling, need: zero, moves_rf: true };
+        let credit = Credit {
+            flowed: flowed(state),
+            back: zero,
+            ceiling,
+            need: zero,
+            moves_rf: true,
+            guesses_room: false,
+            slack: zero,
+        };
         credit.write(&mut update, name, state);
     }
     Some(update)

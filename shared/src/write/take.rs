@@ -32,9 +32,28 @@ pub struct Take<'a> {
     pub op: WriteId,
     /// Asks for a split: the shard, as it was seen, was throttled.
     pub hot: bool,
+    /// Who else writes to the shard.
+    pub company: Company,
     /// Writes for the same callers that may have happened, this one among them: if one of them turns out to be the
     /// last write of the item, or its leases are there, this take must not happen again.
     pub unknown: &'a [WriteId],
+}
+
+/// Who else writes to a shard, as far as the last answers showed.
+///
+/// A take of a full shard says where its balance is cut, so of two at the same time one fails. Where many processes use
+/// less than flows in, shards are full again all the time, and half of their writes would be for nothing. They rather
+/// leave a little room when they cut (under one part in a hundred of the capacity, for up to a second), and take for
+/// granted that there is some: what was seen a while ago says nothing about it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Company {
+    /// Nobody; every token is kept.
+    #[default]
+    None,
+    /// Others, and what was seen is new.
+    Others,
+    /// Others, and what was seen is old.
+    Unseen,
 }
 
 impl Take<'_> {
@@ -56,8 +75,19 @@ impl Take<'_> {
     /// Whether what `tk` says is enough, and no credit since `rf` has flowed over.
     fn is_there(&self, bucket: &Bucket, now: EpochMillis) -> bool {
         self.needs.iter().all(|(limit, need)| {
-            bucket.limits.get(limit).is_some_and(|state| state.tk >= *need && !bucket.is_full(state, now))
+            let has_room = |state| self.guesses_room() || !bucket.is_full(state, now);
+            bucket.limits.get(limit).is_some_and(|state| state.tk >= *need && has_room(state))
         })
+    }
+
+    fn guesses_room(&self) -> bool {
+        self.company == Company::Unseen
+    }
+
+    /// What a cut leaves free, so that the takes after it need not cut.
+    fn slack(&self, bucket: &Bucket, state: &LimitState) -> MilliTokens {
+        let second = credit(&state.rule, bucket.shard(), bucket.rf, bucket.rf.after(Millis(1000)));
+        if self.company == Company::None { MilliTokens::ZERO } else { second.min(bucket.share(state) / 128) }
     }
 
     /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`, which is `floor` or
@@ -100,7 +130,9 @@ impl Take<'_> {
             }
             let flowed = credit(&state.rule, bucket.shard(), bucket.rf, now);
             let ceiling = bucket.share(state);
-            Credit { flowed, back: back.tk, ceiling, need, moves_rf: false }.write(&mut update, name, state);
+            let (guesses_room, slack) = (self.guesses_room(), self.slack(bucket, state));
+            let credit = Credit { flowed, back: back.tk, ceiling, need, moves_rf: false, guesses_room, slack };
+            credit.write(&mut update, name, state);
             update.changes.extend(add_consumed(name, need - back.tc));
         }
         for (name, need) in self.needs.iter().filter(|(name, _)| !bucket.limits.contains_key(*name)) {
@@ -132,11 +164,10 @@ impl Take<'_> {
                 let (old, new) = (bucket.share(state), bucket.share(next));
                 let is_slots = state.rule.is_concurrent();
                 let flowed = if is_slots { new - old } else { credit(&state.rule, bucket.shard(), bucket.rf, now) };
-                Credit { flowed, back: back.tk, ceiling: old.min(new), need, moves_rf: true }.write(
-                    &mut update,
-                    name,
-                    state,
-                );
+                let (ceiling, slack) = (old.min(new), MilliTokens::ZERO);
+                let credit =
+                    Credit { flowed, back: back.tk, ceiling, need, moves_rf: true, guesses_room: false, slack };
+                credit.write(&mut update, name, state);
             } else {
                 // What is free is counted anew from the leases, so none may have come or gone since.
                 update.conditions.extend(same_v(bucket));

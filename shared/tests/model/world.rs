@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{LeaseChange, Settle, Settled, Take, expire, refill};
+use weirgate_shared::write::{Company, LeaseChange, Settle, Settled, Take, expire, refill};
 use weirgate_shared::{
     Bucket, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, credit,
     refilled,
@@ -315,7 +315,17 @@ impl World {
             .collect();
         let (key, op) = (bucket_key(self.shard.index), self.id());
         let limits = self.limits.clone();
-        let take = Take { key: &key, limits: &limits, needs, takes: 1, leases, op, hot: false, unknown: &[] };
+        let take = Take {
+            key: &key,
+            limits: &limits,
+            needs,
+            takes: 1,
+            leases,
+            op,
+            hot: false,
+            company: Company::None,
+            unknown: &[],
+        };
         let update = if self.item.exists() { take.on(view.as_ref(), clock) } else { take.create(clock) };
         let before = self.item.exists().then(|| self.item.bucket());
         let applied = self.item.apply(&update);

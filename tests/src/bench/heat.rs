@@ -51,6 +51,7 @@ fn contended() -> Load {
 }
 
 fn print_hot(report: &heat::Report) {
+    for (at, second) in report.seconds.iter().enumerate() { println!("{at} {second:?} {}", report.shards[at]); }
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let at_15 = report.throttled_share(14, 15);
     let after = report.throttled_share(15, report.seconds.len());

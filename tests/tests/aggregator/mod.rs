@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::report::BatchError;
 use weirgate_aggregator::{Config, Handled, Invocation, Response, Snapshots, handle};
-use weirgate_shared::write::{self, Change, Path, Settle, Settled, Take, Update};
+use weirgate_shared::write::{self, Change, Company, Path, Settle, Settled, Take, Update};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Shard, Whole, Window, WriteId, attr,
 };
@@ -62,7 +62,17 @@ pub async fn take_at(
     needs: BTreeMap<LimitName, MilliTokens>,
     at: EpochMillis,
 ) {
-    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), hot: false, unknown: &[] };
+    let take = Take {
+        key,
+        limits,
+        needs,
+        takes: 1,
+        leases: vec![],
+        op: new_id(),
+        hot: false,
+        company: Company::None,
+        unknown: &[],
+    };
     run(table, &take, at).await;
 }
 
@@ -70,7 +80,7 @@ pub async fn take_at(
 pub async fn take_hot(table: &Table, key: &BucketKey) {
     let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1))]);
     let limits = &limits();
-    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), hot: true, unknown: &[] };
+    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), hot: true, company: Company::None, unknown: &[] };
     run(table, &take, HOUR).await;
 }
 

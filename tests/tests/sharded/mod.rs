@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
-use weirgate_shared::write::{Action, REVIEW, Take, split};
+use weirgate_shared::write::{Action, Company, REVIEW, Take, split};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Millis, Whole, WriteId,
 };
@@ -109,7 +109,8 @@ pub async fn lease(table: &Table, key: &BucketKey, shard: u32, lease: &str, expi
     let needs = BTreeMap::from([(limit("quota"), tokens(5)), (limit("slots"), tokens(1))]);
     let held = Lease { expires, tokens: needs.clone(), owner: "test".to_owned() };
     let (limits, leases) = (&limits(), vec![(id(lease), held)]);
-    let take = Take { key, limits, needs, takes: 1, leases, op: new_id(), hot: false, unknown: &[] };
+    let take =
+        Take { key, limits, needs, takes: 1, leases, op: new_id(), hot: false, company: Company::None, unknown: &[] };
     let done = table.update(&take.on(Some(&view), now), Answer::Nothing).await.unwrap();
     assert_eq!(done, Outcome::Applied(None));
 }
