@@ -11,8 +11,9 @@ use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Map, Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
-use weirgate_shared::{BUCKET_SK, EpochMillis};
-use weirgate_store::{Answer, Outcome, Table, indexes};
+use weirgate_shared::write::{REVIEW, split};
+use weirgate_shared::{BUCKET_SK, EpochMillis, WriteId};
+use weirgate_store::{Answer, Outcome, Table, Transacted, indexes};
 use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, store, take};
 use weirgate_tests::{Dynamo, Fault};
 
@@ -261,6 +262,19 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 1 };
     let summary = reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
     assert_eq!(summary.leases_restored, 1);
+    // A bucket of four shards: one gone by hand, two cold.
+    let bucket = full("e-3", &limits());
+    store(&table, &bucket).await;
+    for (split_at, shard) in [0, 0, 1].into_iter().enumerate() {
+        let shard = load(&table, &bucket.key.with_shard(shard)).await.unwrap();
+        let actions = split(&shard, 0, WriteId::from_bits(0), NOW).unwrap();
+        assert_eq!(table.transact(&actions, &id(&format!("token{split_at}"))).await.unwrap(), Transacted::Applied);
+    }
+    let gone = bucket.key.with_shard(3).item_key();
+    dynamo.delete(&gone.pk, &gone.sk);
+    let due = NOW.after(REVIEW);
+    let summary = reconcile(&table, &config, due, Deadline::after(Duration::from_secs(50))).await.unwrap();
+    assert_eq!((summary.shards_merged, summary.shards_repaired), (1, 1));
     assert_eq!(allowed("ReconcilerRole"), called(&dynamo, &made_of));
 }
 
