@@ -13,7 +13,7 @@ use model::{bucket_key, config, held, limit_name};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, Update, joined, merge, remove, split};
+use weirgate_shared::write::{Action, Take, Update, joined, merge, remove, split};
 use weirgate_shared::{
     Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, write_bucket,
 };
@@ -112,7 +112,7 @@ proptest! {
     #[test]
     fn i6_a_split_or_a_merge_creates_and_destroys_no_token(
         (capacity, amount, period, slots) in (1..30i64, 1..30i64, 1..5000i64, 1..12i64),
-        (depth, index) in (0..4u32, any::<Index>()),
+        (depth, index) in (0..6u32, any::<Index>()),
         (tk, changed, used) in (-500..=1000i64, prop_oneof![Just(0), -50..=50i64, -1500..=1500i64], 0..12i64),
         (rest, late, later) in (prop_oneof![0..50i64, 0..20_000i64], -3000..1000i64, 0..20_000i64),
     ) {
@@ -196,6 +196,24 @@ fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
     assert!(!table.transact(&plan));
     assert!(table.transact(&split(&table.shards()[&0].clone(), 0, op(2), START).unwrap()));
     assert!(table.shards()[&1].v > upper.v);
+}
+
+/// A hot shard is written to all the time, and who splits it sees it as it was.
+#[test]
+fn a_split_happens_though_others_took_since_it_was_seen() {
+    let limits = [Limit::per_minute("rpm", 10).unwrap()];
+    let (mut table, image) = (Table::default(), shard(&limits, Shard::WHOLE));
+    put(&mut table, &image);
+    let three = MilliTokens::from_tokens(3);
+    for id in 0..100 {
+        let (key, op) = (bucket_key(0), op(id));
+        let needs = [(limit_name("rpm"), if id == 0 { three } else { MilliTokens::ZERO })].into();
+        let take = Take { key: &key, limits: &limits, needs, takes: 1, leases: vec![], op, hot: false, unknown: &[] };
+        assert!(table.update(take.on(Some(&image), START)));
+    }
+    assert!(table.transact(&split(&image, 0, op(100), START.after(Millis(1))).unwrap()));
+    let tk = |shard: u32| table.shards()[&shard].limits["rpm"].tk;
+    assert_eq!((tk(0), tk(1)), (MilliTokens::from_tokens(2), MilliTokens::from_tokens(5)));
 }
 
 #[test]

@@ -30,6 +30,7 @@ impl Fleet {
     /// Makes the shards that are missing, with the slots that are missing.
     pub fn fill(&mut self) -> Result<(), TestCaseError> {
         while let Some((shard, other)) = missing(self.table.shards(), Shard::WHOLE) {
+            prop_assert!(!self.table.whole().is_complete());
             let shards = self.table.shards().clone();
             let slots = |limit: &Limit| {
                 let known = shards.values().map(|shard| shard.limits[limit.name()].tk + held(shard, limit.name()));
