@@ -15,21 +15,24 @@ use crate::{Bucket, EpochMillis, Limit, LimitState, Look, MilliTokens, Scaling, 
 /// `None` if it cannot be: they are no halves of one shard, leases are held in `upper`, the limits differ by name, or a
 /// clock ran ahead.
 ///
-/// What was consumed in `upper` stays counted where it was counted: in the snapshots.
+/// What was consumed in `upper` stays counted where it was counted: in the snapshots. Rate tokens that its expired leases
+/// give back were not, and leave the consumption of `lower`, since nothing is counted of an item's end.
 #[must_use]
 pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket> {
     let whole = lower.shard().whole()?;
     let is_pair = lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
     let (v, upper_v) = (lower.v?, upper.v?);
-    let ((mut next, _), (upper, _)) = (expired(lower, now), expired(upper, now));
-    let is_free = upper.leases.as_ref().is_none_or(BTreeMap::is_empty);
+    let ((mut next, _), (freed, _)) = (expired(lower, now), expired(upper, now));
+    let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
     let same_names = lower.limits.keys().eq(upper.limits.keys());
-    if !is_pair || !is_free || !same_names || next.rf > now || upper.rf > now {
+    if !is_pair || !is_free || !same_names || next.rf > now || freed.rf > now {
         return None;
     }
     let limits: Vec<_> = next.limits.iter().map(|(name, state)| Limit::of(name.clone(), state.rule)).collect();
-    let from = upper.advanced(&limits, now).limits;
+    let from = freed.advanced(&limits, now).limits;
     for (name, state) in &mut next.limits {
+        let consumed = |shard: &Bucket| shard.limits.get(name).map_or(MilliTokens::ZERO, |state| state.tc);
+        state.tc += consumed(&freed) - consumed(upper);
         let add = from.get(name).map_or(MilliTokens::ZERO, |state| state.tk);
         let here = refilled(state.tk, &state.rule, lower.shard(), next.rf, now);
         state.tk = add + if state.rule.is_concurrent() { state.tk } else { here };

@@ -32,6 +32,9 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
     let (kept, new) = image.shard().halves();
     let at = image.rf.max(now);
     let look = Look { at: now, v };
+    // Above every `v` of a former shard of this number: a merge leaves no lower one behind in the old shard, so it must be
+    // below.
+    let new_v = v.max(now.0.saturating_mul(1000)).saturating_add(1);
     let count = Value::Int(i64::from(kept.count));
     let mut parent = Update {
         key: image.key.item_key(),
@@ -46,14 +49,14 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
             Change::Remove(Path::of(attr::HOT)),
         ],
     };
+    parent.conditions.push(Condition::AtMost(Path::of(attr::V), Value::Int(new_v.saturating_sub(1))));
     parent.changes.extend(set_min_shards(min_shards, image.scaling.min_shards));
     due::not_after(&mut parent, &image.key, image.due, now.after(REVIEW));
     let mut child = Bucket {
         key: image.key.with_shard(new.index),
         shard_count: new.count,
         rf: at,
-        // Above every `v` of a former shard of this number: a merge leaves no lower one behind.
-        v: Some(v.max(now.0.saturating_mul(1000)).saturating_add(1)),
+        v: Some(new_v),
         takes: Some(0),
         limits: BTreeMap::new(),
         wcu: None,

@@ -5,6 +5,10 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod fleet;
+pub mod mirror;
+pub mod ops;
+pub mod table;
 pub mod world;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,230 @@
+//! A bucket of several shards, those who write to it, and the books kept beside it.
+
+mod books;
+mod hands;
+mod takes;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use weirgate_shared::write::{Action, LeaseChange, Settle, Settled, expire, joined, look, merge, refill, split};
+use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MilliTokens, Millis, WriteId};
+
+use super::mirror::Mirror;
+use super::ops::{Back, Op};
+use super::table::{Shards, Table};
+use super::world::START;
+use super::{bucket_key, limit_name};
+
+type Needs = BTreeMap<LimitName, MilliTokens>;
+
+/// More shards than this are not made. Whole tokens have even shares in up to 8.
+const MAX_SHARDS: u32 = 32;
+
+/// What the holder of a grant knows of it.
+#[derive(Debug, Clone)]
+struct Grant {
+    rate: MilliTokens,
+    slots: MilliTokens,
+    /// The share of the rate when it was taken.
+    ceiling: MilliTokens,
+}
+
+/// A write that was applied: by which clock, what it admitted of the rate and what leases and rollbacks gave back.
+#[derive(Debug, Clone, Copy)]
+struct Event {
+    clock: Option<EpochMillis>,
+    admitted: MilliTokens,
+    back: MilliTokens,
+    /// What shards owed then.
+    owed: MilliTokens,
+}
+
+/// The bucket, and the books.
+#[derive(Debug)]
+pub struct Fleet {
+    limits: Vec<Limit>,
+    table: Table,
+    now: EpochMillis,
+    /// What there was after each write.
+    past: Vec<Shards>,
+    /// Kept while all clocks are right.
+    mirror: Option<Mirror>,
+    /// What leases hold, by shard and id.
+    leased: BTreeMap<(u32, WriteId), Grant>,
+    /// What was taken without a lease, and where.
+    loose: Vec<(u32, Grant)>,
+    /// Of each limit, admitted less given back; slots that are given back were used.
+    used: Needs,
+    granted: i64,
+    events: Vec<Event>,
+    /// Every split and merge planned so far, and when.
+    plans: Vec<(EpochMillis, Vec<Action>)>,
+    ids: u64,
+    /// Somebody deleted items by hand; what those owed is forgotten.
+    is_torn: bool,
+    forgotten: MilliTokens,
+}
+
+/// Capacities, rates and slots small enough to run dry, and odd; not yet there, or already split some times.
+pub fn fleet(are_clocks_right: bool) -> impl Strategy<Value = Fleet> {
+    let rounds = prop_oneof![12 => 0..5u32, 1 => Just(5)];
+    (1..30i64, 1..30i64, 1..5000i64, 1..12i64, rounds).prop_map(move |(capacity, amount, period, slots, rounds)| {
+        let rate = Limit::custom("rpm", capacity, amount, period).unwrap();
+        Fleet::new(rate, Limit::concurrent("slots", slots).unwrap(), rounds, are_clocks_right)
+    })
+}
+
+impl Fleet {
+    fn new(rate: Limit, slots: Limit, rounds: u32, are_clocks_right: bool) -> Self {
+        let mirror = are_clocks_right.then(|| Mirror::new(*rate.rule(), START));
+        let mut fleet = Self {
+            limits: vec![rate, slots],
+            table: Table::default(),
+            now: START,
+            past: vec![],
+            mirror,
+            leased: BTreeMap::new(),
+            loose: vec![],
+            used: Needs::new(),
+            granted: 0,
+            events: vec![],
+            plans: vec![],
+            ids: 0,
+            is_torn: false,
+            forgotten: MilliTokens::ZERO,
+        };
+        if rounds > 0 {
+            let update = fleet.planned(0, None, &Needs::new(), None, 0, START);
+            fleet.write(update, Some(START)).unwrap();
+        }
+        for _ in 1..rounds {
+            for shard in fleet.table.shards().clone().values() {
+                let actions = split(shard, 0, fleet.id(), START).unwrap();
+                fleet.transact(&actions, Some(START)).unwrap();
+            }
+        }
+        fleet.check().unwrap();
+        fleet
+    }
+
+    fn id(&mut self) -> WriteId {
+        self.ids += 1;
+        WriteId::from_bits(self.ids)
+    }
+
+    /// A shard that there is, or now and then one that there was.
+    fn number(&self, which: Index) -> u32 {
+        let there = || self.table.shards().keys().copied();
+        let numbers: Vec<_> = there().chain(there()).chain(self.table.numbers()).collect();
+        if numbers.is_empty() { 0 } else { *which.get(&numbers) }
+    }
+
+    pub fn step(&mut self, op: &Op, skew: i64) -> Result<(), TestCaseError> {
+        let clock = self.now.after(Millis(skew));
+        match op {
+            Op::Wait(span) => self.now = self.now.after(Millis(*span)),
+            Op::Take { shard, back, ask } => self.take(self.number(*shard), *back, ask, clock)?,
+            Op::Spread { back, alone, ask } => self.spread(*back, *alone, ask, clock)?,
+            Op::End(which) => {
+                let Some((shard, id)) = self.lease(*which) else { return Ok(()) };
+                let grant = self.leased.remove(&(shard, id.clone())).unwrap();
+                let settled = Settled { tk: grant.slots, ..Settled::default() };
+                let (key, amounts) = (bucket_key(shard), [(limit_name("slots"), settled)].into());
+                let settle = Settle { key: &key, op: self.id(), lease: Some((&id, LeaseChange::End)), amounts };
+                prop_assert!(self.write(settle.whole(), None)?);
+                prop_assert!(!self.table.update(settle.whole()), "I4: a lease gave back twice");
+            }
+            Op::Renew(which, later) => {
+                let Some((shard, id)) = self.lease(*which) else { return Ok(()) };
+                let expires = self.table.shards()[&shard].leases.as_ref().unwrap()[&id].expires.after(Millis(*later));
+                let (key, change) = (bucket_key(shard), Some((&id, LeaseChange::Renew(expires))));
+                let settle = Settle { key: &key, op: self.id(), lease: change, amounts: BTreeMap::new() };
+                prop_assert!(self.write(settle.whole(), None)?);
+            }
+            Op::Adjust { grant, part, back } => self.adjust(*grant, *part, *back)?,
+            Op::Expire { shard, back, look: is_look } => {
+                let shard = self.number(*shard);
+                let Some(image) = self.table.image(shard, *back) else { return Ok(()) };
+                let plan = if *is_look { look(&image, clock) } else { expire(&image, clock) };
+                let is_there = self.table.shards().contains_key(&shard);
+                if let Some((update, _)) = plan {
+                    let is_done = self.write(update, Some(clock))?;
+                    prop_assert!(is_done || *back > 0 || !is_there);
+                }
+            }
+            Op::Refill { shard, back } => {
+                let Some(image) = self.table.image(self.number(*shard), *back) else { return Ok(()) };
+                let consumed = [(limit_name("rpm"), self.limits[0].rule().capacity)].into();
+                if let Some(update) = refill(&image, &consumed, clock) {
+                    self.write(update, Some(clock))?;
+                }
+            }
+            Op::Split { shard, back } => self.split(self.number(*shard), *back, clock)?,
+            Op::Merge { pair, backs } => self.merge(*pair, *backs, clock)?,
+            Op::Repeat(which) => {
+                // While clocks are right, a plan that is late is one by a clock that is wrong.
+                let is_now = |(at, _): &&(EpochMillis, _)| self.mirror.is_none() || *at == self.now;
+                let plans: Vec<_> = self.plans.iter().filter(is_now).cloned().collect();
+                if !plans.is_empty() {
+                    let (at, actions) = which.get(&plans);
+                    self.transact(actions, Some(*at))?;
+                }
+            }
+        }
+        self.check()
+    }
+
+    fn lease(&self, which: Index) -> Option<(u32, WriteId)> {
+        (!self.leased.is_empty()).then(|| which.get(&self.leased.keys().collect::<Vec<_>>()).to_owned().clone())
+    }
+
+    fn split(&mut self, shard: u32, back: Back, clock: EpochMillis) -> Result<(), TestCaseError> {
+        let Some(image) = self.table.image(shard, back).filter(|image| image.shard_count < MAX_SHARDS) else {
+            return Ok(());
+        };
+        let (one, other) = (self.id(), self.id());
+        let actions = split(&image, 0, one, clock).unwrap();
+        let is_there = self.table.shards().contains_key(&shard);
+        self.plans.push((clock, actions.to_vec()));
+        if self.transact(&actions, Some(clock))? {
+            let again = split(&image, 0, other, clock).unwrap();
+            prop_assert!(!self.table.transact(&actions), "I7: its answer was lost, and it split once more");
+            prop_assert!(!self.table.transact(&again), "I7: two split it, and it is split twice");
+        } else {
+            prop_assert!(back > 0 || !is_there, "a split of what there is was refused: {actions:?}");
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, pair: Index, backs: (Back, Back), clock: EpochMillis) -> Result<(), TestCaseError> {
+        let shards = self.table.shards();
+        let lower = |upper: &Bucket| {
+            let whole = upper.shard().whole().filter(|whole| whole.index != upper.key.shard)?;
+            let lower = shards.get(&whole.index).filter(|lower| lower.shard_count == upper.shard_count)?;
+            Some((lower.key.shard, upper.key.shard))
+        };
+        let pairs: Vec<_> = shards.values().filter_map(|upper| lower(upper)).collect();
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let (lower, upper) = *pair.get(&pairs);
+        let image = |shard, back| self.table.image(shard, back).unwrap();
+        let (lower, upper) = (image(lower, backs.0), image(upper, backs.1));
+        let Some(next) = joined(&lower, &upper, clock) else {
+            let mut leases = upper.leases.iter().flatten();
+            let is_used = leases.any(|(_, lease)| lease.expires > clock) || lower.rf.max(upper.rf) > clock;
+            prop_assert!(is_used || backs != (0, 0), "they stay two: {:?} {:?}", lower, upper);
+            return Ok(());
+        };
+        let actions = merge(&lower, next, &[&upper]);
+        self.plans.push((clock, actions.clone()));
+        if self.transact(&actions, Some(clock))? {
+            prop_assert!(!self.table.transact(&actions), "I7: its answer was lost, and it merged once more");
+        } else {
+            prop_assert!(backs != (0, 0), "a merge of what there is was refused: {actions:?}");
+        }
+        Ok(())
+    }
+}

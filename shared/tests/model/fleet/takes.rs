@@ -1,0 +1,225 @@
+//! Takes from one shard and from several, and what becomes of them afterwards.
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+use weirgate_shared::write::{Action, LeaseChange, Settle, Settled, Take, Update};
+use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId, credit};
+
+use super::{Fleet, Grant, Needs};
+use crate::model::ops::{Ask, Back, Much};
+use crate::model::table::whole;
+use crate::model::{bucket_key, limit_name};
+
+/// The lease of a take, and when it expires.
+type Until = (WriteId, EpochMillis);
+
+impl Fleet {
+    /// A take of one shard, or the bucket's first.
+    pub(super) fn planned(
+        &mut self,
+        shard: u32,
+        view: Option<&Bucket>,
+        needs: &Needs,
+        lease: Option<&Until>,
+        takes: i64,
+        clock: EpochMillis,
+    ) -> Update {
+        let (key, op) = (bucket_key(shard), self.id());
+        let lease = lease.map(|(id, expires)| {
+            (id.clone(), Lease { expires: *expires, tokens: needs.clone(), owner: "me".to_owned() })
+        });
+        let (leases, unknown) = (lease.into_iter().collect(), std::slice::from_ref(&op));
+        let (limits, needs) = (&self.limits, needs.clone());
+        let take = Take { key: &key, limits, needs, takes, leases, op: op.clone(), hot: false, unknown };
+        if self.table.shards().is_empty() { take.create(clock) } else { take.on(view, clock) }
+    }
+
+    pub(super) fn take(
+        &mut self,
+        shard: u32,
+        back: Option<Back>,
+        ask: &Ask,
+        clock: EpochMillis,
+    ) -> Result<(), TestCaseError> {
+        let rpm = limit_name("rpm");
+        let view = back.and_then(|back| self.table.image(shard, back));
+        let there = self.table.shards().get(&shard).cloned();
+        let creates = self.table.shards().is_empty();
+        let whole = self.limits[0].rule().capacity;
+        let (share, holds) =
+            there.as_ref().map_or((whole, whole), |there| (there.share(&there.limits[&rpm]), there.holds(&rpm, clock)));
+        let (mut needs, lease) = self.asked(ask, share, holds, clock);
+        if creates {
+            // More than the whole bucket holds is never asked.
+            for limit in &self.limits {
+                needs.entry(limit.name().clone()).and_modify(|need| *need = (*need).min(limit.rule().capacity));
+            }
+        }
+        let update = self.planned(shard, view.as_deref(), &needs, lease.as_ref(), 1, clock);
+        let is_done = self.write(update, Some(clock))?;
+        match there {
+            None => prop_assert_eq!(is_done, creates, "a take made a shard that is not there"),
+            Some(there) => {
+                let is_enough = is_enough(&there, &needs, clock);
+                prop_assert!(is_enough || !is_done, "I1: {:?} taken at {:?} from {:?}", needs, clock, there);
+                prop_assert!(is_done || !is_enough || back != Some(0), "I2: {:?} of {:?}", needs, there);
+            }
+        }
+        if is_done { self.book(&[(shard, needs)], lease.as_ref()) } else { Ok(()) }
+    }
+
+    pub(super) fn spread(
+        &mut self,
+        back: Back,
+        alone: bool,
+        ask: &Ask,
+        clock: EpochMillis,
+    ) -> Result<(), TestCaseError> {
+        let Some(seen) = self.past.iter().nth_back(back).cloned() else { return Ok(()) };
+        let (rpm, whole) = (limit_name("rpm"), whole(&seen));
+        let (needs, lease) = self.asked(ask, self.limits[0].rule().capacity, whole.holds(&rpm, clock), clock);
+        let is_in_all = needs.iter().all(|(limit, need)| whole.holds(limit, clock) >= *need);
+        let parts = whole.spread(&needs, clock);
+        prop_assert_eq!(parts.is_some(), is_in_all);
+        let Some(mut parts) = parts else { return Ok(()) };
+        for (limit, need) in &needs {
+            let sum: MilliTokens = parts.iter().filter_map(|(_, part)| part.get(limit)).copied().sum();
+            prop_assert_eq!(sum, *need, "the parts are not what was asked");
+        }
+        if let Some(one) = seen.values().find(|shard| alone && is_enough(shard, &needs, clock)) {
+            parts = vec![(one.key.shard, needs)];
+        }
+        let before = self.table.shards().clone();
+        let mut actions = vec![];
+        for (at, (shard, needs)) in parts.iter().enumerate() {
+            let (view, takes) = (Some(&*seen[shard]), i64::from(at == 0));
+            actions.push(Action::Update(self.planned(*shard, view, needs, lease.as_ref(), takes, clock)));
+        }
+        if actions.is_empty() {
+            return Ok(());
+        }
+        if !self.transact(&actions, Some(clock))? {
+            prop_assert!(back > 0, "I2: {:?} of {:?} is there, and was refused", parts, before);
+            return Ok(());
+        }
+        for (shard, needs) in &parts {
+            prop_assert!(is_enough(&before[shard], needs, clock), "I1: {:?} taken from {:?}", needs, before[shard]);
+        }
+        self.book(&parts, lease.as_ref())
+    }
+
+    /// I5: a spread of so many thousandths of the capacity succeeds at the instant that is named, and not before.
+    pub fn check_ready(&mut self, limit: usize, part: i64) -> Result<(), TestCaseError> {
+        let (limit, whole) = (self.limits[limit].clone(), self.table.whole());
+        let mut need = MilliTokens(limit.rule().capacity.0 * part / 1000);
+        if limit.rule().is_concurrent() {
+            need = MilliTokens::from_tokens(need.whole_tokens());
+        }
+        let needs: Needs = [(limit.name().clone(), need)].into();
+        let Some(at) = whole.ready_at(limit.name(), need, self.now) else {
+            let never = whole.spread(&needs, EpochMillis(self.now.0 * 2));
+            prop_assert_eq!(never, None, "time brings {:?} of {:?}", needs, whole);
+            return Ok(());
+        };
+        if at > self.now {
+            let early = whole.spread(&needs, EpochMillis(at.0 - 1));
+            prop_assert_eq!(early, None, "{:?} is not the first instant for {:?} of {:?}", at, needs, whole);
+        }
+        let parts = whole.spread(&needs, at);
+        prop_assert!(parts.is_some(), "{:?} is too early for {:?} of {:?}", at, needs, whole);
+        let shards = self.table.shards().clone();
+        let plan = |(shard, needs)| Action::Update(self.planned(shard, Some(&shards[&shard]), &needs, None, 1, at));
+        let actions: Vec<_> = parts.unwrap().into_iter().map(plan).collect();
+        prop_assert!(self.table.clone().transact(&actions), "{:?} is too early for {:?} of {:?}", at, needs, whole);
+        Ok(())
+    }
+
+    fn asked(&mut self, ask: &Ask, of: MilliTokens, there: MilliTokens, clock: EpochMillis) -> (Needs, Option<Until>) {
+        let rate = match ask.rate {
+            Much::Part(part) => MilliTokens(of.0 * part / 1000),
+            Much::There(more) => there + MilliTokens(more),
+        };
+        let mut needs: Needs = [(limit_name("rpm"), rate.max(MilliTokens::ZERO))].into();
+        if ask.slots > 0 {
+            needs.insert(limit_name("slots"), MilliTokens::from_tokens(ask.slots));
+        }
+        // Slots are always held by a lease, or they could never come back.
+        let lasts = ask.lease.or((ask.slots > 0).then_some(300));
+        (needs, lasts.map(|ms| (self.id(), clock.after(Millis(ms)))))
+    }
+
+    /// Enters a take that was applied.
+    fn book(&mut self, parts: &[(u32, Needs)], lease: Option<&Until>) -> Result<(), TestCaseError> {
+        for (shard, needs) in parts {
+            let need = |limit: &str| needs.get(limit).copied().unwrap_or_default();
+            let bucket = &self.table.shards()[shard];
+            let ceiling = bucket.share(&bucket.limits[&limit_name("rpm")]);
+            let grant = Grant { rate: need("rpm"), slots: need("slots"), ceiling };
+            for (limit, need) in needs {
+                *self.used.entry(limit.clone()).or_default() += *need;
+            }
+            self.events.last_mut().unwrap().admitted += grant.rate;
+            if let Some(mirror) = &mut self.mirror {
+                mirror.take(*shard, grant.rate)?;
+            }
+            match lease {
+                Some((id, _)) => drop(self.leased.insert((*shard, id.clone()), grant)),
+                None => self.loose.push((*shard, grant)),
+            }
+        }
+        self.granted += 1;
+        Ok(())
+    }
+
+    pub(super) fn adjust(&mut self, which: Index, part: i64, back: Option<Back>) -> Result<(), TestCaseError> {
+        let (rpm, leased) = (limit_name("rpm"), self.leased.keys().cloned().collect::<Vec<_>>());
+        if leased.len() + self.loose.len() == 0 {
+            return Ok(());
+        }
+        let at = which.index(leased.len() + self.loose.len());
+        let (mut shard, id, grant) = match leased.get(at) {
+            Some((shard, id)) => (*shard, Some(id), &self.leased[&(*shard, id.clone())]),
+            None => (self.loose[at - leased.len()].0, None, &self.loose[at - leased.len()].1),
+        };
+        let (old, new) = (grant.rate, MilliTokens(grant.rate.0 * part / 1000));
+        if old == MilliTokens::ZERO {
+            return Ok(());
+        }
+        let settled = Settled { tk: old - new, tc: new - old, ceiling: Some(grant.ceiling) };
+        while !self.table.shards().contains_key(&shard) {
+            // It has become part of the one it was split off.
+            let Some(bit) = shard.checked_ilog2() else { return Ok(()) };
+            shard -= 1 << bit;
+        }
+        let (key, op) = (bucket_key(shard), self.id());
+        let lease = id.map(|id| (id, LeaseChange::Hold([(rpm.clone(), (old, new))].into())));
+        let settle = Settle { key: &key, op, lease, amounts: [(rpm.clone(), settled)].into() };
+        let before = self.table.shards()[&shard].clone();
+        let view = back.and_then(|back| self.table.image(shard, back));
+        let update = view.map_or_else(|| settle.whole(), |view| settle.cut(&view));
+        prop_assert!(self.write(update, None)? || self.write(settle.cut(&before), None)?);
+        let given = self.table.shards()[&shard].limits[&rpm].tk - before.limits[&rpm].tk;
+        *self.used.entry(rpm.clone()).or_default() += new - old;
+        if let Some(mirror) = &mut self.mirror {
+            if new > old {
+                let state = &before.limits[&rpm];
+                let flowed = credit(&state.rule, before.shard(), before.rf, self.now);
+                let over = (state.tk + flowed - before.share(state)).max(MilliTokens::ZERO);
+                mirror.owe(shard, new - old, over);
+            } else {
+                mirror.give(shard, given);
+                mirror.forfeit(old - new - given);
+            }
+        }
+        self.events.last_mut().unwrap().back += given.max(MilliTokens::ZERO);
+        match id {
+            Some(id) => self.leased.get_mut(&(leased[at].0, id.clone())).unwrap().rate = new,
+            None => self.loose[at - leased.len()].1.rate = new,
+        }
+        Ok(())
+    }
+}
+
+fn is_enough(shard: &Bucket, needs: &Needs, clock: EpochMillis) -> bool {
+    needs.iter().all(|(limit, need)| *need == MilliTokens::ZERO || shard.holds(limit, clock) >= *need)
+}

@@ -1,0 +1,101 @@
+//! What a rate of a bucket and its shards must hold, kept the plain way: every balance is brought up to the moment with
+//! everything that happens. The items do not: they stay at their `rf`, and say under which condition that is the same.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use weirgate_shared::{EpochMillis, MilliTokens, Rule, Shard, credit};
+
+use super::limit_name;
+use super::table::Shards;
+
+/// The balances of all shards at one moment.
+#[derive(Debug)]
+pub struct Mirror {
+    rule: Rule,
+    born: EpochMillis,
+    at: EpochMillis,
+    balances: BTreeMap<u32, (Shard, MilliTokens)>,
+    /// What flowed or was given back into shards that were full.
+    lost: MilliTokens,
+}
+
+impl Mirror {
+    /// A whole bucket that is full.
+    pub fn new(rule: Rule, born: EpochMillis) -> Self {
+        let balances = [(0, (Shard::WHOLE, rule.capacity))].into();
+        Self { rule, born, at: born, balances, lost: MilliTokens::ZERO }
+    }
+
+    pub fn advance(&mut self, now: EpochMillis) {
+        for number in self.balances.keys().copied().collect::<Vec<_>>() {
+            let flowed = credit(&self.rule, self.balances[&number].0, self.at, now);
+            self.give(number, flowed);
+        }
+        self.at = now;
+    }
+
+    /// What does not fit under the share is lost.
+    pub fn give(&mut self, number: u32, amount: MilliTokens) {
+        let (shard, balance) = self.balances.get_mut(&number).unwrap();
+        let sum = *balance + amount;
+        *balance = sum.min(shard.share(self.rule.capacity));
+        self.lost += sum - *balance;
+    }
+
+    /// Tokens that were given back to nobody's use.
+    pub fn forfeit(&mut self, amount: MilliTokens) {
+        self.lost += amount;
+    }
+
+    pub fn take(&mut self, number: u32, need: MilliTokens) -> Result<(), TestCaseError> {
+        let balance = &mut self.balances.get_mut(&number).unwrap().1;
+        prop_assert!(need <= MilliTokens::ZERO || *balance >= need, "I1: {need:?} taken of {balance:?}");
+        *balance -= need;
+        Ok(())
+    }
+
+    /// More was used than taken. `over` is what has flowed over since the item's `rf`: a settlement does not know what
+    /// time it is, so a debt falls on that first.
+    pub fn owe(&mut self, number: u32, debt: MilliTokens, over: MilliTokens) {
+        let balance = &mut self.balances.get_mut(&number).unwrap().1;
+        let spared = debt.min(over);
+        *balance -= debt - spared;
+        self.lost -= spared;
+    }
+
+    /// The shard `number` gave `part` to its new half.
+    pub fn split(&mut self, number: u32, part: MilliTokens) -> Result<(), TestCaseError> {
+        let (shard, balance) = self.balances[&number];
+        let (kept, new) = shard.halves();
+        let rest = balance - part;
+        let share = |shard: Shard| shard.share(self.rule.capacity);
+        prop_assert!(part >= MilliTokens::ZERO && part <= share(new), "I6: {part:?} of {:?}", share(new));
+        prop_assert!(rest <= share(kept), "I6: {rest:?} left, above {:?}", share(kept));
+        prop_assert!(rest >= balance.min(MilliTokens::ZERO), "I6: the split made a debt of {rest:?}");
+        self.balances.extend([(kept.index, (kept, rest)), (new.index, (new, part))]);
+        Ok(())
+    }
+
+    /// The shard `number` became part of its other half.
+    pub fn merge(&mut self, number: u32) {
+        let (shard, upper) = self.balances.remove(&number).unwrap();
+        let whole = shard.whole().unwrap();
+        let lower = self.balances[&whole.index].1;
+        self.balances.insert(whole.index, (whole, lower + upper));
+    }
+
+    /// Every item says what its shard has, to the millitoken; and together with what was `used` and what did not fit
+    /// into full shards it is all that there ever was.
+    pub fn check(&self, shards: &Shards, used: MilliTokens) -> Result<(), TestCaseError> {
+        let name = limit_name("rpm");
+        let said = shards
+            .iter()
+            .map(|(number, shard)| (*number, (shard.shard(), shard.balance(&shard.limits[&name], self.at))));
+        prop_assert_eq!(said.collect::<BTreeMap<_, _>>(), self.balances.clone(), "I2, I6: left, what items say");
+        let sum: MilliTokens = self.balances.values().map(|(_, balance)| *balance).sum();
+        let all = self.rule.capacity + credit(&self.rule, Shard::WHOLE, self.born, self.at);
+        prop_assert_eq!(sum + used + self.lost, all, "I2: a token is nowhere");
+        Ok(())
+    }
+}

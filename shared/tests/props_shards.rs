@@ -1,0 +1,271 @@
+//! A bucket of several shards as a model: callers with views of any age, and the two functions, take from it, give back,
+//! split and merge it in any order. After every write the books of the whole must balance (design, section 10).
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::fleet::fleet;
+use model::ops::ops;
+use model::table::{Table, whole};
+use model::world::START;
+use model::{bucket_key, config, held, limit_name};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use weirgate_shared::write::{Action, Take, Update, joined, merge, remove, split};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, write_bucket,
+};
+
+/// A shard of a bucket with these limits, full.
+fn shard(limits: &[Limit], shard: Shard) -> Bucket {
+    let state = |limit: &Limit| {
+        let tk = shard.share(limit.rule().capacity);
+        (limit.name().clone(), LimitState { tk, tc: MilliTokens::ZERO, rule: *limit.rule() })
+    };
+    Bucket {
+        key: bucket_key(shard.index),
+        shard_count: shard.count,
+        rf: START,
+        v: Some(START.0 * 1000),
+        takes: Some(0),
+        limits: limits.iter().map(state).collect(),
+        wcu: Some(model::wcu()),
+        leases: Some(BTreeMap::new()),
+        due: None,
+        op: None,
+        scaling: Scaling::default(),
+        size_bytes: 0,
+        lease_bytes: 0,
+    }
+}
+
+/// An item as somebody else made it.
+fn put(table: &mut Table, bucket: &Bucket) {
+    let update = Update { key: bucket.key.item_key(), conditions: vec![], changes: write_bucket(bucket) };
+    assert!(table.update(update));
+}
+
+fn op(id: u64) -> WriteId {
+    WriteId::from_bits(id)
+}
+
+proptest! {
+    #![proptest_config(config(10_000))]
+
+    /// By one clock, every balance is known to the millitoken at every moment; so is every slot, and what was used.
+    #[test]
+    fn i1_i2_i3_i6_hold_through_any_takes_refills_releases_splits_and_merges(
+        mut fleet in fleet(true), ops in ops(0),
+    ) {
+        for (op, skew) in &ops {
+            fleet.step(op, *skew)?;
+        }
+        fleet.check_intervals()?;
+    }
+}
+
+proptest! {
+    #![proptest_config(config(2_000))]
+
+    /// Clocks that differ, and plans that come late.
+    #[test]
+    fn i1_i3_i6_hold_by_clocks_that_differ(mut fleet in fleet(false), ops in ops(2_000)) {
+        for (op, skew) in &ops {
+            fleet.step(op, *skew)?;
+        }
+        fleet.check_intervals()?;
+    }
+
+    #[test]
+    fn i5_the_whole_is_ready_when_a_spread_succeeds_and_not_before(
+        mut fleet in fleet(true), ops in ops(0), needs in vec((0..2usize, 0..=1050i64), 1..6),
+    ) {
+        for (op, skew) in &ops {
+            fleet.step(op, *skew)?;
+        }
+        for (limit, part) in needs {
+            fleet.check_ready(limit, part)?;
+        }
+    }
+
+    /// A shard is deleted; whoever goes on with it or with the others, tokens are only ever lost, and slots come back.
+    #[test]
+    fn i1_holds_when_items_are_deleted_by_hand_and_made_again(
+        mut fleet in fleet(false), rounds in vec((ops(0), any::<Index>(), any::<bool>()), 1..4),
+    ) {
+        for (ops, which, fills) in &rounds {
+            for (op, skew) in &ops[..ops.len().div_ceil(3)] {
+                fleet.step(op, *skew)?;
+            }
+            fleet.delete_by_hand(*which);
+            if *fills {
+                fleet.fill()?;
+            }
+        }
+        fleet.fill()?;
+        fleet.check_intervals()?;
+    }
+
+    /// Whatever was taken or given back since the image; and both halves refill to what they were a part of.
+    #[test]
+    fn i6_a_split_or_a_merge_creates_and_destroys_no_token(
+        (capacity, amount, period, slots) in (1..30i64, 1..30i64, 1..5000i64, 1..12i64),
+        (depth, index) in (0..6u32, any::<Index>()),
+        (tk, changed, used) in (-500..=1000i64, prop_oneof![Just(0), -50..=50i64, -1500..=1500i64], 0..12i64),
+        (rest, late, later) in (prop_oneof![0..50i64, 0..20_000i64], -3000..1000i64, 0..20_000i64),
+    ) {
+        let limits = [
+            Limit::custom("rpm", capacity, amount, period).unwrap(), Limit::concurrent("slots", slots).unwrap(),
+        ];
+        let (rpm, slots) = (limit_name("rpm"), limit_name("slots"));
+        let old = Shard { index: u32::try_from(index.index(1 << depth)).unwrap(), count: 1 << depth };
+        let (kept, new) = old.halves();
+        let share = |shard: Shard| shard.share(limits[0].rule().capacity);
+        let mut image = shard(&limits, old);
+        image.limits.get_mut(&rpm).unwrap().tk = MilliTokens(share(old).0 * tk / 1000);
+        image.limits.get_mut(&slots).unwrap().tk = MilliTokens::from_tokens(used);
+        let mut before = image.clone();
+        let state = before.limits.get_mut(&rpm).unwrap();
+        state.tk = (state.tk + MilliTokens(share(old).0 * changed / 1000)).min(share(old).max(state.tk));
+        let mut table = Table::default();
+        put(&mut table, &before);
+        let planned = START.after(Millis(rest + late));
+        let actions = split(&image, 0, op(1), planned).unwrap();
+        let free = |shard: &Bucket, at: EpochMillis| shard.balance(&shard.limits[&rpm], at);
+        if !table.transact(&actions) {
+            prop_assert!(changed != 0, "a split of what there is was refused");
+            return Ok(());
+        }
+        let (lower, upper) = (table.shards()[&kept.index].clone(), table.shards()[&new.index].clone());
+        let (at, tk) = (upper.rf, |shard: &Bucket| shard.limits[&rpm].tk);
+        prop_assert_eq!(at, planned.max(START));
+        prop_assert_eq!(lower.rf, at);
+        prop_assert_eq!(tk(&lower) + tk(&upper), free(&before, at), "I6, split");
+        prop_assert!(tk(&lower) <= share(kept) && tk(&upper) <= share(new));
+        prop_assert!(tk(&upper) >= MilliTokens::ZERO && tk(&lower) >= free(&before, at).min(MilliTokens::ZERO));
+        let sum = lower.limits[&slots].tk + upper.limits[&slots].tk;
+        prop_assert_eq!(sum, MilliTokens::from_tokens(used));
+        prop_assert!(sum == MilliTokens::ZERO || lower.limits[&slots].tk > MilliTokens::ZERO);
+
+        let end = at.after(Millis(later));
+        let next = joined(&lower, &upper, end).unwrap();
+        prop_assert!(table.transact(&merge(&lower, next, &[&upper])));
+        let one = table.shards()[&old.index].clone();
+        prop_assert_eq!(table.shards().len(), 1);
+        prop_assert_eq!((one.shard(), one.rf), (old, end));
+        prop_assert_eq!(tk(&one), free(&lower, end) + free(&upper, end), "I6, merge");
+        prop_assert!(tk(&one) <= free(&before, end), "a shard that was two has more than one that was not");
+        prop_assert_eq!(one.limits[&slots].tk, sum);
+    }
+}
+
+/// Nothing is counted of an item's end, so what its expired leases give back is taken off the other half.
+#[test]
+fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
+    let limits = [Limit::per_minute("rpm", 10).unwrap()];
+    let (lower, mut upper) =
+        (shard(&limits, Shard { index: 0, count: 2 }), shard(&limits, Shard { index: 1, count: 2 }));
+    let two = MilliTokens::from_tokens(2);
+    let state = upper.limits.get_mut("rpm").unwrap();
+    (state.tk, state.tc) = (state.tk - two, two);
+    let lease = Lease { expires: START, tokens: [(limit_name("rpm"), two)].into(), owner: String::new() };
+    upper.leases = Some([(op(1), lease)].into());
+    let mut table = Table::default();
+    put(&mut table, &lower);
+    put(&mut table, &upper);
+    let next = joined(&lower, &upper, START).unwrap();
+    assert!(table.transact(&merge(&lower, next, &[&upper])));
+    assert_eq!(table.shards()[&0].limits["rpm"].tk, MilliTokens::from_tokens(10));
+    assert_eq!(table.consumed(&limit_name("rpm")), MilliTokens::ZERO);
+}
+
+/// A snapshot would take its first writes for some it has counted before.
+#[test]
+fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
+    let limits = [Limit::per_minute("rpm", 10).unwrap()];
+    let mut table = Table::default();
+    put(&mut table, &shard(&limits, Shard::WHOLE));
+    let plan = split(&table.shards()[&0], 0, op(1), START).unwrap();
+    assert!(table.transact(&plan));
+    let next = joined(&table.shards()[&0], &table.shards()[&1], START).unwrap();
+    let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
+    assert!(table.transact(&merge(&lower, next, &[&upper])));
+    // All of it within a millisecond, so the shard is as it was: the request that comes once more could happen.
+    assert!(!table.transact(&plan));
+    assert!(table.transact(&split(&table.shards()[&0].clone(), 0, op(2), START).unwrap()));
+    assert!(table.shards()[&1].v > upper.v);
+}
+
+/// A hot shard is written to all the time, and who splits it sees it as it was.
+#[test]
+fn a_split_happens_though_others_took_since_it_was_seen() {
+    let limits = [Limit::per_minute("rpm", 10).unwrap()];
+    let (mut table, image) = (Table::default(), shard(&limits, Shard::WHOLE));
+    put(&mut table, &image);
+    let three = MilliTokens::from_tokens(3);
+    for id in 0..100 {
+        let (key, op) = (bucket_key(0), op(id));
+        let needs = [(limit_name("rpm"), if id == 0 { three } else { MilliTokens::ZERO })].into();
+        let take = Take { key: &key, limits: &limits, needs, takes: 1, leases: vec![], op, hot: false, unknown: &[] };
+        assert!(table.update(take.on(Some(&image), START)));
+    }
+    assert!(table.transact(&split(&image, 0, op(100), START.after(Millis(1))).unwrap()));
+    let tk = |shard: u32| table.shards()[&shard].limits["rpm"].tk;
+    assert_eq!((tk(0), tk(1)), (MilliTokens::from_tokens(2), MilliTokens::from_tokens(5)));
+}
+
+#[test]
+fn i6_a_merge_waits_for_the_leases_of_the_shard_that_goes() {
+    let limits = [Limit::concurrent("slots", 4).unwrap()];
+    let (lower, mut upper) =
+        (shard(&limits, Shard { index: 0, count: 2 }), shard(&limits, Shard { index: 1, count: 2 }));
+    let one = MilliTokens::from_tokens(1);
+    let expires = START.after(Millis(1000));
+    let lease = Lease { expires, tokens: [(limit_name("slots"), one)].into(), owner: String::new() };
+    upper.leases = Some([(op(1), lease)].into());
+    upper.limits.get_mut("slots").unwrap().tk = one;
+    assert_eq!(joined(&lower, &upper, EpochMillis(expires.0 - 1)), None);
+    let joined = joined(&lower, &upper, expires).unwrap();
+    assert_eq!(joined.limits["slots"].tk, MilliTokens::from_tokens(4));
+    assert_eq!(held(&joined, &limit_name("slots")), MilliTokens::ZERO);
+}
+
+/// The last shard of a bucket that was split is a part of the whole one that somebody made beside it.
+#[test]
+fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
+    let limits = [Limit::per_minute("rpm", 10).unwrap()];
+    let (one, part) = (shard(&limits, Shard::WHOLE), shard(&limits, Shard { index: 1, count: 2 }));
+    let mut there = Table::default();
+    put(&mut there, &one);
+    put(&mut there, &part);
+    assert!(!there.whole().is_complete());
+    let plan = remove(&part, &one);
+    let (mut gone, mut split_up, mut used) = (there.clone(), there.clone(), there.clone());
+    gone.delete(0);
+    put(&mut split_up, &Bucket { v: one.v.map(|v| v + 1), ..shard(&limits, Shard { index: 0, count: 2 }) });
+    put(&mut used, &Bucket { v: part.v.map(|v| v + 1), ..part.clone() });
+    for table in [&mut gone, &mut split_up, &mut used] {
+        assert!(!table.transact(&plan), "{:?}", table.shards().keys());
+    }
+    assert!(there.transact(&plan));
+    assert!(there.whole().is_complete());
+    assert!(!whole(split_up.shards()).shards().is_empty() && split_up.whole().is_complete());
+}
+
+#[test]
+fn a_transaction_happens_whole_or_not_at_all() {
+    let limits = [Limit::per_minute("rpm", 10).unwrap()];
+    let mut table = Table::default();
+    put(&mut table, &shard(&limits, Shard::WHOLE));
+    let [parent, child] = split(&table.shards()[&0], 0, op(1), START).unwrap();
+    let mut taken = table.clone();
+    put(&mut taken, &shard(&limits, Shard { index: 1, count: 2 }));
+    let before = taken.shards().clone();
+    assert!(!taken.transact(&[parent.clone(), child.clone()]));
+    assert_eq!(*taken.shards(), before);
+    let Action::Update(child) = child else { unreachable!() };
+    assert!(!taken.update(child));
+    assert!(table.transact(&[parent]));
+}
