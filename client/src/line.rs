@@ -145,7 +145,7 @@ struct State {
     view: Option<View>,
     pace: Pace,
     /// Others have written to the shard between what was seen of it last and the time before.
-    has_company: bool,
+    has_company: Option<bool>,
     /// When the shard was found missing, if that is the last that is known of it.
     absent: Option<Instant>,
     /// When the shard was throttled, and of how many shards it was one then.
@@ -177,13 +177,13 @@ impl Line {
         !std::mem::replace(&mut state.served, true)
     }
 
-    /// Whether others write to the shard too.
+    /// Whether others write to the shard too. Before it is known: of several shards yes, or there were not several.
     fn has_company(&self) -> bool {
-        self.state().has_company
+        self.state().has_company.unwrap_or(self.bucket.most() > 1)
     }
 
     fn meets(&self, others: bool) {
-        self.state().has_company = others;
+        self.state().has_company = Some(others);
     }
 
     /// Whether callers are in it: a newcomer shares their next write.
@@ -253,13 +253,13 @@ impl Line {
     }
 
     /// The shard was throttled while it was one of `count`.
-    fn throttled(&self, count: u32) {
+    fn was_throttled(&self, count: u32) {
         self.state().throttled = Some((Instant::now(), count));
     }
 
-    /// Of how many shards it was one when it was last throttled, if that was a moment ago.
-    pub(crate) fn throttled_of(&self) -> Option<u32> {
-        self.state().throttled.filter(|(at, _)| at.elapsed() < HEAT).map(|(_, count)| count)
+    /// When the shard was last throttled, if that was a moment ago, and of how many it was one then.
+    pub(crate) fn throttled(&self) -> Option<(Instant, u32)> {
+        self.state().throttled.filter(|(at, _)| at.elapsed() < HEAT)
     }
 
     /// A write asked for the split: that is enough.

@@ -13,7 +13,7 @@ use model::{bucket_key, config, held, limit_name};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, Take, Update, joined, merge, remove, split};
+use weirgate_shared::write::{Action, Company, Take, Update, joined, merge, remove, split};
 use weirgate_shared::{
     Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, write_bucket,
 };
@@ -208,7 +208,17 @@ fn a_split_happens_though_others_took_since_it_was_seen() {
     for id in 0..100 {
         let (key, op) = (bucket_key(0), op(id));
         let needs = [(limit_name("rpm"), if id == 0 { three } else { MilliTokens::ZERO })].into();
-        let take = Take { key: &key, limits: &limits, needs, takes: 1, leases: vec![], op, hot: false, unknown: &[] };
+        let take = Take {
+            key: &key,
+            limits: &limits,
+            needs,
+            takes: 1,
+            leases: vec![],
+            op,
+            hot: false,
+            company: Company::None,
+            unknown: &[],
+        };
         assert!(table.update(take.on(Some(&image), START)));
     }
     assert!(table.transact(&split(&image, 0, op(100), START.after(Millis(1))).unwrap()));

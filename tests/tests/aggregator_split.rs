@@ -12,7 +12,7 @@ use aggregator::{
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate_aggregator::{Config, Handled, Invocation, handle};
-use weirgate_shared::write::Take;
+use weirgate_shared::write::{Company, Take};
 use weirgate_shared::{Bucket, EpochMillis, Limit, MilliTokens, Millis, Whole};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
@@ -151,7 +151,17 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         let key = &bucket("a", 0);
         store(&table, &Bucket { rf: HOUR, ..full("a", limits) }).await;
         let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
-        let take = Take { key, limits, needs, takes: callers, leases: vec![], op: new_id(), hot: true, unknown: &[] };
+        let take = Take {
+            key,
+            limits,
+            needs,
+            takes: callers,
+            leases: vec![],
+            op: new_id(),
+            hot: true,
+            company: Company::None,
+            unknown: &[],
+        };
         run(&table, &take, HOUR).await;
         let batch = records(&dynamo);
         let summary = deliver(&table, &batch).await.summary;

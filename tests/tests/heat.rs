@@ -9,12 +9,12 @@ use weirgate_tests::heat::{Load, Report, run};
 /// A tenth of what DynamoDB's partitions take, so that a tenth of the calls shows the same.
 fn small(limit: Limit, shards: u32) -> Load {
     Load {
-        clients: 40,
-        calls_per_second: 400,
-        lasts: Duration::from_secs(24),
+        clients: 100,
+        calls_per_second: 1_000,
+        lasts: Duration::from_secs(20),
         limit,
         shards,
-        partitions: Limits { units_per_second: 40, burst: 40, ..Limits::default() },
+        partitions: Limits { units_per_second: 100, burst: 100, ..Limits::default() },
         seed: 7,
     }
 }
@@ -28,10 +28,10 @@ fn assert_usage_is_exact(report: &Report) {
 
 #[tokio::test(start_paused = true)]
 async fn a_hot_bucket_splits_until_nobody_is_throttled_and_merges_when_it_is_over() {
-    let report = run(&small(Limit::per_minute("rpm", 40_000).unwrap(), 1), 3).await;
+    let report = run(&small(Limit::per_minute("rpm", 100_000).unwrap(), 1), 3).await;
     eprintln!("{:?} {:?}", report.shards, report.seconds);
     assert!(report.throttled_share(14, 15) < 0.05, "{:?}", report.seconds);
-    assert!(report.throttled_share(15, 24) < 0.005, "{:?}", report.seconds);
+    assert!(report.throttled_share(15, 20) < 0.005, "{:?}", report.seconds);
     assert_eq!(report.shards.last(), Some(&16), "{:?}", report.shards);
     assert_eq!(report.cooled.last(), Some(&1), "{:?}", report.cooled);
     assert_usage_is_exact(&report);

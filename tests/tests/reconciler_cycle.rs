@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use aggregator::{HOUR, counted, deliver_text, event, moved, name, new_id};
 use serde_json::Value;
 use sharded::{counts, later, run, shards};
-use weirgate_shared::write::{REVIEW, Take};
+use weirgate_shared::write::{Company, REVIEW, Take};
 use weirgate_shared::{BucketKey, EpochMillis, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Whole, Window, WriteId};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
@@ -27,7 +27,8 @@ async fn take(table: &Table, key: &BucketKey, amount: i64, is_hot: bool, lease: 
         (new_id(), Lease { expires, tokens, owner: "test".to_owned() })
     };
     let (limits, leases): (_, Vec<(WriteId, _)>) = (&limits(), lease.map(hold).into_iter().collect());
-    let take = Take { key, limits, needs, takes: 1, leases, op: new_id(), hot: is_hot, unknown: &[] };
+    let take =
+        Take { key, limits, needs, takes: 1, leases, op: new_id(), hot: is_hot, company: Company::None, unknown: &[] };
     aggregator::run(table, &take, at).await;
 }
 

@@ -6,7 +6,7 @@ use sharded::{
     DUE, change, counts, is_complete, later, lease, limits, new_id, run, sharded, shards, split_one, total, transact,
 };
 use weirgate_reconciler::{Depth, review};
-use weirgate_shared::write::{REVIEW, Take};
+use weirgate_shared::write::{Company, REVIEW, Take};
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, Limit, LimitName, MAX_PERIOD_MS, MilliTokens};
 use weirgate_store::{Answer, Outcome, Table, Transacted};
 use weirgate_tests::Dynamo;
@@ -116,6 +116,7 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
                 leases: vec![],
                 op: new_id(),
                 hot: false,
+                company: Company::None,
                 unknown: &[],
             };
             let done = table.update(&take.on(Some(&view), at), Answer::Nothing).await.unwrap();
@@ -136,7 +137,17 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
 /// What a client does that knows nothing of other shards and finds no shard 0.
 async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
     let (limits, needs) = (limits(), [(LimitName::new("quota").unwrap(), tokens(1))].into());
-    let take = Take { key, limits: &limits, needs, takes: 1, leases: vec![], op: new_id(), hot: false, unknown: &[] };
+    let take = Take {
+        key,
+        limits: &limits,
+        needs,
+        takes: 1,
+        leases: vec![],
+        op: new_id(),
+        hot: false,
+        company: Company::None,
+        unknown: &[],
+    };
     assert_eq!(table.update(&take.create(at), Answer::Nothing).await.unwrap(), Outcome::Applied(None));
 }
 

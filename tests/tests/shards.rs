@@ -94,6 +94,7 @@ async fn in_steady_state_an_acquire_costs_one_write_unit_and_one_request() {
     split(&limiter, &limits, 8).await;
     for _ in 0..100 {
         let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+        pass(millis(7)).await;
     }
     let _ = (fleet.dynamo.take_requests(), meter.take());
     for _ in 0..200 {

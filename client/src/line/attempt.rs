@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Company, Take};
-use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Shard, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::{Answer, ErrorKind, Item, Outcome, StoreError};
 
 use super::{Caller, Line, Needs, Verdict};
@@ -29,6 +29,9 @@ pub(super) enum Resolved {
 /// For how long what was seen of a shard that others write to is news.
 const RECENT: Duration = Duration::from_millis(3);
 
+/// How long a shard that was just split is left alone: about as long as all callers take to learn of it.
+const SETTLING: Millis = Millis(2_000);
+
 /// Takes for the whole group in one write.
 ///
 /// A write of unknown outcome is followed by another that cannot happen if the first one was the last write of the
@@ -48,6 +51,8 @@ struct Attempt<'a> {
     ops: Vec<WriteId>,
     /// What the last write was planned on.
     seen: Option<Arc<Bucket>>,
+    /// It was seen a while before.
+    is_old: bool,
     doubt: Option<Doubt>,
     missing: bool,
 }
@@ -67,19 +72,30 @@ impl<'a> Attempt<'a> {
             *needs.entry(limit.clone()).or_default() += *need;
         }
         let leases = callers.iter().map(|caller| caller.new_lease(now)).collect();
-        Self { inner, line, callers, leases, needs, ops: vec![], seen: None, doubt: None, missing: false }
+        Self {
+            inner,
+            line,
+            callers,
+            leases,
+            needs,
+            ops: vec![],
+            seen: None,
+            is_old: false,
+            doubt: None,
+            missing: false,
+        }
     }
 
     async fn run(mut self) -> Resolved {
         loop {
             let now = self.inner.clock.now();
             let view = self.line.view();
-            let seen_at = view.as_ref().map(|view| view.at);
+            self.is_old = view.as_ref().is_some_and(|view| view.at.elapsed() >= RECENT);
             self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
             let op = WriteId::from_bits(fastrand::u64(..));
             let count_seen = bucket.map_or(Shard::born(self.line.key.shard), Bucket::shard).count;
-            let hot = self.wants_split(bucket, count_seen, now);
+            let hot = self.wants_split(bucket, now);
             // Its own id is among them: a network that repeats the request does not take twice either.
             self.ops.push(op.clone());
             let take = Take {
@@ -90,7 +106,7 @@ impl<'a> Attempt<'a> {
                 leases: self.leases.iter().flatten().cloned().collect(),
                 op,
                 hot,
-                company: self.company(seen_at),
+                company: self.company(),
                 unknown: &self.ops,
             };
             let update = if self.missing { take.create(now) } else { take.on(bucket, now) };
@@ -125,7 +141,7 @@ impl<'a> Attempt<'a> {
                     count(&self.inner.counters.refused, 1);
                     tracing::debug!(%error, "refused for now");
                     if error.kind == (ErrorKind::Throttled { key_range: true }) {
-                        self.line.throttled(count_seen);
+                        self.line.was_throttled(count_seen);
                     }
                     if self.doubt.is_none() {
                         return Resolved::Refused(self.callers, Arc::new(error));
@@ -142,21 +158,24 @@ impl<'a> Attempt<'a> {
     }
 
     /// Who else writes to the shard.
-    fn company(&self, seen_at: Option<Instant>) -> Company {
-        match seen_at {
-            Some(at) if self.line.has_company() && at.elapsed() >= RECENT => Company::Unseen,
-            Some(_) if self.line.has_company() => Company::Others,
-            _ => Company::None,
+    fn company(&self) -> Company {
+        match (self.line.has_company(), self.is_old) {
+            (false, _) => Company::None,
+            (true, false) => Company::Others,
+            (true, true) => Company::Unseen,
         }
     }
 
-    /// Whether the shard, as it was seen, should be split: it was throttled as the shard that it is, or its write units
-    /// have run out. Once is enough to ask.
-    fn wants_split(&self, seen: Option<&Bucket>, count: u32, now: EpochMillis) -> bool {
-        let is_ours = seen.is_none_or(|bucket| bucket.v.is_some());
-        let is_asked = seen.is_some_and(|bucket| bucket.scaling.is_hot);
-        let is_out = seen.is_some_and(|bucket| bucket.is_out_of_units(now));
-        is_ours && !is_asked && (is_out || self.line.throttled_of() == Some(count))
+    /// Whether the shard, as it was seen, should be split: its write units have run out, or it was throttled as the shard
+    /// that it is, and not just after a split, when everybody pays for a write or two to learn of it. Once is enough to
+    /// ask.
+    fn wants_split(&self, seen: Option<&Bucket>, now: EpochMillis) -> bool {
+        let Some(seen) = seen.filter(|seen| seen.v.is_some() && !seen.scaling.is_hot) else { return false };
+        let settled_at = seen.scaling.look.map_or(EpochMillis::default(), |look| look.at.after(SETTLING));
+        let was_throttled = self.line.throttled().is_some_and(|(at, count)| {
+            count == seen.shard().count && now.since(settled_at) > Millis::from(at.elapsed())
+        });
+        was_throttled || seen.is_out_of_units(now)
     }
 
     /// One more write of unknown outcome; how many there are.
@@ -180,7 +199,11 @@ impl<'a> Attempt<'a> {
         self.count_doubt(0, bucket.v.map(|v| v - 1));
         let seen = self.seen.as_ref().and_then(|seen| seen.v);
         if let (Some(seen), Some(v)) = (seen, bucket.v) {
-            self.line.meets(v - seen > 1);
+            let others = v - seen > 1;
+            // That nobody else wrote within a moment says nothing.
+            if others || self.is_old {
+                self.line.meets(others);
+            }
         }
         self.grant(bucket, now)
     }
@@ -204,6 +227,8 @@ impl<'a> Attempt<'a> {
             count(&self.inner.counters.lost_races, 1);
             self.line.pace(super::Pace::lost);
             self.line.meets(true);
+        } else if self.is_old && self.seen.is_some() {
+            self.line.meets(false);
         }
         self.count_doubt(0, bucket.v);
         self.saw(bucket);

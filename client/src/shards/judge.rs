@@ -36,9 +36,11 @@ pub(super) fn judge(whole: &Whole, needs: &Needs, now: EpochMillis) -> Judgement
     }
     let room =
         |shard: &weirgate_shared::Bucket| needs.iter().map(|(limit, need)| shard.holds(limit, now) - *need).min();
-    let best = whole.shards().iter().max_by_key(|shard| room(shard));
-    if let Some(best) = best.filter(|shard| room(shard).is_some_and(|room| room >= MilliTokens::ZERO)) {
-        return Judgement::One(best.key.shard);
+    let fits = |shard: &&weirgate_shared::Bucket| room(shard).is_some_and(|room| room >= MilliTokens::ZERO);
+    let fitting: Vec<_> = whole.shards().iter().filter(fits).collect();
+    // Not the best one: others who have looked at the same time would take it too.
+    if let Some(one) = fastrand::choice(&fitting) {
+        return Judgement::One(one.key.shard);
     }
     // Together they have enough, so the parts are there.
     Judgement::Several(whole.spread(needs, now).unwrap_or_default())

@@ -29,7 +29,7 @@ fn hot() -> Load {
     Load {
         clients: 1000,
         calls_per_second: 10_000,
-        lasts: Duration::from_secs(40),
+        lasts: Duration::from_secs(22),
         limit: Limit::per_minute("rpm", 1_000_000).expect("a limit"),
         shards: 1,
         partitions: Limits::default(),
@@ -51,7 +51,6 @@ fn contended() -> Load {
 }
 
 fn print_hot(report: &heat::Report) {
-    for (at, second) in report.seconds.iter().enumerate() { println!("{at} {second:?} {}", report.shards[at]); }
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let at_15 = report.throttled_share(14, 15);
     let after = report.throttled_share(15, report.seconds.len());

@@ -80,7 +80,17 @@ pub async fn take_at(
 pub async fn take_hot(table: &Table, key: &BucketKey) {
     let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1))]);
     let limits = &limits();
-    let take = Take { key, limits, needs, takes: 1, leases: vec![], op: new_id(), hot: true, company: Company::None, unknown: &[] };
+    let take = Take {
+        key,
+        limits,
+        needs,
+        takes: 1,
+        leases: vec![],
+        op: new_id(),
+        hot: true,
+        company: Company::None,
+        unknown: &[],
+    };
     run(table, &take, HOUR).await;
 }
 

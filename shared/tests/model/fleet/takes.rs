@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, LeaseChange, Settle, Settled, Take, Update};
+use weirgate_shared::write::{Action, Company, LeaseChange, Settle, Settled, Take, Update};
 use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId, credit};
 
 use super::{Fleet, Grant, Needs};
@@ -30,7 +30,17 @@ impl Fleet {
         });
         let (leases, unknown) = (lease.into_iter().collect(), std::slice::from_ref(&op));
         let (limits, needs) = (&self.limits, needs.clone());
-        let take = Take { key: &key, limits, needs, takes, leases, op: op.clone(), hot: false, unknown };
+        let take = Take {
+            key: &key,
+            limits,
+            needs,
+            takes,
+            leases,
+            op: op.clone(),
+            hot: false,
+            company: Company::None,
+            unknown,
+        };
         if self.table.shards().is_empty() { take.create(clock) } else { take.on(view, clock) }
     }
 
