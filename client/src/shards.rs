@@ -16,9 +16,6 @@ use crate::line::{Common, Line, Needs, View};
 
 pub(crate) use route::{Request, ask};
 
-/// The most shards a bucket has: the largest power of two of which a transaction can take a part each.
-pub(crate) const MAX_SHARDS: u32 = 64;
-
 /// Of a shard that holds this many times what is asked, nobody takes the last tokens.
 pub(crate) const PLENTY: i64 = 8;
 

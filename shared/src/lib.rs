@@ -33,7 +33,7 @@ pub use item::{
 };
 pub use key::{BUCKET_SK, BucketKey, ItemKey, SnapshotKey, due_shards};
 pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Rule};
-pub use math::{Shard, credit, ready_at, refilled};
+pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};
 pub use ranges::Ranges;
 pub use units::{EpochMillis, MilliTokens, Millis};
 pub use whole::Whole;

@@ -3,6 +3,9 @@
 use crate::limit::Rule;
 use crate::{EpochMillis, MilliTokens};
 
+/// The most shards of a bucket: the largest power of two of which one transaction, of 100 items, can take a part each.
+pub const MAX_SHARDS: u32 = 64;
+
 /// One of the `count` shards of a bucket; shard 0 of 1 is a whole bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shard {

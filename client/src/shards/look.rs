@@ -1,8 +1,9 @@
 //! Reading all shards of a bucket at once, when one of them cannot say.
 
 use tokio::time::Instant;
+use weirgate_shared::MAX_SHARDS;
 
-use super::{MAX_SHARDS, Shards};
+use super::Shards;
 use crate::Error;
 use crate::limiter::Inner;
 use crate::stats::count;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Take, Update, joined, keep, may_split, merge, split};
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, LimitState, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, LimitState, MAX_SHARDS, WriteId};
 use weirgate_store::{Retry, Transacted};
 
-use super::{MAX_SHARDS, Shards};
+use super::Shards;
 use crate::clock::deadline;
 use crate::limiter::Inner;
 use crate::line::backoff;

@@ -1,7 +1,7 @@
 //! What the environment says.
 
 use weirgate_runtime::{ConfigError, number, required};
-use weirgate_shared::Window;
+use weirgate_shared::{MAX_SHARDS, Window};
 
 /// The function's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +60,8 @@ impl Config {
 }
 
 fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
-    let Some(value) = value else { return Ok(64) };
-    let count = value.parse().ok().filter(|count: &u32| count.is_power_of_two() && *count <= 64);
+    let Some(value) = value else { return Ok(MAX_SHARDS) };
+    let count = value.parse().ok().filter(|count: &u32| count.is_power_of_two() && *count <= MAX_SHARDS);
     count.ok_or_else(|| ConfigError::new(Config::MAX_SHARDS, Some(value), "a power of two from 1 to 64"))
 }
 

@@ -1,13 +1,13 @@
 //! Runs what a review says about the shards of one bucket, and reviews them anew when somebody else was faster.
 
 use futures_util::stream::{self, StreamExt};
-use weirgate_shared::{Bucket, BucketKey, ItemKey, WriteId};
+use weirgate_shared::{Bucket, BucketKey, ItemKey, MAX_SHARDS, WriteId};
 use weirgate_store::{Retry, StoreError, Transacted};
 
 use crate::execute::{Done, settle};
 use crate::plan::plan_look;
 use crate::review::{Change, Depth, Review, review};
-use crate::tree::{MAX, tree};
+use crate::tree::tree;
 use crate::{Run, Summary, WRITES, read};
 
 /// How often the shards of one bucket are read and planned for. Whoever loses this often is still due.
@@ -26,7 +26,7 @@ struct Made {
 impl Run<'_> {
     /// Reviews all shards of the bucket whose first one is `first`. What cannot be done is still due.
     pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) {
-        let keys: Vec<_> = (0..MAX).map(|shard| first.with_shard(shard).item_key()).collect();
+        let keys: Vec<_> = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key()).collect();
         for round in 1..=ROUNDS {
             let Some((shards, is_all)) = self.shards(&keys, summary).await else { return };
             let depth = if round == 1 { Depth::All } else { Depth::Pairs };

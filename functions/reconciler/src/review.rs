@@ -5,9 +5,9 @@
 //! it takes for granted still holds.
 
 use weirgate_shared::write::{Action, REVIEW, fill, joined, merge, remove, still};
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Millis, Shard, WriteId};
 
-use crate::tree::{MAX, Node, tree};
+use crate::tree::{Node, tree};
 
 /// Thousandths of write units a second of one partition, of all that would be merged together, that are still cold: a
 /// quarter of the 1,000 units that it takes. A shard is hot from 800 on, so what was merged is not split again at once.
@@ -48,7 +48,7 @@ pub struct Review<'a> {
 /// Whether `bucket` is due for a look, and with it its whole bucket: not only for its leases.
 #[must_use]
 pub fn is_reviewed(bucket: &Bucket, now: EpochMillis) -> bool {
-    bucket.v.is_some() && bucket.shard().count > 1 && bucket.key.shard < MAX && is_old(bucket, REVIEW, now)
+    bucket.v.is_some() && bucket.shard().count > 1 && bucket.key.shard < MAX_SHARDS && is_old(bucket, REVIEW, now)
 }
 
 /// What is to be done about `shards`, which are all that could be read of one bucket. `is_all` says whether there are no

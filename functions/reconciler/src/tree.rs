@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::{Bucket, Shard};
-
-/// The most shards of a bucket.
-pub const MAX: u32 = 64;
+use weirgate_shared::{Bucket, MAX_SHARDS, Shard};
 
 /// What one place of the tree holds.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,7 +26,7 @@ pub enum Node<'a> {
 pub fn tree(shards: &[Bucket]) -> Option<Node<'_>> {
     let is_sound = |bucket: &Bucket| {
         let Shard { index, count } = bucket.shard();
-        bucket.v.is_some() && count.is_power_of_two() && index < count && count <= MAX
+        bucket.v.is_some() && count.is_power_of_two() && index < count && count <= MAX_SHARDS
     };
     let by_index: BTreeMap<_, _> = shards.iter().map(|shard| (shard.key.shard, shard)).collect();
     shards.iter().all(is_sound).then(|| node(Shard::WHOLE, &by_index))

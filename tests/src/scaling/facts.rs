@@ -10,8 +10,9 @@ pub const SHARD_WRITES: u64 = PARTITION_WRITE_UNITS * (100 - HOT_BELOW_PERCENT) 
 /// Items in one transaction.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/transaction-apis.html>
 pub const TRANSACTION_ITEMS: u64 = 100;
-/// The most shards of one key: the largest power of two that one transaction can take from.
-pub const MAX_SHARDS: u64 = 64;
+/// The most shards of one key: what the code has.
+#[allow(clippy::as_conversions, reason = "no other conversion is constant")]
+pub const MAX_SHARDS: u64 = weirgate_shared::MAX_SHARDS as u64;
 /// Write units of a split: a transaction of two items, at twice their units.
 pub const SPLIT_UNITS: u64 = 4;
 

@@ -130,7 +130,7 @@ fn limits() -> String {
             "it grows by itself, to twice its former peak within half an hour; `WarmThroughput` makes it at once",
         ),
         ("a table's quota", TABLE_QUOTA_WRITE_UNITS, "Service Quotas raises it on request"),
-        (&planned, MAX_SHARDS * SHARD_WRITES, "share writes, prefetch, or part the limit over several entities"),
+        (&planned, MAX_SHARDS * SHARD_WRITES, "share writes, or part the limit over several entities"),
         (&end, MAX_SHARDS * PARTITION_WRITE_UNITS, "the same; there is no more"),
     ];
     for (limit, writes, then) in all {
@@ -155,7 +155,8 @@ fn sharing() -> String {
         ),
         format!(
             "It takes a crowd: a process with {one_a_write} acquires a second or fewer shares nothing, and one that spreads its \
-             callers evenly over n shards at the same time needs n times as many for the same effect."
+             callers over n tables or entities needs n times as many for the same effect. Of one bucket's shards a process \
+             keeps to one while it has writes under way there, so shards do not thin out the sharing."
         ),
     ])
 }
