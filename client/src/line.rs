@@ -148,8 +148,8 @@ struct State {
     has_company: Option<bool>,
     /// When the shard was found missing, if that is the last that is known of it.
     absent: Option<Instant>,
-    /// When the shard was throttled, and of how many shards it was one then.
-    throttled: Option<(Instant, u32)>,
+    /// When the shard was last throttled.
+    throttled: Option<Instant>,
 }
 
 /// What an answer showed of the bucket, and when.
@@ -252,14 +252,14 @@ impl Line {
         self.state().absent.is_some_and(|at| at.elapsed() < Duration::from_secs(1))
     }
 
-    /// The shard was throttled while it was one of `count`.
-    fn was_throttled(&self, count: u32) {
-        self.state().throttled = Some((Instant::now(), count));
+    /// The shard is too hot.
+    fn was_throttled(&self) {
+        self.state().throttled = Some(Instant::now());
     }
 
-    /// When the shard was last throttled, if that was a moment ago, and of how many it was one then.
-    pub(crate) fn throttled(&self) -> Option<(Instant, u32)> {
-        self.state().throttled.filter(|(at, _)| at.elapsed() < HEAT)
+    /// When the shard was last throttled, if that was a moment ago.
+    pub(crate) fn throttled(&self) -> Option<Instant> {
+        self.state().throttled.filter(|at| at.elapsed() < HEAT)
     }
 
     /// A write asked for the split: that is enough.

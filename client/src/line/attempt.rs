@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Company, Take};
-use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId};
 use weirgate_store::{Answer, ErrorKind, Item, Outcome, StoreError};
 
 use super::{Caller, Line, Needs, Verdict};
@@ -94,7 +94,6 @@ impl<'a> Attempt<'a> {
             self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
             let op = WriteId::from_bits(fastrand::u64(..));
-            let count_seen = bucket.map_or(Shard::born(self.line.key.shard), Bucket::shard).count;
             let hot = self.wants_split(bucket, now);
             // Its own id is among them: a network that repeats the request does not take twice either.
             self.ops.push(op.clone());
@@ -141,7 +140,7 @@ impl<'a> Attempt<'a> {
                     count(&self.inner.counters.refused, 1);
                     tracing::debug!(%error, "refused for now");
                     if error.kind == (ErrorKind::Throttled { key_range: true }) {
-                        self.line.was_throttled(count_seen);
+                        self.line.was_throttled();
                     }
                     if self.doubt.is_none() {
                         return Resolved::Refused(self.callers, Arc::new(error));
@@ -166,15 +165,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether the shard, as it was seen, should be split: its write units have run out, or it was throttled as the shard
-    /// that it is, and not just after a split, when everybody pays for a write or two to learn of it. Once is enough to
-    /// ask.
+    /// Whether the shard, as it was seen, should be split: its write units have run out, or it was throttled, and
+    /// not just after a split, when everybody pays for a write or two to learn of it. Once is enough to ask.
     fn wants_split(&self, seen: Option<&Bucket>, now: EpochMillis) -> bool {
         let Some(seen) = seen.filter(|seen| seen.v.is_some() && !seen.scaling.is_hot) else { return false };
         let settled_at = seen.scaling.look.map_or(EpochMillis::default(), |look| look.at.after(SETTLING));
-        let was_throttled = self.line.throttled().is_some_and(|(at, count)| {
-            count == seen.shard().count && now.since(settled_at) > Millis::from(at.elapsed())
-        });
+        let is_settled = |at: Instant| now.since(settled_at) > Millis::from(at.elapsed());
+        let was_throttled = self.line.throttled().is_some_and(is_settled);
         was_throttled || seen.is_out_of_units(now)
     }
 
