@@ -148,8 +148,15 @@ struct State {
     has_company: Option<bool>,
     /// When the shard was found missing, if that is the last that is known of it.
     absent: Option<Instant>,
-    /// When the shard was last throttled.
-    throttled: Option<Instant>,
+    throttled: Option<Throttled>,
+}
+
+/// A throttle of the shard.
+#[derive(Debug, Clone, Copy)]
+struct Throttled {
+    at: Instant,
+    /// There was another a moment before.
+    again: bool,
 }
 
 /// What an answer showed of the bucket, and when.
@@ -161,8 +168,10 @@ pub(crate) struct View {
     pub(crate) is_outdated: bool,
 }
 
-/// For how long a throttle is a reason to go elsewhere, and to ask for a split.
+/// For how long a throttle is a reason to ask for a split.
 const HEAT: Duration = Duration::from_secs(5);
+/// For how long it is a reason to go elsewhere.
+const AVOIDED: Duration = Duration::from_secs(1);
 
 impl Line {
     pub(crate) fn new(key: BucketKey, bucket: Arc<Common>) -> Self {
@@ -219,6 +228,10 @@ impl Line {
         if !state.view.as_ref().is_some_and(is_older) {
             self.bucket.most.fetch_max(bucket.shard().count, Ordering::Relaxed);
             state.absent = None;
+            if state.view.as_ref().is_some_and(|view| view.bucket.shard() != bucket.shard()) {
+                // It was split or merged: the heat was another shard's.
+                state.throttled = None;
+            }
             state.view = Some(View { bucket: Arc::clone(&bucket), at: Instant::now(), is_outdated: false });
         }
         bucket
@@ -254,12 +267,20 @@ impl Line {
 
     /// The shard is too hot.
     fn was_throttled(&self) {
-        self.state().throttled = Some(Instant::now());
+        let mut state = self.state();
+        let again = state.throttled.is_some_and(|throttled| throttled.at.elapsed() < AVOIDED);
+        state.throttled = Some(Throttled { at: Instant::now(), again });
     }
 
-    /// When the shard was last throttled, if that was a moment ago.
-    pub(crate) fn throttled(&self) -> Option<Instant> {
-        self.state().throttled.filter(|at| at.elapsed() < HEAT)
+    /// When the shard was last throttled, if that was twice in a row and a moment ago. Once is a crest, which a partition
+    /// that is used to the full meets now and then.
+    fn throttled(&self) -> Option<Instant> {
+        self.state().throttled.filter(|throttled| throttled.again && throttled.at.elapsed() < HEAT).map(|it| it.at)
+    }
+
+    /// Whether the shard is to be left alone for a moment.
+    pub(crate) fn is_hot(&self) -> bool {
+        self.state().throttled.is_some_and(|throttled| throttled.at.elapsed() < AVOIDED)
     }
 
     /// A write asked for the split: that is enough.

@@ -83,7 +83,7 @@ impl Shards {
         let lines: BTreeMap<u32, Arc<Line>> = self.lines().into_iter().map(|line| (line.key.shard, line)).collect();
         let last = self.line(self.common().last());
         let is_plenty = |line: &Arc<Line>| {
-            let holds = line.view().filter(|_| line.throttled().is_none() && !line.is_absent());
+            let holds = line.view().filter(|_| !line.is_hot() && !line.is_absent());
             holds.is_some_and(|view| needs.iter().all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need))
         };
         if last.is_served() && !tried.contains(&last.key.shard) && is_plenty(&last) {
@@ -122,7 +122,7 @@ fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
 /// How many times a shard has what is asked, in thousandths; one that is not known is taken for half full, and one that
 /// is too hot comes last.
 fn score(line: Option<&Arc<Line>>, shard: Shard, needs: &Needs, limits: &[Limit], now: EpochMillis) -> i128 {
-    if line.is_some_and(|line| line.throttled().is_some()) {
+    if line.is_some_and(|line| line.is_hot()) {
         return i128::MIN;
     }
     let view: Option<View> = line.and_then(|line| line.view());

@@ -20,7 +20,7 @@ use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, W
 
 pub use expire::{Restored, expire, look};
 pub use merge::{fill, joined, merge, remove, still};
-pub use refill::refill;
+pub use refill::{cut_units, refill};
 pub use replace::REVIEW;
 pub use settle::{LeaseChange, Settle, Settled};
 pub use snapshot::{Count, Piece};

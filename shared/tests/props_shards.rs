@@ -255,10 +255,14 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     let (mut gone, mut split_up, mut used) = (there.clone(), there.clone(), there.clone());
     gone.delete(0);
     put(&mut split_up, &Bucket { v: one.v.map(|v| v + 1), ..shard(&limits, Shard { index: 0, count: 2 }) });
-    put(&mut used, &Bucket { v: part.v.map(|v| v + 1), ..part.clone() });
+    let held = Lease { expires: START, tokens: BTreeMap::new(), owner: String::new() };
+    let leases = Some([(WriteId::from_bits(1), held)].into());
+    put(&mut used, &Bucket { v: part.v.map(|v| v + 1), leases, ..part.clone() });
     for table in [&mut gone, &mut split_up, &mut used] {
         assert!(!table.transact(&plan), "{:?}", table.shards().keys());
     }
+    // Takes by callers who do not know yet do not keep it.
+    put(&mut there, &Bucket { v: part.v.map(|v| v + 1), ..part.clone() });
     assert!(there.transact(&plan));
     assert!(there.whole().is_complete());
     assert!(!whole(split_up.shards()).shards().is_empty() && split_up.whole().is_complete());

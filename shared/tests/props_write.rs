@@ -46,6 +46,10 @@ fn take<'a>(
     Take { key, limits, needs, takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown }
 }
 
+fn company() -> impl Strategy<Value = Company> {
+    prop_oneof![Just(Company::None), Just(Company::Others), Just(Company::Unseen)]
+}
+
 proptest! {
     #![proptest_config(config(512))]
 
@@ -61,19 +65,19 @@ proptest! {
     #[test]
     fn i1_over_any_interval_at_most_the_capacity_and_the_credit_are_admitted(
         (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64),
-        takes in vec((prop_oneof![0..20i64, 0..20_000i64], 1..=1000i64, 0..5usize), 1..60),
+        takes in vec((prop_oneof![0..20i64, 0..20_000i64], 1..=1000i64, 0..5usize, company()), 1..60),
     ) {
         let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
         let (key, capacity) = (bucket_key(0), limit.rule().capacity);
         let mut images = vec![bucket(&limit, capacity)];
         let (mut item, mut now) = (Item::of_bucket(&images[0]), START);
         let mut admitted: Vec<(EpochMillis, MilliTokens)> = vec![];
-        for (wait, part, back) in takes {
+        for (wait, part, back, company) in takes {
             now = now.after(Millis(wait));
             let need = MilliTokens(capacity.0 * part / 1000);
             // One in five knows nothing, as a caller that has just started.
             let view = back.checked_sub(1).map(|back| &images[images.len().saturating_sub(back + 1)]);
-            if item.apply(&take(&key, &limit, need, 1, &[]).on(view, now)) {
+            if item.apply(&Take { company, ..take(&key, &limit, need, 1, &[]) }.on(view, now)) {
                 admitted.push((now, need));
                 images.push(item.bucket());
             }
@@ -84,6 +88,34 @@ proptest! {
                 sum += *need;
                 let most = capacity + credit(limit.rule(), Shard::WHOLE, *from, *to);
                 prop_assert!(sum <= most, "{sum:?} from {from:?} to {to:?}");
+            }
+        }
+    }
+
+    /// I2, where many processes use less than there is: what a take forgoes to leave room is under one part in a hundred,
+    /// and who has just seen the bucket gets what is there.
+    #[test]
+    fn i2_the_room_that_takes_leave_for_each_other_is_a_hundredth_of_the_share_at_most(
+        (capacity, amount, period) in (100..30_000i64, 1..30i64, 1..5000i64),
+        takes in vec((0..20_000i64, 1..=10i64, 0..3usize, company()), 1..40),
+    ) {
+        let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
+        let (key, name) = (bucket_key(0), limit.name().clone());
+        let mut item = Item::of_bucket(&bucket(&limit, limit.rule().capacity));
+        let mut images = vec![item.bucket()];
+        let mut now = START;
+        for (wait, part, back, company) in takes {
+            now = now.after(Millis(wait));
+            let need = MilliTokens(limit.rule().capacity.0 * part / 1000);
+            let view = &images[images.len().saturating_sub(back + 1)];
+            let before = item.bucket().holds(&name, now);
+            if item.apply(&Take { company, ..take(&key, &limit, need, 1, &[]) }.on(Some(view), now)) {
+                let lost = before - need - item.bucket().holds(&name, now);
+                prop_assert!(lost >= MilliTokens::ZERO && lost <= limit.rule().capacity / 128, "{:?}", lost);
+                images.push(item.bucket());
+            } else {
+                let fresh = Take { company: Company::Others, ..take(&key, &limit, need, 1, &[]) };
+                prop_assert_eq!(item.apply(&fresh.on(Some(&item.bucket()), now)), before >= need);
             }
         }
     }

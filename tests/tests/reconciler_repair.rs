@@ -180,6 +180,31 @@ async fn a_first_shard_made_anew_by_who_knew_nothing_of_the_others_is_the_whole_
     assert_eq!(run(&table, later(end, 3_600_000)).await.buckets_seen, 0);
 }
 
+/// Callers who knew the shards before go on writing to them; that does not keep them.
+#[tokio::test]
+async fn shards_that_a_new_first_one_covers_are_removed_while_they_are_in_use() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let key = sharded(&table, 2).await;
+    delete(&dynamo, &key, 0);
+    create(&table, &key, later(NOW, 5)).await;
+    let (other, pk) = (dynamo.clone(), key.with_shard(1).item_key().pk);
+    dynamo.fail_transactions(move |_| {
+        let mut item = other.item(&pk, "#STATE");
+        if !item.is_null() {
+            for (attribute, by) in [("v", 1), ("b_quota_tk", -1_000), ("b_quota_tc", 1_000)] {
+                let number: i64 = item[attribute]["N"].as_str().unwrap().parse().unwrap();
+                item[attribute]["N"] = (number + by).to_string().into();
+            }
+            other.put(&item);
+        }
+        None
+    });
+    let summary = run(&table, DUE).await;
+    assert_eq!((summary.shards_repaired, summary.lost_races), (1, 0));
+    assert_eq!(counts(&table, &key).await, [(0, 1)]);
+}
+
 /// What a review of `seen` would do, done now: how many of its transactions were applied.
 async fn apply(table: &Table, seen: &[Bucket], at: EpochMillis) -> (usize, usize) {
     let planned = review(seen, true, Depth::All, at, new_id);

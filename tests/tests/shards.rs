@@ -83,7 +83,13 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
     }
     assert_eq!(fleet.dynamo.take_requests(), 0, "bad input is refused before a request is sent");
     let error = limiter.set_shards("e-1", "gpt-4", &per_minute(10), 16).await.unwrap_err();
-    assert!(error.to_string().contains("rpm holds 10"), "{error}");
+    assert!(error.to_string().contains("\"rpm\" holds 10 tokens"), "{error}");
+    assert_eq!(fleet.dynamo.take_requests(), 0);
+    // Nor is it begun if only the bucket itself knows.
+    let _ = granted(&limiter, &per_minute(10), &[("rpm", 1)]).await;
+    assert!(limiter.set_shards("e-1", "gpt-4", &[], 16).await.is_err());
+    let shards = shards(&fleet).await;
+    assert_eq!((shards.len(), shards[0].scaling.min_shards), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,13 +326,17 @@ async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_
     assert!(!fleet.bucket().await.scaling.is_hot, "the account is no reason to split");
     fleet.fail(&[Fault::Throttle { key_range: true }]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    assert!(!fleet.bucket().await.scaling.is_hot, "nor is a single crest");
+    pass(secs(6)).await;
+    fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
+    let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     assert!(fleet.bucket().await.scaling.is_hot);
     // Split by others between the throttle and the next write.
     let (other, stale) = (fleet.limiter().await, fleet.limiter().await);
     let _ = granted(&stale, &limits, &[("rpm", 1)]).await;
     let mut split_first = Some(other);
     let limits_there = limits.clone();
-    fleet.fail(&[Fault::Throttle { key_range: true }]);
+    fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
     let splitting = async {
         if let Some(other) = split_first.take() {
             split(&other, &limits_there, 2).await;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, Company, Take, Update, joined, keep, may_split, merge, split};
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, LimitState, MAX_SHARDS, WriteId};
+use weirgate_shared::write::{Action, Company, Take, Update, joined, keep, merge, split};
+use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard, WriteId};
 use weirgate_store::{Retry, Transacted};
 
 use super::Shards;
@@ -42,6 +42,7 @@ impl RateLimiter {
             return Err(Error::Invalid(format!("{shards} shards are asked, it takes a power of two from 1 to 64")));
         }
         let bucket = self.inner.bucket(entity.try_into()?, resource.try_into()?);
+        check_capacity(limits.iter().map(|limit| (limit.name(), limit.rule())), shards)?;
         let deadline = deadline(self.inner.settings.timeout.saturating_mul(2));
         Resharding { inner: &self.inner, bucket, limits, shards, deadline }.run().await
     }
@@ -110,11 +111,16 @@ impl Resharding<'_> {
         }
         let mut work = vec![];
         for shard in there {
+            check_capacity(shard.limits.iter().map(|(name, state)| (name, &state.rule)), self.shards)?;
+            if shard.v.is_none() {
+                return Err(Error::Invalid(format!(
+                    "bucket {} is other software's: it cannot be split",
+                    shard.key.item_key().pk
+                )));
+            }
             if shard.shard().count < self.shards {
                 let op = WriteId::from_bits(fastrand::u64(..));
-                let actions = split(shard, self.min_shards(), op, now)
-                    .filter(|_| may_split(shard, self.shards, &BTreeMap::new()));
-                work.push(actions.ok_or_else(|| self.too_small(shard))?.to_vec());
+                work.extend(split(shard, self.min_shards(), op, now).map(|actions| actions.to_vec()));
             } else if shard.scaling.min_shards != self.min_shards() {
                 work.push(vec![Action::Update(keep(shard, self.min_shards()))]);
             }
@@ -152,15 +158,18 @@ impl Resharding<'_> {
         }
         .create(now)
     }
+}
 
-    fn too_small(&self, shard: &Bucket) -> Error {
-        let asked = self.shards;
-        let holds = |(name, state): (&LimitName, &LimitState)| format!("{name} holds {}", state.rule.capacity);
-        let limits: Vec<_> = shard.limits.iter().map(holds).collect();
-        let bucket = self.bucket.key.item_key().pk;
-        Error::Invalid(format!(
-            "bucket {bucket} cannot have {asked} shards, each must hold a token of every limit: {}; ask for fewer",
-            limits.join(", ")
-        ))
+/// That each of so many shards would hold a token of every limit.
+fn check_capacity<'a>(limits: impl Iterator<Item = (&'a LimitName, &'a Rule)>, shards: u32) -> Result<(), Error> {
+    let last = Shard { index: shards - 1, count: shards };
+    for (name, rule) in limits {
+        if last.share(rule.capacity) < MilliTokens::from_tokens(1) {
+            let capacity = rule.capacity;
+            return Err(Error::Invalid(format!(
+                "{shards} shards are asked, but limit {name:?} holds {capacity} tokens, and each shard must hold one: ask for fewer"
+            )));
+        }
     }
+    Ok(())
 }

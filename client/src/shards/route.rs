@@ -67,7 +67,7 @@ impl Asking<'_> {
             };
             match self.stand_in(&line).await? {
                 Told::Decided(verdict) => return Ok(verdict),
-                Told::Elsewhere(Why::Missing) => next = Some(self.other_than(&line)),
+                Told::Elsewhere(Why::Missing) => next = self.other_than(&line),
                 Told::Elsewhere(Why::Short) => {
                     self.tried.push(line.key.shard);
                     next = self.better();
@@ -131,17 +131,13 @@ impl Asking<'_> {
             .map(|(_, line)| Arc::clone(line))
     }
 
-    /// After a shard that is missing: the one it was split off, or any other that is known. If none is left, the bucket
-    /// is gone, and begins anew.
-    fn other_than(&self, missing: &Line) -> Arc<Line> {
+    /// After a shard that is missing: the one it was split off, or any other that is known; `None` for asking the whole
+    /// bucket, of which there may be nothing left.
+    fn other_than(&self, missing: &Line) -> Option<Arc<Line>> {
         if missing.key.shard > 0 {
-            return self.choose();
+            return Some(self.choose());
         }
-        let known = self.shards.lines().into_iter().find(|line| !line.is_absent() && line.view().is_some());
-        known.unwrap_or_else(|| {
-            self.shards.start_anew();
-            self.choose()
-        })
+        self.shards.lines().into_iter().find(|line| !line.is_absent() && line.view().is_some())
     }
 
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
@@ -158,7 +154,11 @@ impl Asking<'_> {
             if whole.is_complete() {
                 break;
             }
-            self.shards.look(self.inner, since).await?;
+            let looked = tokio::time::timeout_at(self.deadline, self.shards.look(self.inner, since));
+            if let Ok(looked) = looked.await {
+                looked?;
+            }
+            self.check_time()?;
             now = self.inner.clock.now();
             whole = self.shards.seen(limits, now, |_| true);
         }

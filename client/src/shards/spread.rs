@@ -41,10 +41,12 @@ pub(super) async fn take(
         {
             // What these hold is counted on, so it is given back first.
             count(&inner.counters.writes, 1);
-            if let Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item)) =
-                inner.table.update(&update, Answer::Item).await?
-            {
-                see(&line, &item)?;
+            match inner.table.update(&update, Answer::Item).await {
+                Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => drop(see(&line, &item)?),
+                Ok(_) => line.gone(),
+                // Restoring is conditional on what was seen, so another try does no harm.
+                Err(error) if error.kind.is_transient() => tracing::debug!(%error, "could not give back yet"),
+                Err(error) => return Err(error.into()),
             }
             return Ok(None);
         }
@@ -86,6 +88,10 @@ pub(super) async fn take(
             Ok(Transacted::Applied) => break,
             Ok(Transacted::LostRace(unheld)) => {
                 count(&inner.counters.lost_races, 1);
+                if doubt.is_some() {
+                    // The first request may still be on its way.
+                    count_doubt(inner, request);
+                }
                 for (share, part) in shares.iter().zip(unheld) {
                     match part {
                         Unheld::Lost(Some(item)) => drop(see(&share.line, &item)?),

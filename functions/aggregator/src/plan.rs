@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Count, Piece, Update, refill};
+use weirgate_shared::write::{Count, Piece, Update, cut_units, refill};
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, SnapshotKey, Window};
 
 use crate::config::Config;
 use crate::parse::Record;
 use crate::split::Split;
+
+/// Writes to a shard in one batch from which on it is looked at whether they become too many.
+const BUSY: usize = 200;
 
 /// What a batch says was used of one bucket shard.
 #[derive(Debug)]
@@ -188,7 +191,8 @@ impl Usage {
             consumed.insert(name.clone(), used);
         }
         let (image, Origin { record, .. }) = &self.last;
-        let update = refill(image, &consumed, now)?;
+        let is_busy = self.pieces.len() >= BUSY;
+        let update = refill(image, &consumed, now).or_else(|| cut_units(image, now).filter(|_| is_busy))?;
         Some(Write { kind: Kind::Refill(Box::new(update)), record: *record })
     }
 

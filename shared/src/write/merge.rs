@@ -60,9 +60,16 @@ pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action
 }
 
 /// Deletes the shard `gone`, whose tokens are all in `whole` too: it is of a time before somebody deleted items by hand.
+///
+/// Also while callers who do not know that yet write to it, if only its leases are those that were seen: what they
+/// took is in the stream.
 #[must_use]
 pub fn remove(gone: &Bucket, whole: &Bucket) -> Vec<Action> {
-    vec![Action::Delete(gone.key.item_key(), vec![unchanged(gone)]), still(whole)]
+    let leases = Path::of(attr::LEASES);
+    let held = gone.leases.as_ref().map(|leases| item::write_leases(leases));
+    let same_leases = held.map_or(Condition::Absent(leases.clone()), |held| Condition::Equals(leases, held));
+    let here = vec![Condition::Present(Path::of(attr::V)), same_count(gone.shard()), same_leases];
+    vec![Action::Delete(gone.key.item_key(), here), still(whole)]
 }
 
 /// Asks that `bucket` is still the shard that it is: neither split nor merged, nor gone.

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::credit::Credit;
-use super::{Change, Path, Update, Value, every_write, same_rf, wcu_credit};
-use crate::attr;
+use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, same_rf, tokens, wcu_credit};
+use crate::attr::{self, Field};
 use crate::math::credit;
-use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis};
+use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard};
 
 /// How long `rf` stays where it is. Our own takes find what flowed in by themselves, and those that rely on `rf` lose
 /// their race when it moves: moving it with every batch would starve them.
 const REST: Millis = Millis(200);
 
 /// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was seen in, so that
-/// takes find enough without knowing `rf`; or if its write units would not, so that they can be judged.
+/// takes find enough without knowing `rf`.
 ///
 /// Conditional on `rf`, so it happens once; exact whatever was taken since the image, as every write that knows `rf`.
 #[must_use]
@@ -24,9 +24,7 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
         used > MilliTokens::ZERO && state.tk < used + used && flowed(state) > MilliTokens::ZERO
     };
     let is_fresh = image.v.is_some() && now.since(image.rf) < REST;
-    // What `wcu` says counts from `rf`; it must move now and then for it to say anything.
-    let runs_low = image.v.is_some() && image.wcu.is_some_and(|wcu| wcu.tk < wcu.rule.capacity / 5);
-    if is_fresh || !runs_low && !image.limits.iter().any(is_hungry) {
+    if is_fresh || !image.limits.iter().any(is_hungry) {
         return None;
     }
     let mut update = Update {
@@ -49,4 +47,26 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
         credit.write(&mut update, name, state);
     }
     Some(update)
+}
+
+/// Cuts the write units of `image` where they are full, if more than a second's have flowed over since `rf`: they would
+/// hide as many writes too many. `rf` stays, as takes rely on it.
+///
+/// Only if they are full, so it can be repeated.
+#[must_use]
+pub fn cut_units(image: &Bucket, now: EpochMillis) -> Option<Update> {
+    let wcu = image.wcu.filter(|_| image.v.is_some())?;
+    let full = wcu.rule.capacity - credit(&wcu.rule, Shard::WHOLE, image.rf, now);
+    if wcu.tk - full < wcu.rule.capacity {
+        return None;
+    }
+    let (name, units) = (LimitName::wcu(), MilliTokens::from_tokens(image.write_units()));
+    let mut conditions = same_rf(image).to_vec();
+    conditions.push(Condition::AtLeast(tokens(&name), Value::Int(full.0)));
+    let changes = vec![
+        Change::Add(Path::of(attr::V), Value::Int(1)),
+        Change::Set(tokens(&name), Value::Int((full - units).0)),
+        add_tokens(&name, Field::Consumed, units),
+    ];
+    Some(Update { key: image.key.item_key(), conditions, changes })
 }
