@@ -27,6 +27,11 @@ impl Ranges {
         }
     }
 
+    /// Forgets the oldest ranges but for `most`.
+    pub fn keep_last(&mut self, most: usize) {
+        self.0.drain(..self.0.len().saturating_sub(most));
+    }
+
     /// Takes `(after, through]` out if all of it is in one range; says whether it was.
     pub fn take(&mut self, after: i64, through: i64) -> bool {
         let Some(at) = self.0.iter().position(|&(low, high)| low <= after && through <= high) else {
@@ -63,5 +68,22 @@ impl FromStr for Ranges {
             ranges.0.push((after, through));
         }
         Ok(ranges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A snapshot must not grow with every shard that comes and goes.
+    #[test]
+    fn only_the_last_ranges_are_kept() {
+        let mut ranges = Ranges::default();
+        for at in 0..40 {
+            ranges.push(at * 10, at * 10 + 5);
+            ranges.keep_last(16);
+        }
+        assert_eq!(ranges.to_string().split(' ').count(), 16);
+        assert!(!ranges.take(230, 235) && ranges.take(240, 245) && ranges.take(390, 395));
     }
 }

@@ -30,6 +30,11 @@ pub struct Count<'a> {
     pub ttl_seconds: i64,
 }
 
+/// The most missing ranges kept for one bucket shard. A shard that was merged away and made again leaves one behind, of
+/// numbers that never were, and the item must not grow with every load that comes and goes. What is given up is a replay
+/// of records from before so many of them.
+const MOST_GAPS: usize = 16;
+
 impl Count<'_> {
     /// Counts all pieces, if the shard was counted up to the first one, or never.
     ///
@@ -65,6 +70,7 @@ impl Count<'_> {
         if fresh.is_empty() {
             return None;
         }
+        gaps.keep_last(MOST_GAPS);
         let (q, g) = self.attributes();
         let conditions = vec![
             Condition::Equals(q.clone(), Value::Int(counted_through)),

@@ -118,11 +118,11 @@ fn limits() -> String {
     );
     let (planned, end) = (format!("{MAX_SHARDS} shards, as planned"), format!("{MAX_SHARDS} shards, at their end"));
     let all: [(&str, u64, &str); 6] = [
-        ("a shard, as planned", SHARD_WRITES, "it splits by itself"),
+        ("a shard, as planned", SHARD_WRITES, "nothing: what is left is for crests, and for uneven choices"),
         (
             "a shard, at its end",
             PARTITION_WRITE_UNITS,
-            "its writes are throttled; callers try again and ask for the split",
+            "its writes are throttled; callers try again and ask for the split, which the aggregator makes",
         ),
         (
             "a new on-demand table",
@@ -166,9 +166,10 @@ fn splitting() -> String {
     let (doublings, splits) = (MAX_SHARDS.ilog2(), MAX_SHARDS - 1);
     bullets([
         format!(
-            "Shards needed: the least power of two that is at least writes a second ÷ {SHARD_WRITES}. A shard splits when its \
-             write-unit balance is below {HOT_BELOW_PERCENT} % of {thousand}, that is {hot}: after {SHARD_WRITES} writes in a second it is \
-             about to. Planned with more it would split further, planned with less it pays for shards it does not need.",
+            "Shards needed: the least power of two that is at least writes a second ÷ {SHARD_WRITES}. A shard splits when \
+             DynamoDB throttles it, at {thousand} a second, or before that when it is let burst and its write-unit balance falls \
+             below {HOT_BELOW_PERCENT} %, that is {hot}. Planned with {SHARD_WRITES}, a fifth is left for crests; a load just below \
+             {thousand} a shard rests at half as many shards, until it is throttled.",
             thousand = Grouped(PARTITION_WRITE_UNITS),
         ),
         format!(
