@@ -119,17 +119,17 @@ fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
     whole.map(|(_, index)| index).or(deepest).unwrap_or(0)
 }
 
-/// How many times a shard has what is asked, in thousandths; one that is not known is taken for half full, and one that
-/// is too hot comes last.
+/// How many times a shard has what is asked, in thousandths; one that is not known is taken for full, or it would never be
+/// known, and one that is too hot comes last.
 fn score(line: Option<&Arc<Line>>, shard: Shard, needs: &Needs, limits: &[Limit], now: EpochMillis) -> i128 {
     if line.is_some_and(|line| line.is_hot()) {
         return i128::MIN;
     }
     let view: Option<View> = line.and_then(|line| line.view());
-    let half = |limit: &Limit| shard.share(limit.rule().capacity) / 2;
+    let full = |limit: &Limit| shard.share(limit.rule().capacity);
     let holds = |name: &weirgate_shared::LimitName| match &view {
         Some(view) => view.bucket.holds(name, now),
-        None => limits.iter().find(|limit| limit.name() == name).map_or(MilliTokens::ZERO, half),
+        None => limits.iter().find(|limit| limit.name() == name).map_or(MilliTokens::ZERO, full),
     };
     let times = needs.iter().map(|(name, need)| i128::from(holds(name).0) * 1000 / i128::from(need.0.max(1)));
     times.min().unwrap_or(i128::MAX)

@@ -66,7 +66,7 @@ pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action
 #[must_use]
 pub fn remove(gone: &Bucket, whole: &Bucket) -> Vec<Action> {
     let leases = Path::of(attr::LEASES);
-    let held = gone.leases.as_ref().map(|leases| item::write_leases(leases));
+    let held = gone.leases.as_ref().map(item::write_leases);
     let same_leases = held.map_or(Condition::Absent(leases.clone()), |held| Condition::Equals(leases, held));
     let here = vec![Condition::Present(Path::of(attr::V)), same_count(gone.shard()), same_leases];
     vec![Action::Delete(gone.key.item_key(), here), still(whole)]
