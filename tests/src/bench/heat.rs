@@ -51,9 +51,6 @@ fn contended() -> Load {
 }
 
 fn print_hot(report: &heat::Report) {
-    if std::env::var_os("HEAT_SECONDS").is_some() {
-        eprintln!("{:?}", report.seconds);
-    }
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let at_15 = report.throttled_share(14, 15);
     let after = report.throttled_share(15, report.seconds.len());
