@@ -9,7 +9,7 @@ use model::world::{START, ops, world};
 use model::{Item, bucket_key, config};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Company, Settle, Settled, Take, expire, refill};
+use weirgate_shared::write::{Company, Settle, Settled, Take, cut_units, expire, refill};
 use weirgate_shared::{
     Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, credit,
 };
@@ -150,6 +150,36 @@ proptest! {
                 prop_assert!(ready <= START || there(before) < need, "{:?} was enough", before);
             }
             None => prop_assert!(there(EpochMillis(START.0 * 2)) < need),
+        }
+    }
+
+    /// What has flowed over would hide a load; only that goes, whoever wrote since, and no take notices.
+    #[test]
+    fn write_units_are_cut_where_they_are_full_and_nowhere_else(
+        left in -3_000_000..=1_000_000i64, elapsed in 0..10_000i64, written in 0..4_000i64,
+    ) {
+        let limit = Limit::per_minute("rpm", 10).unwrap();
+        let wcu = LimitState { tk: MilliTokens(left), ..model::wcu() };
+        let image = Bucket { wcu: Some(wcu), ..bucket(&limit, MilliTokens::from_tokens(5)) };
+        let now = START.after(Millis(elapsed));
+        let over = left + elapsed * 1000 - 1_000_000;
+        let Some(update) = cut_units(&image, now) else {
+            prop_assert!(over < 1_000_000, "{} have flowed over", over);
+            return Ok(());
+        };
+        let since = Bucket {
+            wcu: Some(LimitState { tk: MilliTokens(left - written * 1000), ..wcu }),
+            ..image.clone()
+        };
+        let mut item = Item::of_bucket(&since);
+        prop_assert_eq!(item.apply(&update), over >= written * 1000);
+        if over >= written * 1000 {
+            let after = item.bucket();
+            let units = after.wcu.unwrap();
+            let balance = units.tk + credit(&units.rule, Shard::WHOLE, after.rf, now);
+            prop_assert_eq!(balance, MilliTokens::from_tokens(999), "full, but for this write");
+            prop_assert_eq!((after.rf, &after.limits), (image.rf, &image.limits));
+            prop_assert!(!item.apply(&update), "once");
         }
     }
 
