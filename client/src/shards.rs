@@ -80,7 +80,6 @@ impl Shards {
         if most == 1 {
             return Arc::clone(&self.first);
         }
-        let lines: BTreeMap<u32, Arc<Line>> = self.lines().into_iter().map(|line| (line.key.shard, line)).collect();
         let last = self.line(self.common().last());
         let is_plenty = |line: &Arc<Line>| {
             let holds = line.view().filter(|_| !line.is_hot() && !line.is_absent());
@@ -89,6 +88,7 @@ impl Shards {
         if last.is_served() && !tried.contains(&last.key.shard) && is_plenty(&last) {
             return last;
         }
+        let lines: BTreeMap<u32, Arc<Line>> = self.lines().into_iter().map(|line| (line.key.shard, line)).collect();
         let (first, further) = (fastrand::u32(..most), fastrand::u32(1..most));
         let picks = [first, first + further].map(|pick| resolve(&lines, most, pick % most));
         let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
@@ -99,8 +99,8 @@ impl Shards {
     }
 }
 
-/// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one that the newest answer says is
-/// whole there, or the smallest that may exist.
+/// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one that the newest answer
+/// says is whole there, or the smallest that may exist.
 fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
     let (mut whole, mut deepest): (Option<(Instant, u32)>, _) = (None, None);
     let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2)).take_while(|count| *count <= most);
@@ -119,8 +119,8 @@ fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
     whole.map(|(_, index)| index).or(deepest).unwrap_or(0)
 }
 
-/// How many times a shard has what is asked, in thousandths; one that is not known is taken for full, or it would never be
-/// known, and one that is too hot comes last.
+/// How many times a shard has what is asked, in thousandths; one that is not known is taken for full, or it would never
+/// be known, and one that is too hot comes last.
 fn score(line: Option<&Arc<Line>>, shard: Shard, needs: &Needs, limits: &[Limit], now: EpochMillis) -> i128 {
     if line.is_some_and(|line| line.is_hot()) {
         return i128::MIN;

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::attr::{self, Field};
 use crate::math::refilled;
-use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId};
+use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId, item};
 
 pub use expire::{Restored, expire, look};
 pub use merge::{fill, joined, merge, remove, still};
@@ -180,6 +180,15 @@ fn same_count(shard: Shard) -> Condition {
 /// That nobody has credited, split or merged the bucket since it was seen.
 fn same_rf(bucket: &Bucket) -> [Condition; 2] {
     [Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)), same_count(bucket.shard())]
+}
+
+/// That the bucket holds the leases it was seen with, none more and none less.
+fn same_leases(bucket: &Bucket) -> Condition {
+    let leases = Path::of(attr::LEASES);
+    match &bucket.leases {
+        Some(seen) => Condition::Equals(leases, item::write_leases(seen)),
+        None => Condition::Absent(leases),
+    }
 }
 
 /// That a limit of the bucket has this rule.

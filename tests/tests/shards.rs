@@ -195,6 +195,22 @@ async fn slots_of_crashed_callers_come_back_on_all_shards() {
     assert_eq!(holds(&fleet, "slots").await, tokens(16));
 }
 
+/// More than one part of a transaction can give back is given back first.
+#[tokio::test(start_paused = true)]
+async fn slots_of_a_crowd_that_crashed_are_taken_from_all_shards_at_once() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = vec![Limit::concurrent("slots", 80).unwrap()];
+    split(&limiter, &limits, 2).await;
+    for _ in 0..80 {
+        std::mem::forget(leased(&limiter, &limits, &[("slots", 1)], secs(5)).await);
+    }
+    pass(secs(5)).await;
+    let _ = leased(&limiter, &limits, &[("slots", 80)], secs(5)).await;
+    settle().await;
+    assert_eq!(holds(&fleet, "slots").await, tokens(80));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_with_a_stale_count_goes_on() {
     let fleet = Fleet::new().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{Limit, Shard, Whole};
+use weirgate_store::StoreError;
 
 use super::judge::{Judgement, judge};
 use super::{Shards, spread};
@@ -47,7 +48,8 @@ struct Asking<'a> {
     failures: u32,
     /// A transaction found shards that were not what they seemed.
     has_lost: bool,
-    last: Option<Error>,
+    /// Why the last shard could not be asked.
+    last: Option<Arc<StoreError>>,
 }
 
 impl Asking<'_> {
@@ -73,7 +75,7 @@ impl Asking<'_> {
                     next = self.better();
                 }
                 Told::Elsewhere(Why::Throttled(error)) => {
-                    self.last = Some(Error::Store(error));
+                    self.last = Some(error);
                     self.pause().await;
                     next = Some(self.choose());
                 }
@@ -212,11 +214,7 @@ impl Asking<'_> {
         if Instant::now() < self.deadline {
             return Ok(());
         }
-        let last = match &self.last {
-            Some(Error::Store(error)) => Some(Arc::clone(error)),
-            _ => None,
-        };
-        let bucket = self.shards.key.item_key().pk;
+        let (bucket, last) = (self.shards.key.item_key().pk, self.last.clone());
         Err(Error::Timeout { bucket, after: self.inner.settings.timeout, last })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Take, expire};
-use weirgate_shared::{Bucket, Lease, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, Lease, WriteId};
 use weirgate_store::{Answer, ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
 
 use super::{Request, Shards};
@@ -32,26 +32,7 @@ pub(super) async fn take(
     deadline: Instant,
 ) -> Result<Option<Delivery>, Error> {
     let now = inner.clock.now();
-    let mut shares = vec![];
-    for (shard, needs) in parts {
-        let line = shards.line(*shard);
-        let Some(bucket) = line.view().map(|view| view.bucket) else { return Ok(None) };
-        if let Some((update, _)) =
-            expire(&bucket, now).filter(|_| bucket.expired(now).count() > bucket.reclaimable(now).count())
-        {
-            // What these hold is counted on, so it is given back first.
-            count(&inner.counters.writes, 1);
-            match inner.table.update(&update, Answer::Item).await {
-                Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => drop(see(&line, &item)?),
-                Ok(_) => line.gone(),
-                // Restoring is conditional on what was seen, so another try does no harm.
-                Err(error) if error.kind.is_transient() => tracing::debug!(%error, "could not give back yet"),
-                Err(error) => return Err(error.into()),
-            }
-            return Ok(None);
-        }
-        shares.push(Share { line, bucket, needs: needs.clone() });
-    }
+    let Some(shares) = shares(inner, shards, parts, now).await? else { return Ok(None) };
     let op = WriteId::from_bits(fastrand::u64(..));
     let lease = request.lease.as_ref().map(|(lasts, owner)| {
         let expires = now.after((*lasts).into());
@@ -80,12 +61,75 @@ pub(super) async fn take(
             Action::Update(take.on(Some(&share.bucket), now))
         })
         .collect();
+    if !send(inner, request, &shares, &actions, &op, deadline).await? {
+        return Ok(None);
+    }
+    count(&inner.counters.granted, 1);
+    let part = |Share { line, bucket, needs }| {
+        // A transaction does not answer with the items.
+        line.outdate();
+        let mut bucket: Bucket = Bucket::advanced(&bucket, &request.limits, now);
+        for (limit, need) in &needs {
+            if let Some(state) = bucket.limits.get_mut(limit) {
+                state.tk -= *need;
+            }
+        }
+        Part { line, amounts: needs, bucket: Arc::new(bucket) }
+    };
+    let parts = shares.into_iter().map(part).collect();
+    let lease = lease.map(|(id, expires, _)| (id, expires));
+    Ok(Some(Grant::new((Arc::clone(inner), Arc::clone(shards)), parts, Arc::clone(&request.limits), lease, now).into()))
+}
+
+/// What is known of the shards, each with its part; `None` if one is gone, or holds more expired leases than its part of
+/// the transaction could give back: those are given back first.
+async fn shares(
+    inner: &Inner,
+    shards: &Shards,
+    parts: &[(u32, Needs)],
+    now: EpochMillis,
+) -> Result<Option<Vec<Share>>, Error> {
+    let mut shares = vec![];
+    for (shard, needs) in parts {
+        let line = shards.line(*shard);
+        let Some(bucket) = line.view().map(|view| view.bucket) else { return Ok(None) };
+        if bucket.expired(now).count() > bucket.reclaimable(now).count() {
+            give_back(inner, &line, &bucket, now).await?;
+            return Ok(None);
+        }
+        shares.push(Share { line, bucket, needs: needs.clone() });
+    }
+    Ok(Some(shares))
+}
+
+async fn give_back(inner: &Inner, line: &Line, bucket: &Bucket, now: EpochMillis) -> Result<(), Error> {
+    let Some((update, _)) = expire(bucket, now) else { return Ok(()) };
+    count(&inner.counters.writes, 1);
+    match inner.table.update(&update, Answer::Item).await {
+        Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => drop(see(line, &item)?),
+        Ok(_) => line.gone(),
+        // Restoring is conditional on what was seen, so another try does no harm.
+        Err(error) if error.kind.is_transient() => tracing::debug!(%error, "could not give back yet"),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Sends the transaction until it is known what became of it: whether it happened.
+async fn send(
+    inner: &Inner,
+    request: &Request,
+    shares: &[Share],
+    actions: &[Action],
+    op: &WriteId,
+    deadline: Instant,
+) -> Result<bool, Error> {
     let mut doubt: Option<Arc<StoreError>> = None;
     let mut failures = 0;
     loop {
         count(&inner.counters.writes, 1);
-        match inner.table.transact(&actions, &op).await {
-            Ok(Transacted::Applied) => break,
+        match inner.table.transact(actions, op).await {
+            Ok(Transacted::Applied) => return Ok(true),
             Ok(Transacted::LostRace(unheld)) => {
                 count(&inner.counters.lost_races, 1);
                 if doubt.is_some() {
@@ -99,14 +143,14 @@ pub(super) async fn take(
                         Unheld::Held => {}
                     }
                 }
-                return Ok(None);
+                return Ok(false);
             }
             Err(error) if error.kind.is_transient() => {
                 let is_unknown = error.kind == ErrorKind::Unknown;
                 count(if is_unknown { &inner.counters.unknown } else { &inner.counters.refused }, 1);
                 if !is_unknown && doubt.is_none() {
                     tracing::debug!(%error, "a transaction was refused for now");
-                    return Ok(None);
+                    return Ok(false);
                 }
                 let error = Arc::new(error);
                 if is_unknown {
@@ -127,21 +171,6 @@ pub(super) async fn take(
             }
         }
     }
-    count(&inner.counters.granted, 1);
-    let part = |Share { line, bucket, needs }| {
-        // A transaction does not answer with the items.
-        line.outdate();
-        let mut bucket: Bucket = Bucket::advanced(&bucket, &request.limits, now);
-        for (limit, need) in &needs {
-            if let Some(state) = bucket.limits.get_mut(limit) {
-                state.tk -= *need;
-            }
-        }
-        Part { line, amounts: needs, bucket: Arc::new(bucket) }
-    };
-    let parts = shares.into_iter().map(part).collect();
-    let lease = lease.map(|(id, expires, _)| (id, expires));
-    Ok(Some(Grant::new((Arc::clone(inner), Arc::clone(shards)), parts, Arc::clone(&request.limits), lease, now).into()))
 }
 
 fn see(line: &Line, item: &weirgate_store::Item) -> Result<Arc<Bucket>, Error> {

@@ -10,7 +10,7 @@ use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTo
 use crate::tree::{Node, tree};
 
 /// Thousandths of write units a second of one partition, of all that would be merged together, that are still cold: a
-/// quarter of the 1,000 units that it takes. A shard is hot from 800 on, so what was merged is not split again at once.
+/// quarter of the 1,000 units that it takes. So what was merged may grow fourfold before it is split again.
 const COLD: i128 = 250_000;
 
 /// A look this old is made anew along with those that are due, so that the shards of a bucket come together.

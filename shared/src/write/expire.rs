@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::replace::{count_units, next_due, replace};
-use super::{Change, Condition, Path, Update, Value, every_write, same_count};
-use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, attr, item, math};
+use super::{Change, Condition, Path, Update, Value, every_write, same_count, same_leases};
+use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, attr, math};
 
 /// How far ahead of this clock an `rf` may be before it counts as a mistake: clocks of a fleet differ by less.
 const CLOCK_TOLERANCE: Millis = Millis(10_000);
@@ -50,12 +50,7 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
         count_units(&mut next, 1);
         return Some((replace(bucket, next), restored));
     }
-    let leases = Path::of(attr::LEASES);
-    let same_leases = match &bucket.leases {
-        Some(seen) => Condition::Equals(leases, item::write_leases(seen)),
-        None => Condition::Absent(leases),
-    };
-    let conditions = vec![Condition::Present(Path::of(attr::V)), same_count(bucket.shard()), same_leases];
+    let conditions = vec![Condition::Present(Path::of(attr::V)), same_count(bucket.shard()), same_leases(bucket)];
     let mut changes = every_write(Some(bucket), MilliTokens::ZERO);
     changes.push(Change::Set(Path::of(attr::LOOK_AT), Value::Int(now.0)));
     changes.push(Change::Set(Path::of(attr::LOOK_V), Value::Int(v)));

@@ -1,13 +1,13 @@
 //! Cold shards become one, which has all their tokens; and what is to be done when an item is missing (design,
 //! section 6).
 //!
-//! All of it happens only if nobody has written to the shards since they were seen, so what they become is known.
+//! A merge happens only if nobody has written to the shards since they were seen, so what they become is known.
 
 use std::collections::BTreeMap;
 
 use super::expire::expired;
 use super::replace::{count_units, next_due, replace, unchanged};
-use super::{Action, Condition, Path, Update, same_count};
+use super::{Action, Condition, Path, Update, same_count, same_leases};
 use crate::math::refilled;
 use crate::{Bucket, EpochMillis, Limit, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, attr, item};
 
@@ -65,10 +65,7 @@ pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action
 /// took is in the stream.
 #[must_use]
 pub fn remove(gone: &Bucket, whole: &Bucket) -> Vec<Action> {
-    let leases = Path::of(attr::LEASES);
-    let held = gone.leases.as_ref().map(item::write_leases);
-    let same_leases = held.map_or(Condition::Absent(leases.clone()), |held| Condition::Equals(leases, held));
-    let here = vec![Condition::Present(Path::of(attr::V)), same_count(gone.shard()), same_leases];
+    let here = vec![Condition::Present(Path::of(attr::V)), same_count(gone.shard()), same_leases(gone)];
     vec![Action::Delete(gone.key.item_key(), here), still(whole)]
 }
 
