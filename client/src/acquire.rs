@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Resource};
+use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Mode, Resource};
 
-use crate::clock::deadline;
-use crate::line::{Needs, Verdict};
-use crate::shards::{Request, ask};
-use crate::{Decision, Denied, Error, NeverFits, RateLimiter};
+use crate::decide::{Target, decide};
+use crate::limits::Limits;
+use crate::line::Needs;
+use crate::shards::Request;
+use crate::{Decision, Error, Grant, RateLimiter, decision};
 
 /// How long a lease lasts if nothing else is said.
 const LEASE: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ pub struct Acquire<'a> {
     limiter: &'a RateLimiter,
     entity: String,
     resource: String,
-    limits: Arc<[Limit]>,
+    limits: Limits,
     takes: Vec<(String, Amount)>,
     wait: Duration,
     lease: Option<Duration>,
@@ -41,7 +41,7 @@ impl<'a> Acquire<'a> {
             limiter,
             entity: entity.to_owned(),
             resource: resource.to_owned(),
-            limits: Arc::new([]),
+            limits: Limits::default(),
             takes: vec![],
             wait: Duration::ZERO,
             lease: None,
@@ -50,13 +50,13 @@ impl<'a> Acquire<'a> {
 
     /// The limits of the bucket. They create it on first use, and change it where they differ from its own.
     pub fn limits(mut self, limits: &[Limit]) -> Self {
-        self.limits = limits.into();
+        self.limits = Limits::new(limits.into(), None);
         self
     }
 
     /// [`limits`](Self::limits) without copying them.
     pub fn shared_limits(mut self, limits: &Arc<[Limit]>) -> Self {
-        self.limits = Arc::clone(limits);
+        self.limits = Limits::new(Arc::clone(limits), None);
         self
     }
 
@@ -90,77 +90,50 @@ impl<'a> Acquire<'a> {
     /// # Errors
     /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
     pub async fn send(self) -> Result<Decision, Error> {
+        let targets = self.targets()?;
+        let decision = decide(&self.limiter.inner, targets, self.wait).await?;
+        Ok(decision.map(|given| {
+            let would_deny = given.would_deny.into_iter().flatten();
+            let would_deny = would_deny.reduce(|one, other| decision::all([one, other]));
+            Grant::new(given.holds.into_iter().flatten().collect(), would_deny)
+        }))
+    }
+
+    /// The buckets that are asked.
+    pub(crate) fn targets(&self) -> Result<Vec<Target>, Error> {
         let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
-        let needs = self.needs()?;
-        for (limit, &requested) in &needs {
-            let Some(known) = self.limits.iter().find(|known| known.name() == limit) else { continue };
-            let capacity = known.rule().capacity;
-            if requested > capacity {
-                return Ok(Decision::NeverFits(NeverFits { limit: limit.to_string(), requested, capacity }));
-            }
-        }
+        let (needs, soft) = self.needs(&self.limits)?;
         let inner = &self.limiter.inner;
         let shards = inner.bucket(entity, resource);
-        let lease = self.lease_time().map(|lasts| (lasts, Arc::clone(&inner.settings.owner)));
-        let request = Request { needs, limits: Arc::clone(&self.limits), lease };
-        let give_up = deadline(self.wait);
-        loop {
-            // Listening begins before the request, or a release between its answer and the wait would be missed.
-            let mut given_back = std::pin::pin!(shards.common().given_back.notified());
-            given_back.as_mut().enable();
-            match ask(inner, &shards, &request).await? {
-                Verdict::Granted(delivery) => return Ok(Decision::Granted(delivery.accept())),
-                Verdict::Denied(denied) => {
-                    let left = give_up.saturating_duration_since(Instant::now());
-                    let Some(pause) = self.pause(&denied, left) else {
-                        return Ok(Decision::Denied(denied));
-                    };
-                    tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
-                        () = given_back => {}
-                    }
-                }
-            }
-        }
+        let lease = self.lease_time(&self.limits).map(|lasts| (lasts, Arc::clone(&inner.settings.owner)));
+        let request = Request { needs, soft, limits: self.limits.clone(), lease };
+        Ok(vec![Target { shards, request, is_shadow: inner.settings.is_shadow }])
     }
 
-    /// How long to wait after a denial, with `left` to wait in all; `None` if the wait cannot succeed. Slots may come
-    /// back at any moment, so they are asked for again now and then, and at the end.
-    fn pause(&self, denied: &Denied, left: Duration) -> Option<Duration> {
-        let is_slot =
-            |name: &str| self.limits.iter().any(|limit| limit.name().as_str() == name && limit.rule().is_concurrent());
-        let short = denied.limits.iter().filter(|status| status.requested > status.available);
-        let (slots, rates): (Vec<_>, Vec<_>) = short.partition(|status| is_slot(&status.limit));
-        let rates = rates.iter().map(|status| status.retry_after).collect::<Option<Vec<_>>>()?;
-        let poll = (!slots.is_empty()).then(|| Duration::from_millis(fastrand::u64(50..=150)).min(left));
-        rates.into_iter().chain(poll).max().filter(|pause| *pause <= left && !left.is_zero())
-    }
-
-    fn lease_time(&self) -> Option<Duration> {
-        let takes_slots = || {
-            let is_taken = |limit: &LimitName| self.takes.iter().any(|(taken, _)| taken == limit.as_str());
-            self.limits.iter().any(|limit| limit.rule().is_concurrent() && is_taken(limit.name()))
-        };
+    fn lease_time(&self, limits: &[Limit]) -> Option<Duration> {
+        let is_taken = |limit: &LimitName| self.takes.iter().any(|(taken, _)| taken == limit.as_str());
+        let takes_slots = || limits.iter().any(|limit| limit.rule().is_concurrent() && is_taken(limit.name()));
         self.lease.or_else(|| takes_slots().then_some(LEASE))
     }
 
-    fn needs(&self) -> Result<Needs, Error> {
+    /// What is asked of the limits: what must be there, and what is taken in any case.
+    fn needs(&self, limits: &[Limit]) -> Result<(Needs, Needs), Error> {
         let invalid = |message: String| Err(Error::Invalid(message));
         if self.takes.is_empty() {
             return invalid("nothing is asked for: say what with take()".to_owned());
         }
-        for (at, limit) in self.limits.iter().enumerate() {
-            if self.limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
+        for (at, limit) in limits.iter().enumerate() {
+            if limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
                 return invalid(format!("limit {:?} is given twice: give it once", limit.name()));
             }
         }
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
         }
-        let mut needs = Needs::new();
+        let (mut needs, mut soft) = (Needs::new(), Needs::new());
         for (name, amount) in &self.takes {
-            let Some(limit) = self.limits.iter().find(|limit| limit.name().as_str() == name) else {
-                let known: Vec<_> = self.limits.iter().map(|limit| limit.name().as_str()).collect();
+            let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == name) else {
+                let known: Vec<_> = limits.iter().map(|limit| limit.name().as_str()).collect();
                 return invalid(format!("limit {name:?} is not among the limits given: {known:?}"));
             };
             let amount = match *amount {
@@ -170,11 +143,12 @@ impl<'a> Acquire<'a> {
                 }
                 Amount::Milli(milli) => milli,
             };
-            if needs.insert(limit.name().clone(), amount).is_some() {
+            let asked = if limit.mode() == Mode::Soft { &mut soft } else { &mut needs };
+            if asked.insert(limit.name().clone(), amount).is_some() {
                 return invalid(format!("limit {name:?} is taken twice: take the sum once"));
             }
         }
-        Ok(needs)
+        Ok((needs, soft))
     }
 }
 

@@ -1,20 +1,15 @@
 //! Taken tokens, and what happens to them: adjust, renew, release, roll back (design, section 5).
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::write::{LeaseChange, Settled};
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MilliTokens, Whole, WriteId};
+use futures_util::future::join_all;
+use weirgate_shared::{EpochMillis, MilliTokens};
 
-use crate::decision::{self, LimitStatus};
-use crate::limiter::Inner;
-use crate::line::{Line, Needs};
-use crate::settling::{Answered, Settling};
-use crate::shards::Shards;
+use crate::decision::{self, Denied, LimitStatus};
+use crate::held::Held;
 use crate::{Error, acquire};
 
-/// Tokens that were taken.
+/// Tokens that were taken, of a bucket and of those it cascades to.
 ///
 /// Rate tokens are used up unless they are rolled back. A durable lease, which slots always have, ends with
 /// [`release`](Self::release), [`rollback`](Self::rollback), or its expiry; dropping the grant releases it in the
@@ -22,24 +17,9 @@ use crate::{Error, acquire};
 #[derive(Debug)]
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grant {
-    inner: Arc<Inner>,
-    shards: Arc<Shards>,
-    /// Of each shard that gave some, first come first.
-    parts: Vec<Part>,
-    limits: Arc<[Limit]>,
-    /// One id and expiry in all parts.
-    lease: Option<(WriteId, EpochMillis)>,
-    at: EpochMillis,
-    is_settled: bool,
-}
-
-/// What one shard gave.
-#[derive(Debug, Clone)]
-pub(crate) struct Part {
-    pub(crate) line: Arc<Line>,
-    pub(crate) amounts: Needs,
-    /// The shard after the take.
-    pub(crate) bucket: Arc<Bucket>,
+    /// Of each bucket, the one that was asked for first.
+    holds: Vec<Held>,
+    would_deny: Option<Denied>,
 }
 
 /// What became of a settlement.
@@ -52,44 +32,61 @@ pub enum Settlement {
     Ended,
 }
 
+impl Settlement {
+    /// What became of several: all must count.
+    fn all(settled: impl IntoIterator<Item = Result<Self, Error>>) -> Result<Self, Error> {
+        // None of them keeps the others; the worst is told.
+        settled
+            .into_iter()
+            .reduce(|one, other| match (one, other) {
+                (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+                (Ok(Self::Ended), _) | (_, Ok(Self::Ended)) => Ok(Self::Ended),
+                _ => Ok(Self::Done),
+            })
+            .unwrap_or(Ok(Self::Done))
+    }
+}
+
 impl Grant {
-    pub(crate) fn new(
-        (inner, shards): (Arc<Inner>, Arc<Shards>),
-        parts: Vec<Part>,
-        limits: Arc<[Limit]>,
-        lease: Option<(WriteId, EpochMillis)>,
-        at: EpochMillis,
-    ) -> Self {
-        Self { inner, shards, parts, limits, lease, at, is_settled: false }
+    pub(crate) const fn new(holds: Vec<Held>, would_deny: Option<Denied>) -> Self {
+        Self { holds, would_deny }
     }
 
-    /// Id of the durable lease.
+    /// What would have been denied, were it not for shadow mode. Of the limits in the way nothing was taken.
+    #[must_use]
+    pub const fn would_deny(&self) -> Option<&Denied> {
+        self.would_deny.as_ref()
+    }
+
+    /// Id of the durable lease in the bucket that was asked for.
     #[must_use]
     pub fn lease_id(&self) -> Option<&str> {
-        self.lease.as_ref().map(|(id, _)| id.as_str())
+        self.holds.first()?.lease().map(|(id, _)| id.as_str())
     }
 
     /// When the durable lease expires.
     #[must_use]
     pub fn expires(&self) -> Option<EpochMillis> {
-        self.lease.as_ref().map(|(_, expires)| *expires)
+        self.holds.iter().filter_map(|held| held.lease().map(|(_, expires)| *expires)).min()
     }
 
     /// What was taken of a limit, as adjusted.
     #[must_use]
     pub fn amount(&self, limit: &str) -> MilliTokens {
-        self.parts.iter().filter_map(|part| part.amounts.get(limit)).copied().sum()
+        self.holds.iter().find(|held| held.takes(limit)).map(|held| held.amount(limit)).unwrap_or_default()
     }
 
-    /// Every limit of the bucket as it was right after the take. Of a bucket of several shards, those that gave
+    /// Every limit of the buckets as it was right after the take. Of a bucket of several shards, those that gave
     /// something; they hold a part of what the bucket does.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStatus> {
-        if let [part] = &self.parts[..] {
-            return decision::status(&part.bucket, &self.limits, &Needs::new(), self.at);
-        }
-        let shards = self.parts.iter().map(|part| part.bucket.advanced(&self.limits, self.at)).collect();
-        decision::status_of_whole(&Whole::new(shards), &Needs::new(), self.at)
+        self.holds.iter().flat_map(Held::limits).collect()
+    }
+
+    /// The limit that has least left of its capacity.
+    #[must_use]
+    pub fn most_restrictive(&self) -> Option<LimitStatus> {
+        decision::most_restrictive(&self.limits()).cloned()
     }
 
     /// Corrects an estimate: `tokens` of `limit` were used in truth. More than taken goes into debt if need be; less
@@ -108,45 +105,11 @@ impl Grant {
     /// # Errors
     /// As [`adjust`](Self::adjust).
     pub async fn adjust_milli(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
-        if !self.parts.iter().any(|part| part.amounts.contains_key(limit)) {
+        let mut holds: Vec<_> = self.holds.iter_mut().filter(|held| held.takes(limit)).collect();
+        if holds.is_empty() {
             return Err(Error::Invalid(format!("limit {limit:?} was not taken by this grant: adjust one that was")));
         }
-        let mut more = actual - self.amount(limit);
-        for at in 0..self.parts.len() {
-            let Some(taken) = self.parts[at].amounts.get(limit).copied() else { continue };
-            // The first gives all that is needed more; each takes back what it gave at most.
-            let change = more.max(-taken);
-            if change == MilliTokens::ZERO {
-                continue;
-            }
-            if self.adjust_part(at, limit, taken + change).await? == Settlement::Ended {
-                return Ok(Settlement::Ended);
-            }
-            more -= change;
-        }
-        Ok(Settlement::Done)
-    }
-
-    async fn adjust_part(&mut self, at: usize, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
-        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else { return Ok(Settlement::Done) };
-        let limit = limit.clone();
-        let more = actual - taken;
-        let mut settled = self.give_back(&self.parts[at], &limit, -more);
-        if more > MilliTokens::ZERO {
-            settled.tc = more;
-        }
-        let change = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (taken, actual))]));
-        // Until it is known what became of it, a rollback gives back only what is taken either way.
-        self.parts[at].amounts.insert(limit.clone(), taken.min(actual));
-        let done = self.settle(&self.parts[at], change, BTreeMap::from([(limit.clone(), settled)])).await;
-        let amounts = &mut self.parts[at].amounts;
-        match &done {
-            Ok(Settlement::Done) => drop(amounts.insert(limit, actual)),
-            Ok(Settlement::Ended) => drop(amounts.insert(limit, taken)),
-            Err(error) if !error.is_unknown() => drop(amounts.insert(limit, taken)),
-            Err(_) => {}
-        }
-        done
+        Settlement::all(join_all(holds.iter_mut().map(|held| held.adjust(limit, actual))).await)
     }
 
     /// Makes the durable lease last for `lasts` from now, or as long as it does already if that is longer. Without a
@@ -155,142 +118,26 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if it could not be decided.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        let Some((_, until)) = self.lease else {
+        if self.lease_id().is_none() {
             return Err(Error::Invalid("this grant holds no lease: ask for one with lease()".to_owned()));
-        };
+        }
         acquire::check_lease(lasts)?;
-        // Never sooner: the bucket's `due` is a lower bound of every expiry.
-        let expires = self.inner.clock.now().after(lasts.into()).max(until);
-        for part in &self.parts {
-            if self.settle(part, LeaseChange::Renew(expires), BTreeMap::new()).await? == Settlement::Ended {
-                return Ok(Settlement::Ended);
-            }
-        }
-        if let Some((_, until)) = &mut self.lease {
-            *until = expires;
-        }
-        Ok(Settlement::Done)
+        Settlement::all(join_all(self.holds.iter_mut().map(|held| held.renew(lasts))).await)
     }
 
     /// Ends the grant: its slots go back, its rate tokens were used. Without a lease there is nothing to do.
     ///
     /// # Errors
     /// [`Error::Store`] if it could not be decided; the lease then expires by itself.
-    pub async fn release(mut self) -> Result<Settlement, Error> {
-        let done = if self.lease.is_none() { Ok(Settlement::Done) } else { self.end(Self::is_concurrent).await };
-        // Only now: whoever gives up waiting for the answer has not released anything yet.
-        self.is_settled = true;
-        done
+    pub async fn release(self) -> Result<Settlement, Error> {
+        Settlement::all(join_all(self.holds.into_iter().map(Held::release)).await)
     }
 
     /// Ends the grant as if it had not been: everything goes back.
     ///
     /// # Errors
     /// As [`adjust`](Self::adjust).
-    pub async fn rollback(mut self) -> Result<Settlement, Error> {
-        let done = self.end(|_, _| true).await;
-        self.is_settled = true;
-        done
-    }
-
-    /// Ends the grant and gives back the limits that go back. A part that fails does not keep the others.
-    async fn end(&mut self, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
-        let mut ended = Ok(Settlement::Done);
-        for at in 0..self.parts.len() {
-            match self.end_part(at, goes_back).await {
-                Ok(Settlement::Done) => {}
-                other if ended.is_ok() => ended = other,
-                _ => {}
-            }
-        }
-        ended
-    }
-
-    async fn end_part(&mut self, at: usize, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
-        loop {
-            let part = &self.parts[at];
-            let back = part.amounts.iter().filter(|(limit, _)| goes_back(self, limit));
-            let back = back.map(|(limit, amount)| (limit.clone(), self.give_back(part, limit, *amount))).collect();
-            match self.settling(part, LeaseChange::End, back).run().await? {
-                Answered::Settled(settlement) => return Ok(settlement),
-                // An adjustment of unknown outcome was made after all, or was not: the lease says what is held.
-                Answered::Holds(amounts) => self.parts[at].amounts = amounts,
-            }
-        }
-    }
-
-    fn is_concurrent(&self, limit: &LimitName) -> bool {
-        self.limits.iter().any(|known| known.name() == limit && known.rule().is_concurrent())
-    }
-
-    /// Giving back `amount` of a limit. A slot has counted when it was taken.
-    fn give_back(&self, part: &Part, limit: &LimitName, amount: MilliTokens) -> Settled {
-        if self.is_concurrent(limit) {
-            return Settled { tk: amount, tc: MilliTokens::ZERO, ceiling: None };
-        }
-        let ceiling = part.bucket.limits.get(limit).map(|state| part.bucket.share(state));
-        Settled { tk: amount, tc: -amount, ceiling }
-    }
-
-    async fn settle(
-        &self,
-        part: &Part,
-        change: LeaseChange,
-        amounts: BTreeMap<LimitName, Settled>,
-    ) -> Result<Settlement, Error> {
-        match self.settling(part, change, amounts).run().await? {
-            Answered::Settled(settlement) => Ok(settlement),
-            Answered::Holds(_) => Ok(Settlement::Ended),
-        }
-    }
-
-    fn settling<'a>(
-        &'a self,
-        part: &'a Part,
-        change: LeaseChange,
-        amounts: BTreeMap<LimitName, Settled>,
-    ) -> Settling<'a> {
-        Settling {
-            inner: &self.inner,
-            shards: &self.shards,
-            line: Arc::clone(&part.line),
-            op: WriteId::from_bits(fastrand::u64(..)),
-            lease: self.lease.as_ref().map(|(id, _)| (id, change)),
-            amounts,
-            holds: &part.amounts,
-        }
-    }
-
-    /// Gives everything back in the background, where nobody is left to wait for it.
-    pub(crate) fn abandon(self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        runtime.spawn(async move {
-            if let Err(error) = self.rollback().await {
-                tracing::warn!(%error, "tokens of a caller that went away could not be given back");
-            }
-        });
-    }
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        if self.is_settled || self.lease.is_none() {
-            return;
-        }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let grant = Self {
-            inner: Arc::clone(&self.inner),
-            shards: Arc::clone(&self.shards),
-            parts: std::mem::take(&mut self.parts),
-            limits: Arc::clone(&self.limits),
-            lease: self.lease.take(),
-            at: self.at,
-            is_settled: true,
-        };
-        runtime.spawn(async move {
-            if let Err(error) = grant.release().await {
-                tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
-            }
-        });
+    pub async fn rollback(self) -> Result<Settlement, Error> {
+        Settlement::all(join_all(self.holds.into_iter().map(Held::rollback)).await)
     }
 }

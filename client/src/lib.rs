@@ -24,6 +24,7 @@
 //!     }
 //!     Decision::Denied(denied) => println!("try again in {:?}", denied.retry_after),
 //!     Decision::NeverFits(never) => println!("{never}"),
+//!     Decision::Disabled(disabled) => println!("{disabled}"),
 //! }
 //! # Ok(())
 //! # }
@@ -36,16 +37,20 @@
 //! - `decision`: [`Decision`] and what it says of every limit
 //! - `shards`: which shards of a bucket to ask, and when all of them
 //! - `line`: callers of one shard share its writes; the acquire protocol
-//! - `grant`, `settling`: [`Grant`]: adjust, renew, release, roll back
+//! - `decide`: all buckets of a request give, or none does
+//! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
 //! - `scope`: a grant around a piece of work
 //! - `clock`, `error`, `stats`
 
 mod acquire;
 mod clock;
+mod decide;
 mod decision;
 mod error;
 mod grant;
+mod held;
 mod limiter;
+mod limits;
 mod line;
 mod scope;
 mod settling;
@@ -54,13 +59,13 @@ mod stats;
 
 pub use acquire::Acquire;
 pub use clock::{Clock, FakeClock, SystemClock};
-pub use decision::{Decision, Denied, LimitStatus, NeverFits};
+pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
 pub use grant::{Grant, Settlement};
 pub use limiter::{Builder, RateLimiter};
 pub use scope::ScopeError;
 pub use stats::Stats;
-pub use weirgate_shared::{EpochMillis, Limit, LimitError, MilliTokens, NameError};
+pub use weirgate_shared::{EntityId, EpochMillis, Limit, LimitError, MilliTokens, Mode, NameError, Resource};
 pub use weirgate_store::{Connection, StoreError, Table};
 
 /// The README's examples are compiled with the tests.

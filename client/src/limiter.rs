@@ -42,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) denial_memory: Duration,
     pub(crate) owner: Arc<str>,
+    pub(crate) is_shadow: bool,
 }
 
 impl RateLimiter {
@@ -55,6 +56,7 @@ impl RateLimiter {
             clock: Arc::new(SystemClock),
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
+            is_shadow: false,
         }
     }
 
@@ -96,6 +98,7 @@ pub struct Builder {
     clock: Arc<dyn Clock>,
     timeout: Duration,
     denial_memory: Duration,
+    is_shadow: bool,
 }
 
 #[derive(Debug)]
@@ -132,6 +135,14 @@ impl Builder {
     #[must_use]
     pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
         self.denial_memory = denial_memory;
+        self
+    }
+
+    /// Denies nobody: an acquire that would be denied is granted, says so, and counts in [`Stats::shadow_denied`]. What
+    /// it was short of is not taken, so that the numbers are those of a limiter that denies.
+    #[must_use]
+    pub const fn shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
         self
     }
 
@@ -180,8 +191,12 @@ impl Builder {
                 Table::new(connect(connection).await, name)
             }
         };
-        let settings =
-            Settings { timeout: self.timeout, denial_memory: self.denial_memory, owner: self.owner.as_str().into() };
+        let settings = Settings {
+            timeout: self.timeout,
+            denial_memory: self.denial_memory,
+            owner: self.owner.as_str().into(),
+            is_shadow: self.is_shadow,
+        };
         let (counters, buckets) = (Counters::default(), Mutex::default());
         let inner = Inner { table, namespace, clock: self.clock, settings, counters, buckets };
         Ok(RateLimiter { inner: Arc::new(inner) })

@@ -16,15 +16,16 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, MilliTokens, WriteId};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, LimitName, MilliTokens, WriteId};
 use weirgate_store::StoreError;
 
+use crate::held::Held;
+use crate::limits::Limits;
 use crate::shards::Shards;
-use crate::{Denied, Error, Grant};
+use crate::{Denied, Error};
 
 pub(crate) use attempt::backoff;
 use pace::Pace;
-pub(crate) use plan::lacks_slots;
 pub(crate) use serve::{SLOT_MEMORY, serve};
 
 /// What is asked of each limit.
@@ -56,27 +57,27 @@ pub(crate) enum Why {
     Throttled(Arc<StoreError>),
 }
 
-/// A grant on its way to its caller. If the caller has gone away nobody will use the tokens: they go back.
+/// What was taken, on its way to its caller. If the caller has gone away nobody will use the tokens: they go back.
 #[derive(Debug)]
-pub(crate) struct Delivery(Option<Grant>);
+pub(crate) struct Delivery(Option<Held>);
 
 impl Delivery {
-    /// The grant, now in the caller's hands.
-    pub(crate) fn accept(mut self) -> Grant {
+    /// What was taken, now in the caller's hands.
+    pub(crate) fn accept(mut self) -> Held {
         self.0.take().expect("nothing else takes it out")
     }
 }
 
-impl From<Grant> for Delivery {
-    fn from(grant: Grant) -> Self {
-        Self(Some(grant))
+impl From<Held> for Delivery {
+    fn from(held: Held) -> Self {
+        Self(Some(held))
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        if let Some(grant) = self.0.take() {
-            grant.abandon();
+        if let Some(held) = self.0.take() {
+            held.abandon();
         }
     }
 }
@@ -85,7 +86,9 @@ impl Drop for Delivery {
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) needs: Needs,
-    pub(crate) limits: Arc<[Limit]>,
+    /// What is taken whether it is there or not.
+    pub(crate) soft: Needs,
+    pub(crate) limits: Limits,
     /// How long a durable lease lasts, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
     pub(crate) joined: Instant,
@@ -107,7 +110,7 @@ pub(crate) struct Line {
 #[derive(Debug)]
 pub(crate) struct Common {
     /// Tokens came back to the bucket through this process.
-    pub(crate) given_back: Notify,
+    pub(crate) given_back: Arc<Notify>,
     /// The largest number of shards seen.
     most: AtomicU32,
     /// The shard chosen last.
@@ -116,7 +119,7 @@ pub(crate) struct Common {
 
 impl Default for Common {
     fn default() -> Self {
-        Self { given_back: Notify::new(), most: AtomicU32::new(1), last: AtomicU32::new(0) }
+        Self { given_back: Arc::default(), most: AtomicU32::new(1), last: AtomicU32::new(0) }
     }
 }
 
@@ -295,11 +298,16 @@ impl Line {
 }
 
 impl Caller {
+    /// What is taken of each limit.
+    pub(crate) fn all(&self) -> Needs {
+        self.needs.iter().chain(&self.soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+    }
+
     /// The lease as it will be written, if the caller wants one.
     fn new_lease(&self, now: EpochMillis) -> Option<(WriteId, Lease)> {
         let (lasts, owner) = self.lease.as_ref()?;
         let expires = now.after((*lasts).into());
-        let lease = Lease { expires, tokens: self.needs.clone(), owner: owner.to_string() };
+        let lease = Lease { expires, tokens: self.all(), owner: owner.to_string() };
         Some((WriteId::from_bits(fastrand::u64(..)), lease))
     }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use futures_util::FutureExt;
 
-use crate::{Acquire, Decision, Denied, Error, Grant, NeverFits};
+use crate::{Acquire, Decision, Denied, Disabled, Error, Grant, NeverFits};
 
 /// Why a [scope](Acquire::scope) has no result.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub enum ScopeError<E> {
     Denied(Denied),
     /// Not at any time; the work was not begun.
     NeverFits(NeverFits),
+    /// Disabled by its configuration; the work was not begun.
+    Disabled(Disabled),
     /// No decision could be made; the work was not begun.
     Limiter(Error),
     /// The work failed; what it took was given back.
@@ -25,6 +27,7 @@ impl<E: fmt::Display> fmt::Display for ScopeError<E> {
         match self {
             Self::Denied(denied) => denied.fmt(f),
             Self::NeverFits(never) => never.fmt(f),
+            Self::Disabled(disabled) => disabled.fmt(f),
             Self::Limiter(error) => error.fmt(f),
             Self::Work(error) => error.fmt(f),
         }
@@ -34,7 +37,7 @@ impl<E: fmt::Display> fmt::Display for ScopeError<E> {
 impl<E: std::error::Error + 'static> std::error::Error for ScopeError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Denied(_) | Self::NeverFits(_) => None,
+            Self::Denied(_) | Self::NeverFits(_) | Self::Disabled(_) => None,
             Self::Limiter(error) => Some(error),
             Self::Work(error) => Some(error),
         }
@@ -68,6 +71,7 @@ impl Acquire<'_> {
             Ok(Decision::Granted(grant)) => grant,
             Ok(Decision::Denied(denied)) => return Err(ScopeError::Denied(denied)),
             Ok(Decision::NeverFits(never)) => return Err(ScopeError::NeverFits(never)),
+            Ok(Decision::Disabled(disabled)) => return Err(ScopeError::Disabled(disabled)),
             Err(error) => return Err(ScopeError::Limiter(error)),
         };
         // The grant is given back and dropped whatever state the work left it in.

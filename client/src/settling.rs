@@ -25,7 +25,7 @@ pub(crate) struct Settling<'a> {
     /// The durable lease and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, Settled>,
-    /// What the grant's lease holds, as far as the grant knows.
+    /// What the lease holds, as far as its holder knows.
     pub(crate) holds: &'a Needs,
 }
 

@@ -14,7 +14,7 @@ use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
 
 use crate::line::{Common, Line, Needs, View};
 
-pub(crate) use route::{Request, ask};
+pub(crate) use route::{Request, ask, remembered};
 
 /// Of a shard that holds this many times what is asked, nobody takes the last tokens.
 pub(crate) const PLENTY: i64 = 8;

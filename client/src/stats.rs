@@ -9,6 +9,8 @@ pub struct Stats {
     pub granted: u64,
     /// Acquires denied, after a request or from memory.
     pub denied: u64,
+    /// Acquires granted that would have been denied, were it not for shadow mode.
+    pub shadow_denied: u64,
     /// Writes sent, applied or not.
     pub writes: u64,
     /// Reads of all shards of a bucket, when one of them could not say.
@@ -37,7 +39,7 @@ macro_rules! counters {
         }
     };
 }
-counters!(granted, denied, writes, reads, lost_races, refused, unknown, unknown_milli);
+counters!(granted, denied, shadow_denied, writes, reads, lost_races, refused, unknown, unknown_milli);
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);

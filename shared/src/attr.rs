@@ -38,6 +38,8 @@ pub const LOOK_V: &str = "look_v";
 pub const MIN_SHARDS: &str = "min_shards";
 /// Bytes of the leases when the shard was last split: those stay where they are, so they are no reason to split again.
 pub const SPLIT_BYTES: &str = "split_bytes";
+/// Version of the configuration its limits are from; absent where a caller has brought them with a call.
+pub const VERSION: &str = "cv";
 /// Who is limited.
 pub const ENTITY_ID: &str = "entity_id";
 /// What is used.

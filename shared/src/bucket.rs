@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::limit::Rule;
 use crate::math::{self, Shard};
-use crate::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens, WriteId};
+use crate::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Terms, WriteId};
 
 /// One bucket shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub struct Bucket {
     pub takes: Option<i64>,
     /// The limits, by name; the hidden `wcu` is not among them.
     pub limits: BTreeMap<LimitName, LimitState>,
+    /// Version of the configuration the limits are from; `None` if a caller brought them with a call.
+    pub version: Option<i64>,
     /// The hidden limit that counts write units; `None` if the item lacks it.
     pub wcu: Option<LimitState>,
     /// Leases held here; `None` if the item lacks the map.
@@ -167,18 +169,20 @@ impl Bucket {
     }
 
     /// What the bucket is after a write at `now` that credits refill, reclaims expired leases and brings the callers'
-    /// own `limits`, but takes nothing.
+    /// own limits, but takes nothing. Limits that are older than the bucket's add what it lacks, and change nothing.
     #[must_use]
-    pub fn advanced(&self, limits: &[Limit], now: EpochMillis) -> Self {
+    pub fn advanced<'a>(&self, terms: impl Into<Terms<'a>>, now: EpochMillis) -> Self {
+        let terms = terms.into();
         let mut next = self.clone();
         for (name, state) in &mut next.limits {
-            let rule = limits.iter().find(|limit| limit.name() == name).map_or(state.rule, |limit| *limit.rule());
+            let rule = terms.newer_than(self.version).find(|limit| limit.name() == name);
+            let rule = rule.map_or(state.rule, |limit| *limit.rule());
             let back = self.give_back(name, self.reclaimable(now).map(|(_, lease)| lease));
             state.tk = self.available(name, state, rule, back, now);
             state.tc -= back.tc;
             state.rule = rule;
         }
-        for limit in limits.iter().filter(|limit| !self.limits.contains_key(limit.name())) {
+        for limit in terms.limits.iter().filter(|limit| !self.limits.contains_key(limit.name())) {
             let rule = *limit.rule();
             let state = LimitState { tk: self.shard().share(rule.capacity), tc: MilliTokens::ZERO, rule };
             next.limits.insert(limit.name().clone(), state);
@@ -244,9 +248,12 @@ impl Bucket {
         best
     }
 
-    /// Whether every limit of `limits` is in the bucket with the same numbers.
+    /// Whether every limit of `terms` is in the bucket, and with the same numbers unless they are older than its own.
     #[must_use]
-    pub fn has_rules(&self, limits: &[Limit]) -> bool {
-        limits.iter().all(|limit| self.limits.get(limit.name()).is_some_and(|state| state.rule == *limit.rule()))
+    pub fn has_rules<'a>(&self, terms: impl Into<Terms<'a>>) -> bool {
+        let terms = terms.into();
+        let is_same = |limit: &Limit| self.limits.get(limit.name()).is_some_and(|state| state.rule == *limit.rule());
+        terms.limits.iter().all(|limit| self.limits.contains_key(limit.name()))
+            && terms.newer_than(self.version).all(is_same)
     }
 }

@@ -5,6 +5,8 @@
 //! - `units`: [`MilliTokens`], [`EpochMillis`], [`Millis`]: one type per unit
 //! - `id`: validated names that cannot hold a key delimiter
 //! - `limit`: [`Limit`] and its [`Rule`]: what a bucket holds and how fast it refills
+//! - `config`: [`Config`]: limits at four levels, and the entities they are for
+//! - `terms`: [`Terms`]: the limits that a caller brings, and how new they are
 //! - `math`: credit, share, retry-after
 //! - `bucket`: [`Bucket`]: one shard as a value, and what can be taken from it
 //! - `whole`: [`Whole`]: all shards of a bucket together
@@ -14,27 +16,31 @@
 
 pub mod attr;
 mod bucket;
+mod config;
 mod id;
 mod item;
 mod key;
 mod limit;
 mod math;
 mod ranges;
+mod terms;
 mod units;
 mod whole;
 mod window;
 pub mod write;
 
 pub use bucket::{Bucket, GiveBack, Lease, LimitState, Look, Scaling};
+pub use config::{Config, Entity, Level, Status};
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, BucketReader, Counted, ItemError, read_bucket, read_counted, read_key, write_bucket, write_lease,
     write_leases, write_units,
 };
 pub use key::{BUCKET_SK, BucketKey, ItemKey, SnapshotKey, due_shards};
-pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Rule};
+pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Mode, Rule};
 pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};
 pub use ranges::Ranges;
+pub use terms::Terms;
 pub use units::{EpochMillis, MilliTokens, Millis};
 pub use whole::Whole;
 pub use window::{Iso, Window, parse_iso};

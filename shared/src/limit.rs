@@ -32,6 +32,19 @@ pub const MAX_PERIOD_MS: i64 = 366 * 86_400_000;
 pub struct Limit {
     name: LimitName,
     rule: Rule,
+    mode: Mode,
+}
+
+/// What becomes of a request that a limit has not enough for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// It is denied.
+    #[default]
+    Enforced,
+    /// It is granted without taking of this limit, and told that it would have been denied.
+    Shadow,
+    /// It is granted, and the limit goes into debt.
+    Soft,
 }
 
 /// The numbers of a limit, of the whole bucket, undivided by shards.
@@ -82,7 +95,7 @@ impl Limit {
         check(&name, "refill_period_ms", refill_period_ms, MAX_PERIOD_MS, "1 ms to 366 days")?;
         let capacity = MilliTokens::from_tokens(capacity);
         let refill_amount = MilliTokens::from_tokens(refill_amount);
-        Ok(Self { name, rule: Rule { capacity, refill_amount, refill_period_ms } })
+        Ok(Self::of(name, Rule { capacity, refill_amount, refill_period_ms }))
     }
 
     /// `slots` that can be held at the same time. A slot comes back when its lease is released or expires.
@@ -94,7 +107,7 @@ impl Limit {
         check(&name, "capacity", slots, MAX_TOKENS, "1 to 10^12 tokens")?;
         let rule =
             Rule { capacity: MilliTokens::from_tokens(slots), refill_amount: MilliTokens::ZERO, refill_period_ms: 1 };
-        Ok(Self { name, rule })
+        Ok(Self::of(name, rule))
     }
 
     /// The same rate with another capacity: how much can be taken at once after a quiet time.
@@ -118,13 +131,33 @@ impl Limit {
 
     /// What an item says that a limit is.
     pub(crate) const fn of(name: LimitName, rule: Rule) -> Self {
-        Self { name, rule }
+        Self { name, rule, mode: Mode::Enforced }
+    }
+
+    /// The same limit in another mode: enforced if nothing is said.
+    ///
+    /// ```
+    /// # use weirgate_shared::{Limit, Mode};
+    /// let limit = Limit::per_minute("tpm", 100_000)?.in_mode(Mode::Shadow); // counts what it would deny
+    /// assert_eq!(limit.mode(), Mode::Shadow);
+    /// # Ok::<(), weirgate_shared::LimitError>(())
+    /// ```
+    #[must_use]
+    pub const fn in_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
     }
 
     /// The limit's name.
     #[must_use]
     pub const fn name(&self) -> &LimitName {
         &self.name
+    }
+
+    /// What becomes of a request that the limit has not enough for.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// The limit's numbers.

@@ -83,7 +83,8 @@ prop_compose! {
     fn bucket()(
         key in bucket_key(),
         (shard_count, rf) in (1..=u32::MAX, instant()),
-        (v, takes, op) in (option::of(any::<i64>()), option::of(any::<i64>()), option::of(write_id())),
+        (v, takes, op, version) in
+            (option::of(any::<i64>()), option::of(any::<i64>()), option::of(write_id()), option::of(any::<i64>())),
         limits in btree_map(limit_name(), limit_state(), 0..5),
         wcu in option::of(limit_state()),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
@@ -93,7 +94,7 @@ prop_compose! {
     ) -> Bucket {
         let look = look.map(|(at, v)| Look { at, v });
         let scaling = Scaling { is_hot, look, min_shards, split_bytes };
-        Bucket { key, shard_count, rf, v, takes, limits, wcu, leases, due, op, scaling, size_bytes: 0, lease_bytes: 0 }
+        Bucket { key, shard_count, rf, v, takes, limits, version, wcu, leases, due, op, scaling, size_bytes: 0, lease_bytes: 0 }
     }
 }
 
@@ -154,6 +155,7 @@ fn whole_item() -> Item {
         scaling: Scaling::default(),
         size_bytes: 0,
         lease_bytes: 0,
+        version: None,
     };
     Item::of_bucket(&bucket)
 }

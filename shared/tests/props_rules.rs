@@ -79,6 +79,7 @@ fn bucket(limits: &[Limit], shard: Shard) -> Bucket {
         scaling: Scaling::default(),
         size_bytes: 0,
         lease_bytes: 0,
+        version: None,
     }
 }
 
@@ -115,7 +116,7 @@ proptest! {
                     let lease =
                         Lease { expires: now.after(Millis(lease)), tokens: needs.clone(), owner: String::new() };
                     let leases = vec![(op.clone(), lease)];
-                    Take { key: &key, limits: &limits, needs, takes: 1, leases, op, hot: false, company: Company::None, unknown: &[] }.on(Some(&view), now)
+                    Take { key: &key, terms: (&limits).into(), needs, soft: BTreeMap::new(), takes: 1, leases, op, hot: false, company: Company::None, unknown: &[] }.on(Some(&view), now)
                 }
                 What::Expire => match expire(&view, now) {
                     Some((update, _)) => update,
@@ -170,7 +171,7 @@ proptest! {
         let need = MilliTokens(new_share.0 * need / 1000);
         let (key, needs) = (bucket_key(shard.index), [(name.clone(), need)].into());
         let op = WriteId::from_bits(1);
-        let take = Take { key: &key, limits, needs, takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown: &[] };
+        let take = Take { key: &key, terms: limits.into(), needs, soft: BTreeMap::new(), takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown: &[] };
         let balance = before.balance(&before.limits[&name], now);
         let there = before.advanced(limits, now).limits[&name].tk;
         let applied = item.apply(&take.on(Some(&item.bucket()), now));
@@ -208,8 +209,19 @@ fn take(limit: &Limit, need: i64, view: &Bucket, now: EpochMillis) -> weirgate_s
     let (key, limits, op) = (bucket_key(0), std::slice::from_ref(limit), WriteId::from_bits(1));
     let needs = BTreeMap::from([(limit.name().clone(), MilliTokens::from_tokens(need))]);
     let needs = needs.into_iter().filter(|(_, need)| *need > MilliTokens::ZERO).collect();
-    Take { key: &key, limits, needs, takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown: &[] }
-        .on(Some(view), now)
+    Take {
+        key: &key,
+        terms: limits.into(),
+        needs,
+        soft: BTreeMap::new(),
+        takes: 1,
+        leases: vec![],
+        op,
+        hot: false,
+        company: Company::None,
+        unknown: &[],
+    }
+    .on(Some(view), now)
 }
 
 /// Lowering takes away what was seen above the new number; it was taken by others meanwhile.

@@ -38,6 +38,7 @@ fn shard(limits: &[Limit], shard: Shard) -> Bucket {
         scaling: Scaling::default(),
         size_bytes: 0,
         lease_bytes: 0,
+        version: None,
     }
 }
 
@@ -210,8 +211,9 @@ fn a_split_happens_though_others_took_since_it_was_seen() {
         let needs = [(limit_name("rpm"), if id == 0 { three } else { MilliTokens::ZERO })].into();
         let take = Take {
             key: &key,
-            limits: &limits,
+            terms: (&limits).into(),
             needs,
+            soft: BTreeMap::new(),
             takes: 1,
             leases: vec![],
             op,

@@ -30,6 +30,7 @@ fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
         scaling: Scaling::default(),
         size_bytes: 0,
         lease_bytes: 0,
+        version: None,
     }
 }
 
@@ -43,7 +44,18 @@ fn take<'a>(
 ) -> Take<'a> {
     let needs = [(limit.name().clone(), need)].into();
     let (limits, op) = (std::slice::from_ref(limit), WriteId::from_bits(op));
-    Take { key, limits, needs, takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown }
+    Take {
+        key,
+        terms: limits.into(),
+        needs,
+        soft: BTreeMap::new(),
+        takes: 1,
+        leases: vec![],
+        op,
+        hot: false,
+        company: Company::None,
+        unknown,
+    }
 }
 
 fn company() -> impl Strategy<Value = Company> {

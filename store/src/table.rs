@@ -108,7 +108,8 @@ impl Table {
             .return_values(if answer == Answer::Item { ReturnValue::AllNew } else { ReturnValue::None })
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .set_return_consumed_capacity(self.report());
-        match request.send().await {
+        // The SDK's futures are large, and deep enough to meet the compiler's recursion limit in a caller's own.
+        match Box::pin(request.send()).await {
             Ok(done) => {
                 self.count(done.consumed_capacity());
                 Ok(Outcome::Applied(done.attributes.map(Item)))
@@ -197,7 +198,9 @@ impl Table {
             let read = || async {
                 let request = self.client.batch_get_item().request_items(&self.name, wanted.clone());
                 let request = request.set_return_consumed_capacity(self.report());
-                request.send().await.map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))
+                Box::pin(request.send())
+                    .await
+                    .map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))
             };
             let mut found = self.again(Retry::Unknown, read).await?;
             let responses = found.responses.take().unwrap_or_default();

@@ -57,7 +57,7 @@ impl Table {
             .set_transact_items(Some(parts))
             .client_request_token(token.as_str())
             .set_return_consumed_capacity(self.report());
-        match request.send().await {
+        match Box::pin(request.send()).await {
             Ok(done) => {
                 for consumed in done.consumed_capacity() {
                     self.count(Some(consumed));

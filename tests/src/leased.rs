@@ -58,6 +58,7 @@ pub fn full(entity: &str, limits: &[Limit]) -> Bucket {
         scaling: Scaling::default(),
         size_bytes: 0,
         lease_bytes: 0,
+        version: None,
     }
 }
 
@@ -180,8 +181,9 @@ pub fn take(
     let limits = limits();
     let take = Take {
         key: &bucket.key,
-        limits: &limits,
+        terms: (&limits).into(),
         needs,
+        soft: BTreeMap::new(),
         takes: 1,
         leases: vec![(lease.clone(), held)],
         op: lease.clone(),

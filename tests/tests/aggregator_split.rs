@@ -153,8 +153,9 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
         let take = Take {
             key,
-            limits,
+            terms: limits.into(),
             needs,
+            soft: [].into(),
             takes: callers,
             leases: vec![],
             op: new_id(),

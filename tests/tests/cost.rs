@@ -144,7 +144,7 @@ impl Edge {
                             slow += i64::from(wants_both);
                         }
                         Decision::Denied(_) => tokio::time::sleep(left).await,
-                        never @ Decision::NeverFits(_) => panic!("{never:?}"),
+                        other => panic!("{other:?}"),
                     }
                 }
                 (fast, slow)

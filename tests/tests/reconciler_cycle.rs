@@ -27,8 +27,18 @@ async fn take(table: &Table, key: &BucketKey, amount: i64, is_hot: bool, lease: 
         (new_id(), Lease { expires, tokens, owner: "test".to_owned() })
     };
     let (limits, leases): (_, Vec<(WriteId, _)>) = (&limits(), lease.map(hold).into_iter().collect());
-    let take =
-        Take { key, limits, needs, takes: 1, leases, op: new_id(), hot: is_hot, company: Company::None, unknown: &[] };
+    let take = Take {
+        key,
+        terms: limits.into(),
+        needs,
+        soft: [].into(),
+        takes: 1,
+        leases,
+        op: new_id(),
+        hot: is_hot,
+        company: Company::None,
+        unknown: &[],
+    };
     aggregator::run(table, &take, at).await;
 }
 

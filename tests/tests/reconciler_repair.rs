@@ -110,8 +110,9 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
             let needs = [(slots, MilliTokens(0))].into();
             let take = Take {
                 key: &key,
-                limits: &limits,
+                terms: (&limits).into(),
                 needs,
+                soft: [].into(),
                 takes: 1,
                 leases: vec![],
                 op: new_id(),
@@ -139,8 +140,9 @@ async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
     let (limits, needs) = (limits(), [(LimitName::new("quota").unwrap(), tokens(1))].into());
     let take = Take {
         key,
-        limits: &limits,
+        terms: (&limits).into(),
         needs,
+        soft: [].into(),
         takes: 1,
         leases: vec![],
         op: new_id(),

@@ -9,10 +9,10 @@ use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId};
 use weirgate_store::{Answer, ErrorKind, Item, Outcome, StoreError};
 
 use super::{Caller, Line, Needs, Verdict};
-use crate::grant::Part;
+use crate::Error;
+use crate::held::{Held, Part};
 use crate::limiter::Inner;
 use crate::stats::count;
-use crate::{Error, Grant};
 
 /// What became of a group.
 pub(super) enum Resolved {
@@ -47,6 +47,7 @@ struct Attempt<'a> {
     /// In the callers' order.
     leases: Vec<Option<(WriteId, Lease)>>,
     needs: Needs,
+    soft: Needs,
     /// Ids of the writes sent so far.
     ops: Vec<WriteId>,
     /// What the last write was planned on.
@@ -67,10 +68,14 @@ struct Doubt {
 
 impl<'a> Attempt<'a> {
     fn new(inner: &'a Arc<Inner>, line: &'a Arc<Line>, callers: Vec<Caller>, now: EpochMillis) -> Self {
-        let mut needs = Needs::new();
-        for (limit, need) in callers.iter().flat_map(|caller| &caller.needs) {
-            *needs.entry(limit.clone()).or_default() += *need;
-        }
+        let sum = |asked: fn(&Caller) -> &Needs| {
+            let mut sum = Needs::new();
+            for (limit, need) in callers.iter().flat_map(asked) {
+                *sum.entry(limit.clone()).or_default() += *need;
+            }
+            sum
+        };
+        let (needs, soft) = (sum(|caller| &caller.needs), sum(|caller| &caller.soft));
         let leases = callers.iter().map(|caller| caller.new_lease(now)).collect();
         Self {
             inner,
@@ -78,6 +83,7 @@ impl<'a> Attempt<'a> {
             callers,
             leases,
             needs,
+            soft,
             ops: vec![],
             seen: None,
             is_old: false,
@@ -99,8 +105,9 @@ impl<'a> Attempt<'a> {
             self.ops.push(op.clone());
             let take = Take {
                 key: &self.line.key,
-                limits: &self.callers[0].limits,
+                terms: (&self.callers[0].limits).into(),
                 needs: self.needs.clone(),
+                soft: self.soft.clone(),
                 takes: i64::try_from(self.callers.len()).unwrap_or(i64::MAX),
                 leases: self.leases.iter().flatten().cloned().collect(),
                 op,
@@ -258,13 +265,12 @@ impl<'a> Attempt<'a> {
 
     fn grant(self, bucket: Bucket, at: EpochMillis) -> Resolved {
         let bucket = self.saw(bucket);
-        count(&self.inner.counters.granted, u64::try_from(self.callers.len()).unwrap_or_default());
         for (caller, lease) in self.callers.into_iter().zip(self.leases) {
-            let part = Part { line: Arc::clone(self.line), amounts: caller.needs.clone(), bucket: Arc::clone(&bucket) };
+            let part = Part { line: Arc::clone(self.line), amounts: caller.all(), bucket: Arc::clone(&bucket) };
             let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
             let lease = lease.map(|(id, lease)| (id, lease.expires));
-            let grant = Grant::new(owner, vec![part], Arc::clone(&caller.limits), lease, at);
-            caller.tell(Ok(Verdict::Granted(grant.into())));
+            let held = Held::new(owner, vec![part], caller.limits.clone(), lease, at);
+            caller.tell(Ok(Verdict::Granted(held.into())));
         }
         Resolved::Answered
     }

@@ -43,8 +43,9 @@ fn plan(line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Optio
     let op = WriteId::from_bits(fastrand::u64(..));
     let nothing = Take {
         key: &line.key,
-        limits: &first.limits,
+        terms: (&first.limits).into(),
         needs: BTreeMap::new(),
+        soft: BTreeMap::new(),
         takes: 0,
         leases: vec![],
         op: op.clone(),

@@ -1,9 +1,7 @@
 //! Who of the line goes into the next write: first come, first served, and a smaller one behind may pass. Pure.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-
-use weirgate_shared::{Bucket, EpochMillis, Limit};
+use weirgate_shared::{Bucket, EpochMillis};
 
 use super::{Caller, Needs};
 use crate::decision::{self, LimitStatus};
@@ -21,7 +19,7 @@ pub(super) fn select(
     now: EpochMillis,
 ) -> (Vec<Caller>, VecDeque<Caller>) {
     let Some(first) = line.front() else { return (vec![], line) };
-    let limits = Arc::clone(&first.limits);
+    let limits = first.limits.clone();
     let mut left: Needs = match view {
         Some(bucket) => {
             bucket.advanced(&limits, now).limits.into_iter().map(|(name, state)| (name, state.tk)).collect()
@@ -31,9 +29,8 @@ pub(super) fn select(
     let mut leases = 0;
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for caller in line {
-        let same_limits = Arc::ptr_eq(&caller.limits, &limits) || caller.limits == limits;
         let fits = caller.needs.iter().all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
-        if !same_limits || !fits || (caller.lease.is_some() && leases == LEASES_PER_WRITE) {
+        if caller.limits != limits || !fits || (caller.lease.is_some() && leases == LEASES_PER_WRITE) {
             others.push_back(caller);
             continue;
         }
@@ -51,12 +48,5 @@ pub(super) fn select(
 /// Why `bucket` does not have what the caller asks at `now`; `None` if it has.
 pub(super) fn shortage(bucket: &Bucket, caller: &Caller, now: EpochMillis) -> Option<Vec<LimitStatus>> {
     let status = decision::status(bucket, &caller.limits, &caller.needs, now);
-    status.iter().any(|limit| limit.requested > limit.available).then_some(status)
-}
-
-/// Whether slots are among what is short: they come back at any moment, by releases nobody here sees.
-pub(crate) fn lacks_slots(limits: &[Limit], shortage: &[LimitStatus]) -> bool {
-    let is_short =
-        |name: &str| shortage.iter().any(|status| status.limit == name && status.requested > status.available);
-    limits.iter().any(|limit| limit.rule().is_concurrent() && is_short(limit.name().as_str()))
+    status.iter().any(LimitStatus::is_short).then_some(status)
 }

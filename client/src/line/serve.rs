@@ -12,7 +12,6 @@ use super::make_way::make_way;
 use super::{Caller, Line, Verdict, View, Why, plan};
 use crate::limiter::Inner;
 use crate::shards::PLENTY;
-use crate::stats::count;
 use crate::{Error, decision};
 
 /// How long a denial for want of slots is remembered: another process may release one at any moment.
@@ -123,10 +122,7 @@ impl Server {
             match plan::shortage(&view.bucket, &caller, now) {
                 Some(shortage) if !self.is_fresh(view, &caller, &shortage) => self.waiting.push_back(caller),
                 Some(_) if view.bucket.shard().count > 1 => caller.send_elsewhere(Why::Short),
-                Some(shortage) => {
-                    count(&self.inner.counters.denied, 1);
-                    caller.tell(Ok(Verdict::Denied(decision::denied(shortage))));
-                }
+                Some(shortage) => caller.tell(Ok(Verdict::Denied(decision::denied(shortage)))),
                 None => self.waiting.push_back(caller),
             }
         }
@@ -134,7 +130,8 @@ impl Server {
 
     fn is_fresh(&self, view: &View, caller: &Caller, shortage: &[decision::LimitStatus]) -> bool {
         let memory = self.inner.settings.denial_memory;
-        let memory = if plan::lacks_slots(&caller.limits, shortage) { memory.min(SLOT_MEMORY) } else { memory };
+        let lacks_slots = shortage.iter().any(|status| status.is_short() && status.is_concurrent());
+        let memory = if lacks_slots { memory.min(SLOT_MEMORY) } else { memory };
         view.at >= caller.joined || view.at.elapsed() < memory
     }
 

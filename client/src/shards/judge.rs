@@ -1,9 +1,10 @@
 //! What the bucket as a whole says to a request, from what is known of its shards. Pure but for reading the views.
 
-use weirgate_shared::{EpochMillis, Limit, MilliTokens, Whole};
+use weirgate_shared::{EpochMillis, MilliTokens, Whole};
 
-use super::Shards;
+use super::{Request, Shards};
 use crate::decision::{self, Denied};
+use crate::limits::Limits;
 use crate::line::{Needs, View};
 
 /// What becomes of a request.
@@ -18,7 +19,7 @@ pub(super) enum Judgement {
 
 impl Shards {
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
-    pub(super) fn seen(&self, limits: &[Limit], now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
+    pub(super) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
         let views = self
             .lines()
             .into_iter()
@@ -30,13 +31,13 @@ impl Shards {
 }
 
 /// Judges a request by the `whole` bucket.
-pub(super) fn judge(whole: &Whole, needs: &Needs, now: EpochMillis) -> Judgement {
+pub(super) fn judge(whole: &Whole, Request { needs, limits, .. }: &Request, now: EpochMillis) -> Judgement {
     if needs.iter().any(|(limit, need)| whole.holds(limit, now) < *need) {
-        return Judgement::Denied(decision::denied(decision::status_of_whole(whole, needs, now)));
+        return Judgement::Denied(decision::denied(decision::status_of_whole(whole, limits, needs, now)));
     }
     let room =
         |shard: &weirgate_shared::Bucket| needs.iter().map(|(limit, need)| shard.holds(limit, now) - *need).min();
-    let fits = |shard: &&weirgate_shared::Bucket| room(shard).is_some_and(|room| room >= MilliTokens::ZERO);
+    let fits = |shard: &&weirgate_shared::Bucket| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
     let fitting: Vec<_> = whole.shards().iter().filter(fits).collect();
     // Not the best one: others who have looked at the same time would take it too.
     if let Some(one) = fastrand::choice(&fitting) {

@@ -147,8 +147,9 @@ impl Resharding<'_> {
         let key = &self.bucket.key;
         Take {
             key,
-            limits: self.limits,
+            terms: (self.limits).into(),
             needs,
+            soft: BTreeMap::new(),
             takes: 0,
             leases: vec![],
             op: op.clone(),

@@ -12,9 +12,9 @@ use super::judge::{Judgement, judge};
 use super::{Shards, spread};
 use crate::clock::deadline;
 use crate::limiter::Inner;
-use crate::line::{self, Caller, Line, Needs, SLOT_MEMORY, Told, Verdict, Why, backoff, lacks_slots};
-use crate::stats::count;
-use crate::{Denied, Error};
+use crate::limits::Limits;
+use crate::line::{self, Caller, Line, Needs, SLOT_MEMORY, Told, Verdict, Why, backoff};
+use crate::{Denied, Error, LimitStatus};
 
 /// How many shards are asked one by one before all are read.
 const TRIES: usize = 3;
@@ -23,9 +23,18 @@ const TRIES: usize = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) needs: Needs,
-    pub(crate) limits: Arc<[Limit]>,
+    /// What is taken whether it is there or not.
+    pub(crate) soft: Needs,
+    pub(crate) limits: Limits,
     /// How long a durable lease lasts, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
+}
+
+impl Request {
+    /// Whether anything is asked.
+    pub(crate) fn asks(&self) -> bool {
+        !self.needs.is_empty() || !self.soft.is_empty()
+    }
 }
 
 /// Decides about one request.
@@ -35,6 +44,22 @@ pub(crate) async fn ask(inner: &Arc<Inner>, shards: &Arc<Shards>, request: &Requ
     Asking { inner, shards, request, joined, deadline, tried: vec![], failures: 0, has_lost: false, last: None }
         .run()
         .await
+}
+
+/// A denial that a former answer already implies: nothing is sent.
+pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> Option<Denied> {
+    let memory = inner.settings.denial_memory;
+    // What one shard of several lacks says nothing about the others: only a denial by all of them is remembered.
+    if shards.common().most() > 1 && (*shards.denied()).is_none_or(|at| at.elapsed() >= memory) {
+        return None;
+    }
+    let now = inner.clock.now();
+    let seen_within = |memory| shards.seen(&request.limits, now, |view| view.at.elapsed() < memory);
+    let whole = seen_within(memory);
+    let Judgement::Denied(denied) = judge(&whole, request, now) else { return None };
+    let lacks_slots = denied.short().any(LimitStatus::is_concurrent);
+    let is_known = whole.is_complete() && (!lacks_slots || seen_within(memory.min(SLOT_MEMORY)).is_complete());
+    is_known.then_some(denied)
 }
 
 struct Asking<'a> {
@@ -54,7 +79,10 @@ struct Asking<'a> {
 
 impl Asking<'_> {
     async fn run(mut self) -> Result<Verdict, Error> {
-        if let Some(denied) = self.denied_from_memory() {
+        // A bucket of one shard is asked in its line, where it is first come, first served.
+        if self.shards.common().most() > 1
+            && let Some(denied) = remembered(self.inner, self.shards, self.request)
+        {
             return Ok(Verdict::Denied(denied));
         }
         let mut next = if self.is_above_a_share() { None } else { Some(self.choose()) };
@@ -99,21 +127,6 @@ impl Asking<'_> {
         largest.count > 1 && self.request.limits.iter().any(is_above)
     }
 
-    /// A denial that a former one already implies: nothing is sent.
-    fn denied_from_memory(&self) -> Option<Denied> {
-        let memory = self.inner.settings.denial_memory;
-        let denied_at = (*self.shards.denied()).filter(|at| at.elapsed() < memory)?;
-        let now = self.inner.clock.now();
-        let whole = self.shards.seen(&self.request.limits, now, |view| view.at.elapsed() < memory);
-        let Judgement::Denied(denied) = judge(&whole, &self.request.needs, now) else { return None };
-        let lacks_slots = lacks_slots(&self.request.limits, &denied.limits);
-        if !whole.is_complete() || lacks_slots && denied_at.elapsed() >= SLOT_MEMORY {
-            return None;
-        }
-        count(&self.inner.counters.denied, 1);
-        Some(denied)
-    }
-
     /// After a shard that had not enough: another that is known to have, or `None` for asking the whole bucket.
     fn better(&self) -> Option<Arc<Line>> {
         if self.tried.len() >= TRIES {
@@ -144,7 +157,7 @@ impl Asking<'_> {
 
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
     async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
-        let Request { needs, limits, .. } = self.request;
+        let Request { limits, .. } = self.request;
         let mut now = self.inner.clock.now();
         let mut whole = self.shards.seen(limits, now, |view| view.at >= self.joined);
         if std::mem::take(&mut self.has_lost) {
@@ -169,10 +182,9 @@ impl Asking<'_> {
             self.shards.start_anew();
             return Ok(Err(Some(self.choose())));
         }
-        let verdict = match judge(&whole, needs, now) {
+        let verdict = match judge(&whole, self.request, now) {
             Judgement::Denied(denied) => {
                 *self.shards.denied() = Some(Instant::now());
-                count(&self.inner.counters.denied, 1);
                 Verdict::Denied(denied)
             }
             Judgement::One(shard) => return Ok(Err(Some(self.shards.line(shard)))),
@@ -192,11 +204,11 @@ impl Asking<'_> {
 
     /// Stands in the line of one shard.
     async fn stand_in(&self, line: &Arc<Line>) -> Result<Told, Error> {
-        let Request { needs, limits, lease } = self.request.clone();
+        let Request { needs, soft, limits, lease } = self.request.clone();
         let (answer, verdict) = oneshot::channel();
         let (joined, deadline) = (self.joined, self.deadline);
         let shards = Arc::clone(self.shards);
-        if line.join(Caller { needs, limits, lease, joined, deadline, shards, answer }) {
+        if line.join(Caller { needs, soft, limits, lease, joined, deadline, shards, answer }) {
             tokio::spawn(line::serve(Arc::clone(self.inner), Arc::clone(line)));
         }
         // Only a runtime that shuts down drops the line unserved.

@@ -8,16 +8,25 @@ use weirgate_shared::{Bucket, EpochMillis, Lease, WriteId};
 use weirgate_store::{Answer, ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
 
 use super::{Request, Shards};
+use crate::Error;
+use crate::held::{Held, Part};
 use crate::limiter::Inner;
 use crate::line::{Delivery, Line, Needs, backoff};
 use crate::stats::count;
-use crate::{Error, Grant, grant::Part};
 
 /// One shard's part of the request.
 struct Share {
     line: Arc<Line>,
     bucket: Arc<Bucket>,
     needs: Needs,
+    /// What is taken whether it is there or not, which the first gives.
+    soft: Needs,
+}
+
+impl Share {
+    fn all(&self) -> Needs {
+        self.needs.iter().chain(&self.soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+    }
 }
 
 /// Takes the `parts`; `None` if one of the shards is not what it seemed any more.
@@ -32,7 +41,7 @@ pub(super) async fn take(
     deadline: Instant,
 ) -> Result<Option<Delivery>, Error> {
     let now = inner.clock.now();
-    let Some(shares) = shares(inner, shards, parts, now).await? else { return Ok(None) };
+    let Some(shares) = shares(inner, shards, request, parts, now).await? else { return Ok(None) };
     let op = WriteId::from_bits(fastrand::u64(..));
     let lease = request.lease.as_ref().map(|(lasts, owner)| {
         let expires = now.after((*lasts).into());
@@ -43,12 +52,13 @@ pub(super) async fn take(
         .enumerate()
         .map(|(at, share)| {
             let lease = lease.as_ref().map(|(id, expires, owner)| {
-                (id.clone(), Lease { expires: *expires, tokens: share.needs.clone(), owner: owner.to_string() })
+                (id.clone(), Lease { expires: *expires, tokens: share.all(), owner: owner.to_string() })
             });
             let take = Take {
                 key: &share.line.key,
-                limits: &request.limits,
+                terms: (&request.limits).into(),
                 needs: share.needs.clone(),
+                soft: share.soft.clone(),
                 // The acquire counts once.
                 takes: i64::from(at == 0),
                 leases: lease.into_iter().collect(),
@@ -64,8 +74,8 @@ pub(super) async fn take(
     if !send(inner, request, &shares, &actions, &op, deadline).await? {
         return Ok(None);
     }
-    count(&inner.counters.granted, 1);
-    let part = |Share { line, bucket, needs }| {
+    let part = |share: Share| {
+        let (needs, Share { line, bucket, .. }) = (share.all(), share);
         // A transaction does not answer with the items.
         line.outdate();
         let mut bucket: Bucket = Bucket::advanced(&bucket, &request.limits, now);
@@ -78,7 +88,7 @@ pub(super) async fn take(
     };
     let parts = shares.into_iter().map(part).collect();
     let lease = lease.map(|(id, expires, _)| (id, expires));
-    Ok(Some(Grant::new((Arc::clone(inner), Arc::clone(shards)), parts, Arc::clone(&request.limits), lease, now).into()))
+    Ok(Some(Held::new((Arc::clone(inner), Arc::clone(shards)), parts, request.limits.clone(), lease, now).into()))
 }
 
 /// What is known of the shards, each with its part; `None` if one is gone, or holds more expired leases than its part of
@@ -86,6 +96,7 @@ pub(super) async fn take(
 async fn shares(
     inner: &Inner,
     shards: &Shards,
+    request: &Request,
     parts: &[(u32, Needs)],
     now: EpochMillis,
 ) -> Result<Option<Vec<Share>>, Error> {
@@ -97,7 +108,8 @@ async fn shares(
             give_back(inner, &line, &bucket, now).await?;
             return Ok(None);
         }
-        shares.push(Share { line, bucket, needs: needs.clone() });
+        let soft = if shares.is_empty() { request.soft.clone() } else { Needs::new() };
+        shares.push(Share { line, bucket, needs: needs.clone(), soft });
     }
     Ok(Some(shares))
 }

@@ -58,6 +58,7 @@ pub struct BucketReader {
     takes: Option<i64>,
     shard_count: Option<u32>,
     due: Option<i64>,
+    version: Option<i64>,
     op: Option<WriteId>,
     leases: Option<BTreeMap<WriteId, Lease>>,
     scaling: Scaling,
@@ -77,6 +78,7 @@ impl BucketReader {
             attr::RF => self.rf = Some(integer(name, value)?),
             attr::V => self.v = Some(integer(name, value)?),
             attr::TAKES => self.takes = Some(integer(name, value)?),
+            attr::VERSION => self.version = Some(integer(name, value)?),
             attr::DUE => self.due = Some(integer(name, value)?),
             attr::SHARD_COUNT => self.shard_count = Some(count(name, value)?),
             attr::MIN_SHARDS => self.scaling.min_shards = count(name, value)?,
@@ -133,6 +135,7 @@ impl BucketReader {
             v: self.v,
             takes: self.takes,
             limits,
+            version: self.version,
             wcu,
             leases: self.leases,
             due: self.due.map(EpochMillis),
@@ -181,6 +184,7 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
     ];
     changes.extend(bucket.v.map(|v| set(attr::V, Value::Int(v))));
     changes.extend(bucket.takes.map(|takes| set(attr::TAKES, Value::Int(takes))));
+    changes.extend(bucket.version.map(|version| set(attr::VERSION, Value::Int(version))));
     changes.extend(bucket.op.as_ref().map(|op| set(attr::OP, Value::text(op.as_str()))));
     changes.extend(bucket.leases.as_ref().map(|leases| set(attr::LEASES, write_leases(leases))));
     let Scaling { is_hot, look, min_shards, split_bytes } = bucket.scaling;

@@ -18,6 +18,8 @@ pub(super) struct Credit {
     pub(super) ceiling: MilliTokens,
     /// What is taken.
     pub(super) need: MilliTokens,
+    /// Taken also if it is not there.
+    pub(super) is_soft: bool,
     /// Whether the write moves `rf`, so that what flowed in must be credited for good.
     pub(super) moves_rf: bool,
     /// Takes for granted that the balance is below the ceiling, whatever was seen a while ago.
@@ -32,15 +34,15 @@ impl Credit {
         let gained = self.flowed + self.back;
         let credited = if self.moves_rf { gained } else { self.back };
         let is_cut = !state.rule.is_concurrent() && state.tk + gained > self.ceiling;
-        if is_cut && self.need <= self.ceiling && !self.guesses_room {
-            let slack = self.slack.min(self.ceiling - self.need);
+        if is_cut && (self.need <= self.ceiling || self.is_soft) && !self.guesses_room {
+            let slack = self.slack.min(self.ceiling - self.need).max(MilliTokens::ZERO);
             let full = if self.moves_rf { self.ceiling } else { self.ceiling - self.flowed } - slack;
             let at_least = self.ceiling - gained;
             update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
             update.changes.push(Change::Set(tokens(name), Value::Int((full - self.need).0)));
             return;
         }
-        if self.need > MilliTokens::ZERO {
+        if self.need > MilliTokens::ZERO && !self.is_soft {
             update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((self.need - gained).0)));
         }
         if !state.rule.is_concurrent() {

@@ -40,6 +40,7 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
             back: zero,
             ceiling,
             need: zero,
+            is_soft: false,
             moves_rf: true,
             guesses_room: false,
             slack: zero,

@@ -59,6 +59,7 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
         v: Some(new_v),
         takes: Some(0),
         limits: BTreeMap::new(),
+        version: image.version,
         wcu: None,
         leases: Some(BTreeMap::new()),
         due: Some(now.after(REVIEW)),

@@ -11,7 +11,7 @@ use crate::attr::{self, Field};
 use crate::limit::{Rule, WCU};
 use crate::math::{Shard, credit, ready_at};
 use crate::{
-    Bucket, BucketKey, EpochMillis, GiveBack, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Scaling,
+    Bucket, BucketKey, EpochMillis, GiveBack, Lease, LimitName, LimitState, MilliTokens, Millis, Scaling, Terms,
     WriteId, item,
 };
 
@@ -20,10 +20,12 @@ use crate::{
 pub struct Take<'a> {
     /// The bucket shard.
     pub key: &'a BucketKey,
-    /// The limits as the callers know them; they reach the bucket with the take if its own differ.
-    pub limits: &'a [Limit],
+    /// The limits as the callers know them; they reach the bucket with the take if its own differ and are not newer.
+    pub terms: Terms<'a>,
     /// What is taken of each limit, all callers together.
     pub needs: BTreeMap<LimitName, MilliTokens>,
+    /// What is taken whether it is there or not.
+    pub soft: BTreeMap<LimitName, MilliTokens>,
     /// How many acquires this grants.
     pub takes: i64,
     /// Leases written with the take; their tokens are among `needs`.
@@ -66,7 +68,7 @@ impl Take<'_> {
     pub fn on(&self, view: Option<&Bucket>, now: EpochMillis) -> Update {
         match view {
             None => self.plain(None, self.guessed_rf(now), now),
-            Some(bucket) if !bucket.has_rules(self.limits) => self.changing(bucket, now),
+            Some(bucket) if !bucket.has_rules(self.terms) => self.changing(bucket, now),
             Some(bucket) if self.is_there(bucket, now) => self.plain(view, bucket.rf, now),
             Some(bucket) => self.against_credit(bucket, now),
         }
@@ -74,10 +76,11 @@ impl Take<'_> {
 
     /// Whether what `tk` says is enough, and no credit since `rf` has flowed over.
     fn is_there(&self, bucket: &Bucket, now: EpochMillis) -> bool {
-        self.needs.iter().all(|(limit, need)| {
-            let has_room = |state| self.guesses_room() || !bucket.is_full(state, now);
-            bucket.limits.get(limit).is_some_and(|state| state.tk >= *need && has_room(state))
-        })
+        let has_room = |state| self.guesses_room() || !bucket.is_full(state, now);
+        let holds =
+            |limit: &LimitName, need| bucket.limits.get(limit).is_some_and(|state| state.tk >= need && has_room(state));
+        self.needs.iter().all(|(limit, need)| holds(limit, *need))
+            && self.soft.keys().all(|limit| holds(limit, MilliTokens(i64::MIN)))
     }
 
     fn guesses_room(&self) -> bool {
@@ -98,8 +101,11 @@ impl Take<'_> {
         // A take of nothing has no other condition, and would make an item of what is gone.
         update.conditions.push(counts_writes(view).unwrap_or_else(|| Condition::Present(Path::of(attr::RF))));
         let mut is_rate = false;
-        for (name, &need) in &self.needs {
-            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
+        for (name, &need) in self.needs.iter().chain(&self.soft) {
+            update.conditions.push(match self.is_soft(name) {
+                true => Condition::Present(tokens(name)),
+                false => Condition::AtLeast(tokens(name), Value::Int(need.0)),
+            });
             update.changes.push(add_tokens(name, Field::Tokens, -need));
             update.changes.push(add_tokens(name, Field::Consumed, need));
             let Some((rule, shard)) = self.rule(view, name).filter(|(rule, _)| !rule.is_concurrent()) else { continue };
@@ -123,7 +129,7 @@ impl Take<'_> {
         update.conditions.extend(same_rf(bucket));
         reclaim(&mut update, bucket, now);
         for (name, state) in &bucket.limits {
-            let need = self.needs.get(name).copied().unwrap_or_default();
+            let need = self.need(name);
             let back = bucket.give_back(name, bucket.reclaimable(now).map(|(_, lease)| lease));
             if need == MilliTokens::ZERO && back == GiveBack::default() {
                 continue;
@@ -131,7 +137,8 @@ impl Take<'_> {
             let flowed = credit(&state.rule, bucket.shard(), bucket.rf, now);
             let ceiling = bucket.share(state);
             let (guesses_room, slack) = (self.guesses_room(), self.slack(bucket, state));
-            let credit = Credit { flowed, back: back.tk, ceiling, need, moves_rf: false, guesses_room, slack };
+            let is_soft = self.is_soft(name);
+            let credit = Credit { flowed, back: back.tk, ceiling, need, is_soft, moves_rf: false, guesses_room, slack };
             credit.write(&mut update, name, state);
             update.changes.extend(add_consumed(name, need - back.tc));
         }
@@ -150,9 +157,10 @@ impl Take<'_> {
         // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
         let rf = bucket.rf.after(Millis(1)).max(now);
         update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
+        update.changes.extend(self.set_version(bucket));
         reclaim(&mut update, bucket, now);
-        for (name, next) in &bucket.advanced(self.limits, now).limits {
-            let need = self.needs.get(name).copied().unwrap_or_default();
+        for (name, next) in &bucket.advanced(self.terms, now).limits {
+            let need = self.need(name);
             let Some(state) = bucket.limits.get(name) else {
                 let next = LimitState { tk: next.tk - need, tc: next.tc + need, rule: next.rule };
                 update.conditions.push(Condition::Absent(tokens(name)));
@@ -165,13 +173,15 @@ impl Take<'_> {
                 let is_slots = state.rule.is_concurrent();
                 let flowed = if is_slots { new - old } else { credit(&state.rule, bucket.shard(), bucket.rf, now) };
                 let (ceiling, slack) = (old.min(new), MilliTokens::ZERO);
+                let (is_soft, guesses_room) = (self.is_soft(name), false);
                 let credit =
-                    Credit { flowed, back: back.tk, ceiling, need, moves_rf: true, guesses_room: false, slack };
+                    Credit { flowed, back: back.tk, ceiling, need, is_soft, moves_rf: true, guesses_room, slack };
                 credit.write(&mut update, name, state);
             } else {
                 // What is free is counted anew from the leases, so none may have come or gone since.
                 update.conditions.extend(same_v(bucket));
-                update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((need - next.tk + state.tk).0)));
+                let at_least = Value::Int((need - next.tk + state.tk).0);
+                update.conditions.extend((!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)));
                 update.changes.push(Change::Set(tokens(name), Value::Int((next.tk - need).0)));
             }
             update.changes.extend(add_consumed(name, need - back.tc));
@@ -184,11 +194,30 @@ impl Take<'_> {
         update
     }
 
+    /// The version of the limits that the bucket has then.
+    fn set_version(&self, bucket: &Bucket) -> Option<Change> {
+        let path = Path::of(attr::VERSION);
+        match (self.terms.version, bucket.version) {
+            (None, None) => None,
+            (None, Some(_)) => Some(Change::Remove(path)),
+            (Some(ours), known) => (known < Some(ours)).then_some(Change::Set(path, Value::Int(ours))),
+        }
+    }
+
+    /// What is taken of a limit.
+    fn need(&self, limit: &LimitName) -> MilliTokens {
+        self.needs.get(limit).or_else(|| self.soft.get(limit)).copied().unwrap_or_default()
+    }
+
+    fn is_soft(&self, limit: &LimitName) -> bool {
+        self.soft.contains_key(limit)
+    }
+
     /// A limit's rule and shard, as far as they are known.
     fn rule(&self, view: Option<&Bucket>, name: &LimitName) -> Option<(Rule, Shard)> {
         let rule = match view {
             Some(bucket) => bucket.limits.get(name)?.rule,
-            None => *self.limits.iter().find(|limit| limit.name() == name)?.rule(),
+            None => *self.terms.limits.iter().find(|limit| limit.name() == name)?.rule(),
         };
         Some((rule, self.shard(view)))
     }
@@ -201,8 +230,12 @@ impl Take<'_> {
     /// The earliest `rf` for which a take without a view happens: what flows in from then on is an eighth of the
     /// smallest share, so that a bucket in steady use passes and one that may have flowed over does not.
     fn guessed_rf(&self, now: EpochMillis) -> EpochMillis {
-        let rates =
-            self.needs.keys().filter_map(|name| self.rule(None, name)).filter(|(rule, _)| !rule.is_concurrent());
+        let rates = self
+            .needs
+            .keys()
+            .chain(self.soft.keys())
+            .filter_map(|name| self.rule(None, name))
+            .filter(|(rule, _)| !rule.is_concurrent());
         let eighth = |(rule, shard): (Rule, Shard)| {
             ready_at(shard.share(rule.capacity) / 8, MilliTokens::ZERO, &rule, shard, now)
         };
@@ -214,8 +247,8 @@ impl Take<'_> {
     pub fn create(&self, now: EpochMillis) -> Update {
         // Callers make only the first one.
         let shard = Shard::born(self.key.shard);
-        let limits = self.limits.iter().map(|limit| {
-            let need = self.needs.get(limit.name()).copied().unwrap_or_default();
+        let limits = self.terms.limits.iter().map(|limit| {
+            let need = self.need(limit.name());
             let full = shard.share(limit.rule().capacity);
             (limit.name().clone(), LimitState { tk: full - need, tc: need, rule: *limit.rule() })
         });
@@ -227,6 +260,7 @@ impl Take<'_> {
             v: Some(now.0.saturating_mul(1000)),
             takes: Some(self.takes),
             limits: limits.collect(),
+            version: self.terms.version,
             wcu: Some(LimitState { tk: WCU.capacity - unit, tc: unit, rule: WCU }),
             leases: Some(self.leases.iter().cloned().collect()),
             due: self.first_expiry(),

@@ -129,6 +129,7 @@ impl World {
                 scaling: Scaling::default(),
                 size_bytes: 0,
                 lease_bytes: 0,
+                version: None,
             });
             images.push((START, item.bucket()));
         }
@@ -317,8 +318,9 @@ impl World {
         let limits = self.limits.clone();
         let take = Take {
             key: &key,
-            limits: &limits,
+            terms: (&limits).into(),
             needs,
+            soft: BTreeMap::new(),
             takes: 1,
             leases,
             op,

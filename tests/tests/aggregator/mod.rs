@@ -64,8 +64,9 @@ pub async fn take_at(
 ) {
     let take = Take {
         key,
-        limits,
+        terms: limits.into(),
         needs,
+        soft: [].into(),
         takes: 1,
         leases: vec![],
         op: new_id(),
@@ -82,8 +83,9 @@ pub async fn take_hot(table: &Table, key: &BucketKey) {
     let limits = &limits();
     let take = Take {
         key,
-        limits,
+        terms: limits.into(),
         needs,
+        soft: [].into(),
         takes: 1,
         leases: vec![],
         op: new_id(),

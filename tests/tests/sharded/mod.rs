@@ -109,8 +109,18 @@ pub async fn lease(table: &Table, key: &BucketKey, shard: u32, lease: &str, expi
     let needs = BTreeMap::from([(limit("quota"), tokens(5)), (limit("slots"), tokens(1))]);
     let held = Lease { expires, tokens: needs.clone(), owner: "test".to_owned() };
     let (limits, leases) = (&limits(), vec![(id(lease), held)]);
-    let take =
-        Take { key, limits, needs, takes: 1, leases, op: new_id(), hot: false, company: Company::None, unknown: &[] };
+    let take = Take {
+        key,
+        terms: limits.into(),
+        needs,
+        soft: [].into(),
+        takes: 1,
+        leases,
+        op: new_id(),
+        hot: false,
+        company: Company::None,
+        unknown: &[],
+    };
     let done = table.update(&take.on(Some(&view), now), Answer::Nothing).await.unwrap();
     assert_eq!(done, Outcome::Applied(None));
 }

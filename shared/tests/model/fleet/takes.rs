@@ -1,5 +1,7 @@
 //! Takes from one shard and from several, and what becomes of them afterwards.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{Action, Company, LeaseChange, Settle, Settled, Take, Update};
@@ -32,8 +34,9 @@ impl Fleet {
         let (limits, needs) = (&self.limits, needs.clone());
         let take = Take {
             key: &key,
-            limits,
+            terms: limits.into(),
             needs,
+            soft: BTreeMap::new(),
             takes,
             leases,
             op: op.clone(),

@@ -1,0 +1,246 @@
+//! What was taken of one bucket, and what happens to it: adjust, renew, release, roll back (design, section 5).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::write::{LeaseChange, Settled};
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Whole, WriteId};
+
+use crate::decision::{self, LimitStatus};
+use crate::limiter::Inner;
+use crate::limits::Limits;
+use crate::line::{Line, Needs};
+use crate::settling::{Answered, Settling};
+use crate::shards::Shards;
+use crate::{Error, Settlement};
+
+/// What was taken of one bucket.
+#[derive(Debug)]
+pub(crate) struct Held {
+    inner: Arc<Inner>,
+    shards: Arc<Shards>,
+    /// Of each shard that gave some, first come first.
+    parts: Vec<Part>,
+    limits: Limits,
+    /// One id and expiry in all parts.
+    lease: Option<(WriteId, EpochMillis)>,
+    at: EpochMillis,
+    is_settled: bool,
+}
+
+/// What one shard gave.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) line: Arc<Line>,
+    pub(crate) amounts: Needs,
+    /// The shard after the take.
+    pub(crate) bucket: Arc<Bucket>,
+}
+
+impl Held {
+    pub(crate) fn new(
+        (inner, shards): (Arc<Inner>, Arc<Shards>),
+        parts: Vec<Part>,
+        limits: Limits,
+        lease: Option<(WriteId, EpochMillis)>,
+        at: EpochMillis,
+    ) -> Self {
+        Self { inner, shards, parts, limits, lease, at, is_settled: false }
+    }
+
+    pub(crate) const fn lease(&self) -> Option<&(WriteId, EpochMillis)> {
+        self.lease.as_ref()
+    }
+
+    pub(crate) fn takes(&self, limit: &str) -> bool {
+        self.parts.iter().any(|part| part.amounts.contains_key(limit))
+    }
+
+    /// What was taken of a limit, as adjusted.
+    pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
+        self.parts.iter().filter_map(|part| part.amounts.get(limit)).copied().sum()
+    }
+
+    /// Every limit of the bucket as it was right after the take. Of a bucket of several shards, those that gave
+    /// something; they hold a part of what the bucket does.
+    pub(crate) fn limits(&self) -> Vec<LimitStatus> {
+        if let [part] = &self.parts[..] {
+            return decision::status(&part.bucket, &self.limits, &Needs::new(), self.at);
+        }
+        let shards = self.parts.iter().map(|part| part.bucket.advanced(&self.limits, self.at)).collect();
+        decision::status_of_whole(&Whole::new(shards), &self.limits, &Needs::new(), self.at)
+    }
+
+    /// `actual` of `limit` was used in truth, which was taken.
+    pub(crate) async fn adjust(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
+        let mut more = actual - self.amount(limit);
+        for at in 0..self.parts.len() {
+            let Some(taken) = self.parts[at].amounts.get(limit).copied() else { continue };
+            // The first gives all that is needed more; each takes back what it gave at most.
+            let change = more.max(-taken);
+            if change == MilliTokens::ZERO {
+                continue;
+            }
+            if self.adjust_part(at, limit, taken + change).await? == Settlement::Ended {
+                return Ok(Settlement::Ended);
+            }
+            more -= change;
+        }
+        Ok(Settlement::Done)
+    }
+
+    async fn adjust_part(&mut self, at: usize, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
+        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else { return Ok(Settlement::Done) };
+        let limit = limit.clone();
+        let more = actual - taken;
+        let mut settled = self.give_back(&self.parts[at], &limit, -more);
+        if more > MilliTokens::ZERO {
+            settled.tc = more;
+        }
+        let change = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (taken, actual))]));
+        // Until it is known what became of it, a rollback gives back only what is taken either way.
+        self.parts[at].amounts.insert(limit.clone(), taken.min(actual));
+        let done = self.settle(&self.parts[at], change, BTreeMap::from([(limit.clone(), settled)])).await;
+        let amounts = &mut self.parts[at].amounts;
+        match &done {
+            Ok(Settlement::Done) => drop(amounts.insert(limit, actual)),
+            Ok(Settlement::Ended) => drop(amounts.insert(limit, taken)),
+            Err(error) if !error.is_unknown() => drop(amounts.insert(limit, taken)),
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Makes the durable lease last for `lasts` from now, if there is one.
+    pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
+        let Some((_, until)) = self.lease else { return Ok(Settlement::Done) };
+        // Never sooner: the bucket's `due` is a lower bound of every expiry.
+        let expires = self.inner.clock.now().after(lasts.into()).max(until);
+        for part in &self.parts {
+            if self.settle(part, LeaseChange::Renew(expires), BTreeMap::new()).await? == Settlement::Ended {
+                return Ok(Settlement::Ended);
+            }
+        }
+        if let Some((_, until)) = &mut self.lease {
+            *until = expires;
+        }
+        Ok(Settlement::Done)
+    }
+
+    /// Its slots go back, its rate tokens were used. Without a lease there is nothing to do.
+    pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
+        let done = if self.lease.is_none() { Ok(Settlement::Done) } else { self.end(Self::is_concurrent).await };
+        // Only now: whoever gives up waiting for the answer has not released anything yet.
+        self.is_settled = true;
+        done
+    }
+
+    /// Everything goes back.
+    pub(crate) async fn rollback(mut self) -> Result<Settlement, Error> {
+        let done = self.end(|_, _| true).await;
+        self.is_settled = true;
+        done
+    }
+
+    /// Ends the hold and gives back the limits that go back. A part that fails does not keep the others.
+    async fn end(&mut self, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
+        let mut ended = Ok(Settlement::Done);
+        for at in 0..self.parts.len() {
+            match self.end_part(at, goes_back).await {
+                Ok(Settlement::Done) => {}
+                other if ended.is_ok() => ended = other,
+                _ => {}
+            }
+        }
+        ended
+    }
+
+    async fn end_part(&mut self, at: usize, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
+        loop {
+            let part = &self.parts[at];
+            let back = part.amounts.iter().filter(|(limit, _)| goes_back(self, limit));
+            let back = back.map(|(limit, amount)| (limit.clone(), self.give_back(part, limit, *amount))).collect();
+            match self.settling(part, LeaseChange::End, back).run().await? {
+                Answered::Settled(settlement) => return Ok(settlement),
+                // An adjustment of unknown outcome was made after all, or was not: the lease says what is held.
+                Answered::Holds(amounts) => self.parts[at].amounts = amounts,
+            }
+        }
+    }
+
+    fn is_concurrent(&self, limit: &LimitName) -> bool {
+        self.limits.iter().any(|known| known.name() == limit && known.rule().is_concurrent())
+    }
+
+    /// Giving back `amount` of a limit. A slot has counted when it was taken.
+    fn give_back(&self, part: &Part, limit: &LimitName, amount: MilliTokens) -> Settled {
+        if self.is_concurrent(limit) {
+            return Settled { tk: amount, tc: MilliTokens::ZERO, ceiling: None };
+        }
+        let ceiling = part.bucket.limits.get(limit).map(|state| part.bucket.share(state));
+        Settled { tk: amount, tc: -amount, ceiling }
+    }
+
+    async fn settle(
+        &self,
+        part: &Part,
+        change: LeaseChange,
+        amounts: BTreeMap<LimitName, Settled>,
+    ) -> Result<Settlement, Error> {
+        match self.settling(part, change, amounts).run().await? {
+            Answered::Settled(settlement) => Ok(settlement),
+            Answered::Holds(_) => Ok(Settlement::Ended),
+        }
+    }
+
+    fn settling<'a>(
+        &'a self,
+        part: &'a Part,
+        change: LeaseChange,
+        amounts: BTreeMap<LimitName, Settled>,
+    ) -> Settling<'a> {
+        Settling {
+            inner: &self.inner,
+            shards: &self.shards,
+            line: Arc::clone(&part.line),
+            op: WriteId::from_bits(fastrand::u64(..)),
+            lease: self.lease.as_ref().map(|(id, _)| (id, change)),
+            amounts,
+            holds: &part.amounts,
+        }
+    }
+
+    /// Gives everything back in the background, where nobody is left to wait for it.
+    pub(crate) fn abandon(self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            if let Err(error) = self.rollback().await {
+                tracing::warn!(%error, "tokens of a caller that went away could not be given back");
+            }
+        });
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_settled || self.lease.is_none() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let held = Self {
+            inner: Arc::clone(&self.inner),
+            shards: Arc::clone(&self.shards),
+            parts: std::mem::take(&mut self.parts),
+            limits: self.limits.clone(),
+            lease: self.lease.take(),
+            at: self.at,
+            is_settled: true,
+        };
+        runtime.spawn(async move {
+            if let Err(error) = held.release().await {
+                tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
+            }
+        });
+    }
+}
