@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Mode, Resource};
 
-use crate::decide::{Target, decide};
+use crate::decide::{How, Target, decide};
 use crate::limits::Limits;
 use crate::line::Needs;
 use crate::shards::Request;
-use crate::{Decision, Error, Grant, RateLimiter, decision};
+use crate::{Decision, Error, Grant, RateLimiter};
 
 /// How long a lease lasts if nothing else is said.
 const LEASE: Duration = Duration::from_secs(60);
@@ -91,16 +91,28 @@ impl<'a> Acquire<'a> {
     /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
     pub async fn send(self) -> Result<Decision, Error> {
         let targets = self.targets()?;
-        let decision = decide(&self.limiter.inner, targets, self.wait).await?;
-        Ok(decision.map(|given| {
-            let would_deny = given.would_deny.into_iter().flatten();
-            let would_deny = would_deny.reduce(|one, other| decision::all([one, other]));
-            Grant::new(given.holds.into_iter().flatten().collect(), would_deny)
-        }))
+        let decision = decide(&self.limiter.inner, targets, self.wait, How::default()).await?;
+        Ok(decision.map(|given| Grant::of(given.holds, given.would_deny)))
+    }
+
+    pub(crate) const fn limiter(&self) -> &'a RateLimiter {
+        self.limiter
+    }
+
+    pub(crate) const fn waits(&self) -> bool {
+        !self.wait.is_zero()
     }
 
     /// The buckets that are asked.
     pub(crate) fn targets(&self) -> Result<Vec<Target>, Error> {
+        if self.takes.is_empty() {
+            return Err(Error::Invalid("nothing is asked for: say what with take()".to_owned()));
+        }
+        self.targets_to_look_at()
+    }
+
+    /// The buckets that are asked, perhaps for nothing.
+    pub(crate) fn targets_to_look_at(&self) -> Result<Vec<Target>, Error> {
         let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
         let (needs, soft) = self.needs(&self.limits)?;
         let inner = &self.limiter.inner;
@@ -119,9 +131,6 @@ impl<'a> Acquire<'a> {
     /// What is asked of the limits: what must be there, and what is taken in any case.
     fn needs(&self, limits: &[Limit]) -> Result<(Needs, Needs), Error> {
         let invalid = |message: String| Err(Error::Invalid(message));
-        if self.takes.is_empty() {
-            return invalid("nothing is asked for: say what with take()".to_owned());
-        }
         for (at, limit) in limits.iter().enumerate() {
             if limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
                 return invalid(format!("limit {:?} is given twice: give it once", limit.name()));

@@ -13,8 +13,8 @@ use crate::clock::deadline;
 use crate::decision::{self, Denied, LimitStatus, NeverFits};
 use crate::held::Held;
 use crate::limiter::Inner;
-use crate::line::{Delivery, Verdict};
-use crate::shards::{Request, Shards, ask, remembered};
+use crate::line::Verdict;
+use crate::shards::{Request, Shards, Together, ask, ask_together, remembered};
 use crate::stats::count;
 use crate::{Decision, Error};
 
@@ -36,10 +36,25 @@ pub(crate) struct Given {
     pub(crate) would_deny: Vec<Option<Denied>>,
 }
 
+/// How several buckets are taken from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Side by side, and what some gave goes back if another denies.
+    #[default]
+    SideBySide,
+    /// In one transaction.
+    Together,
+}
+
 /// Decides, waiting for tokens up to `wait`.
-pub(crate) async fn decide(inner: &Arc<Inner>, targets: Vec<Target>, wait: Duration) -> Result<Decision<Given>, Error> {
+pub(crate) async fn decide(
+    inner: &Arc<Inner>,
+    targets: Vec<Target>,
+    wait: Duration,
+    how: How,
+) -> Result<Decision<Given>, Error> {
     let would_deny = targets.iter().map(|_| None).collect();
-    let decision = Deciding { inner, targets, would_deny }.run(wait).await?;
+    let decision = Deciding { inner, targets, would_deny, how }.run(wait).await?;
     let counters = &inner.counters;
     match &decision {
         Decision::Granted(given) => {
@@ -56,6 +71,7 @@ struct Deciding<'a> {
     inner: &'a Arc<Inner>,
     targets: Vec<Target>,
     would_deny: Vec<Option<Denied>>,
+    how: How,
 }
 
 impl Deciding<'_> {
@@ -107,37 +123,42 @@ impl Deciding<'_> {
         None
     }
 
-    /// Asks all buckets at once: what they gave, or who denied and why. What the others gave then goes back.
+    /// Asks all buckets: what they gave, or who denied and why; then nothing is taken.
     async fn ask(&self) -> Result<Result<Vec<Option<Held>>, Vec<(usize, Denied)>>, Error> {
-        let asked = || self.targets.iter().enumerate().filter(|(_, target)| target.request.asks());
-        let verdicts = match &self.targets[..] {
-            [only] if only.request.asks() => vec![ask(self.inner, &only.shards, &only.request).await],
-            _ => {
+        let asked: Vec<_> = self.targets.iter().enumerate().filter(|(_, target)| target.request.asks()).collect();
+        let given = match &asked[..] {
+            [] => vec![],
+            [(at, only)] => match ask(self.inner, &only.shards, &only.request).await? {
+                Verdict::Granted(delivery) => vec![delivery],
+                Verdict::Denied(denied) => return Ok(Err(vec![(*at, denied)])),
+            },
+            several => {
                 // Where one is known to deny, nothing is asked of the others.
-                let remembered = |(at, target): (usize, &Target)| {
-                    Some((at, remembered(self.inner, &target.shards, &target.request)?))
+                let remembered = |(at, target): &(usize, &Target)| {
+                    Some((*at, remembered(self.inner, &target.shards, &target.request)?))
                 };
-                let known: Vec<_> = asked().filter_map(remembered).collect();
+                let known: Vec<_> = several.iter().filter_map(remembered).collect();
                 if !known.is_empty() {
                     return Ok(Err(known));
                 }
-                join_all(asked().map(|(_, target)| ask(self.inner, &target.shards, &target.request))).await
+                let buckets: Vec<_> = several.iter().map(|(_, target)| (&target.shards, &target.request)).collect();
+                let answer = match self.how {
+                    How::SideBySide => ask_side_by_side(self.inner, &buckets).await?,
+                    How::Together => ask_together(self.inner, &buckets).await?,
+                };
+                match answer {
+                    Ok(deliveries) => deliveries,
+                    Err(denials) => {
+                        return Ok(Err(denials.into_iter().map(|(at, denied)| (several[at].0, denied)).collect()));
+                    }
+                }
             }
         };
         let mut holds: Vec<_> = self.targets.iter().map(|_| None).collect();
-        let (mut denials, mut failed) = (vec![], None);
-        for ((at, _), verdict) in asked().zip(verdicts) {
-            match verdict {
-                Ok(Verdict::Granted(delivery)) => holds[at] = Some(delivery),
-                Ok(Verdict::Denied(denied)) => denials.push((at, denied)),
-                Err(error) => failed = Some(error),
-            }
+        for ((at, _), delivery) in asked.iter().zip(given) {
+            holds[*at] = Some(delivery.accept());
         }
-        if denials.is_empty() && failed.is_none() {
-            return Ok(Ok(holds.into_iter().map(|delivery| delivery.map(Delivery::accept)).collect()));
-        }
-        roll_back(holds.into_iter().flatten()).await;
-        failed.map_or(Ok(Err(denials)), Err)
+        Ok(Ok(holds))
     }
 
     /// Takes out what is short in shadow mode; whether that is all that was.
@@ -170,14 +191,28 @@ impl Deciding<'_> {
     }
 }
 
-/// Gives back what was taken for nothing. In tasks of their own: they come to an end also if the caller goes away.
-async fn roll_back(deliveries: impl Iterator<Item = Delivery>) {
-    let tasks: Vec<_> = deliveries.map(|delivery| tokio::spawn(delivery.accept().rollback())).collect();
+/// Asks all buckets at the same time; what some gave goes back if another denies, or cannot say.
+async fn ask_side_by_side(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Request)]) -> Result<Together, Error> {
+    let verdicts = join_all(asked.iter().map(|(shards, request)| ask(inner, shards, request))).await;
+    let (mut deliveries, mut denials, mut failed) = (vec![], vec![], None);
+    for (at, verdict) in verdicts.into_iter().enumerate() {
+        match verdict {
+            Ok(Verdict::Granted(delivery)) => deliveries.push(delivery),
+            Ok(Verdict::Denied(denied)) => denials.push((at, denied)),
+            Err(error) => failed = Some(error),
+        }
+    }
+    if denials.is_empty() && failed.is_none() {
+        return Ok(Ok(deliveries));
+    }
+    // In tasks of their own: they come to an end also if the caller goes away.
+    let tasks: Vec<_> = deliveries.into_iter().map(|delivery| tokio::spawn(delivery.accept().rollback())).collect();
     for task in tasks {
         if let Ok(Err(error)) = task.await {
             tracing::warn!(%error, "tokens of a request that was denied elsewhere could not be given back");
         }
     }
+    failed.map_or(Ok(Err(denials)), Err)
 }
 
 /// How long to wait after a denial, with `left` to wait in all; `None` if the wait cannot succeed. Slots may come back at

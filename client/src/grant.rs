@@ -34,7 +34,7 @@ pub enum Settlement {
 
 impl Settlement {
     /// What became of several: all must count.
-    fn all(settled: impl IntoIterator<Item = Result<Self, Error>>) -> Result<Self, Error> {
+    pub(crate) fn all(settled: impl IntoIterator<Item = Result<Self, Error>>) -> Result<Self, Error> {
         // None of them keeps the others; the worst is told.
         settled
             .into_iter()
@@ -48,8 +48,13 @@ impl Settlement {
 }
 
 impl Grant {
-    pub(crate) const fn new(holds: Vec<Held>, would_deny: Option<Denied>) -> Self {
-        Self { holds, would_deny }
+    /// What the buckets of one request gave.
+    pub(crate) fn of(
+        holds: impl IntoIterator<Item = Option<Held>>,
+        would_deny: impl IntoIterator<Item = Option<Denied>>,
+    ) -> Self {
+        let would_deny = would_deny.into_iter().flatten().reduce(|one, other| decision::all([one, other]));
+        Self { holds: holds.into_iter().flatten().collect(), would_deny }
     }
 
     /// What would have been denied, were it not for shadow mode. Of the limits in the way nothing was taken.

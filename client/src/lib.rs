@@ -34,15 +34,18 @@
 //!
 //! - `limiter`: [`RateLimiter`] and its [`Builder`]
 //! - `acquire`: [`Acquire`]: one request, checked before anything is sent
+//! - `acquire_all`: [`AcquireAll`]: several requests, all or nothing
 //! - `decision`: [`Decision`] and what it says of every limit
 //! - `shards`: which shards of a bucket to ask, and when all of them
 //! - `line`: callers of one shard share its writes; the acquire protocol
 //! - `decide`: all buckets of a request give, or none does
 //! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
+//! - `peek`: [`Peek`]: balances, without taking
 //! - `scope`: a grant around a piece of work
 //! - `clock`, `error`, `stats`
 
 mod acquire;
+mod acquire_all;
 mod clock;
 mod decide;
 mod decision;
@@ -52,17 +55,20 @@ mod held;
 mod limiter;
 mod limits;
 mod line;
+mod peek;
 mod scope;
 mod settling;
 mod shards;
 mod stats;
 
 pub use acquire::Acquire;
+pub use acquire_all::{AcquireAll, Grants};
 pub use clock::{Clock, FakeClock, SystemClock};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
 pub use grant::{Grant, Settlement};
 pub use limiter::{Builder, RateLimiter};
+pub use peek::{Balances, Peek};
 pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{EntityId, EpochMillis, Limit, LimitError, MilliTokens, Mode, NameError, Resource};

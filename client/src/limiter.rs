@@ -9,7 +9,7 @@ use weirgate_store::{Connection, Table, connect};
 
 use crate::shards::Shards;
 use crate::stats::Counters;
-use crate::{Acquire, Clock, Error, Stats, SystemClock};
+use crate::{Acquire, AcquireAll, Clock, Error, Peek, Stats, SystemClock};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
 const MAX_BUCKETS: usize = 10_000;
@@ -63,6 +63,38 @@ impl RateLimiter {
     /// Asks for tokens of `entity` on `resource`.
     pub fn acquire(&self, entity: &str, resource: &str) -> Acquire<'_> {
         Acquire::new(self, entity, resource)
+    }
+
+    /// Looks at the balances of `entity` on `resource`, without taking.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
+    /// let balances = limiter.peek("openai", "gpt-4").limits(&limits).need("tpm", 1_500).send().await?;
+    /// println!("enough in {:?}", balances.retry_after);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn peek(&self, entity: &str, resource: &str) -> Peek<'_> {
+        Peek::new(self.acquire(entity, resource))
+    }
+
+    /// Asks for tokens of several buckets, all or nothing.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
+    /// let both = [
+    ///     limiter.acquire("user-123", "gpt-4").limits(&limits).take("tpm", 1_500),
+    ///     limiter.acquire("user-123", "search").limits(&limits).take("tpm", 10),
+    /// ];
+    /// if let weirgate::Decision::Granted(mut grants) = limiter.acquire_all(both).send().await? {
+    ///     let _ = grants[0].adjust("tpm", 1_213).await?;
+    ///     let _ = grants.release().await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn acquire_all<'a>(&'a self, requests: impl IntoIterator<Item = Acquire<'a>>) -> AcquireAll<'a> {
+        AcquireAll::new(self, requests.into_iter().collect())
     }
 
     /// What this limiter has done since it was built.

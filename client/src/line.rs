@@ -257,6 +257,12 @@ impl Line {
         }
     }
 
+    /// Keeps a bucket that was made by a write which does not answer with it.
+    pub(crate) fn made(&self, bucket: &Bucket) {
+        drop(self.saw(bucket.clone()));
+        self.outdate();
+    }
+
     /// Forgets the shard, and remembers for a while that it is gone.
     pub(crate) fn gone(&self) {
         let mut state = self.state();

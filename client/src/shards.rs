@@ -4,7 +4,8 @@ mod judge;
 mod look;
 mod reshard;
 mod route;
-mod spread;
+mod together;
+mod transaction;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +15,9 @@ use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
 
 use crate::line::{Common, Line, Needs, View};
 
+pub(crate) use look::look_at;
 pub(crate) use route::{Request, ask, remembered};
+pub(crate) use together::{Together, ask_together};
 
 /// Of a shard that holds this many times what is asked, nobody takes the last tokens.
 pub(crate) const PLENTY: i64 = 8;

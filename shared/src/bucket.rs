@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::limit::Rule;
+use crate::limit::{Rule, WCU};
 use crate::math::{self, Shard};
 use crate::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Terms, WriteId};
 
@@ -93,6 +93,34 @@ pub struct GiveBack {
 }
 
 impl Bucket {
+    /// A bucket as it is made: full.
+    #[must_use]
+    pub fn full<'a>(key: BucketKey, terms: impl Into<Terms<'a>>, now: EpochMillis) -> Self {
+        let terms = terms.into();
+        // Callers make only the first shard.
+        let shard = Shard::born(key.shard);
+        let state = |limit: &Limit| {
+            let (tk, rule) = (shard.share(limit.rule().capacity), *limit.rule());
+            (limit.name().clone(), LimitState { tk, tc: MilliTokens::ZERO, rule })
+        };
+        Self {
+            key,
+            shard_count: shard.count,
+            rf: now,
+            v: Some(now.0.saturating_mul(1000)),
+            takes: Some(0),
+            limits: terms.limits.iter().map(state).collect(),
+            version: terms.version,
+            wcu: Some(LimitState { tk: WCU.capacity, tc: MilliTokens::ZERO, rule: WCU }),
+            leases: Some(BTreeMap::new()),
+            due: None,
+            op: None,
+            scaling: Scaling::default(),
+            size_bytes: 0,
+            lease_bytes: 0,
+        }
+    }
+
     /// Which shard this is, of how many.
     #[must_use]
     pub const fn shard(&self) -> Shard {

@@ -19,6 +19,12 @@ impl Item {
         read_bucket(self.attributes())
     }
 
+    /// The item's partition key, as far as it has one.
+    #[must_use]
+    pub fn pk(&self) -> String {
+        self.0.get(attr::PK).and_then(|pk| pk.as_s().ok()).cloned().unwrap_or_default()
+    }
+
     /// How far the item, a usage snapshot, has counted a bucket shard.
     ///
     /// # Errors

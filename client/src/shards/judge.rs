@@ -18,8 +18,15 @@ pub(super) enum Judgement {
 }
 
 impl Shards {
+    /// The shards with the callers' own limits at `now`, as far as they are known: good for planning a write, and what
+    /// they seem to lack proves nothing.
+    pub(crate) fn known(&self, limits: &Limits, now: EpochMillis) -> Whole {
+        let views = self.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        Whole::new(views.map(|view| view.bucket.advanced(limits, now)).collect())
+    }
+
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
-    pub(super) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
+    pub(crate) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
         let views = self
             .lines()
             .into_iter()

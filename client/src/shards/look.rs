@@ -1,5 +1,6 @@
 //! Reading all shards of a bucket at once, when one of them cannot say.
 
+use std::collections::BTreeMap;
 use tokio::time::Instant;
 use weirgate_shared::MAX_SHARDS;
 
@@ -7,6 +8,35 @@ use super::Shards;
 use crate::Error;
 use crate::limiter::Inner;
 use crate::stats::count;
+use futures_util::future::try_join_all;
+use std::sync::Arc;
+
+/// Reads all shards of several buckets, unless somebody has done so since `since`: those that seem to have one shard in
+/// one request for a hundred of them.
+pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Instant) -> Result<(), Error> {
+    let (single, mut several): (Vec<&Arc<Shards>>, Vec<&Arc<Shards>>) =
+        buckets.iter().partition(|bucket| bucket.common().most() == 1);
+    for some in single.chunks(100) {
+        let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
+        count(&inner.counters.reads, 1);
+        let mut found = BTreeMap::new();
+        for item in inner.table.read(&keys).await? {
+            let unreadable = |error| Error::Unreadable { bucket: item.pk(), error };
+            let bucket = item.bucket().map_err(unreadable)?;
+            found.insert(bucket.key.clone(), bucket);
+        }
+        for bucket in some {
+            match found.remove(&bucket.key) {
+                Some(first) if first.shard().count > 1 => several.push(bucket),
+                Some(first) => drop(bucket.line(0).saw(first)),
+                // Perhaps somebody deleted the first of several.
+                None if bucket.line(0).view().is_some() => several.push(bucket),
+                None => bucket.line(0).gone(),
+            }
+        }
+    }
+    try_join_all(several.iter().map(|bucket| bucket.look(inner, Some(since)))).await.map(drop)
+}
 
 impl Shards {
     /// Reads all shards, unless somebody has done so since `since`, if that is given.

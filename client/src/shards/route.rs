@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use weirgate_shared::{Limit, Shard, Whole};
 use weirgate_store::StoreError;
 
+use super::Shards;
 use super::judge::{Judgement, judge};
-use super::{Shards, spread};
+use super::transaction::{self, Parts};
 use crate::clock::deadline;
 use crate::limiter::Inner;
 use crate::limits::Limits;
@@ -189,14 +190,14 @@ impl Asking<'_> {
             }
             Judgement::One(shard) => return Ok(Err(Some(self.shards.line(shard)))),
             Judgement::Several(parts) => {
-                match spread::take(self.inner, self.shards, self.request, &parts, self.deadline).await? {
-                    Some(delivery) => Verdict::Granted(delivery),
-                    None => {
-                        self.has_lost = true;
-                        self.pause().await;
-                        return Ok(Err(None));
-                    }
-                }
+                let parts = [Parts { shards: self.shards, request: self.request, parts }];
+                let taken = transaction::take(self.inner, &parts, self.deadline).await?;
+                let Some(delivery) = taken.into_iter().flatten().next() else {
+                    self.has_lost = true;
+                    self.pause().await;
+                    return Ok(Err(None));
+                };
+                Verdict::Granted(delivery)
             }
         };
         Ok(Ok(verdict))

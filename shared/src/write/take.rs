@@ -11,8 +11,7 @@ use crate::attr::{self, Field};
 use crate::limit::{Rule, WCU};
 use crate::math::{Shard, credit, ready_at};
 use crate::{
-    Bucket, BucketKey, EpochMillis, GiveBack, Lease, LimitName, LimitState, MilliTokens, Millis, Scaling, Terms,
-    WriteId, item,
+    Bucket, BucketKey, EpochMillis, GiveBack, Lease, LimitName, LimitState, MilliTokens, Millis, Terms, WriteId, item,
 };
 
 /// One write that takes tokens for one or more callers.
@@ -245,30 +244,17 @@ impl Take<'_> {
     /// The whole bucket, full but for what is taken, if it does not exist.
     #[must_use]
     pub fn create(&self, now: EpochMillis) -> Update {
-        // Callers make only the first one.
-        let shard = Shard::born(self.key.shard);
-        let limits = self.terms.limits.iter().map(|limit| {
-            let need = self.need(limit.name());
-            let full = shard.share(limit.rule().capacity);
-            (limit.name().clone(), LimitState { tk: full - need, tc: need, rule: *limit.rule() })
-        });
+        let mut bucket = Bucket::full(self.key.clone(), self.terms, now);
+        for (limit, state) in &mut bucket.limits {
+            let need = self.need(limit);
+            (state.tk, state.tc) = (state.tk - need, need);
+        }
         let unit = MilliTokens::from_tokens(1);
-        let bucket = Bucket {
-            key: self.key.clone(),
-            shard_count: shard.count,
-            rf: now,
-            v: Some(now.0.saturating_mul(1000)),
-            takes: Some(self.takes),
-            limits: limits.collect(),
-            version: self.terms.version,
-            wcu: Some(LimitState { tk: WCU.capacity - unit, tc: unit, rule: WCU }),
-            leases: Some(self.leases.iter().cloned().collect()),
-            due: self.first_expiry(),
-            op: Some(self.op.clone()),
-            scaling: Scaling::default(),
-            size_bytes: 0,
-            lease_bytes: 0,
-        };
+        bucket.wcu = Some(LimitState { tk: WCU.capacity - unit, tc: unit, rule: WCU });
+        bucket.takes = Some(self.takes);
+        bucket.leases = Some(self.leases.iter().cloned().collect());
+        bucket.due = self.first_expiry();
+        bucket.op = Some(self.op.clone());
         let conditions = vec![Condition::Absent(Path::of(attr::PK))];
         Update { key: self.key.item_key(), conditions, changes: item::write_bucket(&bucket) }
     }

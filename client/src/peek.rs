@@ -1,0 +1,102 @@
+//! Looking at balances without taking.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::{Bucket, Limit, Whole};
+
+use crate::decide::Target;
+use crate::decision::{self, LimitStatus};
+use crate::limiter::Inner;
+use crate::line::Needs;
+use crate::shards::look_at;
+use crate::{Acquire, Error};
+
+/// A look at what an acquire would meet. Nothing happens until [`send`](Self::send), and nothing is taken then.
+#[derive(Debug, Clone)]
+#[must_use = "a look does nothing until it is sent"]
+pub struct Peek<'a> {
+    request: Acquire<'a>,
+    max_age: Duration,
+}
+
+/// What there is of every limit, and when there is enough.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Balances {
+    /// How long until all that is needed is there, if nobody takes it: zero if it is; `None` if time alone does not bring
+    /// it.
+    pub retry_after: Option<Duration>,
+    /// Every limit.
+    pub limits: Vec<LimitStatus>,
+}
+
+impl Balances {
+    /// The limit `name` of the bucket that was asked for.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<&LimitStatus> {
+        self.limits.iter().find(|status| status.limit == name)
+    }
+
+    /// The limit that has least left of its capacity.
+    #[must_use]
+    pub fn most_restrictive(&self) -> Option<&LimitStatus> {
+        decision::most_restrictive(&self.limits)
+    }
+}
+
+impl<'a> Peek<'a> {
+    pub(crate) const fn new(request: Acquire<'a>) -> Self {
+        Self { request, max_age: Duration::ZERO }
+    }
+
+    /// The limits of the bucket, as for an [acquire](Acquire::limits).
+    pub fn limits(mut self, limits: &[Limit]) -> Self {
+        self.request = self.request.limits(limits);
+        self
+    }
+
+    /// How much of a limit is needed, 1 to 10^12 tokens: the answer says how long until it is there.
+    pub fn need(mut self, limit: &str, tokens: i64) -> Self {
+        self.request = self.request.take(limit, tokens);
+        self
+    }
+
+    /// Is content with what this limiter has seen of the bucket within `max_age`, by a look or an acquire, and then
+    /// reads nothing: 50 ms is a good one for pages that show balances. Always reads if nothing is said.
+    pub const fn cached(mut self, max_age: Duration) -> Self {
+        self.max_age = max_age;
+        self
+    }
+
+    /// Looks: one read, of all shards.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before anything is sent; the others if the table could not be read.
+    pub async fn send(self) -> Result<Balances, Error> {
+        let inner = &self.request.limiter().inner;
+        let targets = self.request.targets_to_look_at()?;
+        let since = Instant::now().checked_sub(self.max_age).unwrap_or_else(Instant::now);
+        let unknown = targets.iter().filter(|target| !self.is_known(inner, target)).map(|target| &target.shards);
+        look_at(inner, &unknown.collect::<Vec<_>>(), since).await?;
+        let limits = targets.iter().flat_map(|target| status(inner, target)).collect();
+        let denied = decision::denied(limits);
+        Ok(Balances { retry_after: denied.retry_after, limits: denied.limits })
+    }
+
+    fn is_known(&self, inner: &Arc<Inner>, target: &Target) -> bool {
+        let is_fresh = |at: Instant| !self.max_age.is_zero() && at.elapsed() <= self.max_age;
+        target.shards.seen(&target.request.limits, inner.clock.now(), |view| is_fresh(view.at)).is_complete()
+    }
+}
+
+/// What there is of a bucket by what is known of it; one that is not there is full.
+fn status(inner: &Inner, target: &Target) -> Vec<LimitStatus> {
+    let (request, now) = (&target.request, inner.clock.now());
+    let mut whole = target.shards.known(&request.limits, now);
+    if whole.shards().is_empty() {
+        whole = Whole::new(vec![Bucket::full(target.shards.key.clone(), &request.limits, now)]);
+    }
+    let needs: Needs = request.needs.iter().chain(&request.soft).map(|(limit, need)| (limit.clone(), *need)).collect();
+    decision::status_of_whole(&whole, &request.limits, &needs, now)
+}

@@ -1,0 +1,90 @@
+//! Several buckets asked in one transaction.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::judge::{Judgement, judge};
+use super::look_at;
+use super::transaction::{self, Parts};
+use super::{Request, Shards};
+use crate::clock::deadline;
+use crate::limiter::Inner;
+use crate::line::{Delivery, backoff};
+use crate::{Denied, Error};
+
+/// The most items of one transaction.
+const MAX_ITEMS: usize = 100;
+
+/// What several buckets gave, in their order, or who denied, by their places.
+pub(crate) type Together = Result<Vec<Delivery>, Vec<(usize, Denied)>>;
+
+/// Asks all buckets at once: all give, or nothing happens.
+///
+/// It is planned on what is known of them, and goes through or shows what has changed; a denial is told only by what
+/// was seen since the request was made. The buckets must differ.
+pub(crate) async fn ask_together(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Request)]) -> Result<Together, Error> {
+    let joined = Instant::now();
+    let deadline = deadline(inner.settings.timeout);
+    let mut failures = 0;
+    loop {
+        let (buckets, denials) = plan(inner, asked, joined).await?;
+        if !denials.is_empty() {
+            return Ok(Err(denials));
+        }
+        let items: usize = buckets.iter().map(|bucket| bucket.parts.len()).sum();
+        if items > MAX_ITEMS {
+            return Err(Error::Invalid(format!(
+                "{items} items are in one transaction, it takes {MAX_ITEMS}: ask for fewer, or without a transaction"
+            )));
+        }
+        if let Some(deliveries) = transaction::take(inner, &buckets, deadline).await? {
+            return Ok(Ok(deliveries));
+        }
+        if Instant::now() >= deadline {
+            let bucket = asked.first().map(|(shards, _)| shards.key.item_key().pk).unwrap_or_default();
+            return Err(Error::Timeout { bucket, after: inner.settings.timeout, last: None });
+        }
+        failures += 1;
+        // The first time the answer is all it takes.
+        if failures > 1 {
+            tokio::time::sleep(backoff(failures - 1)).await;
+        }
+    }
+}
+
+/// Which shards give how much, and which buckets have not enough.
+async fn plan<'a>(
+    inner: &Inner,
+    asked: &[(&'a Arc<Shards>, &'a Request)],
+    joined: Instant,
+) -> Result<(Vec<Parts<'a>>, Vec<(usize, Denied)>), Error> {
+    let mut now = inner.clock.now();
+    let is_enough = |(shards, request): &(&Arc<Shards>, &Request)| {
+        let known = shards.known(&request.limits, now);
+        known.is_complete() && !matches!(judge(&known, request, now), Judgement::Denied(_))
+    };
+    let unknown = asked.iter().filter(|asked| !is_enough(asked)).map(|(shards, _)| *shards);
+    look_at(inner, &unknown.collect::<Vec<_>>(), joined).await?;
+    now = inner.clock.now();
+    let (mut buckets, mut denials) = (vec![], vec![]);
+    for (at, (shards, request)) in asked.iter().enumerate() {
+        let whole = shards.known(&request.limits, now);
+        let parts = match judge(&whole, request, now) {
+            // Nothing is there: it is made with the transaction.
+            _ if whole.shards().is_empty() => {
+                shards.start_anew();
+                vec![(0, request.needs.clone())]
+            }
+            Judgement::Denied(denied) => {
+                *shards.denied() = Some(Instant::now());
+                denials.push((at, denied));
+                continue;
+            }
+            Judgement::One(shard) => vec![(shard, request.needs.clone())],
+            Judgement::Several(parts) => parts,
+        };
+        buckets.push(Parts { shards, request, parts });
+    }
+    Ok((buckets, denials))
+}

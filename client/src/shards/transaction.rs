@@ -1,0 +1,228 @@
+//! Takes from several items in one transaction: the shards of a bucket none of which has enough alone, or the buckets of
+//! several requests.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use weirgate_shared::write::{Action, Company, Take, Update, expire};
+use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, WriteId};
+use weirgate_store::{Answer, ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
+
+use super::{Request, Shards};
+use crate::Error;
+use crate::held::{Held, Part};
+use crate::limiter::Inner;
+use crate::line::{Delivery, Line, Needs, backoff};
+use crate::stats::count;
+
+/// What a transaction takes of one bucket.
+pub(super) struct Parts<'a> {
+    pub(super) shards: &'a Arc<Shards>,
+    pub(super) request: &'a Request,
+    /// How much of each shard.
+    pub(super) parts: Vec<(u32, Needs)>,
+}
+
+/// One shard's part.
+struct Share<'a> {
+    request: &'a Request,
+    line: Arc<Line>,
+    /// As it was seen; nothing for a bucket that is yet to be made.
+    bucket: Option<Arc<Bucket>>,
+    needs: Needs,
+    /// What is taken whether it is there or not, which the first of a bucket gives.
+    soft: Needs,
+    is_first: bool,
+    /// One id and expiry in all parts of a request.
+    lease: Option<(WriteId, EpochMillis)>,
+}
+
+/// Takes all `parts` of all buckets, in their order; `None` if one of the shards is not what it seemed any more.
+///
+/// A transaction of unknown outcome is sent again under the same token, which DynamoDB remembers for ten minutes: it
+/// happens once, and the answer tells.
+pub(super) async fn take(
+    inner: &Arc<Inner>,
+    buckets: &[Parts<'_>],
+    deadline: Instant,
+) -> Result<Option<Vec<Delivery>>, Error> {
+    let now = inner.clock.now();
+    let mut shares = vec![];
+    for bucket in buckets {
+        let Some(more) = bucket.shares(inner, now).await? else { return Ok(None) };
+        shares.push(more);
+    }
+    let op = WriteId::from_bits(fastrand::u64(..));
+    let all: Vec<_> = shares.iter().flatten().collect();
+    let actions: Vec<_> = all.iter().map(|share| Action::Update(share.update(&op, now))).collect();
+    if !send(inner, &all, &actions, &op, deadline).await? {
+        return Ok(None);
+    }
+    let delivery = |(bucket, shares): (&Parts<'_>, Vec<Share<'_>>)| {
+        let lease = shares.first().and_then(|share| share.lease.clone());
+        let parts = shares.into_iter().map(|share| share.taken(now)).collect();
+        Held::new((Arc::clone(inner), Arc::clone(bucket.shards)), parts, bucket.request.limits.clone(), lease, now)
+            .into()
+    };
+    Ok(Some(buckets.iter().zip(shares).map(delivery).collect()))
+}
+
+impl<'a> Parts<'a> {
+    /// What is known of the shards, each with its part; `None` if one is gone, or holds more expired leases than its part
+    /// of the transaction could give back: those are given back first.
+    async fn shares(&self, inner: &Inner, now: EpochMillis) -> Result<Option<Vec<Share<'a>>>, Error> {
+        let lease = self.request.lease.as_ref();
+        let lease = lease.map(|(lasts, _)| (WriteId::from_bits(fastrand::u64(..)), now.after((*lasts).into())));
+        let mut shares = vec![];
+        for (shard, needs) in &self.parts {
+            let line = self.shards.line(*shard);
+            let bucket = line.view().map(|view| view.bucket);
+            match &bucket {
+                None if *shard > 0 || !line.is_absent() || self.shards.common().most() > 1 => return Ok(None),
+                Some(bucket) if bucket.expired(now).count() > bucket.reclaimable(now).count() => {
+                    give_back(inner, &line, bucket, now).await?;
+                    return Ok(None);
+                }
+                _ => {}
+            }
+            let is_first = shares.is_empty();
+            let soft = if is_first { self.request.soft.clone() } else { Needs::new() };
+            let (request, needs, lease) = (self.request, needs.clone(), lease.clone());
+            shares.push(Share { request, line, bucket, needs, soft, is_first, lease });
+        }
+        Ok(Some(shares))
+    }
+}
+
+impl Share<'_> {
+    fn all(&self) -> Needs {
+        self.needs.iter().chain(&self.soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+    }
+
+    /// The share's part of the transaction `op`.
+    fn update(&self, op: &WriteId, now: EpochMillis) -> Update {
+        let owner = self.request.lease.as_ref().map(|(_, owner)| owner.to_string()).unwrap_or_default();
+        let lease = |(id, expires): &(WriteId, EpochMillis)| {
+            (id.clone(), Lease { expires: *expires, tokens: self.all(), owner: owner.clone() })
+        };
+        let take = Take {
+            key: &self.line.key,
+            terms: (&self.request.limits).into(),
+            needs: self.needs.clone(),
+            soft: self.soft.clone(),
+            // The acquire counts once.
+            takes: i64::from(self.is_first),
+            leases: self.lease.iter().map(lease).collect(),
+            op: op.clone(),
+            hot: false,
+            company: Company::None,
+            // The token tells what became of the transaction.
+            unknown: &[],
+        };
+        if self.bucket.is_some() { take.on(self.bucket.as_deref(), now) } else { take.create(now) }
+    }
+
+    /// The part that was taken.
+    fn taken(self, now: EpochMillis) -> Part {
+        let (amounts, Share { line, bucket, request, .. }) = (self.all(), self);
+        // A transaction does not answer with the items.
+        let mut bucket = match bucket {
+            Some(bucket) => {
+                line.outdate();
+                bucket.advanced(&request.limits, now)
+            }
+            None => {
+                let made = Bucket::full(line.key.clone(), &request.limits, now);
+                line.made(&made);
+                made
+            }
+        };
+        for (limit, need) in &amounts {
+            if let Some(state) = bucket.limits.get_mut(limit) {
+                state.tk -= *need;
+            }
+        }
+        Part { line, amounts, bucket: Arc::new(bucket) }
+    }
+}
+
+async fn give_back(inner: &Inner, line: &Line, bucket: &Bucket, now: EpochMillis) -> Result<(), Error> {
+    let Some((update, _)) = expire(bucket, now) else { return Ok(()) };
+    count(&inner.counters.writes, 1);
+    match inner.table.update(&update, Answer::Item).await {
+        Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => drop(see(line, &item)?),
+        Ok(_) => line.gone(),
+        // Restoring is conditional on what was seen, so another try does no harm.
+        Err(error) if error.kind.is_transient() => tracing::debug!(%error, "could not give back yet"),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Sends the transaction until it is known what became of it: whether it happened.
+async fn send(
+    inner: &Inner,
+    shares: &[&Share<'_>],
+    actions: &[Action],
+    op: &WriteId,
+    deadline: Instant,
+) -> Result<bool, Error> {
+    let mut doubt: Option<Arc<StoreError>> = None;
+    let mut failures = 0;
+    loop {
+        count(&inner.counters.writes, 1);
+        match inner.table.transact(actions, op).await {
+            Ok(Transacted::Applied) => return Ok(true),
+            Ok(Transacted::LostRace(unheld)) => {
+                count(&inner.counters.lost_races, 1);
+                if doubt.is_some() {
+                    // The first request may still be on its way.
+                    count_doubt(inner, shares);
+                }
+                for (share, part) in shares.iter().zip(unheld) {
+                    match part {
+                        Unheld::Lost(Some(item)) => drop(see(&share.line, &item)?),
+                        Unheld::Lost(None) => share.line.gone(),
+                        Unheld::Held => {}
+                    }
+                }
+                return Ok(false);
+            }
+            Err(error) if error.kind.is_transient() => {
+                let is_unknown = error.kind == ErrorKind::Unknown;
+                count(if is_unknown { &inner.counters.unknown } else { &inner.counters.refused }, 1);
+                if !is_unknown && doubt.is_none() {
+                    tracing::debug!(%error, "a transaction was refused for now");
+                    return Ok(false);
+                }
+                let error = Arc::new(error);
+                if is_unknown {
+                    doubt = Some(Arc::clone(&error));
+                }
+                if Instant::now() >= deadline {
+                    count_doubt(inner, shares);
+                    return Err(Error::Store(doubt.unwrap_or(error)));
+                }
+                failures += 1;
+                tokio::time::sleep(backoff(failures)).await;
+            }
+            Err(error) => {
+                if doubt.is_some() {
+                    count_doubt(inner, shares);
+                }
+                return Err(doubt.map_or_else(|| error.into(), Error::Store));
+            }
+        }
+    }
+}
+
+fn see(line: &Line, item: &weirgate_store::Item) -> Result<Arc<Bucket>, Error> {
+    let unreadable = |error| Error::Unreadable { bucket: line.key.item_key().pk, error };
+    Ok(line.saw(item.bucket().map_err(unreadable)?))
+}
+
+/// The tokens count as taken.
+fn count_doubt(inner: &Inner, shares: &[&Share<'_>]) {
+    let needs: MilliTokens = shares.iter().flat_map(|share| share.all().into_values()).sum();
+    count(&inner.counters.unknown_milli, u64::try_from(needs.0).unwrap_or_default());
+}
