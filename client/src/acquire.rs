@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Mode, Resource};
 
-use crate::decide::{How, Target, decide};
+use crate::away;
+use crate::decide::{How, Manner, Target, decide};
 use crate::limits::Limits;
 use crate::line::Needs;
 use crate::shards::Request;
-use crate::{Decision, Error, Grant, RateLimiter};
+use crate::{Decision, Error, Grant, RateLimiter, WhenAway};
 
 /// How long a lease lasts if nothing else is said.
 const LEASE: Duration = Duration::from_secs(60);
@@ -25,7 +26,8 @@ pub struct Acquire<'a> {
     resource: String,
     limits: Limits,
     takes: Vec<(String, Amount)>,
-    wait: Duration,
+    manner: Manner,
+    timeout: Duration,
     lease: Option<Duration>,
 }
 
@@ -37,13 +39,15 @@ enum Amount {
 
 impl<'a> Acquire<'a> {
     pub(crate) fn new(limiter: &'a RateLimiter, entity: &str, resource: &str) -> Self {
+        let settings = &limiter.inner.settings;
         Self {
             limiter,
             entity: entity.to_owned(),
             resource: resource.to_owned(),
             limits: Limits::default(),
             takes: vec![],
-            wait: Duration::ZERO,
+            manner: Manner { wait: Duration::ZERO, how: How::SideBySide, when_away: settings.when_away },
+            timeout: settings.timeout,
             lease: None,
         }
     }
@@ -74,7 +78,20 @@ impl<'a> Acquire<'a> {
 
     /// Waits up to this long for the tokens instead of being denied at once. A wait that cannot succeed is not begun.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+        self.manner.wait = wait;
+        self
+    }
+
+    /// How long the decision may take before it fails, or is made without DynamoDB. Waiting for tokens is not part of it.
+    /// As the [limiter](crate::Builder::timeout) has it if not said.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away) says.
+    pub const fn when_away(mut self, when_away: WhenAway) -> Self {
+        self.manner.when_away = when_away;
         self
     }
 
@@ -91,8 +108,8 @@ impl<'a> Acquire<'a> {
     /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
     pub async fn send(self) -> Result<Decision, Error> {
         let targets = self.targets()?;
-        let decision = decide(&self.limiter.inner, targets, self.wait, How::default()).await?;
-        Ok(decision.map(|given| Grant::of(given.holds, given.would_deny)))
+        let decision = decide(&self.limiter.inner, targets, self.manner).await?;
+        Ok(decision.map(|given| Grant::of(given.all, given.degraded)))
     }
 
     pub(crate) const fn limiter(&self) -> &'a RateLimiter {
@@ -100,7 +117,7 @@ impl<'a> Acquire<'a> {
     }
 
     pub(crate) const fn waits(&self) -> bool {
-        !self.wait.is_zero()
+        !self.manner.wait.is_zero()
     }
 
     /// The buckets that are asked.
@@ -118,7 +135,7 @@ impl<'a> Acquire<'a> {
         let inner = &self.limiter.inner;
         let shards = inner.bucket(entity, resource);
         let lease = self.lease_time(&self.limits).map(|lasts| (lasts, Arc::clone(&inner.settings.owner)));
-        let request = Request { needs, soft, limits: self.limits.clone(), lease };
+        let request = Request { needs, soft, limits: self.limits.clone(), lease, timeout: self.timeout };
         Ok(vec![Target { shards, request, is_shadow: inner.settings.is_shadow }])
     }
 
@@ -139,6 +156,7 @@ impl<'a> Acquire<'a> {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
         }
+        away::check(self.manner.when_away)?;
         let (mut needs, mut soft) = (Needs::new(), Needs::new());
         for (name, amount) in &self.takes {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == name) else {

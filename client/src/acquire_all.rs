@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::decide::{How, Target, decide};
-use crate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement};
+use crate::away;
+use crate::decide::{How, Manner, Target, decide};
+use crate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement, WhenAway};
 
 /// The most requests that are decided together.
 const MAX_REQUESTS: usize = 100;
@@ -24,25 +25,31 @@ const MAX_REQUESTS: usize = 100;
 pub struct AcquireAll<'a> {
     limiter: &'a RateLimiter,
     requests: Vec<Acquire<'a>>,
-    wait: Duration,
-    how: How,
+    manner: Manner,
 }
 
 impl<'a> AcquireAll<'a> {
-    pub(crate) const fn new(limiter: &'a RateLimiter, requests: Vec<Acquire<'a>>) -> Self {
-        Self { limiter, requests, wait: Duration::ZERO, how: How::SideBySide }
+    pub(crate) fn new(limiter: &'a RateLimiter, requests: Vec<Acquire<'a>>) -> Self {
+        let when_away = limiter.inner.settings.when_away;
+        Self { limiter, requests, manner: Manner { wait: Duration::ZERO, how: How::SideBySide, when_away } }
     }
 
     /// Waits up to this long for all the tokens instead of being denied at once. A wait that cannot succeed is not begun.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
-        self.wait = wait;
+        self.manner.wait = wait;
         self
     }
 
     /// Takes all in one transaction of DynamoDB: two write units for each bucket, and nothing is ever taken and given
     /// back. It holds 100 items, of buckets and their shards, each bucket once.
     pub const fn in_one_transaction(mut self) -> Self {
-        self.how = How::Together;
+        self.manner.how = How::Together;
+        self
+    }
+
+    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away) and the requests say.
+    pub const fn when_away(mut self, when_away: WhenAway) -> Self {
+        self.manner.when_away = when_away;
         self
     }
 
@@ -70,13 +77,14 @@ impl<'a> AcquireAll<'a> {
             counts.push(asked.len());
             targets.extend(asked);
         }
-        if self.how == How::Together {
+        away::check(self.manner.when_away)?;
+        if self.manner.how == How::Together {
             check_different(&targets)?;
         }
-        let decision = decide(&self.limiter.inner, targets, self.wait, self.how).await?;
+        let decision = decide(&self.limiter.inner, targets, self.manner).await?;
         Ok(decision.map(|given| {
-            let (mut holds, mut would_deny) = (given.holds.into_iter(), given.would_deny.into_iter());
-            let grant = |count| Grant::of(holds.by_ref().take(count), would_deny.by_ref().take(count));
+            let mut all = given.all.into_iter();
+            let grant = |count| Grant::of(all.by_ref().take(count), given.degraded.clone());
             Grants(counts.into_iter().map(grant).collect())
         }))
     }

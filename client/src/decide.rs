@@ -9,14 +9,15 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 use weirgate_shared::{Limit, LimitName, MilliTokens, Mode};
 
+use crate::away::{self, LocalHold};
 use crate::clock::deadline;
 use crate::decision::{self, Denied, LimitStatus, NeverFits};
 use crate::held::Held;
 use crate::limiter::Inner;
-use crate::line::Verdict;
+use crate::line::{Needs, Verdict};
 use crate::shards::{Request, Shards, Together, ask, ask_together, remembered};
 use crate::stats::count;
-use crate::{Decision, Error};
+use crate::{Decision, Degraded, Error, WhenAway};
 
 /// One bucket of a request.
 #[derive(Debug)]
@@ -27,13 +28,41 @@ pub(crate) struct Target {
     pub(crate) is_shadow: bool,
 }
 
-/// What all buckets of a request gave, in their order.
+impl Target {
+    /// What is asked of each limit.
+    pub(crate) fn needs(&self) -> Needs {
+        let Request { needs, soft, .. } = &self.request;
+        needs.iter().chain(soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+    }
+}
+
+/// What all buckets of a request gave.
 #[derive(Debug)]
 pub(crate) struct Given {
-    /// Nothing, where all that was asked of a bucket would have been denied in shadow mode.
-    pub(crate) holds: Vec<Option<Held>>,
+    /// Each in its place; none if nothing is counted.
+    pub(crate) all: Vec<GivenBy>,
+    /// Why DynamoDB was not asked.
+    pub(crate) degraded: Option<Degraded>,
+}
+
+/// What one bucket gave.
+#[derive(Debug, Default)]
+pub(crate) struct GivenBy {
+    /// Nothing, if all that was asked would have been denied in shadow mode.
+    pub(crate) held: Option<Held>,
+    /// What was taken of a bucket in this process instead.
+    pub(crate) local: Option<LocalHold>,
     /// What would have been denied.
-    pub(crate) would_deny: Vec<Option<Denied>>,
+    pub(crate) would_deny: Option<Denied>,
+}
+
+/// How a request wants to be decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// Waits for tokens up to this long.
+    pub(crate) wait: Duration,
+    pub(crate) how: How,
+    pub(crate) when_away: WhenAway,
 }
 
 /// How several buckets are taken from.
@@ -46,20 +75,23 @@ pub(crate) enum How {
     Together,
 }
 
-/// Decides, waiting for tokens up to `wait`.
-pub(crate) async fn decide(
-    inner: &Arc<Inner>,
-    targets: Vec<Target>,
-    wait: Duration,
-    how: How,
-) -> Result<Decision<Given>, Error> {
+/// Decides, or answers without DynamoDB if that is away.
+pub(crate) async fn decide(inner: &Arc<Inner>, targets: Vec<Target>, manner: Manner) -> Result<Decision<Given>, Error> {
     let would_deny = targets.iter().map(|_| None).collect();
-    let decision = Deciding { inner, targets, would_deny, how }.run(wait).await?;
+    let mut deciding = Deciding { inner, targets, would_deny, how: manner.how };
+    let decision = match inner.breaker.admit() {
+        Ok(_permit) => deciding.run(manner.wait).await,
+        Err(open) => Err(open.into()),
+    };
+    let decision = match decision {
+        Err(error) => away::answer(inner, manner.when_away, Some(&deciding.targets), error),
+        decided => decided,
+    }?;
     let counters = &inner.counters;
     match &decision {
         Decision::Granted(given) => {
             count(&counters.granted, 1);
-            count(&counters.shadow_denied, u64::from(given.would_deny.iter().any(Option::is_some)));
+            count(&counters.shadow_denied, u64::from(given.all.iter().any(|one| one.would_deny.is_some())));
         }
         Decision::Denied(_) => count(&counters.denied, 1),
         Decision::NeverFits(_) | Decision::Disabled(_) => {}
@@ -75,7 +107,7 @@ struct Deciding<'a> {
 }
 
 impl Deciding<'_> {
-    async fn run(mut self, wait: Duration) -> Result<Decision<Given>, Error> {
+    async fn run(&mut self, wait: Duration) -> Result<Decision<Given>, Error> {
         if let Some(never) = self.never_fits() {
             return Ok(Decision::NeverFits(never));
         }
@@ -84,7 +116,12 @@ impl Deciding<'_> {
             // Listening begins before the request, or a release between its answer and the wait would be missed.
             let given_back = if wait.is_zero() { vec![] } else { self.listen() };
             let denials = match self.ask().await? {
-                Ok(holds) => return Ok(Decision::Granted(Given { holds, would_deny: self.would_deny })),
+                Ok(holds) => {
+                    let would_deny = std::mem::take(&mut self.would_deny);
+                    let one = |(held, would_deny)| GivenBy { held, local: None, would_deny };
+                    let all = holds.into_iter().zip(would_deny).map(one).collect();
+                    return Ok(Decision::Granted(Given { all, degraded: None }));
+                }
                 Err(denials) => denials,
             };
             if self.overlook(&denials) {

@@ -8,9 +8,9 @@ use weirgate_shared::{
     Whole,
 };
 
-use crate::Grant;
 use crate::limits::Limits;
 use crate::line::Needs;
+use crate::{Degraded, Grant};
 
 /// The answer of an acquire.
 #[derive(Debug)]
@@ -60,6 +60,8 @@ pub struct Denied {
     pub retry_after: Option<Duration>,
     /// Every limit of the buckets that denied, the ones in the way among them.
     pub limits: Vec<LimitStatus>,
+    /// Why DynamoDB was not what denied.
+    pub degraded: Option<Degraded>,
 }
 
 impl Denied {
@@ -86,6 +88,9 @@ impl fmt::Display for Denied {
         let says =
             |status: &LimitStatus| format!("{} has {} of {} asked", status.limit, status.available, status.requested);
         let short: Vec<_> = self.short().map(says).collect();
+        if let Some(Degraded { reason }) = &self.degraded {
+            write!(f, "DynamoDB is away ({reason}): ")?;
+        }
         match self.retry_after {
             Some(after) => write!(f, "denied, retry after {after:?}: {}", short.join(", ")),
             None => write!(f, "denied: {}", short.join(", ")),
@@ -235,7 +240,15 @@ fn one(
 pub(crate) fn denied(limits: Vec<LimitStatus>) -> Denied {
     let waits: Option<Vec<Duration>> = limits.iter().map(|status| status.retry_after).collect();
     let retry_after = waits.map(|waits| waits.into_iter().max().unwrap_or_default());
-    Denied { retry_after, limits }
+    Denied { retry_after, limits, degraded: None }
+}
+
+/// What would have been denied in all.
+pub(crate) fn both(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(all([one, other])),
+        (one, other) => one.or(other),
+    }
 }
 
 /// The denial of several buckets.

@@ -25,6 +25,14 @@ pub enum Error {
         /// The last error met.
         last: Option<Arc<StoreError>>,
     },
+    /// Nothing was sent: the last requests had no answer, so DynamoDB is left alone for a while.
+    #[error("DynamoDB is away, and not asked for {retry_after:?} more: {last}")]
+    Away {
+        /// Until it is asked again.
+        retry_after: Duration,
+        /// The failure after which it was left alone.
+        last: String,
+    },
     /// The bucket's item cannot be read. Somebody else has written to it.
     #[error("bucket {bucket} cannot be read: {error}; correct or delete the item")]
     Unreadable {
@@ -42,7 +50,7 @@ impl Error {
         match self {
             Self::Store(error) => error.kind == ErrorKind::Unknown,
             Self::Timeout { last, .. } => last.as_ref().is_some_and(|error| error.kind == ErrorKind::Unknown),
-            Self::Invalid(_) | Self::Unreadable { .. } => false,
+            Self::Invalid(_) | Self::Unreadable { .. } | Self::Away { .. } => false,
         }
     }
 
@@ -51,7 +59,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => error.kind.is_transient(),
-            Self::Timeout { .. } => true,
+            Self::Timeout { .. } | Self::Away { .. } => true,
             Self::Invalid(_) | Self::Unreadable { .. } => false,
         }
     }

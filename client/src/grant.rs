@@ -5,9 +5,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate_shared::{EpochMillis, MilliTokens};
 
+use crate::away::LocalHold;
+use crate::decide::GivenBy;
 use crate::decision::{self, Denied, LimitStatus};
 use crate::held::Held;
-use crate::{Error, acquire};
+use crate::{Degraded, Error, acquire};
 
 /// Tokens that were taken, of a bucket and of those it cascades to.
 ///
@@ -19,7 +21,12 @@ use crate::{Error, acquire};
 pub struct Grant {
     /// Of each bucket, the one that was asked for first.
     holds: Vec<Held>,
+    /// Of buckets in this process, while DynamoDB was away.
+    local: Vec<LocalHold>,
     would_deny: Option<Denied>,
+    degraded: Option<Degraded>,
+    /// Nothing was counted.
+    is_free: bool,
 }
 
 /// What became of a settlement.
@@ -49,12 +56,21 @@ impl Settlement {
 
 impl Grant {
     /// What the buckets of one request gave.
-    pub(crate) fn of(
-        holds: impl IntoIterator<Item = Option<Held>>,
-        would_deny: impl IntoIterator<Item = Option<Denied>>,
-    ) -> Self {
-        let would_deny = would_deny.into_iter().flatten().reduce(|one, other| decision::all([one, other]));
-        Self { holds: holds.into_iter().flatten().collect(), would_deny }
+    pub(crate) fn of(given: impl IntoIterator<Item = GivenBy>, degraded: Option<Degraded>) -> Self {
+        let is_free = degraded.is_some();
+        let mut grant = Self { holds: vec![], local: vec![], would_deny: None, degraded, is_free };
+        for GivenBy { held, local, would_deny } in given {
+            grant.holds.extend(held);
+            grant.local.extend(local);
+            grant.would_deny = decision::both(grant.would_deny, would_deny);
+        }
+        grant
+    }
+
+    /// Why DynamoDB was not asked: it was away, and the limiter is set to [answer without it](crate::WhenAway).
+    #[must_use]
+    pub const fn degraded(&self) -> Option<&Degraded> {
+        self.degraded.as_ref()
     }
 
     /// What would have been denied, were it not for shadow mode. Of the limits in the way nothing was taken.
@@ -78,7 +94,8 @@ impl Grant {
     /// What was taken of a limit, as adjusted.
     #[must_use]
     pub fn amount(&self, limit: &str) -> MilliTokens {
-        self.holds.iter().find(|held| held.takes(limit)).map(|held| held.amount(limit)).unwrap_or_default()
+        let held = self.holds.iter().find(|held| held.takes(limit)).map(|held| held.amount(limit));
+        held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next()).unwrap_or_default()
     }
 
     /// Every limit of the buckets as it was right after the take. Of a bucket of several shards, those that gave
@@ -110,8 +127,12 @@ impl Grant {
     /// # Errors
     /// As [`adjust`](Self::adjust).
     pub async fn adjust_milli(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
+        for local in &mut self.local {
+            local.adjust(limit, actual);
+        }
         let mut holds: Vec<_> = self.holds.iter_mut().filter(|held| held.takes(limit)).collect();
-        if holds.is_empty() {
+        let is_overlooked = || self.would_deny.iter().flat_map(Denied::short).any(|short| short.limit == limit);
+        if holds.is_empty() && !self.is_free && !is_overlooked() {
             return Err(Error::Invalid(format!("limit {limit:?} was not taken by this grant: adjust one that was")));
         }
         Settlement::all(join_all(holds.iter_mut().map(|held| held.adjust(limit, actual))).await)
@@ -123,7 +144,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if it could not be decided.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        if self.lease_id().is_none() {
+        if self.lease_id().is_none() && !self.is_free {
             return Err(Error::Invalid("this grant holds no lease: ask for one with lease()".to_owned()));
         }
         acquire::check_lease(lasts)?;
@@ -143,6 +164,7 @@ impl Grant {
     /// # Errors
     /// As [`adjust`](Self::adjust).
     pub async fn rollback(self) -> Result<Settlement, Error> {
+        self.local.into_iter().for_each(LocalHold::rollback);
         Settlement::all(join_all(self.holds.into_iter().map(Held::rollback)).await)
     }
 }

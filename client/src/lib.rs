@@ -40,12 +40,14 @@
 //! - `line`: callers of one shard share its writes; the acquire protocol
 //! - `decide`: all buckets of a request give, or none does
 //! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
+//! - `away`: what is answered while DynamoDB is away, and when it is not asked; `requests` tells
 //! - `peek`: [`Peek`]: balances, without taking
 //! - `scope`: a grant around a piece of work
 //! - `clock`, `error`, `stats`
 
 mod acquire;
 mod acquire_all;
+mod away;
 mod clock;
 mod decide;
 mod decision;
@@ -56,6 +58,7 @@ mod limiter;
 mod limits;
 mod line;
 mod peek;
+mod requests;
 mod scope;
 mod settling;
 mod shards;
@@ -63,6 +66,7 @@ mod stats;
 
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
+pub use away::{Breaker, Degraded, WhenAway};
 pub use clock::{Clock, FakeClock, SystemClock};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;

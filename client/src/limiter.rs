@@ -7,9 +7,10 @@ use std::time::Duration;
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
+use crate::away::{self, Buckets, Circuit};
 use crate::shards::Shards;
 use crate::stats::Counters;
-use crate::{Acquire, AcquireAll, Clock, Error, Peek, Stats, SystemClock};
+use crate::{Acquire, AcquireAll, Breaker, Clock, Error, Peek, Stats, SystemClock, WhenAway};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
 const MAX_BUCKETS: usize = 10_000;
@@ -34,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
+    pub(crate) breaker: Circuit,
+    pub(crate) local: Buckets,
     buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
 }
 
@@ -43,6 +46,7 @@ pub(crate) struct Settings {
     pub(crate) denial_memory: Duration,
     pub(crate) owner: Arc<str>,
     pub(crate) is_shadow: bool,
+    pub(crate) when_away: WhenAway,
 }
 
 impl RateLimiter {
@@ -57,6 +61,8 @@ impl RateLimiter {
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
             is_shadow: false,
+            when_away: WhenAway::Fail,
+            breaker: Breaker::default(),
         }
     }
 
@@ -131,6 +137,8 @@ pub struct Builder {
     timeout: Duration,
     denial_memory: Duration,
     is_shadow: bool,
+    when_away: WhenAway,
+    breaker: Breaker,
 }
 
 #[derive(Debug)]
@@ -167,6 +175,20 @@ impl Builder {
     #[must_use]
     pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
         self.denial_memory = denial_memory;
+        self
+    }
+
+    /// What is answered while DynamoDB is away: an error if not said. An acquire can say otherwise for itself.
+    #[must_use]
+    pub const fn when_away(mut self, when_away: WhenAway) -> Self {
+        self.when_away = when_away;
+        self
+    }
+
+    /// When DynamoDB is not asked any more, as it is away: after 10 failures in a row, for 1 s to 30 s, if not said.
+    #[must_use]
+    pub const fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = breaker;
         self
     }
 
@@ -223,14 +245,17 @@ impl Builder {
                 Table::new(connect(connection).await, name)
             }
         };
+        away::check(self.when_away)?;
         let settings = Settings {
             timeout: self.timeout,
             denial_memory: self.denial_memory,
             owner: self.owner.as_str().into(),
             is_shadow: self.is_shadow,
+            when_away: self.when_away,
         };
+        let (breaker, local) = (Circuit::new(self.breaker), Buckets::default());
         let (counters, buckets) = (Counters::default(), Mutex::default());
-        let inner = Inner { table, namespace, clock: self.clock, settings, counters, buckets };
+        let inner = Inner { table, namespace, clock: self.clock, settings, counters, breaker, local, buckets };
         Ok(RateLimiter { inner: Arc::new(inner) })
     }
 }

@@ -16,6 +16,11 @@ impl Limits {
     pub(crate) const fn new(list: Arc<[Limit]>, version: Option<i64>) -> Self {
         Self { list, version }
     }
+
+    /// The same limits, said to be of another version.
+    pub(crate) fn of_version(&self, version: i64) -> Self {
+        Self { list: Arc::clone(&self.list), version: Some(version) }
+    }
 }
 
 impl Deref for Limits {

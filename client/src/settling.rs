@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value};
 use weirgate_shared::{Bucket, ItemError, LimitName, MilliTokens, WriteId, attr};
-use weirgate_store::{Answer, ErrorKind, Outcome};
+use weirgate_store::{ErrorKind, Outcome};
 
 use crate::clock::deadline;
 use crate::limiter::Inner;
@@ -42,8 +42,7 @@ impl Settling<'_> {
         let mut update = self.whole();
         let (mut failures, mut races, mut doubt) = (0, 0, None);
         loop {
-            count(&self.inner.counters.writes, 1);
-            match self.inner.table.update(&update, Answer::Item).await {
+            match self.inner.update(&update).await {
                 Ok(Outcome::Applied(item)) => {
                     if let Some(item) = item {
                         self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);

@@ -11,6 +11,10 @@ pub struct Stats {
     pub denied: u64,
     /// Acquires granted that would have been denied, were it not for shadow mode.
     pub shadow_denied: u64,
+    /// Acquires answered without DynamoDB, which was away.
+    pub degraded: u64,
+    /// Times that DynamoDB was left alone for a while, as it was away.
+    pub breaker_opened: u64,
     /// Writes sent, applied or not.
     pub writes: u64,
     /// Reads of all shards of a bucket, when one of them could not say.
@@ -39,7 +43,19 @@ macro_rules! counters {
         }
     };
 }
-counters!(granted, denied, shadow_denied, writes, reads, lost_races, refused, unknown, unknown_milli);
+counters!(
+    granted,
+    denied,
+    shadow_denied,
+    degraded,
+    breaker_opened,
+    writes,
+    reads,
+    lost_races,
+    refused,
+    unknown,
+    unknown_milli
+);
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::write::{Company, Take};
 use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId};
-use weirgate_store::{Answer, ErrorKind, Item, Outcome, StoreError};
+use weirgate_store::{ErrorKind, Item, Outcome, StoreError};
 
 use super::{Caller, Line, Needs, Verdict};
 use crate::Error;
@@ -116,8 +116,7 @@ impl<'a> Attempt<'a> {
                 unknown: &self.ops,
             };
             let update = if self.missing { take.create(now) } else { take.on(bucket, now) };
-            count(&self.inner.counters.writes, 1);
-            match self.inner.table.update(&update, Answer::Item).await {
+            match self.inner.update(&update).await {
                 Ok(Outcome::Applied(item)) => {
                     if hot {
                         self.line.asked_for_split();
@@ -284,7 +283,8 @@ impl<'a> Attempt<'a> {
         for caller in self.callers.drain(..) {
             let bucket = self.line.key.item_key().pk;
             let last = self.doubt.as_ref().map(|doubt| Arc::clone(&doubt.error));
-            caller.tell(Err(Error::Timeout { bucket, after: self.inner.settings.timeout, last }));
+            let after = caller.deadline - caller.joined;
+            caller.tell(Err(Error::Timeout { bucket, after, last }));
         }
         self.count_doubt(0, None);
         true

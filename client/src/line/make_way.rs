@@ -5,19 +5,17 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Company, Take, Update, expire};
 use weirgate_shared::{Bucket, EpochMillis, WriteId};
-use weirgate_store::{Answer, Outcome};
+use weirgate_store::Outcome;
 
 use super::{Caller, Line};
 use crate::limiter::Inner;
-use crate::stats::count;
 
 /// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is new.
 ///
 /// A failure is no reason to fail anybody: the ordinary write, or denial, comes next.
 pub(super) async fn make_way(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> bool {
     let Some(update) = plan(line, bucket, first, now) else { return false };
-    count(&inner.counters.writes, 1);
-    match inner.table.update(&update, Answer::Item).await {
+    match inner.update(&update).await {
         Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => {
             item.bucket().map(|bucket| line.saw(bucket)).is_ok()
         }

@@ -172,7 +172,7 @@ impl Server {
             }
             let timeout = Error::Timeout {
                 bucket: self.line.key.item_key().pk,
-                after: self.inner.settings.timeout,
+                after: caller.deadline - caller.joined,
                 last: self.last.clone(),
             };
             caller.tell(Err(timeout));

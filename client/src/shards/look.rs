@@ -7,7 +7,6 @@ use weirgate_shared::MAX_SHARDS;
 use super::Shards;
 use crate::Error;
 use crate::limiter::Inner;
-use crate::stats::count;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 
@@ -18,9 +17,8 @@ pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Inst
         buckets.iter().partition(|bucket| bucket.common().most() == 1);
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
-        count(&inner.counters.reads, 1);
         let mut found = BTreeMap::new();
-        for item in inner.table.read(&keys).await? {
+        for item in inner.read(&keys).await? {
             let unreadable = |error| Error::Unreadable { bucket: item.pk(), error };
             let bucket = item.bucket().map_err(unreadable)?;
             found.insert(bucket.key.clone(), bucket);
@@ -49,9 +47,8 @@ impl Shards {
         let mut most = self.common().most();
         loop {
             let keys: Vec<_> = (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();
-            count(&inner.counters.reads, 1);
             let mut found = vec![];
-            for item in inner.table.read(&keys).await? {
+            for item in inner.read(&keys).await? {
                 let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
                 found.push(item.bucket().map_err(unreadable)?);
             }

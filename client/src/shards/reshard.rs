@@ -6,13 +6,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Take, Update, joined, keep, merge, split};
 use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard, WriteId};
-use weirgate_store::{Retry, Transacted};
+use weirgate_store::Transacted;
 
 use super::Shards;
 use crate::clock::deadline;
 use crate::limiter::Inner;
 use crate::line::backoff;
-use crate::stats::count;
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
@@ -77,8 +76,7 @@ impl Resharding<'_> {
             let mut done = false;
             for actions in work {
                 let token = WriteId::from_bits(fastrand::u64(..));
-                count(&self.inner.counters.writes, 1);
-                done |= self.inner.table.transact_with(&actions, &token, Retry::Unknown).await? == Transacted::Applied;
+                done |= self.inner.transact_again(&actions, &token).await? == Transacted::Applied;
             }
             if !done {
                 failures += 1;

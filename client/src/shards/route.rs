@@ -29,6 +29,8 @@ pub(crate) struct Request {
     pub(crate) limits: Limits,
     /// How long a durable lease lasts, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
+    /// How long the decision may take.
+    pub(crate) timeout: Duration,
 }
 
 impl Request {
@@ -41,7 +43,7 @@ impl Request {
 /// Decides about one request.
 pub(crate) async fn ask(inner: &Arc<Inner>, shards: &Arc<Shards>, request: &Request) -> Result<Verdict, Error> {
     let joined = Instant::now();
-    let deadline = deadline(inner.settings.timeout);
+    let deadline = deadline(request.timeout);
     Asking { inner, shards, request, joined, deadline, tried: vec![], failures: 0, has_lost: false, last: None }
         .run()
         .await
@@ -205,7 +207,7 @@ impl Asking<'_> {
 
     /// Stands in the line of one shard.
     async fn stand_in(&self, line: &Arc<Line>) -> Result<Told, Error> {
-        let Request { needs, soft, limits, lease } = self.request.clone();
+        let Request { needs, soft, limits, lease, .. } = self.request.clone();
         let (answer, verdict) = oneshot::channel();
         let (joined, deadline) = (self.joined, self.deadline);
         let shards = Arc::clone(self.shards);
@@ -228,6 +230,6 @@ impl Asking<'_> {
             return Ok(());
         }
         let (bucket, last) = (self.shards.key.item_key().pk, self.last.clone());
-        Err(Error::Timeout { bucket, after: self.inner.settings.timeout, last })
+        Err(Error::Timeout { bucket, after: self.request.timeout, last })
     }
 }

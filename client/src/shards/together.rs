@@ -25,7 +25,8 @@ pub(crate) type Together = Result<Vec<Delivery>, Vec<(usize, Denied)>>;
 /// was seen since the request was made. The buckets must differ.
 pub(crate) async fn ask_together(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Request)]) -> Result<Together, Error> {
     let joined = Instant::now();
-    let deadline = deadline(inner.settings.timeout);
+    let timeout = asked.iter().map(|(_, request)| request.timeout).min().unwrap_or_default();
+    let deadline = deadline(timeout);
     let mut failures = 0;
     loop {
         let (buckets, denials) = plan(inner, asked, joined).await?;
@@ -43,7 +44,7 @@ pub(crate) async fn ask_together(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Re
         }
         if Instant::now() >= deadline {
             let bucket = asked.first().map(|(shards, _)| shards.key.item_key().pk).unwrap_or_default();
-            return Err(Error::Timeout { bucket, after: inner.settings.timeout, last: None });
+            return Err(Error::Timeout { bucket, after: timeout, last: None });
         }
         failures += 1;
         // The first time the answer is all it takes.

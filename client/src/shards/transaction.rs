@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Take, Update, expire};
 use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, WriteId};
-use weirgate_store::{Answer, ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
+use weirgate_store::{ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
 
 use super::{Request, Shards};
 use crate::Error;
@@ -148,8 +148,7 @@ impl Share<'_> {
 
 async fn give_back(inner: &Inner, line: &Line, bucket: &Bucket, now: EpochMillis) -> Result<(), Error> {
     let Some((update, _)) = expire(bucket, now) else { return Ok(()) };
-    count(&inner.counters.writes, 1);
-    match inner.table.update(&update, Answer::Item).await {
+    match inner.update(&update).await {
         Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => drop(see(line, &item)?),
         Ok(_) => line.gone(),
         // Restoring is conditional on what was seen, so another try does no harm.
@@ -170,8 +169,7 @@ async fn send(
     let mut doubt: Option<Arc<StoreError>> = None;
     let mut failures = 0;
     loop {
-        count(&inner.counters.writes, 1);
-        match inner.table.transact(actions, op).await {
+        match inner.transact(actions, op).await {
             Ok(Transacted::Applied) => return Ok(true),
             Ok(Transacted::LostRace(unheld)) => {
                 count(&inner.counters.lost_races, 1);

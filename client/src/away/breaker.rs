@@ -1,0 +1,137 @@
+//! A circuit breaker: after failures in a row DynamoDB is not asked for a while, then by one caller alone.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_store::{ErrorKind, StoreError};
+
+/// When a limiter stops asking DynamoDB, and for how long.
+///
+/// A failure is a request without an answer, a server error, or a table or account over its throughput. Whatever else
+/// DynamoDB answers shows that it is there. A single bucket that is too hot is neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breaker {
+    /// Failed requests in a row after which it opens; 0 never. 10 if nothing is said.
+    pub failures: u32,
+    /// How long nothing is sent then, before one caller tries again; doubles with each try that fails. 1 s if nothing is
+    /// said.
+    pub pause: Duration,
+    /// The longest pause. 30 s if nothing is said.
+    pub longest: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self { failures: 10, pause: Duration::from_secs(1), longest: Duration::from_secs(30) }
+    }
+}
+
+/// The breaker of a limiter.
+#[derive(Debug)]
+pub(crate) struct Circuit {
+    settings: Breaker,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Everybody asks; failures in a row.
+    Closed(u32),
+    /// Nobody does.
+    Open { until: Instant, pause: Duration, why: String },
+    /// One does.
+    HalfOpen { pause: Duration, why: String },
+}
+
+/// May ask.
+#[derive(Debug)]
+pub(crate) struct Permit<'a> {
+    circuit: &'a Circuit,
+    is_probe: bool,
+}
+
+/// Nobody asks now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// The failure that opened it.
+    pub(crate) why: String,
+    /// Until somebody may ask again.
+    pub(crate) left: Duration,
+}
+
+impl Circuit {
+    pub(crate) const fn new(settings: Breaker) -> Self {
+        Self { settings, state: Mutex::new(State::Closed(0)) }
+    }
+
+    /// The shortest pause.
+    pub(crate) const fn pause(&self) -> Duration {
+        self.settings.pause
+    }
+
+    /// Whether to ask.
+    pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
+        let mut state = self.state();
+        let now = Instant::now();
+        let (is_probe, answer) = match &*state {
+            State::Closed(_) => (false, None),
+            State::Open { until, pause, why } if *until <= now => (true, Some((*pause, why.clone()))),
+            State::Open { until, why, .. } => return Err(Open { why: why.clone(), left: *until - now }),
+            State::HalfOpen { pause, why } => return Err(Open { why: why.clone(), left: *pause }),
+        };
+        if let Some((pause, why)) = answer {
+            *state = State::HalfOpen { pause, why };
+        }
+        drop(state);
+        Ok(Permit { circuit: self, is_probe })
+    }
+
+    /// What a request met; whether the circuit opened by it.
+    pub(crate) fn heed(&self, error: Option<&StoreError>) -> bool {
+        let mut state = self.state();
+        let Some(failure) = error.filter(|error| is_failure(error.kind)) else {
+            if error.is_none_or(|error| error.kind != (ErrorKind::Throttled { key_range: true })) {
+                *state = State::Closed(0);
+            }
+            return false;
+        };
+        let Breaker { failures, pause, longest } = self.settings;
+        let pause = match &mut *state {
+            State::Closed(seen) => {
+                *seen = seen.saturating_add(1);
+                if failures == 0 || *seen < failures {
+                    return false;
+                }
+                pause
+            }
+            State::HalfOpen { pause, .. } => pause.saturating_mul(2).min(longest),
+            // Requests from before it opened.
+            State::Open { .. } => return false,
+        };
+        *state = State::Open { until: Instant::now() + pause, pause, why: failure.to_string() };
+        true
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements: a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A probe that ends without having asked leaves it to the next one.
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if !self.is_probe {
+            return;
+        }
+        let mut state = self.circuit.state();
+        if let State::HalfOpen { pause, why } = &*state {
+            *state = State::Open { until: Instant::now(), pause: *pause, why: why.clone() };
+        }
+    }
+}
+
+pub(crate) const fn is_failure(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unknown | ErrorKind::Throttled { key_range: false })
+}

@@ -1,0 +1,41 @@
+//! The requests of a limiter: each is counted, and its outcome tells whether DynamoDB is away.
+
+use weirgate_shared::write::{Action, Update};
+use weirgate_shared::{ItemKey, WriteId};
+use weirgate_store::{Answer, Item, Outcome, Retry, StoreError, Transacted};
+
+use crate::limiter::Inner;
+use crate::stats::count;
+
+impl Inner {
+    /// Runs a planned write once, which answers with the item.
+    pub(crate) async fn update(&self, update: &Update) -> Result<Outcome, StoreError> {
+        count(&self.counters.writes, 1);
+        self.heed(self.table.update(update, Answer::Item).await)
+    }
+
+    /// Runs a transaction once.
+    pub(crate) async fn transact(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
+        count(&self.counters.writes, 1);
+        self.heed(self.table.transact(actions, token).await)
+    }
+
+    /// Runs a transaction, again under the same token where its outcome is unknown.
+    pub(crate) async fn transact_again(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
+        count(&self.counters.writes, 1);
+        self.heed(self.table.transact_with(actions, token, Retry::Unknown).await)
+    }
+
+    /// Reads up to 100 items.
+    pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.heed(self.table.read(keys).await)
+    }
+
+    fn heed<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+        if self.breaker.heed(outcome.as_ref().err()) {
+            count(&self.counters.breaker_opened, 1);
+        }
+        outcome
+    }
+}

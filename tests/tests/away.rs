@@ -1,0 +1,246 @@
+//! What callers are answered while DynamoDB is away, and when it is left alone.
+
+mod fleet;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fleet::{Fleet, ask, config, granted, millis, pass, runtime, secs, tokens};
+use proptest::prelude::*;
+use weirgate::{Breaker, Decision, Denied, Error, Grant, Limit, RateLimiter, Settlement, WhenAway};
+use weirgate_tests::Fault;
+
+fn limits() -> [Limit; 2] {
+    [Limit::per_minute("rpm", 600).unwrap(), Limit::concurrent("slots", 10).unwrap()]
+}
+
+const NEVER: Breaker = Breaker { failures: 0, pause: Duration::from_secs(1), longest: Duration::from_secs(30) };
+
+async fn limiter(fleet: &Fleet, when_away: WhenAway, breaker: Breaker) -> RateLimiter {
+    let builder = fleet.builder().await.timeout(millis(200)).when_away(when_away).breaker(breaker);
+    builder.build().await.unwrap()
+}
+
+/// Every write meets `fault` from now on; how many arrived.
+fn outage(fleet: &Fleet, fault: Fault) -> Arc<AtomicU64> {
+    let arrived = Arc::<AtomicU64>::default();
+    let count = Arc::clone(&arrived);
+    fleet.dynamo.fail_when(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Some(fault)
+    });
+    arrived
+}
+
+fn over(fleet: &Fleet) {
+    fleet.dynamo.fail_when(|_| None);
+}
+
+async fn take(limiter: &RateLimiter, rpm: i64) -> Result<Grant, Denied> {
+    match ask(limiter, &limits(), &[("rpm", rpm)]).send().await.unwrap() {
+        Decision::Granted(grant) => Ok(grant),
+        Decision::Denied(denied) => Err(denied),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
+    for fault in [Fault::LoseRequest, Fault::ServerError, Fault::Throttle { key_range: false }] {
+        let fleet = Fleet::new().await;
+        let (fail, deny) = (limiter(&fleet, WhenAway::Fail, NEVER).await, limiter(&fleet, WhenAway::Deny, NEVER).await);
+        let allow = limiter(&fleet, WhenAway::Allow, NEVER).await;
+        outage(&fleet, fault);
+
+        let error = ask(&fail, &limits(), &[("rpm", 1)]).send().await.expect_err("no decision");
+        assert!(error.is_transient(), "{error}");
+        let denied = take(&deny, 1).await.expect_err("denied");
+        assert!(denied.degraded.as_ref().unwrap().reason.contains("within 200ms"), "{denied}");
+        assert_eq!(denied.retry_after, Some(secs(1)), "as long as DynamoDB would be left alone");
+        assert!(denied.to_string().starts_with("DynamoDB is away"), "{denied}");
+        let mut grant = take(&allow, 1).await.expect("allowed");
+        assert!(grant.degraded().unwrap().reason.contains("within 200ms"));
+        // A caller need not know: what it does with a grant goes on, and changes nothing.
+        assert_eq!(grant.adjust("rpm", 5).await.unwrap(), Settlement::Done);
+        assert_eq!(grant.renew(secs(5)).await.unwrap(), Settlement::Done);
+        assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
+        assert_eq!((fail.stats().degraded, deny.stats().degraded, allow.stats().degraded), (0, 1, 1));
+
+        // Each call can say otherwise.
+        let call = ask(&fail, &limits(), &[("rpm", 1)]).when_away(WhenAway::Allow);
+        assert!(call.send().await.unwrap().granted().unwrap().degraded().is_some());
+        let call = ask(&allow, &limits(), &[("rpm", 1)]).when_away(WhenAway::Fail).timeout(millis(70));
+        assert!(call.send().await.expect_err("no decision").to_string().contains("70ms"));
+
+        over(&fleet);
+        assert!(take(&allow, 1).await.unwrap().degraded().is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_with_the_caller_never_fails_open() {
+    let fleet = Fleet::new().await;
+    let allow = limiter(&fleet, WhenAway::Allow, Breaker { failures: 1, ..NEVER }).await;
+    outage(&fleet, Fault::Forbidden);
+    for _ in 0..3 {
+        let error = ask(&allow, &limits(), &[("rpm", 1)]).send().await.expect_err("forbidden");
+        assert!(error.to_string().contains("not permitted"), "{error}");
+    }
+    assert_eq!(allow.stats().breaker_opened, 0, "it is there, and says so");
+    let table = weirgate_tests::Dynamo::empty().table().await;
+    let builder = RateLimiter::builder("weirgate").table(table).when_away(WhenAway::Allow);
+    let error = ask(&builder.build().await.unwrap(), &limits(), &[("rpm", 1)]).send().await.expect_err("no table");
+    assert!(error.to_string().contains("no such table"), "{error}");
+    let error = ask(&allow, &limits(), &[("rpm", 0)]).send().await.expect_err("nothing is asked");
+    assert!(matches!(error, Error::Invalid(_)));
+    for percent in [0, 101] {
+        let local = WhenAway::Local { percent };
+        for error in [
+            fleet.builder().await.when_away(local).build().await.map(drop).expect_err("no part"),
+            ask(&allow, &limits(), &[("rpm", 1)]).when_away(local).send().await.map(drop).expect_err("no part"),
+        ] {
+            assert!(error.to_string().contains(&format!("{percent} percent")), "{error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_local_bucket_has_its_part_and_its_slots_come_back() {
+    let fleet = Fleet::new().await;
+    let local = limiter(&fleet, WhenAway::Local { percent: 25 }, Breaker { failures: 1, ..NEVER }).await;
+    outage(&fleet, Fault::LoseRequest);
+    assert_eq!(take(&local, 150).await.unwrap().amount("rpm"), tokens(150));
+    let denied = take(&local, 1).await.expect_err("it has a quarter");
+    assert!(denied.degraded.is_some());
+    assert_eq!(denied.blocking().unwrap().capacity, tokens(150));
+    let began = fleet.now();
+    pass(denied.retry_after.unwrap()).await;
+    assert!(fleet.now().since(began).0 <= 400, "150 a minute come back");
+    let mut grant = take(&local, 1).await.unwrap();
+    let _ = grant.adjust("rpm", 0).await.unwrap();
+    let _ = take(&local, 1).await.expect("an adjustment gives back").rollback().await.unwrap();
+    assert!(take(&local, 1).await.is_ok(), "and so does a rollback");
+
+    let slots = || ask(&local, &limits(), &[("slots", 2)]).send();
+    let first = slots().await.unwrap().granted().expect("two of two");
+    assert!(!slots().await.unwrap().is_granted());
+    let _ = first.release().await.unwrap();
+    drop(slots().await.unwrap().granted().expect("released"));
+    assert!(slots().await.unwrap().is_granted(), "dropped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
+    let fleet = Fleet::slow(millis(10)).await;
+    let breaker = Breaker { failures: 3, pause: secs(1), longest: secs(3) };
+    let limiter = limiter(&fleet, WhenAway::Fail, breaker).await;
+    let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
+    let arrived = outage(&fleet, Fault::LoseRequest);
+    let _ = ask(&limiter, &limits(), &[("rpm", 1)]).send().await.expect_err("away");
+    // Ten ask at once, and none of them DynamoDB.
+    let sent = arrived.swap(0, Ordering::Relaxed);
+    assert!(sent >= 3, "{sent}");
+    let crowd = async || {
+        let all = (0..10).map(|_| async { ask(&limiter, &limits(), &[("rpm", 1)]).timeout(millis(5)).send().await });
+        futures_util::future::join_all(all).await
+    };
+    for error in crowd().await {
+        let error = error.expect_err("left alone");
+        assert!(matches!(&error, Error::Away { retry_after, .. } if *retry_after <= secs(1)), "{error}");
+        assert!(error.to_string().contains("no answer"), "{error}");
+    }
+    assert_eq!(arrived.load(Ordering::Relaxed), 0);
+    // One tries after each pause, which doubles up to the longest.
+    for pause in [1, 2, 3, 3] {
+        pass(secs(pause) - millis(300)).await;
+        assert!(crowd().await.iter().all(|error| matches!(error, Err(Error::Away { .. }))));
+        assert_eq!(arrived.swap(0, Ordering::Relaxed), 0, "{pause} s are not over");
+        pass(millis(301)).await;
+        let asked = crowd().await.into_iter().filter(|error| !matches!(error, Err(Error::Away { .. }))).count();
+        assert_eq!((asked, arrived.swap(0, Ordering::Relaxed)), (1, 1), "after {pause} s");
+    }
+    over(&fleet);
+    pass(millis(3_300)).await;
+    assert!(take(&limiter, 1).await.is_ok());
+    assert!(crowd().await.iter().all(|error| !matches!(error, Err(Error::Away { .. }))), "it is back");
+    assert_eq!(limiter.stats().breaker_opened, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_goes_away_while_trying_leaves_it_to_the_next() {
+    let fleet = Fleet::slow(millis(50)).await;
+    let limiter = limiter(&fleet, WhenAway::Fail, Breaker { failures: 1, ..NEVER }).await;
+    outage(&fleet, Fault::LoseRequest);
+    let _ = ask(&limiter, &limits(), &[("rpm", 1)]).send().await.expect_err("away");
+    over(&fleet);
+    pass(secs(1)).await;
+    let _ = tokio::time::timeout(millis(1), ask(&limiter, &limits(), &[("rpm", 1)]).send()).await;
+    assert!(take(&limiter, 1).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_is_too_hot_leaves_the_others_alone() {
+    let fleet = Fleet::new().await;
+    let limiter = limiter(&fleet, WhenAway::Fail, Breaker { failures: 2, ..NEVER }).await;
+    let arrived = outage(&fleet, Fault::Throttle { key_range: true });
+    let error = ask(&limiter, &limits(), &[("rpm", 1)]).send().await.expect_err("too hot");
+    assert!(arrived.load(Ordering::Relaxed) > 2 && matches!(error, Error::Timeout { .. }), "{error}");
+    over(&fleet);
+    assert!(take(&limiter, 1).await.is_ok());
+    assert_eq!(limiter.stats().breaker_opened, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_buckets_are_answered_together() {
+    let fleet = Fleet::new().await;
+    let local = limiter(&fleet, WhenAway::Local { percent: 50 }, Breaker { failures: 1, ..NEVER }).await;
+    outage(&fleet, Fault::LoseRequest);
+    let both = |a, b| {
+        let one = |entity, need| local.acquire(entity, "gpt-4").limits(&limits()).take("rpm", need);
+        local.acquire_all([one("a", a), one("b", b)]).send()
+    };
+    let grants = both(300, 200).await.unwrap().granted().expect("half of each");
+    assert!(grants.iter().all(|grant| grant.degraded().is_some()));
+    assert_eq!((grants[0].amount("rpm"), grants[1].amount("rpm")), (tokens(300), tokens(200)));
+    let Decision::Denied(denied) = both(1, 1).await.unwrap() else { panic!("a is empty") };
+    assert_eq!(denied.blocking().unwrap().entity.as_str(), "a");
+    pass(millis(200)).await;
+    assert!(both(1, 101).await.unwrap().is_granted(), "a denial took nothing of b");
+}
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    /// While DynamoDB is away, a process admits its part of the rate and burst, and no more.
+    #[test]
+    fn i1_a_local_bucket_admits_its_part_and_no_more(
+        percent in 1..=100_u8,
+        steps in prop::collection::vec((0..3_000_u64, 1..80_i64), 1..60),
+    ) {
+        runtime().block_on(async {
+            let fleet = Fleet::new().await;
+            let local = limiter(&fleet, WhenAway::Local { percent }, Breaker { failures: 1, longest: secs(1 << 20), pause: secs(1 << 20) }).await;
+            outage(&fleet, Fault::LoseRequest);
+            // Independent arithmetic, in 1/60000 millitokens: the millitokens of a minute flow in each millisecond.
+            let (part, most) = (i64::from(percent) * 6_000, (i64::from(percent) * 6_000).max(1_000));
+            let mut level = most * 60_000;
+            let mut last = fleet::START.0;
+            for (pause_ms, need) in steps {
+                pass(millis(pause_ms)).await;
+                let is_admitted = take(&local, need).await.is_ok();
+                // The first one had to find out.
+                let now = fleet.now().0;
+                level = (level + (now - last) * part).min(most * 60_000);
+                last = now;
+                let spare = level / 60_000 - need * 1_000;
+                prop_assert!(is_admitted || spare <= 1, "denied with {} to spare", spare);
+                prop_assert!(!is_admitted || spare >= -1, "admitted {} above its part", -spare);
+                if is_admitted {
+                    level -= need * 1_000 * 60_000;
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
