@@ -40,10 +40,12 @@
 //! - `decide`: all buckets of a request give, or none does
 //! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
 //! - `scope`: a grant around a piece of work
+//! - `config`: limits and entities that live in the table; which of them are in force
 //! - `clock`, `error`, `stats`
 
 mod acquire;
 mod clock;
+mod config;
 mod decide;
 mod decision;
 mod error;
@@ -59,13 +61,17 @@ mod stats;
 
 pub use acquire::Acquire;
 pub use clock::{Clock, FakeClock, SystemClock};
+pub use config::{CacheStats, Next, Page};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
 pub use grant::{Grant, Settlement};
 pub use limiter::{Builder, RateLimiter};
 pub use scope::ScopeError;
 pub use stats::Stats;
-pub use weirgate_shared::{EntityId, EpochMillis, Limit, LimitError, MilliTokens, Mode, NameError, Resource};
+pub use weirgate_shared::{
+    AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId, EpochMillis, Level, Limit,
+    LimitError, MilliTokens, Mode, NameError, Resource, Status,
+};
 pub use weirgate_store::{Connection, StoreError, Table};
 
 /// The README's examples are compiled with the tests.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
+use crate::config::Known;
 use crate::shards::Shards;
 use crate::stats::Counters;
 use crate::{Acquire, Clock, Error, Stats, SystemClock};
@@ -34,6 +35,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
+    pub(crate) known: Known,
     buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
 }
 
@@ -42,6 +44,9 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) denial_memory: Duration,
     pub(crate) owner: Arc<str>,
+    pub(crate) principal: Arc<str>,
+    pub(crate) config_ttl: Duration,
+    pub(crate) audit_kept: Duration,
     pub(crate) is_shadow: bool,
 }
 
@@ -53,6 +58,9 @@ impl RateLimiter {
             table: TableSource::Name(table.into(), Connection::default()),
             namespace: "default".to_owned(),
             owner: String::new(),
+            principal: None,
+            config_ttl: Duration::from_secs(60),
+            audit_kept: Duration::from_secs(90 * 86_400),
             clock: Arc::new(SystemClock),
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
@@ -95,6 +103,9 @@ pub struct Builder {
     table: TableSource,
     namespace: String,
     owner: String,
+    principal: Option<String>,
+    config_ttl: Duration,
+    audit_kept: Duration,
     clock: Arc<dyn Clock>,
     timeout: Duration,
     denial_memory: Duration,
@@ -119,6 +130,28 @@ impl Builder {
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = owner.into();
+        self
+    }
+
+    /// Who changes what is configured, for audit events; up to 256 characters. The owner if not said, or `unknown`.
+    #[must_use]
+    pub fn principal(mut self, principal: impl Into<String>) -> Self {
+        self.principal = Some(principal.into());
+        self
+    }
+
+    /// How old what was read of a configuration may be: 60 s if not said, a day at most. A change made through another
+    /// limiter takes as long to be heard of here, or until a bucket is met that it has reached.
+    #[must_use]
+    pub const fn config_ttl(mut self, config_ttl: Duration) -> Self {
+        self.config_ttl = config_ttl;
+        self
+    }
+
+    /// How long the audit events of this limiter are kept: 90 days if not said, 100 years at most.
+    #[must_use]
+    pub const fn audit_kept(mut self, audit_kept: Duration) -> Self {
+        self.audit_kept = audit_kept;
         self
     }
 
@@ -172,11 +205,22 @@ impl Builder {
     /// Connects. No request is sent yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner or table name that breaks its rule.
+    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time that breaks its rule.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
             return Err(Error::Invalid(format!("owner {:?} is longer than 64 characters: shorten it", self.owner)));
+        }
+        let owner = Some(&self.owner).filter(|owner| !owner.is_empty());
+        let principal = self.principal.as_ref().or(owner).map_or("unknown", String::as_str);
+        if principal.is_empty() || principal.chars().count() > 256 {
+            return Err(Error::Invalid(format!("principal {principal:?} is not a name: it takes 1 to 256 characters")));
+        }
+        let (day, century) = (Duration::from_secs(86_400), Duration::from_secs(36_525 * 86_400));
+        for (name, time, most) in [("config_ttl", self.config_ttl, day), ("audit_kept", self.audit_kept, century)] {
+            if time > most {
+                return Err(Error::Invalid(format!("{name} is {time:?}, it takes {most:?} at most")));
+            }
         }
         let table = match self.table {
             TableSource::Table(table) => table,
@@ -195,10 +239,13 @@ impl Builder {
             timeout: self.timeout,
             denial_memory: self.denial_memory,
             owner: self.owner.as_str().into(),
+            principal: principal.into(),
+            config_ttl: self.config_ttl,
+            audit_kept: self.audit_kept,
             is_shadow: self.is_shadow,
         };
-        let (counters, buckets) = (Counters::default(), Mutex::default());
-        let inner = Inner { table, namespace, clock: self.clock, settings, counters, buckets };
+        let (counters, known, buckets) = (Counters::default(), Known::default(), Mutex::default());
+        let inner = Inner { table, namespace, clock: self.clock, settings, counters, known, buckets };
         Ok(RateLimiter { inner: Arc::new(inner) })
     }
 }
