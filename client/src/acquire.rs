@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{EntityId, Limit, LimitName, MAX_TOKENS, MilliTokens, Millis, Mode, Resource};
+use weirgate_shared::{BucketKey, EntityId, Limit, MAX_TOKENS, MilliTokens, Millis, Mode, Resource, Status};
 
 use crate::away;
-use crate::decide::{How, Manner, Target, decide};
+use crate::config::{Age, Rules, resolve};
+use crate::decide::{Asked, How, Manner, Target, decide, tell};
 use crate::limits::Limits;
 use crate::line::Needs;
-use crate::shards::Request;
-use crate::{Decision, Error, Grant, RateLimiter, WhenAway};
+use crate::shards::{Request, Shards};
+use crate::{Decision, Disabled, Error, Grant, RateLimiter, WhenAway};
 
 /// How long a lease lasts if nothing else is said.
 const LEASE: Duration = Duration::from_secs(60);
@@ -24,7 +25,7 @@ pub struct Acquire<'a> {
     limiter: &'a RateLimiter,
     entity: String,
     resource: String,
-    limits: Limits,
+    limits: Option<Limits>,
     takes: Vec<(String, Amount)>,
     manner: Manner,
     timeout: Duration,
@@ -44,7 +45,7 @@ impl<'a> Acquire<'a> {
             limiter,
             entity: entity.to_owned(),
             resource: resource.to_owned(),
-            limits: Limits::default(),
+            limits: None,
             takes: vec![],
             manner: Manner { wait: Duration::ZERO, how: How::SideBySide, when_away: settings.when_away },
             timeout: settings.timeout,
@@ -52,15 +53,16 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// The limits of the bucket. They create it on first use, and change it where they differ from its own.
+    /// The limits of the bucket. They create it on first use, and change it where they differ from its own. Nothing is
+    /// read then, and nothing is taken of the entity's parents; without them the limits are those that are configured.
     pub fn limits(mut self, limits: &[Limit]) -> Self {
-        self.limits = Limits::new(limits.into(), None);
+        self.limits = Some(Limits::new(limits.into(), None));
         self
     }
 
     /// [`limits`](Self::limits) without copying them.
     pub fn shared_limits(mut self, limits: &Arc<[Limit]>) -> Self {
-        self.limits = Limits::new(Arc::clone(limits), None);
+        self.limits = Some(Limits::new(Arc::clone(limits), None));
         self
     }
 
@@ -105,11 +107,18 @@ impl<'a> Acquire<'a> {
     /// Sends the request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
+    /// [`Error::Invalid`] before anything is written; the others if no decision could be made.
     pub async fn send(self) -> Result<Decision, Error> {
-        let targets = self.targets()?;
-        let decision = decide(&self.limiter.inner, targets, self.manner).await?;
-        Ok(decision.map(|given| Grant::of(given.all, given.degraded)))
+        let inner = &self.limiter.inner;
+        let asked = self.targets(Age::Cached).await;
+        let is_old = asked.as_ref().is_ok_and(|asked| asked.is_old);
+        let mut decision = decide(inner, asked, self.manner).await?;
+        if is_old && matches!(decision, Decision::NeverFits(_)) {
+            // That is told for good, so not by limits that may have been raised since.
+            decision = decide(inner, self.targets(Age::Recent).await, self.manner).await?;
+        }
+        tell(inner, &decision);
+        Ok(decision.map(|given| Grant::of(given.all, given.degraded, given.is_free)))
     }
 
     pub(crate) const fn limiter(&self) -> &'a RateLimiter {
@@ -121,48 +130,105 @@ impl<'a> Acquire<'a> {
     }
 
     /// The buckets that are asked.
-    pub(crate) fn targets(&self) -> Result<Vec<Target>, Error> {
+    pub(crate) async fn targets(&self, age: Age) -> Result<Asked, Error> {
         if self.takes.is_empty() {
-            return Err(Error::Invalid("nothing is asked for: say what with take()".to_owned()));
+            return invalid("nothing is asked for: say what with take()".to_owned());
         }
-        self.targets_to_look_at()
+        self.targets_to_look_at(age).await
     }
 
-    /// The buckets that are asked, perhaps for nothing.
-    pub(crate) fn targets_to_look_at(&self) -> Result<Vec<Target>, Error> {
-        let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
-        let (needs, soft) = self.needs(&self.limits)?;
-        let inner = &self.limiter.inner;
-        let shards = inner.bucket(entity, resource);
-        let lease = self.lease_time(&self.limits).map(|lasts| (lasts, Arc::clone(&inner.settings.owner)));
-        let request = Request { needs, soft, limits: self.limits.clone(), lease, timeout: self.timeout };
-        Ok(vec![Target { shards, request, is_shadow: inner.settings.is_shadow }])
-    }
-
-    fn lease_time(&self, limits: &[Limit]) -> Option<Duration> {
-        let is_taken = |limit: &LimitName| self.takes.iter().any(|(taken, _)| taken == limit.as_str());
-        let takes_slots = || limits.iter().any(|limit| limit.rule().is_concurrent() && is_taken(limit.name()));
-        self.lease.or_else(|| takes_slots().then_some(LEASE))
-    }
-
-    /// What is asked of the limits: what must be there, and what is taken in any case.
-    fn needs(&self, limits: &[Limit]) -> Result<(Needs, Needs), Error> {
-        let invalid = |message: String| Err(Error::Invalid(message));
+    /// The buckets that are asked, perhaps for nothing: the one of the limits given, or those of the limits configured.
+    pub(crate) async fn targets_to_look_at(&self, age: Age) -> Result<Asked, Error> {
+        let amounts = self.amounts()?;
+        let Some(limits) = &self.limits else { return self.configured(&amounts, age).await };
         for (at, limit) in limits.iter().enumerate() {
             if limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
                 return invalid(format!("limit {:?} is given twice: give it once", limit.name()));
             }
         }
+        if let Some(name) = lacking(&amounts, limits) {
+            return invalid(format!("limit {name:?} is not among the limits given: {:?}", names(limits)));
+        }
+        let shards = self.limiter.inner.bucket(EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        Ok(Asked { targets: vec![self.target(shards, limits, &amounts, false)], ..Asked::default() })
+    }
+
+    /// The buckets that are asked by what is configured: the entity's own, and those of its ancestors as far as it
+    /// cascades. This is the one place where limits are looked for.
+    async fn configured(&self, amounts: &Amounts<'_>, mut age: Age) -> Result<Asked, Error> {
+        let inner = &self.limiter.inner;
+        let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        let own = inner.bucket(entity, resource);
+        let (mut asked, mut met) = (Asked::default(), vec![]);
+        let mut next = Some(Arc::clone(&own));
+        while let Some(shards) = next.take() {
+            let BucketKey { entity, resource, .. } = &shards.key;
+            let resolved = resolve(inner, &shards, age).await?;
+            asked.is_old |= resolved.is_old();
+            let rules = resolved.rules.as_ref();
+            if Arc::ptr_eq(&shards, &own) {
+                let Some(Rules { level, limits, status, .. }) = rules else {
+                    return Err(Error::NotConfigured { entity: entity.clone(), resource: resource.clone() });
+                };
+                if let Some(name) = lacking(amounts, limits).filter(|_| *status == Status::Enforced) {
+                    if resolved.is_old() && age == Age::Cached {
+                        // It may be new.
+                        age = Age::Recent;
+                        next = Some(shards);
+                        continue;
+                    }
+                    let names = names(limits);
+                    return invalid(format!("limit {name:?} is not among those configured for {level}: {names:?}"));
+                }
+            }
+            match rules {
+                Some(Rules { status: Status::Disabled, .. }) => {
+                    let (entity, resource) = (entity.clone(), resource.clone());
+                    return Ok(Asked { disabled: Some(Disabled { entity, resource }), ..asked });
+                }
+                Some(Rules { status: Status::Enforced, limits, is_shadow, .. }) => {
+                    let target = self.target(Arc::clone(&shards), limits, amounts, *is_shadow);
+                    asked.targets.extend(Some(target).filter(|target| amounts.is_empty() || target.request.asks()));
+                }
+                Some(Rules { status: Status::Unlimited, .. }) | None => asked.is_free |= Arc::ptr_eq(&shards, &own),
+            }
+            if let Some(parent) = &resolved.parent {
+                if met.contains(parent) {
+                    let text = "is its own ancestor: correct its item or an ancestor's with set_entity()";
+                    return invalid(format!("entity {parent} {text}"));
+                }
+                met.push(parent.clone());
+                next = Some(inner.bucket(parent.clone(), resource.clone()));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// What is asked of one bucket: of those of its limits that are taken.
+    fn target(&self, shards: Arc<Shards>, limits: &Limits, amounts: &Amounts<'_>, is_shadow: bool) -> Target {
+        let settings = &self.limiter.inner.settings;
+        let (mut needs, mut soft) = (Needs::new(), Needs::new());
+        let mut takes_slots = false;
+        for (name, amount) in amounts {
+            let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else { continue };
+            let asked = if limit.mode() == Mode::Soft { &mut soft } else { &mut needs };
+            asked.insert(limit.name().clone(), *amount);
+            takes_slots |= limit.rule().is_concurrent();
+        }
+        let lease = self.lease.or_else(|| takes_slots.then_some(LEASE));
+        let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
+        let request = Request { needs, soft, limits: limits.clone(), lease, timeout: self.timeout };
+        Target { shards, request, is_shadow: is_shadow || settings.is_shadow }
+    }
+
+    /// What is asked, whatever the limits are.
+    fn amounts(&self) -> Result<Amounts<'_>, Error> {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
         }
         away::check(self.manner.when_away)?;
-        let (mut needs, mut soft) = (Needs::new(), Needs::new());
+        let mut amounts = Amounts::with_capacity(self.takes.len());
         for (name, amount) in &self.takes {
-            let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == name) else {
-                let known: Vec<_> = limits.iter().map(|limit| limit.name().as_str()).collect();
-                return invalid(format!("limit {name:?} is not among the limits given: {known:?}"));
-            };
             let amount = match *amount {
                 Amount::Tokens(tokens) => self::amount(name, tokens, 1)?,
                 Amount::Milli(milli) if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) => {
@@ -170,13 +236,30 @@ impl<'a> Acquire<'a> {
                 }
                 Amount::Milli(milli) => milli,
             };
-            let asked = if limit.mode() == Mode::Soft { &mut soft } else { &mut needs };
-            if asked.insert(limit.name().clone(), amount).is_some() {
+            if amounts.iter().any(|(known, _)| known == name) {
                 return invalid(format!("limit {name:?} is taken twice: take the sum once"));
             }
+            amounts.push((name.as_str(), amount));
         }
-        Ok((needs, soft))
+        Ok(amounts)
     }
+}
+
+/// What is asked of each limit, by name.
+type Amounts<'a> = Vec<(&'a str, MilliTokens)>;
+
+fn invalid<T>(message: String) -> Result<T, Error> {
+    Err(Error::Invalid(message))
+}
+
+/// What is asked of a limit that is not there.
+fn lacking<'a>(amounts: &Amounts<'a>, limits: &[Limit]) -> Option<&'a str> {
+    let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
+    amounts.iter().map(|(name, _)| *name).find(|name| !has(name))
+}
+
+fn names(limits: &[Limit]) -> Vec<&str> {
+    limits.iter().map(|limit| limit.name().as_str()).collect()
 }
 
 /// Whole tokens from `least` to 10^12.

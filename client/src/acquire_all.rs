@@ -5,10 +5,11 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use crate::away;
-use crate::decide::{How, Manner, Target, decide};
+use crate::config::Age;
+use crate::decide::{Asked, How, Manner, Target, decide, tell};
 use crate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement, WhenAway};
 
 /// The most requests that are decided together.
@@ -65,7 +66,6 @@ impl<'a> AcquireAll<'a> {
         if count == 0 || count > MAX_REQUESTS {
             return invalid(format!("{count} requests are to be granted together, it takes 1 to {MAX_REQUESTS}"));
         }
-        let (mut targets, mut counts) = (vec![], vec![]);
         for request in &self.requests {
             if !Arc::ptr_eq(&request.limiter().inner, &self.limiter.inner) {
                 return invalid("a request is of another limiter: make all with the one that sends them".to_owned());
@@ -73,20 +73,41 @@ impl<'a> AcquireAll<'a> {
             if request.waits() {
                 return invalid("a request waits by itself: all wait together, say it after acquire_all()".to_owned());
             }
-            let asked = request.targets()?;
-            counts.push(asked.len());
-            targets.extend(asked);
         }
         away::check(self.manner.when_away)?;
-        if self.manner.how == How::Together {
-            check_different(&targets)?;
+        let inner = &self.limiter.inner;
+        let (asked, mut counts) = self.targets(Age::Cached).await;
+        let is_old = asked.as_ref().is_ok_and(|asked| asked.is_old);
+        let mut decision = decide(inner, asked, self.manner).await?;
+        if is_old && matches!(decision, Decision::NeverFits(_)) {
+            // That is told for good, so not by limits that may have been raised since.
+            let asked;
+            (asked, counts) = self.targets(Age::Recent).await;
+            decision = decide(inner, asked, self.manner).await?;
         }
-        let decision = decide(&self.limiter.inner, targets, self.manner).await?;
+        tell(inner, &decision);
         Ok(decision.map(|given| {
             let mut all = given.all.into_iter();
-            let grant = |count| Grant::of(all.by_ref().take(count), given.degraded.clone());
+            let grant = |count| Grant::of(all.by_ref().take(count), given.degraded.clone(), given.is_free);
             Grants(counts.into_iter().map(grant).collect())
         }))
+    }
+
+    /// The buckets that all ask, and how many each does.
+    async fn targets(&self, age: Age) -> (Result<Asked, Error>, Vec<usize>) {
+        let mut requests = vec![];
+        for request in &self.requests {
+            requests.push(request.targets(age));
+        }
+        match try_join_all(requests).await {
+            Ok(all) => {
+                let counts = all.iter().map(|asked| asked.targets.len()).collect();
+                let all = all.into_iter().fold(Asked::default(), Asked::and);
+                let is_together = self.manner.how == How::Together;
+                (if is_together { check_different(&all.targets).map(|()| all) } else { Ok(all) }, counts)
+            }
+            Err(error) => (Err(error), vec![0; self.requests.len()]),
+        }
     }
 }
 

@@ -86,12 +86,16 @@ pub(crate) fn answer(
             let left = if let Error::Away { retry_after, .. } = &error { *retry_after } else { inner.breaker.pause() };
             denied(Denied { retry_after: Some(left), limits: vec![], degraded: None })
         }
-        (WhenAway::Allow, _) => Ok(Decision::Granted(Given { all: vec![], degraded: Some(degraded) })),
+        (WhenAway::Allow, _) => Ok(Decision::Granted(Given { all: vec![], degraded: Some(degraded), is_free: true })),
         (WhenAway::Local { .. }, None) => return Err(error),
         (WhenAway::Local { percent }, Some(targets)) => match inner.local.take(targets, percent, inner.clock.now()) {
             Ok(holds) => {
                 let one = |local| GivenBy { local: Some(local), ..GivenBy::default() };
-                Ok(Decision::Granted(Given { all: holds.into_iter().map(one).collect(), degraded: Some(degraded) }))
+                Ok(Decision::Granted(Given {
+                    all: holds.into_iter().map(one).collect(),
+                    degraded: Some(degraded),
+                    is_free: true,
+                }))
             }
             Err(short) => denied(short),
         },

@@ -17,7 +17,7 @@ use crate::limiter::Inner;
 use crate::line::{Needs, Verdict};
 use crate::shards::{Request, Shards, Together, ask, ask_together, remembered};
 use crate::stats::count;
-use crate::{Decision, Degraded, Error, WhenAway};
+use crate::{Decision, Degraded, Disabled, Error, WhenAway};
 
 /// One bucket of a request.
 #[derive(Debug)]
@@ -36,6 +36,27 @@ impl Target {
     }
 }
 
+/// Whom a request asks.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) targets: Vec<Target>,
+    /// Nobody: it is disabled.
+    pub(crate) disabled: Option<Disabled>,
+    /// The entity itself is unlimited.
+    pub(crate) is_free: bool,
+    /// By limits that may have changed since they were read.
+    pub(crate) is_old: bool,
+}
+
+impl Asked {
+    /// All that both ask.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.targets.extend(other.targets);
+        let disabled = self.disabled.or(other.disabled);
+        Self { disabled, is_free: self.is_free || other.is_free, is_old: self.is_old || other.is_old, ..self }
+    }
+}
+
 /// What all buckets of a request gave.
 #[derive(Debug)]
 pub(crate) struct Given {
@@ -43,6 +64,8 @@ pub(crate) struct Given {
     pub(crate) all: Vec<GivenBy>,
     /// Why DynamoDB was not asked.
     pub(crate) degraded: Option<Degraded>,
+    /// Nothing is counted of some limits, as they are not enforced.
+    pub(crate) is_free: bool,
 }
 
 /// What one bucket gave.
@@ -76,19 +99,34 @@ pub(crate) enum How {
 }
 
 /// Decides, or answers without DynamoDB if that is away.
-pub(crate) async fn decide(inner: &Arc<Inner>, targets: Vec<Target>, manner: Manner) -> Result<Decision<Given>, Error> {
+pub(crate) async fn decide(
+    inner: &Arc<Inner>,
+    asked: Result<Asked, Error>,
+    manner: Manner,
+) -> Result<Decision<Given>, Error> {
+    let Asked { targets, disabled, is_free, .. } = match asked {
+        Ok(asked) => asked,
+        Err(error) => return away::answer(inner, manner.when_away, None, error),
+    };
+    if let Some(disabled) = disabled {
+        return Ok(Decision::Disabled(disabled));
+    }
     let would_deny = targets.iter().map(|_| None).collect();
     let mut deciding = Deciding { inner, targets, would_deny, how: manner.how };
     let decision = match inner.breaker.admit() {
         Ok(_permit) => deciding.run(manner.wait).await,
         Err(open) => Err(open.into()),
     };
-    let decision = match decision {
+    match decision {
         Err(error) => away::answer(inner, manner.when_away, Some(&deciding.targets), error),
-        decided => decided,
-    }?;
+        Ok(decision) => Ok(decision.map(|given| Given { is_free, ..given })),
+    }
+}
+
+/// Counts what was decided.
+pub(crate) fn tell(inner: &Inner, decision: &Decision<Given>) {
     let counters = &inner.counters;
-    match &decision {
+    match decision {
         Decision::Granted(given) => {
             count(&counters.granted, 1);
             count(&counters.shadow_denied, u64::from(given.all.iter().any(|one| one.would_deny.is_some())));
@@ -96,7 +134,6 @@ pub(crate) async fn decide(inner: &Arc<Inner>, targets: Vec<Target>, manner: Man
         Decision::Denied(_) => count(&counters.denied, 1),
         Decision::NeverFits(_) | Decision::Disabled(_) => {}
     }
-    Ok(decision)
 }
 
 struct Deciding<'a> {
@@ -120,7 +157,7 @@ impl Deciding<'_> {
                     let would_deny = std::mem::take(&mut self.would_deny);
                     let one = |(held, would_deny)| GivenBy { held, local: None, would_deny };
                     let all = holds.into_iter().zip(would_deny).map(one).collect();
-                    return Ok(Decision::Granted(Given { all, degraded: None }));
+                    return Ok(Decision::Granted(Given { all, degraded: None, is_free: false }));
                 }
                 Err(denials) => denials,
             };

@@ -25,7 +25,7 @@ pub struct Grant {
     local: Vec<LocalHold>,
     would_deny: Option<Denied>,
     degraded: Option<Degraded>,
-    /// Nothing was counted.
+    /// Nothing is counted of some limits, as they are not enforced.
     is_free: bool,
 }
 
@@ -56,8 +56,7 @@ impl Settlement {
 
 impl Grant {
     /// What the buckets of one request gave.
-    pub(crate) fn of(given: impl IntoIterator<Item = GivenBy>, degraded: Option<Degraded>) -> Self {
-        let is_free = degraded.is_some();
+    pub(crate) fn of(given: impl IntoIterator<Item = GivenBy>, degraded: Option<Degraded>, is_free: bool) -> Self {
         let mut grant = Self { holds: vec![], local: vec![], would_deny: None, degraded, is_free };
         for GivenBy { held, local, would_deny } in given {
             grant.holds.extend(held);

@@ -43,12 +43,14 @@
 //! - `away`: what is answered while DynamoDB is away, and when it is not asked; `requests` tells
 //! - `peek`: [`Peek`]: balances, without taking
 //! - `scope`: a grant around a piece of work
+//! - `config`: limits and entities that live in the table; which of them are in force
 //! - `clock`, `error`, `stats`
 
 mod acquire;
 mod acquire_all;
 mod away;
 mod clock;
+mod config;
 mod decide;
 mod decision;
 mod error;
@@ -68,6 +70,7 @@ pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
 pub use away::{Breaker, Degraded, WhenAway};
 pub use clock::{Clock, FakeClock, SystemClock};
+pub use config::{CacheStats, Next, Page};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
 pub use grant::{Grant, Settlement};
@@ -75,7 +78,10 @@ pub use limiter::{Builder, RateLimiter};
 pub use peek::{Balances, Peek};
 pub use scope::ScopeError;
 pub use stats::Stats;
-pub use weirgate_shared::{EntityId, EpochMillis, Limit, LimitError, MilliTokens, Mode, NameError, Resource};
+pub use weirgate_shared::{
+    AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId, EpochMillis, Level, Limit,
+    LimitError, MilliTokens, Mode, NameError, Resource, Status,
+};
 pub use weirgate_store::{Connection, StoreError, Table};
 
 /// The README's examples are compiled with the tests.

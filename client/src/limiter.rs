@@ -8,6 +8,7 @@ use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
 use crate::away::{self, Buckets, Circuit};
+use crate::config::Known;
 use crate::shards::Shards;
 use crate::stats::Counters;
 use crate::{Acquire, AcquireAll, Breaker, Clock, Error, Peek, Stats, SystemClock, WhenAway};
@@ -37,6 +38,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) breaker: Circuit,
     pub(crate) local: Buckets,
+    pub(crate) known: Known,
     buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
 }
 
@@ -45,6 +47,9 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) denial_memory: Duration,
     pub(crate) owner: Arc<str>,
+    pub(crate) principal: Arc<str>,
+    pub(crate) config_ttl: Duration,
+    pub(crate) audit_kept: Duration,
     pub(crate) is_shadow: bool,
     pub(crate) when_away: WhenAway,
 }
@@ -57,6 +62,9 @@ impl RateLimiter {
             table: TableSource::Name(table.into(), Connection::default()),
             namespace: "default".to_owned(),
             owner: String::new(),
+            principal: None,
+            config_ttl: Duration::from_secs(60),
+            audit_kept: Duration::from_secs(90 * 86_400),
             clock: Arc::new(SystemClock),
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
@@ -133,6 +141,9 @@ pub struct Builder {
     table: TableSource,
     namespace: String,
     owner: String,
+    principal: Option<String>,
+    config_ttl: Duration,
+    audit_kept: Duration,
     clock: Arc<dyn Clock>,
     timeout: Duration,
     denial_memory: Duration,
@@ -159,6 +170,28 @@ impl Builder {
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = owner.into();
+        self
+    }
+
+    /// Who changes what is configured, for audit events; up to 256 characters. The owner if not said, or `unknown`.
+    #[must_use]
+    pub fn principal(mut self, principal: impl Into<String>) -> Self {
+        self.principal = Some(principal.into());
+        self
+    }
+
+    /// How old what was read of a configuration may be: 60 s if not said, a day at most. A change made through another
+    /// limiter takes as long to be heard of here, or until a bucket is met that it has reached.
+    #[must_use]
+    pub const fn config_ttl(mut self, config_ttl: Duration) -> Self {
+        self.config_ttl = config_ttl;
+        self
+    }
+
+    /// How long the audit events of this limiter are kept: 90 days if not said, 100 years at most.
+    #[must_use]
+    pub const fn audit_kept(mut self, audit_kept: Duration) -> Self {
+        self.audit_kept = audit_kept;
         self
     }
 
@@ -226,11 +259,22 @@ impl Builder {
     /// Connects. No request is sent yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner or table name that breaks its rule.
+    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time that breaks its rule.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
             return Err(Error::Invalid(format!("owner {:?} is longer than 64 characters: shorten it", self.owner)));
+        }
+        let owner = Some(&self.owner).filter(|owner| !owner.is_empty());
+        let principal = self.principal.as_ref().or(owner).map_or("unknown", String::as_str);
+        if principal.is_empty() || principal.chars().count() > 256 {
+            return Err(Error::Invalid(format!("principal {principal:?} is not a name: it takes 1 to 256 characters")));
+        }
+        let (day, century) = (Duration::from_secs(86_400), Duration::from_secs(36_525 * 86_400));
+        for (name, time, most) in [("config_ttl", self.config_ttl, day), ("audit_kept", self.audit_kept, century)] {
+            if time > most {
+                return Err(Error::Invalid(format!("{name} is {time:?}, it takes {most:?} at most")));
+            }
         }
         let table = match self.table {
             TableSource::Table(table) => table,
@@ -250,12 +294,23 @@ impl Builder {
             timeout: self.timeout,
             denial_memory: self.denial_memory,
             owner: self.owner.as_str().into(),
+            principal: principal.into(),
+            config_ttl: self.config_ttl,
+            audit_kept: self.audit_kept,
             is_shadow: self.is_shadow,
             when_away: self.when_away,
         };
-        let (breaker, local) = (Circuit::new(self.breaker), Buckets::default());
-        let (counters, buckets) = (Counters::default(), Mutex::default());
-        let inner = Inner { table, namespace, clock: self.clock, settings, counters, breaker, local, buckets };
+        let inner = Inner {
+            table,
+            namespace,
+            clock: self.clock,
+            settings,
+            counters: Counters::default(),
+            breaker: Circuit::new(self.breaker),
+            local: Buckets::default(),
+            known: Known::default(),
+            buckets: Mutex::default(),
+        };
         Ok(RateLimiter { inner: Arc::new(inner) })
     }
 }

@@ -10,7 +10,7 @@ mod plan;
 mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -115,11 +115,18 @@ pub(crate) struct Common {
     most: AtomicU32,
     /// The shard chosen last.
     last: AtomicU32,
+    /// The newest version of configured limits that a shard was seen with.
+    version: AtomicI64,
 }
 
 impl Default for Common {
     fn default() -> Self {
-        Self { given_back: Arc::default(), most: AtomicU32::new(1), last: AtomicU32::new(0) }
+        Self {
+            given_back: Arc::default(),
+            most: AtomicU32::new(1),
+            last: AtomicU32::new(0),
+            version: AtomicI64::new(0),
+        }
     }
 }
 
@@ -130,6 +137,10 @@ impl Common {
 
     pub(crate) fn last(&self) -> u32 {
         self.last.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn version(&self) -> i64 {
+        self.version.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_last(&self, shard: u32) {
@@ -230,6 +241,7 @@ impl Line {
         let is_older = |view: &View| bucket.v.is_some() && view.bucket.v > bucket.v;
         if !state.view.as_ref().is_some_and(is_older) {
             self.bucket.most.fetch_max(bucket.shard().count, Ordering::Relaxed);
+            self.bucket.version.fetch_max(bucket.version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
             if state.view.as_ref().is_some_and(|view| view.bucket.shard() != bucket.shard()) {
                 // It was split or merged: the heat was another shard's.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::{Bucket, Limit, Whole};
+use weirgate_shared::{Bucket, Limit, Status, Whole};
 
-use crate::decide::Target;
+use crate::config::Age;
+use crate::decide::{Asked, Target};
 use crate::decision::{self, LimitStatus};
 use crate::limiter::Inner;
 use crate::line::Needs;
@@ -27,6 +28,8 @@ pub struct Balances {
     /// How long until all that is needed is there, if nobody takes it: zero if it is; `None` if time alone does not bring
     /// it.
     pub retry_after: Option<Duration>,
+    /// Whether the limits are asked at all.
+    pub status: Status,
     /// Every limit.
     pub limits: Vec<LimitStatus>,
 }
@@ -75,13 +78,17 @@ impl<'a> Peek<'a> {
     /// [`Error::Invalid`] before anything is sent; the others if the table could not be read.
     pub async fn send(self) -> Result<Balances, Error> {
         let inner = &self.request.limiter().inner;
-        let targets = self.request.targets_to_look_at()?;
+        let Asked { targets, disabled, is_free, .. } = self.request.targets_to_look_at(Age::Cached).await?;
+        if disabled.is_some() {
+            return Ok(Balances { retry_after: None, status: Status::Disabled, limits: vec![] });
+        }
         let since = Instant::now().checked_sub(self.max_age).unwrap_or_else(Instant::now);
         let unknown = targets.iter().filter(|target| !self.is_known(inner, target)).map(|target| &target.shards);
         look_at(inner, &unknown.collect::<Vec<_>>(), since).await?;
         let limits = targets.iter().flat_map(|target| status(inner, target)).collect();
         let denied = decision::denied(limits);
-        Ok(Balances { retry_after: denied.retry_after, limits: denied.limits })
+        let status = if is_free { Status::Unlimited } else { Status::Enforced };
+        Ok(Balances { retry_after: denied.retry_after, status, limits: denied.limits })
     }
 
     fn is_known(&self, inner: &Arc<Inner>, target: &Target) -> bool {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
 
+use crate::config::Slot;
 use crate::line::{Common, Line, Needs, View};
 
 pub(crate) use look::look_at;
@@ -33,6 +34,8 @@ pub(crate) struct Shards {
     others: Mutex<BTreeMap<u32, Arc<Line>>>,
     /// When the bucket as a whole was last too short for somebody.
     denied: Mutex<Option<Instant>>,
+    /// What is configured for it.
+    pub(crate) config: Slot,
     /// When all shards were last read.
     looked: tokio::sync::Mutex<Option<Instant>>,
 }
@@ -40,7 +43,8 @@ pub(crate) struct Shards {
 impl Shards {
     pub(crate) fn new(key: BucketKey) -> Self {
         let first = Arc::new(Line::new(key.clone(), Arc::default()));
-        Self { key, first, others: Mutex::default(), denied: Mutex::default(), looked: tokio::sync::Mutex::default() }
+        let (others, denied, config) = (Mutex::default(), Mutex::default(), Slot::default());
+        Self { key, first, others, denied, config, looked: tokio::sync::Mutex::default() }
     }
 
     pub(crate) fn common(&self) -> &Common {

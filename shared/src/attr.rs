@@ -38,8 +38,41 @@ pub const LOOK_V: &str = "look_v";
 pub const MIN_SHARDS: &str = "min_shards";
 /// Bytes of the leases when the shard was last split: those stay where they are, so they are no reason to split again.
 pub const SPLIT_BYTES: &str = "split_bytes";
-/// Version of the configuration its limits are from; absent where a caller has brought them with a call.
+/// Version of a configuration: counts its changes. In a bucket, the sum of all levels' whose limits it has; absent where
+/// a caller has brought them with a call.
 pub const VERSION: &str = "cv";
+/// Limits of a configuration, by name.
+pub const LIMITS: &str = "limits";
+/// What becomes of a request that a limit of a configuration has not enough for.
+pub const MODE: &str = "mode";
+/// Whether the limits of a configuration are asked.
+pub const STATUS: &str = "status";
+/// All limits of a configuration deny nobody.
+pub const SHADOW: &str = "shadow";
+/// What an entity is a part of.
+pub const PARENT_ID: &str = "parent_id";
+/// What an entity takes is taken of its parent too.
+pub const CASCADE: &str = "cascade";
+/// Version of the schema that a namespace is written in.
+pub const SCHEMA: &str = "schema";
+/// When a change was made, epoch ms.
+pub const AT: &str = "at";
+/// Who made a change.
+pub const PRINCIPAL: &str = "principal";
+/// What a change did.
+pub const ACTION: &str = "action";
+/// What was changed, as it was.
+pub const BEFORE: &str = "before";
+/// What was changed, as it is from then on.
+pub const AFTER: &str = "after";
+/// Partition key of the index of children.
+pub const GSI1PK: &str = "GSI1PK";
+/// Sort key of the index of children.
+pub const GSI1SK: &str = "GSI1SK";
+/// Partition key of the index of who uses a resource, and for whom it is configured.
+pub const GSI2PK: &str = "GSI2PK";
+/// Sort key of the same.
+pub const GSI2SK: &str = "GSI2SK";
 /// Who is limited.
 pub const ENTITY_ID: &str = "entity_id";
 /// What is used.

@@ -2,7 +2,27 @@
 
 use std::fmt;
 
-use crate::{EntityId, Limit, Resource};
+use crate::{EntityId, Limit, Mode, Resource};
+
+/// Version of the table's schema that this code reads and writes.
+pub const SCHEMA_VERSION: i64 = 1;
+
+/// The most limits of one configuration: a write that changes and takes all of them still fits into an expression.
+pub const MAX_LIMITS: usize = 10;
+
+/// A configuration that breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A limit's name stands for one limit.
+    #[error("limit {0:?} is configured twice: configure it once")]
+    Twice(String),
+    /// It enforces nothing.
+    #[error("a configuration without limits enforces nothing: give it limits, or make it unlimited or disabled")]
+    NoLimits,
+    /// It has more limits than one write can take of.
+    #[error("a configuration of {0} limits, it takes {MAX_LIMITS} at most: use fewer")]
+    TooMany(usize),
+}
 
 /// What is configured at one level. The first level that has a configuration wins, all of it: levels are not mixed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +35,48 @@ pub struct Config {
     pub is_shadow: bool,
 }
 
+impl Config {
+    /// These limits, enforced.
+    #[must_use]
+    pub fn of(limits: impl Into<Vec<Limit>>) -> Self {
+        Self { limits: limits.into(), ..Self::default() }
+    }
+
+    /// Checks what the types of its parts do not.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the rule that it breaks.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        for (at, limit) in self.limits.iter().enumerate() {
+            if self.limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
+                return Err(ConfigError::Twice(limit.name().to_string()));
+            }
+        }
+        if self.limits.len() > MAX_LIMITS {
+            return Err(ConfigError::TooMany(self.limits.len()));
+        }
+        if self.limits.is_empty() && self.status == Status::Enforced {
+            return Err(ConfigError::NoLimits);
+        }
+        Ok(())
+    }
+}
+
+/// What an item holds, and how often it was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored<T> {
+    /// Counts the changes of the item, deletions among them; 0 if there never was one.
+    pub version: i64,
+    /// Nothing, if there never was anything or it was deleted.
+    pub value: Option<T>,
+}
+
+impl<T> Default for Stored<T> {
+    fn default() -> Self {
+        Self { version: 0, value: None }
+    }
+}
+
 /// Whether limits are asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Status {
@@ -25,6 +87,46 @@ pub enum Status {
     Disabled,
     /// Everybody gets everything, and nothing is counted.
     Unlimited,
+}
+
+impl Status {
+    pub(crate) const WORDS: &str = "enforced, disabled or unlimited";
+
+    /// The word for it in items.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforced => "enforced",
+            Self::Disabled => "disabled",
+            Self::Unlimited => "unlimited",
+        }
+    }
+
+    /// What the word stands for.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Enforced, Self::Disabled, Self::Unlimited].into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+impl Mode {
+    pub(crate) const WORDS: &str = "enforced, shadow or soft";
+
+    /// The word for it in items.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforced => "enforced",
+            Self::Shadow => "shadow",
+            Self::Soft => "soft",
+        }
+    }
+
+    /// What the word stands for.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Enforced, Self::Shadow, Self::Soft].into_iter().find(|mode| mode.as_str() == word)
+    }
 }
 
 /// Whom or what a configuration is for; the first of these that has one wins.

@@ -1,15 +1,19 @@
 //! Item codec: attributes in, [`Bucket`](crate::Bucket) or [`Counted`] out, and back. Never guesses: a wrong attribute is
 //! named.
 
+mod audit;
 mod bucket;
+mod config;
 mod counted;
 mod lease;
 
-use crate::ItemKey;
 use crate::attr;
+use crate::{ItemKey, NameError};
 
+pub use audit::{read_audit, write_audit};
 pub(crate) use bucket::write_limit;
 pub use bucket::{BucketReader, read_bucket, write_bucket};
+pub use config::{read_config, read_entity, read_schema, write_config, write_entity};
 pub use counted::{Counted, read_counted};
 pub(crate) use lease::write_held;
 pub use lease::{write_lease, write_leases};
@@ -61,6 +65,14 @@ fn integer(name: &str, value: &Attr<'_>) -> Result<i64, ItemError> {
         _ => None,
     }
     .ok_or_else(|| ItemError::new(name, value, "a whole number within 64 bits"))
+}
+
+/// A name that an attribute holds.
+fn name<'a, T: TryFrom<&'a str, Error = NameError>>(name: &str, value: &Attr<'a>) -> Result<T, ItemError> {
+    match value {
+        Attr::S(text) => T::try_from(text).map_err(|error| ItemError::new(name, value, error.rule)),
+        other => Err(ItemError::new(name, other, "a name")),
+    }
 }
 
 /// Size of a value as DynamoDB bills it: text by its bytes, a number by about two digits a byte.

@@ -1,8 +1,14 @@
 //! Keys of the table: each builder stands beside its parser (design, section 2).
 
+mod audit;
+mod config;
+
 use std::fmt::Write as _;
 
 use crate::{EntityId, EpochMillis, Namespace, Resource, Window};
+
+pub use audit::{AuditId, AuditKey, AuditOf};
+pub use config::{ConfigKey, ConfigsOf, EntityKey, schema_key};
 
 /// Sort key of every bucket shard.
 pub const BUCKET_SK: &str = "#STATE";

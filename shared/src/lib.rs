@@ -6,15 +6,17 @@
 //! - `id`: validated names that cannot hold a key delimiter
 //! - `limit`: [`Limit`] and its [`Rule`]: what a bucket holds and how fast it refills
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
+//! - `audit`: [`AuditEvent`]: who changed what is configured
 //! - `terms`: [`Terms`]: the limits that a caller brings, and how new they are
 //! - `math`: credit, share, retry-after
 //! - `bucket`: [`Bucket`]: one shard as a value, and what can be taken from it
 //! - `whole`: [`Whole`]: all shards of a bucket together
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
-//! - [`write`]: planned writes as data: take, settle, refill, expire, split, merge, count
+//! - [`write`]: planned writes as data: take, settle, refill, expire, split, merge, count, configure
 
 pub mod attr;
+mod audit;
 mod bucket;
 mod config;
 mod id;
@@ -29,14 +31,18 @@ mod whole;
 mod window;
 pub mod write;
 
+pub use audit::{AuditEvent, Change};
 pub use bucket::{Bucket, GiveBack, Lease, LimitState, Look, Scaling};
-pub use config::{Config, Entity, Level, Status};
+pub use config::{Config, ConfigError, Entity, Level, MAX_LIMITS, SCHEMA_VERSION, Status, Stored};
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
-    Attr, BucketReader, Counted, ItemError, read_bucket, read_counted, read_key, write_bucket, write_lease,
-    write_leases, write_units,
+    Attr, BucketReader, Counted, ItemError, read_audit, read_bucket, read_config, read_counted, read_entity, read_key,
+    read_schema, write_audit, write_bucket, write_config, write_entity, write_lease, write_leases, write_units,
 };
-pub use key::{BUCKET_SK, BucketKey, ItemKey, SnapshotKey, due_shards};
+pub use key::{
+    AuditId, AuditKey, AuditOf, BUCKET_SK, BucketKey, ConfigKey, ConfigsOf, EntityKey, ItemKey, SnapshotKey,
+    due_shards, schema_key,
+};
 pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Mode, Rule};
 pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};
 pub use ranges::Ranges;

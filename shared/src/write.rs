@@ -1,5 +1,6 @@
 //! Planned writes as data: what to change, and under which condition. The store renders and runs them.
 
+mod configure;
 mod credit;
 mod due;
 mod expire;
@@ -18,6 +19,7 @@ use crate::attr::{self, Field};
 use crate::math::refilled;
 use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId, item};
 
+pub use configure::{MAX_ANCESTORS, configure, mark_schema, record, same_parent, set_entity};
 pub use expire::{Restored, expire, look};
 pub use merge::{fill, joined, merge, remove, still};
 pub use refill::{cut_units, refill};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::Value;
-use weirgate_shared::{Attr, Bucket, Counted, ItemError, ItemKey, attr, read_bucket, read_counted};
+use weirgate_shared::{Attr, Bucket, Counted, ItemError, ItemKey, attr, read_bucket, read_counted, read_key};
 
 /// An item as DynamoDB returned it.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,12 @@ impl Item {
     /// [`ItemError`] naming the attribute that is wrong.
     pub fn counted(&self, shard: u32) -> Result<Counted, ItemError> {
         read_counted(self.attributes(), shard)
+    }
+
+    /// The item's keys; `None` if one is missing or no string.
+    #[must_use]
+    pub fn key(&self) -> Option<ItemKey> {
+        read_key(self.attributes())
     }
 
     /// The item's attributes.

@@ -4,6 +4,7 @@
 //!
 //! - `connect`: [`connect`] is the one place that builds an SDK client
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything twice
+//! - `list`: items of one partition, page by page
 //! - `transact`: planned writes to several items that all happen, or none
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
@@ -15,6 +16,7 @@ mod attribute;
 mod connect;
 mod error;
 mod expression;
+mod list;
 mod meter;
 mod schema;
 mod table;
@@ -23,7 +25,8 @@ mod transact;
 pub use attribute::Item;
 pub use connect::{Connection, connect};
 pub use error::{ErrorKind, StoreError};
+pub use list::{Listing, Page};
 pub use meter::{Meter, Units};
-pub use schema::{Index, create_table, indexes};
+pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use table::{Answer, Due, DuePage, Outcome, Retry, Table};
 pub use transact::{Part, Transacted};

@@ -21,12 +21,17 @@ pub struct Index {
     pub range: (&'static str, &'static str),
 }
 
+/// The children of a parent.
+pub const CHILDREN: Index = Index { name: "GSI1", hash: attr::GSI1PK, range: (attr::GSI1SK, "S") };
+/// Who uses a resource, and what is configured for it.
+pub const BY_RESOURCE: Index = Index { name: "GSI2", hash: attr::GSI2PK, range: (attr::GSI2SK, "S") };
+
 /// The table's indexes.
 #[must_use]
 pub const fn indexes() -> [Index; 4] {
     [
-        Index { name: "GSI1", hash: "GSI1PK", range: ("GSI1SK", "S") },
-        Index { name: "GSI2", hash: "GSI2PK", range: ("GSI2SK", "S") },
+        CHILDREN,
+        BY_RESOURCE,
         Index { name: "GSI3", hash: "GSI3PK", range: ("GSI3SK", "S") },
         Index { name: attr::DUE_INDEX, hash: attr::DUE_SHARD, range: (attr::DUE, "N") },
     ]

@@ -55,7 +55,7 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
     Ok(Lease { expires, tokens, owner })
 }
 
-fn entries<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [(&'a str, Attr<'a>)], ItemError> {
+pub(super) fn entries<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [(&'a str, Attr<'a>)], ItemError> {
     match value {
         Attr::M(entries) => Ok(entries),
         other => Err(ItemError::new(name, other, "a map")),

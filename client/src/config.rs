@@ -1,0 +1,145 @@
+//! Limits that live in the table: set, read, listed, and resolved for every acquire that brings none (design, section 9).
+
+mod audit;
+mod change;
+mod entities;
+mod known;
+mod resolve;
+mod schema;
+
+use weirgate_shared::write::configure;
+use weirgate_shared::{Change, Config, ConfigKey, ConfigsOf, ItemKey, Level, Namespace, Stored, read_config};
+use weirgate_store::{BY_RESOURCE, Item, Listing};
+
+use crate::limiter::Inner;
+use crate::{Error, RateLimiter};
+
+use change::{Editing, Planned};
+pub use known::CacheStats;
+use known::Changed;
+pub(crate) use known::Known;
+pub(crate) use resolve::{Age, Rules, Slot, resolve};
+
+/// How many things a page of a list holds at most.
+const PAGE: i32 = 100;
+
+/// A part of a list.
+#[derive(Debug, Clone)]
+pub struct Page<T> {
+    /// What it holds; a page before the last one may hold nothing.
+    pub items: Vec<T>,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<Next>,
+}
+
+/// Where the next page of a list begins.
+#[derive(Debug, Clone)]
+pub struct Next(Item);
+
+impl RateLimiter {
+    /// Configures a level: what it said before is replaced. It holds at once for acquires of this limiter, within
+    /// [`Builder::config_ttl`](crate::Builder::config_ttl) for those of others, and reaches each bucket with its next
+    /// acquire. Saying again what is said already changes nothing.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::{Config, Level, Limit};
+    /// let limits = [Limit::per_minute("rpm", 600)?, Limit::per_minute("tpm", 100_000)?];
+    /// limiter.set_config(&Level::Resource("gpt-4".try_into()?), &Config::of(limits)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a configuration that breaks a rule, before anything is sent. [`Error::Contended`] if others
+    /// were faster all the time, [`Error::Store`] if it could not be decided.
+    pub async fn set_config(&self, level: &Level, config: &Config) -> Result<(), Error> {
+        config.check()?;
+        let mut config = config.clone();
+        // As they are read back.
+        config.limits.sort_by(|one, other| one.name().cmp(other.name()));
+        self.change_config(level, Some(config)).await.map(|_| ())
+    }
+
+    /// Deletes the configuration of a level, so that the next one that has any wins. Whether there was one.
+    ///
+    /// # Errors
+    /// As [`set_config`](Self::set_config).
+    pub async fn delete_config(&self, level: &Level) -> Result<bool, Error> {
+        self.change_config(level, None).await
+    }
+
+    /// The configuration of a level itself, read from the table; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written it.
+    pub async fn config(&self, level: &Level) -> Result<Option<Config>, Error> {
+        let key = key(&self.inner.namespace, level).item_key();
+        let items = self.inner.table.read(std::slice::from_ref(&key)).await?;
+        stored(&key, &items).map(|stored| stored.value)
+    }
+
+    /// Lists configurations, a page at a time, `after` the page before it. What was changed a moment ago may be missing
+    /// in lists of more than one entity.
+    ///
+    /// # Errors
+    /// As [`config`](Self::config).
+    pub async fn configs(&self, of: &ConfigsOf, after: Option<&Next>) -> Result<Page<(Level, Config)>, Error> {
+        let Inner { table, namespace, .. } = &*self.inner;
+        let (partition, prefix) = of.partition(namespace);
+        let is_own = matches!(of, ConfigsOf::Entity(_));
+        let index = (!is_own).then_some(BY_RESOURCE);
+        let listing = Listing { index, partition: &partition, prefix, is_descending: false, limit: PAGE };
+        let found = table.list(listing, after.map(|next| &next.0)).await?;
+        let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();
+        let items = if is_own { found.items } else { table.read(&keys).await? };
+        let mut configs = vec![];
+        for key in keys {
+            let Some(ConfigKey { level, .. }) = ConfigKey::parse(&key) else { continue };
+            configs.extend(stored(&key, &items)?.value.map(|config| (level, config)));
+        }
+        Ok(Page { items: configs, next: found.next.map(Next) })
+    }
+
+    /// What the memory of configurations has done since the limiter was built.
+    #[must_use]
+    pub fn cache_stats(&self) -> CacheStats {
+        self.inner.known.stats()
+    }
+
+    /// Whether there was one before.
+    async fn change_config(&self, level: &Level, next: Option<Config>) -> Result<bool, Error> {
+        let inner = &*self.inner;
+        let key = key(&inner.namespace, level);
+        let what = format!("the configuration of {level}");
+        let editing = Editing { inner, what: &what, changed: Changed::Level(level.clone()) };
+        editing
+            .run(async || {
+                let item_key = key.item_key();
+                let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
+                let seen = stored(&item_key, &items)?;
+                let existed = seen.value.is_some();
+                if seen.value == next {
+                    return Ok(Planned::Done(existed));
+                }
+                let mut actions = vec![configure(&key, &seen, next.as_ref())];
+                let change = Change::Config { level: level.clone(), before: seen.value, after: next.clone() };
+                actions.push(editing.record(change));
+                actions.extend(mark);
+                Ok(Planned::Write(actions, existed))
+            })
+            .await
+    }
+}
+
+fn key(namespace: &Namespace, level: &Level) -> ConfigKey {
+    ConfigKey { namespace: namespace.clone(), level: level.clone() }
+}
+
+/// The configuration that is among `items`; one that is not there was never made.
+fn stored(key: &ItemKey, items: &[Item]) -> Result<Stored<Config>, Error> {
+    let item = items.iter().find(|item| item.key().as_ref() == Some(key));
+    let stored = item.map(|item| read_config(item.attributes())).transpose();
+    let unreadable = |error| Error::UnreadableItem { pk: key.pk.clone(), sk: key.sk.clone(), error };
+    stored.map(Option::unwrap_or_default).map_err(unreadable)
+}

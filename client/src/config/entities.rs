@@ -1,0 +1,132 @@
+//! Entities and their parents.
+
+use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
+use weirgate_shared::{Change, Entity, EntityId, EntityKey, WriteId, read_entity};
+use weirgate_store::{CHILDREN, Item, Listing};
+
+use super::change::{Editing, Planned};
+use super::known::Changed;
+use super::{Next, PAGE, Page};
+use crate::{Error, RateLimiter};
+
+impl RateLimiter {
+    /// Makes an entity what is said: whose part it is, and whether what it takes is taken of its parent too. An entity
+    /// need not be set to be limited, and a parent need not be either.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::Entity;
+    /// let user = Entity { id: "user-1".try_into()?, parent: Some("team-a".try_into()?), cascades: true };
+    /// limiter.set_entity(&user).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the entity would be its own ancestor, or have more than 97 ancestors: one transaction checks
+    /// that all of them are what they were. [`Error::Contended`] if others were faster all the time, [`Error::Store`] if
+    /// it could not be decided.
+    pub async fn set_entity(&self, entity: &Entity) -> Result<(), Error> {
+        self.change_entity(&entity.id, Some(entity)).await.map(|_| ())
+    }
+
+    /// Deletes an entity; its limits stay. Its children go on naming it as their parent. Whether there was one.
+    ///
+    /// # Errors
+    /// As [`set_entity`](Self::set_entity).
+    pub async fn delete_entity(&self, id: &EntityId) -> Result<bool, Error> {
+        self.change_entity(id, None).await
+    }
+
+    /// An entity, read from the table; `None` if it was not set.
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written it.
+    pub async fn entity(&self, id: &EntityId) -> Result<Option<Entity>, Error> {
+        let key = self.entity_key(id);
+        let items = self.inner.read(&[key.item_key()]).await?;
+        Ok(seen(&key, &items)?.map(|(entity, _)| entity))
+    }
+
+    /// The children of an entity, a page at a time, `after` the page before it. What was changed a moment ago may not
+    /// show yet.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn children(&self, id: &EntityId, after: Option<&Next>) -> Result<Page<EntityId>, Error> {
+        let partition = self.entity_key(id).children();
+        let listing = Listing {
+            index: Some(CHILDREN),
+            partition: &partition,
+            prefix: "CHILD#",
+            is_descending: false,
+            limit: PAGE,
+        };
+        let found = self.inner.table.list(listing, after.map(|next| &next.0)).await?;
+        let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
+        Ok(Page { items: found.items.iter().filter_map(child).collect(), next: found.next.map(Next) })
+    }
+
+    fn entity_key(&self, id: &EntityId) -> EntityKey {
+        EntityKey { namespace: self.inner.namespace.clone(), entity: id.clone() }
+    }
+
+    /// Whether there was one before.
+    async fn change_entity(&self, id: &EntityId, next: Option<&Entity>) -> Result<bool, Error> {
+        let key = self.entity_key(id);
+        let what = format!("entity {id}");
+        let editing = Editing { inner: &self.inner, what: &what, changed: Changed::Entity(id.clone()) };
+        editing
+            .run(async || {
+                let (items, mark) = editing.read(&[key.item_key()]).await?;
+                let (before, op) = seen(&key, &items)?.unzip();
+                let existed = before.is_some();
+                if before.as_ref() == next {
+                    return Ok(Planned::Done(existed));
+                }
+                let new_op = WriteId::from_bits(fastrand::u64(..));
+                let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
+                let keeps_parent = before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
+                let parent = next.and_then(|next| next.parent.as_ref()).filter(|_| !keeps_parent);
+                if let Some(parent) = parent {
+                    actions.extend(self.ancestors(id, parent).await?);
+                }
+                actions.push(editing.record(Change::Entity { id: id.clone(), before, after: next.cloned() }));
+                actions.extend(mark);
+                Ok(Planned::Write(actions, existed))
+            })
+            .await
+    }
+
+    /// That every ancestor is still a child of the parent it is seen with. Of two changes that together would close a
+    /// circle, each then stands in the other's way.
+    async fn ancestors(&self, id: &EntityId, parent: &EntityId) -> Result<Vec<Action>, Error> {
+        let (mut checks, mut next) = (vec![], Some(parent.clone()));
+        while let Some(ancestor) = next {
+            if ancestor == *id {
+                return Err(Error::Invalid(format!(
+                    "entity {id} would be its own ancestor by parent {parent}: give it another parent"
+                )));
+            }
+            if checks.len() == MAX_ANCESTORS {
+                return Err(Error::Invalid(format!(
+                    "entity {id} would have more than {MAX_ANCESTORS} ancestors by parent {parent}, it takes \
+                     {MAX_ANCESTORS}: give it a parent nearer to the root"
+                )));
+            }
+            let key = self.entity_key(&ancestor);
+            let items = self.inner.read(&[key.item_key()]).await?;
+            next = seen(&key, &items)?.and_then(|(entity, _)| entity.parent);
+            checks.push(same_parent(&key, next.as_ref()));
+        }
+        Ok(checks)
+    }
+}
+
+/// The entity that is among `items`, and its last write.
+fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, WriteId)>, Error> {
+    let item_key = key.item_key();
+    let item = items.iter().find(|item| item.key().as_ref() == Some(&item_key));
+    let read = item.map(|item| read_entity(key.entity.clone(), item.attributes())).transpose();
+    read.map_err(|error| Error::UnreadableItem { pk: item_key.pk, sk: item_key.sk, error })
+}

@@ -1,0 +1,150 @@
+//! What was read of configurations and entities, for as long as it is good.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
+use weirgate_shared::{AuditId, Config, Entity, EntityId, EpochMillis, Level, Stored};
+
+/// The most configurations and entities that are remembered, missing ones among them.
+const MOST: usize = 20_000;
+
+/// Something as it was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Read<T> {
+    /// When, before it was asked for.
+    pub(crate) at: Instant,
+    pub(crate) value: T,
+}
+
+/// What was read of the table, by what it is about.
+#[derive(Debug)]
+pub(crate) struct Known {
+    levels: Cache<Level, Read<Arc<Stored<Config>>>>,
+    entities: Cache<EntityId, Read<Option<Arc<Entity>>>>,
+    /// Counts what this process has changed: what was read before is then looked at again.
+    generation: AtomicU64,
+    /// What is read is remembered, or forgotten, in turn.
+    turn: Mutex<()>,
+    /// The namespace says that it is written in the version this code knows.
+    pub(crate) has_schema: AtomicBool,
+    last_event: Mutex<Option<AuditId>>,
+    pub(crate) counters: Counters,
+}
+
+/// What the memory of configurations has done.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) negative_hits: AtomicU64,
+    pub(crate) loads: AtomicU64,
+    pub(crate) stale: AtomicU64,
+}
+
+/// What a limiter's memory of configurations has done since it was built.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Acquires, and their ancestors', whose limits were known.
+    pub hits: u64,
+    /// Acquires, and their ancestors', whose limits were not known, or no more.
+    pub misses: u64,
+    /// Hits where it was known that nothing is configured.
+    pub negative_hits: u64,
+    /// Reads sent.
+    pub loads: u64,
+    /// Reads that failed, where what was known before was used instead.
+    pub stale: u64,
+    /// Configurations and entities that are remembered, missing ones among them.
+    pub entries: u64,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            levels: Cache::new(MOST),
+            entities: Cache::new(MOST),
+            generation: AtomicU64::default(),
+            turn: Mutex::default(),
+            has_schema: AtomicBool::default(),
+            last_event: Mutex::default(),
+            counters: Counters::default(),
+        }
+    }
+}
+
+impl Known {
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn level(&self, level: &Level) -> Option<Read<Arc<Stored<Config>>>> {
+        self.levels.get(level)
+    }
+
+    pub(crate) fn entity(&self, entity: &EntityId) -> Option<Read<Option<Arc<Entity>>>> {
+        self.entities.get(entity)
+    }
+
+    /// Remembers what was read, unless this process has changed something since `generation`.
+    pub(crate) fn remember(
+        &self,
+        generation: u64,
+        levels: impl IntoIterator<Item = (Level, Read<Arc<Stored<Config>>>)>,
+        entity: Option<(EntityId, Read<Option<Arc<Entity>>>)>,
+    ) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.generation() != generation {
+            return;
+        }
+        for (level, read) in levels {
+            self.levels.insert(level, read);
+        }
+        if let Some((entity, read)) = entity {
+            self.entities.insert(entity, read);
+        }
+    }
+
+    /// Forgets what this process has changed, or may have.
+    pub(crate) fn forget(&self, what: &Changed) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        match what {
+            Changed::Level(level) => drop(self.levels.remove(level)),
+            Changed::Entity(entity) => drop(self.entities.remove(entity)),
+        }
+    }
+
+    /// An id for the event of a change made now. Those of one process sort as they were made.
+    pub(crate) fn next_event(&self, now: EpochMillis) -> AuditId {
+        let random = u128::from(fastrand::u64(..)) << 16;
+        let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = match *last {
+            Some(last) if last.at() >= now => last.next(),
+            _ => AuditId::new(now, random),
+        };
+        *last.insert(id)
+    }
+
+    pub(crate) fn stats(&self) -> CacheStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { hits, misses, negative_hits, loads, stale } = &self.counters;
+        let entries = u64::try_from(self.levels.len() + self.entities.len()).unwrap_or(u64::MAX);
+        CacheStats {
+            hits: read(hits),
+            misses: read(misses),
+            negative_hits: read(negative_hits),
+            loads: read(loads),
+            stale: read(stale),
+            entries,
+        }
+    }
+}
+
+/// What this process changes.
+#[derive(Debug, Clone)]
+pub(crate) enum Changed {
+    Level(Level),
+    Entity(EntityId),
+}

@@ -1,0 +1,256 @@
+//! Which limits are in force for an entity on a resource: from memory, or with one read (design, section 9).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::{
+    Config, Entity, EntityId, EntityKey, Level, Status, Stored, read_config, read_entity, schema_key,
+};
+use weirgate_store::Item;
+
+use super::known::Read;
+use super::schema;
+use crate::Error;
+use crate::clock::deadline;
+use crate::limiter::Inner;
+use crate::limits::Limits;
+use crate::shards::Shards;
+use crate::stats::count;
+
+/// What is younger than this is not asked for again, whatever speaks against it.
+pub(crate) const RECENT: Duration = Duration::from_secs(1);
+
+/// The limits in force for an entity on a resource, and whom else they concern.
+#[derive(Debug)]
+pub(crate) struct Resolved {
+    /// Nothing if no level has a configuration.
+    pub(crate) rules: Option<Rules>,
+    /// Whom the entity cascades to.
+    pub(crate) parent: Option<EntityId>,
+    /// When the table was last asked for the oldest part, answered or not.
+    asked: Instant,
+    good_until: Instant,
+    generation: u64,
+}
+
+/// What the level that wins says.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    pub(crate) level: Level,
+    pub(crate) status: Status,
+    pub(crate) is_shadow: bool,
+    /// Of the version that all levels together have: it rises with every change of any of them.
+    pub(crate) limits: Limits,
+}
+
+/// The limits of one bucket as they were last resolved, and who is at it.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    state: Mutex<State>,
+    loading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    resolved: Option<Arc<Resolved>>,
+    /// How many loads have ended.
+    loads: u64,
+    /// Why the last one failed, if it did.
+    failed: Option<Error>,
+}
+
+/// How old limits may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Age {
+    /// As old as the limiter's settings say.
+    Cached,
+    /// [`RECENT`]: something speaks for a change since.
+    Recent,
+}
+
+impl Resolved {
+    /// Whether it may have changed long enough ago to be asked for again.
+    pub(crate) fn is_old(&self) -> bool {
+        self.asked.elapsed() >= RECENT
+    }
+
+    /// Whether a bucket of a `newer` version was met, which is known of limits that are in force by now.
+    fn is_behind(&self, newer: i64) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.limits.version < Some(newer)) && self.is_old()
+    }
+}
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements: a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The limits in force for the entity and resource of a bucket.
+///
+/// # Errors
+/// The store's, if nothing is known and the table does not answer.
+pub(crate) async fn resolve(inner: &Inner, shards: &Shards, age: Age) -> Result<Arc<Resolved>, Error> {
+    let slot = &shards.config;
+    let is_good = |resolved: &Arc<Resolved>, age: Age| {
+        resolved.generation == inner.known.generation()
+            && match age {
+                Age::Cached => Instant::now() < resolved.good_until,
+                Age::Recent => !resolved.is_old(),
+            }
+    };
+    let counters = &inner.known.counters;
+    let (mut age, loads) = (age, slot.state().loads);
+    if let Some(known) = slot.state().resolved.clone().filter(|known| is_good(known, age)) {
+        if !known.is_behind(shards.common().version()) {
+            count(&counters.hits, 1);
+            count(&counters.negative_hits, u64::from(known.rules.is_none()));
+            return Ok(known);
+        }
+        age = Age::Recent;
+    }
+    count(&counters.misses, 1);
+    let _turn = slot.loading.lock().await;
+    {
+        let state = slot.state();
+        if let Some(known) = state.resolved.clone().filter(|known| is_good(known, age)) {
+            return Ok(known);
+        }
+        // Who came while it was tried takes the failure too.
+        if let Some(error) = state.failed.clone().filter(|_| state.loads > loads) {
+            return Err(error);
+        }
+    }
+    let loaded = Loading::new(inner, shards, age).run().await.map(Arc::new);
+    let mut state = slot.state();
+    state.loads += 1;
+    state.failed = loaded.as_ref().err().cloned();
+    if let Ok(resolved) = &loaded {
+        state.resolved = Some(Arc::clone(resolved));
+    }
+    loaded
+}
+
+type KnownLevel = Option<Read<Arc<Stored<Config>>>>;
+
+/// One load of what is not known.
+struct Loading<'a> {
+    inner: &'a Inner,
+    shards: &'a Shards,
+    /// In the order in which they win.
+    levels: [(Level, KnownLevel); 4],
+    entity: Option<Read<Option<Arc<Entity>>>>,
+    max_age: Duration,
+    generation: u64,
+}
+
+impl<'a> Loading<'a> {
+    fn new(inner: &'a Inner, shards: &'a Shards, age: Age) -> Self {
+        let generation = inner.known.generation();
+        let (entity, resource) = (&shards.key.entity, &shards.key.resource);
+        let levels = Level::of(entity, resource).map(|level| {
+            let known = inner.known.level(&level);
+            (level, known)
+        });
+        let ttl = inner.settings.config_ttl;
+        let max_age = if age == Age::Recent { ttl.min(RECENT) } else { ttl };
+        Self { inner, shards, levels, entity: inner.known.entity(entity), max_age, generation }
+    }
+
+    async fn run(mut self) -> Result<Resolved, Error> {
+        let Err(error) = self.read().await else { return Ok(self.resolved(None)) };
+        // Limits that were good a minute ago are better than no decision.
+        if self.entity.is_none() || self.levels.iter().any(|(_, known)| known.is_none()) {
+            return Err(error);
+        }
+        count(&self.inner.known.counters.stale, 1);
+        let bucket = self.shards.key.item_key().pk;
+        tracing::warn!(%error, bucket, "limits could not be read again: those known before are used");
+        Ok(self.resolved(Some(Instant::now())))
+    }
+
+    /// Reads what is not known, or too old, in one request.
+    async fn read(&mut self) -> Result<(), Error> {
+        let (inner, namespace) = (self.inner, &self.inner.namespace);
+        let at = Instant::now();
+        let is_missing = |read_at: Option<Instant>| read_at.is_none_or(|read| at.duration_since(read) >= self.max_age);
+        let mut wanted: Vec<Option<usize>> = vec![];
+        let mut keys = vec![];
+        for (place, (level, known)) in self.levels.iter().enumerate() {
+            if is_missing(known.as_ref().map(|known| known.at)) {
+                keys.push(super::key(namespace, level).item_key());
+                wanted.push(Some(place));
+            }
+        }
+        let entity = EntityKey { namespace: namespace.clone(), entity: self.shards.key.entity.clone() };
+        if is_missing(self.entity.as_ref().map(|known| known.at)) {
+            keys.push(entity.item_key());
+            wanted.push(None);
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let asks_schema = !inner.known.has_schema.load(Ordering::Relaxed);
+        keys.extend(asks_schema.then(|| schema_key(namespace)));
+        count(&inner.known.counters.loads, 1);
+        let timeout = inner.settings.timeout;
+        let items = match tokio::time::timeout_at(deadline(timeout), inner.read(&keys)).await {
+            Ok(items) => items?,
+            Err(_) => {
+                return Err(Error::Timeout { bucket: self.shards.key.item_key().pk, after: timeout, last: None });
+            }
+        };
+        let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
+        if asks_schema {
+            schema::check(inner, items.iter())?;
+        }
+        let (mut levels, mut parent) = (vec![], None);
+        for (key, place) in keys.iter().zip(wanted) {
+            let item = find(key);
+            let unreadable = |error| Error::UnreadableItem { pk: key.pk.clone(), sk: key.sk.clone(), error };
+            match place {
+                Some(place) => {
+                    let stored = item.map(|item| read_config(item.attributes())).transpose().map_err(unreadable)?;
+                    levels.push((place, Read { at, value: Arc::new(stored.unwrap_or_default()) }));
+                }
+                None => {
+                    let read = |item: &Item| read_entity(entity.entity.clone(), item.attributes());
+                    let found = item.map(read).transpose().map_err(unreadable)?;
+                    parent = Some(Read { at, value: found.map(|(entity, _)| Arc::new(entity)) });
+                }
+            }
+        }
+        let by_level = levels.iter().map(|(place, read)| (self.levels[*place].0.clone(), read.clone()));
+        inner.known.remember(self.generation, by_level, parent.clone().map(|read| (entity.entity.clone(), read)));
+        for (place, read) in levels {
+            self.levels[place].1 = Some(read);
+        }
+        self.entity = parent.or(self.entity.take());
+        Ok(())
+    }
+
+    /// What the levels amount to; `failed` is when they could not be read again.
+    fn resolved(self, failed: Option<Instant>) -> Resolved {
+        let oldest = self.levels.iter().filter_map(|(_, known)| Some(known.as_ref()?.at));
+        let oldest = oldest.chain(self.entity.as_ref().map(|known| known.at)).min().unwrap_or_else(Instant::now);
+        let stored = || self.levels.iter().filter_map(|(level, known)| Some((level, known.as_ref()?)));
+        let version = stored().map(|(_, known)| known.value.version).fold(0, i64::saturating_add);
+        let rules = stored().find_map(|(level, known)| {
+            let config = known.value.value.as_ref()?;
+            let limits = Limits::new(config.limits.as_slice().into(), Some(version));
+            Some(Rules { level: level.clone(), status: config.status, is_shadow: config.is_shadow, limits })
+        });
+        let entity = self.entity.as_ref().and_then(|known| known.value.as_ref()).filter(|entity| entity.cascades);
+        let ttl = self.inner.settings.config_ttl;
+        Resolved {
+            rules,
+            parent: entity.and_then(|entity| entity.parent.clone()),
+            asked: failed.unwrap_or(oldest),
+            good_until: failed.map_or_else(|| oldest + ttl, |failed| failed + RECENT),
+            generation: self.generation,
+        }
+    }
+}

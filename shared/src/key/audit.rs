@@ -1,0 +1,106 @@
+//! Keys of audit events.
+
+use std::fmt;
+
+use ulid::Ulid;
+
+use super::ItemKey;
+use crate::{EntityId, EpochMillis, Level, Namespace, Resource};
+
+const AUDIT: &str = "#AUDIT#";
+
+/// Whose changes are told.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AuditOf {
+    /// Those of one entity, and of its limits.
+    Entity(EntityId),
+    /// Those of the limits of one resource.
+    Resource(Resource),
+    /// Those of the limits of the system.
+    System,
+}
+
+impl From<&Level> for AuditOf {
+    fn from(level: &Level) -> Self {
+        match level {
+            Level::EntityResource(entity, _) | Level::Entity(entity) => Self::Entity(entity.clone()),
+            Level::Resource(resource) => Self::Resource(resource.clone()),
+            Level::System => Self::System,
+        }
+    }
+}
+
+/// When a change was made, and which one of that millisecond it is: its text sorts by time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AuditId(Ulid);
+
+impl AuditId {
+    /// The id of a change made at `at`. 80 bits of `random` tell it from others.
+    #[must_use]
+    pub fn new(at: EpochMillis, random: u128) -> Self {
+        Self(Ulid::from_parts(u64::try_from(at.0).unwrap_or_default(), random))
+    }
+
+    /// When the change was made.
+    #[must_use]
+    pub fn at(self) -> EpochMillis {
+        EpochMillis(i64::try_from(self.0.timestamp_ms()).unwrap_or(i64::MAX))
+    }
+
+    /// The first one after this.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.increment().unwrap_or(self.0))
+    }
+}
+
+impl fmt::Display for AuditId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One audit event.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AuditKey {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// What was changed.
+    pub of: AuditOf,
+    /// Which change.
+    pub id: AuditId,
+}
+
+impl AuditKey {
+    /// `{ns}/AUDIT#{entity}`, `{ns}/AUDIT##RESOURCE#{resource}` or `{ns}/AUDIT##SYSTEM`; `#AUDIT#{id}`. No entity's name
+    /// begins with `#`.
+    #[must_use]
+    pub fn item_key(&self) -> ItemKey {
+        ItemKey { pk: Self::partition(&self.namespace, &self.of), sk: format!("{AUDIT}{}", self.id) }
+    }
+
+    /// The partition of all events of one thing.
+    #[must_use]
+    pub fn partition(namespace: &Namespace, of: &AuditOf) -> String {
+        match of {
+            AuditOf::Entity(entity) => format!("{namespace}/AUDIT#{entity}"),
+            AuditOf::Resource(resource) => format!("{namespace}/AUDIT##RESOURCE#{resource}"),
+            AuditOf::System => format!("{namespace}/AUDIT##SYSTEM"),
+        }
+    }
+
+    /// The event that an item is; `None` if the keys are not an event's.
+    #[must_use]
+    pub fn parse(key: &ItemKey) -> Option<Self> {
+        let (namespace, of) = key.pk.split_once("/AUDIT#")?;
+        let of = match of.strip_prefix('#') {
+            Some("SYSTEM") => AuditOf::System,
+            Some(of) => AuditOf::Resource(Resource::new(of.strip_prefix("RESOURCE#")?).ok()?),
+            None => AuditOf::Entity(EntityId::new(of).ok()?),
+        };
+        let text = key.sk.strip_prefix(AUDIT)?;
+        // Other spellings of the same id exist; only the one that is written is one.
+        let id = AuditId(Ulid::from_string(text).ok()?);
+        (id.to_string() == text).then_some(Self { namespace: Namespace::new(namespace).ok()?, of, id })
+    }
+}

@@ -1,0 +1,135 @@
+//! Keys of what is configured: limits, entities, the schema's version.
+
+use super::ItemKey;
+use crate::{EntityId, Level, Namespace, Resource};
+
+/// What stands for a resource where every resource is meant. No resource begins so.
+const DEFAULT: &str = "_default_";
+const CONFIG: &str = "#CONFIG";
+const META: &str = "#META";
+
+/// The configuration of one level.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConfigKey {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// What it is for.
+    pub level: Level,
+}
+
+/// Whose configurations are listed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConfigsOf {
+    /// Those of one entity: its own on every resource, and its default.
+    Entity(EntityId),
+    /// Those of all entities on one resource.
+    Resource(Resource),
+    /// The defaults of all entities.
+    Entities,
+    /// Those of all resources.
+    Resources,
+}
+
+impl ConfigKey {
+    /// `{ns}/ENTITY#{entity}`, `#CONFIG#{resource}` or `#CONFIG#_default_`; `{ns}/RESOURCE#{resource}`, `#CONFIG`;
+    /// `{ns}/SYSTEM#`, `#CONFIG`.
+    #[must_use]
+    pub fn item_key(&self) -> ItemKey {
+        let ns = &self.namespace;
+        let (pk, sk) = match &self.level {
+            Level::EntityResource(entity, resource) => {
+                (format!("{ns}/ENTITY#{entity}"), format!("{CONFIG}#{resource}"))
+            }
+            Level::Entity(entity) => (format!("{ns}/ENTITY#{entity}"), format!("{CONFIG}#{DEFAULT}")),
+            Level::Resource(resource) => (format!("{ns}/RESOURCE#{resource}"), CONFIG.to_owned()),
+            Level::System => (format!("{ns}/SYSTEM#"), CONFIG.to_owned()),
+        };
+        ItemKey { pk, sk }
+    }
+
+    /// The configuration that an item is; `None` if the keys are not a configuration's.
+    #[must_use]
+    pub fn parse(key: &ItemKey) -> Option<Self> {
+        let (namespace, rest) = key.pk.split_once('/')?;
+        let of = key.sk.strip_prefix(CONFIG)?;
+        let level = match (rest.strip_prefix("ENTITY#"), rest.strip_prefix("RESOURCE#"), of.strip_prefix('#')) {
+            (Some(entity), _, Some(DEFAULT)) => Level::Entity(EntityId::new(entity).ok()?),
+            (Some(entity), _, Some(resource)) => {
+                Level::EntityResource(EntityId::new(entity).ok()?, Resource::new(resource).ok()?)
+            }
+            (_, Some(resource), None) if of.is_empty() => Level::Resource(Resource::new(resource).ok()?),
+            _ if rest == "SYSTEM#" && of.is_empty() => Level::System,
+            _ => return None,
+        };
+        Some(Self { namespace: Namespace::new(namespace).ok()?, level })
+    }
+
+    /// `GSI2PK`, `GSI2SK`: what is configured beside it. Nothing is beside the system.
+    #[must_use]
+    pub fn by_kind(&self) -> Option<(String, String)> {
+        let ns = &self.namespace;
+        match &self.level {
+            Level::EntityResource(entity, resource) => {
+                Some((format!("{ns}/RESOURCE#{resource}"), format!("CONFIG#{entity}")))
+            }
+            Level::Entity(entity) => Some((format!("{ns}/RESOURCE#{DEFAULT}"), format!("CONFIG#{entity}"))),
+            Level::Resource(resource) => Some((format!("{ns}/SYSTEM#"), format!("CONFIG#{resource}"))),
+            Level::System => None,
+        }
+    }
+}
+
+impl ConfigsOf {
+    /// The partition they are in, and what their sort keys begin with; in `GSI2` but for those of one entity.
+    #[must_use]
+    pub fn partition(&self, namespace: &Namespace) -> (String, &'static str) {
+        match self {
+            Self::Entity(entity) => (format!("{namespace}/ENTITY#{entity}"), "#CONFIG#"),
+            Self::Resource(resource) => (format!("{namespace}/RESOURCE#{resource}"), "CONFIG#"),
+            Self::Entities => (format!("{namespace}/RESOURCE#{DEFAULT}"), "CONFIG#"),
+            Self::Resources => (format!("{namespace}/SYSTEM#"), "CONFIG#"),
+        }
+    }
+}
+
+/// What is known of an entity beside its limits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntityKey {
+    /// The tenant.
+    pub namespace: Namespace,
+    /// The entity.
+    pub entity: EntityId,
+}
+
+impl EntityKey {
+    /// `{ns}/ENTITY#{entity}`, `#META`.
+    #[must_use]
+    pub fn item_key(&self) -> ItemKey {
+        ItemKey { pk: format!("{}/ENTITY#{}", self.namespace, self.entity), sk: META.to_owned() }
+    }
+
+    /// The entity that an item is; `None` if the keys are not an entity's.
+    #[must_use]
+    pub fn parse(key: &ItemKey) -> Option<Self> {
+        let (namespace, entity) = key.pk.split_once("/ENTITY#").filter(|_| key.sk == META)?;
+        Some(Self { namespace: Namespace::new(namespace).ok()?, entity: EntityId::new(entity).ok()? })
+    }
+
+    /// `GSI1PK`: the children of the entity.
+    #[must_use]
+    pub fn children(&self) -> String {
+        format!("{}/PARENT#{}", self.namespace, self.entity)
+    }
+
+    /// `GSI1SK`: the entity among its parent's children.
+    #[must_use]
+    pub fn child(&self) -> String {
+        format!("CHILD#{}", self.entity)
+    }
+}
+
+/// `{ns}/SYSTEM#`, `#VERSION`: the version of the schema that a namespace is written in.
+#[must_use]
+pub fn schema_key(namespace: &Namespace) -> ItemKey {
+    ItemKey { pk: format!("{namespace}/SYSTEM#"), sk: "#VERSION".to_owned() }
+}

@@ -1,0 +1,122 @@
+//! Changing what is configured: one transaction of the change, what it rests on, and the event that tells of it.
+
+use std::collections::BTreeMap;
+
+use super::{Action, Change, Condition, Path, Update, Value};
+use crate::{
+    AuditEvent, AuditKey, Config, ConfigKey, Entity, EntityId, EntityKey, EpochMillis, Level, Millis, Namespace,
+    SCHEMA_VERSION, Stored, WriteId, attr, item, schema_key,
+};
+
+/// The most ancestors of an entity: their checks, the entity, the audit event and the schema's version are the 100 parts
+/// that a transaction takes.
+pub const MAX_ANCESTORS: usize = 97;
+
+/// Makes the configuration of a level what `next` says, if it is the one seen. What is deleted leaves its version, which
+/// goes on rising: the version that buckets get must never fall.
+#[must_use]
+pub fn configure(key: &ConfigKey, seen: &Stored<Config>, next: Option<&Config>) -> Action {
+    let version = Path::of(attr::VERSION);
+    let condition = match seen.version {
+        0 => Condition::Absent(version.clone()),
+        seen => Condition::Equals(version.clone(), Value::Int(seen)),
+    };
+    let mut changes = vec![Change::Set(version, Value::Int(seen.version.saturating_add(1)))];
+    let index = key.by_kind();
+    match next {
+        Some(config) => {
+            changes.extend(set(item::write_config(config)));
+            let (entity, resource) = names(&key.level);
+            changes.extend(entity.map(|id| Change::Set(Path::of(attr::ENTITY_ID), Value::text(id.as_str()))));
+            changes.extend(resource.map(|name| Change::Set(Path::of(attr::RESOURCE), Value::text(name.as_str()))));
+            if let Some((pk, sk)) = index {
+                changes.push(Change::Set(Path::of(attr::GSI2PK), Value::Text(pk)));
+                changes.push(Change::Set(Path::of(attr::GSI2SK), Value::Text(sk)));
+            }
+        }
+        None => {
+            let gone = [attr::LIMITS, attr::STATUS, attr::SHADOW, attr::GSI2PK, attr::GSI2SK];
+            changes.extend(gone.map(|name| Change::Remove(Path::of(name))));
+        }
+    }
+    Action::Update(Update { key: key.item_key(), conditions: vec![condition], changes })
+}
+
+const fn names(level: &Level) -> (Option<&EntityId>, Option<&crate::Resource>) {
+    match level {
+        Level::EntityResource(entity, resource) => (Some(entity), Some(resource)),
+        Level::Entity(entity) => (Some(entity), None),
+        Level::Resource(resource) => (None, Some(resource)),
+        Level::System => (None, None),
+    }
+}
+
+/// Makes an entity what `next` says, or deletes it, if the last write of it is still the one seen.
+#[must_use]
+pub fn set_entity(key: &EntityKey, seen: Option<&WriteId>, next: Option<&Entity>, op: &WriteId) -> Action {
+    let last = Path::of(attr::OP);
+    let condition = match seen {
+        Some(seen) => Condition::Equals(last.clone(), Value::text(seen.as_str())),
+        None => Condition::Absent(Path::of(attr::PK)),
+    };
+    let Some(entity) = next else { return Action::Delete(key.item_key(), vec![condition]) };
+    let mut changes = vec![
+        Change::Set(last, Value::text(op.as_str())),
+        Change::Set(Path::of(attr::ENTITY_ID), Value::text(key.entity.as_str())),
+    ];
+    changes.extend(set(item::write_entity(entity)));
+    let index = [attr::GSI1PK, attr::GSI1SK].map(Path::of);
+    match &entity.parent {
+        Some(parent) => {
+            let parent = EntityKey { namespace: key.namespace.clone(), entity: parent.clone() };
+            let values = [parent.children(), key.child()].map(Value::Text);
+            changes.extend(index.into_iter().zip(values).map(|(path, value)| Change::Set(path, value)));
+        }
+        None => {
+            changes.extend(index.map(Change::Remove));
+            changes.push(Change::Remove(Path::of(attr::PARENT_ID)));
+        }
+    }
+    Action::Update(Update { key: key.item_key(), conditions: vec![condition], changes })
+}
+
+/// That an entity is still a child of the parent it was seen with. One that is not there has none.
+#[must_use]
+pub fn same_parent(key: &EntityKey, parent: Option<&EntityId>) -> Action {
+    let path = Path::of(attr::PARENT_ID);
+    let condition = match parent {
+        Some(parent) => Condition::Equals(path, Value::text(parent.as_str())),
+        None => Condition::Absent(path),
+    };
+    Action::Check(key.item_key(), vec![condition])
+}
+
+/// Writes an audit event, which DynamoDB may delete once it is as old as `kept`.
+#[must_use]
+pub fn record(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action {
+    let key = AuditKey { namespace: namespace.clone(), of: event.change.of(), id: event.id };
+    let ttl = seconds(event.id.at().after(kept));
+    let mut changes: Vec<_> = set(item::write_audit(event)).collect();
+    changes.push(Change::Set(Path::of(attr::TTL), Value::Int(ttl)));
+    let conditions = vec![Condition::Absent(Path::of(attr::PK))];
+    Action::Update(Update { key: key.item_key(), conditions, changes })
+}
+
+/// Says which version of the schema the namespace is written in, if nobody has yet.
+#[must_use]
+pub fn mark_schema(namespace: &Namespace) -> Action {
+    Action::Update(Update {
+        key: schema_key(namespace),
+        conditions: vec![Condition::Absent(Path::of(attr::PK))],
+        changes: vec![Change::Set(Path::of(attr::SCHEMA), Value::Int(SCHEMA_VERSION))],
+    })
+}
+
+fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = Change> {
+    attributes.into_iter().map(|(name, value)| Change::Set(Path::of(name), value))
+}
+
+/// Rounded up.
+const fn seconds(at: EpochMillis) -> i64 {
+    at.0.saturating_add(999).div_euclid(1000)
+}
