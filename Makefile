@@ -41,7 +41,7 @@ build: cargo ## Build both functions for this machine into target/lambda/
 	install -D $(cargo_target)/release/reconciler target/lambda/reconciler/bootstrap
 
 .PHONY: bench
-bench: build ## Measure, and print the table of the numbers
+bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
 	cargo run --locked --release -p weirgate-tests --bin bench
 
 .PHONY: scaling
