@@ -111,6 +111,7 @@ pub(crate) async fn decide(
     if let Some(disabled) = disabled {
         return Ok(Decision::Disabled(disabled));
     }
+    inner.runs_here();
     let would_deny = targets.iter().map(|_| None).collect();
     let mut deciding = Deciding { inner, targets, would_deny, how: manner.how };
     let decision = match inner.breaker.admit() {

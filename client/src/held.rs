@@ -213,7 +213,7 @@ impl Held {
 
     /// Gives everything back in the background, where nobody is left to wait for it.
     pub(crate) fn abandon(self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Some(runtime) = self.inner.runtime() else { return };
         runtime.spawn(async move {
             if let Err(error) = self.rollback().await {
                 tracing::warn!(%error, "tokens of a caller that went away could not be given back");
@@ -227,7 +227,7 @@ impl Drop for Held {
         if self.is_settled || self.lease.is_none() {
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Some(runtime) = self.inner.runtime() else { return };
         let held = Self {
             inner: Arc::clone(&self.inner),
             shards: Arc::clone(&self.shards),

@@ -49,6 +49,8 @@
 mod acquire;
 mod acquire_all;
 mod away;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod clock;
 mod config;
 mod decide;

@@ -1,9 +1,10 @@
 //! The limiter and how it is built.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
@@ -39,6 +40,8 @@ pub(crate) struct Inner {
     pub(crate) breaker: Circuit,
     pub(crate) local: Buckets,
     pub(crate) known: Known,
+    /// Where a decision was made last: grants may be dropped on other threads.
+    runtime: OnceLock<Handle>,
     buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
 }
 
@@ -119,6 +122,16 @@ impl RateLimiter {
 }
 
 impl Inner {
+    /// A runtime for what is to be done in the background.
+    pub(crate) fn runtime(&self) -> Option<Handle> {
+        Handle::try_current().ok().or_else(|| self.runtime.get().cloned())
+    }
+
+    /// Remembers the runtime that decides.
+    pub(crate) fn runs_here(&self) {
+        self.runtime.get_or_init(Handle::current);
+    }
+
     /// What is known of a bucket.
     pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<Shards> {
         let key = BucketKey { namespace: self.namespace.clone(), entity, resource, shard: 0 };
@@ -309,6 +322,7 @@ impl Builder {
             breaker: Circuit::new(self.breaker),
             local: Buckets::default(),
             known: Known::default(),
+            runtime: OnceLock::new(),
             buckets: Mutex::default(),
         };
         Ok(RateLimiter { inner: Arc::new(inner) })
