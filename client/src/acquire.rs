@@ -7,10 +7,11 @@ use weirgate_shared::{BucketKey, EntityId, Limit, MAX_TOKENS, MilliTokens, Milli
 
 use crate::away;
 use crate::config::{Age, Rules, resolve};
-use crate::decide::{Asked, How, Manner, Target, decide, tell};
+use crate::decide::{Asked, Given, How, Manner, Target, decide, tell};
 use crate::limits::Limits;
 use crate::line::Needs;
 use crate::shards::{Request, Shards};
+use crate::telemetry::watched;
 use crate::{Decision, Disabled, Error, Grant, RateLimiter, WhenAway};
 
 /// How long a lease lasts if nothing else is said.
@@ -109,16 +110,22 @@ impl<'a> Acquire<'a> {
     /// # Errors
     /// [`Error::Invalid`] before anything is written; the others if no decision could be made.
     pub async fn send(self) -> Result<Decision, Error> {
+        let (inner, entity, resource) = (&self.limiter.inner, &self.entity, &self.resource);
+        let decision = watched(inner, entity, resource, self.decision()).await?;
+        tell(inner, &decision);
+        Ok(decision.map(|given| Grant::of(given.all, given.degraded, given.is_free)))
+    }
+
+    async fn decision(&self) -> Result<Decision<Given>, Error> {
         let inner = &self.limiter.inner;
         let asked = self.targets(Age::Cached).await;
         let is_old = asked.as_ref().is_ok_and(|asked| asked.is_old);
-        let mut decision = decide(inner, asked, self.manner).await?;
+        let decision = decide(inner, asked, self.manner).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // That is told for good, so not by limits that may have been raised since.
-            decision = decide(inner, self.targets(Age::Recent).await, self.manner).await?;
+            return decide(inner, self.targets(Age::Recent).await, self.manner).await;
         }
-        tell(inner, &decision);
-        Ok(decision.map(|given| Grant::of(given.all, given.degraded, given.is_free)))
+        Ok(decision)
     }
 
     pub(crate) const fn limiter(&self) -> &'a RateLimiter {

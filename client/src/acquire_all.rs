@@ -9,7 +9,8 @@ use futures_util::future::{join_all, try_join_all};
 
 use crate::away;
 use crate::config::Age;
-use crate::decide::{Asked, How, Manner, Target, decide, tell};
+use crate::decide::{Asked, Given, How, Manner, Target, decide, tell};
+use crate::telemetry::watched;
 use crate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement, WhenAway};
 
 /// The most requests that are decided together.
@@ -75,16 +76,8 @@ impl<'a> AcquireAll<'a> {
             }
         }
         away::check(self.manner.when_away)?;
-        let inner = &self.limiter.inner;
-        let (asked, mut counts) = self.targets(Age::Cached).await;
-        let is_old = asked.as_ref().is_ok_and(|asked| asked.is_old);
-        let mut decision = decide(inner, asked, self.manner).await?;
-        if is_old && matches!(decision, Decision::NeverFits(_)) {
-            // That is told for good, so not by limits that may have been raised since.
-            let asked;
-            (asked, counts) = self.targets(Age::Recent).await;
-            decision = decide(inner, asked, self.manner).await?;
-        }
+        let (inner, mut counts) = (&self.limiter.inner, vec![]);
+        let decision = watched(inner, "several", "several", self.decision(&mut counts)).await?;
         tell(inner, &decision);
         Ok(decision.map(|given| {
             let mut all = given.all.into_iter();
@@ -93,21 +86,33 @@ impl<'a> AcquireAll<'a> {
         }))
     }
 
+    /// The decision, and how many buckets each request asks.
+    async fn decision(&self, counts: &mut Vec<usize>) -> Result<Decision<Given>, Error> {
+        let inner = &self.limiter.inner;
+        let asked = self.targets(Age::Cached, counts).await;
+        let is_old = asked.as_ref().is_ok_and(|asked| asked.is_old);
+        let decision = decide(inner, asked, self.manner).await?;
+        if is_old && matches!(decision, Decision::NeverFits(_)) {
+            // That is told for good, so not by limits that may have been raised since.
+            return decide(inner, self.targets(Age::Recent, counts).await, self.manner).await;
+        }
+        Ok(decision)
+    }
+
     /// The buckets that all ask, and how many each does.
-    async fn targets(&self, age: Age) -> (Result<Asked, Error>, Vec<usize>) {
+    async fn targets(&self, age: Age, counts: &mut Vec<usize>) -> Result<Asked, Error> {
+        *counts = vec![0; self.requests.len()];
         let mut requests = vec![];
         for request in &self.requests {
             requests.push(request.targets(age));
         }
-        match try_join_all(requests).await {
-            Ok(all) => {
-                let counts = all.iter().map(|asked| asked.targets.len()).collect();
-                let all = all.into_iter().fold(Asked::default(), Asked::and);
-                let is_together = self.manner.how == How::Together;
-                (if is_together { check_different(&all.targets).map(|()| all) } else { Ok(all) }, counts)
-            }
-            Err(error) => (Err(error), vec![0; self.requests.len()]),
+        let all = try_join_all(requests).await?;
+        *counts = all.iter().map(|asked| asked.targets.len()).collect();
+        let all = all.into_iter().fold(Asked::default(), Asked::and);
+        if self.manner.how == How::Together {
+            check_different(&all.targets)?;
         }
+        Ok(all)
     }
 }
 

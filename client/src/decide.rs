@@ -214,6 +214,7 @@ impl Deciding<'_> {
                 };
                 let known: Vec<_> = several.iter().filter_map(remembered).collect();
                 if !known.is_empty() {
+                    count(&self.inner.counters.local_denied, 1);
                     return Ok(Err(known));
                 }
                 let buckets: Vec<_> = several.iter().map(|(_, target)| (&target.shards, &target.request)).collect();

@@ -44,7 +44,8 @@
 //! - `peek`: [`Peek`]: balances, without taking
 //! - `scope`: a grant around a piece of work
 //! - `config`: limits and entities that live in the table; which of them are in force
-//! - `clock`, `error`, `stats`
+//! - `stats`, `telemetry`: what operators see
+//! - `clock`, `error`
 
 mod acquire;
 mod acquire_all;
@@ -67,6 +68,7 @@ mod scope;
 mod settling;
 mod shards;
 mod stats;
+mod telemetry;
 
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};

@@ -12,6 +12,7 @@ use crate::away::{self, Buckets, Circuit};
 use crate::config::Known;
 use crate::shards::Shards;
 use crate::stats::Counters;
+use crate::telemetry;
 use crate::{Acquire, AcquireAll, Breaker, Clock, Error, Peek, Stats, SystemClock, WhenAway};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
@@ -54,6 +55,7 @@ pub(crate) struct Settings {
     pub(crate) config_ttl: Duration,
     pub(crate) audit_kept: Duration,
     pub(crate) is_shadow: bool,
+    pub(crate) tells_resource: bool,
     pub(crate) when_away: WhenAway,
 }
 
@@ -72,6 +74,7 @@ impl RateLimiter {
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
             is_shadow: false,
+            tells_resource: false,
             when_away: WhenAway::Fail,
             breaker: Breaker::default(),
         }
@@ -161,6 +164,7 @@ pub struct Builder {
     timeout: Duration,
     denial_memory: Duration,
     is_shadow: bool,
+    tells_resource: bool,
     when_away: WhenAway,
     breaker: Breaker,
 }
@@ -221,6 +225,13 @@ impl Builder {
     #[must_use]
     pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
         self.denial_memory = denial_memory;
+        self
+    }
+
+    /// Whether the metric of decisions names the resource, as a label: not if not said, as there may be many.
+    #[must_use]
+    pub const fn metrics_by_resource(mut self, tells_resource: bool) -> Self {
+        self.tells_resource = tells_resource;
         self
     }
 
@@ -311,8 +322,10 @@ impl Builder {
             config_ttl: self.config_ttl,
             audit_kept: self.audit_kept,
             is_shadow: self.is_shadow,
+            tells_resource: self.tells_resource,
             when_away: self.when_away,
         };
+        telemetry::describe();
         let inner = Inner {
             table,
             namespace,

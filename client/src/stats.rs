@@ -1,62 +1,83 @@
-//! What a limiter has done: counters that only rise.
+//! What a limiter has done: counters that only rise, for whoever asks it and for the process's recorder of metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A limiter's counters since it was built.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Acquires granted.
-    pub granted: u64,
-    /// Acquires denied, after a request or from memory.
-    pub denied: u64,
-    /// Acquires granted that would have been denied, were it not for shadow mode.
-    pub shadow_denied: u64,
-    /// Acquires answered without DynamoDB, which was away.
-    pub degraded: u64,
-    /// Times that DynamoDB was left alone for a while, as it was away.
-    pub breaker_opened: u64,
-    /// Writes sent, applied or not.
-    pub writes: u64,
-    /// Reads of all shards of a bucket, when one of them could not say.
-    pub reads: u64,
-    /// Writes that lost a race and went on from the new state.
-    pub lost_races: u64,
-    /// Writes that were throttled or met a transaction.
-    pub refused: u64,
-    /// Writes whose answer was lost.
-    pub unknown: u64,
-    /// Millitokens that a write of unknown outcome may have taken or failed to give back; they count as taken.
-    pub unknown_milli: u64,
+/// A counter of a limiter, and of the metric that all limiters of the process share.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    total: AtomicU64,
+    metric: &'static str,
 }
 
+impl Counter {
+    pub(crate) const fn new(metric: &'static str) -> Self {
+        Self { total: AtomicU64::new(0), metric }
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn count(counter: &Counter, by: u64) {
+    if by > 0 {
+        counter.total.fetch_add(by, Ordering::Relaxed);
+        metrics::counter!(counter.metric).increment(by);
+    }
+}
+
+/// Counters, each with the name and description of its metric, and what they amount to as a value.
 macro_rules! counters {
-    ($($name:ident),*) => {
-        #[derive(Debug, Default)]
+    (
+        $(#[$doc:meta])* $stats:ident { $($name:ident: $metric:literal, $what:literal;)* }
+        $($(#[$gauge_doc:meta])* $gauge:ident)?
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct $stats {
+            $(#[doc = $what] pub $name: u64,)*
+            $($(#[$gauge_doc])* pub $gauge: u64,)?
+        }
+
+        #[derive(Debug)]
         pub(crate) struct Counters {
-            $(pub(crate) $name: AtomicU64),*
+            $(pub(crate) $name: $crate::stats::Counter,)*
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                $(metrics::describe_counter!($metric, $what);)*
+                Self { $($name: $crate::stats::Counter::new($metric),)* }
+            }
         }
 
         impl Counters {
-            pub(crate) fn read(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed)),* }
+            pub(crate) fn read(&self) -> $stats {
+                $stats { $($name: self.$name.read(),)* $($gauge: 0,)? }
             }
         }
     };
 }
-counters!(
-    granted,
-    denied,
-    shadow_denied,
-    degraded,
-    breaker_opened,
-    writes,
-    reads,
-    lost_races,
-    refused,
-    unknown,
-    unknown_milli
-);
+pub(crate) use counters;
 
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Ordering::Relaxed);
+counters! {
+    /// A limiter's counters since it was built. Each is a metric too, `weirgate_{name}_total`.
+    Stats {
+        granted: "weirgate_granted_total", "Acquires granted.";
+        denied: "weirgate_denied_total", "Acquires denied, after a request or from memory.";
+        local_denied: "weirgate_local_denied_total", "Acquires denied from memory, without a request.";
+        shadow_denied: "weirgate_shadow_denied_total",
+            "Acquires granted that would have been denied, were it not for shadow mode.";
+        degraded: "weirgate_degraded_total", "Acquires answered without DynamoDB, which was away.";
+        breaker_opened: "weirgate_breaker_opened_total",
+            "Times that DynamoDB was left alone for a while, as it was away.";
+        writes: "weirgate_writes_total", "Writes sent, applied or not.";
+        reads: "weirgate_reads_total",
+            "Reads sent: of all shards of a bucket, when one of them could not say, and of what is configured.";
+        lost_races: "weirgate_lost_races_total", "Writes that lost a race and went on from the new state.";
+        refused: "weirgate_refused_total", "Writes that were throttled or met a transaction.";
+        unknown: "weirgate_unknown_total", "Writes whose answer was lost.";
+        unknown_milli: "weirgate_unknown_milli_total",
+            "Millitokens that a write of unknown outcome may have taken or failed to give back; they count as taken.";
+    }
 }

@@ -7,6 +7,8 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 use weirgate_shared::{AuditId, Config, Entity, EntityId, EpochMillis, Level, Stored};
 
+use crate::stats::counters;
+
 /// The most configurations and entities that are remembered, missing ones among them.
 const MOST: usize = 20_000;
 
@@ -33,31 +35,17 @@ pub(crate) struct Known {
     pub(crate) counters: Counters,
 }
 
-/// What the memory of configurations has done.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
-    pub(crate) negative_hits: AtomicU64,
-    pub(crate) loads: AtomicU64,
-    pub(crate) stale: AtomicU64,
-}
-
-/// What a limiter's memory of configurations has done since it was built.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Acquires, and their ancestors', whose limits were known.
-    pub hits: u64,
-    /// Acquires, and their ancestors', whose limits were not known, or no more.
-    pub misses: u64,
-    /// Hits where it was known that nothing is configured.
-    pub negative_hits: u64,
-    /// Reads sent.
-    pub loads: u64,
-    /// Reads that failed, where what was known before was used instead.
-    pub stale: u64,
+counters! {
+    /// What a limiter's memory of configurations has done since it was built. All but the entries are metrics too.
+    CacheStats {
+        hits: "weirgate_config_hits_total", "Acquires, and their ancestors', whose limits were known.";
+        misses: "weirgate_config_misses_total", "Acquires, and their ancestors', whose limits were not known, or no more.";
+        negative_hits: "weirgate_config_negative_hits_total", "Hits where it was known that nothing is configured.";
+        loads: "weirgate_config_loads_total", "Reads of what is configured.";
+        stale: "weirgate_config_stale_total", "Reads that failed, where what was known before was used instead.";
+    }
     /// Configurations and entities that are remembered, missing ones among them.
-    pub entries: u64,
+    entries
 }
 
 impl Default for Known {
@@ -128,17 +116,8 @@ impl Known {
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Counters { hits, misses, negative_hits, loads, stale } = &self.counters;
         let entries = u64::try_from(self.levels.len() + self.entities.len()).unwrap_or(u64::MAX);
-        CacheStats {
-            hits: read(hits),
-            misses: read(misses),
-            negative_hits: read(negative_hits),
-            loads: read(loads),
-            stale: read(stale),
-            entries,
-        }
+        CacheStats { entries, ..self.counters.read() }
     }
 }
 

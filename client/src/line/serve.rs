@@ -12,6 +12,7 @@ use super::make_way::make_way;
 use super::{Caller, Line, Verdict, View, Why, plan};
 use crate::limiter::Inner;
 use crate::shards::PLENTY;
+use crate::stats::count;
 use crate::{Error, decision};
 
 /// How long a denial for want of slots is remembered: another process may release one at any moment.
@@ -122,7 +123,10 @@ impl Server {
             match plan::shortage(&view.bucket, &caller, now) {
                 Some(shortage) if !self.is_fresh(view, &caller, &shortage) => self.waiting.push_back(caller),
                 Some(_) if view.bucket.shard().count > 1 => caller.send_elsewhere(Why::Short),
-                Some(shortage) => caller.tell(Ok(Verdict::Denied(decision::denied(shortage)))),
+                Some(shortage) => {
+                    count(&self.inner.counters.local_denied, u64::from(view.at < caller.joined));
+                    caller.tell(Ok(Verdict::Denied(decision::denied(shortage))));
+                }
                 None => self.waiting.push_back(caller),
             }
         }

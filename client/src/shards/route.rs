@@ -15,6 +15,7 @@ use crate::clock::deadline;
 use crate::limiter::Inner;
 use crate::limits::Limits;
 use crate::line::{self, Caller, Line, Needs, SLOT_MEMORY, Told, Verdict, Why, backoff};
+use crate::stats::count;
 use crate::{Denied, Error, LimitStatus};
 
 /// How many shards are asked one by one before all are read.
@@ -86,6 +87,7 @@ impl Asking<'_> {
         if self.shards.common().most() > 1
             && let Some(denied) = remembered(self.inner, self.shards, self.request)
         {
+            count(&self.inner.counters.local_denied, 1);
             return Ok(Verdict::Denied(denied));
         }
         let mut next = if self.is_above_a_share() { None } else { Some(self.choose()) };

@@ -1,0 +1,63 @@
+//! What operators see of decisions: a histogram through the `metrics` facade, and a span of `tracing` for each.
+
+use std::future::Future;
+
+use tokio::time::Instant;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
+
+use crate::decide::Given;
+use crate::limiter::Inner;
+use crate::{Decision, Error};
+
+/// How long decisions take, by outcome: waiting for tokens is part of it.
+const SECONDS: &str = "weirgate_decision_seconds";
+
+/// Describes the histogram to the process's recorder of metrics.
+pub(crate) fn describe() {
+    let what = "How long decisions take, by outcome, waiting for tokens included.";
+    metrics::describe_histogram!(SECONDS, metrics::Unit::Seconds, what);
+}
+
+/// Makes a decision within a span, and tells how long it took and what it was. `resource` is told as well if the limiter
+/// is set to: there may be many.
+pub(crate) async fn watched(
+    inner: &Inner,
+    entity: &str,
+    resource: &str,
+    decision: impl Future<Output = Result<Decision<Given>, Error>>,
+) -> Result<Decision<Given>, Error> {
+    let span = tracing::debug_span!("acquire", entity, resource, outcome = Empty);
+    let began = Instant::now();
+    let decision = decision.instrument(span.clone()).await;
+    let outcome = outcome(&decision);
+    tell(&span, &decision, outcome);
+    let seconds = began.elapsed().as_secs_f64();
+    if inner.settings.tells_resource {
+        metrics::histogram!(SECONDS, "outcome" => outcome, "resource" => resource.to_owned()).record(seconds);
+    } else {
+        metrics::histogram!(SECONDS, "outcome" => outcome).record(seconds);
+    }
+    decision
+}
+
+fn tell(span: &Span, decision: &Result<Decision<Given>, Error>, outcome: &'static str) {
+    span.record("outcome", outcome);
+    if let Err(error) = decision {
+        tracing::debug!(parent: span, %error, "no decision");
+    }
+}
+
+/// A few words that never become many: they are a label.
+fn outcome(decision: &Result<Decision<Given>, Error>) -> &'static str {
+    match decision {
+        Ok(Decision::Granted(Given { degraded: Some(_), .. })) => "granted_degraded",
+        Ok(Decision::Granted(given)) if given.all.iter().any(|one| one.would_deny.is_some()) => "granted_shadow",
+        Ok(Decision::Granted(_)) => "granted",
+        Ok(Decision::Denied(denied)) if denied.degraded.is_some() => "denied_degraded",
+        Ok(Decision::Denied(_)) => "denied",
+        Ok(Decision::NeverFits(_)) => "never_fits",
+        Ok(Decision::Disabled(_)) => "disabled",
+        Err(_) => "error",
+    }
+}
