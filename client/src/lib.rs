@@ -40,6 +40,7 @@
 //! - `decide`: all buckets of a request give, or none does
 //! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
 //! - `scope`: a grant around a piece of work
+//! - [`http`]: limits told to HTTP clients
 //! - `clock`, `error`, `stats`
 
 mod acquire;
@@ -49,6 +50,7 @@ mod decision;
 mod error;
 mod grant;
 mod held;
+pub mod http;
 mod limiter;
 mod limits;
 mod line;
