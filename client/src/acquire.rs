@@ -99,6 +99,18 @@ impl<'a> Acquire<'a> {
         }))
     }
 
+    /// Who is limited, unchecked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn entity(&self) -> &str {
+        &self.entity
+    }
+
+    /// On what, unchecked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn resource(&self) -> &str {
+        &self.resource
+    }
+
     /// The buckets that are asked.
     pub(crate) fn targets(&self) -> Result<Vec<Target>, Error> {
         let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);

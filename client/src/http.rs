@@ -1,6 +1,8 @@
 //! Limits told to HTTP clients: the fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, the older
 //! `X-RateLimit-*`, and problem bodies. Plain strings and numbers, for any server.
 //!
+//! The feature `tower` has a layer that does all of it (`weirgate::tower`). By hand:
+//!
 //! ```
 //! use weirgate::http::{Names, Policies, Problem};
 //! use weirgate::{Decision, Grant};

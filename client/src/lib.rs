@@ -40,7 +40,7 @@
 //! - `decide`: all buckets of a request give, or none does
 //! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
 //! - `scope`: a grant around a piece of work
-//! - [`http`]: limits told to HTTP clients
+//! - [`http`]: limits told to HTTP clients; `tower`: a layer that does it (feature `tower`)
 //! - `clock`, `error`, `stats`
 
 mod acquire;
@@ -58,6 +58,8 @@ mod scope;
 mod settling;
 mod shards;
 mod stats;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use acquire::Acquire;
 pub use clock::{Clock, FakeClock, SystemClock};
