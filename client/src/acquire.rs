@@ -136,6 +136,18 @@ impl<'a> Acquire<'a> {
         !self.manner.wait.is_zero()
     }
 
+    /// Who is limited, unchecked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn entity(&self) -> &str {
+        &self.entity
+    }
+
+    /// On what, unchecked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn resource(&self) -> &str {
+        &self.resource
+    }
+
     /// The buckets that are asked.
     pub(crate) async fn targets(&self, age: Age) -> Result<Asked, Error> {
         if self.takes.is_empty() {

@@ -124,10 +124,11 @@ pub struct LimitStatus {
 }
 
 impl LimitStatus {
-    /// Whether it has not enough for the request. A soft limit has always enough.
+    /// Whether it has not enough for the request. A soft limit has always enough, and so has one of which nothing is asked.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        self.requested > self.available && self.mode != Mode::Soft
+        let is_asked = self.requested > MilliTokens::ZERO;
+        is_asked && self.requested > self.available && self.mode != Mode::Soft
     }
 
     /// Whether it is a number of slots held at the same time.
@@ -238,7 +239,11 @@ fn one(
 
 /// The denial that `status` amounts to.
 pub(crate) fn denied(limits: Vec<LimitStatus>) -> Denied {
-    let waits: Option<Vec<Duration>> = limits.iter().map(|status| status.retry_after).collect();
+    // Nobody waits for a shadow limit, unless that is all there is to say.
+    let is_enforced = |status: &&LimitStatus| status.is_short() && status.mode == Mode::Enforced;
+    let is_denied = limits.iter().any(|status| is_enforced(&status));
+    let in_the_way = limits.iter().filter(|status| if is_denied { is_enforced(status) } else { status.is_short() });
+    let waits: Option<Vec<Duration>> = in_the_way.map(|status| status.retry_after).collect();
     let retry_after = waits.map(|waits| waits.into_iter().max().unwrap_or_default());
     Denied { retry_after, limits, degraded: None }
 }

@@ -45,6 +45,8 @@
 //! - `scope`: a grant around a piece of work
 //! - `config`: limits and entities that live in the table; which of them are in force
 //! - `stats`, `telemetry`: what operators see
+//! - `http`: limits told to HTTP clients; `tower`: a layer that does it
+//! - `file`: limits from a YAML file; `blocking`: waiting without an async runtime
 //! - `clock`, `error`
 
 mod acquire;
@@ -59,6 +61,7 @@ mod decision;
 mod error;
 mod grant;
 mod held;
+pub mod http;
 mod limiter;
 mod limits;
 mod line;
@@ -69,6 +72,8 @@ mod settling;
 mod shards;
 mod stats;
 mod telemetry;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};

@@ -122,6 +122,12 @@ impl RateLimiter {
     pub fn stats(&self) -> Stats {
         self.inner.counters.read()
     }
+
+    /// Whether it denies nobody: see [`Builder::shadow`].
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.inner.settings.is_shadow
+    }
 }
 
 impl Inner {

@@ -36,6 +36,29 @@ async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
     assert_eq!((stats.granted, stats.denied, stats.shadow_denied), (2, 1, 1));
 }
 
+/// Neither a limit in debt nobody asks for nor a shadow limit keeps a caller waiting.
+#[tokio::test(start_paused = true)]
+async fn only_enforced_limits_that_are_asked_are_waited_for() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = [rpm(60, Mode::Shadow), tpm(60), Limit::per_day("debt", 24).unwrap(), soft()];
+    let mut grant = granted(&limiter, &limits, &[("rpm", 60), ("tpm", 60), ("debt", 24), ("soft", 90)]).await;
+    let _ = grant.adjust("debt", 48).await.unwrap();
+    for takes in [&[("rpm", 30), ("tpm", 1)][..], &[("tpm", 1)], &[("tpm", 1), ("soft", 9)]] {
+        let denial = denied(&limiter, &limits, takes).await;
+        assert_eq!(denial.retry_after, Some(secs(1)), "{takes:?}");
+        let looked = takes
+            .iter()
+            .fold(limiter.peek("e-1", "gpt-4").limits(&limits), |peek, (limit, need)| peek.need(limit, *need));
+        assert_eq!(looked.send().await.unwrap().retry_after, Some(secs(1)), "{takes:?}");
+    }
+    assert!(denied(&limiter, &limits, &[("debt", 1)]).await.retry_after > Some(secs(3600)));
+}
+
+fn soft() -> Limit {
+    Limit::per_hour("soft", 60).unwrap().in_mode(Mode::Soft)
+}
+
 #[tokio::test(start_paused = true)]
 async fn more_than_a_shadow_limit_ever_holds_is_granted_too() {
     let fleet = Fleet::new().await;

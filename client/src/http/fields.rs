@@ -1,0 +1,55 @@
+//! Policies as field values: structured fields (RFC 9651) of the draft, and the older ones.
+
+use crate::http::{Policies, Policy};
+
+impl Policies {
+    /// Names, in small letters, and values of all fields: `ratelimit-policy` and `ratelimit`, `retry-after` after a
+    /// denial, and where [wanted](Self::with_x_rate_limit) `x-ratelimit-limit`, `x-ratelimit-remaining` and
+    /// `x-ratelimit-reset` of the [strictest](Self::strictest) limit, the last in seconds from now.
+    ///
+    /// An answer that has `ratelimit` fields already, of another limiter, keeps them: these are more members of the list.
+    #[must_use]
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![];
+        if !self.told.is_empty() {
+            fields.push(("ratelimit-policy", self.rate_limit_policy()));
+            fields.push(("ratelimit", self.rate_limit()));
+        }
+        fields.extend(self.retry_after.map(|seconds| ("retry-after", seconds.to_string())));
+        if let Some(strictest) = self.strictest().filter(|_| self.has_x_rate_limit) {
+            fields.push(("x-ratelimit-limit", strictest.quota.to_string()));
+            fields.push(("x-ratelimit-remaining", strictest.remaining.to_string()));
+            fields.extend(strictest.seconds.map(|seconds| ("x-ratelimit-reset", seconds.to_string())));
+        }
+        fields
+    }
+
+    /// Value of `RateLimit-Policy`: `"rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests"`. Empty without limits: no
+    /// field is sent then.
+    #[must_use]
+    pub fn rate_limit_policy(&self) -> String {
+        list(&self.told, |policy| match policy.window_seconds {
+            Some(window) => format!("q={};w={window}", policy.quota),
+            None => format!("q={};qu=\"concurrent-requests\"", policy.quota),
+        })
+    }
+
+    /// Value of `RateLimit`: `"rpm";r=0;t=1, "slots";r=17`. Empty without limits: no field is sent then.
+    #[must_use]
+    pub fn rate_limit(&self) -> String {
+        list(&self.told, |policy| match policy.seconds {
+            Some(seconds) => format!("r={};t={seconds}", policy.remaining),
+            None => format!("r={}", policy.remaining),
+        })
+    }
+}
+
+/// A list of the policies' names, with parameters.
+fn list(policies: &[Policy], parameters: fn(&Policy) -> String) -> String {
+    let member = |policy: &Policy| {
+        // Names hold nothing but printable ASCII, so this is all that a string escapes.
+        let name = policy.name.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("\"{name}\";{}", parameters(policy))
+    };
+    policies.iter().map(member).collect::<Vec<_>>().join(", ")
+}

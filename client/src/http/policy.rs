@@ -1,0 +1,146 @@
+//! Limits as a client is told of them: in whole tokens and whole seconds.
+
+use std::time::Duration;
+
+use weirgate_shared::{MilliTokens, Mode};
+
+use crate::http::Names;
+use crate::{Denied, LimitStatus};
+
+/// The largest integer of a structured field: 15 digits (RFC 9651, section 3.3.1).
+const MOST: i64 = 999_999_999_999_999;
+const MILLIS_PER_SECOND: i128 = 1000;
+
+/// The limits of one answer, as its client is told of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policies {
+    pub(crate) told: Vec<Policy>,
+    pub(crate) retry_after: Option<i64>,
+    pub(crate) has_x_rate_limit: bool,
+}
+
+/// One limit, as a client is told of it. Numbers are 0 to 10^15 - 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// What it is called in this answer.
+    pub name: String,
+    /// The most it holds, in tokens.
+    pub quota: i64,
+    /// The seconds in which it fills, from empty, at its rate: at least 1, rounded up. `None` for a number of slots.
+    pub window_seconds: Option<i64>,
+    /// What is left, in tokens, rounded down; 0 in debt.
+    pub remaining: i64,
+    /// The seconds until there is more, at least 1, rounded up: one token more, or after a denial what was asked.
+    /// `None` if time does not bring it, and after a denial for limits that are not in the way.
+    pub seconds: Option<i64>,
+    /// What was asked, in tokens, rounded up, if that is more than what is left.
+    pub denied: Option<i64>,
+}
+
+impl Policies {
+    /// What is told along with a granted request: `limits` as [`Grant::limits`](crate::Grant::limits) has them.
+    #[must_use]
+    pub fn granted(limits: &[LimitStatus], names: &Names) -> Self {
+        Self::new(limits, names, |status| Policy { seconds: more_in(status), ..known(status) })
+    }
+
+    /// What is told along with a denial.
+    #[must_use]
+    pub fn denied(denied: &Denied, names: &Names) -> Self {
+        let policies = Self::new(&denied.limits, names, |status| {
+            if !status.is_short() {
+                return known(status);
+            }
+            let seconds = status.retry_after.map(seconds);
+            Policy { seconds, denied: Some(tokens_up(status.requested)), ..known(status) }
+        });
+        Self { retry_after: denied.retry_after.map(seconds), ..policies }
+    }
+
+    /// Whether [`fields`](Self::fields) has the older `X-RateLimit-*` too. It has not, if nothing is said.
+    #[must_use]
+    pub const fn with_x_rate_limit(mut self, is_wanted: bool) -> Self {
+        self.has_x_rate_limit = is_wanted;
+        self
+    }
+
+    /// Every limit told.
+    pub fn iter(&self) -> impl Iterator<Item = &Policy> {
+        self.told.iter()
+    }
+
+    /// The seconds after which to try again, at least 1, rounded up. `None` if nothing was denied, or time alone does
+    /// not help.
+    #[must_use]
+    pub const fn retry_after_seconds(&self) -> Option<i64> {
+        self.retry_after
+    }
+
+    /// The limit that keeps the client waiting for longest, or else the one that has least left of its quota.
+    #[must_use]
+    pub fn strictest(&self) -> Option<&Policy> {
+        let in_the_way = self.told.iter().filter(|policy| policy.denied.is_some());
+        let left = |policy: &&Policy| i128::from(policy.remaining) * i128::from(MOST) / i128::from(policy.quota.max(1));
+        in_the_way.max_by_key(|policy| policy.seconds.unwrap_or(MOST)).or_else(|| self.told.iter().min_by_key(left))
+    }
+
+    fn new(limits: &[LimitStatus], names: &Names, policy: impl Fn(&LimitStatus) -> Policy) -> Self {
+        let told: Vec<_> = limits.iter().filter(|status| status.mode != Mode::Shadow).collect();
+        let named = names.of_statuses(&told).into_iter().zip(told);
+        let told = named.map(|(name, status)| Policy { name, ..policy(status) }).collect();
+        Self { told, retry_after: None, has_x_rate_limit: false }
+    }
+}
+
+/// What is told of a limit in any case.
+fn known(status: &LimitStatus) -> Policy {
+    Policy {
+        name: String::new(),
+        quota: tokens(status.capacity),
+        window_seconds: window(status),
+        remaining: tokens(status.available),
+        seconds: None,
+        denied: None,
+    }
+}
+
+/// Whole tokens, rounded down.
+pub(crate) fn tokens(amount: MilliTokens) -> i64 {
+    amount.whole_tokens().clamp(0, MOST)
+}
+
+/// Whole tokens, rounded up.
+pub(crate) fn tokens_up(amount: MilliTokens) -> i64 {
+    ceil_div(amount.0.into(), 1000)
+}
+
+/// Whole seconds, rounded up; at least 1, as who is told 0 comes back at once.
+pub(crate) fn seconds(wait: Duration) -> i64 {
+    let started = u64::from(wait.subsec_nanos() > 0);
+    i64::try_from(wait.as_secs().saturating_add(started)).unwrap_or(MOST).clamp(1, MOST)
+}
+
+/// In how many seconds an empty limit is full.
+fn window(status: &LimitStatus) -> Option<i64> {
+    (!status.is_concurrent()).then(|| seconds_for(status, status.capacity.0.into()))
+}
+
+/// In how many seconds one more whole token is left, if there will be.
+fn more_in(status: &LimitStatus) -> Option<i64> {
+    let next = (i128::from(tokens(status.available)) + 1) * 1000;
+    let can_be = !status.is_concurrent() && next <= status.capacity.0.into();
+    can_be.then(|| seconds_for(status, next - i128::from(status.available.0)))
+}
+
+/// The seconds in which `milli` flow in for certain: a difference of floors is never below the floor of the difference.
+fn seconds_for(status: &LimitStatus, milli: i128) -> i64 {
+    let period_ms = i128::try_from(status.refill_period.as_millis()).unwrap_or(i128::MAX);
+    let per_second = i128::from(status.refill_amount.0) * MILLIS_PER_SECOND;
+    ceil_div(milli.saturating_mul(period_ms), per_second).max(1)
+}
+
+/// `a / b` rounded up, within what a field can hold; `b` is not 0.
+fn ceil_div(a: i128, b: i128) -> i64 {
+    let quotient = a.div_euclid(b) + i128::from(a.rem_euclid(b) != 0);
+    i64::try_from(quotient.clamp(0, MOST.into())).unwrap_or(MOST)
+}

@@ -1,0 +1,69 @@
+//! A handler's hold on what its request took.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use crate::{Error, Grant, Settlement};
+
+/// A hold on what a request took, in its extensions. Clones share it.
+///
+/// Slots go back when the last handle is gone, and the answer's body keeps one until it has been sent. So a handler may
+/// keep a clone: to correct an estimate when a stream ends, or in a task that goes on after the answer.
+///
+/// ```
+/// use weirgate::tower::GrantHandle;
+///
+/// // In axum: async fn complete(Extension(grant): Extension<GrantHandle>) -> String
+/// async fn complete(grant: GrantHandle) -> Result<&'static str, weirgate::Error> {
+///     // ... call the model, learn what it really took ...
+///     let _ = grant.adjust("tpm", 1_213).await?;
+///     Ok("an answer")
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct GrantHandle {
+    /// Nothing once it is rolled back, and where a request passed without a decision.
+    grant: Arc<Mutex<Option<Grant>>>,
+}
+
+impl GrantHandle {
+    pub(crate) fn new(grant: Option<Grant>) -> Self {
+        Self { grant: Arc::new(Mutex::new(grant)) }
+    }
+
+    /// Corrects an estimate: see [`Grant::adjust`]. [`Settlement::Ended`] if nothing is held any more.
+    ///
+    /// # Errors
+    /// As [`Grant::adjust`].
+    pub async fn adjust(&self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
+        match &mut *self.grant.lock().await {
+            Some(grant) => grant.adjust(limit, tokens).await,
+            None => Ok(Settlement::Ended),
+        }
+    }
+
+    /// Makes the lease last longer: see [`Grant::renew`]. [`Settlement::Ended`] if nothing is held any more.
+    ///
+    /// # Errors
+    /// As [`Grant::renew`].
+    pub async fn renew(&self, lasts: Duration) -> Result<Settlement, Error> {
+        match &mut *self.grant.lock().await {
+            Some(grant) => grant.renew(lasts).await,
+            None => Ok(Settlement::Ended),
+        }
+    }
+
+    /// Gives everything back at once, for a request that turns out to cost nothing: see [`Grant::rollback`].
+    /// [`Settlement::Ended`] if nothing is held any more.
+    ///
+    /// # Errors
+    /// As [`Grant::rollback`].
+    pub async fn roll_back(&self) -> Result<Settlement, Error> {
+        match self.grant.lock().await.take() {
+            Some(grant) => grant.rollback().await,
+            None => Ok(Settlement::Ended),
+        }
+    }
+}

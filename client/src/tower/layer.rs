@@ -1,0 +1,114 @@
+//! The layer and its options.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::StatusCode;
+use http::request::Parts;
+use tower_layer::Layer;
+
+use crate::http::{Names, PolicyName};
+use crate::tower::RateLimit;
+use crate::{Acquire, Error, RateLimiter};
+
+/// What becomes of a request about which no decision could be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// It is answered with 503, or 500 if it would not be decided later either.
+    Refuse,
+    /// It goes on, uncounted, as if there was no limit.
+    Pass,
+}
+
+/// Limits the requests of the service it is put around: see [`crate::tower`]. Clones are cheap and share everything.
+pub struct RateLimitLayer<F> {
+    limiter: RateLimiter,
+    charge: Arc<F>,
+    options: Options,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) names: Names,
+    pub(crate) has_x_rate_limit: bool,
+    pub(crate) refund_if: fn(StatusCode) -> bool,
+    pub(crate) on_error: fn(&Error) -> OnError,
+}
+
+impl<F> RateLimitLayer<F>
+where
+    F: for<'a> Fn(&'a RateLimiter, &Parts) -> Option<Acquire<'a>>,
+{
+    /// Takes of `limiter` what `charge` asks for a request; `None` lets the request pass, uncounted.
+    ///
+    /// `charge` sees all of a request but its body. What it asks is checked when it is sent: a name that breaks its rule
+    /// is an [`Error::Invalid`], so a key that clients send is best looked up before it names anybody.
+    pub fn new(limiter: RateLimiter, charge: F) -> Self {
+        let options = Options {
+            names: Names::default(),
+            has_x_rate_limit: false,
+            refund_if: |_| false,
+            on_error: |_| OnError::Refuse,
+        };
+        Self { limiter, charge: Arc::new(charge), options }
+    }
+
+    /// Tells the strictest limit by `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds from now) too.
+    #[must_use]
+    pub const fn with_x_rate_limit(mut self, is_wanted: bool) -> Self {
+        self.options.has_x_rate_limit = is_wanted;
+        self
+    }
+
+    /// Names the limits in answers: by [`Names`]' own rule if nothing is said.
+    #[must_use]
+    pub fn names(mut self, name: PolicyName) -> Self {
+        self.options.names = Names::by(name);
+        self
+    }
+
+    /// Gives back what was taken for an answer with such a status. None, if nothing is said: a request that fails has
+    /// been worked on, and one that can be made to fail would else be free. gRPC tells failures after the body, so these
+    /// are not seen here.
+    #[must_use]
+    pub const fn refund_if(mut self, is_refunded: fn(StatusCode) -> bool) -> Self {
+        self.options.refund_if = is_refunded;
+        self
+    }
+
+    /// What to do where no decision can be made: refuse, if nothing is said.
+    ///
+    /// ```
+    /// # use weirgate::tower::{OnError, RateLimitLayer};
+    /// # fn example(limiter: weirgate::RateLimiter) {
+    /// // While DynamoDB is out of reach, everybody passes. Who sends a broken key does not: that would be a way around.
+    /// let layer = RateLimitLayer::new(limiter, |_, _| None)
+    ///     .on_error(|error| if error.is_transient() { OnError::Pass } else { OnError::Refuse });
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn on_error(mut self, decide: fn(&Error) -> OnError) -> Self {
+        self.options.on_error = decide;
+        self
+    }
+}
+
+impl<S, F> Layer<S> for RateLimitLayer<F> {
+    type Service = RateLimit<S, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit::new(inner, self.limiter.clone(), Arc::clone(&self.charge), self.options.clone())
+    }
+}
+
+impl<F> Clone for RateLimitLayer<F> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), charge: Arc::clone(&self.charge), options: self.options.clone() }
+    }
+}
+
+impl<F> fmt::Debug for RateLimitLayer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("options", &self.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,147 @@
+//! Decides about a request, passes it on, settles what it took.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use tower_service::Service;
+
+use crate::http::{Policies, Problem};
+use crate::tower::answer::{Kind, tell};
+use crate::tower::layer::Options;
+use crate::tower::{GrantHandle, LimitedBody, OnError};
+use crate::{Acquire, Decision, RateLimiter};
+
+/// A service whose requests are limited: made by [`RateLimitLayer`](crate::tower::RateLimitLayer).
+pub struct RateLimit<S, F> {
+    inner: S,
+    limiter: RateLimiter,
+    charge: Arc<F>,
+    options: Options,
+}
+
+impl<S, F> RateLimit<S, F> {
+    pub(crate) const fn new(inner: S, limiter: RateLimiter, charge: Arc<F>, options: Options) -> Self {
+        Self { inner, limiter, charge, options }
+    }
+}
+
+impl<S, F, B, R> Service<Request<B>> for RateLimit<S, F>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Send,
+    S::Future: Send,
+    F: for<'a> Fn(&'a RateLimiter, &Parts) -> Option<Acquire<'a>> + Send + Sync + 'static,
+    B: Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<LimitedBody<R>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // It is this service that was asked whether it is ready, not its clone.
+        let clone = self.clone();
+        let ready = std::mem::replace(self, clone);
+        Box::pin(ready.run(request))
+    }
+}
+
+impl<S, F> RateLimit<S, F> {
+    async fn run<B, R>(self, request: Request<B>) -> Result<Response<LimitedBody<R>>, S::Error>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        F: for<'a> Fn(&'a RateLimiter, &Parts) -> Option<Acquire<'a>>,
+    {
+        let Self { mut inner, limiter, charge, options } = self;
+        let (parts, body) = request.into_parts();
+        let Some(acquire) = charge(&limiter, &parts) else {
+            let response = inner.call(Request::from_parts(parts, body)).await?;
+            return Ok(response.map(LimitedBody::free));
+        };
+        let kind = Kind::of(&parts.headers);
+        let request = Request::from_parts(parts, body);
+        let names = options.names.own(acquire.entity(), acquire.resource());
+        let decision = match acquire.send().await {
+            Ok(decision) => decision,
+            Err(error) if (options.on_error)(&error) == OnError::Pass => {
+                tracing::error!(%error, "no decision on a request: it passes, uncounted");
+                return pass_on(inner, request, GrantHandle::new(None), options.refund_if).await;
+            }
+            Err(error) => {
+                tracing::error!(%error, "no decision on a request: it is refused");
+                return Ok(kind.answer(&Problem::undecided(&error), vec![], None));
+            }
+        };
+        Ok(match decision {
+            Decision::Granted(grant) => {
+                // In shadow mode nobody is limited, so there is nothing to tell.
+                let fields = if limiter.is_shadow() {
+                    vec![]
+                } else {
+                    Policies::granted(&grant.limits(), &names).with_x_rate_limit(options.has_x_rate_limit).fields()
+                };
+                let handle = GrantHandle::new(Some(grant));
+                let mut response = pass_on(inner, request, handle, options.refund_if).await?;
+                tell(response.headers_mut(), fields);
+                response
+            }
+            Decision::Denied(denied) => {
+                let policies = Policies::denied(&denied, &names).with_x_rate_limit(options.has_x_rate_limit);
+                kind.answer(&Problem::denied(&denied, &names), policies.fields(), denied.retry_after)
+            }
+            Decision::NeverFits(never) => kind.answer(&Problem::never_fits(&never, &names), vec![], None),
+            Decision::Disabled(disabled) => kind.answer(&Problem::disabled(&disabled), vec![], None),
+        })
+    }
+}
+
+/// Has the request answered, and gives back what it took if that fails.
+async fn pass_on<S, B, R>(
+    mut inner: S,
+    mut request: Request<B>,
+    handle: GrantHandle,
+    refund_if: fn(StatusCode) -> bool,
+) -> Result<Response<LimitedBody<R>>, S::Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+{
+    request.extensions_mut().insert(handle.clone());
+    // Nothing of the service is looked at after a panic but what the handle holds.
+    let done = AssertUnwindSafe(async { inner.call(request).await }).catch_unwind().await;
+    let is_refunded = match &done {
+        Ok(Ok(response)) => refund_if(response.status()),
+        Ok(Err(_)) | Err(_) => true,
+    };
+    if is_refunded && let Err(error) = handle.roll_back().await {
+        tracing::warn!(%error, "what a failed request took could not be given back");
+    }
+    match done {
+        Ok(result) => Ok(result?.map(|body| LimitedBody::holding(body, handle))),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+impl<S: Clone, F> Clone for RateLimit<S, F> {
+    fn clone(&self) -> Self {
+        let (limiter, charge) = (self.limiter.clone(), Arc::clone(&self.charge));
+        Self { inner: self.inner.clone(), limiter, charge, options: self.options.clone() }
+    }
+}
+
+impl<S: fmt::Debug, F> fmt::Debug for RateLimit<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("options", &self.options).finish_non_exhaustive()
+    }
+}
