@@ -15,7 +15,7 @@ pub struct Stats {
     pub reads: u64,
     /// Writes that lost a race and went on from the new state.
     pub lost_races: u64,
-    /// Writes that were throttled or met a transaction.
+    /// Writes that were throttled, met a transaction, or could not be sent.
     pub refused: u64,
     /// Writes whose answer was lost.
     pub unknown: u64,

@@ -2,10 +2,12 @@
 
 use std::error::Error;
 
+use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::CancellationReason;
+use hyper_util::client::legacy::Error as HttpError;
 
 /// A request that could not be decided.
 #[derive(Debug, thiserror::Error)]
@@ -34,10 +36,14 @@ pub enum ErrorKind {
     },
     /// Not applied: a transaction was under way on the item.
     Conflict,
+    /// Not applied: no connection could be made, so nothing was sent.
+    Unreachable,
     /// Perhaps applied: no answer came, or one that does not say.
     Unknown,
     /// Not applied: no permission. Ask for the actions in the deployed policy.
     Forbidden,
+    /// Not applied: there are no credentials to sign with, so nothing was sent.
+    NoCredentials,
     /// Not applied: there is no such table.
     NoTable,
     /// Not applied, and never will be.
@@ -49,8 +55,12 @@ impl std::fmt::Display for ErrorKind {
         f.write_str(match self {
             Self::Throttled { .. } => "throttled",
             Self::Conflict => "in conflict with a transaction",
+            Self::Unreachable => "no connection, nothing was sent; check the region, the endpoint and the network",
             Self::Unknown => "no answer, it may have been applied",
             Self::Forbidden => "not permitted; the caller's role needs this action on this table",
+            Self::NoCredentials => {
+                "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the process a profile or a role"
+            }
             Self::NoTable => "no such table in this region and account; deploy the stack, or correct the name",
             Self::Invalid => "refused as invalid",
         })
@@ -61,7 +71,7 @@ impl ErrorKind {
     /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(self) -> bool {
-        matches!(self, Self::Throttled { .. } | Self::Conflict | Self::Unknown)
+        matches!(self, Self::Throttled { .. } | Self::Conflict | Self::Unreachable | Self::Unknown)
     }
 
     /// Whether the request certainly changed nothing.
@@ -107,9 +117,7 @@ where
     let service = match error {
         SdkError::ServiceError(service) => service,
         SdkError::ConstructionFailure(_) => return ErrorKind::Invalid,
-        // A credentials failure is a dispatch failure before anything was sent; it looks like a lost connection here,
-        // and "unknown" is the safe reading of both.
-        _ => return ErrorKind::Unknown,
+        lost => return unanswered(lost),
     };
     match service.err().meta().code().unwrap_or_default() {
         "ThrottlingException"
@@ -128,6 +136,18 @@ where
         | "MissingAuthenticationTokenException" => ErrorKind::Forbidden,
         _ if service.raw().status().is_server_error() => ErrorKind::Unknown,
         _ => ErrorKind::Invalid,
+    }
+}
+
+/// A request without an answer. Most failures to load credentials are failed connections themselves, so they come first.
+fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    if causes.clone().any(|cause| cause.is::<CredentialsError>()) {
+        ErrorKind::NoCredentials
+    } else if causes.any(|cause| cause.downcast_ref::<HttpError>().is_some_and(HttpError::is_connect)) {
+        ErrorKind::Unreachable
+    } else {
+        ErrorKind::Unknown
     }
 }
 
