@@ -38,6 +38,7 @@
 //! - `line`: callers of one shard share its writes; the acquire protocol
 //! - `grant`, `settling`: [`Grant`]: adjust, renew, release, roll back
 //! - `scope`: a grant around a piece of work
+//! - `planned`: the time that writes are planned by
 //! - `clock`, `error`, `stats`
 
 mod acquire;
@@ -47,13 +48,14 @@ mod error;
 mod grant;
 mod limiter;
 mod line;
+mod planned;
 mod scope;
 mod settling;
 mod shards;
 mod stats;
 
 pub use acquire::Acquire;
-pub use clock::{Clock, FakeClock, SystemClock};
+pub use clock::FakeClock;
 pub use decision::{Decision, Denied, LimitStatus, NeverFits};
 pub use error::Error;
 pub use grant::{Grant, Settlement};
@@ -61,7 +63,7 @@ pub use limiter::{Builder, RateLimiter};
 pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{EpochMillis, Limit, LimitError, MilliTokens, NameError};
-pub use weirgate_store::{Connection, StoreError, Table};
+pub use weirgate_store::{Clock, Connection, StoreError, SystemClock, Table};
 
 /// The README's examples are compiled with the tests.
 #[cfg(doctest)]

@@ -1,15 +1,17 @@
 //! The limiter and how it is built.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
 use crate::shards::Shards;
 use crate::stats::Counters;
-use crate::{Acquire, Clock, Error, Stats, SystemClock};
+use crate::{Acquire, Clock, Error, Stats};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
 const MAX_BUCKETS: usize = 10_000;
@@ -31,9 +33,11 @@ pub struct RateLimiter {
 pub(crate) struct Inner {
     pub(crate) table: Table,
     pub(crate) namespace: Namespace,
-    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
+    pub(crate) started: Instant,
+    /// By how much the machine's clock was ahead of the time since then when it was last read, in ms.
+    pub(crate) ahead_ms: AtomicI64,
     buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
 }
 
@@ -52,7 +56,7 @@ impl RateLimiter {
             table: TableSource::Name(table.into(), Connection::default()),
             namespace: "default".to_owned(),
             owner: String::new(),
-            clock: Arc::new(SystemClock),
+            clock: None,
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
         }
@@ -85,6 +89,12 @@ impl Inner {
         buckets.insert(key, Arc::clone(&bucket));
         bucket
     }
+
+    /// Forgets what was seen of all buckets.
+    pub(crate) fn forget_views(&self) {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets.values().for_each(|bucket| bucket.forget_views());
+    }
 }
 
 /// Builds a [`RateLimiter`].
@@ -93,7 +103,7 @@ pub struct Builder {
     table: TableSource,
     namespace: String,
     owner: String,
-    clock: Arc<dyn Clock>,
+    clock: Option<Arc<dyn Clock>>,
     timeout: Duration,
     denial_memory: Duration,
 }
@@ -135,10 +145,10 @@ impl Builder {
         self
     }
 
-    /// Another clock than the machine's, for tests.
+    /// Another clock than the machine's, for tests. DynamoDB's answers correct it too.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Arc::new(clock);
+        self.clock = Some(Arc::new(clock));
         self
     }
 
@@ -151,7 +161,7 @@ impl Builder {
         self
     }
 
-    /// A table that is connected already.
+    /// A table that is connected already, with the clock of its [`Connection`].
     #[must_use]
     pub fn table(mut self, table: Table) -> Self {
         self.table = TableSource::Table(table);
@@ -161,15 +171,19 @@ impl Builder {
     /// Connects. No request is sent yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner or table name that breaks its rule.
+    /// [`Error::Invalid`] for a namespace, owner or table name that breaks its rule, or a second clock.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
             return Err(Error::Invalid(format!("owner {:?} is longer than 64 characters: shorten it", self.owner)));
         }
         let table = match self.table {
+            TableSource::Table(_) if self.clock.is_some() => {
+                let remedy = "a table that is connected has a clock already: leave this one out, or connect with it";
+                return Err(Error::Invalid(remedy.to_owned()));
+            }
             TableSource::Table(table) => table,
-            TableSource::Name(name, connection) => {
+            TableSource::Name(name, mut connection) => {
                 let is_arn = name.starts_with("arn:");
                 let is_name =
                     |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b) || (is_arn && b":/".contains(&b));
@@ -177,13 +191,16 @@ impl Builder {
                     let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
                     return Err(Error::Invalid(format!("table {name:?} is not a table's name: it takes {rule}")));
                 }
+                connection.clock = self.clock.unwrap_or(connection.clock);
                 Table::new(connect(connection).await, name)
             }
         };
         let settings =
             Settings { timeout: self.timeout, denial_memory: self.denial_memory, owner: self.owner.as_str().into() };
         let (counters, buckets) = (Counters::default(), Mutex::default());
-        let inner = Inner { table, namespace, clock: self.clock, settings, counters, buckets };
+        let started = Instant::now();
+        let ahead_ms = AtomicI64::new(table.skew().local().0);
+        let inner = Inner { table, namespace, settings, counters, started, ahead_ms, buckets };
         Ok(RateLimiter { inner: Arc::new(inner) })
     }
 }

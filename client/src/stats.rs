@@ -19,7 +19,8 @@ pub struct Stats {
     pub refused: u64,
     /// Writes whose answer was lost.
     pub unknown: u64,
-    /// Millitokens that a write of unknown outcome may have taken or failed to give back; they count as taken.
+    /// Millitokens that a write of unknown outcome may have taken or failed to give back, or that a take by a clock that
+    /// was behind did and had to be made again; they count as taken.
     pub unknown_milli: u64,
 }
 

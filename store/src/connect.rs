@@ -1,5 +1,6 @@
 //! The one place that builds an SDK client: TLS provider, timeouts and retry policy are explicit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(any(test, not(feature = "chain")))]
@@ -12,6 +13,9 @@ use aws_sdk_dynamodb::config::{
 };
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
+use crate::date::Dates;
+use crate::{Clock, Skew, SystemClock};
+
 /// How to reach DynamoDB. Region, credentials and endpoint come from the environment, also `AWS_ENDPOINT_URL`.
 #[derive(Debug, Clone)]
 pub struct Connection {
@@ -23,6 +27,17 @@ pub struct Connection {
     pub local_endpoint: Option<String>,
     /// Another transport than HTTP, for tests.
     pub http_client: Option<SharedHttpClient>,
+    /// The machine's clock, or another one for tests.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// An SDK client, and the clock that it corrects.
+#[derive(Debug, Clone)]
+pub struct Connected {
+    /// The client.
+    pub client: Client,
+    /// The connection's clock, corrected by every answer to the client.
+    pub skew: Skew,
 }
 
 impl Default for Connection {
@@ -32,15 +47,16 @@ impl Default for Connection {
             request_timeout: Duration::from_secs(3),
             local_endpoint: None,
             http_client: None,
+            clock: Arc::new(SystemClock),
         }
     }
 }
 
-/// An SDK client.
+/// An SDK client, whose answers correct the connection's clock.
 ///
 /// The SDK's own retries are off: they repeat a write whose answer was lost, and a write that adds would then count
 /// more than once. [`crate::Table`] retries what was certainly not applied.
-pub async fn connect(connection: Connection) -> Client {
+pub async fn connect(connection: Connection) -> Connected {
     let http = connection.http_client.clone().unwrap_or_else(https);
     let config = match &connection.local_endpoint {
         Some(endpoint) => Config::builder()
@@ -58,7 +74,8 @@ fn https() -> SharedHttpClient {
     aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
 }
 
-fn build(connection: Connection, http: SharedHttpClient, config: aws_sdk_dynamodb::config::Builder) -> Client {
+fn build(connection: Connection, http: SharedHttpClient, config: aws_sdk_dynamodb::config::Builder) -> Connected {
+    let skew = Skew::of(connection.clock);
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(connection.connect_timeout)
         .operation_attempt_timeout(connection.request_timeout)
@@ -67,9 +84,13 @@ fn build(connection: Connection, http: SharedHttpClient, config: aws_sdk_dynamod
         .behavior_version(BehaviorVersion::v2026_01_12())
         .http_client(http)
         .retry_config(RetryConfig::disabled())
+        // Two corrections of one clock would correct each other; and this one also dates credentials and buckets.
+        .disable_clock_skew_correction(true)
+        .time_source(skew.clone())
+        .interceptor(Dates(skew.clone()))
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
-    Client::from_conf(config.build())
+    Connected { client: Client::from_conf(config.build()), skew }
 }
 
 /// Region, credentials and endpoint from wherever the SDK looks for them.
@@ -130,8 +151,8 @@ mod tests {
             "AWS_SECRET_ACCESS_KEY" => Some(String::new()),
             _ => None,
         };
-        let client = build(Connection::default(), https(), variables(set));
-        let error = Table::new(client, "limits").warm().await.unwrap_err();
+        let connected = build(Connection::default(), https(), variables(set));
+        let error = Table::new(connected, "limits").warm().await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
         assert!(!error.kind.is_transient() && error.kind.is_refused());
         assert!(error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"), "{error}");

@@ -86,7 +86,7 @@ impl Asking<'_> {
 
     fn choose(&self) -> Arc<Line> {
         let Request { needs, limits, .. } = self.request;
-        self.shards.choose(needs, limits, self.inner.clock.now(), &self.tried)
+        self.shards.choose(needs, limits, self.inner.now(), &self.tried)
     }
 
     /// Whether no shard of a bucket of so many can have what is asked.
@@ -103,7 +103,7 @@ impl Asking<'_> {
     fn denied_from_memory(&self) -> Option<Denied> {
         let memory = self.inner.settings.denial_memory;
         let denied_at = (*self.shards.denied()).filter(|at| at.elapsed() < memory)?;
-        let now = self.inner.clock.now();
+        let now = self.inner.now();
         let whole = self.shards.seen(&self.request.limits, now, |view| view.at.elapsed() < memory);
         let Judgement::Denied(denied) = judge(&whole, &self.request.needs, now) else { return None };
         let lacks_slots = lacks_slots(&self.request.limits, &denied.limits);
@@ -119,7 +119,7 @@ impl Asking<'_> {
         if self.tried.len() >= TRIES {
             return None;
         }
-        let now = self.inner.clock.now();
+        let now = self.inner.now();
         let has_enough = |line: &Arc<Line>| {
             let view = line.view().filter(|_| !line.is_absent() && !self.tried.contains(&line.key.shard))?;
             let holds = self.request.needs.iter().map(|(limit, need)| view.bucket.holds(limit, now) - *need).min()?;
@@ -145,7 +145,7 @@ impl Asking<'_> {
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
     async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
         let Request { needs, limits, .. } = self.request;
-        let mut now = self.inner.clock.now();
+        let mut now = self.inner.now();
         let mut whole = self.shards.seen(limits, now, |view| view.at >= self.joined);
         if std::mem::take(&mut self.has_lost) {
             whole = Whole::default();
@@ -161,7 +161,7 @@ impl Asking<'_> {
                 looked?;
             }
             self.check_time()?;
-            now = self.inner.clock.now();
+            now = self.inner.now();
             whole = self.shards.seen(limits, now, |_| true);
         }
         self.tried.clear();

@@ -31,7 +31,7 @@ pub(super) async fn take(
     parts: &[(u32, Needs)],
     deadline: Instant,
 ) -> Result<Option<Delivery>, Error> {
-    let now = inner.clock.now();
+    let now = inner.now();
     let Some(shares) = shares(inner, shards, parts, now).await? else { return Ok(None) };
     let op = WriteId::from_bits(fastrand::u64(..));
     let lease = request.lease.as_ref().map(|(lasts, owner)| {
