@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// A local DynamoDB, with the table.
 async fn local(table: &str, url: &str) -> Result<Connection, Box<dyn Error>> {
     let connection = Connection { local_endpoint: Some(url.to_owned()), ..Connection::default() };
-    let client = weirgate_store::connect(connection.clone()).await;
+    let weirgate_store::Connected { client, .. } = weirgate_store::connect(connection.clone()).await;
     if client.describe_table().table_name(table).send().await.is_err() {
         weirgate_store::create_table(&client, table).await?;
     }

@@ -1,36 +1,18 @@
-//! The limiter's clock: real, or one that tests move.
+//! A clock that tests move, and deadlines.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
-
-/// Tells the time. Buckets refill by it, so the clocks of a fleet should agree; they never run a bucket backwards.
-pub trait Clock: fmt::Debug + Send + Sync {
-    /// The time now.
-    fn now(&self) -> EpochMillis;
-}
+use weirgate_store::Clock;
 
 /// The instant `span` from now; the end of time is far away.
 pub(crate) fn deadline(span: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
     let now = Instant::now();
     now.checked_add(span).unwrap_or_else(|| now + FAR)
-}
-
-/// The machine's clock.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> EpochMillis {
-        // A clock before 1970 is no clock; buckets then wait.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        EpochMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
-    }
 }
 
 /// A clock for tests: follows the runtime's time, which a test can pause and advance, and can be set off from it.

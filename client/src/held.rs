@@ -7,6 +7,8 @@ use std::time::Duration;
 use weirgate_shared::write::{LeaseChange, Settled};
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Whole, WriteId};
 
+use weirgate_store::ErrorKind;
+
 use crate::decision::{self, LimitStatus};
 use crate::limiter::Inner;
 use crate::limits::Limits;
@@ -115,15 +117,27 @@ impl Held {
     /// Makes the durable lease last for `lasts` from now, if there is one.
     pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         let Some((_, until)) = self.lease else { return Ok(Settlement::Done) };
+        let planned = self.inner.plan();
         // Never sooner: the bucket's `due` is a lower bound of every expiry.
-        let expires = self.inner.clock.now().after(lasts.into()).max(until);
+        let mut expires = planned.now.after(lasts.into()).max(until);
+        let mut renewed = self.renew_until(expires).await;
+        let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::Skewed);
+        // The clock was off, and an answer has corrected it.
+        if renewed.as_ref().is_err_and(is_skewed) || renewed.is_ok() && planned.was_early(&self.inner) {
+            expires = self.inner.now().after(lasts.into()).max(until);
+            renewed = self.renew_until(expires).await;
+        }
+        if let (Ok(Settlement::Done), Some((_, until))) = (&renewed, &mut self.lease) {
+            *until = expires;
+        }
+        renewed
+    }
+
+    async fn renew_until(&self, expires: EpochMillis) -> Result<Settlement, Error> {
         for part in &self.parts {
             if self.settle(part, LeaseChange::Renew(expires), BTreeMap::new()).await? == Settlement::Ended {
                 return Ok(Settlement::Ended);
             }
-        }
-        if let Some((_, until)) = &mut self.lease {
-            *until = expires;
         }
         Ok(Settlement::Done)
     }

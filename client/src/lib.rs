@@ -47,6 +47,7 @@
 //! - `stats`, `telemetry`: what operators see
 //! - `http`: limits told to HTTP clients; `tower`: a layer that does it
 //! - `file`: limits from a YAML file; `blocking`: waiting without an async runtime
+//! - `planned`: the time that writes are planned by
 //! - `clock`, `error`
 
 mod acquire;
@@ -66,6 +67,7 @@ mod limiter;
 mod limits;
 mod line;
 mod peek;
+mod planned;
 mod requests;
 mod scope;
 mod settling;
@@ -78,7 +80,7 @@ pub mod tower;
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
 pub use away::{Breaker, Degraded, WhenAway};
-pub use clock::{Clock, FakeClock, SystemClock};
+pub use clock::FakeClock;
 pub use config::{CacheStats, Next, Page};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
@@ -91,7 +93,7 @@ pub use weirgate_shared::{
     AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId, EpochMillis, Level, Limit,
     LimitError, MilliTokens, Mode, NameError, Resource, Status,
 };
-pub use weirgate_store::{Connection, StoreError, Table};
+pub use weirgate_store::{Clock, Connection, StoreError, SystemClock, Table};
 
 /// The README's examples are compiled with the tests.
 #[cfg(doctest)]

@@ -1,10 +1,12 @@
 //! The limiter and how it is built.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
@@ -13,7 +15,7 @@ use crate::config::Known;
 use crate::shards::Shards;
 use crate::stats::Counters;
 use crate::telemetry;
-use crate::{Acquire, AcquireAll, Breaker, Clock, Error, Peek, Stats, SystemClock, WhenAway};
+use crate::{Acquire, AcquireAll, Breaker, Clock, Error, Peek, Stats, WhenAway};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
 const MAX_BUCKETS: usize = 10_000;
@@ -35,7 +37,6 @@ pub struct RateLimiter {
 pub(crate) struct Inner {
     pub(crate) table: Table,
     pub(crate) namespace: Namespace,
-    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
     pub(crate) breaker: Circuit,
@@ -43,6 +44,9 @@ pub(crate) struct Inner {
     pub(crate) known: Known,
     /// Where a decision was made last: grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
+    pub(crate) started: Instant,
+    /// By how much the machine's clock was ahead of the time since then when it was last read, in ms.
+    pub(crate) ahead_ms: AtomicI64,
     buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
 }
 
@@ -70,7 +74,7 @@ impl RateLimiter {
             principal: None,
             config_ttl: Duration::from_secs(60),
             audit_kept: Duration::from_secs(90 * 86_400),
-            clock: Arc::new(SystemClock),
+            clock: None,
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
             is_shadow: false,
@@ -155,6 +159,12 @@ impl Inner {
         buckets.insert(key, Arc::clone(&bucket));
         bucket
     }
+
+    /// Forgets what was seen of all buckets.
+    pub(crate) fn forget_views(&self) {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        buckets.values().for_each(|bucket| bucket.forget_views());
+    }
 }
 
 /// Builds a [`RateLimiter`].
@@ -166,7 +176,7 @@ pub struct Builder {
     principal: Option<String>,
     config_ttl: Duration,
     audit_kept: Duration,
-    clock: Arc<dyn Clock>,
+    clock: Option<Arc<dyn Clock>>,
     timeout: Duration,
     denial_memory: Duration,
     is_shadow: bool,
@@ -263,10 +273,10 @@ impl Builder {
         self
     }
 
-    /// Another clock than the machine's, for tests.
+    /// Another clock than the machine's, for tests. DynamoDB's answers correct it too.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
-        self.clock = Arc::new(clock);
+        self.clock = Some(Arc::new(clock));
         self
     }
 
@@ -279,7 +289,7 @@ impl Builder {
         self
     }
 
-    /// A table that is connected already.
+    /// A table that is connected already, with the clock of its [`Connection`].
     #[must_use]
     pub fn table(mut self, table: Table) -> Self {
         self.table = TableSource::Table(table);
@@ -289,7 +299,7 @@ impl Builder {
     /// Connects. No request is sent yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time that breaks its rule.
+    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time that breaks its rule, or a second clock.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
@@ -307,8 +317,12 @@ impl Builder {
             }
         }
         let table = match self.table {
+            TableSource::Table(_) if self.clock.is_some() => {
+                let remedy = "a table that is connected has a clock already: leave this one out, or connect with it";
+                return Err(Error::Invalid(remedy.to_owned()));
+            }
             TableSource::Table(table) => table,
-            TableSource::Name(name, connection) => {
+            TableSource::Name(name, mut connection) => {
                 let is_arn = name.starts_with("arn:");
                 let is_name =
                     |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b) || (is_arn && b":/".contains(&b));
@@ -316,6 +330,7 @@ impl Builder {
                     let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
                     return Err(Error::Invalid(format!("table {name:?} is not a table's name: it takes {rule}")));
                 }
+                connection.clock = self.clock.unwrap_or(connection.clock);
                 Table::new(connect(connection).await, name)
             }
         };
@@ -332,10 +347,12 @@ impl Builder {
             when_away: self.when_away,
         };
         telemetry::describe();
+        let ahead_ms = AtomicI64::new(table.skew().local().0);
         let inner = Inner {
             table,
             namespace,
-            clock: self.clock,
+            started: Instant::now(),
+            ahead_ms,
             settings,
             counters: Counters::default(),
             breaker: Circuit::new(self.breaker),

@@ -4,6 +4,7 @@
 //! by a task of its own, so a caller that goes away does not stop the others.
 
 mod attempt;
+mod early;
 mod make_way;
 mod pace;
 mod plan;
@@ -257,8 +258,8 @@ impl Line {
         change(&mut self.state().pace)
     }
 
-    /// Forgets the bucket: its item is gone.
-    fn forget(&self) {
+    /// Forgets what was seen of the bucket.
+    pub(crate) fn forget(&self) {
         self.state().view = None;
     }
 

@@ -93,13 +93,13 @@ impl<'a> Peek<'a> {
 
     fn is_known(&self, inner: &Arc<Inner>, target: &Target) -> bool {
         let is_fresh = |at: Instant| !self.max_age.is_zero() && at.elapsed() <= self.max_age;
-        target.shards.seen(&target.request.limits, inner.clock.now(), |view| is_fresh(view.at)).is_complete()
+        target.shards.seen(&target.request.limits, inner.now(), |view| is_fresh(view.at)).is_complete()
     }
 }
 
 /// What there is of a bucket by what is known of it; one that is not there is full.
 fn status(inner: &Inner, target: &Target) -> Vec<LimitStatus> {
-    let (request, now) = (&target.request, inner.clock.now());
+    let (request, now) = (&target.request, inner.now());
     let mut whole = target.shards.known(&request.limits, now);
     if whole.shards().is_empty() {
         whole = Whole::new(vec![Bucket::full(target.shards.key.clone(), &request.limits, now)]);

@@ -75,6 +75,8 @@ impl Settling<'_> {
                     }
                     update = self.end_what_is_held(self.settle().cut(&bucket));
                 }
+                // By when a lease is to last is to be said anew.
+                Err(error) if error.kind == ErrorKind::Skewed && self.is_renewal() => return Err(error.into()),
                 Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
                     if error.kind == ErrorKind::Unknown {
                         count(&self.inner.counters.unknown, 1);
@@ -93,6 +95,10 @@ impl Settling<'_> {
                 Err(error) => return Err(doubt.unwrap_or(error).into()),
             }
         }
+    }
+
+    fn is_renewal(&self) -> bool {
+        matches!(self.lease, Some((_, LeaseChange::Renew(_))))
     }
 
     fn settle(&self) -> Settle<'_> {

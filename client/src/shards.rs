@@ -74,6 +74,11 @@ impl Shards {
         self.denied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets what was seen of all shards.
+    pub(crate) fn forget_views(&self) {
+        self.lines().iter().for_each(|line| line.forget());
+    }
+
     /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.
     fn start_anew(&self) {
         self.others().clear();

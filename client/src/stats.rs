@@ -75,9 +75,9 @@ counters! {
         reads: "weirgate_reads_total",
             "Reads sent: of all shards of a bucket, when one of them could not say, and of what is configured.";
         lost_races: "weirgate_lost_races_total", "Writes that lost a race and went on from the new state.";
-        refused: "weirgate_refused_total", "Writes that were throttled or met a transaction.";
+        refused: "weirgate_refused_total", "Writes that were throttled, met a transaction, or could not be sent.";
         unknown: "weirgate_unknown_total", "Writes whose answer was lost.";
         unknown_milli: "weirgate_unknown_milli_total",
-            "Millitokens that a write of unknown outcome may have taken or failed to give back; they count as taken.";
+            "Millitokens that a write of unknown outcome may have taken or failed to give back, or that a take by a clock that was behind did and had to be made again; they count as taken.";
     }
 }

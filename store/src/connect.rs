@@ -1,7 +1,10 @@
 //! The one place that builds an SDK client: TLS provider, timeouts and retry policy are explicit.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(any(test, not(feature = "chain")))]
+use aws_credential_types::provider::{ProvideCredentials, error::CredentialsError, future};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
@@ -9,6 +12,9 @@ use aws_sdk_dynamodb::config::{
     BehaviorVersion, Config, Credentials, Region, SharedHttpClient, StalledStreamProtectionConfig,
 };
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+
+use crate::date::Dates;
+use crate::{Clock, Skew, SystemClock};
 
 /// How to reach DynamoDB. Region, credentials and endpoint come from the environment, also `AWS_ENDPOINT_URL`.
 #[derive(Debug, Clone)]
@@ -21,6 +27,17 @@ pub struct Connection {
     pub local_endpoint: Option<String>,
     /// Another transport than HTTP, for tests.
     pub http_client: Option<SharedHttpClient>,
+    /// The machine's clock, or another one for tests.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// An SDK client, and the clock that it corrects.
+#[derive(Debug, Clone)]
+pub struct Connected {
+    /// The client.
+    pub client: Client,
+    /// The connection's clock, corrected by every answer to the client.
+    pub skew: Skew,
 }
 
 impl Default for Connection {
@@ -30,38 +47,50 @@ impl Default for Connection {
             request_timeout: Duration::from_secs(3),
             local_endpoint: None,
             http_client: None,
+            clock: Arc::new(SystemClock),
         }
     }
 }
 
-/// An SDK client.
+/// An SDK client, whose answers correct the connection's clock.
 ///
 /// The SDK's own retries are off: they repeat a write whose answer was lost, and a write that adds would then count
 /// more than once. [`crate::Table`] retries what was certainly not applied.
-pub async fn connect(connection: Connection) -> Client {
-    let http = connection.http_client.unwrap_or_else(|| {
-        // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast on the small
-        // CPU share of a small function.
-        aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
-    });
-    let timeouts = TimeoutConfig::builder()
-        .connect_timeout(connection.connect_timeout)
-        .operation_attempt_timeout(connection.request_timeout)
-        .build();
-    let config = match connection.local_endpoint {
+pub async fn connect(connection: Connection) -> Connected {
+    let http = connection.http_client.clone().unwrap_or_else(https);
+    let config = match &connection.local_endpoint {
         Some(endpoint) => Config::builder()
             .endpoint_url(endpoint)
             .region(Region::from_static("us-east-1"))
             .credentials_provider(Credentials::new("test", "test", None, None, "local")),
         None => environment(&http).await,
     };
+    build(connection, http, config)
+}
+
+fn https() -> SharedHttpClient {
+    // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast on the small CPU
+    // share of a small function.
+    aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
+}
+
+fn build(connection: Connection, http: SharedHttpClient, config: aws_sdk_dynamodb::config::Builder) -> Connected {
+    let skew = Skew::of(connection.clock);
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(connection.connect_timeout)
+        .operation_attempt_timeout(connection.request_timeout)
+        .build();
     let config = config
         .behavior_version(BehaviorVersion::v2026_01_12())
         .http_client(http)
         .retry_config(RetryConfig::disabled())
+        // Two corrections of one clock would correct each other; and this one also dates credentials and buckets.
+        .disable_clock_skew_correction(true)
+        .time_source(skew.clone())
+        .interceptor(Dates(skew.clone()))
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
-    Client::from_conf(config.build())
+    Connected { client: Client::from_conf(config.build()), skew }
 }
 
 /// Region, credentials and endpoint from wherever the SDK looks for them.
@@ -71,16 +100,61 @@ async fn environment(http: &SharedHttpClient) -> aws_sdk_dynamodb::config::Build
 }
 
 /// Region, credentials and endpoint from the variables that Lambda sets; a function needs no other place to look, and
-/// without the others it is a sixth smaller. A variable that is missing fails the first request, which says so.
+/// without the others it is a sixth smaller.
 #[cfg(not(feature = "chain"))]
 async fn environment(_: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    variables(|name| std::env::var(name).ok())
+}
+
+/// A variable that is missing fails the first request, which says so.
+#[cfg(any(test, not(feature = "chain")))]
+fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::config::Builder {
+    let variable = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let endpoint = variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL"));
     let mut config = Config::builder();
     config.set_region(variable("AWS_REGION").map(Region::new)).set_endpoint_url(endpoint);
-    if let (Some(id), Some(secret)) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
-        let credentials = Credentials::new(id, secret, variable("AWS_SESSION_TOKEN"), None, "environment");
-        config = config.credentials_provider(credentials);
+    match (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
+        (Some(id), Some(secret)) => {
+            let credentials = Credentials::new(id, secret, variable("AWS_SESSION_TOKEN"), None, "environment");
+            config.credentials_provider(credentials)
+        }
+        _ => config.credentials_provider(Missing),
     }
-    config
+}
+
+/// Credentials that are not in the environment.
+#[cfg(any(test, not(feature = "chain")))]
+#[derive(Debug)]
+struct Missing;
+
+#[cfg(any(test, not(feature = "chain")))]
+impl ProvideCredentials for Missing {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        let why = "AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set";
+        future::ProvideCredentials::ready(Err(CredentialsError::not_loaded(why)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ErrorKind, Table};
+
+    /// A function whose variables are not set says so, and does not take it for a lost connection.
+    #[tokio::test]
+    async fn without_the_variables_of_credentials_nothing_is_sent() {
+        let set = |name: &str| match name {
+            "AWS_REGION" => Some("eu-west-1".to_owned()),
+            "AWS_SECRET_ACCESS_KEY" => Some(String::new()),
+            _ => None,
+        };
+        let connected = build(Connection::default(), https(), variables(set));
+        let error = Table::new(connected, "limits").warm().await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
+        assert!(!error.kind.is_transient() && error.kind.is_refused());
+        assert!(error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"), "{error}");
+    }
 }

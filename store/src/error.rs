@@ -2,10 +2,12 @@
 
 use std::error::Error;
 
+use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::CancellationReason;
+use hyper_util::client::legacy::Error as HttpError;
 
 /// A request that could not be decided.
 #[derive(Debug, thiserror::Error)]
@@ -34,10 +36,17 @@ pub enum ErrorKind {
     },
     /// Not applied: a transaction was under way on the item.
     Conflict,
+    /// Not applied: no connection could be made, so nothing was sent.
+    Unreachable,
+    /// Not applied: signed at a time too far from DynamoDB's. The answer has corrected the clock by which it was signed
+    /// and planned, so it is to be planned anew.
+    Skewed,
     /// Perhaps applied: no answer came, or one that does not say.
     Unknown,
     /// Not applied: no permission. Ask for the actions in the deployed policy.
     Forbidden,
+    /// Not applied: there are no credentials to sign with, so nothing was sent.
+    NoCredentials,
     /// Not applied: there is no such table.
     NoTable,
     /// Not applied, and never will be.
@@ -49,8 +58,13 @@ impl std::fmt::Display for ErrorKind {
         f.write_str(match self {
             Self::Throttled { .. } => "throttled",
             Self::Conflict => "in conflict with a transaction",
+            Self::Unreachable => "no connection, nothing was sent; check the region, the endpoint and the network",
+            Self::Skewed => "signed by a clock that is off and now corrected; if this repeats, set the machine's clock",
             Self::Unknown => "no answer, it may have been applied",
             Self::Forbidden => "not permitted; the caller's role needs this action on this table",
+            Self::NoCredentials => {
+                "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the process a profile or a role"
+            }
             Self::NoTable => "no such table in this region and account; deploy the stack, or correct the name",
             Self::Invalid => "refused as invalid",
         })
@@ -61,7 +75,7 @@ impl ErrorKind {
     /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(self) -> bool {
-        matches!(self, Self::Throttled { .. } | Self::Conflict | Self::Unknown)
+        matches!(self, Self::Throttled { .. } | Self::Conflict | Self::Unreachable | Self::Skewed | Self::Unknown)
     }
 
     /// Whether the request certainly changed nothing.
@@ -107,9 +121,7 @@ where
     let service = match error {
         SdkError::ServiceError(service) => service,
         SdkError::ConstructionFailure(_) => return ErrorKind::Invalid,
-        // A credentials failure is a dispatch failure before anything was sent; it looks like a lost connection here,
-        // and "unknown" is the safe reading of both.
-        _ => return ErrorKind::Unknown,
+        lost => return unanswered(lost),
     };
     match service.err().meta().code().unwrap_or_default() {
         "ThrottlingException"
@@ -121,6 +133,8 @@ where
         // The first request under its token has not ended; asking once more tells what became of it.
         "TransactionInProgressException" => ErrorKind::Unknown,
         "ResourceNotFoundException" => ErrorKind::NoTable,
+        "RequestExpired" | "RequestTimeTooSkewed" | "RequestInTheFuture" => ErrorKind::Skewed,
+        "InvalidSignatureException" if is_untimely(service.err().meta().message()) => ErrorKind::Skewed,
         "AccessDeniedException"
         | "UnrecognizedClientException"
         | "ExpiredTokenException"
@@ -128,6 +142,23 @@ where
         | "MissingAuthenticationTokenException" => ErrorKind::Forbidden,
         _ if service.raw().status().is_server_error() => ErrorKind::Unknown,
         _ => ErrorKind::Invalid,
+    }
+}
+
+/// DynamoDB has one code for all that is wrong with a signature; what it says tells a wrong time from a wrong key.
+fn is_untimely(message: Option<&str>) -> bool {
+    message.is_some_and(|text| text.contains("Signature expired") || text.contains("Signature not yet current"))
+}
+
+/// A request without an answer. Most failures to load credentials are failed connections themselves, so they come first.
+fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    if causes.clone().any(|cause| cause.is::<CredentialsError>()) {
+        ErrorKind::NoCredentials
+    } else if causes.any(|cause| cause.downcast_ref::<HttpError>().is_some_and(HttpError::is_connect)) {
+        ErrorKind::Unreachable
+    } else {
+        ErrorKind::Unknown
     }
 }
 
@@ -195,6 +226,26 @@ mod tests {
         let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
         let error = TransactWriteItemsError::TransactionInProgressException(error);
         assert_eq!(kind(&SdkError::service_error(error, answer)), ErrorKind::Unknown);
+    }
+
+    #[test]
+    fn a_signature_of_another_time_is_told_from_one_by_a_wrong_key() {
+        let late =
+            "Signature expired: 20251224T120000Z is now earlier than 20251224T121000Z (20251224T121500Z - 5 min.)";
+        let early = "Signature not yet current: 20251224T130000Z is still later than 20251224T120500Z";
+        let wrong = "The request signature we calculated does not match the signature you provided.";
+        for (code, message, expected) in [
+            ("InvalidSignatureException", late, ErrorKind::Skewed),
+            ("InvalidSignatureException", early, ErrorKind::Skewed),
+            ("RequestExpired", "", ErrorKind::Skewed),
+            ("InvalidSignatureException", wrong, ErrorKind::Forbidden),
+            ("ExpiredTokenException", "The security token included in the request is expired", ErrorKind::Forbidden),
+        ] {
+            let error = UpdateItemError::generic(ErrorMetadata::builder().code(code).message(message).build());
+            let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
+            assert_eq!(kind(&SdkError::service_error(error, answer)), expected, "{code} {message}");
+        }
+        assert!(ErrorKind::Skewed.is_transient() && ErrorKind::Skewed.is_refused());
     }
 
     fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {

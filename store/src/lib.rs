@@ -3,6 +3,7 @@
 //! # Layout
 //!
 //! - `connect`: [`connect`] is the one place that builds an SDK client
+//! - `clock`, `skew`, `date`: [`Clock`], and [`Skew`], which corrects it by the dates of answers
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything twice
 //! - `list`: items of one partition, page by page
 //! - `transact`: planned writes to several items that all happen, or none
@@ -13,20 +14,25 @@
 //! - `meter`: [`Meter`] adds up the write units that DynamoDB reports
 
 mod attribute;
+mod clock;
 mod connect;
+mod date;
 mod error;
 mod expression;
 mod list;
 mod meter;
 mod schema;
+mod skew;
 mod table;
 mod transact;
 
 pub use attribute::Item;
-pub use connect::{Connection, connect};
+pub use clock::{Clock, SystemClock};
+pub use connect::{Connected, Connection, connect};
 pub use error::{ErrorKind, StoreError};
 pub use list::{Listing, Page};
 pub use meter::{Meter, Units};
 pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};
+pub use skew::Skew;
 pub use table::{Answer, Due, DuePage, Outcome, Retry, Table};
 pub use transact::{Part, Transacted};

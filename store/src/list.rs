@@ -3,7 +3,7 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::attr;
 
-use crate::{Index, Item, Retry, StoreError, Table};
+use crate::{ErrorKind, Index, Item, StoreError, Table};
 
 /// Which items to list.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ impl Table {
             let found = Box::pin(request.send()).await;
             found.map_err(|error| StoreError::new(&self.name, format!("Query of {}", listing.partition), error))
         };
-        let found = self.again(Retry::Unknown, query).await?;
+        let found = self.again(ErrorKind::is_transient, query).await?;
         let items = found.items.unwrap_or_default().into_iter().map(Item).collect();
         Ok(Page { items, next: found.last_evaluated_key.map(Item) })
     }

@@ -12,7 +12,7 @@ use aws_sdk_dynamodb::types::{
 use weirgate_shared::write::Update;
 use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
-use crate::{Item, Meter, StoreError, attribute, expression};
+use crate::{Connected, ErrorKind, Item, Meter, Skew, StoreError, attribute, expression};
 
 /// What became of a planned write.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +39,13 @@ pub enum Retry {
     Refused,
     /// Also what may have been applied: only for writes whose condition makes a second time harmless, and for reads.
     Unknown,
+}
+
+impl Retry {
+    /// Whether a planned write that failed in this way is sent again.
+    pub(crate) fn of_plans(self) -> impl Fn(ErrorKind) -> bool {
+        move |kind| kind.is_transient() && kind != ErrorKind::Skewed && (kind.is_refused() || self == Self::Unknown)
+    }
 }
 
 /// Something the reconciler must look at.
@@ -68,13 +75,14 @@ pub struct Table {
     pub(crate) client: Client,
     pub(crate) name: String,
     pub(crate) meter: Option<Meter>,
+    skew: Skew,
 }
 
 impl Table {
-    /// The table `name`, reached through `client`.
+    /// The table `name`, reached through a client.
     #[must_use]
-    pub fn new(client: Client, name: impl Into<String>) -> Self {
-        Self { client, name: name.into(), meter: None }
+    pub fn new(Connected { client, skew }: Connected, name: impl Into<String>) -> Self {
+        Self { client, name: name.into(), meter: None, skew }
     }
 
     /// Has DynamoDB report the capacity of every request, and adds it up in `meter`.
@@ -88,6 +96,12 @@ impl Table {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The clock of its connection, corrected by every answer.
+    #[must_use]
+    pub const fn skew(&self) -> &Skew {
+        &self.skew
     }
 
     /// Runs a planned write once.
@@ -130,12 +144,13 @@ impl Table {
         }
     }
 
-    /// Runs a planned write, again after a pause if it failed in a way that `retry` allows, four times at most.
+    /// Runs a planned write, again after a pause if it failed in a way that `retry` allows, four times at most. Not if
+    /// the clock was off: the plan was made by it, and is to be made anew.
     ///
     /// # Errors
     /// [`StoreError`] of the last attempt.
     pub async fn update_with(&self, update: &Update, answer: Answer, retry: Retry) -> Result<Outcome, StoreError> {
-        self.again(retry, || self.update(update, answer)).await
+        self.again(retry.of_plans(), || self.update(update, answer)).await
     }
 
     /// What is due at `now` in one partition of `DueIndex`, oldest first, a page of `limit` at most, `after` the page
@@ -165,7 +180,7 @@ impl Table {
                 .limit(limit);
             request.send().await.map_err(|error| StoreError::new(&self.name, format!("Query of {due_shard}"), error))
         };
-        let found = self.again(Retry::Unknown, query).await?;
+        let found = self.again(ErrorKind::is_transient, query).await?;
         let read = |item: HashMap<String, AttributeValue>| {
             let item = Item(item);
             // A part of a millisecond makes a bucket that cannot be read, which is for its reader to say.
@@ -202,7 +217,7 @@ impl Table {
                     .await
                     .map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))
             };
-            let mut found = self.again(Retry::Unknown, read).await?;
+            let mut found = self.again(ErrorKind::is_transient, read).await?;
             let responses = found.responses.take().unwrap_or_default();
             items.extend(responses.into_values().flatten().map(Item));
             let kept_back = found.unprocessed_keys.take().unwrap_or_default();
@@ -225,18 +240,18 @@ impl Table {
         Ok(())
     }
 
-    pub(crate) async fn again<T, F>(&self, retry: Retry, request: impl Fn() -> F) -> Result<T, StoreError>
+    pub(crate) async fn again<T, F>(
+        &self,
+        may: impl Fn(ErrorKind) -> bool,
+        request: impl Fn() -> F,
+    ) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
         let mut attempt = 1;
         loop {
             match request().await {
-                Err(error)
-                    if attempt < ATTEMPTS
-                        && error.kind.is_transient()
-                        && (error.kind.is_refused() || retry == Retry::Unknown) =>
-                {
+                Err(error) if attempt < ATTEMPTS && may(error.kind) => {
                     tracing::debug!(%error, attempt, "trying again");
                     pause(attempt).await;
                     attempt += 1;

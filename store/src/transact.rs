@@ -69,7 +69,8 @@ impl Table {
     }
 
     /// Runs a transaction, again after a pause if it failed in a way that `retry` allows, four times at most, always
-    /// with the same token: with [`Retry::Unknown`] one that may have happened is asked for again, and happens once.
+    /// with the same token: with [`Retry::Unknown`] one that may have happened is asked for again, and happens once. Not if
+    /// the clock was off, as with [`Table::update_with`].
     ///
     /// # Errors
     /// [`StoreError`] of the last attempt.
@@ -79,7 +80,7 @@ impl Table {
         token: &WriteId,
         retry: Retry,
     ) -> Result<Transacted, StoreError> {
-        self.again(retry, || self.transact(actions, token)).await
+        self.again(retry.of_plans(), || self.transact(actions, token)).await
     }
 
     fn part(&self, action: &Action) -> Result<TransactWriteItem, StoreError> {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weirgate::EpochMillis;
-use weirgate_store::{Connection, Meter, Table, connect};
+use weirgate_store::{Connected, Connection, Meter, Table, connect};
 
 pub use drive::hold;
 pub use report::Report;
@@ -35,7 +35,7 @@ pub struct Options {
 pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, String> {
     let stack = Stack::start(options.port, &progress).await?;
     let (table_name, meter) = (stack.output("TableName")?.to_owned(), Meter::default());
-    let table = Table::new(client(&stack.endpoint).await, &table_name).with_meter(meter.clone());
+    let table = Table::new(connected(&stack.endpoint).await, &table_name).with_meter(meter.clone());
     let started = now();
     progress(&format!("driving table {table_name} for {:?}", options.drive));
     let driven = drive::drive(&table, &meter, &stack.endpoint, options, &progress).await?;
@@ -43,7 +43,7 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, S
     Report::read(&stack, &table, driven, started).await
 }
 
-async fn client(endpoint: &str) -> aws_sdk_dynamodb::Client {
+async fn connected(endpoint: &str) -> Connected {
     connect(Connection { local_endpoint: Some(endpoint.to_owned()), ..Connection::default() }).await
 }
 

@@ -13,7 +13,9 @@ use aws_smithy_runtime_api::client::http::{
 };
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_types::DateTime;
 use aws_smithy_types::body::SdkBody;
+use aws_smithy_types::date_time::Format;
 use dynoxide::actions::{
     describe_stream::DescribeStreamRequest, get_records::GetRecordsRequest,
     get_shard_iterator::GetShardIteratorRequest, list_streams::ListStreamsRequest,
@@ -21,10 +23,12 @@ use dynoxide::actions::{
 use dynoxide::{Database, DynoxideError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use weirgate_store::{Connection, Meter, Table, connect, create_table};
+use weirgate_shared::EpochMillis;
+use weirgate_store::{Clock, Connected, Connection, Meter, SystemClock, Table, connect, create_table};
 
 pub use faults::Fault;
 use faults::Faults;
+use faults::untimely;
 pub(crate) use faults::{TRANSACTION, cancelled, throttled};
 
 /// The table every test uses.
@@ -37,6 +41,7 @@ pub struct Dynamo {
     faults: Arc<Mutex<Faults>>,
     cursor: Arc<Mutex<Option<String>>>,
     latency: Option<std::time::Duration>,
+    clock: Option<Arc<dyn Clock>>,
 }
 
 impl fmt::Debug for Dynamo {
@@ -57,13 +62,20 @@ impl Dynamo {
     #[must_use]
     pub fn empty() -> Self {
         let db = database();
-        Self { db, faults: Arc::default(), cursor: Arc::default(), latency: None }
+        Self { db, faults: Arc::default(), cursor: Arc::default(), latency: None, clock: None }
     }
 
     /// The same database, answering each request after this long on the runtime's clock.
     #[must_use]
     pub fn with_latency(mut self, latency: std::time::Duration) -> Self {
         self.latency = Some(latency);
+        self
+    }
+
+    /// The same database by a clock of its own: it dates its answers, and refuses what was signed five minutes off.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Some(Arc::new(clock));
         self
     }
 
@@ -75,7 +87,17 @@ impl Dynamo {
 
     /// The table, through the one constructor of SDK clients.
     pub async fn table(&self) -> Table {
-        table(self.clone()).await
+        table(self.clone(), self.clock()).await
+    }
+
+    /// The table as a process with this clock reaches it.
+    pub async fn table_by(&self, clock: impl Clock + 'static) -> Table {
+        table(self.clone(), Arc::new(clock)).await
+    }
+
+    /// The database's clock; the machine's, if it has none.
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone().unwrap_or_else(|| Arc::new(SystemClock))
     }
 
     /// The table, with a meter of what it consumes.
@@ -86,7 +108,7 @@ impl Dynamo {
 
     /// An SDK client of this database.
     pub async fn client(&self) -> aws_sdk_dynamodb::Client {
-        client(self.clone()).await
+        connected(self.clone(), self.clock()).await.client
     }
 
     /// The next writes meet these faults, one each; `None` lets one pass.
@@ -206,12 +228,16 @@ impl Dynamo {
     /// The answer to a request: what the fault it meets makes of it, or what `run` does.
     pub(crate) fn answer(
         &self,
-        operation: &str,
-        request: &Value,
+        Request { operation, body, signed }: &Request,
         run: impl Fn() -> (u16, String),
-    ) -> Result<(u16, String), ConnectorError> {
-        let fault = self.faults().of(operation, request);
-        fault.map_or_else(|| Ok(run()), |fault| fault.answer(operation, request, &run))
+    ) -> Result<HttpResponse, ConnectorError> {
+        let now = self.clock.as_ref().map(|clock| clock.now());
+        let fault = self.faults().of(operation, body);
+        let answer = match now.and_then(|now| untimely(signed, now)) {
+            Some(refused) => Ok(refused),
+            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(operation, body, &run)),
+        };
+        answer.map(|answer| response(answer, now))
     }
 
     /// Runs a request, whatever faults are to come.
@@ -246,27 +272,41 @@ fn text<T: serde::Serialize>(answer: Result<T, DynoxideError>) -> Result<String,
 }
 
 /// The table, reached through a transport, by the one constructor of SDK clients.
-pub(crate) async fn table(transport: impl HttpClient + 'static) -> Table {
-    Table::new(client(transport).await, TABLE)
+pub(crate) async fn table(transport: impl HttpClient + 'static, clock: Arc<dyn Clock>) -> Table {
+    Table::new(connected(transport, clock).await, TABLE)
 }
 
-async fn client(transport: impl HttpClient + 'static) -> aws_sdk_dynamodb::Client {
+async fn connected(transport: impl HttpClient + 'static, clock: Arc<dyn Clock>) -> Connected {
     let http_client = Some(SharedHttpClient::new(transport));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
-    connect(Connection { http_client, local_endpoint, ..Connection::default() }).await
+    connect(Connection { http_client, local_endpoint, clock, ..Connection::default() }).await
 }
 
-/// The operation and the body of a request.
-pub(crate) fn read(request: &HttpRequest) -> (String, Value) {
-    let target = request.headers().get("x-amz-target").unwrap_or_default();
-    let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
-    let body = request.body().bytes().unwrap_or_default();
-    (operation, serde_json::from_slice(body).expect("the SDK sends JSON"))
+/// A request as it arrives.
+pub(crate) struct Request {
+    pub(crate) operation: String,
+    pub(crate) body: Value,
+    /// When, as its signature says.
+    signed: String,
 }
 
-/// An answer as the SDK reads it.
-pub(crate) fn response((status, body): (u16, String)) -> HttpResponse {
-    HttpResponse::new(status.try_into().expect("a status is a status"), SdkBody::from(body))
+impl Request {
+    pub(crate) fn read(request: &HttpRequest) -> Self {
+        let header = |name| request.headers().get(name).unwrap_or_default();
+        let operation = header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
+        let body = serde_json::from_slice(request.body().bytes().unwrap_or_default()).expect("the SDK sends JSON");
+        Self { operation, body, signed: header("x-amz-date").to_owned() }
+    }
+}
+
+/// An answer as the SDK reads it, dated if there is a clock to date it by.
+fn response((status, body): (u16, String), now: Option<EpochMillis>) -> HttpResponse {
+    let mut response = HttpResponse::new(status.try_into().expect("a status is a status"), SdkBody::from(body));
+    if let Some(now) = now {
+        let date = DateTime::from_secs(now.0.div_euclid(1000)).fmt(Format::HttpDate).expect("a date of our time");
+        response.headers_mut().insert("date", date);
+    }
+    response
 }
 
 /// A database in memory whose stream has an index. Without one every write looks at all records there are for the last
@@ -291,13 +331,12 @@ impl HttpClient for Dynamo {
 
 impl HttpConnector for Dynamo {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let (operation, request) = read(&request);
-        let dynamo = self.clone();
+        let (dynamo, request) = (self.clone(), Request::read(&request));
         HttpConnectorFuture::new(async move {
             if let Some(latency) = dynamo.latency {
                 tokio::time::sleep(latency).await;
             }
-            dynamo.answer(&operation, &request, || dynamo.run(&operation, &request)).map(response)
+            dynamo.answer(&request, || dynamo.run(&request.operation, &request.body))
         })
     }
 }

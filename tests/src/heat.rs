@@ -79,11 +79,12 @@ impl Report {
 /// If the functions fail.
 pub async fn run(load: &Load, cooling: usize) -> Report {
     fastrand::seed(load.seed);
-    let dynamo = Dynamo::new().await;
+    let clock = FakeClock::at(START);
+    let dynamo = Dynamo::new().await.with_clock(clock.clone());
     let partitions = Partitions::over(dynamo.clone(), load.partitions.clone(), load.seed);
-    let (table, clock) = (partitions.table().await, FakeClock::at(START));
+    let table = partitions.table().await;
     let limits: Arc<[Limit]> = Arc::new([load.limit.clone()]);
-    let limiter = |table: &Table| RateLimiter::builder("weirgate").table(table.clone()).clock(clock.clone()).build();
+    let limiter = |table: &Table| RateLimiter::builder("weirgate").table(table.clone()).build();
     if load.shards > 1 {
         let operator = limiter(&dynamo.table().await).await.expect("the settings are good");
         operator.set_shards("openai", "gpt-4", &limits, load.shards).await.expect("the bucket is split");

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 use weirgate_store::{Meter, Table};
 
-use crate::dynamo::{Dynamo, TRANSACTION, cancelled, read, response, table, throttled};
+use crate::dynamo::{Dynamo, Request, TRANSACTION, cancelled, table, throttled};
 
 /// What partitions take, and how long answers take.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Partitions {
 
     /// The table behind its partitions.
     pub async fn table(&self) -> Table {
-        table(self.clone()).await
+        table(self.clone(), self.dynamo.clock()).await
     }
 
     /// The table behind its partitions, with a meter of what it consumes.
@@ -323,13 +323,11 @@ impl HttpClient for Partitions {
 
 impl HttpConnector for Partitions {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let (operation, request) = read(&request);
-        let (partitions, latency) = (self.clone(), self.latency());
+        let (partitions, latency, request) = (self.clone(), self.latency(), Request::read(&request));
         HttpConnectorFuture::new(async move {
             let sent = Instant::now();
             sleep_until(sent + latency / 2).await;
-            let answer =
-                partitions.dynamo.answer(&operation, &request, || partitions.run(&operation, &request)).map(response);
+            let answer = partitions.dynamo.answer(&request, || partitions.run(&request.operation, &request.body));
             sleep_until(sent + latency).await;
             answer
         })

@@ -137,7 +137,7 @@ proptest! {
             // The other process's clock differs.
             let skewed = weirgate::FakeClock::at(fleet::START);
             skewed.skew(skew_ms);
-            let there = fleet.builder().await.clock(skewed).build().await.unwrap();
+            let there = fleet.limiter_by(&skewed).await;
             let limiters = [here, there];
             let limits = [Limit::per_minute("rpm", 60).unwrap(), Limit::concurrent("slots", 5).unwrap()];
             let mut ledger = Ledger::default();

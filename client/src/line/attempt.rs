@@ -8,10 +8,11 @@ use weirgate_shared::write::{Company, Take};
 use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId};
 use weirgate_store::{ErrorKind, Item, Outcome, StoreError};
 
-use super::{Caller, Line, Needs, Verdict};
+use super::{Caller, Line, Needs, Verdict, early};
 use crate::Error;
 use crate::held::{Held, Part};
 use crate::limiter::Inner;
+use crate::planned::Planned;
 use crate::stats::count;
 
 /// What became of a group.
@@ -36,14 +37,16 @@ const SETTLING: Millis = Millis(2_000);
 ///
 /// A write of unknown outcome is followed by another that cannot happen if the first one was the last write of the
 /// item, so the answer tells. Where somebody else has written since, the tokens count as taken.
-pub(super) async fn take(inner: &Arc<Inner>, line: &Arc<Line>, callers: Vec<Caller>, now: EpochMillis) -> Resolved {
-    Attempt::new(inner, line, callers, now).run().await
+pub(super) async fn take(inner: &Arc<Inner>, line: &Arc<Line>, callers: Vec<Caller>) -> Resolved {
+    Attempt::new(inner, line, callers).run().await
 }
 
 struct Attempt<'a> {
     inner: &'a Arc<Inner>,
     line: &'a Arc<Line>,
     callers: Vec<Caller>,
+    /// The first plan of which it is not known that it did not happen.
+    planned: Planned,
     /// In the callers' order.
     leases: Vec<Option<(WriteId, Lease)>>,
     needs: Needs,
@@ -67,7 +70,7 @@ struct Doubt {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(inner: &'a Arc<Inner>, line: &'a Arc<Line>, callers: Vec<Caller>, now: EpochMillis) -> Self {
+    fn new(inner: &'a Arc<Inner>, line: &'a Arc<Line>, callers: Vec<Caller>) -> Self {
         let sum = |asked: fn(&Caller) -> &Needs| {
             let mut sum = Needs::new();
             for (limit, need) in callers.iter().flat_map(asked) {
@@ -76,12 +79,12 @@ impl<'a> Attempt<'a> {
             sum
         };
         let (needs, soft) = (sum(|caller| &caller.needs), sum(|caller| &caller.soft));
-        let leases = callers.iter().map(|caller| caller.new_lease(now)).collect();
         Self {
             inner,
             line,
             callers,
-            leases,
+            planned: inner.plan(),
+            leases: vec![],
             needs,
             soft,
             ops: vec![],
@@ -94,7 +97,7 @@ impl<'a> Attempt<'a> {
 
     async fn run(mut self) -> Resolved {
         loop {
-            let now = self.inner.clock.now();
+            let now = self.replan();
             let view = self.line.view();
             self.is_old = view.as_ref().is_some_and(|view| view.at.elapsed() >= RECENT);
             self.seen = view.map(|view| view.bucket);
@@ -121,7 +124,7 @@ impl<'a> Attempt<'a> {
                     if hot {
                         self.line.asked_for_split();
                     }
-                    return self.applied(item, now);
+                    return self.applied(item, now).await;
                 }
                 Ok(Outcome::LostRace(None)) if self.line.key.shard > 0 || self.line.bucket.most() > 1 => {
                     self.line.gone();
@@ -132,7 +135,7 @@ impl<'a> Attempt<'a> {
                     self.line.forget();
                     self.missing = true;
                 }
-                Ok(Outcome::LostRace(Some(item))) => return self.lost(&item, now),
+                Ok(Outcome::LostRace(Some(item))) => return self.lost(&item, now).await,
                 Err(error) if error.kind == ErrorKind::Unknown => {
                     tracing::debug!(%error, "outcome unknown");
                     count(&self.inner.counters.unknown, 1);
@@ -160,6 +163,16 @@ impl<'a> Attempt<'a> {
                 Err(error) => return self.fail(Error::from(error)),
             }
         }
+    }
+
+    /// The time to plan the next write by. What may have happened already keeps its leases.
+    fn replan(&mut self) -> EpochMillis {
+        let planned = self.inner.plan();
+        if self.doubt.is_none() {
+            self.planned = planned;
+            self.leases = self.callers.iter().map(|caller| caller.new_lease(planned.now)).collect();
+        }
+        planned.now
     }
 
     /// Who else writes to the shard.
@@ -192,7 +205,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The take happened: everybody is granted.
-    fn applied(self, item: Option<Item>, now: EpochMillis) -> Resolved {
+    async fn applied(self, item: Option<Item>, now: EpochMillis) -> Resolved {
         self.line.pace(super::Pace::won);
         let bucket = match item.map(|item| item.bucket()) {
             Some(Ok(bucket)) => bucket,
@@ -208,11 +221,11 @@ impl<'a> Attempt<'a> {
                 self.line.meets(others);
             }
         }
-        self.grant(bucket, now)
+        self.grant(bucket, now).await
     }
 
     /// A condition did not hold, and `item` tells why.
-    fn lost(self, item: &Item, now: EpochMillis) -> Resolved {
+    async fn lost(self, item: &Item, now: EpochMillis) -> Resolved {
         let bucket = match item.bucket() {
             Ok(bucket) => bucket,
             Err(error) => return self.fail_unreadable(error),
@@ -223,7 +236,7 @@ impl<'a> Attempt<'a> {
             // It is known of one write in doubt, unless it is this very one that arrived twice.
             let known = i64::from(ours != Some(self.ops.len() - 1));
             self.count_doubt(known, bucket.v.map(|v| v - 1));
-            return self.grant(bucket, now);
+            return self.grant(bucket, now).await;
         }
         // A write that was planned on this very state has failed because of it, not because of somebody else.
         if self.seen.as_deref().is_some_and(|seen| *seen != bucket) {
@@ -235,6 +248,10 @@ impl<'a> Attempt<'a> {
         }
         self.count_doubt(0, bucket.v);
         self.saw(bucket);
+        if self.planned.was_wrong(self.inner) {
+            // The clock may have been set after this request was sent; then its answer has not corrected it.
+            self.line.forget();
+        }
         Resolved::TryAgain(self.callers)
     }
 
@@ -262,16 +279,27 @@ impl<'a> Attempt<'a> {
         tracing::warn!(bucket = self.line.key.item_key().pk, milli, "writes of unknown outcome count as taken");
     }
 
-    fn grant(self, bucket: Bucket, at: EpochMillis) -> Resolved {
+    /// The take happened: everybody is granted. One that was planned too early is made again if it took what had flowed
+    /// over by then, or wrote leases, which would end too soon; otherwise it is as good as any.
+    async fn grant(self, bucket: Bucket, at: EpochMillis) -> Resolved {
         let bucket = self.saw(bucket);
+        let was_early = self.planned.was_early(self.inner);
+        let spilled = was_early && early::spilled(&self.needs, &bucket, self.inner.now());
+        let mut again = vec![];
         for (caller, lease) in self.callers.into_iter().zip(self.leases) {
             let part = Part { line: Arc::clone(self.line), amounts: caller.all(), bucket: Arc::clone(&bucket) };
             let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
             let lease = lease.map(|(id, lease)| (id, lease.expires));
+            let is_good = !was_early || !spilled && lease.is_none();
             let held = Held::new(owner, vec![part], caller.limits.clone(), lease, at);
-            caller.tell(Ok(Verdict::Granted(held.into())));
+            if is_good {
+                caller.tell(Ok(Verdict::Granted(held.into())));
+            } else {
+                early::take_back(self.inner, held, &caller.needs, &bucket, spilled).await;
+                again.push(caller);
+            }
         }
-        Resolved::Answered
+        if again.is_empty() { Resolved::Answered } else { Resolved::TryAgain(again) }
     }
 
     /// Answers all once nobody has time left to find out; whether it did.

@@ -59,7 +59,7 @@ impl Server {
     async fn step(&mut self) {
         self.drop_late();
         self.hold_back().await;
-        let now = self.inner.clock.now();
+        let now = self.inner.now();
         let view = self.line.view();
         let bucket = view.as_ref().map(|view| &*view.bucket);
         let (mut chosen, others) = plan::select(bucket, std::mem::take(&mut self.waiting), now);
@@ -79,7 +79,7 @@ impl Server {
         if chosen.is_empty() {
             return;
         }
-        match attempt::take(&self.inner, &self.line, chosen, now).await {
+        match attempt::take(&self.inner, &self.line, chosen).await {
             Resolved::Answered => self.failures = 0,
             Resolved::TryAgain(chosen) => {
                 self.has_lost = true;
@@ -118,7 +118,7 @@ impl Server {
 
     /// Denies everybody whom a view that is new enough says the bucket has not enough for.
     fn deny_short(&mut self, view: &View) {
-        let now = self.inner.clock.now();
+        let now = self.inner.now();
         for caller in std::mem::take(&mut self.waiting) {
             match plan::shortage(&view.bucket, &caller, now) {
                 Some(shortage) if !self.is_fresh(view, &caller, &shortage) => self.waiting.push_back(caller),
@@ -146,7 +146,7 @@ impl Server {
             return;
         }
         let Some(moment) = self.line.pace(|pace| pace.moment()) else { return };
-        let now = self.inner.clock.now();
+        let now = self.inner.now();
         let has_plenty = |view: View| {
             let bucket = &view.bucket;
             let holds = |caller: &Caller| {

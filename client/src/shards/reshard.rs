@@ -63,7 +63,7 @@ impl Resharding<'_> {
         let mut failures = 0;
         loop {
             let there = self.read().await?;
-            let now = self.inner.clock.now();
+            let now = self.inner.now();
             let mut work = self.growth(&there, now)?;
             let can_wait = work.is_empty();
             if can_wait {

@@ -57,7 +57,7 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
     if shards.common().most() > 1 && (*shards.denied()).is_none_or(|at| at.elapsed() >= memory) {
         return None;
     }
-    let now = inner.clock.now();
+    let now = inner.now();
     let seen_within = |memory| shards.seen(&request.limits, now, |view| view.at.elapsed() < memory);
     let whole = seen_within(memory);
     let Judgement::Denied(denied) = judge(&whole, request, now) else { return None };
@@ -119,7 +119,7 @@ impl Asking<'_> {
 
     fn choose(&self) -> Arc<Line> {
         let Request { needs, limits, .. } = self.request;
-        self.shards.choose(needs, limits, self.inner.clock.now(), &self.tried)
+        self.shards.choose(needs, limits, self.inner.now(), &self.tried)
     }
 
     /// Whether no shard of a bucket of so many can have what is asked.
@@ -137,7 +137,7 @@ impl Asking<'_> {
         if self.tried.len() >= TRIES {
             return None;
         }
-        let now = self.inner.clock.now();
+        let now = self.inner.now();
         let has_enough = |line: &Arc<Line>| {
             let view = line.view().filter(|_| !line.is_absent() && !self.tried.contains(&line.key.shard))?;
             let holds = self.request.needs.iter().map(|(limit, need)| view.bucket.holds(limit, now) - *need).min()?;
@@ -163,7 +163,7 @@ impl Asking<'_> {
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
     async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
         let Request { limits, .. } = self.request;
-        let mut now = self.inner.clock.now();
+        let mut now = self.inner.now();
         let mut whole = self.shards.seen(limits, now, |view| view.at >= self.joined);
         if std::mem::take(&mut self.has_lost) {
             whole = Whole::default();
@@ -179,7 +179,7 @@ impl Asking<'_> {
                 looked?;
             }
             self.check_time()?;
-            now = self.inner.clock.now();
+            now = self.inner.now();
             whole = self.shards.seen(limits, now, |_| true);
         }
         self.tried.clear();

@@ -60,14 +60,14 @@ async fn plan<'a>(
     asked: &[(&'a Arc<Shards>, &'a Request)],
     joined: Instant,
 ) -> Result<(Vec<Parts<'a>>, Vec<(usize, Denied)>), Error> {
-    let mut now = inner.clock.now();
+    let mut now = inner.now();
     let is_enough = |(shards, request): &(&Arc<Shards>, &Request)| {
         let known = shards.known(&request.limits, now);
         known.is_complete() && !matches!(judge(&known, request, now), Judgement::Denied(_))
     };
     let unknown = asked.iter().filter(|asked| !is_enough(asked)).map(|(shards, _)| *shards);
     look_at(inner, &unknown.collect::<Vec<_>>(), joined).await?;
-    now = inner.clock.now();
+    now = inner.now();
     let (mut buckets, mut denials) = (vec![], vec![]);
     for (at, (shards, request)) in asked.iter().enumerate() {
         let whole = shards.known(&request.limits, now);

@@ -46,7 +46,7 @@ pub(super) async fn take(
     buckets: &[Parts<'_>],
     deadline: Instant,
 ) -> Result<Option<Vec<Delivery>>, Error> {
-    let now = inner.clock.now();
+    let now = inner.now();
     let mut shares = vec![];
     for bucket in buckets {
         let Some(more) = bucket.shares(inner, now).await? else { return Ok(None) };

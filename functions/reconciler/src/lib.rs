@@ -50,7 +50,7 @@ const WRITES: usize = 4;
 /// # Errors
 /// [`StoreError`] if nothing worked at all.
 pub async fn invoke(table: &Table, config: &Config, context: &Context) -> Result<Summary, StoreError> {
-    let now = weirgate_runtime::now();
+    let now = table.skew().now();
     let deadline = Deadline::after(weirgate_runtime::time_left(context, now));
     reconcile(table, config, now, deadline).await
 }

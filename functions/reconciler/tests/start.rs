@@ -26,3 +26,14 @@ fn a_wrong_or_missing_variable_ends_the_start_with_one_line_that_names_it() {
         assert!(line["message"].as_str().expect("it says why").ends_with(says), "{line}");
     }
 }
+
+/// Without credentials no run can do anything: that is the end, not a connection that may come back.
+#[test]
+fn a_start_without_credentials_ends_and_says_what_to_set() {
+    let nowhere = [("AWS_REGION", "eu-west-1"), ("AWS_EC2_METADATA_DISABLED", "true"), ("HOME", "/nonexistent")];
+    let (code, lines) = start(&[&[("TABLE_NAME", "limits")], &nowhere[..]].concat());
+    assert_eq!(code, Some(1), "{lines}");
+    let last: serde_json::Value = serde_json::from_str(lines.lines().last().expect("a line")).expect("a line is JSON");
+    let message = last["message"].as_str().expect("it says why");
+    assert!(message.contains("no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{last}");
+}

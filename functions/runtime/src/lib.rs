@@ -5,14 +5,14 @@
 //! - `serve`: [`serve`]: logging, configuration, connection, invocations
 //! - `log`: [`log_lines`]: JSON lines with the `timestamp` and `level` that Lambda reads
 //! - `variable`: [`required`], [`number`]: environment variables, and what keeps a function from starting
-//! - `clock`: [`now`] and [`time_left`], read once per invocation
+//! - `clock`: [`time_left`] of an invocation
 
 mod clock;
 mod log;
 mod serve;
 mod variable;
 
-pub use clock::{now, time_left};
+pub use clock::time_left;
 pub use log::{log_lines, subscriber};
 pub use serve::{Answer, Function, answer, serve};
 pub use variable::{ConfigError, number, required};

@@ -48,7 +48,9 @@ async fn run(Function { table_name, handler }: Function) -> Result<(), Error> {
     let table = Table::new(connect(Connection::default()).await, table_name);
     // Opens the connection while the start has more CPU than an invocation. What may pass by itself does not end it.
     match table.warm().await {
-        Err(error) if matches!(error.kind, ErrorKind::NoTable | ErrorKind::Forbidden) => return Err(error.into()),
+        Err(error) if matches!(error.kind, ErrorKind::NoTable | ErrorKind::Forbidden | ErrorKind::NoCredentials) => {
+            return Err(error.into());
+        }
         Err(error) => tracing::warn!("the first read failed: {error}"),
         Ok(()) => {}
     }

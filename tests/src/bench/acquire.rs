@@ -27,8 +27,8 @@ pub async fn run() {
 
 pub(super) async fn connected(endpoint: &str) -> (Client, Table, Meter) {
     let connection = Connection { local_endpoint: Some(endpoint.to_owned()), ..Connection::default() };
-    let (client, meter) = (connect(connection).await, Meter::default());
-    (client.clone(), Table::new(client, "weirgate"), meter)
+    let (connected, meter) = (connect(connection).await, Meter::default());
+    (connected.client.clone(), Table::new(connected, "weirgate"), meter)
 }
 
 pub(super) async fn limiter(table: Table) -> RateLimiter {

@@ -104,8 +104,8 @@ fn parse_and_plan(name: &str, event: &str, memory: Memory) {
 async fn over_http(event: &str) -> (Duration, f64) {
     let dynamo = Dynamo::new().await;
     let local_endpoint = Some(serve(&dynamo));
-    let client = connect(Connection { local_endpoint, ..Connection::default() }).await;
-    let (table, meter) = (Table::new(client, "weirgate"), Meter::default());
+    let connected = connect(Connection { local_endpoint, ..Connection::default() }).await;
+    let (table, meter) = (Table::new(connected, "weirgate"), Meter::default());
     let metered = table.clone().with_meter(meter.clone());
     let (config, mut times) = (config(), vec![]);
     for round in 0..60 {

@@ -12,7 +12,7 @@ use weirgate::{Decision, Error, Limit, RateLimiter, Settlement, Stats, Table};
 use weirgate_store::{Meter, Units};
 
 use super::ledger::{Bucket, Consumed, Ledger};
-use super::{Options, client};
+use super::{Options, connected};
 
 const ESTIMATE: i64 = 500;
 /// The slots that only the reconciler can give back: nobody else asks for them.
@@ -165,7 +165,7 @@ async fn kill_a_holder(fleet: &Fleet, table: &str, endpoint: &str, options: &Opt
 /// # Errors
 /// If the slots were not granted.
 pub async fn hold(endpoint: &str, table: &str) -> Result<(), String> {
-    let limiter = limiter(Table::new(client(endpoint).await, table)).await?;
+    let limiter = limiter(Table::new(connected(endpoint).await, table)).await?;
     let limits = [Limit::concurrent("slots", HELD_SLOTS).map_err(|error| error.to_string())?];
     let request = limiter.acquire(HELD.0, HELD.1).limits(&limits).take("slots", HELD_SLOTS).lease(HELD_FOR);
     match request.send().await {

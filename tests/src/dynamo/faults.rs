@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
 use serde_json::{Value, json};
+use weirgate_shared::EpochMillis;
 
 /// The operation that runs a transaction.
 pub(crate) const TRANSACTION: &str = "TransactWriteItems";
@@ -127,6 +130,38 @@ pub(crate) fn cancelled(codes: &[&str]) -> (u16, String) {
     let text = format!("{text} [{}]", codes.join(", "));
     // This exception spells its message with a capital.
     error("TransactionCanceledException", &json!({"Message": text, "CancellationReasons": reasons}))
+}
+
+/// The answer to a request that was `signed` more than five minutes from `now`, in the words of AWS.
+pub(super) fn untimely(signed: &str, now: EpochMillis) -> Option<(u16, String)> {
+    const WINDOW_SECONDS: i64 = 300;
+    let now = now.0.div_euclid(1000);
+    let part = |from, to| signed.get(from..to).unwrap_or_default();
+    let (day, time) =
+        ([part(0, 4), part(4, 6), part(6, 8)].join("-"), [part(9, 11), part(11, 13), part(13, 15)].join(":"));
+    let at =
+        DateTime::from_str(&format!("{day}T{time}Z"), Format::DateTime).expect("the SDK dates what it signs").secs();
+    let text = |seconds: i64| {
+        let text = DateTime::from_secs(seconds).fmt(Format::DateTime).expect("a date of our time");
+        text.replace(['-', ':'], "")
+    };
+    let told = if at < now - WINDOW_SECONDS {
+        format!(
+            "Signature expired: {signed} is now earlier than {} ({} - 5 min.)",
+            text(now - WINDOW_SECONDS),
+            text(now)
+        )
+    } else if at > now + WINDOW_SECONDS {
+        format!(
+            "Signature not yet current: {signed} is still later than {} ({} + 5 min.)",
+            text(now + WINDOW_SECONDS),
+            text(now)
+        )
+    } else {
+        return None;
+    };
+    let kind = "com.amazon.coral.service#InvalidSignatureException";
+    Some((400, json!({"__type": kind, "message": told}).to_string()))
 }
 
 /// An answer with status 400.

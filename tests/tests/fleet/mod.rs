@@ -40,12 +40,19 @@ impl Fleet {
 
     /// A fleet on a fresh table that takes this long for every answer.
     pub async fn slow(latency: Duration) -> Self {
-        Self { dynamo: Dynamo::new().await, clock: FakeClock::at(START), latency, foreign: Arc::default() }
+        let clock = FakeClock::at(START);
+        let dynamo = Dynamo::new().await.with_clock(clock.clone());
+        Self { dynamo, clock, latency, foreign: Arc::default() }
     }
 
     /// A process of the fleet, yet to be built.
     pub async fn builder(&self) -> Builder {
-        self.process(self.remote().table().await)
+        process(self.remote().table().await)
+    }
+
+    /// A process with its own clock.
+    pub async fn limiter_by(&self, clock: &FakeClock) -> RateLimiter {
+        process(self.remote().table_by(clock.clone()).await).build().await.unwrap()
     }
 
     /// A process of the fleet.
@@ -56,11 +63,7 @@ impl Fleet {
     /// A process of the fleet, and the meter of what it consumes.
     pub async fn metered(&self) -> (RateLimiter, Meter) {
         let (table, meter) = self.remote().metered().await;
-        (self.process(table).build().await.unwrap(), meter)
-    }
-
-    fn process(&self, table: Table) -> Builder {
-        RateLimiter::builder("weirgate").table(table).clock(self.clock.clone()).owner("test")
+        (process(table).build().await.unwrap(), meter)
     }
 
     fn remote(&self) -> Dynamo {
@@ -112,6 +115,10 @@ impl Fleet {
     pub fn delete(&self) {
         self.dynamo.delete(PK, "#STATE");
     }
+}
+
+fn process(table: Table) -> Builder {
+    RateLimiter::builder("weirgate").table(table).owner("test")
 }
 
 /// Takes one token, as a process with its own connection does; how many it took.

@@ -1,0 +1,66 @@
+//! The time that writes are planned by, and what becomes of them if it turns out to have been wrong.
+
+use std::sync::atomic::Ordering;
+
+use tokio::time::Instant;
+use weirgate_shared::{EpochMillis, Millis};
+
+use crate::limiter::Inner;
+
+/// By how much a clock is off, in ms, before it counts as wrong: dates of answers are whole seconds.
+const WRONG_MS: i64 = 1_000;
+
+/// When a write was planned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Planned {
+    /// By the limiter's clock.
+    pub(crate) now: EpochMillis,
+    at: Instant,
+}
+
+impl Inner {
+    /// The time now: the machine's, corrected by the table's answers.
+    ///
+    /// A clock that was set is wrong until the next answer, and one that went back or ahead by less than minutes still
+    /// signs well. A view and a time that is too late let a write move a balance out of its place; without views a
+    /// write takes so little for granted that a time that is too late only makes it fail. So they are forgotten when
+    /// the wall clock and the monotonic one disagree about the time since the last reading. They do so too where a
+    /// frozen function goes on, and then the views are old.
+    pub(crate) fn now(&self) -> EpochMillis {
+        let skew = self.table.skew();
+        let ahead = skew.local().0.saturating_sub(Millis::from(self.started.elapsed()).0);
+        if is_wrong(ahead.saturating_sub(self.ahead_ms.load(Ordering::Relaxed))) {
+            // Before it is stored: whoever finds nothing to forget must find nothing to use either.
+            self.forget_views();
+        }
+        self.ahead_ms.store(ahead, Ordering::Relaxed);
+        skew.now()
+    }
+
+    /// The time now, for a plan.
+    pub(crate) fn plan(&self) -> Planned {
+        Planned { now: self.now(), at: Instant::now() }
+    }
+}
+
+impl Planned {
+    /// How much later it was than it seemed, in ms, as is known by now.
+    fn lag_ms(self, inner: &Inner) -> i64 {
+        let passed = inner.now().0.saturating_sub(self.now.0);
+        passed.saturating_sub(Millis::from(self.at.elapsed()).0)
+    }
+
+    /// Whether it was planned too early: what was there seems to have been there longer, and leases expire too soon.
+    pub(crate) fn was_early(self, inner: &Inner) -> bool {
+        self.lag_ms(inner) > WRONG_MS
+    }
+
+    /// Whether the clock has changed since by more than time passed.
+    pub(crate) fn was_wrong(self, inner: &Inner) -> bool {
+        is_wrong(self.lag_ms(inner))
+    }
+}
+
+const fn is_wrong(off_ms: i64) -> bool {
+    off_ms.unsigned_abs() > WRONG_MS.unsigned_abs()
+}

@@ -1,0 +1,276 @@
+//! How far this machine's clock is off DynamoDB's, learnt from the dates of its answers.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_smithy_async::time::TimeSource;
+use weirgate_shared::{EpochMillis, Millis};
+
+use crate::{Clock, SystemClock};
+
+/// A machine's clock, corrected by what DynamoDB's answers say. Clones share what was learnt.
+///
+/// An answer carries its date in whole seconds, and was made between the sending of its request and its arrival. That
+/// bounds how far the clocks are apart, and each further answer can narrow it, down to about the time a request takes.
+/// A clock that may be right is left alone, one that cannot be is moved as little as can be: the first answer leaves it
+/// a second off at most, and the time the request took.
+#[derive(Debug, Clone)]
+pub struct Skew(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    clock: Arc<dyn Clock>,
+    correction_ms: AtomicI64,
+    known: Mutex<Option<Known>>,
+}
+
+/// What DynamoDB's clock can be ahead of this one, in ms; less than zero if it is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ahead {
+    least: i64,
+    most: i64,
+}
+
+/// What was learnt, and the local time for which it holds. Later it holds less exactly.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    ahead: Ahead,
+    at: EpochMillis,
+}
+
+/// How far DynamoDB's machines may differ among each other, in ms. It also covers what readings in whole milliseconds cut
+/// off.
+const AGREEMENT_MS: i64 = 10;
+/// Clocks run apart by no more than one part in this many: what NTP allows itself when it corrects one.
+const DRIFT: i64 = 2_000;
+/// A correction that is news to an operator.
+const NEWS_MS: u64 = 1_000;
+
+impl Default for Skew {
+    fn default() -> Self {
+        Self::of(Arc::new(SystemClock))
+    }
+}
+
+impl Skew {
+    /// Of a clock that is taken for right until an answer says otherwise.
+    #[must_use]
+    pub fn of(clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(State { clock, correction_ms: AtomicI64::new(0), known: Mutex::default() }))
+    }
+
+    /// The time now, corrected.
+    #[must_use]
+    pub fn now(&self) -> EpochMillis {
+        self.local().after(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
+    }
+
+    /// The time now as the machine has it.
+    #[must_use]
+    pub fn local(&self) -> EpochMillis {
+        self.0.clock.now()
+    }
+
+    /// Learns from an answer of this date to a request that was sent and answered at these local times.
+    ///
+    /// These are of the wall clock, not of a monotonic one: a Lambda function that was frozen in between goes on with a
+    /// wall clock that is right, and a monotonic one that has missed it.
+    pub(crate) fn learn(&self, date_seconds: i64, sent: EpochMillis, received: EpochMillis) {
+        let Some(told) = Ahead::told(date_seconds, sent, received) else { return };
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = match *known {
+            Some(known) => known.and(told, received),
+            None => Known { ahead: told, at: received },
+        };
+        *known = Some(next);
+        let correction = next.ahead.correction();
+        let before = self.0.correction_ms.swap(correction, Ordering::Relaxed);
+        if before.abs_diff(correction) >= NEWS_MS {
+            tracing::warn!(correction_ms = correction, "this machine's clock differs from DynamoDB's and is corrected");
+        }
+    }
+}
+
+impl Known {
+    /// With what another answer told. If both cannot be, the clock was set: what was known is of no use any more.
+    fn and(self, told: Ahead, now: EpochMillis) -> Self {
+        let drift = now.since(self.at).0 / DRIFT;
+        let (least, most) = (self.ahead.least - drift, self.ahead.most + drift);
+        let both = Ahead { least: least.max(told.least), most: most.min(told.most) };
+        if both.least > both.most {
+            return Self { ahead: told, at: now };
+        }
+        // What is left of the division counts the next time.
+        Self { ahead: both, at: self.at.after(Millis(drift.saturating_mul(DRIFT))) }
+    }
+}
+
+impl Ahead {
+    /// What one answer tells; nothing if the clock was set back meanwhile.
+    ///
+    /// Its date D stands for an instant from D to D + 999 ms of DynamoDB's clock, at which the local one showed a time
+    /// from `sent` to `received`.
+    fn told(date_seconds: i64, sent: EpochMillis, received: EpochMillis) -> Option<Self> {
+        let date = date_seconds.checked_mul(1_000)?;
+        let least = date.checked_sub(received.0)? - AGREEMENT_MS;
+        let most = date.checked_sub(sent.0)? + 999 + AGREEMENT_MS;
+        (sent <= received).then_some(Self { least, most })
+    }
+
+    /// What is nearest to no correction.
+    fn correction(self) -> i64 {
+        0.clamp(self.least, self.most)
+    }
+}
+
+/// For the SDK, whose signatures are then good although the machine's clock is off.
+impl TimeSource for Skew {
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from(Millis(self.now().0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Two clocks, to the microsecond: the local one, and DynamoDB's, which is ahead of it.
+    #[derive(Debug)]
+    struct Clocks {
+        local_us: i64,
+        ahead_us: i64,
+    }
+
+    /// A local clock that shows 1970; only what is handed to `learn` counts.
+    #[derive(Debug)]
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> EpochMillis {
+            EpochMillis(0)
+        }
+    }
+
+    impl Clocks {
+        fn local(&self) -> EpochMillis {
+            EpochMillis(self.local_us.div_euclid(1_000))
+        }
+
+        /// A request whose answer is dated after `there` and arrives after `back` more.
+        fn ask(&mut self, skew: &Skew, there_us: i64, back_us: i64) {
+            let sent = self.local();
+            self.local_us += there_us;
+            let date = (self.local_us + self.ahead_us).div_euclid(1_000_000);
+            self.local_us += back_us;
+            skew.learn(date, sent, self.local());
+        }
+    }
+
+    fn known(skew: &Skew) -> Ahead {
+        skew.0.known.lock().unwrap().expect("something was learnt").ahead
+    }
+
+    const HOUR_US: i64 = 3_600_000_000;
+
+    fn clocks() -> impl Strategy<Value = Clocks> {
+        let ahead = prop_oneof![-2_000_000..2_000_000_i64, -HOUR_US..HOUR_US];
+        (1_795_197_600_000_000..1_795_197_700_000_000_i64, ahead)
+            .prop_map(|(local_us, ahead_us)| Clocks { local_us, ahead_us })
+    }
+
+    /// Pauses before requests, and both ways of each, in us.
+    fn requests() -> impl Strategy<Value = Vec<(i64, i64, i64)>> {
+        let way = || prop_oneof![0..3_000_i64, 0..2_000_000_i64];
+        prop::collection::vec((prop_oneof![0..5_000_i64, 0..90_000_000_i64], way(), way()), 1..60)
+    }
+
+    proptest! {
+        /// DynamoDB's machines differ, and the clocks drift as much as is allowed for.
+        #[test]
+        fn what_is_known_never_excludes_the_truth(
+            mut clocks in clocks(), requests in requests(), drift in -1_i64..=1, off in prop::collection::vec(-4_000..=4_000_i64, 60),
+        ) {
+            let skew = Skew::of(Arc::new(Still));
+            for ((pause, there, back), off) in requests.into_iter().zip(off) {
+                clocks.ahead_us += off;
+                clocks.ask(&skew, there, back);
+                clocks.ahead_us -= off;
+                let (known, ahead) = (known(&skew), clocks.ahead_us.div_euclid(1_000));
+                prop_assert!((known.least..=known.most).contains(&ahead), "{known:?} {clocks:?}");
+                // The correction is no larger than the truth, and of the same sign.
+                let correction = skew.0.correction_ms.load(Ordering::Relaxed);
+                prop_assert!(correction == 0 || (correction > 0) == (ahead >= 0) && correction.abs() <= ahead.abs());
+                clocks.local_us += pause;
+                clocks.ahead_us += drift * (pause + there + back) / DRIFT;
+            }
+        }
+
+        #[test]
+        fn one_answer_leaves_a_second_and_many_leave_the_time_of_a_request(
+            mut clocks in clocks(), pauses in prop::collection::vec(0..1_000_000_i64, 400), way in 0..20_000_i64,
+        ) {
+            let skew = Skew::of(Arc::new(Still));
+            let off = |clocks: &Clocks| (clocks.ahead_us / 1_000 - skew.0.correction_ms.load(Ordering::Relaxed)).abs();
+            clocks.ask(&skew, way, way);
+            prop_assert!(off(&clocks) <= 1_000 + 2 * way / 1_000 + AGREEMENT_MS, "{}", off(&clocks));
+            for pause in pauses {
+                clocks.local_us += pause;
+                clocks.ask(&skew, way, way);
+            }
+            let width = known(&skew).most - known(&skew).least;
+            prop_assert!(width <= 2 * way / 1_000 + 2 * AGREEMENT_MS + 200, "{width}");
+            prop_assert!(off(&clocks) <= width + 1);
+        }
+
+        #[test]
+        fn a_clock_that_was_set_is_learnt_anew_from_the_next_answer(
+            mut clocks in clocks(), requests in requests(), set_us in -HOUR_US..HOUR_US, way in 0..500_000_i64,
+        ) {
+            let skew = Skew::of(Arc::new(Still));
+            for (pause, there, back) in requests {
+                clocks.ask(&skew, there, back);
+                clocks.local_us += pause;
+            }
+            clocks.local_us += set_us;
+            clocks.ahead_us -= set_us;
+            clocks.ask(&skew, way, way);
+            let off = (clocks.ahead_us / 1_000 - skew.0.correction_ms.load(Ordering::Relaxed)).abs();
+            // Ageing lets what was known before stand beside a step that is small, but no step passes unseen for long.
+            let aged = (set_us.abs() + 60 * 94_000_000) / 1_000 / DRIFT;
+            prop_assert!(off <= 1_000 + 2 * way / 1_000 + AGREEMENT_MS + aged, "{off}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_may_be_right_is_left_alone() {
+        for (date, sent, received, correction) in [
+            (10, 10_000, 10_000, 0),
+            (10, 10_999, 10_999, 0),
+            // The last millisecond that may be right, and the first that is not.
+            (10, 9_000, 10_000 - AGREEMENT_MS, 0),
+            (10, 10_999 + AGREEMENT_MS, 12_000, 0),
+            (10, 11_000 + AGREEMENT_MS, 12_000, -1),
+            (10, 8_000, 9_999 - AGREEMENT_MS, 1),
+            // An hour fast, and an hour slow.
+            (10, 3_610_000, 3_610_000, -3_599_001 + AGREEMENT_MS),
+            (3_610, 10_000, 10_000, 3_600_000 - AGREEMENT_MS),
+        ] {
+            let skew = Skew::of(Arc::new(Still));
+            skew.learn(date, EpochMillis(sent), EpochMillis(received));
+            assert_eq!(skew.now(), EpochMillis(correction), "{date} {sent} {received}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_while_it_waited_tells_nothing() {
+        let skew = Skew::of(Arc::new(Still));
+        skew.learn(10, EpochMillis(3_610_000), EpochMillis(10_000));
+        assert!(skew.0.known.lock().unwrap().is_none());
+        for date in [i64::MIN, i64::MAX, i64::MAX / 1000] {
+            skew.learn(date, EpochMillis(i64::MIN), EpochMillis(i64::MAX));
+        }
+    }
+}
