@@ -55,13 +55,13 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
     for (limits, says) in [
         (vec![rpm(1), rpm_h(), rpm(2)], "limit \"rpm\" is configured twice"),
         (vec![], "without limits"),
-        (many(11), "11 limits, it takes 10 at most"),
+        (many(21), "21 limits, it takes 20 at most"),
     ] {
         let error = limiter.set_config(&Level::System, &Config::of(limits)).await.unwrap_err();
         assert!(matches!(&error, Error::Invalid(text) if text.contains(says)), "{error}");
     }
     assert_eq!(fleet.dynamo.take_requests(), 0);
-    limiter.set_config(&Level::System, &Config::of(many(10))).await.unwrap();
+    limiter.set_config(&Level::System, &Config::of(many(20))).await.unwrap();
 }
 
 /// A write that changes and takes as many limits as can be configured fits into DynamoDB's expressions.
@@ -69,7 +69,7 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
 async fn a_bucket_takes_of_as_many_limits_as_can_be_configured() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let limits = |rate: i64| (0..10).map(move |at| Limit::per_minute(&format!("limit-{at}"), rate).unwrap());
+    let limits = |rate: i64| (0..20).map(move |at| Limit::per_minute(&format!("limit-{at}"), rate).unwrap());
     fleet.dynamo.fail_when(|request| {
         for expression in ["ConditionExpression", "UpdateExpression"] {
             let length = request[expression].as_str().map_or(0, str::len);
