@@ -14,7 +14,7 @@ use weirgate_store::{BY_RESOURCE, Item, Listing};
 use crate::limiter::Inner;
 use crate::{Error, RateLimiter};
 
-use change::{Editing, Planned};
+use change::Editing;
 pub use known::CacheStats;
 use known::Changed;
 pub(crate) use known::Known;
@@ -112,23 +112,23 @@ impl RateLimiter {
         let inner = &*self.inner;
         let key = key(&inner.namespace, level);
         let what = format!("the configuration of {level}");
-        let editing = Editing { inner, what: &what, changed: Changed::Level(level.clone()) };
-        editing
-            .run(async || {
-                let item_key = key.item_key();
-                let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
-                let seen = stored(&item_key, &items)?;
-                let existed = seen.value.is_some();
-                if seen.value == next {
-                    return Ok(Planned::Done(existed));
-                }
-                let mut actions = vec![configure(&key, &seen, next.as_ref())];
-                let change = Change::Config { level: level.clone(), before: seen.value, after: next.clone() };
-                actions.push(editing.record(change));
-                actions.extend(mark);
-                Ok(Planned::Write(actions, existed))
-            })
-            .await
+        let mut editing = Editing::new(inner, what, Changed::Level(level.clone()));
+        loop {
+            let item_key = key.item_key();
+            let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
+            let seen = stored(&item_key, &items)?;
+            let existed = seen.value.is_some();
+            if seen.value == next {
+                return Ok(existed);
+            }
+            let mut actions = vec![configure(&key, &seen, next.as_ref())];
+            let change = Change::Config { level: level.clone(), before: seen.value, after: next.clone() };
+            actions.push(editing.record(change));
+            actions.extend(mark);
+            if editing.write(&actions).await? {
+                return Ok(existed);
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{EntityId, Limit, Mode, Resource};
 pub const SCHEMA_VERSION: i64 = 1;
 
 /// The most limits of one configuration: a write that changes and takes all of them still fits into an expression.
-pub const MAX_LIMITS: usize = 10;
+pub const MAX_LIMITS: usize = 20;
 
 /// A configuration that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

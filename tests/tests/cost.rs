@@ -1,6 +1,7 @@
 //! What an operation costs: the table of the design, section 11, in write units the database reports.
 
 mod fleet;
+mod stored;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,23 @@ async fn an_acquire_of_two_limits_is_one_write_unit_and_no_read() {
         let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 100)]).await;
         only_table(&meter.take(), 1.0, 1);
         assert_eq!(fleet.dynamo.take_operations(), [("UpdateItem".to_owned(), 1)].into());
+        pass(millis(700)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parent_and_child_are_two_write_units_and_no_read_once_their_limits_are_known() {
+    let fleet = Fleet::new().await;
+    let (limiter, meter) = fleet.metered().await;
+    limiter.set_config(&weirgate::Level::System, &weirgate::Config::of(two())).await.unwrap();
+    limiter.set_entity(&stored::child("e-1", "team")).await.unwrap();
+    let ask = async || limiter.acquire("e-1", "gpt-4").take("rpm", 1).take("tpm", 100).send().await.unwrap();
+    assert!(ask().await.is_granted());
+    let _ = (meter.take(), fleet.dynamo.take_operations());
+    for _ in 0..10 {
+        assert!(ask().await.is_granted());
+        only_table(&meter.take(), 2.0, 2);
+        assert_eq!(fleet.dynamo.take_operations(), [("UpdateItem".to_owned(), 2)].into());
         pass(millis(700)).await;
     }
 }

@@ -15,41 +15,19 @@ use crate::clock::deadline;
 use crate::limiter::Inner;
 use crate::line::backoff;
 
-/// What a look at the table amounts to.
-pub(super) enum Planned<T> {
-    /// There is nothing to change.
-    Done(T),
-    /// This is to be written, if everything still is as it was seen.
-    Write(Vec<Action>, T),
-}
-
 /// One change of what is configured.
 pub(super) struct Editing<'a> {
-    pub(super) inner: &'a Inner,
+    inner: &'a Inner,
     /// What is changed, for errors.
-    pub(super) what: &'a str,
-    pub(super) changed: Changed,
+    what: String,
+    changed: Changed,
+    until: Instant,
+    races: u32,
 }
 
-impl Editing<'_> {
-    /// Plans and writes, again where others were faster.
-    pub(super) async fn run<T>(&self, plan: impl AsyncFn() -> Result<Planned<T>, Error>) -> Result<T, Error> {
-        let until = deadline(self.inner.settings.timeout);
-        let mut races = 0;
-        loop {
-            let (actions, done) = match plan().await? {
-                Planned::Done(done) => return Ok(done),
-                Planned::Write(actions, done) => (actions, done),
-            };
-            if self.write(&actions, until).await? {
-                return Ok(done);
-            }
-            if Instant::now() >= until {
-                return Err(Error::Contended { what: self.what.to_owned(), after: self.inner.settings.timeout });
-            }
-            races += 1;
-            tokio::time::sleep(backoff(races)).await;
-        }
+impl<'a> Editing<'a> {
+    pub(super) fn new(inner: &'a Inner, what: String, changed: Changed) -> Self {
+        Self { inner, what, changed, until: deadline(inner.settings.timeout), races: 0 }
     }
 
     /// Items, and the write that says which version of the schema they are of, if nobody has said so yet.
@@ -69,8 +47,21 @@ impl Editing<'_> {
         record(namespace, &event, settings.audit_kept.into())
     }
 
-    /// Writes all or nothing; whether it was all. The same token makes a write of unknown outcome happen once.
-    async fn write(&self, actions: &[Action], until: Instant) -> Result<bool, Error> {
+    /// Writes all or nothing; whether it was all. If others were faster, it is to be planned anew.
+    pub(super) async fn write(&mut self, actions: &[Action]) -> Result<bool, Error> {
+        if self.transact(actions).await? {
+            return Ok(true);
+        }
+        if Instant::now() >= self.until {
+            return Err(Error::Contended { what: self.what.clone(), after: self.inner.settings.timeout });
+        }
+        self.races += 1;
+        tokio::time::sleep(backoff(self.races)).await;
+        Ok(false)
+    }
+
+    /// The same token makes a write of unknown outcome happen once.
+    async fn transact(&self, actions: &[Action]) -> Result<bool, Error> {
         // Also if nobody waits for the answer any more, or there is none.
         let _forgetting = Forgetting(self);
         let token = WriteId::from_bits(fastrand::u64(..));
@@ -80,13 +71,12 @@ impl Editing<'_> {
                 Ok(Transacted::Applied) => return Ok(true),
                 Ok(Transacted::LostRace(_)) => return Ok(false),
                 Err(error) => {
-                    let is_transient = error.kind.is_transient();
-                    let is_unknown = error.kind == ErrorKind::Unknown;
+                    let kind = error.kind;
                     let error = Arc::new(error);
-                    if is_unknown {
+                    if kind == ErrorKind::Unknown {
                         doubt = Some(Arc::clone(&error));
                     }
-                    if !is_transient || Instant::now() >= until {
+                    if !kind.is_transient() || Instant::now() >= self.until {
                         // What was in doubt before stays so.
                         return Err(Error::Store(doubt.unwrap_or(error)));
                     }
@@ -99,9 +89,9 @@ impl Editing<'_> {
 }
 
 /// Forgets what a write has changed, or may have, when it is over.
-struct Forgetting<'a>(&'a Editing<'a>);
+struct Forgetting<'a, 'i>(&'a Editing<'i>);
 
-impl Drop for Forgetting<'_> {
+impl Drop for Forgetting<'_, '_> {
     fn drop(&mut self) {
         self.0.inner.known.forget(&self.0.changed);
     }

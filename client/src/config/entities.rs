@@ -4,7 +4,7 @@ use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
 use weirgate_shared::{Change, Entity, EntityId, EntityKey, WriteId, read_entity};
 use weirgate_store::{CHILDREN, Item, Listing};
 
-use super::change::{Editing, Planned};
+use super::change::Editing;
 use super::known::Changed;
 use super::{Next, PAGE, Page};
 use crate::{Error, RateLimiter};
@@ -74,28 +74,27 @@ impl RateLimiter {
     /// Whether there was one before.
     async fn change_entity(&self, id: &EntityId, next: Option<&Entity>) -> Result<bool, Error> {
         let key = self.entity_key(id);
-        let what = format!("entity {id}");
-        let editing = Editing { inner: &self.inner, what: &what, changed: Changed::Entity(id.clone()) };
-        editing
-            .run(async || {
-                let (items, mark) = editing.read(&[key.item_key()]).await?;
-                let (before, op) = seen(&key, &items)?.unzip();
-                let existed = before.is_some();
-                if before.as_ref() == next {
-                    return Ok(Planned::Done(existed));
-                }
-                let new_op = WriteId::from_bits(fastrand::u64(..));
-                let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
-                let keeps_parent = before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
-                let parent = next.and_then(|next| next.parent.as_ref()).filter(|_| !keeps_parent);
-                if let Some(parent) = parent {
-                    actions.extend(self.ancestors(id, parent).await?);
-                }
-                actions.push(editing.record(Change::Entity { id: id.clone(), before, after: next.cloned() }));
-                actions.extend(mark);
-                Ok(Planned::Write(actions, existed))
-            })
-            .await
+        let mut editing = Editing::new(&self.inner, format!("entity {id}"), Changed::Entity(id.clone()));
+        loop {
+            let (items, mark) = editing.read(&[key.item_key()]).await?;
+            let (before, op) = seen(&key, &items)?.unzip();
+            let existed = before.is_some();
+            if before.as_ref() == next {
+                return Ok(existed);
+            }
+            let new_op = WriteId::from_bits(fastrand::u64(..));
+            let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
+            let keeps_parent = before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
+            let parent = next.and_then(|next| next.parent.as_ref()).filter(|_| !keeps_parent);
+            if let Some(parent) = parent {
+                actions.extend(self.ancestors(id, parent).await?);
+            }
+            actions.push(editing.record(Change::Entity { id: id.clone(), before, after: next.cloned() }));
+            actions.extend(mark);
+            if editing.write(&actions).await? {
+                return Ok(existed);
+            }
+        }
     }
 
     /// That every ancestor is still a child of the parent it is seen with. Of two changes that together would close a

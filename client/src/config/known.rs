@@ -127,3 +127,31 @@ pub(crate) enum Changed {
     Level(Level),
     Entity(EntityId),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was read before a change must not be remembered after it.
+    #[test]
+    fn what_was_read_before_a_change_is_not_remembered_after_it() {
+        let (known, read) = (Known::default(), Read { at: Instant::now(), value: Arc::default() });
+        let remember = |generation| known.remember(generation, [(Level::System, read.clone())], None);
+        let before = known.generation();
+        remember(before);
+        assert!(known.level(&Level::System).is_some());
+        known.forget(&Changed::Level(Level::System));
+        remember(before);
+        assert!(known.level(&Level::System).is_none());
+        remember(known.generation());
+        assert!(known.level(&Level::System).is_some());
+    }
+
+    #[test]
+    fn events_of_one_instant_sort_as_they_were_made() {
+        let known = Known::default();
+        let ids: Vec<_> = [5, 5, 4, 5, 6, 1].map(|ms| known.next_event(EpochMillis(ms))).into();
+        assert!(ids.is_sorted_by(|one, other| one < other), "{ids:?}");
+        assert_eq!(ids[4].at(), EpochMillis(6));
+    }
+}

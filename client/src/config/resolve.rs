@@ -103,8 +103,12 @@ pub(crate) async fn resolve(inner: &Inner, shards: &Shards, age: Age) -> Result<
             }
     };
     let counters = &inner.known.counters;
-    let (mut age, loads) = (age, slot.state().loads);
-    if let Some(known) = slot.state().resolved.clone().filter(|known| is_good(known, age)) {
+    let (known, loads) = {
+        let state = slot.state();
+        (state.resolved.clone(), state.loads)
+    };
+    let mut age = age;
+    if let Some(known) = known.filter(|known| is_good(known, age)) {
         if !known.is_behind(shards.common().version()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.rules.is_none()));
