@@ -106,7 +106,7 @@ impl<'a> Acquire<'a> {
         let inner = &self.limiter.inner;
         let shards = inner.bucket(entity, resource);
         let lease = self.lease_time(&self.limits).map(|lasts| (lasts, Arc::clone(&inner.settings.owner)));
-        let request = Request { needs, soft, limits: self.limits.clone(), lease };
+        let request = Request { needs, soft, limits: self.limits.clone(), lease, takes: 1 };
         Ok(vec![Target { shards, request, is_shadow: inner.settings.is_shadow }])
     }
 

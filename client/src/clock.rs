@@ -16,9 +16,13 @@ pub trait Clock: fmt::Debug + Send + Sync {
 
 /// The instant `span` from now; the end of time is far away.
 pub(crate) fn deadline(span: Duration) -> Instant {
+    after(Instant::now(), span)
+}
+
+/// The instant `span` after `start`; the end of time is far away.
+pub(crate) fn after(start: Instant, span: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
-    let now = Instant::now();
-    now.checked_add(span).unwrap_or_else(|| now + FAR)
+    start.checked_add(span).unwrap_or_else(|| start + FAR)
 }
 
 /// The machine's clock.

@@ -109,21 +109,23 @@ impl Deciding<'_> {
 
     /// Asks all buckets at once: what they gave, or who denied and why. What the others gave then goes back.
     async fn ask(&self) -> Result<Result<Vec<Option<Held>>, Vec<(usize, Denied)>>, Error> {
+        if let [only] = &self.targets[..]
+            && only.request.asks()
+        {
+            return Ok(match ask(self.inner, &only.shards, &only.request).await? {
+                Verdict::Granted(delivery) => Ok(vec![Some(delivery.accept())]),
+                Verdict::Denied(denied) => Err(vec![(0, denied)]),
+            });
+        }
         let asked = || self.targets.iter().enumerate().filter(|(_, target)| target.request.asks());
-        let verdicts = match &self.targets[..] {
-            [only] if only.request.asks() => vec![ask(self.inner, &only.shards, &only.request).await],
-            _ => {
-                // Where one is known to deny, nothing is asked of the others.
-                let remembered = |(at, target): (usize, &Target)| {
-                    Some((at, remembered(self.inner, &target.shards, &target.request)?))
-                };
-                let known: Vec<_> = asked().filter_map(remembered).collect();
-                if !known.is_empty() {
-                    return Ok(Err(known));
-                }
-                join_all(asked().map(|(_, target)| ask(self.inner, &target.shards, &target.request))).await
-            }
-        };
+        // Where one is known to deny, nothing is asked of the others.
+        let remembered =
+            |(at, target): (usize, &Target)| Some((at, remembered(self.inner, &target.shards, &target.request)?));
+        let known: Vec<_> = asked().filter_map(remembered).collect();
+        if !known.is_empty() {
+            return Ok(Err(known));
+        }
+        let verdicts = join_all(asked().map(|(_, target)| ask(self.inner, &target.shards, &target.request))).await;
         let mut holds: Vec<_> = self.targets.iter().map(|_| None).collect();
         let (mut denials, mut failed) = (vec![], None);
         for ((at, _), verdict) in asked().zip(verdicts) {

@@ -39,6 +39,7 @@
 //! - `line`: callers of one shard share its writes; the acquire protocol
 //! - `decide`: all buckets of a request give, or none does
 //! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
+//! - `prefetch`: tokens taken ahead, and acquires served from memory
 //! - `scope`: a grant around a piece of work
 //! - `clock`, `error`, `stats`
 
@@ -52,6 +53,7 @@ mod held;
 mod limiter;
 mod limits;
 mod line;
+mod prefetch;
 mod scope;
 mod settling;
 mod shards;
@@ -63,6 +65,7 @@ pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
 pub use grant::{Grant, Settlement};
 pub use limiter::{Builder, RateLimiter};
+pub use prefetch::Prefetch;
 pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{EntityId, EpochMillis, Limit, LimitError, MilliTokens, Mode, NameError, Resource};

@@ -1,15 +1,16 @@
 //! The limiter and how it is built.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
+use crate::prefetch::{self, Pool};
 use crate::shards::Shards;
 use crate::stats::Counters;
-use crate::{Acquire, Clock, Error, Stats, SystemClock};
+use crate::{Acquire, Clock, Error, Prefetch, Stats, SystemClock};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
 const MAX_BUCKETS: usize = 10_000;
@@ -34,7 +35,14 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
-    buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
+    buckets: Mutex<Buckets>,
+}
+
+#[derive(Debug, Default)]
+struct Buckets {
+    known: HashMap<BucketKey, Arc<Shards>>,
+    /// Nothing is taken ahead any more.
+    is_shut_down: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -43,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) denial_memory: Duration,
     pub(crate) owner: Arc<str>,
     pub(crate) is_shadow: bool,
+    pub(crate) prefetch: HashMap<Resource, Prefetch>,
 }
 
 impl RateLimiter {
@@ -57,12 +66,32 @@ impl RateLimiter {
             timeout: Duration::from_secs(5),
             denial_memory: Duration::from_secs(1),
             is_shadow: false,
+            prefetch: vec![],
         }
     }
 
     /// Asks for tokens of `entity` on `resource`.
     pub fn acquire(&self, entity: &str, resource: &str) -> Acquire<'_> {
         Acquire::new(self, entity, resource)
+    }
+
+    /// Gives back what was taken ahead, and has the table count every acquire granted until now. Whatever is asked
+    /// afterwards goes to the table. Without [prefetch](Builder::prefetch) there is nothing to do, and nothing the second
+    /// time. A limiter that is dropped without it forfeits what it had taken ahead.
+    ///
+    /// # Errors
+    /// [`Error::Store`] or [`Error::Timeout`] if something could not be given back: it counts as used. The rest was.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        let pools = self.inner.shut_down();
+        // Tasks of their own: they come to an end also if the caller goes away.
+        let tasks: Vec<_> =
+            pools.into_iter().map(|shards| tokio::spawn(prefetch::close(Arc::clone(&self.inner), shards))).collect();
+        let mut done = Ok(());
+        for task in tasks {
+            // Only a runtime that shuts down drops a task.
+            done = done.and(task.await.unwrap_or(Ok(())));
+        }
+        done
     }
 
     /// What this limiter has done since it was built.
@@ -76,16 +105,30 @@ impl Inner {
     /// What is known of a bucket.
     pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<Shards> {
         let key = BucketKey { namespace: self.namespace.clone(), entity, resource, shard: 0 };
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bucket) = buckets.get(&key) {
+        let mut buckets = self.buckets();
+        if let Some(bucket) = buckets.known.get(&key) {
             return Arc::clone(bucket);
         }
-        if buckets.len() >= MAX_BUCKETS {
-            buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1);
+        if buckets.known.len() >= MAX_BUCKETS {
+            // Who keeps a pool is among those that hold its bucket.
+            buckets.known.retain(|_, bucket| Arc::strong_count(bucket) > 1);
         }
-        let bucket = Arc::new(Shards::new(key.clone()));
-        buckets.insert(key, Arc::clone(&bucket));
+        let takes_ahead = !buckets.is_shut_down && !self.settings.is_shadow;
+        let prefetch = self.settings.prefetch.get(&key.resource).filter(|_| takes_ahead);
+        let bucket = Arc::new(Shards::new(key.clone(), prefetch.copied().map(Pool::new)));
+        buckets.known.insert(key, Arc::clone(&bucket));
         bucket
+    }
+
+    /// The buckets that tokens may have been taken ahead of; from now on none are.
+    fn shut_down(&self) -> Vec<Arc<Shards>> {
+        let mut buckets = self.buckets();
+        buckets.is_shut_down = true;
+        buckets.known.values().filter(|bucket| bucket.pool.is_some()).map(Arc::clone).collect()
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, Buckets> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -99,6 +142,7 @@ pub struct Builder {
     timeout: Duration,
     denial_memory: Duration,
     is_shadow: bool,
+    prefetch: Vec<(String, Prefetch)>,
 }
 
 #[derive(Debug)]
@@ -146,6 +190,16 @@ impl Builder {
         self
     }
 
+    /// Takes tokens of `resource` ahead, and serves acquires from memory: a write about every second instead of one for
+    /// each. For rates that are enforced; a request with a lease, slots or soft limits goes to the table as always.
+    ///
+    /// End the limiter with [`RateLimiter::shutdown`], or what it has taken ahead then is lost.
+    #[must_use]
+    pub fn prefetch(mut self, resource: impl Into<String>, prefetch: Prefetch) -> Self {
+        self.prefetch.push((resource.into(), prefetch));
+        self
+    }
+
     /// Another clock than the machine's, for tests.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
@@ -172,11 +226,18 @@ impl Builder {
     /// Connects. No request is sent yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner or table name that breaks its rule.
+    /// [`Error::Invalid`] for a namespace, owner, table name or prefetch that breaks its rule.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
             return Err(Error::Invalid(format!("owner {:?} is longer than 64 characters: shorten it", self.owner)));
+        }
+        let mut prefetch = HashMap::new();
+        for (resource, numbers) in self.prefetch {
+            let numbers = numbers.check(&resource)?;
+            if prefetch.insert(Resource::new(&*resource)?, numbers).is_some() {
+                return Err(Error::Invalid(format!("prefetch of {resource:?} is given twice: give it once")));
+            }
         }
         let table = match self.table {
             TableSource::Table(table) => table,
@@ -196,6 +257,7 @@ impl Builder {
             denial_memory: self.denial_memory,
             owner: self.owner.as_str().into(),
             is_shadow: self.is_shadow,
+            prefetch,
         };
         let (counters, buckets) = (Counters::default(), Mutex::default());
         let inner = Inner { table, namespace, clock: self.clock, settings, counters, buckets };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value};
+use weirgate_shared::write::{Change, Condition, LeaseChange, Path, Settle, Settled, Update, Value};
 use weirgate_shared::{Bucket, ItemError, LimitName, MilliTokens, WriteId, attr};
 use weirgate_store::{Answer, ErrorKind, Outcome};
 
@@ -25,6 +25,8 @@ pub(crate) struct Settling<'a> {
     /// The durable lease and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, Settled>,
+    /// Acquires granted before that the write counts.
+    pub(crate) takes: i64,
     /// What the lease holds, as far as its holder knows.
     pub(crate) holds: &'a Needs,
 }
@@ -74,7 +76,7 @@ impl Settling<'_> {
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
-                    update = self.end_what_is_held(self.settle().cut(&bucket));
+                    update = self.counting(self.end_what_is_held(self.settle().cut(&bucket)));
                 }
                 Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
                     if error.kind == ErrorKind::Unknown {
@@ -102,7 +104,14 @@ impl Settling<'_> {
     }
 
     fn whole(&self) -> Update {
-        self.end_what_is_held(self.settle().whole())
+        self.counting(self.end_what_is_held(self.settle().whole()))
+    }
+
+    fn counting(&self, mut update: Update) -> Update {
+        if self.takes > 0 {
+            update.changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
+        }
+        update
     }
 
     /// Ending a lease gives back what it holds, so it must hold what the grant knows of.

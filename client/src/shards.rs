@@ -13,8 +13,9 @@ use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
 
 use crate::line::{Common, Line, Needs, View};
+use crate::prefetch::Pool;
 
-pub(crate) use route::{Request, ask, remembered};
+pub(crate) use route::{Request, ask, ask_table, remembered};
 
 /// Of a shard that holds this many times what is asked, nobody takes the last tokens.
 pub(crate) const PLENTY: i64 = 8;
@@ -32,12 +33,15 @@ pub(crate) struct Shards {
     denied: Mutex<Option<Instant>>,
     /// When all shards were last read.
     looked: tokio::sync::Mutex<Option<Instant>>,
+    /// What was taken ahead, where that is asked for.
+    pub(crate) pool: Option<Pool>,
 }
 
 impl Shards {
-    pub(crate) fn new(key: BucketKey) -> Self {
+    pub(crate) fn new(key: BucketKey, pool: Option<Pool>) -> Self {
         let first = Arc::new(Line::new(key.clone(), Arc::default()));
-        Self { key, first, others: Mutex::default(), denied: Mutex::default(), looked: tokio::sync::Mutex::default() }
+        let looked = tokio::sync::Mutex::default();
+        Self { key, first, others: Mutex::default(), denied: Mutex::default(), looked, pool }
     }
 
     pub(crate) fn common(&self) -> &Common {
@@ -65,6 +69,14 @@ impl Shards {
 
     fn denied(&self) -> MutexGuard<'_, Option<Instant>> {
         self.denied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The most that a shard has of `limit`; where none is known, that is all it can have.
+    pub(crate) fn best(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
+        let lines = self.lines();
+        let views = lines.iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        let known = views.map(|view| view.bucket.holds(limit.name(), now)).max();
+        known.unwrap_or_else(|| Shard { index: 0, count: self.common().most() }.share(limit.rule().capacity))
     }
 
     /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.

@@ -23,6 +23,14 @@ pub struct Stats {
     pub unknown: u64,
     /// Millitokens that a write of unknown outcome may have taken or failed to give back; they count as taken.
     pub unknown_milli: u64,
+    /// Acquires granted from tokens taken ahead, without a write.
+    pub prefetch_hits: u64,
+    /// Blocks of tokens taken ahead.
+    pub prefetch_blocks: u64,
+    /// Millitokens taken ahead that were not spent and went back.
+    pub prefetch_returned_milli: u64,
+    /// Millitokens taken ahead that were not spent and could not be given back, as far as is known; they count as used.
+    pub prefetch_forfeited_milli: u64,
 }
 
 macro_rules! counters {
@@ -39,7 +47,21 @@ macro_rules! counters {
         }
     };
 }
-counters!(granted, denied, shadow_denied, writes, reads, lost_races, refused, unknown, unknown_milli);
+counters!(
+    granted,
+    denied,
+    shadow_denied,
+    writes,
+    reads,
+    lost_races,
+    refused,
+    unknown,
+    unknown_milli,
+    prefetch_hits,
+    prefetch_blocks,
+    prefetch_returned_milli,
+    prefetch_forfeited_milli
+);
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);

@@ -5,6 +5,7 @@ pub mod aggregator;
 pub mod edge;
 pub mod function;
 pub mod heat;
+pub mod prefetch;
 pub mod reconciler;
 mod server;
 

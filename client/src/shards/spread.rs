@@ -60,7 +60,7 @@ pub(super) async fn take(
                 needs: share.needs.clone(),
                 soft: share.soft.clone(),
                 // The acquire counts once.
-                takes: i64::from(at == 0),
+                takes: if at == 0 { request.takes } else { 0 },
                 leases: lease.into_iter().collect(),
                 op: op.clone(),
                 hot: false,
@@ -84,7 +84,7 @@ pub(super) async fn take(
                 state.tk -= *need;
             }
         }
-        Part { line, amounts: needs, bucket: Arc::new(bucket) }
+        Part { line, amounts: needs, bucket: Arc::new(bucket), ahead: None }
     };
     let parts = shares.into_iter().map(part).collect();
     let lease = lease.map(|(id, expires, _)| (id, expires));

@@ -25,7 +25,7 @@ pub async fn run() {
     crowd().await;
 }
 
-async fn connected(endpoint: &str) -> (Client, Table, Meter) {
+pub(super) async fn connected(endpoint: &str) -> (Client, Table, Meter) {
     let connection = Connection { local_endpoint: Some(endpoint.to_owned()), ..Connection::default() };
     let (client, meter) = (connect(connection).await, Meter::default());
     (client.clone(), Table::new(client, "weirgate"), meter)
@@ -35,7 +35,7 @@ pub(super) async fn limiter(table: Table) -> RateLimiter {
     RateLimiter::builder("weirgate").table(table).build().await.expect("the settings are good")
 }
 
-fn far_limits() -> Arc<[Limit]> {
+pub(super) fn far_limits() -> Arc<[Limit]> {
     let far = |name| Limit::per_second(name, 1_000_000_000).expect("a limit");
     Arc::new([far("rpm"), far("tpm")])
 }

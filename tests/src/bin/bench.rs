@@ -1,12 +1,12 @@
 //! `make bench`: measures, and prints each number beside its target. With names as arguments, only those parts.
 
 use peak_alloc::PeakAlloc;
-use weirgate_tests::bench::{acquire, aggregator, edge, function, heat, reconciler};
+use weirgate_tests::bench::{acquire, aggregator, edge, function, heat, prefetch, reconciler};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-const PARTS: [&str; 6] = ["acquire", "edge", "aggregator", "function", "reconciler", "heat"];
+const PARTS: [&str; 7] = ["acquire", "prefetch", "edge", "aggregator", "function", "reconciler", "heat"];
 
 #[tokio::main]
 async fn main() {
@@ -23,6 +23,9 @@ async fn main() {
     let wanted = |part: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == part);
     if wanted("acquire") {
         acquire::run().await;
+    }
+    if wanted("prefetch") {
+        prefetch::run().await;
     }
     if wanted("edge") {
         edge::run().await;
