@@ -184,7 +184,7 @@ impl<'a> Acquire<'a> {
             let BucketKey { entity, resource, .. } = &shards.key;
             let resolved = resolve(inner, &shards, age).await?;
             asked.is_old |= resolved.is_old();
-            let rules = resolved.rules.as_ref();
+            let rules = resolved.rules.as_deref();
             if Arc::ptr_eq(&shards, &own) {
                 let Some(Rules { level, limits, status, .. }) = rules else {
                     return Err(Error::NotConfigured { entity: entity.clone(), resource: resource.clone() });
@@ -236,7 +236,7 @@ impl<'a> Acquire<'a> {
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
-        let request = Request { needs, soft, limits: limits.clone(), lease, timeout: self.timeout };
+        let request = Request { needs, soft, limits: limits.clone(), lease, timeout: self.timeout, takes: 1 };
         Target { shards, request, is_shadow: is_shadow || settings.is_shadow }
     }
 

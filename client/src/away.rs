@@ -15,7 +15,7 @@ use crate::stats::count;
 
 pub use breaker::Breaker;
 pub(crate) use breaker::{Circuit, Open};
-pub(crate) use local::{Buckets, LocalHold};
+pub(crate) use local::{LocalBuckets, LocalHold};
 
 /// What an acquire answers while DynamoDB is away: it gives no answer, server errors, or is over its throughput.
 ///

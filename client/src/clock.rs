@@ -10,9 +10,13 @@ use weirgate_store::Clock;
 
 /// The instant `span` from now; the end of time is far away.
 pub(crate) fn deadline(span: Duration) -> Instant {
+    after(Instant::now(), span)
+}
+
+/// The instant `span` after `start`; the end of time is far away.
+pub(crate) fn after(start: Instant, span: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
-    let now = Instant::now();
-    now.checked_add(span).unwrap_or_else(|| now + FAR)
+    start.checked_add(span).unwrap_or_else(|| start + FAR)
 }
 
 /// A clock for tests: follows the runtime's time, which a test can pause and advance, and can be set off from it.

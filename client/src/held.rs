@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weirgate_shared::write::{LeaseChange, Settled};
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Whole, WriteId};
 
@@ -38,6 +39,21 @@ pub(crate) struct Part {
     pub(crate) amounts: Needs,
     /// The shard after the take.
     pub(crate) bucket: Arc<Bucket>,
+    /// When it was taken, if that was ahead.
+    pub(crate) ahead: Option<Instant>,
+}
+
+impl Part {
+    /// Giving back `amount` of a rate.
+    pub(crate) fn rate_back(&self, limit: &LimitName, amount: MilliTokens) -> Settled {
+        let ceiling = self.bucket.limits.get(limit).map(|state| self.bucket.share(state));
+        Settled { tk: amount, tc: -amount, ceiling }
+    }
+
+    /// So much of it.
+    fn of(&self, amounts: Needs) -> Self {
+        Self { amounts, ..self.clone() }
+    }
 }
 
 impl Held {
@@ -67,16 +83,24 @@ impl Held {
     /// Every limit of the bucket as it was right after the take. Of a bucket of several shards, those that gave
     /// something; they hold a part of what the bucket does.
     pub(crate) fn limits(&self) -> Vec<LimitStatus> {
-        if let [part] = &self.parts[..] {
+        // Of parts taken ahead from one shard, the last one saw it last.
+        let is_last = |(at, part): &(usize, &Part)| {
+            self.parts[at + 1..].iter().all(|later| !Arc::ptr_eq(&later.line, &part.line))
+        };
+        let seen: Vec<_> = self.parts.iter().enumerate().filter(is_last).map(|(_, part)| part).collect();
+        if let [part] = seen[..] {
             return decision::status(&part.bucket, &self.limits, &Needs::new(), self.at);
         }
-        let shards = self.parts.iter().map(|part| part.bucket.advanced(&self.limits, self.at)).collect();
+        let shards = seen.iter().map(|part| part.bucket.advanced(&self.limits, self.at)).collect();
         decision::status_of_whole(&Whole::new(shards), &self.limits, &Needs::new(), self.at)
     }
 
     /// `actual` of `limit` was used in truth, which was taken.
     pub(crate) async fn adjust(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
         let mut more = actual - self.amount(limit);
+        if more > MilliTokens::ZERO && self.takes_ahead(limit, more) {
+            return Ok(Settlement::Done);
+        }
         for at in 0..self.parts.len() {
             let Some(taken) = self.parts[at].amounts.get(limit).copied() else { continue };
             // The first gives all that is needed more; each takes back what it gave at most.
@@ -96,6 +120,10 @@ impl Held {
         let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else { return Ok(Settlement::Done) };
         let limit = limit.clone();
         let more = actual - taken;
+        if more < MilliTokens::ZERO && self.put_back(at, Needs::from([(limit.clone(), -more)])) {
+            self.parts[at].amounts.insert(limit, actual);
+            return Ok(Settlement::Done);
+        }
         let mut settled = self.give_back(&self.parts[at], &limit, -more);
         if more > MilliTokens::ZERO {
             settled.tc = more;
@@ -171,6 +199,9 @@ impl Held {
     }
 
     async fn end_part(&mut self, at: usize, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
+        if self.put_back(at, self.parts[at].amounts.clone()) {
+            return Ok(Settlement::Done);
+        }
         loop {
             let part = &self.parts[at];
             let back = part.amounts.iter().filter(|(limit, _)| goes_back(self, limit));
@@ -183,6 +214,41 @@ impl Held {
         }
     }
 
+    /// Takes more of a limit from what was taken ahead, if that is there.
+    fn takes_ahead(&mut self, limit: &str, more: MilliTokens) -> bool {
+        let Some(pool) = self.shards.pool.as_ref().filter(|_| self.lease.is_none()) else { return false };
+        let name = self.parts.iter().find_map(|part| part.amounts.get_key_value(limit));
+        let Some((name, _)) = name else { return false };
+        let parts = pool.more(&Needs::from([(name.clone(), more)]), &self.limits);
+        let is_there = !parts.is_empty();
+        self.parts.extend(parts);
+        is_there
+    }
+
+    /// Puts back what was taken ahead and not used after all, where it can still be used by another acquire.
+    fn put_back(&self, at: usize, amounts: Needs) -> bool {
+        let part = &self.parts[at];
+        let pool = self.shards.pool.as_ref().filter(|_| part.ahead.is_some());
+        let is_back = pool.is_some_and(|pool| pool.put(part.of(amounts), &self.limits));
+        if is_back {
+            part.line.bucket.given_back.notify_waiters();
+        }
+        is_back
+    }
+
+    /// What it holds, taken ahead at this instant, or later.
+    pub(crate) fn taken_ahead(mut self, at: Instant) -> Vec<Part> {
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.iter_mut().for_each(|part| part.ahead = Some(at));
+        parts
+    }
+
+    /// Both of two holds on one bucket, neither of which has a lease.
+    pub(crate) fn and(mut self, mut other: Self) -> Self {
+        self.parts.append(&mut other.parts);
+        self
+    }
+
     fn is_concurrent(&self, limit: &LimitName) -> bool {
         self.limits.iter().any(|known| known.name() == limit && known.rule().is_concurrent())
     }
@@ -192,8 +258,7 @@ impl Held {
         if self.is_concurrent(limit) {
             return Settled { tk: amount, tc: MilliTokens::ZERO, ceiling: None };
         }
-        let ceiling = part.bucket.limits.get(limit).map(|state| part.bucket.share(state));
-        Settled { tk: amount, tc: -amount, ceiling }
+        part.rate_back(limit, amount)
     }
 
     async fn settle(
@@ -221,6 +286,7 @@ impl Held {
             op: WriteId::from_bits(fastrand::u64(..)),
             lease: self.lease.as_ref().map(|(id, _)| (id, change)),
             amounts,
+            takes: 0,
             holds: &part.amounts,
         }
     }

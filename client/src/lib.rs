@@ -41,6 +41,7 @@
 //! - `decide`: all buckets of a request give, or none does
 //! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
 //! - `away`: what is answered while DynamoDB is away, and when it is not asked; `requests` tells
+//! - `prefetch`: tokens taken ahead, and acquires served from memory
 //! - `peek`: [`Peek`]: balances, without taking
 //! - `scope`: a grant around a piece of work
 //! - `config`: limits and entities that live in the table; which of them are in force
@@ -60,6 +61,8 @@ mod config;
 mod decide;
 mod decision;
 mod error;
+#[cfg(feature = "yaml")]
+mod file;
 mod grant;
 mod held;
 pub mod http;
@@ -68,6 +71,7 @@ mod limits;
 mod line;
 mod peek;
 mod planned;
+mod prefetch;
 mod requests;
 mod scope;
 mod settling;
@@ -84,9 +88,12 @@ pub use clock::FakeClock;
 pub use config::{CacheStats, Next, Page};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
+#[cfg(feature = "yaml")]
+pub use file::{FileError, LimitsFile};
 pub use grant::{Grant, Settlement};
 pub use limiter::{Builder, RateLimiter};
 pub use peek::{Balances, Peek};
+pub use prefetch::Prefetch;
 pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -10,12 +10,13 @@ use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 use weirgate_store::{Connection, Table, connect};
 
-use crate::away::{self, Buckets, Circuit};
+use crate::away::{self, Circuit, LocalBuckets};
 use crate::config::Known;
+use crate::prefetch::{self, Pool};
 use crate::shards::Shards;
 use crate::stats::Counters;
 use crate::telemetry;
-use crate::{Acquire, AcquireAll, Breaker, Clock, Error, Peek, Stats, WhenAway};
+use crate::{Acquire, AcquireAll, Breaker, Clock, Error, Peek, Prefetch, Stats, WhenAway};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
 const MAX_BUCKETS: usize = 10_000;
@@ -40,14 +41,21 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
     pub(crate) breaker: Circuit,
-    pub(crate) local: Buckets,
+    pub(crate) local: LocalBuckets,
     pub(crate) known: Known,
     /// Where a decision was made last: grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
     pub(crate) started: Instant,
     /// By how much the machine's clock was ahead of the time since then when it was last read, in ms.
     pub(crate) ahead_ms: AtomicI64,
-    buckets: Mutex<HashMap<BucketKey, Arc<Shards>>>,
+    buckets: Mutex<Buckets>,
+}
+
+#[derive(Debug, Default)]
+struct Buckets {
+    known: HashMap<BucketKey, Arc<Shards>>,
+    /// Nothing is taken ahead any more.
+    is_shut_down: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -61,6 +69,9 @@ pub(crate) struct Settings {
     pub(crate) is_shadow: bool,
     pub(crate) tells_resource: bool,
     pub(crate) when_away: WhenAway,
+    pub(crate) prefetch: HashMap<Resource, Prefetch>,
+    #[cfg(feature = "yaml")]
+    pub(crate) file: Option<crate::LimitsFile>,
 }
 
 impl RateLimiter {
@@ -81,6 +92,9 @@ impl RateLimiter {
             tells_resource: false,
             when_away: WhenAway::Fail,
             breaker: Breaker::default(),
+            prefetch: vec![],
+            #[cfg(feature = "yaml")]
+            file: None,
         }
     }
 
@@ -121,6 +135,25 @@ impl RateLimiter {
         AcquireAll::new(self, requests.into_iter().collect())
     }
 
+    /// Gives back what was taken ahead, and has the table count every acquire granted until now. Whatever is asked
+    /// afterwards goes to the table. Without [prefetch](Builder::prefetch) there is nothing to do, and nothing the second
+    /// time. A limiter that is dropped without it forfeits what it had taken ahead.
+    ///
+    /// # Errors
+    /// [`Error::Store`] or [`Error::Timeout`] if something could not be given back: it counts as used. The rest was.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        let pools = self.inner.shut_down();
+        // Tasks of their own: they come to an end also if the caller goes away.
+        let tasks: Vec<_> =
+            pools.into_iter().map(|shards| tokio::spawn(prefetch::close(Arc::clone(&self.inner), shards))).collect();
+        let mut done = Ok(());
+        for task in tasks {
+            // Only a runtime that shuts down drops a task.
+            done = done.and(task.await.unwrap_or(Ok(())));
+        }
+        done
+    }
+
     /// What this limiter has done since it was built.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -148,22 +181,35 @@ impl Inner {
     /// What is known of a bucket.
     pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<Shards> {
         let key = BucketKey { namespace: self.namespace.clone(), entity, resource, shard: 0 };
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bucket) = buckets.get(&key) {
+        let mut buckets = self.buckets();
+        if let Some(bucket) = buckets.known.get(&key) {
             return Arc::clone(bucket);
         }
-        if buckets.len() >= MAX_BUCKETS {
-            buckets.retain(|_, bucket| Arc::strong_count(bucket) > 1);
+        if buckets.known.len() >= MAX_BUCKETS {
+            // Who keeps a pool is among those that hold its bucket.
+            buckets.known.retain(|_, bucket| Arc::strong_count(bucket) > 1);
         }
-        let bucket = Arc::new(Shards::new(key.clone()));
-        buckets.insert(key, Arc::clone(&bucket));
+        let takes_ahead = !buckets.is_shut_down && !self.settings.is_shadow;
+        let prefetch = self.settings.prefetch.get(&key.resource).filter(|_| takes_ahead);
+        let bucket = Arc::new(Shards::new(key.clone(), prefetch.copied().map(Pool::new)));
+        buckets.known.insert(key, Arc::clone(&bucket));
         bucket
     }
 
     /// Forgets what was seen of all buckets.
     pub(crate) fn forget_views(&self) {
-        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        buckets.values().for_each(|bucket| bucket.forget_views());
+        self.buckets().known.values().for_each(|bucket| bucket.forget_views());
+    }
+
+    /// The buckets that tokens may have been taken ahead of; from now on none are.
+    fn shut_down(&self) -> Vec<Arc<Shards>> {
+        let mut buckets = self.buckets();
+        buckets.is_shut_down = true;
+        buckets.known.values().filter(|bucket| bucket.pool.is_some()).map(Arc::clone).collect()
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, Buckets> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,6 +229,9 @@ pub struct Builder {
     tells_resource: bool,
     when_away: WhenAway,
     breaker: Breaker,
+    prefetch: Vec<(String, Prefetch)>,
+    #[cfg(feature = "yaml")]
+    file: Option<crate::LimitsFile>,
 }
 
 #[derive(Debug)]
@@ -273,6 +322,24 @@ impl Builder {
         self
     }
 
+    /// Limits from a file, for acquires that bring none: what it has a level for is not looked up in the table.
+    #[cfg(feature = "yaml")]
+    #[must_use]
+    pub fn limits_file(mut self, file: crate::LimitsFile) -> Self {
+        self.file = Some(file);
+        self
+    }
+
+    /// Takes tokens of `resource` ahead, and serves acquires from memory: a write about every second instead of one for
+    /// each. For rates that are enforced; a request with a lease, slots or soft limits goes to the table as always.
+    ///
+    /// End the limiter with [`RateLimiter::shutdown`], or what it has taken ahead then is lost.
+    #[must_use]
+    pub fn prefetch(mut self, resource: impl Into<String>, prefetch: Prefetch) -> Self {
+        self.prefetch.push((resource.into(), prefetch));
+        self
+    }
+
     /// Another clock than the machine's, for tests. DynamoDB's answers correct it too.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
@@ -299,7 +366,7 @@ impl Builder {
     /// Connects. No request is sent yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time that breaks its rule, or a second clock.
+    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time or prefetch that breaks its rule, or a second clock.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
@@ -314,6 +381,13 @@ impl Builder {
         for (name, time, most) in [("config_ttl", self.config_ttl, day), ("audit_kept", self.audit_kept, century)] {
             if time > most {
                 return Err(Error::Invalid(format!("{name} is {time:?}, it takes {most:?} at most")));
+            }
+        }
+        let mut prefetch = HashMap::new();
+        for (resource, numbers) in self.prefetch {
+            let numbers = numbers.check(&resource)?;
+            if prefetch.insert(Resource::new(&*resource)?, numbers).is_some() {
+                return Err(Error::Invalid(format!("prefetch of {resource:?} is given twice: give it once")));
             }
         }
         let table = match self.table {
@@ -345,6 +419,9 @@ impl Builder {
             is_shadow: self.is_shadow,
             tells_resource: self.tells_resource,
             when_away: self.when_away,
+            prefetch,
+            #[cfg(feature = "yaml")]
+            file: self.file,
         };
         telemetry::describe();
         let ahead_ms = AtomicI64::new(table.skew().local().0);
@@ -356,7 +433,7 @@ impl Builder {
             settings,
             counters: Counters::default(),
             breaker: Circuit::new(self.breaker),
-            local: Buckets::default(),
+            local: LocalBuckets::default(),
             known: Known::default(),
             runtime: OnceLock::new(),
             buckets: Mutex::default(),

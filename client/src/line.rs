@@ -92,6 +92,8 @@ pub(crate) struct Caller {
     pub(crate) limits: Limits,
     /// How long a durable lease lasts, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
+    /// Acquires that the write counts.
+    pub(crate) takes: i64,
     pub(crate) joined: Instant,
     pub(crate) deadline: Instant,
     /// The bucket the line is of.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value};
+use weirgate_shared::write::{Change, Condition, LeaseChange, Path, Settle, Settled, Update, Value};
 use weirgate_shared::{Bucket, ItemError, LimitName, MilliTokens, WriteId, attr};
 use weirgate_store::{ErrorKind, Outcome};
 
@@ -25,6 +25,8 @@ pub(crate) struct Settling<'a> {
     /// The durable lease and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, Settled>,
+    /// Acquires granted before that the write counts.
+    pub(crate) takes: i64,
     /// What the lease holds, as far as its holder knows.
     pub(crate) holds: &'a Needs,
 }
@@ -73,7 +75,7 @@ impl Settling<'_> {
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
-                    update = self.end_what_is_held(self.settle().cut(&bucket));
+                    update = self.counting(self.end_what_is_held(self.settle().cut(&bucket)));
                 }
                 // By when a lease is to last is to be said anew.
                 Err(error) if error.kind == ErrorKind::Skewed && self.is_renewal() => return Err(error.into()),
@@ -107,7 +109,14 @@ impl Settling<'_> {
     }
 
     fn whole(&self) -> Update {
-        self.end_what_is_held(self.settle().whole())
+        self.counting(self.end_what_is_held(self.settle().whole()))
+    }
+
+    fn counting(&self, mut update: Update) -> Update {
+        if self.takes > 0 {
+            update.changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
+        }
+        update
     }
 
     /// Ending a lease gives back what it holds, so it must hold what the grant knows of.

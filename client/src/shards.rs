@@ -15,9 +15,10 @@ use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
 
 use crate::config::Slot;
 use crate::line::{Common, Line, Needs, View};
+use crate::prefetch::Pool;
 
 pub(crate) use look::look_at;
-pub(crate) use route::{Request, ask, remembered};
+pub(crate) use route::{Request, ask, ask_table, remembered};
 pub(crate) use together::{Together, ask_together};
 
 /// Of a shard that holds this many times what is asked, nobody takes the last tokens.
@@ -38,13 +39,15 @@ pub(crate) struct Shards {
     pub(crate) config: Slot,
     /// When all shards were last read.
     looked: tokio::sync::Mutex<Option<Instant>>,
+    /// What was taken ahead, where that is asked for.
+    pub(crate) pool: Option<Pool>,
 }
 
 impl Shards {
-    pub(crate) fn new(key: BucketKey) -> Self {
+    pub(crate) fn new(key: BucketKey, pool: Option<Pool>) -> Self {
         let first = Arc::new(Line::new(key.clone(), Arc::default()));
         let (others, denied, config) = (Mutex::default(), Mutex::default(), Slot::default());
-        Self { key, first, others, denied, config, looked: tokio::sync::Mutex::default() }
+        Self { key, first, others, denied, config, looked: tokio::sync::Mutex::default(), pool }
     }
 
     pub(crate) fn common(&self) -> &Common {
@@ -77,6 +80,14 @@ impl Shards {
     /// Forgets what was seen of all shards.
     pub(crate) fn forget_views(&self) {
         self.lines().iter().for_each(|line| line.forget());
+    }
+
+    /// The most that a shard has of `limit`; where none is known, that is all it can have.
+    pub(crate) fn best(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
+        let lines = self.lines();
+        let views = lines.iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        let known = views.map(|view| view.bucket.holds(limit.name(), now)).max();
+        known.unwrap_or_else(|| Shard { index: 0, count: self.common().most() }.share(limit.rule().capacity))
     }
 
     /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.

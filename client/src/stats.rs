@@ -79,5 +79,11 @@ counters! {
         unknown: "weirgate_unknown_total", "Writes whose answer was lost.";
         unknown_milli: "weirgate_unknown_milli_total",
             "Millitokens that a write of unknown outcome may have taken or failed to give back, or that a take by a clock that was behind did and had to be made again; they count as taken.";
+        prefetch_hits: "weirgate_prefetch_hits_total", "Acquires granted from tokens taken ahead, without a write.";
+        prefetch_blocks: "weirgate_prefetch_blocks_total", "Blocks of tokens taken ahead.";
+        prefetch_returned_milli: "weirgate_prefetch_returned_milli_total",
+            "Millitokens taken ahead that were not spent and went back.";
+        prefetch_forfeited_milli: "weirgate_prefetch_forfeited_milli_total",
+            "Millitokens taken ahead that were not spent and could not be given back, as far as is known; they count as used.";
     }
 }

@@ -6,6 +6,7 @@ pub mod edge;
 pub mod function;
 pub mod heat;
 pub mod peer;
+pub mod prefetch;
 pub mod reconciler;
 mod server;
 

@@ -1,4 +1,4 @@
-//! Buckets in this process, for as long as DynamoDB is away.
+//! LocalBuckets in this process, for as long as DynamoDB is away.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,18 +15,18 @@ const MAX_BUCKETS: usize = 10_000;
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Buckets(Arc<Mutex<HashMap<BucketKey, Bucket>>>);
+pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, Bucket>>>);
 
 /// What was taken of a local bucket.
 #[derive(Debug)]
 pub(crate) struct LocalHold {
-    buckets: Buckets,
+    buckets: LocalBuckets,
     key: BucketKey,
     /// Only its slots go back when it is released.
     taken: Needs,
 }
 
-impl Buckets {
+impl LocalBuckets {
     /// Takes what all `targets` ask of their local buckets, which have `percent` of every limit; or says what is short.
     pub(crate) fn take(&self, targets: &[Target], percent: u8, now: EpochMillis) -> Result<Vec<LocalHold>, Denied> {
         let mut buckets = self.lock();

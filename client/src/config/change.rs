@@ -43,7 +43,8 @@ impl<'a> Editing<'a> {
     /// The event that tells of the change.
     pub(super) fn record(&self, change: Change) -> Action {
         let Inner { namespace, settings, known, .. } = self.inner;
-        let event = AuditEvent { id: known.next_event(self.inner.now()), principal: settings.principal.to_string(), change };
+        let event =
+            AuditEvent { id: known.next_event(self.inner.now()), principal: settings.principal.to_string(), change };
         record(namespace, &event, settings.audit_kept.into())
     }
 

@@ -26,7 +26,7 @@ pub(crate) const RECENT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Resolved {
     /// Nothing if no level has a configuration.
-    pub(crate) rules: Option<Rules>,
+    pub(crate) rules: Option<Arc<Rules>>,
     /// Whom the entity cascades to.
     pub(crate) parent: Option<EntityId>,
     /// When the table was last asked for the oldest part, answered or not.
@@ -71,6 +71,14 @@ pub(crate) enum Age {
 }
 
 impl Resolved {
+    /// What a file says, which needs no table.
+    #[cfg(feature = "yaml")]
+    fn of_file(file: &crate::LimitsFile, key: &weirgate_shared::BucketKey) -> Option<Arc<Self>> {
+        let (rules, parent) = file.rules(&key.entity, &key.resource)?;
+        let now = Instant::now();
+        Some(Arc::new(Self { rules: Some(rules), parent, asked: now, good_until: now, generation: 0 }))
+    }
+
     /// Whether it may have changed long enough ago to be asked for again.
     pub(crate) fn is_old(&self) -> bool {
         self.asked.elapsed() >= RECENT
@@ -94,6 +102,10 @@ impl Slot {
 /// # Errors
 /// The store's, if nothing is known and the table does not answer.
 pub(crate) async fn resolve(inner: &Inner, shards: &Shards, age: Age) -> Result<Arc<Resolved>, Error> {
+    #[cfg(feature = "yaml")]
+    if let Some(said) = inner.settings.file.as_ref().and_then(|file| Resolved::of_file(file, &shards.key)) {
+        return Ok(said);
+    }
     let slot = &shards.config;
     let is_good = |resolved: &Arc<Resolved>, age: Age| {
         resolved.generation == inner.known.generation()
@@ -201,10 +213,12 @@ impl<'a> Loading<'a> {
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         count(&inner.known.counters.loads, 1);
         let timeout = inner.settings.timeout;
+        let _permit = inner.breaker.admit()?;
         let items = match tokio::time::timeout_at(deadline(timeout), inner.read(&keys)).await {
             Ok(items) => items?,
             Err(_) => {
-                return Err(Error::Timeout { bucket: self.shards.key.item_key().pk, after: timeout, last: None });
+                let last = format!("limits could not be read within {timeout:?}");
+                return Err(Error::Away { retry_after: inner.breaker.pause(), last });
             }
         };
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
@@ -250,7 +264,7 @@ impl<'a> Loading<'a> {
         let entity = self.entity.as_ref().and_then(|known| known.value.as_ref()).filter(|entity| entity.cascades);
         let ttl = self.inner.settings.config_ttl;
         Resolved {
-            rules,
+            rules: rules.map(Arc::new),
             parent: entity.and_then(|entity| entity.parent.clone()),
             asked: failed.unwrap_or(oldest),
             good_until: failed.map_or_else(|| oldest + ttl, |failed| failed + RECENT),

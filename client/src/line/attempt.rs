@@ -111,7 +111,7 @@ impl<'a> Attempt<'a> {
                 terms: (&self.callers[0].limits).into(),
                 needs: self.needs.clone(),
                 soft: self.soft.clone(),
-                takes: i64::try_from(self.callers.len()).unwrap_or(i64::MAX),
+                takes: self.callers.iter().map(|caller| caller.takes).sum(),
                 leases: self.leases.iter().flatten().cloned().collect(),
                 op,
                 hot,
@@ -287,7 +287,8 @@ impl<'a> Attempt<'a> {
         let spilled = was_early && early::spilled(&self.needs, &bucket, self.inner.now());
         let mut again = vec![];
         for (caller, lease) in self.callers.into_iter().zip(self.leases) {
-            let part = Part { line: Arc::clone(self.line), amounts: caller.all(), bucket: Arc::clone(&bucket) };
+            let part =
+                Part { line: Arc::clone(self.line), amounts: caller.all(), bucket: Arc::clone(&bucket), ahead: None };
             let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
             let lease = lease.map(|(id, lease)| (id, lease.expires));
             let is_good = !was_early || !spilled && lease.is_none();

@@ -11,10 +11,11 @@ use weirgate_store::StoreError;
 use super::Shards;
 use super::judge::{Judgement, judge};
 use super::transaction::{self, Parts};
-use crate::clock::deadline;
+use crate::clock::after;
 use crate::limiter::Inner;
 use crate::limits::Limits;
 use crate::line::{self, Caller, Line, Needs, SLOT_MEMORY, Told, Verdict, Why, backoff};
+use crate::prefetch::{self, Pool};
 use crate::stats::count;
 use crate::{Denied, Error, LimitStatus};
 
@@ -32,6 +33,8 @@ pub(crate) struct Request {
     pub(crate) lease: Option<(Duration, Arc<str>)>,
     /// How long the decision may take.
     pub(crate) timeout: Duration,
+    /// Acquires that the write counts: 1, or those that were granted from tokens taken ahead.
+    pub(crate) takes: i64,
 }
 
 impl Request {
@@ -43,8 +46,20 @@ impl Request {
 
 /// Decides about one request.
 pub(crate) async fn ask(inner: &Arc<Inner>, shards: &Arc<Shards>, request: &Request) -> Result<Verdict, Error> {
-    let joined = Instant::now();
-    let deadline = deadline(request.timeout);
+    match &shards.pool {
+        Some(pool) if Pool::serves(request) => prefetch::ask(inner, shards, pool, request).await,
+        _ => ask_table(inner, shards, request, Instant::now()).await,
+    }
+}
+
+/// Decides about one request that `joined` a while ago, by the table.
+pub(crate) async fn ask_table(
+    inner: &Arc<Inner>,
+    shards: &Arc<Shards>,
+    request: &Request,
+    joined: Instant,
+) -> Result<Verdict, Error> {
+    let deadline = after(joined, request.timeout);
     Asking { inner, shards, request, joined, deadline, tried: vec![], failures: 0, has_lost: false, last: None }
         .run()
         .await
@@ -52,6 +67,9 @@ pub(crate) async fn ask(inner: &Arc<Inner>, shards: &Arc<Shards>, request: &Requ
 
 /// A denial that a former answer already implies: nothing is sent.
 pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> Option<Denied> {
+    if shards.pool.as_ref().is_some_and(|pool| pool.has(request)) {
+        return None;
+    }
     let memory = inner.settings.denial_memory;
     // What one shard of several lacks says nothing about the others: only a denial by all of them is remembered.
     if shards.common().most() > 1 && (*shards.denied()).is_none_or(|at| at.elapsed() >= memory) {
@@ -209,11 +227,11 @@ impl Asking<'_> {
 
     /// Stands in the line of one shard.
     async fn stand_in(&self, line: &Arc<Line>) -> Result<Told, Error> {
-        let Request { needs, soft, limits, lease, .. } = self.request.clone();
+        let Request { needs, soft, limits, lease, takes, .. } = self.request.clone();
         let (answer, verdict) = oneshot::channel();
         let (joined, deadline) = (self.joined, self.deadline);
         let shards = Arc::clone(self.shards);
-        if line.join(Caller { needs, soft, limits, lease, joined, deadline, shards, answer }) {
+        if line.join(Caller { needs, soft, limits, lease, takes, joined, deadline, shards, answer }) {
             tokio::spawn(line::serve(Arc::clone(self.inner), Arc::clone(line)));
         }
         // Only a runtime that shuts down drops the line unserved.

@@ -111,7 +111,7 @@ impl Share<'_> {
             needs: self.needs.clone(),
             soft: self.soft.clone(),
             // The acquire counts once.
-            takes: i64::from(self.is_first),
+            takes: if self.is_first { self.request.takes } else { 0 },
             leases: self.lease.iter().map(lease).collect(),
             op: op.clone(),
             hot: false,
@@ -142,7 +142,7 @@ impl Share<'_> {
                 state.tk -= *need;
             }
         }
-        Part { line, amounts, bucket: Arc::new(bucket) }
+        Part { line, amounts, bucket: Arc::new(bucket), ahead: None }
     }
 }
 

@@ -1,12 +1,12 @@
 //! `make bench`: measures, and prints each number beside its target. With names as arguments, only those parts.
 
 use peak_alloc::PeakAlloc;
-use weirgate_tests::bench::{acquire, aggregator, edge, function, heat, peer, reconciler};
+use weirgate_tests::bench::{acquire, aggregator, edge, function, heat, peer, prefetch, reconciler};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-const PARTS: [&str; 7] = ["acquire", "peer", "edge", "aggregator", "function", "reconciler", "heat"];
+const PARTS: [&str; 8] = ["acquire", "prefetch", "peer", "edge", "aggregator", "function", "reconciler", "heat"];
 
 #[tokio::main]
 async fn main() {
@@ -26,6 +26,9 @@ async fn main() {
     }
     if wanted("peer") {
         peer::run().await;
+    }
+    if wanted("prefetch") {
+        prefetch::run().await;
     }
     if wanted("edge") {
         edge::run().await;

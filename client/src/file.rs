@@ -1,0 +1,177 @@
+//! Limits from a YAML file, read again when it changes.
+
+mod parse;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use weirgate_shared::{Config, EntityId, Level, Resource};
+
+use crate::config::Rules;
+use crate::limits::Limits;
+
+pub use parse::FileError;
+
+/// How often the file is looked at, at most.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Limits from a YAML file. Clones share it.
+///
+/// ```yaml
+/// weirgate: 1
+/// system:
+///   limits:
+///     rpm: {per_minute: 60}
+/// resources:
+///   gpt-4:
+///     limits:
+///       rpm: {per_minute: 600}
+///       tpm: {per_minute: 100000, burst: 150000, mode: shadow}
+///       slots: {concurrent: 20}
+///   legacy:
+///     status: disabled            # or unlimited
+/// entities:
+///   team-a:
+///     shadow: true
+///     limits:
+///       rpm: {capacity: 10, refill_amount: 1, refill_period_ms: 250}
+///   user-1:
+///     parent: team-a              # what user-1 takes is taken of team-a too
+///     resources:
+///       gpt-4:
+///         limits:
+///           rpm: {per_minute: 30}
+/// ```
+///
+/// The levels are those of [`Level`]; what the file has a level for is not looked up in the table. The file is looked at
+/// again once a second while there are acquires. One that is broken changes nothing: the last good one stays, and
+/// [`error`](Self::error) and the log say what is wrong, with line and column.
+#[derive(Debug, Clone)]
+pub struct LimitsFile(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    rules: Arc<Levels>,
+    stamp: Option<Stamp>,
+    looked: Instant,
+    error: Option<FileError>,
+}
+
+/// What tells that a file has changed, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+}
+
+/// What a file says, by level.
+#[derive(Debug, Default)]
+struct Levels {
+    own: HashMap<EntityId, HashMap<Resource, Arc<Rules>>>,
+    entities: HashMap<EntityId, Arc<Rules>>,
+    resources: HashMap<Resource, Arc<Rules>>,
+    system: Option<Arc<Rules>>,
+    parents: HashMap<EntityId, EntityId>,
+}
+
+impl LimitsFile {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`FileError`] with line and column, or why it cannot be read.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
+        let path = path.into();
+        let (rules, stamp) = read(&path)?;
+        let state = State { rules: Arc::new(rules), stamp, looked: Instant::now(), error: None };
+        Ok(Self(Arc::new(Shared { path, state: Mutex::new(state) })))
+    }
+
+    /// What is wrong with the file as it is now; the limits are those of the last good one.
+    #[must_use]
+    pub fn error(&self) -> Option<FileError> {
+        self.look();
+        self.state().error.clone()
+    }
+
+    /// The rules for an entity on a resource, and whom it cascades to; nothing if no level of the file has any.
+    pub(crate) fn rules(&self, entity: &EntityId, resource: &Resource) -> Option<(Arc<Rules>, Option<EntityId>)> {
+        self.look();
+        let levels = Arc::clone(&self.state().rules);
+        let own = levels.own.get(entity).and_then(|resources| resources.get(resource));
+        let rules = own.or_else(|| levels.entities.get(entity)).or_else(|| levels.resources.get(resource));
+        let rules = rules.or(levels.system.as_ref())?;
+        Some((Arc::clone(rules), levels.parents.get(entity).cloned()))
+    }
+
+    /// Reads the file again if it has changed.
+    fn look(&self) {
+        let mut state = self.state();
+        if state.looked.elapsed() < LOOK {
+            return;
+        }
+        state.looked = Instant::now();
+        let stamp = stamp(&self.0.path);
+        if stamp.is_some() && stamp == state.stamp {
+            return;
+        }
+        match read(&self.0.path) {
+            Ok((rules, stamp)) => {
+                tracing::info!(path = %self.0.path.display(), "limits read again");
+                (state.rules, state.stamp, state.error) = (Arc::new(rules), stamp, None);
+            }
+            Err(error) => {
+                state.stamp = stamp;
+                if state.error.as_ref() != Some(&error) {
+                    tracing::error!(%error, "the limits of before stay");
+                }
+                state.error = Some(error);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements: a panic elsewhere does not spoil it.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some(Stamp { modified: metadata.modified().ok(), bytes: metadata.len() })
+}
+
+fn read(path: &Path) -> Result<(Levels, Option<Stamp>), FileError> {
+    // Before the text: a change meanwhile is then seen the next time.
+    let stamp = stamp(path);
+    let unreadable =
+        |error| FileError { path: path.to_owned(), place: None, message: format!("cannot be read: {error}") };
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let said = parse::parse(path, &text)?;
+    let mut levels = Levels { parents: said.parents, ..Levels::default() };
+    for (level, config) in said.configs {
+        let rules = Arc::new(rules(level.clone(), config));
+        match level {
+            Level::EntityResource(entity, resource) => {
+                levels.own.entry(entity).or_default().insert(resource, rules);
+            }
+            Level::Entity(entity) => drop(levels.entities.insert(entity, rules)),
+            Level::Resource(resource) => drop(levels.resources.insert(resource, rules)),
+            Level::System => levels.system = Some(rules),
+        }
+    }
+    Ok((levels, stamp))
+}
+
+fn rules(level: Level, config: Config) -> Rules {
+    let Config { limits, status, is_shadow } = config;
+    Rules { level, status, is_shadow, limits: Limits::new(limits.into(), None) }
+}

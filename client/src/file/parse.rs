@@ -1,0 +1,250 @@
+//! The text of a limits file to what it says. Never guesses: whatever it does not know has a line and a column.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
+use weirgate_shared::{Config, EntityId, Level, Limit, Mode, Resource, Status};
+
+/// What is wrong with a limits file, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}: {message}", path.display(), place.map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default())]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// Line and column, both from 1; nothing if it cannot be read at all.
+    pub place: Option<(usize, usize)>,
+    /// What is wrong there, and what it takes.
+    pub message: String,
+}
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) configs: Vec<(Level, Config)>,
+    pub(super) parents: HashMap<EntityId, EntityId>,
+}
+
+/// The version of the format.
+const VERSION: i64 = 1;
+
+/// Reads the text of the file at `path`.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
+    let documents = MarkedYaml::load_from_str(text).map_err(|error| {
+        let at = error.marker();
+        FileError { path: path.to_owned(), place: Some((at.line(), at.col() + 1)), message: error.info().to_owned() }
+    })?;
+    let mut reader = Reader { path, said: Said::default() };
+    match &documents[..] {
+        [] => Err(reader.wrong((1, 1), "it is empty: it takes at least weirgate: 1".to_owned())),
+        [document] => reader.file(Node { at: String::new(), yaml: document }).map(|()| reader.said),
+        [_, second, ..] => Err(reader.wrong(place(second), "a second document begins: it takes one".to_owned())),
+    }
+}
+
+struct Reader<'p> {
+    path: &'p Path,
+    said: Said,
+}
+
+/// A part of the file, and where in its tree: `resources.gpt-4.limits`.
+#[derive(Clone)]
+struct Node<'y> {
+    at: String,
+    yaml: &'y MarkedYaml<'y>,
+}
+
+fn place(yaml: &MarkedYaml<'_>) -> (usize, usize) {
+    (yaml.span.start.line(), yaml.span.start.col() + 1)
+}
+
+impl Reader<'_> {
+    fn wrong(&self, place: (usize, usize), message: String) -> FileError {
+        FileError { path: self.path.to_owned(), place: Some(place), message }
+    }
+
+    /// `node` is not what it takes.
+    fn refuse(&self, node: &Node<'_>, takes: &str) -> FileError {
+        let name = if node.at.is_empty() { "the file" } else { &node.at };
+        self.wrong(place(node.yaml), format!("{name} is {}, it takes {takes}", shown(node.yaml)))
+    }
+
+    fn file(&mut self, file: Node<'_>) -> Result<(), FileError> {
+        let mut version = None;
+        for (key, node) in self.entries(&file, "a map with weirgate, system, resources and entities")? {
+            match key.as_str() {
+                "weirgate" => version = Some((self.integer(&node)?, node)),
+                "system" => self.config(Level::System, &node, &[])?,
+                "resources" => {
+                    for (name, node) in self.entries(&node, "a map of resources")? {
+                        let resource = self.name(&name, &node, Resource::new)?;
+                        self.config(Level::Resource(resource), &node, &[])?;
+                    }
+                }
+                "entities" => {
+                    for (name, node) in self.entries(&node, "a map of entities")? {
+                        let entity = self.name(&name, &node, EntityId::new)?;
+                        self.entity(&entity, &node)?;
+                    }
+                }
+                _ => return Err(self.unknown(&file, &key, "weirgate, system, resources, entities")),
+            }
+        }
+        match version {
+            Some((VERSION, _)) => Ok(()),
+            Some((_, node)) => Err(self.refuse(&node, "1, the version of this format")),
+            None => Err(self.wrong(place(file.yaml), "weirgate: 1 is missing, the version of this format".to_owned())),
+        }
+    }
+
+    fn entity(&mut self, entity: &EntityId, node: &Node<'_>) -> Result<(), FileError> {
+        let mut has_default = false;
+        for (key, part) in self.entries(node, "a map with limits, status, shadow, parent and resources")? {
+            match key.as_str() {
+                "parent" => {
+                    let parent = self.text(&part)?;
+                    let parent = self.name(&parent, &part, EntityId::new)?;
+                    self.said.parents.insert(entity.clone(), parent);
+                }
+                "resources" => {
+                    for (name, node) in self.entries(&part, "a map of resources")? {
+                        let resource = self.name(&name, &node, Resource::new)?;
+                        self.config(Level::EntityResource(entity.clone(), resource), &node, &[])?;
+                    }
+                }
+                _ => has_default = true,
+            }
+        }
+        if has_default {
+            self.config(Level::Entity(entity.clone()), node, &["parent", "resources"])?;
+        }
+        Ok(())
+    }
+
+    /// One level's configuration, `besides` other keys that are somebody else's.
+    fn config(&mut self, level: Level, node: &Node<'_>, besides: &[&str]) -> Result<(), FileError> {
+        let mut config = Config::default();
+        for (key, part) in self.entries(node, "a map with limits, status and shadow")? {
+            match key.as_str() {
+                "limits" => {
+                    for (name, limit) in self.entries(&part, "a map of limits")? {
+                        config.limits.push(self.limit(&name, &limit)?);
+                    }
+                }
+                "status" => {
+                    let status = Status::parse(&self.text(&part)?);
+                    config.status = status.ok_or_else(|| self.refuse(&part, "enforced, disabled or unlimited"))?;
+                }
+                "shadow" => config.is_shadow = self.boolean(&part)?,
+                known if besides.contains(&known) => {}
+                _ => return Err(self.unknown(node, &key, "limits, status, shadow")),
+            }
+        }
+        config.check().map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))?;
+        self.said.configs.push((level, config));
+        Ok(())
+    }
+
+    fn limit(&self, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
+        const TAKES: &str = "one of per_second, per_minute, per_hour, per_day, concurrent, or capacity with refill_amount \
+            and refill_period_ms; beside it burst and mode";
+        let (mut rules, mut numbers, mut mode) = (vec![], HashMap::new(), Mode::default());
+        for (key, part) in self.entries(node, TAKES)? {
+            match key.as_str() {
+                "per_second" | "per_minute" | "per_hour" | "per_day" | "concurrent" => {
+                    rules.push((key.clone(), self.integer(&part)?));
+                }
+                "capacity" | "refill_amount" | "refill_period_ms" | "burst" => {
+                    numbers.insert(key.clone(), self.integer(&part)?);
+                }
+                "mode" => {
+                    let parsed = Mode::parse(&self.text(&part)?);
+                    mode = parsed.ok_or_else(|| self.refuse(&part, "enforced, shadow or soft"))?;
+                }
+                _ => return Err(self.unknown(node, &key, TAKES)),
+            }
+        }
+        let burst = numbers.remove("burst");
+        let custom = [numbers.get("capacity"), numbers.get("refill_amount"), numbers.get("refill_period_ms")];
+        let limit = match (&rules[..], custom) {
+            ([(rule, number)], [None, None, None]) => match rule.as_str() {
+                "per_second" => Limit::per_second(name, *number),
+                "per_minute" => Limit::per_minute(name, *number),
+                "per_hour" => Limit::per_hour(name, *number),
+                "per_day" => Limit::per_day(name, *number),
+                _ => Limit::concurrent(name, *number),
+            },
+            ([], [Some(capacity), Some(amount), Some(period)]) => Limit::custom(name, *capacity, *amount, *period),
+            _ => return Err(self.wrong(place(node.yaml), format!("{} takes {TAKES}", node.at))),
+        };
+        let limit = limit.and_then(|limit| burst.map_or(Ok(limit.clone()), |burst| limit.with_burst(burst)));
+        let limit = limit.map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))?;
+        Ok(limit.in_mode(mode))
+    }
+
+    /// The parts of a map, by their keys.
+    fn entries<'y>(&self, node: &Node<'y>, takes: &str) -> Result<Vec<(String, Node<'y>)>, FileError> {
+        let YamlData::Mapping(map) = &node.yaml.data else { return Err(self.refuse(node, takes)) };
+        let entry = |(key, value): (&'y MarkedYaml<'y>, &'y MarkedYaml<'y>)| {
+            let YamlData::Value(Scalar::String(name)) = &key.data else {
+                let message = format!("a key is {}, it takes a name: put it in quotes", shown(key));
+                return Err(self.wrong(place(key), message));
+            };
+            let at = if node.at.is_empty() { name.to_string() } else { format!("{}.{name}", node.at) };
+            Ok((name.to_string(), Node { at, yaml: value }))
+        };
+        map.iter().map(entry).collect()
+    }
+
+    fn unknown(&self, node: &Node<'_>, key: &str, takes: &str) -> FileError {
+        let YamlData::Mapping(map) = &node.yaml.data else { return self.refuse(node, takes) };
+        let named = |yaml: &&MarkedYaml<'_>| matches!(&yaml.data, YamlData::Value(Scalar::String(name)) if name == key);
+        let at = map.keys().find(named).map_or_else(|| place(node.yaml), place);
+        let of = if node.at.is_empty() { String::new() } else { format!("{}: ", node.at) };
+        self.wrong(at, format!("{of}{key:?} is not known, it takes {takes}"))
+    }
+
+    fn name<T>(
+        &self,
+        name: &str,
+        node: &Node<'_>,
+        check: impl Fn(Box<str>) -> Result<T, weirgate_shared::NameError>,
+    ) -> Result<T, FileError> {
+        check(name.into()).map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))
+    }
+
+    fn integer(&self, node: &Node<'_>) -> Result<i64, FileError> {
+        match &node.yaml.data {
+            YamlData::Value(Scalar::Integer(number)) => Ok(*number),
+            _ => Err(self.refuse(node, "a whole number")),
+        }
+    }
+
+    fn boolean(&self, node: &Node<'_>) -> Result<bool, FileError> {
+        match &node.yaml.data {
+            YamlData::Value(Scalar::Boolean(is)) => Ok(*is),
+            _ => Err(self.refuse(node, "true or false")),
+        }
+    }
+
+    fn text(&self, node: &Node<'_>) -> Result<String, FileError> {
+        match &node.yaml.data {
+            YamlData::Value(Scalar::String(text)) => Ok(text.to_string()),
+            _ => Err(self.refuse(node, "a word")),
+        }
+    }
+}
+
+/// A value as it is told in an error.
+fn shown(yaml: &MarkedYaml<'_>) -> String {
+    match &yaml.data {
+        YamlData::Value(Scalar::Null) => "nothing".to_owned(),
+        YamlData::Value(Scalar::Boolean(is)) => is.to_string(),
+        YamlData::Value(Scalar::Integer(number)) => number.to_string(),
+        YamlData::Value(Scalar::FloatingPoint(number)) => number.to_string(),
+        YamlData::Value(Scalar::String(text)) => format!("{text:?}"),
+        YamlData::Sequence(_) => "a list".to_owned(),
+        YamlData::Mapping(_) => "a map".to_owned(),
+        _ => "something else".to_owned(),
+    }
+}

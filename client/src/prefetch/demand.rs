@@ -1,0 +1,125 @@
+//! How much is asked of each limit in a second, as observed. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::{LimitName, MilliTokens, Millis};
+
+use crate::line::Needs;
+
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What was asked lately.
+#[derive(Debug)]
+pub(super) struct Demand {
+    /// When the window began.
+    since: Instant,
+    flows: BTreeMap<LimitName, Flow>,
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    /// In this window.
+    asked: MilliTokens,
+    /// A second, in the windows before: the older, the less it counts.
+    rate: MilliTokens,
+}
+
+impl Demand {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, flows: BTreeMap::new() }
+    }
+
+    /// Begins another window if this one is over.
+    pub(super) fn advance(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.since);
+        if elapsed < WINDOW {
+            return;
+        }
+        let elapsed_ms = Millis::from(elapsed).0;
+        for flow in self.flows.values_mut() {
+            let seen = MilliTokens(flow.asked.0.saturating_mul(1000)) / elapsed_ms;
+            // After a pause, what was before it says nothing.
+            flow.rate = if elapsed < 2 * WINDOW { (flow.rate + seen) / 2 } else { seen };
+            flow.asked = MilliTokens::ZERO;
+        }
+        self.since = now;
+    }
+
+    /// Somebody asks for this.
+    pub(super) fn count(&mut self, needs: &Needs) {
+        for (limit, need) in needs {
+            if let Some(flow) = self.flows.get_mut(limit) {
+                flow.asked += *need;
+            } else {
+                self.flows.insert(limit.clone(), Flow { asked: *need, rate: MilliTokens::ZERO });
+            }
+        }
+    }
+
+    /// What is asked of a limit in `span`. A load that rises shows at once, by what was asked in this window so far.
+    pub(super) fn within(&self, limit: &LimitName, span: Millis) -> MilliTokens {
+        let rate = self.flows.get(limit).map_or(MilliTokens::ZERO, |flow| flow.rate.max(flow.asked));
+        MilliTokens(rate.0.saturating_mul(span.0)) / 1000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Millis = Millis(1000);
+
+    fn name() -> LimitName {
+        LimitName::new("rpm").unwrap()
+    }
+
+    /// Asks for a token every `every_ms` for `seconds`; what is expected of the next second then.
+    fn ask(demand: &mut Demand, now: &mut Instant, every_ms: u64, seconds: u64) -> i64 {
+        for _ in 0..seconds * 1000 / every_ms {
+            demand.advance(*now);
+            demand.count(&Needs::from([(name(), MilliTokens::from_tokens(1))]));
+            *now += Duration::from_millis(every_ms);
+        }
+        demand.advance(*now);
+        demand.within(&name(), SECOND).whole_tokens()
+    }
+
+    #[test]
+    fn a_steady_load_is_what_it_is() {
+        let (mut now, start) = (Instant::now(), Instant::now());
+        let mut demand = Demand::new(start);
+        let seen = ask(&mut demand, &mut now, 10, 20);
+        assert!((99..=101).contains(&seen), "{seen}");
+        assert_eq!(demand.within(&name(), Millis(100)).0 / 1000, seen / 10);
+    }
+
+    #[test]
+    fn a_rising_load_shows_within_the_second_and_a_sinking_one_by_halves() {
+        let mut now = Instant::now();
+        let mut demand = Demand::new(now);
+        ask(&mut demand, &mut now, 100, 5);
+        // Not whole seconds: a window is under way.
+        for _ in 0..500 {
+            demand.advance(now);
+            demand.count(&Needs::from([(name(), MilliTokens::from_tokens(1))]));
+            now += Duration::from_millis(1);
+        }
+        let risen = demand.within(&name(), SECOND).whole_tokens();
+        assert!(risen >= 499, "{risen}");
+        ask(&mut demand, &mut now, 1, 10);
+        let sunk = ask(&mut demand, &mut now, 1000, 3);
+        assert!((100..=300).contains(&sunk), "{sunk}: an eighth of a thousand");
+    }
+
+    #[test]
+    fn what_was_before_a_pause_is_forgotten() {
+        let mut now = Instant::now();
+        let mut demand = Demand::new(now);
+        ask(&mut demand, &mut now, 1, 5);
+        now += Duration::from_secs(60);
+        demand.advance(now);
+        assert!(demand.within(&name(), SECOND).whole_tokens() < 20);
+    }
+}

@@ -1,0 +1,218 @@
+//! Serving acquires from a pool, fetching its blocks, and giving back what is left of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::{MilliTokens, WriteId};
+
+use super::pool::{Block, Due, Found, Pool};
+use super::state::Return;
+use crate::Error;
+use crate::Settlement;
+use crate::held::Held;
+use crate::limiter::Inner;
+use crate::line::{Needs, Verdict};
+use crate::settling::{Answered, Settling};
+use crate::shards::{Request, Shards, ask_table};
+use crate::stats::count;
+
+/// How many blocks a request waits for before it goes the ordinary way.
+const ROUNDS: u32 = 3;
+/// For how long no block is fetched after one failed.
+const TROUBLE: Duration = Duration::from_secs(1);
+
+/// Decides about a request on a bucket with a pool, from the pool if it can.
+pub(crate) async fn ask(
+    inner: &Arc<Inner>,
+    shards: &Arc<Shards>,
+    pool: &Pool,
+    request: &Request,
+) -> Result<Verdict, Error> {
+    let joined = Instant::now();
+    for round in 0..ROUNDS {
+        let now = inner.now();
+        let (found, block) = pool.serve(shards, request, now, round == 0);
+        if let Some(block) = block {
+            tokio::spawn(fetch(Arc::clone(inner), UnderWay::block(shards, &block), block));
+        }
+        match found {
+            Found::Parts(parts) => {
+                count(&inner.counters.prefetch_hits, 1);
+                let owner = (Arc::clone(inner), Arc::clone(shards));
+                return Ok(Verdict::Granted(Held::new(owner, parts, request.limits.clone(), None, now).into()));
+            }
+            Found::Later(landed) => landed.await,
+            Found::Nothing => break,
+        }
+    }
+    let outdated = pool.outdated(&request.limits);
+    if !outdated.is_empty() {
+        tokio::spawn(give_back(Arc::clone(inner), on_their_way(shards, outdated)));
+    }
+    match ask_table(inner, shards, request, joined).await? {
+        Verdict::Denied(denied) => {
+            let parts = pool.complete(&denied, request);
+            if parts.is_empty() {
+                return Ok(Verdict::Denied(denied));
+            }
+            let owner = (Arc::clone(inner), Arc::clone(shards));
+            let ours = Held::new(owner, parts, request.limits.clone(), None, inner.now());
+            let completed = complete(inner, shards, pool, request, ours, joined).await?;
+            Ok(completed.unwrap_or(Verdict::Denied(denied)))
+        }
+        granted => Ok(granted),
+    }
+}
+
+/// Asks the table for what `ours` lacks of a request; `None` if that is denied.
+async fn complete(
+    inner: &Arc<Inner>,
+    shards: &Arc<Shards>,
+    pool: &Pool,
+    request: &Request,
+    ours: Held,
+    joined: Instant,
+) -> Result<Option<Verdict>, Error> {
+    let mut rest = request.clone();
+    for (limit, need) in &mut rest.needs {
+        *need -= ours.amount(limit.as_str());
+    }
+    rest.needs.retain(|_, need| *need > MilliTokens::ZERO);
+    // If the caller goes away meanwhile, both parts go back.
+    let ours = crate::line::Delivery::from(ours);
+    if !rest.asks() {
+        pool.owe(1);
+        return Ok(Some(Verdict::Granted(ours)));
+    }
+    Ok(match ask_table(inner, shards, &rest, joined).await? {
+        Verdict::Granted(theirs) => Some(Verdict::Granted(ours.accept().and(theirs.accept()).into())),
+        Verdict::Denied(_) => None,
+    })
+}
+
+/// Fetches a block.
+async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
+    let (shards, pool) = (&under_way.shards, under_way.pool());
+    let Block { limits, amounts, takes, asked } = block;
+    let timeout = inner.settings.timeout;
+    let request = Request { needs: amounts, soft: Needs::new(), limits, lease: None, timeout, takes };
+    match ask_table(&inner, shards, &request, asked).await {
+        Ok(Verdict::Granted(delivery)) => {
+            count(&inner.counters.prefetch_blocks, 1);
+            let parts = delivery.accept().taken_ahead(asked);
+            let late = pool.land(parts);
+            give_back(Arc::clone(&inner), on_their_way(shards, late)).await.ok();
+        }
+        Ok(Verdict::Denied(_)) => {
+            pool.owe(takes);
+            pool.pause(pool.lead());
+        }
+        Err(error) => {
+            tracing::debug!(%error, "tokens could not be taken ahead");
+            // What may have been counted is not counted again.
+            if !error.is_unknown() {
+                pool.owe(takes);
+            }
+            pool.pause(TROUBLE);
+        }
+    }
+    pool.watch(|| tokio::spawn(keep(Arc::downgrade(&inner), Arc::clone(shards))).abort_handle());
+}
+
+/// Gives back what has become too old, until there is nothing. The limiter may go away meanwhile: what is left then is
+/// forfeited.
+async fn keep(inner: Weak<Inner>, shards: Arc<Shards>) {
+    let Some(pool) = &shards.pool else { return };
+    loop {
+        match pool.due() {
+            Due::Never => return,
+            Due::At(at) => tokio::time::sleep_until(at).await,
+            Due::Now(returns) => {
+                let returns = on_their_way(&shards, returns);
+                let Some(inner) = inner.upgrade() else { return };
+                // Told by the counters and the log.
+                give_back(inner, returns).await.ok();
+            }
+        }
+    }
+}
+
+/// Gives back everything, and counts all acquires; nothing is taken ahead any more.
+pub(crate) async fn close(inner: Arc<Inner>, shards: Arc<Shards>) -> Result<(), Error> {
+    let Some(pool) = &shards.pool else { return Ok(()) };
+    let mut closed = Ok(());
+    loop {
+        let returns = pool.close();
+        let is_last = returns.is_empty();
+        closed = closed.and(give_back(Arc::clone(&inner), on_their_way(&shards, returns)).await);
+        pool.quiet().await;
+        if is_last && !pool.owes() {
+            return closed;
+        }
+    }
+}
+
+/// A write of a pool, until it has arrived. A runtime that shuts down drops it half way.
+struct UnderWay {
+    shards: Arc<Shards>,
+    amounts: Needs,
+    is_block: bool,
+}
+
+impl UnderWay {
+    fn block(shards: &Arc<Shards>, block: &Block) -> Self {
+        Self { shards: Arc::clone(shards), amounts: block.amounts.clone(), is_block: true }
+    }
+
+    fn pool(&self) -> &Pool {
+        self.shards.pool.as_ref().expect("only a bucket with a pool has something under way")
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.pool().arrive(&self.amounts, self.is_block);
+    }
+}
+
+fn on_their_way(shards: &Arc<Shards>, returns: Vec<Return>) -> Vec<(UnderWay, Return)> {
+    let under_way = |back: Return| {
+        let amounts = back.part.amounts.clone();
+        (UnderWay { shards: Arc::clone(shards), amounts, is_block: false }, back)
+    };
+    returns.into_iter().map(under_way).collect()
+}
+
+/// Gives back what was not spent, one write for each shard, like a rollback. One of unknown outcome is not repeated,
+/// as nothing in the item would tell: its tokens count as used.
+async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Result<(), Error> {
+    let mut done = Ok(());
+    for (under_way, Return { part, takes }) in returns {
+        let milli: MilliTokens = part.amounts.values().copied().sum();
+        let milli = u64::try_from(milli.0).unwrap_or_default();
+        let back = part.amounts.iter().map(|(limit, amount)| (limit.clone(), part.rate_back(limit, *amount)));
+        let settling = Settling {
+            inner: &inner,
+            shards: &under_way.shards,
+            line: Arc::clone(&part.line),
+            op: WriteId::from_bits(fastrand::u64(..)),
+            lease: None,
+            amounts: back.collect::<BTreeMap<_, _>>(),
+            takes,
+            holds: &Needs::new(),
+        };
+        match settling.run().await {
+            Ok(Answered::Settled(Settlement::Done)) => count(&inner.counters.prefetch_returned_milli, milli),
+            // The bucket was deleted, and its tokens with it.
+            Ok(_) => count(&inner.counters.prefetch_forfeited_milli, milli),
+            Err(error) => {
+                count(&inner.counters.prefetch_forfeited_milli, milli);
+                tracing::warn!(%error, milli, "tokens taken ahead could not be given back: they count as used");
+                done = done.and(Err(error));
+            }
+        }
+    }
+    done
+}

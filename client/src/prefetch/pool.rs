@@ -1,0 +1,341 @@
+//! The tokens of one bucket that this client has taken ahead. Nothing here waits or sends.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, Mode};
+
+use super::Prefetch;
+use super::state::{Return, State};
+use crate::decision::{Denied, LimitStatus};
+use crate::held::Part;
+use crate::limits::Limits;
+use crate::line::Needs;
+use crate::shards::{Request, Shards};
+
+/// A block pays if it serves so many requests like the one that asks for it. Two would be as many writes as without it,
+/// where the second request does not come and its tokens go back.
+const PAYS: i64 = 3;
+
+/// What one client has taken ahead of one bucket.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    prefetch: Prefetch,
+    state: Mutex<State>,
+    /// Something that was under way has arrived.
+    arrived: Notify,
+}
+
+/// What a request finds.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// What it asks.
+    Parts(Vec<Part>),
+    /// Not enough, but a block is on its way.
+    Later(OwnedNotified),
+    /// Not enough: the table must be asked.
+    Nothing,
+}
+
+/// Tokens to be taken ahead, by one write.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) limits: Limits,
+    pub(super) amounts: Needs,
+    /// Acquires that the write counts.
+    pub(super) takes: i64,
+    /// When it was asked for. Its tokens are taken after that, so they are never older than they seem.
+    pub(super) asked: Instant,
+}
+
+/// What is to be done about what has become too old.
+pub(super) enum Due {
+    Now(Vec<Return>),
+    At(Instant),
+    /// Nothing is there.
+    Never,
+}
+
+impl Pool {
+    pub(crate) fn new(prefetch: Prefetch) -> Self {
+        let state = State::new(Instant::now());
+        Self { prefetch, state: Mutex::new(state), arrived: Notify::new() }
+    }
+
+    /// Whether the request can be served from here: it asks for enforced rates, without a lease.
+    pub(crate) fn serves(request: &Request) -> bool {
+        let is_rate = |name: &LimitName| {
+            let limit = request.limits.iter().find(|limit| limit.name() == name);
+            limit.is_some_and(|limit| limit.mode() == Mode::Enforced && !limit.rule().is_concurrent())
+        };
+        request.lease.is_none() && request.soft.is_empty() && request.needs.keys().all(is_rate)
+    }
+
+    /// Whether it has all that is asked.
+    pub(crate) fn has(&self, request: &Request) -> bool {
+        let state = self.state();
+        Self::serves(request)
+            && state.limits == request.limits
+            && state.has(&request.needs, self.oldest(Instant::now()))
+    }
+
+    /// Serves a request, and says which block is to be fetched. `is_new` if the request comes for the first time.
+    pub(super) fn serve(
+        &self,
+        shards: &Shards,
+        request: &Request,
+        now: EpochMillis,
+        is_new: bool,
+    ) -> (Found, Option<Block>) {
+        let at = Instant::now();
+        let mut state = self.state();
+        if state.is_closed || !state.follows(&request.limits) {
+            return (Found::Nothing, None);
+        }
+        state.demand.advance(at);
+        let served = self.serve_from(&mut state, shards, request, (now, at));
+        if is_new {
+            state.demand.count(&request.needs);
+        }
+        served
+    }
+
+    fn serve_from(
+        &self,
+        state: &mut State,
+        shards: &Shards,
+        request: &Request,
+        (now, at): (EpochMillis, Instant),
+    ) -> (Found, Option<Block>) {
+        let is_paused = at < state.paused_until;
+        let oldest = self.oldest(at);
+        if state.has(&request.needs, oldest) {
+            let parts = state.draw(&request.needs, oldest);
+            state.unreported += 1;
+            state.granted = at;
+            let mut block = None;
+            if state.landing.is_none() && !is_paused && self.is_low(state, &request.needs, oldest) {
+                block = self.block(state, shards, request, false, (now, at));
+                if block.is_none() {
+                    state.paused_until = at + self.lead();
+                }
+            }
+            return (Found::Parts(parts), block);
+        }
+        if let Some(landing) = &state.landing {
+            return (Found::Later(Arc::clone(landing).notified_owned()), None);
+        }
+        if is_paused {
+            return (Found::Nothing, None);
+        }
+        match self.block(state, shards, request, true, (now, at)) {
+            Some(block) => {
+                let landing = state.landing.as_ref().map(|landing| Arc::clone(landing).notified_owned());
+                (landing.map_or(Found::Nothing, Found::Later), Some(block))
+            }
+            None => (Found::Nothing, None),
+        }
+    }
+
+    /// Whether what is left will be gone when a block that is fetched now arrives.
+    fn is_low(&self, state: &State, needs: &Needs, oldest: Instant) -> bool {
+        let is_low = |limit: &Limit| {
+            let low = state.demand.within(limit.name(), self.prefetch.lead());
+            let low = low.min(self.prefetch.most(limit.rule().capacity) / 4);
+            needs.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
+        };
+        state.limits.iter().any(is_low)
+    }
+
+    /// The block to fetch, if one pays: what `request` needs, if it waits for it, and what is expected to be asked.
+    ///
+    /// No more than may be outstanding. And of what the bucket has, as far as that is known, half is left for others.
+    fn block(
+        &self,
+        state: &mut State,
+        shards: &Shards,
+        request: &Request,
+        waits: bool,
+        (now, at): (EpochMillis, Instant),
+    ) -> Option<Block> {
+        let oldest = self.oldest(at);
+        let mut amounts = Needs::new();
+        for limit in state.limits.iter().filter(|limit| !limit.rule().is_concurrent()) {
+            let (name, capacity) = (limit.name(), limit.rule().capacity);
+            let need = request.needs.get(name).copied().unwrap_or_default();
+            let waiting = if waits { need } else { MilliTokens::ZERO };
+            let expected = state.demand.within(name, self.prefetch.horizon());
+            let wanted = (waiting + expected).min(self.prefetch.most(capacity)) - state.outstanding(name);
+            let room = (shards.best(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
+            let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
+            if state.left(name, oldest) + amount < MilliTokens(need.0.saturating_mul(PAYS)) {
+                return None;
+            }
+            if amount > MilliTokens::ZERO {
+                amounts.insert(name.clone(), amount);
+            }
+        }
+        if amounts.is_empty() {
+            return None;
+        }
+        state.leave(&amounts);
+        state.landing = Some(Arc::default());
+        let takes = std::mem::take(&mut state.unreported);
+        Some(Block { limits: state.limits.clone(), amounts, takes, asked: at })
+    }
+
+    /// Takes all of `needs` for a grant that turned out to need more; nothing if not all of it is there.
+    pub(crate) fn more(&self, needs: &Needs, limits: &Limits) -> Vec<Part> {
+        let oldest = self.oldest(Instant::now());
+        let mut state = self.state();
+        if state.limits != *limits || !state.has(needs, oldest) {
+            return vec![];
+        }
+        state.demand.count(needs);
+        state.draw(needs, oldest)
+    }
+
+    /// Takes what the table lacked for a request that it denied; nothing if both together have not enough.
+    pub(super) fn complete(&self, denied: &Denied, request: &Request) -> Vec<Part> {
+        let oldest = self.oldest(Instant::now());
+        let mut state = self.state();
+        let lack = |short: &LimitStatus| {
+            let (name, need) = request.needs.get_key_value(short.limit.as_str())?;
+            Some((name.clone(), *need - short.available.max(MilliTokens::ZERO)))
+        };
+        let is_there = |short: &LimitStatus| {
+            let name = request.needs.get_key_value(short.limit.as_str()).map(|(name, _)| name);
+            name.is_some_and(|name| state.left(name, oldest) + short.available >= short.requested)
+        };
+        if state.is_closed || state.limits != request.limits || !denied.short().all(is_there) {
+            return vec![];
+        }
+        let lack = denied.short().filter_map(lack).collect();
+        state.draw(&lack, oldest)
+    }
+
+    /// Takes back what came from here and was not used after all; `false` if it must go to the table.
+    pub(crate) fn put(&self, part: Part, limits: &Limits) -> bool {
+        let mut state = self.state();
+        let oldest = self.oldest(Instant::now());
+        let has_room = |(name, amount): (&LimitName, &MilliTokens)| {
+            let limit = limits.iter().find(|limit| limit.name() == name);
+            limit.is_some_and(|limit| state.outstanding(name) + *amount <= self.prefetch.most(limit.rule().capacity))
+        };
+        let is_young = part.ahead.is_some_and(|taken| taken > oldest);
+        if state.is_closed || state.limits != *limits || !is_young || !part.amounts.iter().all(has_room) {
+            return false;
+        }
+        state.keep(part);
+        true
+    }
+
+    /// Keeps the parts of a block that has arrived; those that must go back at once are given back.
+    pub(super) fn land(&self, parts: Vec<Part>) -> Vec<Return> {
+        let mut state = self.state();
+        for part in parts {
+            state.last = Some((Arc::clone(&part.line), Arc::clone(&part.bucket)));
+            state.keep(part);
+        }
+        // Nobody else sees to a pool that is closed.
+        if state.is_closed { state.give_back(|_| true) } else { vec![] }
+    }
+
+    /// Something on its way has arrived, or never will.
+    pub(super) fn arrive(&self, amounts: &Needs, is_block: bool) {
+        let mut state = self.state();
+        state.arrive(amounts);
+        if is_block && let Some(landing) = state.landing.take() {
+            landing.notify_waiters();
+        }
+        drop(state);
+        self.arrived.notify_waiters();
+    }
+
+    /// Acquires were granted that no write has counted.
+    pub(super) fn owe(&self, takes: i64) {
+        self.state().unreported += takes;
+    }
+
+    /// Fetches nothing for so long.
+    pub(super) fn pause(&self, span: Duration) {
+        self.state().paused_until = Instant::now() + span;
+    }
+
+    /// What is to be done about what has become too old, and acquires that no write has counted for as long.
+    pub(super) fn due(&self) -> Due {
+        let mut state = self.state();
+        let now = Instant::now();
+        let oldest = self.oldest(now);
+        let old = state.give_back(|taken| taken <= oldest);
+        if !old.is_empty() {
+            return Due::Now(old);
+        }
+        if let Some(taken) = state.batches.front().and_then(|batch| batch.ahead) {
+            return Due::At(taken + self.prefetch.keep);
+        }
+        if state.unreported == 0 {
+            state.keeper = None;
+            return Due::Never;
+        }
+        let at = state.granted + self.prefetch.keep;
+        if at > now { Due::At(at) } else { Due::Now(state.report()) }
+    }
+
+    /// Whether all is as the limits of a request say; if not, all goes back.
+    pub(super) fn outdated(&self, limits: &Limits) -> Vec<Return> {
+        let mut state = self.state();
+        if state.limits == *limits || state.batches.is_empty() { vec![] } else { state.give_back(|_| true) }
+    }
+
+    /// Ends the pool: all goes back, and everything is counted.
+    pub(super) fn close(&self) -> Vec<Return> {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.give_back_all()
+    }
+
+    /// Whether acquires were granted that no write has counted.
+    pub(super) fn owes(&self) -> bool {
+        self.state().unreported > 0
+    }
+
+    /// How long a block is fetched before it is needed.
+    pub(super) fn lead(&self) -> Duration {
+        self.prefetch.lead().into()
+    }
+
+    /// Waits until nothing is on its way.
+    pub(super) async fn quiet(&self) {
+        loop {
+            let arrived = self.arrived.notified();
+            if self.state().under_way == 0 {
+                return;
+            }
+            arrived.await;
+        }
+    }
+
+    /// Sees to it that somebody keeps the pool, by `keeper` if nobody does.
+    pub(super) fn watch(&self, keeper: impl FnOnce() -> AbortHandle) {
+        let mut state = self.state();
+        let is_kept = state.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished());
+        if !is_kept && (!state.batches.is_empty() || state.unreported > 0) {
+            state.keeper = Some(keeper());
+        }
+    }
+
+    /// Before or at this instant were taken what cannot be spent at `now` any more.
+    fn oldest(&self, now: Instant) -> Instant {
+        now.checked_sub(self.prefetch.keep).unwrap_or(now)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is consistent between any two statements: a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
