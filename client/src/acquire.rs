@@ -163,8 +163,7 @@ impl<'a> Acquire<'a> {
                     return Ok(Asked::Disabled(Disabled { entity, resource }));
                 }
                 Some(Rules { status: Status::Enforced, limits, is_shadow, .. }) => {
-                    let target = self.target(Arc::clone(&shards), limits, amounts, *is_shadow);
-                    targets.extend(Some(target).filter(|target| target.request.asks()));
+                    targets.push(self.target(Arc::clone(&shards), limits, amounts, *is_shadow));
                 }
                 Some(Rules { status: Status::Unlimited, .. }) | None => {}
             }
