@@ -19,6 +19,18 @@ test: cargo ## Formatting, lints, unit, property and integration tests
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --workspace
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+	$(rustdoc_json)
+	cargo run --locked --workspace --bin api -- check $(cargo_target)/doc/weirgate.json
+
+# With everything in the workspace, so that nothing else is built than for the tests.
+rustdoc_json = RUSTDOC=$(CURDIR)/scripts/rustdoc-json.sh RUSTDOCFLAGS="-Z unstable-options --output-format json" \
+	cargo doc --locked --workspace --no-deps --quiet
+
+.PHONY: api
+api: cargo ## List the public surface of the crate in docs/api.md
+	$(rustdoc_json)
+	cargo run --locked --workspace --bin api -- write $(cargo_target)/doc/weirgate.json
 
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test

@@ -206,8 +206,7 @@ impl<'a> Acquire<'a> {
                     return Ok(Asked { disabled: Some(Disabled { entity, resource }), ..asked });
                 }
                 Some(Rules { status: Status::Enforced, limits, is_shadow, .. }) => {
-                    let target = self.target(Arc::clone(&shards), limits, amounts, *is_shadow);
-                    asked.targets.extend(Some(target).filter(|target| amounts.is_empty() || target.request.asks()));
+                    asked.targets.push(self.target(Arc::clone(&shards), limits, amounts, *is_shadow));
                 }
                 Some(Rules { status: Status::Unlimited, .. }) | None => asked.is_free |= Arc::ptr_eq(&shards, &own),
             }

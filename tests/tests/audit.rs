@@ -93,6 +93,7 @@ async fn an_event_says_when_it_may_be_deleted() {
         let builder = fleet.builder().await;
         let builder = if let Some(kept) = kept { builder.audit_kept(kept) } else { builder };
         let limiter = builder.build().await.unwrap();
+        pass(secs(1)).await;
         limiter.set_config(&Level::System, &Config::of([rpm(at)])).await.unwrap();
         let id = limiter.audit(&AuditOf::System, None).await.unwrap().items[0].id;
         let item = fleet.dynamo.item("default/AUDIT##SYSTEM", &format!("#AUDIT#{id}"));

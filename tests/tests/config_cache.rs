@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fleet::{Fleet, millis, pass, secs, tokens};
 use futures_util::future::join_all;
-use stored::{configured, entity, resource, rpm, take};
+use stored::{child, configured, entity, resource, rpm, take};
 use weirgate::{CacheStats, Config, Decision, Entity, Error, Level, RateLimiter};
 use weirgate_tests::Fault;
 
@@ -172,8 +172,14 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
     }
     // What is known to be wrong is not used, whatever happens.
     limiter.set_config(&own, &Config::of([rpm(1)])).await.unwrap();
-    fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+    let fail = || fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+    fail();
     assert!(take(&limiter, 1).await.is_err());
+    fleet.dynamo.fail_reads(|_, _| None);
+    let _ = take(&limiter, 1).await.unwrap();
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    fail();
+    assert!(take(&limiter, 1).await.is_err(), "its limits are known, its parent is not");
 }
 
 /// A change of one level does not make the others be read again.

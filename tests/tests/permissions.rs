@@ -32,7 +32,7 @@ fn asked(fleet: &Fleet) -> Arc<Mutex<BTreeSet<String>>> {
         for kind in
             request["TransactItems"].as_array().unwrap().iter().flat_map(|part| part.as_object().unwrap().keys())
         {
-            note(&parts, if kind == "ConditionCheck" { "ConditionCheckItem" } else { &**kind });
+            note(&parts, if kind == "ConditionCheck" { "ConditionCheckItem" } else { kind });
         }
         None
     });

@@ -1,0 +1,72 @@
+//! `make api` lists the public surface of the crate `weirgate` in docs/api.md, `make test` checks that it is listed.
+//!
+//! What is listed is a promise: an item may be added at any time, and goes or changes only with a new version (before
+//! 1.0 a minor one).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use public_api::Builder;
+
+const HEAD: &str = "# Public surface\n\nEvery public item of the crate `weirgate` with all features, made by `make api`. \
+    An item goes or changes only with a new version.\n";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match &arguments[..] {
+        [verb, json] if verb == "write" => write(Path::new(json)),
+        [verb, json] if verb == "check" => check(Path::new(json)),
+        _ => Err("api: it takes write or check, and the path of rustdoc's JSON".to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api.md")
+}
+
+/// The surface as it is now, a line for each item.
+fn surface(json: &Path) -> Result<BTreeSet<String>, String> {
+    let api = Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true);
+    let api = api.omit_auto_derived_impls(true).build();
+    let api = api.map_err(|error| format!("api: {}: {error}", json.display()))?;
+    Ok(api.items().map(ToString::to_string).collect())
+}
+
+/// The surface that is listed, and of which version.
+fn listed() -> (BTreeSet<String>, String) {
+    let text = std::fs::read_to_string(page()).unwrap_or_default();
+    let version = text.lines().find_map(|line| line.strip_prefix("Version ")).unwrap_or_default().to_owned();
+    let items = text.lines().skip_while(|line| *line != "```rust").skip(1).take_while(|line| *line != "```");
+    (items.map(str::to_owned).collect(), version)
+}
+
+fn write(json: &Path) -> Result<(), String> {
+    let (now, (before, version)) = (surface(json)?, listed());
+    let gone: Vec<_> = before.difference(&now).map(String::as_str).collect();
+    if !gone.is_empty() && version == env!("CARGO_PKG_VERSION") {
+        let gone = gone.join("\n  ");
+        return Err(format!("api: these items are gone or changed, raise the version from {version} first:\n  {gone}"));
+    }
+    let items: Vec<_> = now.into_iter().collect();
+    let text = format!("{HEAD}\nVersion {}\n\n```rust\n{}\n```\n", env!("CARGO_PKG_VERSION"), items.join("\n"));
+    std::fs::write(page(), text).map_err(|error| format!("api: {}: {error}", page().display()))
+}
+
+fn check(json: &Path) -> Result<(), String> {
+    let (now, (listed, version)) = (surface(json)?, listed());
+    let gone = listed.difference(&now).map(|item| format!("  - {item}"));
+    let new = now.difference(&listed).map(|item| format!("  + {item}"));
+    let changes: Vec<_> = gone.chain(new).collect();
+    if changes.is_empty() && version == env!("CARGO_PKG_VERSION") {
+        return Ok(());
+    }
+    Err(format!("api: docs/api.md is not the surface of the crate, run `make api`:\n{}", changes.join("\n")))
+}
