@@ -23,7 +23,7 @@ async fn ahead(fleet: &Fleet) -> RateLimiter {
 
 async fn metered(fleet: &Fleet, latency_ms: u64) -> (RateLimiter, Meter) {
     let (table, meter) = fleet.dynamo.clone().with_latency(millis(latency_ms)).metered().await;
-    let builder = RateLimiter::builder("weirgate").table(table).clock(fleet.clock.clone());
+    let builder = RateLimiter::builder("weirgate").table(table);
     (builder.prefetch("gpt-4", Prefetch::default()).build().await.unwrap(), meter)
 }
 

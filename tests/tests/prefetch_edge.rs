@@ -5,7 +5,7 @@ mod fleet;
 use fleet::shards::{holds, per_minute, split};
 use fleet::{Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
-use weirgate::{Decision, Limit, Prefetch, RateLimiter, Settlement};
+use weirgate::{Breaker, Decision, Limit, Prefetch, RateLimiter, Settlement};
 use weirgate_shared::{LimitState, MilliTokens, Shard, credit};
 use weirgate_tests::Fault;
 
@@ -193,7 +193,7 @@ async fn nobody_waits_for_a_block_of_a_steady_load() {
 async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
     let fleet = Fleet::new().await;
     let limits = per_minute(600_000);
-    let builder = fleet.builder().await.timeout(secs(2));
+    let builder = fleet.builder().await.timeout(secs(2)).breaker(Breaker { failures: 0, ..Breaker::default() });
     let limiter = builder.prefetch("gpt-4", Prefetch::default()).build().await.unwrap();
     warm(&limiter, &limits, 100).await;
     fleet.dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
