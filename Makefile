@@ -21,7 +21,8 @@ test: cargo ## Formatting, lints, unit, property and integration tests
 	cargo test --locked --workspace
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 	$(rustdoc_json)
-	cargo run --locked --workspace --bin api -- check $(cargo_target)/doc/weirgate.json
+	cargo build --locked --workspace --bin api
+	$(cargo_target)/debug/api check $(cargo_target)/doc/weirgate.json
 
 # With everything in the workspace, so that nothing else is built than for the tests.
 rustdoc_json = RUSTDOC=$(CURDIR)/scripts/rustdoc-json.sh RUSTDOCFLAGS="-Z unstable-options --output-format json" \
@@ -30,7 +31,8 @@ rustdoc_json = RUSTDOC=$(CURDIR)/scripts/rustdoc-json.sh RUSTDOCFLAGS="-Z unstab
 .PHONY: api
 api: cargo ## List the public surface of the crate in docs/api.md
 	$(rustdoc_json)
-	cargo run --locked --workspace --bin api -- write $(cargo_target)/doc/weirgate.json
+	cargo build --locked --workspace --bin api
+	$(cargo_target)/debug/api write $(cargo_target)/doc/weirgate.json
 
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test

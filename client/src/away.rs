@@ -10,7 +10,7 @@ use weirgate_store::ErrorKind;
 use crate::Error;
 use crate::decide::{Given, GivenBy, Target};
 use crate::decision::{Decision, Denied};
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::stats::count;
 
 pub use breaker::Breaker;

@@ -11,7 +11,7 @@ use weirgate_shared::write::configure;
 use weirgate_shared::{Change, Config, ConfigKey, ConfigsOf, ItemKey, Level, Namespace, Stored, read_config};
 use weirgate_store::{BY_RESOURCE, Item, Listing};
 
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::{Error, RateLimiter};
 
 use change::Editing;

@@ -13,7 +13,7 @@ use crate::away::{self, LocalHold};
 use crate::clock::deadline;
 use crate::decision::{self, Denied, LimitStatus, NeverFits};
 use crate::held::Held;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::{Needs, Verdict};
 use crate::shards::{Request, Shards, Together, ask, ask_together, remembered};
 use crate::stats::count;

@@ -11,7 +11,7 @@ use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Whole, WriteI
 use weirgate_store::ErrorKind;
 
 use crate::decision::{self, LimitStatus};
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::limits::Limits;
 use crate::line::{Line, Needs};
 use crate::settling::{Answered, Settling};

@@ -32,7 +32,7 @@
 //!
 //! # Layout
 //!
-//! - `limiter`: [`RateLimiter`] and its [`Builder`]
+//! - `limiter`, `builder`: [`RateLimiter`] and its [`Builder`]; `inner`: what its clones share
 //! - `acquire`: [`Acquire`]: one request, checked before anything is sent
 //! - `acquire_all`: [`AcquireAll`]: several requests, all or nothing
 //! - `decision`: [`Decision`] and what it says of every limit
@@ -56,6 +56,7 @@ mod acquire_all;
 mod away;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod builder;
 mod clock;
 mod config;
 mod decide;
@@ -66,6 +67,7 @@ mod file;
 mod grant;
 mod held;
 pub mod http;
+mod inner;
 mod limiter;
 mod limits;
 mod line;
@@ -84,6 +86,7 @@ pub mod tower;
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
 pub use away::{Breaker, Degraded, WhenAway};
+pub use builder::Builder;
 pub use clock::FakeClock;
 pub use config::{CacheStats, Next, Page};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
@@ -91,16 +94,16 @@ pub use error::Error;
 #[cfg(feature = "yaml")]
 pub use file::{FileError, LimitsFile};
 pub use grant::{Grant, Settlement};
-pub use limiter::{Builder, RateLimiter};
+pub use limiter::RateLimiter;
 pub use peek::{Balances, Peek};
 pub use prefetch::Prefetch;
 pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{
     AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId, EpochMillis, Level, Limit,
-    LimitError, MilliTokens, Mode, NameError, Resource, Status,
+    LimitError, LimitName, MilliTokens, Mode, NameError, Resource, Rule, Status,
 };
-pub use weirgate_store::{Clock, Connection, StoreError, SystemClock, Table};
+pub use weirgate_store::{Clock, Connection, ErrorKind, StoreError, SystemClock, Table};
 
 /// The README's examples are compiled with the tests.
 #[cfg(doctest)]

@@ -9,7 +9,7 @@ use weirgate_shared::{Bucket, Limit, Status, Whole};
 use crate::config::Age;
 use crate::decide::{Asked, Target};
 use crate::decision::{self, LimitStatus};
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::Needs;
 use crate::shards::look_at;
 use crate::{Acquire, Error};

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis};
 
-use crate::limiter::Inner;
+use crate::inner::Inner;
 
 /// By how much a clock is off, in ms, before it counts as wrong: dates of answers are whole seconds.
 const WRONG_MS: i64 = 1_000;

@@ -4,7 +4,7 @@ use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, WriteId};
 use weirgate_store::{Answer, Item, Outcome, Retry, StoreError, Transacted};
 
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::stats::count;
 
 impl Inner {

@@ -9,7 +9,7 @@ use weirgate_shared::{Bucket, ItemError, LimitName, MilliTokens, WriteId, attr};
 use weirgate_store::{ErrorKind, Outcome};
 
 use crate::clock::deadline;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::{Line, Needs, backoff};
 use crate::shards::Shards;
 use crate::stats::count;

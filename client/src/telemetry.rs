@@ -7,7 +7,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use crate::decide::Given;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::{Decision, Error};
 
 /// How long decisions take, by outcome: waiting for tokens is part of it.

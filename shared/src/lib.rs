@@ -13,7 +13,7 @@
 //! - `whole`: [`Whole`]: all shards of a bucket together
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
-//! - [`write`]: planned writes as data: take, settle, refill, expire, split, merge, count, configure
+//! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge, count, configure
 
 pub mod attr;
 mod audit;

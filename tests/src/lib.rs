@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! - [`bench`]: what `make bench` measures
+//! - [`bench`](mod@bench): what `make bench` measures
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
 //! - `partitions`: [`Partitions`]: what a partition of DynamoDB takes, on virtual time

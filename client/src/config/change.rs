@@ -12,7 +12,7 @@ use super::known::Changed;
 use super::schema;
 use crate::Error;
 use crate::clock::deadline;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::backoff;
 
 /// One change of what is configured.

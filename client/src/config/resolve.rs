@@ -14,7 +14,7 @@ use super::known::Read;
 use super::schema;
 use crate::Error;
 use crate::clock::deadline;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::limits::Limits;
 use crate::shards::Shards;
 use crate::stats::count;

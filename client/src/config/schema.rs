@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use weirgate_shared::{SCHEMA_VERSION, read_schema, schema_key};
 use weirgate_store::Item;
 
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::{Error, RateLimiter};
 
 /// Whether the namespace says which version of the schema it is written in, if it is the one this code knows.

@@ -11,7 +11,7 @@ use weirgate_store::{ErrorKind, Item, Outcome, StoreError};
 use super::{Caller, Line, Needs, Verdict, early};
 use crate::Error;
 use crate::held::{Held, Part};
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::planned::Planned;
 use crate::stats::count;
 

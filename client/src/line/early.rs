@@ -4,7 +4,7 @@ use weirgate_shared::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens};
 
 use super::Needs;
 use crate::held::Held;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::stats::count;
 
 /// Whether such a take, of `needs` and with the bucket as it was after it, took what had flowed over by then.

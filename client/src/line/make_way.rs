@@ -8,7 +8,7 @@ use weirgate_shared::{Bucket, EpochMillis, WriteId};
 use weirgate_store::Outcome;
 
 use super::{Caller, Line};
-use crate::limiter::Inner;
+use crate::inner::Inner;
 
 /// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is new.
 ///

@@ -10,7 +10,7 @@ use weirgate_store::{ErrorKind, StoreError};
 use super::attempt::{self, Resolved};
 use super::make_way::make_way;
 use super::{Caller, Line, Verdict, View, Why, plan};
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::shards::PLENTY;
 use crate::stats::count;
 use crate::{Error, decision};

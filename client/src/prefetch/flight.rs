@@ -12,7 +12,7 @@ use super::state::Return;
 use crate::Error;
 use crate::Settlement;
 use crate::held::Held;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::{Needs, Verdict};
 use crate::settling::{Answered, Settling};
 use crate::shards::{Request, Shards, ask_table};

@@ -6,7 +6,7 @@ use weirgate_shared::MAX_SHARDS;
 
 use super::Shards;
 use crate::Error;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 

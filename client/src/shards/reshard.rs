@@ -10,7 +10,7 @@ use weirgate_store::Transacted;
 
 use super::Shards;
 use crate::clock::deadline;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::backoff;
 use crate::{Error, RateLimiter};
 

@@ -12,7 +12,7 @@ use super::Shards;
 use super::judge::{Judgement, judge};
 use super::transaction::{self, Parts};
 use crate::clock::after;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::limits::Limits;
 use crate::line::{self, Caller, Line, Needs, SLOT_MEMORY, Told, Verdict, Why, backoff};
 use crate::prefetch::{self, Pool};

@@ -9,7 +9,7 @@ use super::look_at;
 use super::transaction::{self, Parts};
 use super::{Request, Shards};
 use crate::clock::deadline;
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::{Delivery, backoff};
 use crate::{Denied, Error};
 

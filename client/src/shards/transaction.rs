@@ -11,7 +11,7 @@ use weirgate_store::{ErrorKind, Outcome, Part as Unheld, StoreError, Transacted}
 use super::{Request, Shards};
 use crate::Error;
 use crate::held::{Held, Part};
-use crate::limiter::Inner;
+use crate::inner::Inner;
 use crate::line::{Delivery, Line, Needs, backoff};
 use crate::stats::count;
 

@@ -32,8 +32,26 @@ fn page() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api.md")
 }
 
-/// The surface as it is now, a line for each item.
+/// The surface as it is now, a line for each item: of the crate, and of what it shows of others.
 fn surface(json: &Path) -> Result<BTreeSet<String>, String> {
+    let mut surface = items(json)?;
+    let shown: BTreeSet<_> =
+        surface.iter().filter_map(|item| Some(item.strip_prefix("pub use weirgate::")?.to_owned())).collect();
+    for other in ["weirgate_shared", "weirgate_store"] {
+        let path_of = |item: &str| {
+            let path = &item[item.find(other)?..];
+            let path = &path[..path.find(['(', '<', ' ']).unwrap_or(path.len())];
+            Some(path.split(|c: char| !(c.is_alphanumeric() || c == '_')).map(str::to_owned).collect::<Vec<_>>())
+        };
+        let is_shown = |item: &String| {
+            item.starts_with("pub ") && path_of(item).is_some_and(|path| path.iter().any(|name| shown.contains(name)))
+        };
+        surface.extend(items(&json.with_file_name(format!("{other}.json")))?.into_iter().filter(is_shown));
+    }
+    Ok(surface)
+}
+
+fn items(json: &Path) -> Result<BTreeSet<String>, String> {
     let api = Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true);
     let api = api.omit_auto_derived_impls(true).build();
     let api = api.map_err(|error| format!("api: {}: {error}", json.display()))?;

@@ -1,0 +1,250 @@
+//! How a limiter is built: everything is checked before anything is sent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::{Namespace, Resource};
+use weirgate_store::{Connection, Table, connect};
+
+use crate::away;
+use crate::inner::{Inner, Settings};
+use crate::telemetry;
+use crate::{Breaker, Clock, Error, Prefetch, RateLimiter, WhenAway};
+
+/// Builds a [`RateLimiter`].
+#[derive(Debug)]
+pub struct Builder {
+    table: TableSource,
+    namespace: String,
+    owner: String,
+    principal: Option<String>,
+    config_ttl: Duration,
+    audit_kept: Duration,
+    clock: Option<Arc<dyn Clock>>,
+    timeout: Duration,
+    denial_memory: Duration,
+    is_shadow: bool,
+    tells_resource: bool,
+    when_away: WhenAway,
+    breaker: Breaker,
+    prefetch: Vec<(String, Prefetch)>,
+    #[cfg(feature = "yaml")]
+    file: Option<crate::LimitsFile>,
+}
+
+#[derive(Debug)]
+enum TableSource {
+    Name(String, Connection),
+    Table(Table),
+}
+
+impl Builder {
+    pub(crate) fn new(table: String) -> Self {
+        Self {
+            table: TableSource::Name(table, Connection::default()),
+            namespace: "default".to_owned(),
+            owner: String::new(),
+            principal: None,
+            config_ttl: Duration::from_secs(60),
+            audit_kept: Duration::from_secs(90 * 86_400),
+            clock: None,
+            timeout: Duration::from_secs(5),
+            denial_memory: Duration::from_secs(1),
+            is_shadow: false,
+            tells_resource: false,
+            when_away: WhenAway::Fail,
+            breaker: Breaker::default(),
+            prefetch: vec![],
+            #[cfg(feature = "yaml")]
+            file: None,
+        }
+    }
+
+    /// The tenant whose buckets these are; `default` if not said.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Written into leases, for people who look at who holds what; up to 64 characters.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = owner.into();
+        self
+    }
+
+    /// Who changes what is configured, for audit events; up to 256 characters. The owner if not said, or `unknown`.
+    #[must_use]
+    pub fn principal(mut self, principal: impl Into<String>) -> Self {
+        self.principal = Some(principal.into());
+        self
+    }
+
+    /// How old what was read of a configuration may be: 60 s if not said, a day at most. A change made through another
+    /// limiter takes as long to be heard of here, or until a bucket is met that it has reached.
+    #[must_use]
+    pub const fn config_ttl(mut self, config_ttl: Duration) -> Self {
+        self.config_ttl = config_ttl;
+        self
+    }
+
+    /// How long the audit events of this limiter are kept: 90 days if not said, 100 years at most.
+    #[must_use]
+    pub const fn audit_kept(mut self, audit_kept: Duration) -> Self {
+        self.audit_kept = audit_kept;
+        self
+    }
+
+    /// How long a decision may take, its retries included, before it fails with [`Error::Timeout`]: 5 s if not said.
+    /// Waiting for tokens is not part of it.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long a denial is answered from memory at most, before the table is asked again: 1 s if not said. Until the
+    /// retry time in any case, and never longer than 50 ms for slots.
+    #[must_use]
+    pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
+        self.denial_memory = denial_memory;
+        self
+    }
+
+    /// Whether the metric of decisions names the resource, as a label: not if not said, as there may be many.
+    #[must_use]
+    pub const fn metrics_by_resource(mut self, tells_resource: bool) -> Self {
+        self.tells_resource = tells_resource;
+        self
+    }
+
+    /// What is answered while DynamoDB is away: an error if not said. An acquire can say otherwise for itself.
+    #[must_use]
+    pub const fn when_away(mut self, when_away: WhenAway) -> Self {
+        self.when_away = when_away;
+        self
+    }
+
+    /// When DynamoDB is not asked any more, as it is away: after 10 failures in a row, for 1 s to 30 s, if not said.
+    #[must_use]
+    pub const fn breaker(mut self, breaker: Breaker) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// Denies nobody: an acquire that would be denied is granted, says so, and counts in [`Stats::shadow_denied`]. What
+    /// it was short of is not taken, so that the numbers are those of a limiter that denies.
+    #[must_use]
+    pub const fn shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
+        self
+    }
+
+    /// Limits from a file, for acquires that bring none: what it has a level for is not looked up in the table.
+    #[cfg(feature = "yaml")]
+    #[must_use]
+    pub fn limits_file(mut self, file: crate::LimitsFile) -> Self {
+        self.file = Some(file);
+        self
+    }
+
+    /// Takes tokens of `resource` ahead, and serves acquires from memory: a write about every second instead of one for
+    /// each. For rates that are enforced; a request with a lease, slots or soft limits goes to the table as always.
+    ///
+    /// End the limiter with [`RateLimiter::shutdown`], or what it has taken ahead then is lost.
+    #[must_use]
+    pub fn prefetch(mut self, resource: impl Into<String>, prefetch: Prefetch) -> Self {
+        self.prefetch.push((resource.into(), prefetch));
+        self
+    }
+
+    /// Another clock than the machine's, for tests. DynamoDB's answers correct it too.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// How to reach DynamoDB, if not by the defaults.
+    #[must_use]
+    pub fn connection(mut self, connection: Connection) -> Self {
+        if let TableSource::Name(_, known) = &mut self.table {
+            *known = connection;
+        }
+        self
+    }
+
+    /// A table that is connected already, with the clock of its [`Connection`].
+    #[must_use]
+    pub fn table(mut self, table: Table) -> Self {
+        self.table = TableSource::Table(table);
+        self
+    }
+
+    /// Connects. No request is sent yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time or prefetch that breaks its rule, or a second clock.
+    pub async fn build(self) -> Result<RateLimiter, Error> {
+        let namespace = Namespace::new(self.namespace)?;
+        if self.owner.chars().count() > 64 {
+            return Err(Error::Invalid(format!("owner {:?} is longer than 64 characters: shorten it", self.owner)));
+        }
+        let owner = Some(&self.owner).filter(|owner| !owner.is_empty());
+        let principal = self.principal.as_ref().or(owner).map_or("unknown", String::as_str);
+        if principal.is_empty() || principal.chars().count() > 256 {
+            return Err(Error::Invalid(format!("principal {principal:?} is not a name: it takes 1 to 256 characters")));
+        }
+        let (day, century) = (Duration::from_secs(86_400), Duration::from_secs(36_525 * 86_400));
+        for (name, time, most) in [("config_ttl", self.config_ttl, day), ("audit_kept", self.audit_kept, century)] {
+            if time > most {
+                return Err(Error::Invalid(format!("{name} is {time:?}, it takes {most:?} at most")));
+            }
+        }
+        let mut prefetch = HashMap::new();
+        for (resource, numbers) in self.prefetch {
+            let numbers = numbers.check(&resource)?;
+            if prefetch.insert(Resource::new(&*resource)?, numbers).is_some() {
+                return Err(Error::Invalid(format!("prefetch of {resource:?} is given twice: give it once")));
+            }
+        }
+        let table = match self.table {
+            TableSource::Table(_) if self.clock.is_some() => {
+                let remedy = "a table that is connected has a clock already: leave this one out, or connect with it";
+                return Err(Error::Invalid(remedy.to_owned()));
+            }
+            TableSource::Table(table) => table,
+            TableSource::Name(name, mut connection) => {
+                let is_arn = name.starts_with("arn:");
+                let is_name =
+                    |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b) || (is_arn && b":/".contains(&b));
+                if name.len() < 3 || (name.len() > 255 && !is_arn) || !name.bytes().all(is_name) {
+                    let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
+                    return Err(Error::Invalid(format!("table {name:?} is not a table's name: it takes {rule}")));
+                }
+                connection.clock = self.clock.unwrap_or(connection.clock);
+                Table::new(connect(connection).await, name)
+            }
+        };
+        away::check(self.when_away)?;
+        let settings = Settings {
+            timeout: self.timeout,
+            denial_memory: self.denial_memory,
+            owner: self.owner.as_str().into(),
+            principal: principal.into(),
+            config_ttl: self.config_ttl,
+            audit_kept: self.audit_kept,
+            is_shadow: self.is_shadow,
+            tells_resource: self.tells_resource,
+            when_away: self.when_away,
+            prefetch,
+            #[cfg(feature = "yaml")]
+            file: self.file,
+        };
+        telemetry::describe();
+        let inner = Inner::new(table, namespace, settings, self.breaker);
+        Ok(RateLimiter { inner: Arc::new(inner) })
+    }
+}
