@@ -148,6 +148,15 @@ impl<'a> Acquire<'a> {
         &self.resource
     }
 
+    /// Checks what can be checked before anything is sent.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let (_, _) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        if self.takes.is_empty() {
+            return invalid("nothing is asked for: say what with take()".to_owned());
+        }
+        self.amounts().map(drop)
+    }
+
     /// The buckets that are asked.
     pub(crate) async fn targets(&self, age: Age) -> Result<Asked, Error> {
         if self.takes.is_empty() {
@@ -169,7 +178,7 @@ impl<'a> Acquire<'a> {
             return invalid(format!("limit {name:?} is not among the limits given: {:?}", names(limits)));
         }
         let shards = self.limiter.inner.bucket(EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
-        Ok(Asked { targets: vec![self.target(shards, limits, &amounts, false)], ..Asked::default() })
+        Ok(Asked { targets: vec![self.target(shards, limits, &amounts)], ..Asked::default() })
     }
 
     /// The buckets that are asked by what is configured: the entity's own, and those of its ancestors as far as it
@@ -182,7 +191,7 @@ impl<'a> Acquire<'a> {
         let mut next = Some(Arc::clone(&own));
         while let Some(shards) = next.take() {
             let BucketKey { entity, resource, .. } = &shards.key;
-            let resolved = resolve(inner, &shards, age).await?;
+            let resolved = resolve(inner, &shards, age, self.timeout).await?;
             asked.is_old |= resolved.is_old();
             let rules = resolved.rules.as_deref();
             if Arc::ptr_eq(&shards, &own) {
@@ -205,8 +214,8 @@ impl<'a> Acquire<'a> {
                     let (entity, resource) = (entity.clone(), resource.clone());
                     return Ok(Asked { disabled: Some(Disabled { entity, resource }), ..asked });
                 }
-                Some(Rules { status: Status::Enforced, limits, is_shadow, .. }) => {
-                    asked.targets.push(self.target(Arc::clone(&shards), limits, amounts, *is_shadow));
+                Some(Rules { status: Status::Enforced, limits, .. }) => {
+                    asked.targets.push(self.target(Arc::clone(&shards), limits, amounts));
                 }
                 Some(Rules { status: Status::Unlimited, .. }) | None => asked.is_free |= Arc::ptr_eq(&shards, &own),
             }
@@ -223,7 +232,7 @@ impl<'a> Acquire<'a> {
     }
 
     /// What is asked of one bucket: of those of its limits that are taken.
-    fn target(&self, shards: Arc<Shards>, limits: &Limits, amounts: &Amounts<'_>, is_shadow: bool) -> Target {
+    fn target(&self, shards: Arc<Shards>, limits: &Limits, amounts: &Amounts<'_>) -> Target {
         let settings = &self.limiter.inner.settings;
         let (mut needs, mut soft) = (Needs::new(), Needs::new());
         let mut takes_slots = false;
@@ -236,7 +245,7 @@ impl<'a> Acquire<'a> {
         let lease = self.lease.or_else(|| takes_slots.then_some(LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
         let request = Request { needs, soft, limits: limits.clone(), lease, timeout: self.timeout, takes: 1 };
-        Target { shards, request, is_shadow: is_shadow || settings.is_shadow }
+        Target { shards, request, is_shadow: settings.is_shadow }
     }
 
     /// What is asked, whatever the limits are.

@@ -74,6 +74,7 @@ impl<'a> AcquireAll<'a> {
             if request.waits() {
                 return invalid("a request waits by itself: all wait together, say it after acquire_all()".to_owned());
             }
+            request.check()?;
         }
         away::check(self.manner.when_away)?;
         let (inner, mut counts) = (&self.limiter.inner, vec![]);

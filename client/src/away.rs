@@ -14,7 +14,7 @@ use crate::inner::Inner;
 use crate::stats::count;
 
 pub use breaker::Breaker;
-pub(crate) use breaker::{Circuit, Open};
+pub(crate) use breaker::{Circuit, Open, Permit};
 pub(crate) use local::{LocalBuckets, LocalHold};
 
 /// What an acquire answers while DynamoDB is away: it gives no answer, server errors, or is over its throughput.

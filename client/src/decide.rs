@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
-use weirgate_shared::{Limit, LimitName, MilliTokens, Mode};
+use weirgate_shared::{BucketKey, LimitName, MilliTokens, Mode};
 
-use crate::away::{self, LocalHold};
+use crate::away::{self, LocalHold, Permit};
 use crate::clock::deadline;
 use crate::decision::{self, Denied, LimitStatus, NeverFits};
 use crate::held::Held;
@@ -115,7 +115,8 @@ pub(crate) async fn decide(
     let would_deny = targets.iter().map(|_| None).collect();
     let mut deciding = Deciding { inner, targets, would_deny, how: manner.how };
     let decision = match inner.breaker.admit() {
-        Ok(_permit) => deciding.run(manner.wait).await,
+        Ok(permit) => deciding.run(manner.wait, Some(permit)).await,
+        Err(_) if deciding.is_ahead() => deciding.run(manner.wait, None).await,
         Err(open) => Err(open.into()),
     };
     match decision {
@@ -145,7 +146,7 @@ struct Deciding<'a> {
 }
 
 impl Deciding<'_> {
-    async fn run(&mut self, wait: Duration) -> Result<Decision<Given>, Error> {
+    async fn run(&mut self, wait: Duration, mut permit: Option<Permit<'_>>) -> Result<Decision<Given>, Error> {
         if let Some(never) = self.never_fits() {
             return Ok(Decision::NeverFits(never));
         }
@@ -153,7 +154,10 @@ impl Deciding<'_> {
         loop {
             // Listening begins before the request, or a release between its answer and the wait would be missed.
             let given_back = if wait.is_zero() { vec![] } else { self.listen() };
-            let denials = match self.ask().await? {
+            let answer = self.ask().await?;
+            // Whoever waits for tokens does not keep others from asking.
+            permit.take();
+            let denials = match answer {
                 Ok(holds) => {
                     let would_deny = std::mem::take(&mut self.would_deny);
                     let one = |(held, would_deny)| GivenBy { held, local: None, would_deny };
@@ -175,25 +179,39 @@ impl Deciding<'_> {
         }
     }
 
-    /// What is asked for and is more than a limit ever holds.
+    /// Whether all that is asked has been taken ahead.
+    fn is_ahead(&self) -> bool {
+        let has = |target: &Target| target.shards.pool.as_ref().is_some_and(|pool| pool.has(&target.request));
+        !self.targets.is_empty() && self.targets.iter().all(has)
+    }
+
+    /// What is asked for and is more than a limit ever holds, by one request or by several of the same bucket.
     fn never_fits(&mut self) -> Option<NeverFits> {
-        for (target, would_deny) in self.targets.iter_mut().zip(&mut self.would_deny) {
-            let request = &target.request;
-            let above =
-                |limit: &&Limit| request.needs.get(limit.name()).is_some_and(|need| *need > limit.rule().capacity);
-            let above: Vec<_> = request.limits.iter().filter(above).cloned().collect();
-            for limit in above {
-                let (key, capacity) = (&target.shards.key, limit.rule().capacity);
-                let requested = target.request.needs[limit.name()];
-                if !target.is_shadow && limit.mode() != Mode::Shadow {
-                    let (entity, resource) = (key.entity.clone(), key.resource.clone());
-                    return Some(NeverFits { entity, resource, limit: limit.name().to_string(), requested, capacity });
+        let sum = |key: &BucketKey, limit: &LimitName| -> MilliTokens {
+            let same = self.targets.iter().filter(|target| target.shards.key == *key);
+            same.filter_map(|target| target.request.needs.get(limit)).copied().sum()
+        };
+        let mut above = vec![];
+        for (at, target) in self.targets.iter().enumerate() {
+            let Target { request, shards, .. } = target;
+            for limit in request.limits.iter().filter(|limit| request.needs.contains_key(limit.name())) {
+                let requested = sum(&shards.key, limit.name());
+                if requested > limit.rule().capacity {
+                    above.push((at, limit.clone(), requested));
                 }
-                target.request.needs.remove(limit.name());
-                let status = decision::never(key, &limit, requested);
-                *would_deny =
-                    Some(decision::all(would_deny.take().into_iter().chain([decision::denied(vec![status])])));
             }
+        }
+        for (at, limit, requested) in above {
+            let target = &mut self.targets[at];
+            let (key, capacity) = (&target.shards.key, limit.rule().capacity);
+            if !target.is_shadow && limit.mode() != Mode::Shadow {
+                let (entity, resource) = (key.entity.clone(), key.resource.clone());
+                return Some(NeverFits { entity, resource, limit: limit.name().to_string(), requested, capacity });
+            }
+            let status = decision::never(key, &limit, requested);
+            target.request.needs.remove(limit.name());
+            let known = self.would_deny[at].take();
+            self.would_deny[at] = decision::both(known, Some(decision::denied(vec![status])));
         }
         None
     }
@@ -294,7 +312,8 @@ async fn ask_side_by_side(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Request)]
 /// How long to wait after a denial, with `left` to wait in all; `None` if the wait cannot succeed. Slots may come back at
 /// any moment, so they are asked for again now and then, and at the end.
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
-    let (slots, rates): (Vec<_>, Vec<_>) = denied.short().partition(|status| status.is_concurrent());
+    let (slots, rates): (Vec<_>, Vec<_>) =
+        decision::in_the_way(&denied.limits).partition(|status| status.is_concurrent());
     let rates = rates.iter().map(|status: &&LimitStatus| status.retry_after).collect::<Option<Vec<_>>>()?;
     let poll = (!slots.is_empty()).then(|| Duration::from_millis(fastrand::u64(50..=150)).min(left));
     rates.into_iter().chain(poll).max().filter(|pause| *pause <= left && !left.is_zero())

@@ -73,7 +73,7 @@ impl Denied {
     /// The limit that is in the way for longest.
     #[must_use]
     pub fn blocking(&self) -> Option<&LimitStatus> {
-        self.short().max_by_key(|status| status.retry_after.unwrap_or(Duration::MAX))
+        in_the_way(&self.limits).max_by_key(|status| status.retry_after.unwrap_or(Duration::MAX))
     }
 
     /// The limit that has least left of its capacity.
@@ -237,13 +237,16 @@ fn one(
     }
 }
 
+/// The limits that are waited for. Nobody waits for a shadow limit, unless that is all there is to say.
+pub(crate) fn in_the_way(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
+    let is_enforced = |status: &LimitStatus| status.is_short() && status.mode == Mode::Enforced;
+    let is_denied = limits.iter().any(is_enforced);
+    limits.iter().filter(move |status| if is_denied { is_enforced(status) } else { status.is_short() })
+}
+
 /// The denial that `status` amounts to.
 pub(crate) fn denied(limits: Vec<LimitStatus>) -> Denied {
-    // Nobody waits for a shadow limit, unless that is all there is to say.
-    let is_enforced = |status: &&LimitStatus| status.is_short() && status.mode == Mode::Enforced;
-    let is_denied = limits.iter().any(|status| is_enforced(&status));
-    let in_the_way = limits.iter().filter(|status| if is_denied { is_enforced(status) } else { status.is_short() });
-    let waits: Option<Vec<Duration>> = in_the_way.map(|status| status.retry_after).collect();
+    let waits: Option<Vec<Duration>> = in_the_way(&limits).map(|status| status.retry_after).collect();
     let retry_after = waits.map(|waits| waits.into_iter().max().unwrap_or_default());
     Denied { retry_after, limits, degraded: None }
 }

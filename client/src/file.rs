@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use weirgate_shared::{Config, EntityId, Level, Resource};
+use weirgate_shared::{EntityId, Level, Resource};
 
 use crate::config::Rules;
-use crate::limits::Limits;
 
 pub use parse::FileError;
 
@@ -158,7 +157,7 @@ fn read(path: &Path) -> Result<(Levels, Option<Stamp>), FileError> {
     let said = parse::parse(path, &text)?;
     let mut levels = Levels { parents: said.parents, ..Levels::default() };
     for (level, config) in said.configs {
-        let rules = Arc::new(rules(level.clone(), config));
+        let rules = Arc::new(Rules::new(level.clone(), &config, None));
         match level {
             Level::EntityResource(entity, resource) => {
                 levels.own.entry(entity).or_default().insert(resource, rules);
@@ -169,9 +168,4 @@ fn read(path: &Path) -> Result<(Levels, Option<Stamp>), FileError> {
         }
     }
     Ok((levels, stamp))
-}
-
-fn rules(level: Level, config: Config) -> Rules {
-    let Config { limits, status, is_shadow } = config;
-    Rules { level, status, is_shadow, limits: Limits::new(limits.into(), None) }
 }

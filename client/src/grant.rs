@@ -143,7 +143,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if it could not be decided.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        if self.lease_id().is_none() && !self.is_free {
+        if self.lease_id().is_none() && !self.is_free && self.would_deny.is_none() {
             return Err(Error::Invalid("this grant holds no lease: ask for one with lease()".to_owned()));
         }
         acquire::check_lease(lasts)?;

@@ -166,6 +166,10 @@ struct State {
     /// When the shard was found missing, if that is the last that is known of it.
     absent: Option<Instant>,
     throttled: Option<Throttled>,
+    /// Since when a request is under way.
+    asking: Option<Instant>,
+    /// Why the last one failed, if it did.
+    failure: Option<Arc<StoreError>>,
 }
 
 /// A throttle of the shard.
@@ -210,6 +214,28 @@ impl Line {
 
     fn meets(&self, others: bool) {
         self.state().has_company = Some(others);
+    }
+
+    /// A request is under way from now on.
+    fn asks(&self) {
+        self.state().asking = Some(Instant::now());
+    }
+
+    /// What became of it: what failed last, if the last request did.
+    fn heard<T>(&self, outcome: &Result<T, StoreError>) {
+        let failure = outcome.as_ref().err().map(|error| Arc::new(error.without_source()));
+        let mut state = self.state();
+        (state.asking, state.failure) = (None, failure);
+    }
+
+    /// Why its last request failed, if it did.
+    pub(crate) fn failure(&self) -> Option<Arc<StoreError>> {
+        self.state().failure.clone()
+    }
+
+    /// For how long its request has been without an answer; zero if none is under way.
+    pub(crate) fn asks_for(&self) -> Duration {
+        self.state().asking.map(|since| since.elapsed()).unwrap_or_default()
     }
 
     /// Whether callers are in it: a newcomer shares their next write.

@@ -84,7 +84,9 @@ impl<'a> Peek<'a> {
         }
         let since = Instant::now().checked_sub(self.max_age).unwrap_or_else(Instant::now);
         let unknown = targets.iter().filter(|target| !self.is_known(inner, target)).map(|target| &target.shards);
-        look_at(inner, &unknown.collect::<Vec<_>>(), since).await?;
+        let (unknown, timeout) = (unknown.collect::<Vec<_>>(), inner.settings.timeout);
+        let looked = tokio::time::timeout(timeout, look_at(inner, &unknown, since)).await;
+        looked.unwrap_or_else(|_| Err(inner.unanswered("BatchGetItem of buckets", timeout).into()))?;
         let limits = targets.iter().flat_map(|target| status(inner, target)).collect();
         let denied = decision::denied(limits);
         let status = if is_free { Status::Unlimited } else { Status::Enforced };

@@ -1,8 +1,10 @@
 //! The requests of a limiter: each is counted, and its outcome tells whether DynamoDB is away.
 
+use std::time::Duration;
+
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, WriteId};
-use weirgate_store::{Answer, Item, Outcome, Retry, StoreError, Transacted};
+use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Transacted};
 
 use crate::inner::Inner;
 use crate::stats::count;
@@ -30,6 +32,22 @@ impl Inner {
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
         self.heed(self.table.read(keys).await)
+    }
+
+    /// A request that was not answered in time, and perhaps is yet.
+    pub(crate) fn unanswered(&self, request: &str, within: Duration) -> StoreError {
+        let (request, table) = (request.to_owned(), self.table.name().to_owned());
+        let error = StoreError {
+            kind: ErrorKind::Unknown,
+            request,
+            table,
+            reason: format!("no answer within {within:?}"),
+            source: None,
+        };
+        if self.breaker.heed(Some(&error)) {
+            count(&self.counters.breaker_opened, 1);
+        }
+        error
     }
 
     fn heed<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {

@@ -86,6 +86,13 @@ impl ErrorKind {
 }
 
 impl StoreError {
+    /// The same, without the SDK's error, for those who meet it later.
+    #[must_use]
+    pub fn without_source(&self) -> Self {
+        let Self { kind, request, table, reason, .. } = self;
+        Self { kind: *kind, request: request.clone(), table: table.clone(), reason: reason.clone(), source: None }
+    }
+
     pub(crate) fn new<E>(table: &str, request: String, error: SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + Error + Send + Sync + 'static,

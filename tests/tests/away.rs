@@ -138,6 +138,7 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
     let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
     let arrived = outage(&fleet, Fault::LoseRequest);
     let _ = ask(&limiter, &limits(), &[("rpm", 1)]).send().await.expect_err("away");
+    pass(millis(100)).await;
     // Ten ask at once, and none of them DynamoDB.
     let sent = arrived.swap(0, Ordering::Relaxed);
     assert!(sent >= 3, "{sent}");
@@ -207,6 +208,93 @@ async fn several_buckets_are_answered_together() {
     assert_eq!(denied.blocking().unwrap().entity.as_str(), "a");
     pass(millis(200)).await;
     assert!(both(1, 101).await.unwrap().is_granted(), "a denial took nothing of b");
+}
+
+/// A port that nobody listens on: no connection is made, so nothing was sent.
+#[tokio::test]
+async fn an_endpoint_that_cannot_be_reached_is_left_alone_too() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let local_endpoint = Some(format!("http://127.0.0.1:{port}"));
+    let connection = weirgate::Connection { local_endpoint, ..weirgate::Connection::default() };
+    let breaker = Breaker { failures: 3, pause: secs(3600), longest: secs(3600) };
+    let builder = RateLimiter::builder("weirgate").connection(connection).breaker(breaker).timeout(millis(300));
+    let limiter = builder.when_away(WhenAway::Allow).build().await.unwrap();
+    assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
+    assert_eq!(limiter.stats().breaker_opened, 1);
+    let writes = limiter.stats().writes;
+    assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
+    assert_eq!((limiter.stats().writes, limiter.stats().unknown), (writes, 0));
+}
+
+/// The time for a decision is kept also where the answer takes longer, on every way a request can take.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_is_answered_in_its_time() {
+    let fleet = Fleet::slow(secs(60)).await;
+    let local = || async { limiter(&fleet, WhenAway::Local { percent: 50 }, NEVER).await };
+    for is_together in [false, true] {
+        let limiter = local().await;
+        let began = fleet.now();
+        let one = |entity| limiter.acquire(entity, "gpt-4").limits(&limits()).take("rpm", 1);
+        let all = limiter.acquire_all([one("a"), one("b")]);
+        let all = if is_together { all.in_one_transaction() } else { all };
+        let grants = all.send().await.unwrap().granted().expect("locally");
+        assert!(grants.iter().all(|grant| grant.degraded().is_some()));
+        assert!(fleet.now().since(began).0 <= 300, "{:?}", fleet.now().since(began));
+    }
+    let limiter = local().await;
+    let began = fleet.now();
+    assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
+    // Limits that cannot be read: nothing is known to divide.
+    let unread = limiter.acquire("e-1", "other").take("rpm", 1);
+    assert!(unread.clone().send().await.expect_err("no limits").is_transient());
+    assert!(unread.when_away(WhenAway::Allow).send().await.unwrap().is_granted());
+    assert!(limiter.peek("e-1", "gpt-4").limits(&limits()).send().await.is_err());
+    assert!(fleet.now().since(began).0 <= 1_200, "{:?}", fleet.now().since(began));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
+    let fleet = Fleet::new().await;
+    let builder = fleet.builder().await.timeout(millis(200)).when_away(WhenAway::Allow).breaker(NEVER);
+    let limiter = builder.prefetch("ahead", weirgate::Prefetch::default()).build().await.unwrap();
+    let rpm = [Limit::per_minute("rpm", 600_000).unwrap()];
+    for _ in 0..200 {
+        assert!(limiter.acquire("e-1", "ahead").limits(&rpm).take("rpm", 1).send().await.unwrap().is_granted());
+        pass(millis(2)).await;
+    }
+    for fault in [Fault::Throttle { key_range: false }, Fault::LoseRequest] {
+        outage(&fleet, fault);
+        fleet.dynamo.fail_transactions(move |_| Some(fault));
+        let both = ["a", "b"].map(|entity| limiter.acquire(entity, "gpt-4").limits(&rpm).take("rpm", 1));
+        let grants = limiter.acquire_all(both).in_one_transaction().send().await.unwrap().granted().unwrap();
+        assert!(grants[0].degraded().is_some());
+        // Whatever was taken ahead is served, and then the answer is the one that was asked for.
+        let mut degraded = 0;
+        for _ in 0..3_000 {
+            let request = limiter.acquire("e-1", "ahead").limits(&rpm).take("rpm", 1);
+            degraded += u32::from(request.send().await.unwrap().granted().unwrap().degraded().is_some());
+            if degraded > 3 {
+                break;
+            }
+        }
+        assert!(degraded > 3);
+        over(&fleet);
+        fleet.dynamo.fail_transactions(|_| None);
+    }
+}
+
+/// An operator's change reaches a local bucket, and two requests of one bucket do not get more than it has.
+#[tokio::test(start_paused = true)]
+async fn a_local_bucket_goes_by_the_limits_of_the_request() {
+    let fleet = Fleet::new().await;
+    let local = limiter(&fleet, WhenAway::Local { percent: 50 }, Breaker { failures: 1, ..NEVER }).await;
+    outage(&fleet, Fault::LoseRequest);
+    assert!(take(&local, 300).await.is_ok());
+    let lower = [Limit::per_minute("rpm", 10).unwrap()];
+    let ask = |need| local.acquire("e-1", "gpt-4").limits(&lower).take("rpm", need);
+    assert!(!ask(6).send().await.unwrap().is_granted());
+    assert!(!local.acquire_all([ask(3), ask(3)]).send().await.unwrap().is_granted(), "five of ten");
+    assert!(local.acquire_all([ask(3), ask(2)]).send().await.unwrap().is_granted());
 }
 
 proptest! {

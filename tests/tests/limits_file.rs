@@ -159,6 +159,13 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
         ("weirgate: 1\nsystem:\n  shadow: maybe\n", (3, 11), "true or false"),
         ("weirgate: 1\nsystem: {}\n", (2, 9), "enforces nothing"),
         ("weirgate: 1\nentities:\n  e:\n    parent: 'a b'\n", (4, 13), "a b"),
+        (
+            "weirgate: 1\nsystem: {status: unlimited}\nentities:\n  a: {parent: b}\n  b: {parent: a}\n",
+            (4, 15),
+            "its own ancestor",
+        ),
+        ("weirgate: 1\nsystem: {status: unlimited}\nentities:\n  a: {parent: a}\n", (4, 15), "its own ancestor"),
+        ("weirgate: 1\nentities:\n  a: {parent: b}\n", (3, 15), "no effect"),
         ("weirgate: 1\nweirgate: 1\n", (2, 1), "duplicated key"),
         ("weirgate: 1\nsystem: [\n", (3, 1), ""),
         ("weirgate: 1\n---\nweirgate: 1\n", (3, 1), "a second document"),

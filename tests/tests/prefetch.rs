@@ -77,6 +77,7 @@ async fn a_load_that_rises_and_sinks_costs_a_few_writes_a_second() {
     assert!(units <= 2.5 * 70.0, "{units}");
     limiter.shutdown().await.unwrap();
     assert_eq!(counted(&fleet, "rpm").await, (acquires * 1000, acquires));
+    assert_eq!(meter.take().total, 1.0, "all that was left, in one write");
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,7 +145,13 @@ async fn no_token_is_spent_after_it_was_kept_for_long_enough() {
     let fleet = Fleet::new().await;
     let limiter = ahead(&fleet).await;
     load(&limiter, &far(), millis(1), 3).await;
-    // Its way back takes a while.
+    // Until there is a new block, and some of the one before.
+    let blocks = limiter.stats().prefetch_blocks;
+    while limiter.stats().prefetch_blocks == blocks {
+        let _ = granted(&limiter, &far(), &[("rpm", 1)]).await;
+        pass(millis(1)).await;
+    }
+    // While the one is refused its way back, the other becomes too old.
     fleet.dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
     pass(millis(2_100)).await;
     fleet.dynamo.fail_when(|_| None);
@@ -196,13 +203,32 @@ async fn a_shutdown_returns_everything_once_and_what_comes_later_goes_to_the_tab
     }
     pass(millis(2_500)).await;
     assert_eq!(shut_down.load(Ordering::Relaxed), 3, "all who call it come to the end");
-    let hits = limiter.stats().prefetch_hits;
+    let ahead = |limiter: &RateLimiter| (limiter.stats().prefetch_hits, limiter.stats().prefetch_blocks);
+    let before = ahead(&limiter);
     tasks.join_all().await;
-    assert_eq!(limiter.stats().prefetch_hits, hits, "none afterwards");
+    assert_eq!(ahead(&limiter), before, "none afterwards");
     limiter.shutdown().await.unwrap();
     assert_eq!(counted(&fleet, "rps").await, (used.load(Ordering::Relaxed) * 1000, 3_000));
     let other = limiter.acquire("e-2", "gpt-4").limits(&limits).take("rps", 1).send().await.unwrap();
     assert!(other.is_granted() && limiter.stats().prefetch_blocks > 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_a_block_on_its_way_and_returns_it() {
+    let fleet = Fleet::slow(millis(40)).await;
+    let limiter = ahead(&fleet).await;
+    let mut used = load(&limiter, &far(), millis(1), 3).await;
+    pass(millis(50)).await;
+    let before = limiter.stats();
+    while limiter.stats().writes == before.writes {
+        let _ = granted(&limiter, &far(), &[("rpm", 1)]).await;
+        pass(millis(1)).await;
+        used += 1;
+    }
+    assert_eq!(limiter.stats().prefetch_blocks, before.prefetch_blocks, "it is on its way");
+    limiter.shutdown().await.unwrap();
+    assert_eq!(limiter.stats().prefetch_blocks, before.prefetch_blocks + 1);
+    assert_eq!(counted(&fleet, "rpm").await, (used * 1000, used));
 }
 
 #[tokio::test(start_paused = true)]

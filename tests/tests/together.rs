@@ -156,6 +156,16 @@ async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60, false).send().await.unwrap();
+    assert!(matches!(&answer, Decision::NeverFits(never) if never.requested == tokens(61)), "{answer:?}");
+    assert_eq!(fleet.dynamo.take_operations().get("UpdateItem"), None);
+    let _ = granted(ask(&limiter, &[("a", 40), ("a", 20)], 60, false)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     let fleet = Fleet::new().await;
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);

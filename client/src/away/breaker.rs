@@ -8,7 +8,7 @@ use weirgate_store::{ErrorKind, StoreError};
 
 /// When a limiter stops asking DynamoDB, and for how long.
 ///
-/// A failure is a request without an answer, a server error, or a table or account over its throughput. Whatever else
+/// A failure is a connection that cannot be made, a request without an answer, a server error, or a table or account over its throughput. Whatever else
 /// DynamoDB answers shows that it is there. A single bucket that is too hot is neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
@@ -91,7 +91,10 @@ impl Circuit {
     pub(crate) fn heed(&self, error: Option<&StoreError>) -> bool {
         let mut state = self.state();
         let Some(failure) = error.filter(|error| is_failure(error.kind)) else {
-            if error.is_none_or(|error| error.kind != (ErrorKind::Throttled { key_range: true })) {
+            let says_nothing = |error: &StoreError| {
+                matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::NoCredentials | ErrorKind::Skewed)
+            };
+            if !error.is_some_and(says_nothing) {
                 *state = State::Closed(0);
             }
             return false;
@@ -133,5 +136,5 @@ impl Drop for Permit<'_> {
 }
 
 pub(crate) const fn is_failure(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Unknown | ErrorKind::Throttled { key_range: false })
+    matches!(kind, ErrorKind::Unknown | ErrorKind::Unreachable | ErrorKind::Throttled { key_range: false })
 }

@@ -15,7 +15,15 @@ const MAX_BUCKETS: usize = 10_000;
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, Bucket>>>);
+pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, Local>>>);
+
+/// A bucket, and what it was made from.
+#[derive(Debug)]
+struct Local {
+    bucket: Bucket,
+    limits: Limits,
+    percent: u8,
+}
 
 /// What was taken of a local bucket.
 #[derive(Debug)]
@@ -33,32 +41,41 @@ impl LocalBuckets {
         if buckets.len() > MAX_BUCKETS {
             buckets.clear();
         }
-        let mut short = vec![];
+        let (mut taken, mut short) = (vec![], vec![]);
         for target in targets {
-            let key = &target.shards.key;
+            let (key, needs) = (&target.shards.key, target.needs());
             // The numbers of the limits give way to those of the local bucket, which are of the same version.
             let limits = target.request.limits.of_version(0);
-            let known = buckets.entry(key.clone()).or_insert_with(|| part(key, &limits, percent, now));
-            *known = known.advanced(&limits, now);
-            let status = decision::status(known, &limits, &target.needs(), now);
+            let new = || Local { bucket: part(key, &limits, percent, now), limits: limits.clone(), percent };
+            let local = buckets.entry(key.clone()).or_insert_with(new);
+            if local.limits != limits || local.percent != percent {
+                *local = new();
+            }
+            local.bucket = local.bucket.advanced(&limits, now);
+            let status = decision::status(&local.bucket, &limits, &needs, now);
             if !target.is_shadow && status.iter().any(|status| status.is_short() && status.mode != Mode::Shadow) {
                 short.extend(status);
+                continue;
+            }
+            // Now, so that another target of the same bucket finds what is left.
+            for (limit, need) in &needs {
+                change(&mut buckets, key, limit, -*need);
+            }
+            taken.push((key, needs));
+        }
+        if short.is_empty() {
+            let hold = |(key, taken): (&BucketKey, Needs)| LocalHold { buckets: self.clone(), key: key.clone(), taken };
+            return Ok(taken.into_iter().map(hold).collect());
+        }
+        for (key, needs) in taken {
+            for (limit, need) in needs {
+                change(&mut buckets, key, &limit, need);
             }
         }
-        if !short.is_empty() {
-            return Err(decision::denied(short));
-        }
-        let mut take = |target: &Target| {
-            let (key, taken) = (target.shards.key.clone(), target.needs());
-            for (limit, need) in &taken {
-                change(&mut buckets, &key, limit, -*need);
-            }
-            LocalHold { buckets: self.clone(), key, taken }
-        };
-        Ok(targets.iter().map(&mut take).collect())
+        Err(decision::denied(short))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, Bucket>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, Local>> {
         // The map is whole between any two statements: a panic elsewhere does not spoil it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,7 +103,7 @@ impl LocalHold {
     fn give_back(&mut self, goes_back: fn(&Rule) -> bool) {
         let mut buckets = self.buckets.lock();
         for (limit, need) in std::mem::take(&mut self.taken) {
-            let state = buckets.get(&self.key).and_then(|bucket| bucket.limits.get(&limit));
+            let state = buckets.get(&self.key).and_then(|local| local.bucket.limits.get(&limit));
             if state.is_some_and(|state| goes_back(&state.rule)) {
                 change(&mut buckets, &self.key, &limit, need);
             }
@@ -101,8 +118,8 @@ impl Drop for LocalHold {
     }
 }
 
-fn change(buckets: &mut HashMap<BucketKey, Bucket>, key: &BucketKey, limit: &LimitName, by: MilliTokens) {
-    if let Some(state) = buckets.get_mut(key).and_then(|bucket| bucket.limits.get_mut(limit)) {
+fn change(buckets: &mut HashMap<BucketKey, Local>, key: &BucketKey, limit: &LimitName, by: MilliTokens) {
+    if let Some(state) = buckets.get_mut(key).and_then(|local| local.bucket.limits.get_mut(limit)) {
         state.tk = (state.tk + by).min(state.rule.capacity);
     }
 }

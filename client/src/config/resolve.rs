@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Config, Entity, EntityId, EntityKey, Level, Status, Stored, read_config, read_entity, schema_key,
+    Config, Entity, EntityId, EntityKey, Level, Limit, Mode, Status, Stored, read_config, read_entity, schema_key,
 };
 use weirgate_store::Item;
 
@@ -40,9 +40,20 @@ pub(crate) struct Resolved {
 pub(crate) struct Rules {
     pub(crate) level: Level,
     pub(crate) status: Status,
-    pub(crate) is_shadow: bool,
     /// Of the version that all levels together have: it rises with every change of any of them.
     pub(crate) limits: Limits,
+}
+
+impl Rules {
+    /// In shadow mode all enforced limits are shadow limits.
+    pub(crate) fn new(level: Level, config: &Config, version: Option<i64>) -> Self {
+        let in_mode = |limit: &Limit| {
+            let is_shadow = config.is_shadow && limit.mode() == Mode::Enforced;
+            if is_shadow { limit.clone().in_mode(Mode::Shadow) } else { limit.clone() }
+        };
+        let limits = Limits::new(config.limits.iter().map(in_mode).collect(), version);
+        Self { level, status: config.status, limits }
+    }
 }
 
 /// The limits of one bucket as they were last resolved, and who is at it.
@@ -101,7 +112,12 @@ impl Slot {
 ///
 /// # Errors
 /// The store's, if nothing is known and the table does not answer.
-pub(crate) async fn resolve(inner: &Inner, shards: &Shards, age: Age) -> Result<Arc<Resolved>, Error> {
+pub(crate) async fn resolve(
+    inner: &Inner,
+    shards: &Shards,
+    age: Age,
+    timeout: Duration,
+) -> Result<Arc<Resolved>, Error> {
     #[cfg(feature = "yaml")]
     if let Some(said) = inner.settings.file.as_ref().and_then(|file| Resolved::of_file(file, &shards.key)) {
         return Ok(said);
@@ -140,7 +156,7 @@ pub(crate) async fn resolve(inner: &Inner, shards: &Shards, age: Age) -> Result<
             return Err(error);
         }
     }
-    let loaded = Loading::new(inner, shards, age).run().await.map(Arc::new);
+    let loaded = Loading::new(inner, shards, age, timeout).run().await.map(Arc::new);
     let mut state = slot.state();
     state.loads += 1;
     state.failed = loaded.as_ref().err().cloned();
@@ -160,11 +176,12 @@ struct Loading<'a> {
     levels: [(Level, KnownLevel); 4],
     entity: Option<Read<Option<Arc<Entity>>>>,
     max_age: Duration,
+    timeout: Duration,
     generation: u64,
 }
 
 impl<'a> Loading<'a> {
-    fn new(inner: &'a Inner, shards: &'a Shards, age: Age) -> Self {
+    fn new(inner: &'a Inner, shards: &'a Shards, age: Age, timeout: Duration) -> Self {
         let generation = inner.known.generation();
         let (entity, resource) = (&shards.key.entity, &shards.key.resource);
         let levels = Level::of(entity, resource).map(|level| {
@@ -173,7 +190,7 @@ impl<'a> Loading<'a> {
         });
         let ttl = inner.settings.config_ttl;
         let max_age = if age == Age::Recent { ttl.min(RECENT) } else { ttl };
-        Self { inner, shards, levels, entity: inner.known.entity(entity), max_age, generation }
+        Self { inner, shards, levels, entity: inner.known.entity(entity), max_age, timeout, generation }
     }
 
     async fn run(mut self) -> Result<Resolved, Error> {
@@ -212,13 +229,12 @@ impl<'a> Loading<'a> {
         let asks_schema = !inner.known.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         count(&inner.known.counters.loads, 1);
-        let timeout = inner.settings.timeout;
+        let timeout = self.timeout;
         let _permit = inner.breaker.admit()?;
         let items = match tokio::time::timeout_at(deadline(timeout), inner.read(&keys)).await {
             Ok(items) => items?,
             Err(_) => {
-                let last = format!("limits could not be read within {timeout:?}");
-                return Err(Error::Away { retry_after: inner.breaker.pause(), last });
+                return Err(inner.unanswered("BatchGetItem of limits", timeout).into());
             }
         };
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
@@ -258,8 +274,7 @@ impl<'a> Loading<'a> {
         let version = stored().map(|(_, known)| known.value.version).fold(0, i64::saturating_add);
         let rules = stored().find_map(|(level, known)| {
             let config = known.value.value.as_ref()?;
-            let limits = Limits::new(config.limits.as_slice().into(), Some(version));
-            Some(Rules { level: level.clone(), status: config.status, is_shadow: config.is_shadow, limits })
+            Some(Rules::new(level.clone(), config, Some(version)))
         });
         let entity = self.entity.as_ref().and_then(|known| known.value.as_ref()).filter(|entity| entity.cascades);
         let ttl = self.inner.settings.config_ttl;

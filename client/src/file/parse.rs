@@ -34,10 +34,13 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
         let at = error.marker();
         FileError { path: path.to_owned(), place: Some((at.line(), at.col() + 1)), message: error.info().to_owned() }
     })?;
-    let mut reader = Reader { path, said: Said::default() };
+    let mut reader = Reader { path, said: Said::default(), places: vec![] };
     match &documents[..] {
         [] => Err(reader.wrong((1, 1), "it is empty: it takes at least weirgate: 1".to_owned())),
-        [document] => reader.file(Node { at: String::new(), yaml: document }).map(|()| reader.said),
+        [document] => reader
+            .file(Node { at: String::new(), yaml: document })
+            .and_then(|()| reader.parents())
+            .map(|()| reader.said),
         [_, second, ..] => Err(reader.wrong(place(second), "a second document begins: it takes one".to_owned())),
     }
 }
@@ -45,6 +48,8 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
 struct Reader<'p> {
     path: &'p Path,
     said: Said,
+    /// Where each parent stands.
+    places: Vec<(EntityId, (usize, usize))>,
 }
 
 /// A part of the file, and where in its tree: `resources.gpt-4.limits`.
@@ -97,6 +102,29 @@ impl Reader<'_> {
         }
     }
 
+    /// That nobody is his own ancestor, and that the file has limits for whoever it gives a parent: they are all that
+    /// makes it looked at.
+    fn parents(&self) -> Result<(), FileError> {
+        for (entity, place) in &self.places {
+            let above = |entity: &&EntityId| self.said.parents.get(*entity);
+            let ancestors = std::iter::successors(self.said.parents.get(entity), above).take(self.said.parents.len());
+            if ancestors.into_iter().any(|ancestor| ancestor == entity) {
+                return Err(
+                    self.wrong(*place, format!("entity {entity} would be its own ancestor: give another parent"))
+                );
+            }
+            let is_for = |level: &Level| match level {
+                Level::EntityResource(of, _) | Level::Entity(of) => of == entity,
+                Level::Resource(_) | Level::System => true,
+            };
+            if !self.said.configs.iter().any(|(level, _)| is_for(level)) {
+                let text = "has a parent here and no limits, which has no effect: give it limits, or its parent by set_entity()";
+                return Err(self.wrong(*place, format!("entity {entity} {text}")));
+            }
+        }
+        Ok(())
+    }
+
     fn entity(&mut self, entity: &EntityId, node: &Node<'_>) -> Result<(), FileError> {
         let mut has_default = false;
         for (key, part) in self.entries(node, "a map with limits, status, shadow, parent and resources")? {
@@ -105,6 +133,7 @@ impl Reader<'_> {
                     let parent = self.text(&part)?;
                     let parent = self.name(&parent, &part, EntityId::new)?;
                     self.said.parents.insert(entity.clone(), parent);
+                    self.places.push((entity.clone(), place(part.yaml)));
                 }
                 "resources" => {
                     for (name, node) in self.entries(&part, "a map of resources")? {

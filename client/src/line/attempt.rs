@@ -119,7 +119,10 @@ impl<'a> Attempt<'a> {
                 unknown: &self.ops,
             };
             let update = if self.missing { take.create(now) } else { take.on(bucket, now) };
-            match self.inner.update(&update).await {
+            self.line.asks();
+            let outcome = self.inner.update(&update).await;
+            self.line.heard(&outcome);
+            match outcome {
                 Ok(Outcome::Applied(item)) => {
                     if hot {
                         self.line.asked_for_split();

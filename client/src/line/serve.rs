@@ -80,10 +80,11 @@ impl Server {
             return;
         }
         match attempt::take(&self.inner, &self.line, chosen).await {
-            Resolved::Answered => self.failures = 0,
+            Resolved::Answered => (self.failures, self.last) = (0, None),
             Resolved::TryAgain(chosen) => {
                 self.has_lost = true;
-                self.failures = 0;
+                // DynamoDB has answered: what takes long from now on is competition.
+                (self.failures, self.last) = (0, None);
                 self.back_in_line(chosen);
             }
             Resolved::Gone(chosen) => {

@@ -51,7 +51,7 @@ pub(crate) async fn ask(
     if !outdated.is_empty() {
         tokio::spawn(give_back(Arc::clone(inner), on_their_way(shards, outdated)));
     }
-    match ask_table(inner, shards, request, joined).await? {
+    match ask_table(inner, shards, request, joined).await.map_err(|error| pool.explain(error))? {
         Verdict::Denied(denied) => {
             let parts = pool.complete(&denied, request);
             if parts.is_empty() {
@@ -100,10 +100,9 @@ async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
     let request = Request { needs: amounts, soft: Needs::new(), limits, lease: None, timeout, takes };
     match ask_table(&inner, shards, &request, asked).await {
         Ok(Verdict::Granted(delivery)) => {
+            pool.fails_by(None);
             count(&inner.counters.prefetch_blocks, 1);
-            let parts = delivery.accept().taken_ahead(asked);
-            let late = pool.land(parts);
-            give_back(Arc::clone(&inner), on_their_way(shards, late)).await.ok();
+            pool.land(delivery.accept().taken_ahead(asked));
         }
         Ok(Verdict::Denied(_)) => {
             pool.owe(takes);
@@ -111,6 +110,7 @@ async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
         }
         Err(error) => {
             tracing::debug!(%error, "tokens could not be taken ahead");
+            pool.fails_by(Some(&error));
             // What may have been counted is not counted again.
             if !error.is_unknown() {
                 pool.owe(takes);
@@ -143,12 +143,13 @@ async fn keep(inner: Weak<Inner>, shards: Arc<Shards>) {
 pub(crate) async fn close(inner: Arc<Inner>, shards: Arc<Shards>) -> Result<(), Error> {
     let Some(pool) = &shards.pool else { return Ok(()) };
     let mut closed = Ok(());
+    let mut returns = pool.close();
     loop {
-        let returns = pool.close();
-        let is_last = returns.is_empty();
         closed = closed.and(give_back(Arc::clone(&inner), on_their_way(&shards, returns)).await);
+        // A block that was on its way arrives in the pool.
         pool.quiet().await;
-        if is_last && !pool.owes() {
+        returns = pool.close();
+        if returns.is_empty() {
             return closed;
         }
     }
@@ -208,6 +209,10 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Resul
             // The bucket was deleted, and its tokens with it.
             Ok(_) => count(&inner.counters.prefetch_forfeited_milli, milli),
             Err(error) => {
+                // What may have been counted is not counted again.
+                if let Some(pool) = under_way.shards.pool.as_ref().filter(|_| !error.is_unknown()) {
+                    pool.owe(takes);
+                }
                 count(&inner.counters.prefetch_forfeited_milli, milli);
                 tracing::warn!(%error, milli, "tokens taken ahead could not be given back: they count as used");
                 done = done.and(Err(error));

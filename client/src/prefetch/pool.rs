@@ -8,9 +8,11 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, Mode};
+use weirgate_store::StoreError;
 
 use super::Prefetch;
 use super::state::{Return, State};
+use crate::Error;
 use crate::decision::{Denied, LimitStatus};
 use crate::held::Part;
 use crate::limits::Limits;
@@ -26,6 +28,8 @@ const PAYS: i64 = 3;
 pub(crate) struct Pool {
     prefetch: Prefetch,
     state: Mutex<State>,
+    /// Why the last block could not be fetched, if it could not.
+    trouble: Mutex<Option<Arc<StoreError>>>,
     /// Something that was under way has arrived.
     arrived: Notify,
 }
@@ -63,7 +67,7 @@ pub(super) enum Due {
 impl Pool {
     pub(crate) fn new(prefetch: Prefetch) -> Self {
         let state = State::new(Instant::now());
-        Self { prefetch, state: Mutex::new(state), arrived: Notify::new() }
+        Self { prefetch, state: Mutex::new(state), trouble: Mutex::default(), arrived: Notify::new() }
     }
 
     /// Whether the request can be served from here: it asks for enforced rates, without a lease.
@@ -234,15 +238,13 @@ impl Pool {
         true
     }
 
-    /// Keeps the parts of a block that has arrived; those that must go back at once are given back.
-    pub(super) fn land(&self, parts: Vec<Part>) -> Vec<Return> {
+    /// Keeps the parts of a block that has arrived.
+    pub(super) fn land(&self, parts: Vec<Part>) {
         let mut state = self.state();
         for part in parts {
             state.last = Some((Arc::clone(&part.line), Arc::clone(&part.bucket)));
             state.keep(part);
         }
-        // Nobody else sees to a pool that is closed.
-        if state.is_closed { state.give_back(|_| true) } else { vec![] }
     }
 
     /// Something on its way has arrived, or never will.
@@ -259,6 +261,27 @@ impl Pool {
     /// Acquires were granted that no write has counted.
     pub(super) fn owe(&self, takes: i64) {
         self.state().unreported += takes;
+    }
+
+    /// Keeps why a block could not be fetched, for those who wait for it.
+    pub(super) fn fails_by(&self, error: Option<&Error>) {
+        let why = match error {
+            Some(Error::Store(error)) => Some(Arc::clone(error)),
+            Some(Error::Timeout { last, .. }) => last.clone(),
+            _ => None,
+        };
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// `error`, with the reason why those who waited for a block have no time left.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Timeout { bucket, after, last: None } => {
+                let last = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                Error::Timeout { bucket, after, last }
+            }
+            other => other,
+        }
     }
 
     /// Fetches nothing for so long.
@@ -297,11 +320,6 @@ impl Pool {
         let mut state = self.state();
         state.is_closed = true;
         state.give_back_all()
-    }
-
-    /// Whether acquires were granted that no write has counted.
-    pub(super) fn owes(&self) -> bool {
-        self.state().unreported > 0
     }
 
     /// How long a block is fetched before it is needed.

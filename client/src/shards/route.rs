@@ -19,6 +19,10 @@ use crate::prefetch::{self, Pool};
 use crate::stats::count;
 use crate::{Denied, Error, LimitStatus};
 
+/// How long a line may take to say that the time is over.
+const GRACE: Duration = Duration::from_millis(20);
+/// After how long without an answer a request is said to hang.
+const HANGS: Duration = Duration::from_secs(1);
 /// How many shards are asked one by one before all are read.
 const TRIES: usize = 3;
 
@@ -193,8 +197,12 @@ impl Asking<'_> {
                 break;
             }
             let looked = tokio::time::timeout_at(self.deadline, self.shards.look(self.inner, since));
-            if let Ok(looked) = looked.await {
-                looked?;
+            match looked.await {
+                Ok(looked) => looked?,
+                Err(_) => {
+                    let error = self.inner.unanswered("BatchGetItem of all shards", self.request.timeout);
+                    self.last = Some(Arc::new(error));
+                }
             }
             self.check_time()?;
             now = self.inner.now();
@@ -214,12 +222,15 @@ impl Asking<'_> {
             Judgement::Several(parts) => {
                 let parts = [Parts { shards: self.shards, request: self.request, parts }];
                 let taken = transaction::take(self.inner, &parts, self.deadline).await?;
-                let Some(delivery) = taken.into_iter().flatten().next() else {
-                    self.has_lost = true;
-                    self.pause().await;
-                    return Ok(Err(None));
-                };
-                Verdict::Granted(delivery)
+                match taken.map(|deliveries| deliveries.into_iter().next()) {
+                    Ok(Some(delivery)) => Verdict::Granted(delivery),
+                    lost => {
+                        self.last = lost.err().flatten();
+                        self.has_lost = true;
+                        self.pause().await;
+                        return Ok(Err(None));
+                    }
+                }
             }
         };
         Ok(Ok(verdict))
@@ -235,9 +246,24 @@ impl Asking<'_> {
             tokio::spawn(line::serve(Arc::clone(self.inner), Arc::clone(line)));
         }
         // Only a runtime that shuts down drops the line unserved.
-        verdict.await.unwrap_or_else(|_| {
-            Err(Error::Timeout { bucket: line.key.item_key().pk, after: joined.elapsed(), last: None })
-        })
+        let bucket = || line.key.item_key().pk;
+        // The line answers in time itself, unless its request hangs; what that gives in the end goes back.
+        match tokio::time::timeout_at(deadline + GRACE, verdict).await {
+            Ok(told) => {
+                told.unwrap_or_else(|_| Err(Error::Timeout { bucket: bucket(), after: joined.elapsed(), last: None }))
+            }
+            Err(_) => {
+                let after = self.request.timeout;
+                // Otherwise it is competition that takes so long.
+                let hangs = line.asks_for() >= HANGS.min(after / 2);
+                let unanswered = || Arc::new(self.inner.unanswered(&format!("UpdateItem of {}", bucket()), after));
+                Err(Error::Timeout {
+                    bucket: bucket(),
+                    after,
+                    last: if hangs { Some(unanswered()) } else { line.failure() },
+                })
+            }
+        }
     }
 
     async fn pause(&mut self) {

@@ -29,7 +29,10 @@ pub(crate) async fn ask_together(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Re
     let deadline = deadline(timeout);
     let mut failures = 0;
     loop {
-        let (buckets, denials) = plan(inner, asked, joined).await?;
+        let Ok(planned) = tokio::time::timeout_at(deadline, plan(inner, asked, joined)).await else {
+            return Err(inner.unanswered("BatchGetItem of buckets", timeout).into());
+        };
+        let (buckets, denials) = planned?;
         if !denials.is_empty() {
             return Ok(Err(denials));
         }
@@ -39,12 +42,13 @@ pub(crate) async fn ask_together(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Re
                 "{items} items are in one transaction, it takes {MAX_ITEMS}: ask for fewer, or without a transaction"
             )));
         }
-        if let Some(deliveries) = transaction::take(inner, &buckets, deadline).await? {
-            return Ok(Ok(deliveries));
-        }
+        let last = match transaction::take(inner, &buckets, deadline).await? {
+            Ok(deliveries) => return Ok(Ok(deliveries)),
+            Err(last) => last,
+        };
         if Instant::now() >= deadline {
             let bucket = asked.first().map(|(shards, _)| shards.key.item_key().pk).unwrap_or_default();
-            return Err(Error::Timeout { bucket, after: timeout, last: None });
+            return Err(Error::Timeout { bucket, after: timeout, last });
         }
         failures += 1;
         // The first time the answer is all it takes.

@@ -15,6 +15,9 @@ use crate::inner::Inner;
 use crate::line::{Delivery, Line, Needs, backoff};
 use crate::stats::count;
 
+/// A transaction that did not happen: refused with this error, or the shards were not what they seemed.
+pub(super) type Lost = Option<Arc<StoreError>>;
+
 /// What a transaction takes of one bucket.
 pub(super) struct Parts<'a> {
     pub(super) shards: &'a Arc<Shards>,
@@ -37,7 +40,8 @@ struct Share<'a> {
     lease: Option<(WriteId, EpochMillis)>,
 }
 
-/// Takes all `parts` of all buckets, in their order; `None` if one of the shards is not what it seemed any more.
+/// Takes all `parts` of all buckets, in their order. Nothing if one of the shards is not what it seemed any more, or
+/// DynamoDB refused for now: then with its error.
 ///
 /// A transaction of unknown outcome is sent again under the same token, which DynamoDB remembers for ten minutes: it
 /// happens once, and the answer tells.
@@ -45,18 +49,18 @@ pub(super) async fn take(
     inner: &Arc<Inner>,
     buckets: &[Parts<'_>],
     deadline: Instant,
-) -> Result<Option<Vec<Delivery>>, Error> {
+) -> Result<Result<Vec<Delivery>, Lost>, Error> {
     let now = inner.now();
     let mut shares = vec![];
     for bucket in buckets {
-        let Some(more) = bucket.shares(inner, now).await? else { return Ok(None) };
+        let Some(more) = bucket.shares(inner, now).await? else { return Ok(Err(None)) };
         shares.push(more);
     }
     let op = WriteId::from_bits(fastrand::u64(..));
     let all: Vec<_> = shares.iter().flatten().collect();
     let actions: Vec<_> = all.iter().map(|share| Action::Update(share.update(&op, now))).collect();
-    if !send(inner, &all, &actions, &op, deadline).await? {
-        return Ok(None);
+    if let Err(lost) = send(inner, &all, &actions, &op, deadline).await? {
+        return Ok(Err(lost));
     }
     let delivery = |(bucket, shares): (&Parts<'_>, Vec<Share<'_>>)| {
         let lease = shares.first().and_then(|share| share.lease.clone());
@@ -64,7 +68,7 @@ pub(super) async fn take(
         Held::new((Arc::clone(inner), Arc::clone(bucket.shards)), parts, bucket.request.limits.clone(), lease, now)
             .into()
     };
-    Ok(Some(buckets.iter().zip(shares).map(delivery).collect()))
+    Ok(Ok(buckets.iter().zip(shares).map(delivery).collect()))
 }
 
 impl<'a> Parts<'a> {
@@ -158,19 +162,19 @@ async fn give_back(inner: &Inner, line: &Line, bucket: &Bucket, now: EpochMillis
     Ok(())
 }
 
-/// Sends the transaction until it is known what became of it: whether it happened.
+/// Sends the transaction until it is known what became of it.
 async fn send(
     inner: &Inner,
     shares: &[&Share<'_>],
     actions: &[Action],
     op: &WriteId,
     deadline: Instant,
-) -> Result<bool, Error> {
+) -> Result<Result<(), Lost>, Error> {
     let mut doubt: Option<Arc<StoreError>> = None;
     let mut failures = 0;
     loop {
         match inner.transact(actions, op).await {
-            Ok(Transacted::Applied) => return Ok(true),
+            Ok(Transacted::Applied) => return Ok(Ok(())),
             Ok(Transacted::LostRace(unheld)) => {
                 count(&inner.counters.lost_races, 1);
                 if doubt.is_some() {
@@ -184,14 +188,14 @@ async fn send(
                         Unheld::Held => {}
                     }
                 }
-                return Ok(false);
+                return Ok(Err(None));
             }
             Err(error) if error.kind.is_transient() => {
                 let is_unknown = error.kind == ErrorKind::Unknown;
                 count(if is_unknown { &inner.counters.unknown } else { &inner.counters.refused }, 1);
                 if !is_unknown && doubt.is_none() {
                     tracing::debug!(%error, "a transaction was refused for now");
-                    return Ok(false);
+                    return Ok(Err(Some(Arc::new(error))));
                 }
                 let error = Arc::new(error);
                 if is_unknown {
