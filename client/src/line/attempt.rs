@@ -146,7 +146,7 @@ impl<'a> Attempt<'a> {
                     if self.drop_late() {
                         return Resolved::Answered;
                     }
-                    tokio::time::sleep(backoff(writes)).await;
+                    pause(writes, &self.callers).await;
                 }
                 Err(error) if error.kind.is_transient() => {
                     count(&self.inner.counters.refused, 1);
@@ -161,7 +161,7 @@ impl<'a> Attempt<'a> {
                     if self.drop_late() {
                         return Resolved::Answered;
                     }
-                    tokio::time::sleep(backoff(1)).await;
+                    pause(1, &self.callers).await;
                 }
                 Err(error) => return self.fail(Error::from(error)),
             }
@@ -336,6 +336,13 @@ impl<'a> Attempt<'a> {
         }
         Resolved::Answered
     }
+}
+
+/// Waits after failures in a row, and no longer than anybody of the callers has time.
+pub(super) async fn pause<'a>(failures: u32, callers: impl IntoIterator<Item = &'a Caller>) {
+    let until = Instant::now() + backoff(failures);
+    let last = callers.into_iter().map(|caller| caller.deadline).max();
+    tokio::time::sleep_until(last.map_or(until, |last| until.min(last))).await;
 }
 
 /// Full jitter, doubling from 25 ms to 800 ms.

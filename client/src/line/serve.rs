@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_store::{ErrorKind, StoreError};
 
-use super::attempt::{self, Resolved};
+use super::attempt::{self, Resolved, pause};
 use super::make_way::make_way;
 use super::{Caller, Line, Verdict, View, Why, plan};
 use crate::inner::Inner;
@@ -101,7 +101,7 @@ impl Server {
                 self.back_in_line(chosen);
                 self.last = Some(error);
                 self.failures += 1;
-                tokio::time::sleep(attempt::backoff(self.failures)).await;
+                pause(self.failures, &self.waiting).await;
             }
         }
     }
