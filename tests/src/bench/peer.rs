@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tokio::task::JoinSet;
-use weirgate::{Decision, Grant, Limit, RateLimiter};
+use weirgate::{Config, Decision, Entity, Grant, Level, Limit, Prefetch, RateLimiter};
 
-use super::acquire::{connected, far_limits, limiter};
+use super::acquire::{connected, far_limits};
 use super::server::serve;
 use super::{Row, print};
 use crate::Dynamo;
@@ -35,11 +35,15 @@ struct Scenario {
 enum Calls {
     OneBucket,
     ManyBuckets,
+    /// With tokens taken ahead, which the peer has nothing like.
+    ManyBucketsAhead,
     Denied,
     Adjusted,
+    /// A child whose parent is taken of too.
+    Cascade,
 }
 
-const SCENARIOS: [Scenario; 5] = [
+const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "sequential",
         what: "beside the peer: 1 caller",
@@ -65,6 +69,14 @@ const SCENARIOS: [Scenario; 5] = [
         target: "at least 5 times",
     },
     Scenario {
+        name: "many-buckets",
+        what: "the same 50 buckets, with prefetch",
+        callers: 32,
+        calls: Calls::ManyBucketsAhead,
+        least_ratio: 5.0,
+        target: "at least 5 times",
+    },
+    Scenario {
         name: "denied",
         what: "beside the peer: 1 caller, denied each time",
         callers: 1,
@@ -77,6 +89,14 @@ const SCENARIOS: [Scenario; 5] = [
         what: "beside the peer: 1 caller, adjusted each time",
         callers: 1,
         calls: Calls::Adjusted,
+        least_ratio: 1.0,
+        target: "no fewer",
+    },
+    Scenario {
+        name: "cascade",
+        what: "beside the peer: 1 caller, parent and child",
+        callers: 1,
+        calls: Calls::Cascade,
         least_ratio: 1.0,
         target: "no fewer",
     },
@@ -123,8 +143,13 @@ fn drive_peer(endpoint: &str, scenario: &str) -> Measured {
 
 async fn drive(endpoint: &str, scenario: &Scenario) -> Measured {
     let (_, table, meter) = connected(endpoint).await;
+    let builder = RateLimiter::builder("weirgate").table(table.with_meter(meter.clone()));
+    let limiter = builder.prefetch("ahead", Prefetch::default()).build().await.expect("the settings are good");
+    if matches!(scenario.calls, Calls::Cascade) {
+        configure(&limiter).await.expect("the table takes it");
+    }
     let caller = Caller {
-        limiter: limiter(table.with_meter(meter.clone())).await,
+        limiter,
         scenario: scenario.name,
         calls: scenario.calls,
         far: far_limits(),
@@ -146,6 +171,14 @@ async fn drive(endpoint: &str, scenario: &Scenario) -> Measured {
         units: consumed.total / done,
         requests: count(usize::try_from(consumed.requests).expect("few enough")) / done,
     }
+}
+
+/// Limits and a child with a parent, in the table.
+async fn configure(limiter: &RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    limiter.set_config(&Level::Resource("stored".try_into()?), &Config::of(far_limits().to_vec())).await?;
+    let parent = Some("parent".try_into()?);
+    limiter.set_entity(&Entity { id: "child".try_into()?, parent, cascades: true }).await?;
+    Ok(())
 }
 
 #[derive(Clone)]
@@ -182,17 +215,22 @@ impl Caller {
 
     async fn call(&self) {
         match self.calls {
-            Calls::OneBucket => drop(self.take(self.scenario).await),
-            Calls::ManyBuckets => drop(self.take(&format!("many-{}", fastrand::u8(..50))).await),
+            Calls::OneBucket => drop(self.take(self.scenario, "far").await),
+            Calls::ManyBuckets => drop(self.take(&format!("many-{}", fastrand::u8(..50)), "far").await),
+            Calls::ManyBucketsAhead => drop(self.take(&format!("many-{}", fastrand::u8(..50)), "ahead").await),
+            Calls::Cascade => {
+                let request = self.limiter.acquire("child", "stored").take("rpm", 1).take("tpm", 500);
+                assert!(request.send().await.expect("a decision").is_granted());
+            }
             Calls::Denied => assert!(!self.ask_near().await.is_granted(), "more was granted than there is"),
             Calls::Adjusted => {
-                let _ = self.take(self.scenario).await.adjust("tpm", 300).await.expect("an adjustment");
+                let _ = self.take(self.scenario, "far").await.adjust("tpm", 300).await.expect("an adjustment");
             }
         }
     }
 
-    async fn take(&self, entity: &str) -> Grant {
-        let request = self.limiter.acquire(entity, "far").shared_limits(&self.far).take("rpm", 1).take("tpm", 500);
+    async fn take(&self, entity: &str, resource: &str) -> Grant {
+        let request = self.limiter.acquire(entity, resource).shared_limits(&self.far).take("rpm", 1).take("tpm", 500);
         match request.send().await.expect("a decision") {
             Decision::Granted(grant) => grant,
             refused => panic!("not granted: {refused:?}"),
