@@ -134,7 +134,7 @@ impl Builder {
         self
     }
 
-    /// Denies nobody: an acquire that would be denied is granted, says so, and counts in [`Stats::shadow_denied`]. What
+    /// Denies nobody: an acquire that would be denied is granted, says so, and counts in [`Stats::shadow_denied`](crate::Stats::shadow_denied). What
     /// it was short of is not taken, so that the numbers are those of a limiter that denies.
     #[must_use]
     pub const fn shadow(mut self, is_shadow: bool) -> Self {
