@@ -121,10 +121,16 @@ struct Measured {
 pub async fn run() {
     let dynamo = Dynamo::new().await;
     let endpoint = serve(&dynamo);
+    let mut peer: Option<(&str, Measured)> = None;
     for scenario in &SCENARIOS {
-        let theirs = drive_peer(&endpoint, scenario.name);
+        // What is only asked in another way of ours is driven once.
+        let theirs = match peer.take() {
+            Some((name, theirs)) if name == scenario.name => theirs,
+            _ => drive_peer(&endpoint, scenario.name),
+        };
         let ours = drive(&endpoint, scenario).await;
         print_scenario(scenario, &ours, &theirs);
+        peer = Some((scenario.name, theirs));
     }
 }
 
