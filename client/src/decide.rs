@@ -14,7 +14,7 @@ use crate::clock::deadline;
 use crate::decision::{self, Denied, LimitStatus, NeverFits};
 use crate::held::Held;
 use crate::inner::Inner;
-use crate::line::{Needs, Verdict};
+use crate::line::{Needs, Verdict, all};
 use crate::shards::{Request, Shards, Together, ask, ask_together, remembered};
 use crate::stats::count;
 use crate::{Decision, Degraded, Disabled, Error, WhenAway};
@@ -32,7 +32,7 @@ impl Target {
     /// What is asked of each limit.
     pub(crate) fn needs(&self) -> Needs {
         let Request { needs, soft, .. } = &self.request;
-        needs.iter().chain(soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+        all(needs, soft)
     }
 }
 

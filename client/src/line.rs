@@ -4,6 +4,7 @@
 //! by a task of its own, so a caller that goes away does not stop the others.
 
 mod attempt;
+mod common;
 mod early;
 mod make_way;
 mod pace;
@@ -11,11 +12,11 @@ mod plan;
 mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, LimitName, MilliTokens, WriteId};
 use weirgate_store::StoreError;
@@ -26,11 +27,17 @@ use crate::shards::Shards;
 use crate::{Denied, Error};
 
 pub(crate) use attempt::backoff;
+pub(crate) use common::Common;
 use pace::Pace;
 pub(crate) use serve::{SLOT_MEMORY, serve};
 
 /// What is asked of each limit.
 pub(crate) type Needs = BTreeMap<LimitName, MilliTokens>;
+
+/// What is taken of each limit: what must be there, and what is taken in any case. They are of different limits.
+pub(crate) fn all(needs: &Needs, soft: &Needs) -> Needs {
+    needs.iter().chain(soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+}
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -107,52 +114,6 @@ pub(crate) struct Line {
     pub(crate) key: BucketKey,
     state: Mutex<State>,
     pub(crate) bucket: Arc<Common>,
-}
-
-/// What the lines of all shards of a bucket share.
-#[derive(Debug)]
-pub(crate) struct Common {
-    /// Tokens came back to the bucket through this process.
-    pub(crate) given_back: Arc<Notify>,
-    /// The largest number of shards seen.
-    most: AtomicU32,
-    /// The shard chosen last.
-    last: AtomicU32,
-    /// The newest version of configured limits that a shard was seen with.
-    version: AtomicI64,
-}
-
-impl Default for Common {
-    fn default() -> Self {
-        Self {
-            given_back: Arc::default(),
-            most: AtomicU32::new(1),
-            last: AtomicU32::new(0),
-            version: AtomicI64::new(0),
-        }
-    }
-}
-
-impl Common {
-    pub(crate) fn most(&self) -> u32 {
-        self.most.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn last(&self) -> u32 {
-        self.last.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn version(&self) -> i64 {
-        self.version.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_last(&self, shard: u32) {
-        self.last.store(shard, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set_most(&self, most: u32) {
-        self.most.store(most, Ordering::Relaxed);
-    }
 }
 
 #[derive(Debug, Default)]
@@ -347,7 +308,7 @@ impl Line {
 impl Caller {
     /// What is taken of each limit.
     pub(crate) fn all(&self) -> Needs {
-        self.needs.iter().chain(&self.soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+        all(&self.needs, &self.soft)
     }
 
     /// The lease as it will be written, if the caller wants one.

@@ -10,7 +10,6 @@ use crate::config::Age;
 use crate::decide::{Asked, Target};
 use crate::decision::{self, LimitStatus};
 use crate::inner::Inner;
-use crate::line::Needs;
 use crate::shards::look_at;
 use crate::{Acquire, Error};
 
@@ -106,6 +105,5 @@ fn status(inner: &Inner, target: &Target) -> Vec<LimitStatus> {
     if whole.shards().is_empty() {
         whole = Whole::new(vec![Bucket::full(target.shards.key.clone(), &request.limits, now)]);
     }
-    let needs: Needs = request.needs.iter().chain(&request.soft).map(|(limit, need)| (limit.clone(), *need)).collect();
-    decision::status_of_whole(&whole, &request.limits, &needs, now)
+    decision::status_of_whole(&whole, &request.limits, &target.needs(), now)
 }

@@ -20,8 +20,7 @@ pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
 
 /// Serves `line` until it is empty.
 pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
-    let mut server =
-        Server { inner, line, waiting: VecDeque::new(), failures: 0, last: None, has_lost: false, is_done: false };
+    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, has_lost: false, is_done: false };
     loop {
         let newcomers = server.line.next(!server.waiting.is_empty());
         server.waiting.extend(newcomers);
@@ -48,7 +47,6 @@ struct Server {
     waiting: VecDeque<Caller>,
     /// Failed requests in a row.
     failures: u32,
-    last: Option<Arc<StoreError>>,
     /// The last write lost its race.
     has_lost: bool,
     is_done: bool,
@@ -80,11 +78,10 @@ impl Server {
             return;
         }
         match attempt::take(&self.inner, &self.line, chosen).await {
-            Resolved::Answered => (self.failures, self.last) = (0, None),
+            Resolved::Answered => self.failures = 0,
             Resolved::TryAgain(chosen) => {
                 self.has_lost = true;
-                // DynamoDB has answered: what takes long from now on is competition.
-                (self.failures, self.last) = (0, None);
+                self.failures = 0;
                 self.back_in_line(chosen);
             }
             Resolved::Gone(chosen) => {
@@ -97,9 +94,8 @@ impl Server {
                     caller.send_elsewhere(Why::Throttled(Arc::clone(&error)));
                 }
             }
-            Resolved::Refused(chosen, error) => {
+            Resolved::Refused(chosen, _) => {
                 self.back_in_line(chosen);
-                self.last = Some(error);
                 self.failures += 1;
                 pause(self.failures, &self.waiting).await;
             }
@@ -178,7 +174,7 @@ impl Server {
             let timeout = Error::Timeout {
                 bucket: self.line.key.item_key().pk,
                 after: caller.deadline - caller.joined,
-                last: self.last.clone(),
+                last: self.line.failure(),
             };
             caller.tell(Err(timeout));
         }

@@ -12,7 +12,7 @@ use super::{Request, Shards};
 use crate::Error;
 use crate::held::{Held, Part};
 use crate::inner::Inner;
-use crate::line::{Delivery, Line, Needs, backoff};
+use crate::line::{Delivery, Line, Needs, all, backoff};
 use crate::stats::count;
 
 /// A transaction that did not happen: refused with this error, or the shards were not what they seemed.
@@ -100,7 +100,7 @@ impl<'a> Parts<'a> {
 
 impl Share<'_> {
     fn all(&self) -> Needs {
-        self.needs.iter().chain(&self.soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+        all(&self.needs, &self.soft)
     }
 
     /// The share's part of the transaction `op`.
