@@ -1,0 +1,1 @@
+//! The protocol as a state machine.

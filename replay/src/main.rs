@@ -1,0 +1,2 @@
+//! Replays.
+fn main() {}
