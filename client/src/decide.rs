@@ -173,8 +173,10 @@ impl Deciding<'_> {
             let denied = decision::all(denials.into_iter().map(|(_, denied)| denied));
             let Some(pause) = pause(&denied, left) else { return Ok(Decision::Denied(denied)) };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                // What a process does then depends on nothing but what it meets.
+                biased;
                 _ = select_all(given_back) => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }

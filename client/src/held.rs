@@ -285,6 +285,7 @@ impl Held {
             line: Arc::clone(&part.line),
             op: WriteId::from_bits(fastrand::u64(..)),
             lease: self.lease.as_ref().map(|(id, _)| (id, change)),
+            expires: self.lease.as_ref().map(|(_, expires)| *expires),
             amounts,
             takes: 0,
             holds: &part.amounts,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Change, Condition, LeaseChange, Path, Settle, Settled, Update, Value};
-use weirgate_shared::{Bucket, ItemError, LimitName, MilliTokens, WriteId, attr};
-use weirgate_store::{ErrorKind, Outcome};
+use weirgate_shared::{Bucket, EpochMillis, ItemError, LimitName, MilliTokens, Millis, WriteId, attr};
+use weirgate_store::{ErrorKind, Outcome, StoreError};
 
 use crate::clock::deadline;
 use crate::inner::Inner;
@@ -14,6 +14,9 @@ use crate::line::{Line, Needs, backoff};
 use crate::shards::Shards;
 use crate::stats::count;
 use crate::{Error, Settlement};
+
+/// How far apart the clocks of two processes are at most, once DynamoDB's answers have corrected them.
+const CLOCKS: Millis = Millis(2_000);
 
 /// One settlement, until its outcome is known.
 pub(crate) struct Settling<'a> {
@@ -25,6 +28,8 @@ pub(crate) struct Settling<'a> {
     /// The durable lease and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, Settled>,
+    /// When that lease expires.
+    pub(crate) expires: Option<EpochMillis>,
     /// Acquires granted before that the write counts.
     pub(crate) takes: i64,
     /// What the lease holds, as far as its holder knows.
@@ -42,7 +47,7 @@ impl Settling<'_> {
     pub(crate) async fn run(mut self) -> Result<Answered, Error> {
         let deadline = deadline(self.inner.settings.timeout);
         let mut update = self.whole();
-        let (mut failures, mut races, mut doubt) = (0, 0, None);
+        let (mut failures, mut races, mut doubt) = (0, 0, None::<StoreError>);
         loop {
             match self.inner.update(&update).await {
                 Ok(Outcome::Applied(item)) => {
@@ -63,7 +68,10 @@ impl Settling<'_> {
                     let bucket = self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
                     if let Some(answered) = self.ended(&bucket, doubt.is_some()) {
                         self.line.bucket.given_back.notify_waiters();
-                        return Ok(answered);
+                        return match doubt {
+                            Some(doubt) if self.may_have_expired(&bucket, &answered) => Err(doubt.into()),
+                            _ => Ok(answered),
+                        };
                     }
                     count(&self.inner.counters.lost_races, 1);
                     if Instant::now() >= deadline {
@@ -151,6 +159,14 @@ impl Settling<'_> {
         }
         let is_done = in_doubt && amounts.iter().all(|(limit, (_, after))| holds(limit, after));
         Some(Answered::Settled(if is_done { Settlement::Done } else { Settlement::Ended }))
+    }
+
+    /// Whether nobody knows if the write in doubt has ended the lease, or somebody has who found it expired. By a clock
+    /// that is ahead of this one, perhaps.
+    fn may_have_expired(&self, bucket: &Bucket, answered: &Answered) -> bool {
+        let is_own = bucket.op.as_ref() == Some(&self.op);
+        let is_past = |expires: EpochMillis| expires <= self.inner.now().after(CLOCKS);
+        matches!(answered, Answered::Settled(Settlement::Done)) && !is_own && self.expires.is_some_and(is_past)
     }
 
     /// What was to be given back counts as used: to repeat it could give back twice.

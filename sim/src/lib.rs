@@ -1,1 +1,72 @@
-//! Simulation.
+//! Weirgate in simulation: the real client, the real functions and the real AWS SDK over an embedded DynamoDB, on one
+//! thread, on virtual time, from one seed. What a seed decides happens again whenever it is run.
+//!
+//! # Layout
+//!
+//! - `scenario`: [`Scenario`]: what a seed decides: buckets, fleet, and what goes wrong how often
+//! - `fault`: [`fault::Kind`] of trouble, and how often each happened
+//! - `world`: what all of a run share: the table, the true time, the dice, what was seen
+//! - `net`: the network between a process and the table; where most goes wrong
+//! - `fleet`, `caller`: processes and what their callers do; `functions`: the functions as Lambda runs them
+//! - `cut`: futures that are dropped at any await
+//! - `told`: what callers were told; `image`: what the table's items say
+//! - `check`, `calm`: what must hold, and how it is tried when nothing goes wrong any more
+
+pub mod caller;
+pub mod calm;
+pub mod check;
+pub mod cut;
+pub mod fault;
+pub mod fleet;
+pub mod functions;
+mod image;
+pub mod net;
+pub mod scenario;
+pub mod told;
+pub mod world;
+
+use std::sync::Arc;
+
+use fault::Counts;
+use scenario::Scenario;
+use world::World;
+
+/// What became of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// What does not hold, as text; nothing if all does.
+    pub violations: Vec<String>,
+    /// What went wrong, how often.
+    pub counts: Counts,
+    /// Requests that wrote, or tried to.
+    pub writes: u64,
+    /// The same for two runs in which the same happened.
+    pub hash: u64,
+}
+
+/// Runs a seed on a runtime of its own, whose time is virtual. What happens is printed if it is loud.
+///
+/// # Panics
+/// If the code panics.
+#[must_use]
+pub fn run(seed: u64, is_loud: bool) -> Outcome {
+    // Pauses before a second attempt and ids are drawn from the thread's dice.
+    fastrand::seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let outcome = runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_loud));
+    outcome
+}
+
+async fn live(scenario: Scenario, is_loud: bool) -> Outcome {
+    let seed = scenario.seed;
+    let world = World::new(scenario, is_loud).await;
+    world.note(|| format!("{:?}", world.scenario()));
+    let record = Arc::default();
+    let mapping = functions::Mapping::new(&world);
+    let ((), mut mapping, ()) =
+        tokio::join!(fleet::run(&world, &record), mapping.run(), functions::schedule(world.clone()));
+    calm::settle(&world, &mut mapping, &record).await;
+    Outcome { seed, violations: world.violations(), counts: world.counts(), writes: world.writes(), hash: world.hash() }
+}

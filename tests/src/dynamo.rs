@@ -225,6 +225,26 @@ impl Dynamo {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What a request is answered that meets this fault, or none. For transports of one's own, which
+    /// [`Self::reached_by`] builds a table on; the faults of the other methods do not count here.
+    ///
+    /// # Errors
+    /// If the fault loses the answer.
+    pub fn meet(&self, request: &Request, fault: Option<Fault>) -> Result<HttpResponse, ConnectorError> {
+        let now = self.clock.as_ref().map(|clock| clock.now());
+        let run = || self.run(&request.operation, &request.body);
+        let answer = match now.and_then(|now| untimely(&request.signed, now)) {
+            Some(refused) => Ok(refused),
+            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(&request.operation, &request.body, &run)),
+        };
+        answer.map(|answer| response(answer, now))
+    }
+
+    /// The table as a process with this clock reaches it through a transport of its own.
+    pub async fn reached_by(transport: impl HttpClient + 'static, clock: impl Clock + 'static) -> Table {
+        table(transport, Arc::new(clock)).await
+    }
+
     /// The answer to a request: what the fault it meets makes of it, or what `run` does.
     pub(crate) fn answer(
         &self,
@@ -283,15 +303,23 @@ async fn connected(transport: impl HttpClient + 'static, clock: Arc<dyn Clock>) 
 }
 
 /// A request as it arrives.
-pub(crate) struct Request {
-    pub(crate) operation: String,
-    pub(crate) body: Value,
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The operation.
+    pub operation: String,
+    /// Its fields.
+    pub body: Value,
     /// When, as its signature says.
     signed: String,
 }
 
 impl Request {
-    pub(crate) fn read(request: &HttpRequest) -> Self {
+    /// Reads what the SDK sends.
+    ///
+    /// # Panics
+    /// If it is not JSON.
+    #[must_use]
+    pub fn read(request: &HttpRequest) -> Self {
         let header = |name| request.headers().get(name).unwrap_or_default();
         let operation = header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
         let body = serde_json::from_slice(request.body().bytes().unwrap_or_default()).expect("the SDK sends JSON");

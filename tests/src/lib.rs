@@ -18,5 +18,5 @@ pub mod leased;
 mod partitions;
 pub mod scaling;
 
-pub use dynamo::{Dynamo, Fault};
+pub use dynamo::{Dynamo, Fault, Request};
 pub use partitions::{Counts, Limits, Partitions};

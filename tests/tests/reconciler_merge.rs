@@ -2,9 +2,10 @@
 
 mod sharded;
 
-use sharded::{DUE, change, counts, is_complete, later, limits, run, sharded, shards, split_to, total};
+use sharded::{DUE, change, counts, is_complete, later, lease, limits, run, sharded, shards, split_to, total};
 use weirgate_shared::EpochMillis;
-use weirgate_shared::write::REVIEW;
+use weirgate_shared::write::{REVIEW, keep};
+use weirgate_store::{Answer, Outcome};
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, key, limit, load, store, tokens};
 
@@ -63,7 +64,9 @@ async fn shards_are_merged_below_a_quarter_of_what_one_partition_takes_and_not_a
             let looked = shards(&table, &key).await;
             for shard in &looked {
                 let look = shard.scaling.look.unwrap();
-                assert_eq!((look.at, Some(look.v), shard.due), (DUE, shard.v, Some(DUE.after(REVIEW))));
+                // One that rests waits for the other.
+                let due = ([lower, upper][usize::try_from(shard.key.shard).unwrap()] > 0).then(|| DUE.after(REVIEW));
+                assert_eq!((look.at, Some(look.v), shard.due), (DUE, shard.v, due));
             }
             assert_eq!(run(&table, DUE).await.buckets_seen, 0, "nobody is in the way of others");
             // Nothing was written since.
@@ -87,6 +90,33 @@ async fn a_bucket_keeps_the_shards_that_an_operator_asked_for() {
         assert_eq!(of_five.1, left, "{counts:?}");
         assert!(is_complete(&table, &key).await);
     }
+}
+
+#[tokio::test]
+async fn a_bucket_that_stays_split_costs_nothing_while_nobody_uses_it_and_goes_on_when_somebody_does() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let key = sharded(&table, 2).await;
+    for shard in [0, 1] {
+        change(&table, &key, shard, |shard| shard.scaling.min_shards = 2).await;
+    }
+    let mut written = vec![];
+    for minute in 0..4 {
+        let _ = dynamo.take_operations();
+        run(&table, later(DUE, minute * 60_000)).await;
+        let operations = dynamo.take_operations();
+        written.push(operations.get("UpdateItem").copied().unwrap_or_default());
+    }
+    assert_eq!(written, [2, 2, 0, 0], "a look, another that finds it at rest, and nothing more");
+    // Somebody holds a lease in it, which ends; and the operator asks for it no more.
+    let at = later(DUE, 240_000);
+    lease(&table, &key, 1, "a", later(at, 1_000), at).await;
+    assert_eq!(run(&table, later(at, 60_000)).await.leases_restored, 1);
+    for shard in shards(&table, &key).await {
+        let kept = keep(&shard, 0, later(at, 60_000));
+        assert!(matches!(table.update(&kept, Answer::Nothing).await.unwrap(), Outcome::Applied(_)));
+    }
+    assert_eq!(run(&table, later(at, 120_000)).await.shards_merged, 1);
 }
 
 const LIVE: EpochMillis = EpochMillis(DUE.0 + 1_000);

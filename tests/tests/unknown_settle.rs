@@ -2,7 +2,8 @@
 
 mod fleet;
 
-use fleet::{Fleet, ask, granted, secs};
+use fleet::{Fleet, ask, granted, leased, pass, secs};
+use serde_json::json;
 use weirgate::{Error, Grant, Limit, Settlement};
 use weirgate_tests::Fault;
 
@@ -160,4 +161,28 @@ async fn a_settlement_that_stays_refused_ends_in_an_error_and_the_lease_in_its_e
     fleet.dynamo.fail_when(|_| None);
     fleet::pass(secs(30)).await;
     let _ = granted(&limiter, &limits(), &[("slots", 20)]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_before() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
+    pass(secs(6)).await;
+    let (dynamo, mut is_first) = (fleet.dynamo.clone(), true);
+    fleet.dynamo.fail_when(move |_| {
+        let is_lost = std::mem::take(&mut is_first);
+        if is_lost {
+            // Somebody finds the lease expired meanwhile, and gives back what it held.
+            let mut item = dynamo.item(fleet::PK, "#STATE");
+            item["h"] = json!({"M": {}});
+            item["b_rpd_tk"] = json!({"N": "1000000"});
+            item["b_rpd_tc"] = json!({"N": "0"});
+            item["op"] = json!({"S": "0ther"});
+            dynamo.put(&item);
+        }
+        is_lost.then_some(Fault::LoseRequest)
+    });
+    let released = grant.release().await;
+    assert!(released.as_ref().is_err_and(Error::is_unknown), "{released:?}, and nothing was used");
 }

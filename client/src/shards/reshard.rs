@@ -120,7 +120,7 @@ impl Resharding<'_> {
                 let op = WriteId::from_bits(fastrand::u64(..));
                 work.extend(split(shard, self.min_shards(), op, now).map(|actions| actions.to_vec()));
             } else if shard.scaling.min_shards != self.min_shards() {
-                work.push(vec![Action::Update(keep(shard, self.min_shards()))]);
+                work.push(vec![Action::Update(keep(shard, self.min_shards(), now))]);
             }
         }
         Ok(work)

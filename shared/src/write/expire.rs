@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::replace::{count_units, next_due, replace};
+use super::replace::{REVIEW, count_units, first_expiry, next_due, replace};
 use super::{Change, Condition, Path, Update, Value, every_write, same_count, same_leases};
 use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, attr, math};
 
@@ -38,14 +38,14 @@ pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
 ///
 /// A busy shard is written to between any read and write. If nothing is to be given back, the look asks only that the
 /// leases are those that were seen: then `due` is at or before every expiry, and what was taken meanwhile counts as
-/// taken since the look.
+/// taken since the look. A shard that has been at rest since the last look is not due for another one.
 #[must_use]
 pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
     let v = bucket.v?.saturating_add(1);
     let (mut next, restored) = expired(bucket, now);
     next.scaling.look = Some(Look { at: now, v });
     next.scaling.is_hot = false;
-    next.due = next_due(&next, now);
+    next.due = if restored.leases == 0 && is_at_rest(bucket, now) { first_expiry(&next) } else { next_due(&next, now) };
     if restored.leases > 0 || next.rf != bucket.rf {
         count_units(&mut next, 1);
         return Some((replace(bucket, next), restored));
@@ -64,6 +64,14 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
         None => changes.extend([Change::Remove(due), Change::Remove(partition)]),
     }
     Some((Update { key: bucket.key.item_key(), conditions, changes }, restored))
+}
+
+/// Whether nobody has written to the shard since a look that is old enough for a merge. What kept it from being merged now
+/// (an operator asked for it, or it is not like its sibling) keeps it until somebody writes to it; to look at it every
+/// minute until then would cost forever.
+fn is_at_rest(bucket: &Bucket, now: EpochMillis) -> bool {
+    let look = bucket.scaling.look.filter(|look| look.at.after(REVIEW) <= now);
+    look.is_some_and(|look| bucket.v.is_some_and(|v| v <= look.v))
 }
 
 /// `bucket` without its expired leases, with a `due` and an `rf` that are right.

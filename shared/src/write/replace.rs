@@ -37,10 +37,14 @@ pub(super) fn replace(old: &Bucket, mut next: Bucket) -> Update {
 /// When the reconciler must come back to `bucket`: at the first expiry of a lease, and for a look if it is one of
 /// several shards.
 pub(super) fn next_due(bucket: &Bucket, now: EpochMillis) -> Option<EpochMillis> {
-    let expiry = bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min();
     let looked = bucket.scaling.look.map_or(now, |look| look.at);
     let review = (bucket.shard().count > 1).then(|| looked.after(REVIEW));
-    expiry.into_iter().chain(review).min()
+    first_expiry(bucket).into_iter().chain(review).min()
+}
+
+/// When the first of its leases expires.
+pub(super) fn first_expiry(bucket: &Bucket) -> Option<EpochMillis> {
+    bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min()
 }
 
 /// `bucket` after one write more: its write units are counted.

@@ -86,12 +86,17 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
     Some([Action::Update(parent), Action::Update(child)])
 }
 
-/// Has `shard` keep that an operator asked for `min_shards`, 0 for none.
+/// Has `shard` keep that an operator asked for `min_shards`, 0 for none, and be reviewed by that.
 #[must_use]
-pub fn keep(shard: &Bucket, min_shards: u32) -> Update {
+pub fn keep(shard: &Bucket, min_shards: u32, now: EpochMillis) -> Update {
     let mut changes = every_write(Some(shard), MilliTokens::ZERO);
     changes.extend(set_min_shards(min_shards, shard.scaling.min_shards));
-    Update { key: shard.key.item_key(), conditions: vec![Condition::Present(Path::of(attr::RF))], changes }
+    let conditions = vec![Condition::Present(Path::of(attr::RF))];
+    let mut update = Update { key: shard.key.item_key(), conditions, changes };
+    if shard.shard().count > 1 {
+        due::not_after(&mut update, &shard.key, shard.due, now.after(REVIEW));
+    }
+    update
 }
 
 fn set_min_shards(asked: u32, known: u32) -> Option<Change> {

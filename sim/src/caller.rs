@@ -1,0 +1,205 @@
+//! What one caller does: takes, holds, corrects, gives back, stops waiting, forgets.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weirgate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement};
+
+use crate::cut::cut;
+use crate::fault::Kind;
+use crate::told::{Ids, Of, Told};
+use crate::world::World;
+
+/// The callers' common record.
+pub type Record = Arc<Mutex<Told>>;
+
+pub(crate) fn told(record: &Record) -> MutexGuard<'_, Told> {
+    record.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A caller of a process. Its process's claims are listed, to be ended when it dies.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The world.
+    pub world: World,
+    /// The process's limiter.
+    pub limiter: RateLimiter,
+    /// What callers were told.
+    pub record: Record,
+    /// Claims of the whole process.
+    pub held: Arc<Mutex<Ids>>,
+    /// Whether the process takes ahead.
+    pub is_prefetching: bool,
+}
+
+/// What one call asks for.
+struct Call {
+    bucket: usize,
+    other: Option<usize>,
+    rate: i64,
+    slots: i64,
+    lease: Option<Duration>,
+    wait: Duration,
+    is_together: bool,
+}
+
+impl Caller {
+    /// Calls until the world calms down.
+    pub async fn run(self) {
+        while !self.world.is_calm() {
+            let pause = self.below(self.world.scenario().pause);
+            self.world.pass(pause).await;
+            let call = self.call();
+            let polls = self.world.strikes(Kind::CallerLeft).then(|| self.world.rng().u32(1..12));
+            let sent = self.world.now().0;
+            match cut(self.ask(&call), polls).await {
+                Some(Ok(Some(grants))) => self.hold(&call, grants, sent).await,
+                Some(Ok(None)) => {}
+                Some(Err(error)) => self.world.note(|| format!("error {error}")),
+                None => self.world.note(|| "left".to_owned()),
+            }
+        }
+    }
+
+    fn below(&self, most: Duration) -> Duration {
+        let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        Duration::from_millis(self.world.rng().u64(0..=most))
+    }
+
+    fn call(&self) -> Call {
+        let plans = &self.world.scenario().buckets;
+        let mut rng = self.world.rng();
+        let bucket = rng.usize(..plans.len());
+        let plan = &plans[bucket];
+        let capacity = plan.limits[0].rule().capacity.whole_tokens();
+        // Now and then a large part of all there is.
+        let most = if rng.u32(..10) == 0 { capacity } else { (capacity / 4).max(1) };
+        let takes_slots = plan.limits.len() > 1 && rng.bool();
+        let slots = if takes_slots { rng.i64(1..=plan.limits[1].rule().capacity.whole_tokens().min(2)) } else { 0 };
+        let lease = (takes_slots || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
+        let wait = if rng.u32(..4) == 0 { Duration::from_millis(rng.u64(0..3000)) } else { Duration::ZERO };
+        let others = (0..plans.len()).filter(|other| *other != bucket && plans[*other].parent.is_none());
+        let others: Vec<_> = others.filter(|_| plan.parent.is_none()).collect();
+        let other = if others.is_empty() || rng.u32(..5) > 0 { None } else { Some(others[rng.usize(..others.len())]) };
+        Call { bucket, other, rate: rng.i64(1..=most), slots, lease, wait, is_together: rng.bool() }
+    }
+
+    fn request(&self, bucket: usize, call: &Call) -> Acquire<'_> {
+        let scenario = self.world.scenario();
+        let plan = &scenario.buckets[bucket];
+        let rate = call.rate.min(plan.limits[0].rule().capacity.whole_tokens());
+        let mut request = self.limiter.acquire(&plan.entity, &plan.resource).take("rate", rate);
+        if !scenario.is_configured {
+            request = request.limits(&plan.limits);
+        }
+        if call.slots > 0 && plan.limits.len() > 1 {
+            request = request.take("slots", call.slots.min(plan.limits[1].rule().capacity.whole_tokens()));
+        }
+        if let Some(lease) = call.lease {
+            request = request.lease(lease);
+        }
+        request
+    }
+
+    /// The grants, each with what it is of; nothing if it was denied.
+    async fn ask(&self, call: &Call) -> Result<Option<Vec<Grant>>, Error> {
+        let Some(other) = call.other else {
+            let decision = self.request(call.bucket, call).wait_up_to(call.wait).send().await?;
+            self.answered(&decision);
+            return Ok(decision.granted().map(|grant| vec![grant]));
+        };
+        let both = [call.bucket, other].map(|bucket| self.request(bucket, call));
+        let mut both = self.limiter.acquire_all(both).wait_up_to(call.wait);
+        if call.is_together {
+            both = both.in_one_transaction();
+        }
+        let decision = both.send().await?;
+        self.answered(&decision);
+        Ok(decision.granted().map(|grants| grants.into_iter().collect()))
+    }
+
+    fn answered<G>(&self, decision: &Decision<G>) {
+        self.world.note(|| match decision {
+            Decision::Granted(_) => "granted".to_owned(),
+            Decision::Denied(denied) => format!("{denied}"),
+            Decision::NeverFits(never) => format!("{never}"),
+            Decision::Disabled(disabled) => format!("{disabled}"),
+        });
+    }
+
+    /// What a grant of `bucket` stands for, its parent's part included.
+    fn amounts(&self, bucket: usize, grant: &Grant) -> Vec<(Of, i64)> {
+        let plans = &self.world.scenario().buckets;
+        let mut amounts = vec![];
+        for of in [Some(bucket), plans[bucket].parent].into_iter().flatten() {
+            for (at, limit) in plans[of].limits.iter().enumerate() {
+                let amount = grant.amount(limit.name().as_str()).0;
+                if amount > 0 {
+                    amounts.push(((of, at), amount));
+                }
+            }
+        }
+        amounts
+    }
+
+    async fn hold(&self, call: &Call, grants: Vec<Grant>, sent: i64) {
+        let buckets = [Some(call.bucket), call.other];
+        let mut all = vec![];
+        for (bucket, grant) in buckets.into_iter().flatten().zip(grants) {
+            let now = self.world.now().0;
+            let amounts = self.amounts(bucket, &grant);
+            let ids = told(&self.record).granted(&amounts, sent, now, grant.expires().map(|at| at.0));
+            self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(&ids);
+            self.world.note(|| format!("told {amounts:?} {ids:?}"));
+            all.push((grant, ids));
+        }
+        if let Some(lease) = call.lease {
+            let overruns = self.world.strikes(Kind::LeaseOverrun);
+            let most = if overruns { lease * 2 } else { lease };
+            let held = self.below(most);
+            self.world.pass(held).await;
+        }
+        for (grant, ids) in all {
+            self.settle(grant, ids).await;
+        }
+    }
+
+    async fn settle(&self, mut grant: Grant, ids: Ids) {
+        let polls = self.world.strikes(Kind::CallerLeft).then(|| self.world.rng().u32(1..6));
+        if self.world.strikes(Kind::GrantDropped) {
+            told(&self.record).ends(&ids, self.world.now().0);
+            drop(grant);
+            return;
+        }
+        let what = self.world.rng().u32(..6);
+        if what == 0 {
+            let actual = self.world.rng().i64(0..=2 * grant.amount("rate").whole_tokens().max(1));
+            told(&self.record).adjusts(&ids, 0, actual * 1000, self.world.now().0);
+            let done = cut(grant.adjust("rate", actual), polls).await;
+            self.world.note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
+        }
+        if what == 1 && grant.lease_id().is_some() {
+            let lasts = Duration::from_millis(self.world.rng().u64(1000..10_000));
+            let done = cut(grant.renew(lasts), polls).await;
+            self.world.note(|| format!("renewed {ids:?} {done:?}"));
+            if let (Some(Ok(Settlement::Done)), Some(expires)) = (done, grant.expires()) {
+                told(&self.record).renewed(&ids, expires.0);
+                let held = self.below(lasts);
+                self.world.pass(held).await;
+            }
+        }
+        let now = self.world.now().0;
+        told(&self.record).ends(&ids, now);
+        let has_lease = grant.lease_id().is_some();
+        let done = if what == 2 {
+            told(&self.record).goes_back(&ids, now);
+            cut(grant.rollback(), polls).await
+        } else {
+            cut(grant.release(), polls).await
+        };
+        self.world.note(|| format!("ended {ids:?} {done:?}"));
+        if matches!(done, Some(Ok(Settlement::Done))) || !has_lease {
+            told(&self.record).settled(&ids);
+        }
+    }
+}

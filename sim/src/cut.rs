@@ -1,0 +1,39 @@
+//! Futures that are dropped at any await.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A future that is dropped instead of being polled once more.
+pub struct Cut<F> {
+    future: Option<Pin<Box<F>>>,
+    polls: Option<u32>,
+}
+
+/// Runs `future` for `polls` polls at most, and drops it then; to its end if that is not said. Nothing, if it was
+/// dropped.
+pub fn cut<F: Future>(future: F, polls: Option<u32>) -> Cut<F> {
+    Cut { future: Some(Box::pin(future)), polls }
+}
+
+impl<F: Future> Future for Cut<F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
+        match &mut self.polls {
+            Some(0) => self.future = None,
+            Some(polls) => *polls -= 1,
+            None => {}
+        }
+        match &mut self.future {
+            None => Poll::Ready(None),
+            Some(future) => future.as_mut().poll(context).map(Some),
+        }
+    }
+}
+
+impl<F> std::fmt::Debug for Cut<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cut after {:?} polls", self.polls)
+    }
+}

@@ -1,0 +1,148 @@
+//! The processes that call: born, skewed, killed, born again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use weirgate::{Config, Entity, FakeClock, Level, Prefetch, RateLimiter};
+use weirgate_tests::Dynamo;
+
+use crate::caller::{Caller, Record, told};
+use crate::fault::Kind;
+use crate::net::Net;
+use crate::told::Ids;
+use crate::world::World;
+
+/// A limiter whose requests go through `net`, with a clock of its own.
+pub async fn limiter(net: &Net, clock: &FakeClock, prefetches: bool) -> RateLimiter {
+    let table = Dynamo::reached_by(net.clone(), clock.clone()).await;
+    let builder = RateLimiter::builder("weirgate").table(table).config_ttl(Duration::from_secs(10));
+    let builder = if prefetches { builder.prefetch("api", Prefetch::default().share(SHARE)) } else { builder };
+    builder.build().await.expect("the settings are good")
+}
+
+/// Percent of the capacity that a process takes ahead at most.
+pub const SHARE: u32 = 20;
+
+/// A process and its callers.
+struct Process {
+    world: World,
+    name: String,
+    net: Net,
+    clock: FakeClock,
+    callers: JoinSet<()>,
+    held: Arc<Mutex<Ids>>,
+}
+
+impl Process {
+    async fn start(world: &World, record: &Record, name: String, prefetches: bool) -> Self {
+        let net = Net::new(world, &name);
+        let clock = FakeClock::at(world.now());
+        let limiter = limiter(&net, &clock, prefetches).await;
+        let held = Arc::default();
+        let mut process = Self { world: world.clone(), name, net, clock, callers: JoinSet::new(), held };
+        if world.strikes(Kind::ClockSkewed) {
+            process.set_clock();
+        }
+        for _ in 0..world.scenario().callers {
+            let (world, limiter, record) = (world.clone(), limiter.clone(), Arc::clone(record));
+            let held = Arc::clone(&process.held);
+            process.callers.spawn(Caller { world, limiter, record, held, is_prefetching: prefetches }.run());
+        }
+        process
+    }
+
+    fn set_clock(&self) {
+        // Signatures allow five minutes. What is further off is refused, and corrected.
+        let by = self.world.rng().i64(-400_000..400_000);
+        let by = if self.world.rng().bool() { by } else { by / 100 };
+        self.clock.skew(by);
+        self.world.note(|| format!("{} clock off by {by}", self.name));
+    }
+
+    /// It dies: nothing it sends leaves it, and what it held is nobody's.
+    async fn kill(&mut self, record: &Record) {
+        self.net.kill();
+        self.callers.shutdown().await;
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        told(record).ends(&held, self.world.now().0);
+        self.world.note(|| format!("{} killed", self.name));
+    }
+}
+
+/// Runs the fleet until the world calms down, and its last calls have ended.
+pub async fn run(world: &World, record: &Record) {
+    let scenario = world.scenario().clone();
+    configure(world).await;
+    let mut born = 0;
+    let mut processes = vec![];
+    for at in 0..scenario.processes {
+        processes.push(Process::start(world, record, format!("client-{born}"), at < scenario.prefetching).await);
+        born += 1;
+    }
+    let operator = operator(world).await;
+    let mut left = scenario.lasts;
+    while !left.is_zero() {
+        let step = Duration::from_millis(250).min(left);
+        world.pass(step).await;
+        left -= step;
+        for (at, process) in processes.iter_mut().enumerate() {
+            if world.strikes(Kind::ClockJumped) {
+                process.set_clock();
+            }
+            if world.strikes(Kind::ClientKilled) {
+                process.kill(record).await;
+                let prefetches = u32::try_from(at).is_ok_and(|at| at < scenario.prefetching);
+                *process = Process::start(world, record, format!("client-{born}"), prefetches).await;
+                born += 1;
+            }
+        }
+        operate(world, &operator).await;
+    }
+    world.calm_down();
+    for process in &mut processes {
+        while process.callers.join_next().await.is_some() {}
+    }
+}
+
+async fn operator(world: &World) -> RateLimiter {
+    limiter(&Net::new(world, "operator"), &FakeClock::at(world.now()), false).await
+}
+
+/// Puts limits and parents into the table, before anything goes wrong.
+async fn configure(world: &World) {
+    let operator = RateLimiter::builder("weirgate").table(world.dynamo().table().await).build().await;
+    let operator = operator.expect("the settings are good");
+    for plan in world.scenario().buckets.iter().filter(|_| world.scenario().is_configured) {
+        operator.set_config(&level(&plan.entity), &Config::of(plan.limits.clone())).await.expect("the table is there");
+        if let Some(parent) = plan.parent {
+            let name = |name: &str| name.try_into().expect("a name like others");
+            let parent = Some(name(&world.scenario().buckets[parent].entity));
+            let entity = Entity { id: name(&plan.entity), parent, cascades: true };
+            operator.set_entity(&entity).await.expect("the table is there");
+        }
+    }
+}
+
+fn level(entity: &str) -> Level {
+    Level::EntityResource(entity.try_into().expect("a name"), "api".try_into().expect("a name"))
+}
+
+/// What an operator does now and then.
+async fn operate(world: &World, operator: &RateLimiter) {
+    let scenario = world.scenario();
+    let at = world.rng().usize(..scenario.buckets.len());
+    let plan = &scenario.buckets[at];
+    if scenario.is_sharded && world.strikes(Kind::Resharded) {
+        let shards = 1 << world.rng().u32(0..=2);
+        let done = operator.set_shards(&plan.entity, &plan.resource, &plan.limits, shards).await;
+        world.note(|| format!("{} in {shards} shards: {done:?}", plan.entity));
+    }
+    if let Some(later) = plan.later.as_ref().filter(|_| scenario.is_configured)
+        && world.strikes(Kind::ConfigChanged)
+    {
+        let limits = if world.rng().bool() { later } else { &plan.limits };
+        let done = operator.set_config(&level(&plan.entity), &Config::of(limits.clone())).await;
+        world.note(|| format!("{} configured: {done:?}", plan.entity));
+    }
+}

@@ -1,0 +1,219 @@
+//! The functions as Lambda runs them: the stream's mapping, its failure file, and the schedule.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use weirgate::FakeClock;
+use weirgate_aggregator::{Invocation, Snapshots};
+use weirgate_reconciler::Deadline;
+use weirgate_shared::Window;
+use weirgate_store::Table;
+use weirgate_tests::Dynamo;
+
+use crate::cut::cut;
+use crate::fault::Kind;
+use crate::net::Net;
+use crate::world::World;
+
+/// The stream's mapping: where it has come to, and what it has given up.
+#[derive(Debug)]
+pub struct Mapping {
+    world: World,
+    /// Records that pass its filter.
+    records: Vec<Value>,
+    /// How much of the stream has been looked at.
+    seen: usize,
+    /// The first record that has not been worked on with success.
+    next: usize,
+    attempts: u32,
+    /// It delivers nothing until then.
+    until: Option<Instant>,
+    /// The failure file: events, whole.
+    discarded: Vec<String>,
+}
+
+impl Mapping {
+    /// A mapping that begins with the first record.
+    #[must_use]
+    pub fn new(world: &World) -> Self {
+        let world = world.clone();
+        Self { world, records: vec![], seen: 0, next: 0, attempts: 0, until: None, discarded: vec![] }
+    }
+
+    /// Delivers, every second or so, until the world calms down.
+    pub async fn run(mut self) -> Self {
+        while !self.world.is_calm() {
+            let pause = self.world.rng().u64(200..1500);
+            sleep(Duration::from_millis(pause)).await;
+            self.deliver().await;
+            if !self.discarded.is_empty() && self.world.strikes(Kind::Replayed) {
+                let at = self.world.rng().usize(..self.discarded.len());
+                let event = self.discarded[at].clone();
+                self.replay(&event).await;
+            }
+        }
+        self
+    }
+
+    /// Delivers all there is, and replays all that was given up, twice.
+    pub async fn drain(&mut self) {
+        self.until = None;
+        loop {
+            self.pull();
+            if self.next == self.records.len() {
+                break;
+            }
+            self.deliver().await;
+        }
+        for event in std::mem::take(&mut self.discarded) {
+            for _ in 0..2 {
+                self.replay(&event).await;
+            }
+        }
+    }
+
+    fn pull(&mut self) {
+        let there = self.world.streamed();
+        let is_ours = |record: &Value| {
+            record["dynamodb"]["Keys"]["SK"]["S"] == weirgate_shared::BUCKET_SK && record["eventName"] != "REMOVE"
+        };
+        self.records.extend(self.world.records(self.seen..there).into_iter().filter(is_ours));
+        self.seen = there;
+    }
+
+    async fn deliver(&mut self) {
+        self.pull();
+        let there = self.records.len() - self.next;
+        if there == 0 || self.until.is_some_and(|until| Instant::now() < until) {
+            return;
+        }
+        if self.world.strikes(Kind::StreamDelayed) {
+            let late = Duration::from_secs(self.world.rng().u64(60..300));
+            self.until = Some(Instant::now() + late);
+            return;
+        }
+        let size = if self.world.is_calm() { there } else { self.world.rng().usize(1..=there) };
+        if self.attempts > 0 {
+            self.world.count(Kind::Recut);
+        }
+        let event = event(&self.records[self.next..self.next + size]);
+        let done = if self.world.strikes(Kind::FunctionTwice) {
+            let (one, other) = tokio::join!(self.invoke(&event), self.invoke(&event));
+            // Lambda knows of one of them only.
+            if self.world.rng().bool() { one } else { other }
+        } else {
+            self.invoke(&event).await
+        };
+        let done = done.map_or(0, |failed| self.place(&failed, size));
+        self.world.note(|| format!("delivered {size} from {}, {done} done", self.next));
+        if (1..size).contains(&done) {
+            self.world.count(Kind::PartialFailure);
+        }
+        self.attempts = if done == 0 { self.attempts + 1 } else { 0 };
+        self.next += done;
+        if done < size && self.world.strikes(Kind::Discarded) {
+            let rest = self.next + self.world.rng().usize(1..=size - done);
+            self.discarded.push(self::event(&self.records[self.next..rest]));
+            self.world.note(|| format!("discarded {} to {rest}", self.next));
+            self.next = rest;
+            self.attempts = 0;
+        }
+        if self.next > 0 && self.world.strikes(Kind::DeliveredTwice) {
+            let from = self.world.rng().usize(..self.next);
+            let to = self.world.rng().usize(from..self.next);
+            let again = self::event(&self.records[from..=to]);
+            self.world.note(|| format!("delivered {from} to {to} again"));
+            let _ = self.invoke(&again).await;
+        }
+    }
+
+    /// How many of the batch's records Lambda takes for done: those before the first that failed.
+    fn place(&self, failed: &[String], size: usize) -> usize {
+        let batch = &self.records[self.next..self.next + size];
+        let place = |number: &String| {
+            let is_it = |record: &Value| record["dynamodb"]["SequenceNumber"] == number.as_str();
+            batch.iter().position(is_it).unwrap_or_default()
+        };
+        failed.iter().map(place).min().unwrap_or(size)
+    }
+
+    /// What failed of a batch; nothing, if the function did not answer.
+    async fn invoke(&self, event: &str) -> Option<Vec<String>> {
+        let world = &self.world;
+        let net = Net::new(world, "aggregator");
+        let table = table(world, &net).await;
+        let polls = world.strikes(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
+        let left = Duration::from_secs(60);
+        let left = if world.strikes(Kind::FunctionTimedOut) { left.mul_f64(world.rng().f64() / 600.0) } else { left };
+        let invocation = Invocation { now: table.skew().now(), deadline: Instant::now() + left };
+        let config = aggregator();
+        let handled = weirgate_aggregator::handle(event, &table, &config, invocation);
+        let handled = timeout(left, cut(handled, polls)).await.ok().flatten();
+        if handled.is_none() {
+            net.kill();
+        }
+        let response = handled?.expect("the event is one").response.ok()?;
+        Some(response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect())
+    }
+
+    /// Counts what a failure file holds.
+    async fn replay(&self, event: &str) {
+        self.world.count(Kind::Replayed);
+        let failed = self.invoke(event).await;
+        self.world.note(|| format!("replayed, {failed:?} failed"));
+    }
+}
+
+fn event(records: &[Value]) -> String {
+    json!({"Records": records}).to_string()
+}
+
+fn aggregator() -> weirgate_aggregator::Config {
+    weirgate_aggregator::Config {
+        table_name: "weirgate".to_owned(),
+        snapshots: Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 },
+        write_concurrency: 4,
+        max_shards: 4,
+    }
+}
+
+/// The table as a function's process reaches it, whose clock may be off a little.
+async fn table(world: &World, net: &Net) -> Table {
+    let clock = FakeClock::at(world.now());
+    if world.strikes(Kind::ClockSkewed) {
+        clock.skew(world.rng().i64(-3000..3000));
+    }
+    Dynamo::reached_by(net.clone(), clock).await
+}
+
+/// Runs the reconciler on its schedule until the world calms down.
+pub async fn schedule(world: World) {
+    while !world.is_calm() {
+        sleep(Duration::from_secs(20)).await;
+        if world.strikes(Kind::ScheduleMissed) {
+            continue;
+        }
+        if world.strikes(Kind::ScheduleTwice) {
+            tokio::join!(reconcile(&world), reconcile(&world));
+        } else {
+            reconcile(&world).await;
+        }
+    }
+}
+
+/// Runs the reconciler once.
+pub async fn reconcile(world: &World) {
+    let net = Net::new(world, "reconciler");
+    let table = table(world, &net).await;
+    let polls = world.strikes(Kind::FunctionKilled).then(|| world.rng().u32(1..60));
+    let left = Duration::from_secs(60);
+    let left = if world.strikes(Kind::FunctionTimedOut) { left.mul_f64(world.rng().f64() / 6.0) } else { left };
+    let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 100 };
+    let run = weirgate_reconciler::reconcile(&table, &config, table.skew().now(), Deadline::after(left));
+    match timeout(left, cut(run, polls)).await.ok().flatten() {
+        Some(Ok(summary)) => world.note(|| format!("reconciled {summary:?}")),
+        Some(Err(error)) => world.note(|| format!("not reconciled: {error}")),
+        None => net.kill(),
+    }
+}

@@ -1,0 +1,140 @@
+//! The network between one process and the table.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents};
+use aws_smithy_runtime_api::client::http::{
+    HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use weirgate_tests::{Fault, Request};
+
+use crate::fault::Kind;
+use crate::image::{self, Parts};
+use crate::world::World;
+
+/// The network of a process, which ends with it. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Net {
+    world: World,
+    name: Arc<str>,
+    is_dead: Arc<AtomicBool>,
+}
+
+/// What becomes of a request on its way.
+struct Fate {
+    there: Duration,
+    back: Duration,
+    fault: Option<Fault>,
+    /// Its sender hears nothing.
+    is_hung: bool,
+}
+
+impl Net {
+    /// The network of a process with this name.
+    #[must_use]
+    pub fn new(world: &World, name: &str) -> Self {
+        Self { world: world.clone(), name: name.into(), is_dead: Arc::default() }
+    }
+
+    /// Ends the process: nothing it sends from now on leaves it, and no answer arrives. What is on its way goes on.
+    pub fn kill(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
+    }
+
+    fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
+    }
+
+    fn fate(&self, request: &Request) -> Fate {
+        let world = &self.world;
+        let latency = || Duration::from_millis(world.rng().u64(world.scenario().latency.clone()));
+        let (mut there, back) = (latency(), latency());
+        let late = Duration::from_millis(world.rng().u64(500..12_000));
+        if world.strikes(Kind::Delayed) {
+            there += late;
+        }
+        let is_hung = world.strikes(Kind::AnswerHung);
+        let parts = image::parts(request);
+        let is_read = parts.is_empty();
+        let mut fault = None;
+        let mut may = |kind: Kind, met: Fault| {
+            if fault.is_none() && world.strikes(kind) {
+                fault = Some(met);
+            }
+        };
+        may(Kind::RequestLost, Fault::LoseRequest);
+        may(Kind::ServerError, Fault::ServerError);
+        if !is_read {
+            may(Kind::AnswerLost, Fault::LoseAnswer);
+            may(Kind::ServerErrorApplied, Fault::ServerErrorApplied);
+            may(Kind::Conflict, Fault::Conflict);
+            may(Kind::Repeated, Fault::Repeat);
+        }
+        if fault.is_none() && parts.iter().any(|(pk, _)| world.is_spent(pk)) {
+            fault = Some(Fault::Throttle { key_range: true });
+        }
+        Fate { there, back, fault, is_hung }
+    }
+
+    /// The request arrives.
+    fn arrive(&self, request: &Request, fault: Option<Fault>) -> Result<HttpResponse, ConnectorError> {
+        let world = &self.world;
+        let parts = image::parts(request);
+        let before = Parts::read(world, &parts);
+        let answer = world.dynamo().meet(request, fault);
+        if !parts.is_empty() {
+            world.wrote();
+        }
+        world.look();
+        let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+        world.note(|| {
+            let of = parts.first().map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));
+            format!("{} {} {of} {fault:?} {status}", self.name, request.operation)
+        });
+        if let Some(before) = before {
+            before.compare(world, &parts);
+        }
+        answer
+    }
+}
+
+impl HttpClient for Net {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+impl HttpConnector for Net {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let (net, request) = (self.clone(), Request::read(&request));
+        HttpConnectorFuture::new(async move {
+            if net.is_dead() {
+                return std::future::pending().await;
+            }
+            let fate = net.fate(&request);
+            let (answer, answered) = oneshot::channel();
+            let there = net.clone();
+            // Whatever its sender does meanwhile: what was sent arrives.
+            tokio::spawn(async move {
+                sleep(fate.there).await;
+                let met = there.arrive(&request, fate.fault);
+                sleep(fate.back).await;
+                if fate.is_hung {
+                    std::future::pending::<()>().await;
+                }
+                drop(answer.send(met));
+            });
+            let met = answered.await;
+            match met {
+                Ok(met) if !net.is_dead() => met,
+                _ => std::future::pending().await,
+            }
+        })
+    }
+}

@@ -1,0 +1,156 @@
+//! What a seed decides before anything runs: the buckets, the fleet, and what goes wrong how often.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use fastrand::Rng;
+use weirgate::{EpochMillis, Limit};
+
+use crate::fault::Kind;
+
+/// One bucket that callers use.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Who is limited.
+    pub entity: String,
+    /// On what.
+    pub resource: String,
+    /// Its limits; a rate `rate`, and slots `slots` if it has two.
+    pub limits: Vec<Limit>,
+    /// Other numbers that it is given meanwhile.
+    pub later: Option<Vec<Limit>>,
+    /// The bucket, by its place, that is charged with it.
+    pub parent: Option<usize>,
+}
+
+/// A run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// What it was made from.
+    pub seed: u64,
+    /// When its time begins.
+    pub start: EpochMillis,
+    /// How long callers call.
+    pub lasts: Duration,
+    /// The buckets.
+    pub buckets: Vec<Plan>,
+    /// Whether limits live in the table; callers bring them otherwise.
+    pub is_configured: bool,
+    /// Processes at the same time.
+    pub processes: u32,
+    /// Callers of each process.
+    pub callers: u32,
+    /// The longest pause of a caller between two calls.
+    pub pause: Duration,
+    /// Processes that take ahead, of the first ones.
+    pub prefetching: u32,
+    /// How long a request takes there and back, each.
+    pub latency: RangeInclusive<u64>,
+    /// Of a thousand chances of each kind of trouble, how many happen.
+    rates: Vec<(Kind, u32)>,
+    /// Of a thousand looks, how many find the operator splitting or merging a bucket.
+    pub is_sharded: bool,
+    /// Whether demand above the rate is tried at the end.
+    pub tries_edge: bool,
+}
+
+/// Half a minute before the end of an hour, a day and a month, or the middle of an hour.
+const STARTS: [i64; 2] = [1_796_083_170_000, 1_795_170_600_000];
+
+impl Scenario {
+    /// What `seed` says.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        // Trouble comes in swarms: each kind is off in half of the runs, or the loudest would hide the others.
+        let is_quiet = rng.u32(..8) == 0;
+        let mut rates = vec![];
+        for kind in Kind::ALL {
+            let most = match kind {
+                Kind::ClientKilled | Kind::ClockJumped => 20,
+                Kind::Throttled | Kind::Resharded | Kind::ConfigChanged => 30,
+                Kind::Delayed | Kind::AnswerHung => 60,
+                Kind::ClockSkewed => 500,
+                _ => 200,
+            };
+            let rate = if is_quiet || rng.bool() { 0 } else { rng.u32(1..=most) };
+            rates.push((kind, rate));
+        }
+        let is_configured = rng.u32(..4) == 0;
+        let is_sharded = rng.u32(..3) == 0;
+        let buckets = buckets(&mut rng, is_configured, is_sharded);
+        let processes = rng.u32(1..=3);
+        Self {
+            seed,
+            start: EpochMillis(STARTS[usize::from(rng.bool())] + rng.i64(0..1000)),
+            lasts: Duration::from_secs(rng.u64(10..=60)),
+            buckets,
+            is_configured,
+            processes,
+            callers: rng.u32(1..=3),
+            pause: Duration::from_millis(rng.u64(200..=4000)),
+            prefetching: if rng.u32(..5) == 0 { rng.u32(1..=processes) } else { 0 },
+            latency: rng.u64(0..=2)..=rng.u64(3..=40),
+            rates,
+            is_sharded,
+            tries_edge: rng.u32(..8) == 0,
+        }
+    }
+
+    /// Of a thousand chances, how many come true.
+    #[must_use]
+    pub fn rate(&self, kind: Kind) -> u32 {
+        self.rates.iter().find(|(known, _)| *known == kind).map_or(0, |(_, rate)| *rate)
+    }
+
+    /// Whether clocks are wrong at times.
+    #[must_use]
+    pub fn has_wrong_clocks(&self) -> bool {
+        self.rate(Kind::ClockSkewed) + self.rate(Kind::ClockJumped) > 0
+    }
+
+    /// Whether limits change meanwhile.
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        self.is_configured && self.rate(Kind::ConfigChanged) > 0
+    }
+
+    /// Whether nothing at all goes wrong, so that callers know of all that is taken.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.rates.iter().all(|(_, rate)| *rate == 0)
+    }
+}
+
+fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {
+    let mut buckets = vec![];
+    for at in 0..rng.usize(1..=3) {
+        let (capacity, amount) = (rng.i64(4..=40), rng.i64(1..=20));
+        let period = rng.i64(500..=3000);
+        // Large enough for shards of more than a token.
+        let capacity = if is_sharded { capacity.max(16) } else { capacity };
+        let rate = |capacity, amount| Limit::custom("rate", capacity, amount, period).expect("a limit like others");
+        let mut limits = vec![rate(capacity, amount)];
+        if rng.bool() {
+            limits
+                .push(Limit::concurrent("slots", rng.i64(1..=6).max(if is_sharded { 4 } else { 1 })).expect("a limit"));
+        }
+        let later = is_configured.then(|| {
+            let mut later = limits.clone();
+            later[0] = rate(rng.i64(16..=40), rng.i64(1..=20));
+            later
+        });
+        let parent = (is_configured && at > 0 && rng.bool()).then_some(0);
+        buckets.push(Plan { entity: format!("e-{at}"), resource: "api".to_owned(), limits, later, parent });
+    }
+    // Who cascades has the limits of the parent too.
+    for at in 1..buckets.len() {
+        if buckets[at].parent.is_some() && buckets[0].limits.len() < buckets[at].limits.len() {
+            buckets[at].limits.truncate(1);
+            if let Some(later) = &mut buckets[at].later {
+                later.truncate(1);
+            }
+        }
+    }
+    buckets
+}

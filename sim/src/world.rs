@@ -1,0 +1,230 @@
+//! What all of a run share: the table, the true time, the dice, and what was seen.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fastrand::Rng;
+use serde_json::Value;
+use tokio::time::Instant;
+use weirgate::{Clock, EpochMillis, FakeClock};
+use weirgate_tests::Dynamo;
+
+use crate::fault::{Counts, Kind};
+use crate::image::Images;
+use crate::scenario::Scenario;
+
+/// The world of a run. Clones share it.
+#[derive(Clone)]
+pub struct World(Arc<Inner>);
+
+struct Inner {
+    scenario: Scenario,
+    dynamo: Dynamo,
+    clock: FakeClock,
+    rng: Mutex<Rng>,
+    counts: Mutex<Counts>,
+    /// Nothing goes wrong any more.
+    is_calm: AtomicBool,
+    /// A partition that takes no writes, and until when.
+    spent: Mutex<Option<(String, Instant)>>,
+    stream: Mutex<Vec<Value>>,
+    images: Mutex<Images>,
+    seen: Mutex<Seen>,
+    /// Requests that wrote.
+    writes: AtomicU64,
+    /// Prints what happens as it does.
+    is_loud: bool,
+}
+
+/// What happened, and what of it should not have.
+#[derive(Default)]
+struct Seen {
+    hash: DefaultHasher,
+    violations: Vec<String>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "World of seed {}", self.0.scenario.seed)
+    }
+}
+
+impl World {
+    /// A fresh table, and a time that begins now.
+    pub async fn new(scenario: Scenario, is_loud: bool) -> Self {
+        let clock = FakeClock::at(scenario.start);
+        let dynamo = Dynamo::new().await.with_clock(clock.clone());
+        let images = Images::of(&scenario);
+        let rng = Rng::with_seed(scenario.seed ^ 0x5EED);
+        let inner = Inner {
+            scenario,
+            dynamo,
+            clock,
+            rng: Mutex::new(rng),
+            counts: Mutex::default(),
+            is_calm: AtomicBool::new(false),
+            spent: Mutex::default(),
+            stream: Mutex::default(),
+            images: Mutex::new(images),
+            seen: Mutex::default(),
+            writes: AtomicU64::new(0),
+            is_loud,
+        };
+        Self(Arc::new(inner))
+    }
+
+    /// What the seed says.
+    #[must_use]
+    pub fn scenario(&self) -> &Scenario {
+        &self.0.scenario
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn dynamo(&self) -> &Dynamo {
+        &self.0.dynamo
+    }
+
+    /// The true time, which is the table's.
+    #[must_use]
+    pub fn now(&self) -> EpochMillis {
+        self.0.clock.now()
+    }
+
+    /// The dice.
+    pub fn rng(&self) -> MutexGuard<'_, Rng> {
+        lock(&self.0.rng)
+    }
+
+    /// Whether this kind of trouble happens now; it is counted if it does.
+    #[must_use]
+    pub fn strikes(&self, kind: Kind) -> bool {
+        let rate = self.0.scenario.rate(kind);
+        // The dice are thrown in any case, so that a run goes the same way up to where it calms down.
+        let strikes = self.rng().u32(..1000) < rate && !self.is_calm();
+        if strikes {
+            self.count(kind);
+        }
+        strikes
+    }
+
+    /// Counts what happened.
+    pub fn count(&self, kind: Kind) {
+        lock(&self.0.counts).add(kind);
+    }
+
+    /// What went wrong so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        *lock(&self.0.counts)
+    }
+
+    /// From now on nothing goes wrong.
+    pub fn calm_down(&self) {
+        self.0.is_calm.store(true, Ordering::Relaxed);
+        self.note(|| "calm".to_owned());
+    }
+
+    /// Whether nothing goes wrong any more.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.0.is_calm.load(Ordering::Relaxed)
+    }
+
+    /// Whether the partition takes no writes now. At times one begins to, for a while.
+    #[must_use]
+    pub fn is_spent(&self, pk: &str) -> bool {
+        let begins = self.strikes(Kind::Throttled);
+        let lasts = Duration::from_millis(self.rng().u64(100..3000));
+        let mut spent = lock(&self.0.spent);
+        if begins {
+            *spent = Some((pk.to_owned(), Instant::now() + lasts));
+        }
+        !self.is_calm() && spent.as_ref().is_some_and(|(known, until)| known == pk && Instant::now() < *until)
+    }
+
+    /// Waits.
+    pub async fn pass(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+    }
+
+    /// Notes what happens.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        let line = format!("{:>8} {}", self.now().0 - self.0.scenario.start.0, line());
+        let mut seen = lock(&self.0.seen);
+        line.hash(&mut seen.hash);
+        if self.0.is_loud {
+            println!("{line}");
+        }
+    }
+
+    /// An invariant does not hold.
+    pub fn violated(&self, what: impl fmt::Display) {
+        let what = what.to_string();
+        self.note(|| format!("VIOLATED {what}"));
+        lock(&self.0.seen).violations.push(what);
+    }
+
+    /// What does not hold.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        lock(&self.0.seen).violations.clone()
+    }
+
+    /// A number that two runs share if the same happened in both.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        lock(&self.0.seen).hash.finish()
+    }
+
+    /// Requests that wrote, or tried to.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.0.writes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn wrote(&self) {
+        self.0.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes what the last write put into the stream, and looks at it.
+    pub(crate) fn look(&self) {
+        let now = self.now();
+        let mut images = lock(&self.0.images);
+        for mut record in self.0.dynamo.stream() {
+            // The database stamps records with the machine's time; DynamoDB does with its own, in whole seconds.
+            record["dynamodb"]["ApproximateCreationDateTime"] = now.0.div_euclid(1000).into();
+            images.record(&record, now);
+            lock(&self.0.stream).push(record);
+        }
+        for violation in images.take_violations() {
+            self.violated(violation);
+        }
+    }
+
+    /// What was consumed by all writes so far, in millitokens, by entity and limit.
+    #[must_use]
+    pub fn consumed(&self) -> BTreeMap<(String, String), i64> {
+        lock(&self.0.images).consumed().clone()
+    }
+
+    /// How many records the stream has had.
+    #[must_use]
+    pub fn streamed(&self) -> usize {
+        lock(&self.0.stream).len()
+    }
+
+    /// Records of the stream.
+    #[must_use]
+    pub fn records(&self, range: std::ops::Range<usize>) -> Vec<Value> {
+        lock(&self.0.stream)[range].to_vec()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
