@@ -7,6 +7,7 @@ use weirgate_shared::{Shard, credit};
 
 use crate::caller::{Record, told};
 use crate::check;
+use crate::fault::Kind;
 use crate::fleet::limiter;
 use crate::functions::{Mapping, reconcile};
 use crate::net::Net;
@@ -54,6 +55,35 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record) {
     reconcile(world).await;
     mapping.drain().await;
     check::counted(world);
+    outlives_ttl(world, mapping, &limiter).await;
+}
+
+/// When everything that has a `ttl` is past it.
+const SEASON: Duration = Duration::from_secs(100 * 86_400);
+
+/// What TTL deletes, perhaps days late, is missed by nobody: balances are what they were, and usage goes on.
+async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimiter) {
+    world.pass(SEASON).await;
+    for item in world.dynamo().items() {
+        let Some(ttl) = item["ttl"]["N"].as_str().and_then(|text| text.parse::<i64>().ok()) else { continue };
+        if ttl * 1000 < world.now().0 {
+            let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
+            world.dynamo().delete(&text("PK"), &text("SK"));
+            world.count(Kind::TtlDeleted);
+        }
+    }
+    world.look();
+    for plan in world.scenario().buckets.iter().filter(|plan| plan.parent.is_none()) {
+        if !world.scenario().has_changes() {
+            is_whole(world, limiter, plan).await;
+        }
+    }
+    let before = world.consumed();
+    for plan in &world.scenario().buckets {
+        let _ = take(limiter, plan, 1).await;
+    }
+    mapping.drain().await;
+    check::counted_since(world, &before);
 }
 
 /// Takes `tokens` of the rate; for how long it was denied, if it was.

@@ -90,8 +90,8 @@ impl Net {
         let answer = world.dynamo().meet(request, fault);
         if !parts.is_empty() {
             world.wrote();
+            world.look();
         }
-        world.look();
         let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
         world.note(|| {
             let of = parts.first().map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));

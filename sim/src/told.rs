@@ -24,6 +24,8 @@ pub struct Claim {
     pub is_settled: bool,
     /// What may have gone back, and since when.
     pub backs: Vec<(i64, i64)>,
+    /// What may have been used beyond it, as its holder said afterwards.
+    pub more: i64,
 }
 
 /// All claims of a run.
@@ -48,6 +50,7 @@ impl Told {
             ended: None,
             is_settled: false,
             backs: vec![],
+            more: 0,
         };
         self.claims.extend(amounts.iter().map(claim));
         (first..self.claims.len()).collect()
@@ -83,6 +86,8 @@ impl Told {
                 let before = claim.amount - claim.backs.iter().map(|(_, amount)| amount).sum::<i64>();
                 if before > actual {
                     claim.backs.push((now, before - actual));
+                } else {
+                    claim.more += actual - before;
                 }
             }
         }
