@@ -34,6 +34,17 @@ api: cargo ## List the public surface of the crate in docs/api.md
 	cargo build --locked --workspace --bin api
 	$(cargo_target)/debug/api write $(cargo_target)/doc/weirgate.json
 
+# Not the release build: in this one arithmetic that overflows panics.
+.PHONY: sim
+sim: cargo ## Simulate 10,000 seeds, or what ARGS says: ARGS='--seed 7', ARGS='--from 10000 --seeds 500 --all'
+	cargo build --locked --workspace --bin sim
+	$(cargo_target)/debug/sim $(ARGS)
+
+.PHONY: guards
+guards: cargo ## Take out each guard of an invariant, and print the seed that finds it missing
+	cargo build --locked --workspace --bin guards
+	$(cargo_target)/debug/guards $(ARGS)
+
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test
 	cargo test --locked --release -p weirgate-tests --test e2e -- --ignored --nocapture

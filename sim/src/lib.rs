@@ -11,6 +11,7 @@
 //! - `cut`: futures that are dropped at any await
 //! - `told`: what callers were told; `image`: what the table's items say
 //! - `check`, `calm`: what must hold, and how it is tried when nothing goes wrong any more
+//! - `guards`: what to take out of the sources to see that it is missed
 
 pub mod caller;
 pub mod calm;
@@ -19,6 +20,7 @@ pub mod cut;
 pub mod fault;
 pub mod fleet;
 pub mod functions;
+pub mod guards;
 mod image;
 pub mod net;
 pub mod scenario;
@@ -55,8 +57,7 @@ pub fn run(seed: u64, is_loud: bool) -> Outcome {
     // Pauses before a second attempt and ids are drawn from the thread's dice.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    let outcome = runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_loud));
-    outcome
+    runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_loud))
 }
 
 async fn live(scenario: Scenario, is_loud: bool) -> Outcome {

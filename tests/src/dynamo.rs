@@ -235,7 +235,7 @@ impl Dynamo {
         let run = || self.run(&request.operation, &request.body);
         let answer = match now.and_then(|now| untimely(&request.signed, now)) {
             Some(refused) => Ok(refused),
-            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(&request.operation, &request.body, &run)),
+            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(&request.operation, &request.body, run)),
         };
         answer.map(|answer| response(answer, now))
     }

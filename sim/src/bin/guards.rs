@@ -1,0 +1,77 @@
+//! Takes out one guard after the other, and prints which seed finds that it is gone. The sources are as before then.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+use clap::Parser;
+use weirgate_sim::guards::{Guard, guards};
+
+/// Takes each guard out of the sources, builds the simulation without it, and runs seeds until one fails.
+#[derive(Debug, Parser)]
+#[command(name = "guards")]
+struct Args {
+    /// Seeds to run at most for each.
+    #[arg(long, default_value_t = 2_000)]
+    seeds: u32,
+    /// Only guards whose file, invariant or words hold this text.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// Puts a file back.
+struct Restored {
+    path: PathBuf,
+    source: String,
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(&self.path, &self.source) {
+            eprintln!("{} could not be put back: {error}: check it out anew", self.path.display());
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let is_meant =
+        |guard: &Guard| [&guard.file, &guard.invariant, &guard.guard].into_iter().any(|text| text.contains(&args.only));
+    println!("| invariant | guard removed | in | seed | seeds needed | what it says |\n|---|---|---|---|---|---|");
+    let mut unseen = 0;
+    for guard in guards().into_iter().filter(is_meant) {
+        let Guard { invariant, guard: what, file, .. } = &guard;
+        let found = without(&root, &guard, args.seeds);
+        let (seed, needed, says) = match &found {
+            Some((seed, says)) => (seed.to_string(), (seed + 1).to_string(), says.as_str()),
+            None => {
+                unseen += 1;
+                ("none".to_owned(), format!("more than {}", args.seeds), "")
+            }
+        };
+        println!("| {invariant} | {what} | `{file}` | {seed} | {needed} | {says} |");
+    }
+    if unseen == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The first seed that fails without the guard, and what it says.
+fn without(root: &Path, guard: &Guard, seeds: u32) -> Option<(u32, String)> {
+    let path = root.join(&guard.file);
+    let source = fs::read_to_string(&path).expect("the guard's file can be read");
+    let removed = guard.removed(&source).expect("the guard's text is there once");
+    let restored = Restored { path, source };
+    fs::write(&restored.path, removed).expect("the guard's file can be written");
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo).current_dir(root).args("build --locked --workspace --bin sim".split(' ')).output();
+    let built = built.expect("cargo runs");
+    assert!(built.status.success(), "without {}: {}", guard.guard, String::from_utf8_lossy(&built.stderr));
+    let sim = env::current_exe().expect("this program has a place").with_file_name("sim");
+    let seeds = seeds.to_string();
+    let run = Command::new(sim).args(["--threads", "1", "--seeds", &seeds]).env("RUST_BACKTRACE", "0").output();
+    let run = String::from_utf8_lossy(&run.expect("the simulation runs").stdout).into_owned();
+    drop(restored);
+    let line = run.lines().find(|line| line.starts_with("seed "))?;
+    let (seed, says) = line.strip_prefix("seed ")?.split_once([':', ' '])?;
+    Some((seed.parse().ok()?, says.trim().chars().take(120).collect()))
+}
