@@ -47,6 +47,8 @@ validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## 
 	SAM_CLI_TELEMETRY=0 .venv/sam/bin/sam validate --lint --region us-east-1
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_policies.py template.yaml
+	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
+	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
 	$(cargo_deny) --locked check bans licenses sources
 	python3 scripts/test_deny.py $(cargo_deny)
 
