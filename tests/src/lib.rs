@@ -9,6 +9,7 @@
 //! - [`heat`]: a hot bucket on virtual time
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - [`scaling`]: how far one key goes, computed
+//! - [`template`](mod@template): `template.yaml`, read
 
 pub mod bench;
 pub mod demo;
@@ -17,6 +18,7 @@ pub mod heat;
 pub mod leased;
 mod partitions;
 pub mod scaling;
+pub mod template;
 
 pub use dynamo::{Dynamo, Fault, Request};
 pub use partitions::{Counts, Limits, Partitions};

@@ -7,39 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
-use saphyr::{LoadableYamlNode, Scalar, Yaml};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
 use weirgate_shared::write::{REVIEW, split};
 use weirgate_shared::{BUCKET_SK, EpochMillis, WriteId};
 use weirgate_store::{Answer, Outcome, Table, Transacted, indexes};
 use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, store, take};
+use weirgate_tests::template::template;
 use weirgate_tests::{Dynamo, Fault};
-
-/// The template, with CloudFormation's short forms written out: `!Ref X` is `{"Ref": "X"}`.
-fn template() -> Value {
-    let documents = Yaml::load_from_str(include_str!("../../template.yaml")).expect("the template is YAML");
-    plain(&documents[0])
-}
-
-fn plain(yaml: &Yaml<'_>) -> Value {
-    match yaml {
-        Yaml::Tagged(tag, value) => {
-            let function = if tag.suffix == "Ref" { "Ref".to_owned() } else { format!("Fn::{}", tag.suffix) };
-            json!({function: plain(value)})
-        }
-        Yaml::Sequence(items) => items.iter().map(plain).collect(),
-        Yaml::Mapping(pairs) => {
-            let text = |key: &Yaml<'_>| key.as_str().expect("keys are text").to_owned();
-            Value::Object(pairs.iter().map(|(key, value)| (text(key), plain(value))).collect::<Map<_, _>>())
-        }
-        Yaml::Value(Scalar::String(text)) => json!(text),
-        Yaml::Value(Scalar::Integer(number)) => json!(number),
-        Yaml::Value(Scalar::Boolean(is)) => json!(is),
-        other => panic!("the template holds {other:?}"),
-    }
-}
 
 fn resource(name: &str) -> Value {
     template()["Resources"][name]["Properties"].take()

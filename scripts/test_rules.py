@@ -1,0 +1,158 @@
+"""Shows that every rule of rules/template.guard can fail: breaks the template for each promise of each, and sees that rule fail.
+
+Usage: test_rules.py template.yaml
+"""
+
+import copy
+import sys
+
+from check_rules import failures, rules
+from variants import variants
+
+GONE = object()
+FENCE = "${aws:PrincipalTag/weirgate-namespace}"
+KEYS, NULL = "ForAllValues:StringLike", "Null"
+TRUST = "Properties.AssumeRolePolicyDocument.Statement.0"
+OF_AGGREGATOR = "Resources.AggregatorRole.Properties.Policies.0.PolicyDocument.Statement"
+OF_RECONCILER = "Resources.ReconcilerRole.Properties.Policies.0.PolicyDocument.Statement"
+OF_ACQUIRE = "Resources.AcquirePolicy.Properties.PolicyDocument.Statement"
+OF_ADMIN = "Resources.AdminPolicy.Properties.PolicyDocument.Statement"
+OF_READ_FENCED = "Resources.ReadPolicyFenced.Properties.PolicyDocument.Statement"
+OF_ADMIN_FENCED = "Resources.AdminPolicyFenced.Properties.PolicyDocument.Statement"
+STREAM = "Resources.Aggregator.Properties.Events.Stream.Properties"
+SCHEDULE = "Resources.Reconciler.Properties.Events.Schedule.Properties"
+TABLE, BUCKET, QUEUE = "Resources.Table", "Resources.FailureBucket", "Resources.DeadLetters"
+
+# (rule, where, what stands there instead), one for each thing the rule asks for.
+BREAKS = [
+    ("table_outlives_the_stack", f"{TABLE}.DeletionPolicy", "Delete"),
+    ("table_outlives_the_stack", f"{TABLE}.UpdateReplacePolicy", GONE),
+    ("table_is_protected_unless_asked", f"{TABLE}.Properties.DeletionProtectionEnabled", GONE),
+    ("table_is_protected_unless_asked", "Parameters.DeletionProtection.Default", "false"),
+    ("table_can_be_restored", f"{TABLE}.Properties.PointInTimeRecoverySpecification", GONE),
+    ("table_can_be_restored", f"{TABLE}.Properties.PointInTimeRecoverySpecification.PointInTimeRecoveryEnabled", False),
+    ("stream_has_both_images", f"{TABLE}.Properties.StreamSpecification.StreamViewType", "NEW_IMAGE"),
+    ("indexes_hold_keys_only", f"{TABLE}.Properties.GlobalSecondaryIndexes.2.Projection.ProjectionType", "ALL"),
+    ("indexes_hold_keys_only", f"{TABLE}.Properties.LocalSecondaryIndexes", [{"IndexName": "LSI1"}]),
+    ("table_scales_and_can_be_replaced", f"{TABLE}.Properties.BillingMode", "PROVISIONED"),
+    ("table_scales_and_can_be_replaced", f"{TABLE}.Properties.TableName", "weirgate"),
+    ("buckets_outlive_the_stack", f"{BUCKET}.DeletionPolicy", GONE),
+    ("buckets_outlive_the_stack", f"{BUCKET}.UpdateReplacePolicy", "Delete"),
+    ("buckets_are_private", f"{BUCKET}.Properties.PublicAccessBlockConfiguration", GONE),
+    ("buckets_are_private", f"{BUCKET}.Properties.PublicAccessBlockConfiguration.BlockPublicAcls", False),
+    ("buckets_are_private", f"{BUCKET}.Properties.PublicAccessBlockConfiguration.BlockPublicPolicy", False),
+    ("buckets_are_private", f"{BUCKET}.Properties.PublicAccessBlockConfiguration.IgnorePublicAcls", False),
+    ("buckets_are_private", f"{BUCKET}.Properties.PublicAccessBlockConfiguration.RestrictPublicBuckets", False),
+    ("buckets_are_private", f"{BUCKET}.Properties.OwnershipControls.Rules.0.ObjectOwnership", "ObjectWriter"),
+    ("buckets_are_encrypted_and_forget", f"{BUCKET}.Properties.BucketEncryption", GONE),
+    ("buckets_are_encrypted_and_forget", f"{BUCKET}.Properties.LifecycleConfiguration", GONE),
+    ("queues_are_encrypted_and_patient", f"{QUEUE}.Properties.MessageRetentionPeriod", 345600),
+    ("logs_end", "Resources.ReconcilerLogs.Properties.RetentionInDays", GONE),
+    ("buckets_take_tls_only", "Resources.FailureBucketPolicy", GONE),
+    ("buckets_take_tls_only", "Resources.Another", {"Type": "AWS::S3::Bucket"}),
+    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Action", "s3:PutObject"),
+    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Condition", GONE),
+    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Effect", "Allow"),
+    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Principal", {"AWS": "1"}),
+    ("queues_take_tls_only", "Resources.DeadLettersPolicy", GONE),
+    ("queues_take_tls_only", "Resources.Another", {"Type": "AWS::SQS::Queue"}),
+    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Action", "sqs:SendMessage"),
+    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Condition", GONE),
+    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Effect", "Allow"),
+    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Principal", {"AWS": "1"}),
+    ("nothing_allows_a_wildcard_action", f"{OF_AGGREGATOR}.0.Action", "dynamodb:*"),
+    ("nothing_allows_a_wildcard_action", f"{OF_AGGREGATOR}.0.Action.1", "dynamodb:Update*"),
+    ("nothing_allows_a_wildcard_action", f"{OF_AGGREGATOR}.0.NotAction", "dynamodb:DeleteTable"),
+    ("nothing_allows_a_wildcard_action", f"{OF_ACQUIRE}.0.Action", "dynamodb:Update?tem"),
+    ("nothing_allows_a_wildcard_action", f"{OF_ACQUIRE}.0.NotAction", "dynamodb:DeleteTable"),
+    ("nothing_allows_a_wildcard_resource", f"{OF_AGGREGATOR}.1.Resource", "*"),
+    ("nothing_allows_a_wildcard_resource", f"{OF_AGGREGATOR}.1.Resource", {"Fn::Sub": "${Table.Arn}/stream/*"}),
+    ("nothing_allows_a_wildcard_resource", f"{OF_AGGREGATOR}.1.Resource", [{"Ref": "Table"}, "arn:aws:s3:::some"]),
+    ("nothing_allows_a_wildcard_resource", f"{OF_AGGREGATOR}.1.NotResource", "*"),
+    ("nothing_allows_a_wildcard_resource", f"{OF_ADMIN}.1.Resource", [{"Fn::Sub": "${Table.Arn}/index/*"}]),
+    ("nothing_allows_a_wildcard_resource", f"{OF_ADMIN}.1.Resource", {"Fn::Sub": "${FailureBucket.Arn}/*"}),
+    ("nothing_allows_a_wildcard_resource", f"{OF_ADMIN}.1.NotResource", "*"),
+    ("roles_are_their_own", "Resources.AggregatorRole.Properties.ManagedPolicyArns", ["arn:aws:iam::aws:policy/Any"]),
+    ("roles_are_their_own", "Resources.AggregatorRole.Properties.RoleName", "mine"),
+    ("roles_are_their_own", "Resources.ReadPolicy.Properties.ManagedPolicyName", "mine"),
+    ("roles_are_their_own", f"Resources.AggregatorRole.{TRUST}.Principal.Service", "ec2.amazonaws.com"),
+    ("roles_are_their_own", f"Resources.AggregatorRole.{TRUST}.Action", "sts:*"),
+    ("schedulers_of_other_accounts_are_kept_out", f"Resources.ScheduleRole.{TRUST}.Condition", GONE),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.0.Condition", GONE),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.1.Condition.{KEYS}", GONE),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.1.Condition.{KEYS}.dynamodb:LeadingKeys", "*"),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.1.Condition.{KEYS}.dynamodb:LeadingKeys", f"{FENCE}*"),
+    ("fenced_policies_fence_every_statement", f"{OF_ADMIN_FENCED}.2.Condition.{KEYS}.dynamodb:LeadingKeys.1", "*/ENTITY#*"),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.0.Condition.{NULL}.dynamodb:LeadingKeys", GONE),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.0.Condition.{NULL}.aws:PrincipalTag/weirgate-namespace", "true"),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.2", {"Effect": "Allow", "Action": ["kms:Decrypt", "dynamodb:Scan"]}),
+    ("callers_ask_no_index_but_these", f"{OF_ADMIN}.1.Resource.0", {"Fn::Sub": "${Table.Arn}/index/DueIndex"}),
+    ("leading_keys_are_never_absent", f"{OF_ACQUIRE}.0.Condition.{NULL}", GONE),
+    ("deletes_are_part_of_a_transaction", f"{OF_ADMIN}.2.Condition.ForAnyValue:StringEquals", GONE),
+    ("deletes_are_part_of_a_transaction", f"{OF_ADMIN}.2.Action", ["dynamodb:DeleteItem", "dynamodb:UpdateItem"]),
+    ("deletes_are_part_of_a_transaction", f"{OF_RECONCILER}.2.Condition", GONE),
+    ("deletes_are_part_of_a_transaction", f"{OF_RECONCILER}.2.Action", ["dynamodb:DeleteItem", "dynamodb:UpdateItem"]),
+    ("functions_have_roles_and_logs_of_their_own", "Resources.Aggregator.Properties.Role", GONE),
+    ("functions_have_roles_and_logs_of_their_own", "Resources.Aggregator.Properties.Policies", ["AdministratorAccess"]),
+    ("functions_have_roles_and_logs_of_their_own", "Resources.Reconciler.Properties.LoggingConfig.LogGroup", GONE),
+    ("functions_have_roles_and_logs_of_their_own", "Resources.Reconciler.Properties.Timeout", GONE),
+    ("functions_have_roles_and_logs_of_their_own", "Resources.Reconciler.Properties.FunctionUrlConfig", {"AuthType": "NONE"}),
+    ("functions_have_roles_and_logs_of_their_own", "Resources.Another", {"Type": "AWS::Lambda::Permission"}),
+    ("streams_lose_nothing", f"{STREAM}.StartingPosition", "LATEST"),
+    ("streams_lose_nothing", f"{STREAM}.FunctionResponseTypes", GONE),
+    ("streams_lose_nothing", f"{STREAM}.BisectBatchOnFunctionError", False),
+    ("streams_lose_nothing", f"{STREAM}.DestinationConfig.OnFailure.Destination", {"Fn::GetAtt": ["DeadLetters", "Arn"]}),
+    ("schedules_lose_nothing", f"{SCHEDULE}.DeadLetterConfig", GONE),
+    ("schedules_lose_nothing", f"{SCHEDULE}.RoleArn", GONE),
+    ("schedules_lose_nothing", "Resources.Reconciler.Properties.EventInvokeConfig.DestinationConfig", GONE),
+]
+# With a key.
+ENCRYPTION = "Properties.BucketEncryption.ServerSideEncryptionConfiguration.0.ServerSideEncryptionByDefault"
+BREAKS_WITH_KEY = [
+    ("a_given_key_encrypts_all", f"{TABLE}.Properties.SSESpecification", GONE),
+    ("a_given_key_encrypts_all", f"{TABLE}.Properties.SSESpecification.SSEEnabled", False),
+    ("a_given_key_encrypts_all", f"{BUCKET}.{ENCRYPTION}", {"SSEAlgorithm": "AES256"}),
+    ("a_given_key_encrypts_all", f"{QUEUE}.Properties.KmsMasterKeyId", "alias/aws/sqs"),
+    ("a_given_key_encrypts_all", "Resources.AggregatorLogs.Properties.KmsKeyId", GONE),
+    ("queues_are_encrypted_and_patient", f"{QUEUE}.Properties.KmsMasterKeyId", GONE),
+    ("keys_are_used_through_one_service", f"{OF_AGGREGATOR}.5.Condition", GONE),
+    ("keys_are_used_through_one_service", f"{OF_RECONCILER}.5.Condition.StringEquals.kms:ViaService", {"Fn::Sub": "*"}),
+    ("keys_are_used_through_one_service", f"{OF_ACQUIRE}.2.Condition", GONE),
+    ("keys_are_used_through_one_service", f"{OF_ACQUIRE}.1", {"Effect": "Allow", "Action": ["dynamodb:GetItem", "kms:Decrypt"]}),
+]
+
+
+def broken(template, where, value):
+    """The template with something else at a place. What is to be replaced must be there; what is added must not."""
+    template = copy.deepcopy(template)
+    node, *path = template, *where.split(".")
+    # The dots of a key in quotes are its own; no key of ours has any, but conditions have colons.
+    for part in path[:-1]:
+        node = node[int(part) if isinstance(node, list) else part]
+    last = int(path[-1]) if isinstance(node, list) else path[-1]
+    if value is GONE:
+        del node[last]
+    else:
+        if isinstance(node, dict) and last in node and node[last] == value:
+            raise ValueError(f"{where} is {value!r} already")
+        node[last] = value
+    return template
+
+
+def main(path):
+    with_all, _ = variants(path)
+    errors = []
+    for rule, where, value in BREAKS + BREAKS_WITH_KEY:
+        failing, _ = failures(broken(with_all, where, value), only=rule)
+        if rule not in failing or failing[rule].startswith("cannot be run"):
+            errors.append(f"{rule} holds with {where} {'gone' if value is GONE else f'= {value}'}: {failing}")
+    tried = {rule for rule, _, _ in BREAKS + BREAKS_WITH_KEY}
+    errors += [f"{rule} is tried by no break" for rule in rules()[1].keys() ^ tried]
+    for error in errors:
+        print(error[:400])
+    print(f"cfn-guard: {len(tried)} rules broken in {len(BREAKS) + len(BREAKS_WITH_KEY)} ways, {len(errors)} not noticed")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
