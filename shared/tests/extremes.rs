@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use weirgate_shared::write::{Change, Count, Piece, Value};
 use weirgate_shared::{
-    Attr, BucketKey, Counted, EpochMillis, LimitName, MilliTokens, Ranges, Shard, SnapshotKey, Window, attr,
-    read_counted,
+    Attr, Bucket, BucketKey, Counted, EpochMillis, Limit, LimitName, MilliTokens, Ranges, Shard, SnapshotKey, Whole,
+    Window, attr, read_counted,
 };
 
 fn count<'a>(limits: &'a [LimitName], pieces: &'a [Piece]) -> Count<'a> {
@@ -63,6 +63,15 @@ fn a_gap_above_what_was_counted_is_refused() {
         assert_eq!((error.attribute.as_str(), error.value.as_str()), ("g0", format!("{gaps:?}").as_str()));
     }
     assert!(read_counted([("g0", Attr::S("1-2 4-5")), ("q0", Attr::N("5"))].into_iter(), 0).is_ok());
+}
+
+/// The search for the instant must end, also where it begins so early that no step reaches the end of time.
+#[test]
+fn what_never_comes_is_not_waited_for_from_the_beginning_of_time() {
+    let key = BucketKey::parse("d/BUCKET#e#r#0").unwrap();
+    let (limit, start) = (Limit::per_day("rpm", 1).unwrap(), EpochMillis(i64::MIN));
+    let whole = Whole::new(vec![Bucket::full(key, &[limit.clone()], start)]);
+    assert_eq!(whole.ready_at(limit.name(), MilliTokens(i64::MAX), start), None);
 }
 
 proptest! {
