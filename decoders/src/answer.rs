@@ -47,7 +47,11 @@ async fn ask(bytes: &[u8]) {
     match table.transact_with(&[Action::Update(update)], &WriteId::from_bits(1), Retry::Unknown).await {
         Ok(Transacted::Applied) => {}
         Ok(Transacted::LostRace(parts)) => {
-            let lost = |part: &Part| if let Part::Lost(item) = part { item.iter().for_each(read) };
+            let lost = |part: &Part| {
+                if let Part::Lost(item) = part {
+                    item.iter().for_each(read)
+                }
+            };
             parts.iter().for_each(lost);
         }
         Err(error) => drop(error.to_string()),

@@ -13,7 +13,8 @@ use crate::numbers::Bytes;
 /// # Panics
 /// If what is refused is not told in one line.
 pub fn environment(bytes: &[u8]) {
-    let names = ["TABLE_NAME", "SNAPSHOT_WINDOWS", "SNAPSHOT_TTL_DAYS", "WRITE_CONCURRENCY", "MAX_SHARDS", "RECONCILE_PAGE"];
+    let names =
+        ["TABLE_NAME", "SNAPSHOT_WINDOWS", "SNAPSHOT_TTL_DAYS", "WRITE_CONCURRENCY", "MAX_SHARDS", "RECONCILE_PAGE"];
     let values: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let lookup = |wanted: &str| {
         let at = names.iter().position(|name| *name == wanted)?;

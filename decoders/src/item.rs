@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use weirgate_shared::{
-    Attr, EntityId, EpochMillis, read_audit, read_bucket, read_config, read_counted, read_entity, read_key, read_schema,
-    write_audit, write_bucket, write_config, write_entity, write_units,
+    Attr, EntityId, EpochMillis, read_audit, read_bucket, read_config, read_counted, read_entity, read_key,
+    read_schema, write_audit, write_bucket, write_config, write_entity, write_units,
 };
 
 use crate::plans::{self, Case};

@@ -23,8 +23,26 @@ impl Bytes<'_> {
         /// A moment of 2026, where instants mostly are.
         const NOW: i64 = 1_795_195_341_000;
         const EDGES: [i64; 20] = [
-            0, 1, -1, 2, 999, 1000, 1001, 60_000, NOW - 60_000, NOW - 1, NOW, NOW + 1, NOW + 60_000, NOW * 1000,
-            1 << 53, 1_000_000_000_000_000, i64::MIN, i64::MIN + 1, i64::MAX, i64::MAX - 1,
+            0,
+            1,
+            -1,
+            2,
+            999,
+            1000,
+            1001,
+            60_000,
+            NOW - 60_000,
+            NOW - 1,
+            NOW,
+            NOW + 1,
+            NOW + 60_000,
+            NOW * 1000,
+            1 << 53,
+            1_000_000_000_000_000,
+            i64::MIN,
+            i64::MIN + 1,
+            i64::MAX,
+            i64::MAX - 1,
         ];
         match usize::from(self.byte()) {
             edge if edge < EDGES.len() * 10 => EDGES[edge / 10],

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{
-    Action, Company, LeaseChange, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look, may_split,
-    merge, refill, remove, split, still,
+    Action, Company, LeaseChange, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look,
+    may_split, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, Look, MilliTokens, Rule, Scaling, Shard, Terms,
-    Whole, WriteId,
+    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, Look, MilliTokens, Rule, Scaling, Shard,
+    Terms, Whole, WriteId,
 };
 
 use crate::numbers::Bytes;
@@ -56,7 +56,8 @@ pub fn plans(bytes: &[u8]) {
 
 fn limit(bytes: &mut Bytes<'_>, name: &str) -> Option<Limit> {
     let (capacity, amount, period) = (bytes.amount(), bytes.amount(), bytes.amount());
-    let limit = if bytes.one_in(4) { Limit::concurrent(name, capacity) } else { Limit::custom(name, capacity, amount, period) };
+    let limit =
+        if bytes.one_in(4) { Limit::concurrent(name, capacity) } else { Limit::custom(name, capacity, amount, period) };
     limit.ok()
 }
 
@@ -78,7 +79,8 @@ fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
     }
     let mut leases = BTreeMap::new();
     for id in 0..u64::from(bytes.byte() % 4) {
-        let tokens = BTreeMap::from([(name("rpm"), MilliTokens(bytes.number())), (name("slots"), MilliTokens(bytes.number()))]);
+        let tokens =
+            BTreeMap::from([(name("rpm"), MilliTokens(bytes.number())), (name("slots"), MilliTokens(bytes.number()))]);
         let lease = Lease { expires: EpochMillis(bytes.number()), tokens, owner: String::new() };
         leases.insert(WriteId::from_bits(id), lease);
     }

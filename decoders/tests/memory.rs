@@ -23,7 +23,8 @@ fn peak_of(decode: fn(&[u8]), bytes: &[u8]) -> usize {
 /// Inputs that say much in few bytes.
 fn dense() -> Vec<(&'static str, Vec<u8>)> {
     let many = |unit: &str, times: usize| unit.repeat(times).into_bytes();
-    let records = |record: &str| format!("{{\"Records\":[{}{record}]}}", format!("{record},").repeat(200_000)).into_bytes();
+    let records =
+        |record: &str| format!("{{\"Records\":[{}{record}]}}", format!("{record},").repeat(200_000)).into_bytes();
     let aliases = |wide: usize| {
         let line = |at: usize| format!("a{at}: &a{at} [{}]\n", vec![format!("*a{}", at - 1); wide].join(","));
         let first = format!("a0: &a0 [{}]\n", vec!["x"; wide].join(","));
