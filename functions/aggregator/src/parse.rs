@@ -4,6 +4,7 @@
 //! fail the whole event for one attribute they do not know.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -210,7 +211,7 @@ impl RawRecord<'_> {
         let at = timestamp::seconds(created).ok_or_else(|| {
             format!("ApproximateCreationDateTime is {created}, it takes seconds since 1970, of the years 1970 to 9998")
         })?;
-        let before = |limit: &str| old.consumed.iter().find(|(name, _)| name == limit).map_or(0, |(_, tc)| *tc);
+        let before = |limit: &str| old.consumed.get(limit).copied().unwrap_or_default();
         let used: Vec<_> =
             bucket.limits.iter().map(|(name, state)| state.tc - MilliTokens(before(name.as_str()))).collect();
         // Without `v` it is other software's item, whose acquires leave our own callers' `takes` as it is.
@@ -280,7 +281,7 @@ impl<'a> Fields<'a> for NewImage {
 struct OldImage<'a> {
     v: Option<i64>,
     takes: Option<i64>,
-    consumed: Vec<(Cow<'a, str>, i64)>,
+    consumed: BTreeMap<Cow<'a, str>, i64>,
     flaw: Option<ItemError>,
 }
 
@@ -306,9 +307,9 @@ impl<'a> Fields<'a> for OldImage<'a> {
         match (&name, limit) {
             (Cow::Borrowed(name), Some(_)) => {
                 let limit = Field::parse(name).map_or("", |(limit, _)| limit);
-                self.consumed.push((Cow::Borrowed(limit), number));
+                self.consumed.insert(Cow::Borrowed(limit), number);
             }
-            (_, Some(limit)) => self.consumed.push((Cow::Owned(limit.to_owned()), number)),
+            (_, Some(limit)) => drop(self.consumed.insert(Cow::Owned(limit.to_owned()), number)),
             _ if name == attr::V => self.v = Some(number),
             _ => self.takes = Some(number),
         }
