@@ -157,8 +157,11 @@ fn sample() -> Value {
 }
 
 fn config(cases: u32) -> ProptestConfig {
-    let failure_persistence = Some(Box::new(FileFailurePersistence::WithSource("regressions")) as Box<_>);
-    ProptestConfig { cases, failure_persistence, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    }
 }
 
 proptest! {
