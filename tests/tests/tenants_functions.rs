@@ -214,3 +214,15 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
     assert_eq!(run(&table, NOW).await.shards_merged, 1);
     assert_eq!(others(&dynamo, "a"), before);
 }
+
+/// A snapshot has an attribute for each limit, a number. Where an index wants a text there, DynamoDB refuses the whole
+/// write, and the records of everybody behind it come again until they are given up.
+#[test]
+fn no_limit_has_the_name_of_an_indexed_attribute() {
+    for index in weirgate_store::indexes() {
+        for name in [index.hash, index.range.0] {
+            let error = weirgate_shared::LimitName::new(name).expect_err(name);
+            assert!(error.rule.contains(name), "{error}");
+        }
+    }
+}
