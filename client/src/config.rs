@@ -34,7 +34,28 @@ pub struct Page<T> {
 
 /// Where the next page of a list begins.
 #[derive(Debug, Clone)]
-pub struct Next(Item);
+pub struct Next {
+    after: Item,
+    /// The index and the partition that are listed.
+    of: (Option<&'static str>, String),
+}
+
+impl Inner {
+    /// One page of a list, whose items are of this namespace or of none: an index takes what any item says of itself, so
+    /// one of another namespace could stand in it.
+    async fn page(&self, listing: Listing<'_>, after: Option<&Next>) -> Result<Page<Item>, Error> {
+        let of = (listing.index.map(|index| index.name), listing.partition.to_owned());
+        if let Some(next) = after.filter(|next| next.of != of) {
+            let (asked, given) = (&of.1, &next.of.1);
+            let text = "hand over the `next` of a page of the same list";
+            return Err(Error::Invalid(format!("a page of the list {asked} is asked after one of {given}: {text}")));
+        }
+        let found = self.table.list(listing, after.map(|next| &next.after)).await?;
+        let prefix = format!("{}/", self.namespace);
+        let items = found.items.into_iter().filter(|item| item.pk().starts_with(&prefix)).collect();
+        Ok(Page { items, next: found.next.map(|after| Next { after, of }) })
+    }
+}
 
 impl RateLimiter {
     /// Configures a level: what it said before is replaced. It holds at once for acquires of this limiter, within
@@ -90,7 +111,7 @@ impl RateLimiter {
         let is_own = matches!(of, ConfigsOf::Entity(_));
         let index = (!is_own).then_some(BY_RESOURCE);
         let listing = Listing { index, partition: &partition, prefix, is_descending: false, limit: PAGE };
-        let found = table.list(listing, after.map(|next| &next.0)).await?;
+        let found = self.inner.page(listing, after).await?;
         let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();
         let items = if is_own { found.items } else { table.read(&keys).await? };
         let mut configs = vec![];
@@ -98,7 +119,7 @@ impl RateLimiter {
             let Some(ConfigKey { level, .. }) = ConfigKey::parse(&key) else { continue };
             configs.extend(stored(&key, &items)?.value.map(|config| (level, config)));
         }
-        Ok(Page { items: configs, next: found.next.map(Next) })
+        Ok(Page { items: configs, next: found.next })
     }
 
     /// What the memory of configurations has done since the limiter was built.

@@ -1,5 +1,6 @@
 //! Limits from a YAML file, read again when it changes.
 
+mod load;
 mod parse;
 
 use std::collections::HashMap;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, LimitName, MilliTokens, WriteId};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId};
 use weirgate_store::StoreError;
 
 use crate::held::Held;
@@ -230,7 +230,8 @@ impl Line {
         let mut state = self.state();
         let is_older = |view: &View| bucket.v.is_some() && view.bucket.v > bucket.v;
         if !state.view.as_ref().is_some_and(is_older) {
-            self.bucket.most.fetch_max(bucket.shard().count, Ordering::Relaxed);
+            // An item may say what it likes; so many keys are read, when all shards are.
+            self.bucket.most.fetch_max(bucket.shard().count.min(MAX_SHARDS), Ordering::Relaxed);
             self.bucket.version.fetch_max(bucket.version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
             if state.view.as_ref().is_some_and(|view| view.bucket.shard() != bucket.shard()) {

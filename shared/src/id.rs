@@ -97,7 +97,8 @@ name!(
     |b| b.is_ascii_alphabetic(),
     |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
     "1 to 64 of A-Z a-z 0-9 _ . -, starting with a letter, and none of wcu, entity_id, resource, \
-     window, window_start, window_end, total_events, ttl, PK, SK, q0, g0, q1, g1, ..."
+     window, window_start, window_end, total_events, ttl, PK, SK, GSI1PK, GSI1SK, GSI2PK, GSI2SK, \
+     GSI3PK, GSI3SK, due_shard, due, q0, g0, q1, g1, ..."
 );
 name!(
     /// A lease or the last write of an item: random, unique for as long as it is looked at.
@@ -117,10 +118,29 @@ macro_rules! any_is_free {
 any_is_free!(Namespace, EntityId, Resource, WriteId);
 
 impl LimitName {
-    /// Usage snapshots hold one attribute per limit beside their own, so the names must differ.
+    /// Usage snapshots hold one attribute per limit beside their own, so the names must differ; also from those that an
+    /// index takes for its keys, which are no numbers.
     fn is_free(name: &str) -> bool {
-        const TAKEN: [&str; 10] =
-            ["wcu", "entity_id", "resource", "window", "window_start", "window_end", "total_events", "ttl", "PK", "SK"];
+        const TAKEN: [&str; 18] = [
+            "wcu",
+            "entity_id",
+            "resource",
+            "window",
+            "window_start",
+            "window_end",
+            "total_events",
+            "ttl",
+            "PK",
+            "SK",
+            "GSI1PK",
+            "GSI1SK",
+            "GSI2PK",
+            "GSI2SK",
+            "GSI3PK",
+            "GSI3SK",
+            "due_shard",
+            "due",
+        ];
         let counter = name.strip_prefix(['q', 'g']);
         !TAKEN.contains(&name) && !counter.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     }

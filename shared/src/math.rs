@@ -42,7 +42,12 @@ impl Shard {
     /// What the shard `index` was when it was split off, which is the largest it can be.
     #[must_use]
     pub const fn born(index: u32) -> Self {
-        Self { index, count: index.saturating_add(1).next_power_of_two() }
+        // No splits make one of a number past half of all numbers, but a key can have it.
+        let count = match index.saturating_add(1).checked_next_power_of_two() {
+            Some(count) => count,
+            None => u32::MAX,
+        };
+        Self { index, count }
     }
 
     fn share_wide(self, whole: i128) -> i128 {

@@ -14,6 +14,12 @@ impl Ranges {
         Self(if through > after { vec![(after, through)] } else { vec![] })
     }
 
+    /// The end of the last one.
+    #[must_use]
+    pub fn end(&self) -> Option<i64> {
+        self.0.last().map(|(_, through)| *through)
+    }
+
     /// Whether nothing is missing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -59,7 +65,9 @@ impl FromStr for Ranges {
         let mut ranges = Self::default();
         let mut floor = i64::MIN;
         for part in text.split(' ').filter(|part| !part.is_empty()) {
-            let (after, through) = part.split_once('-').ok_or(())?;
+            // The first dash that is no sign.
+            let dash = part.char_indices().skip(1).find(|(_, char)| *char == '-').ok_or(())?.0;
+            let (after, through) = (&part[..dash], &part[dash + 1..]);
             let (after, through): (i64, i64) = (after.parse().map_err(drop)?, through.parse().map_err(drop)?);
             if after < floor || through <= after {
                 return Err(());

@@ -47,14 +47,14 @@ impl Whole {
         }
         // What there is only rises, so the instant can be searched for: first how far, then where.
         let mut early = now.0;
-        let mut step = 1;
+        let mut step = 1_i64;
         let mut late = loop {
             let at = now.0.checked_add(step).filter(|at| *at < i64::MAX / 4)?;
             if is_there(at) {
                 break at;
             }
             early = at;
-            step = step.saturating_mul(2);
+            step = step.checked_mul(2)?;
         };
         while late - early > 1 {
             let middle = early + (late - early) / 2;

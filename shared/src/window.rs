@@ -48,8 +48,11 @@ impl Window {
         match self {
             Self::Hourly => EpochMillis(start.0.saturating_add(3_600_000)),
             Self::Daily => EpochMillis(start.0.saturating_add(86_400_000)),
-            // The 1st and 32 days is always in the next month.
-            Self::Monthly => self.start(EpochMillis(start.0.saturating_add(32 * 86_400_000))),
+            Self::Monthly => {
+                let month = date(start);
+                let days = i64::from(month.month().length(month.year()));
+                EpochMillis(start.0.saturating_add(days * 86_400_000))
+            }
         }
     }
 }

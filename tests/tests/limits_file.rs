@@ -180,6 +180,30 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
     assert!(error.to_string().starts_with("/nowhere/limits.yaml: cannot be read"), "{error}");
 }
 
+/// A few kilobytes of nesting overflowed the stack, which ends the process and not only the reading.
+#[test]
+fn nesting_deeper_than_any_meaning_is_refused_with_its_place() {
+    // The last two are ended by the scanner, which reads ahead.
+    let (ours, theirs) = ("nested deeper", "recursion limit");
+    for (part, place, says) in [("? ", 33, ours), ("- ", 33, ours), ("[", 256, theirs), ("{", 256, theirs)] {
+        let file = File::new(&part.repeat(100_000));
+        let error = LimitsFile::open(&file.0).expect_err(part);
+        assert_eq!(error.place, Some((1, place)), "{part:?}: {error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn an_alias_stands_for_what_it_names_and_a_few_cannot_stand_for_millions() {
+    let file = File::new("weirgate: 1\nresources:\n  a: &a {limits: {rpm: {per_minute: 1}}}\n  b: *a\n");
+    assert!(LimitsFile::open(&file.0).is_ok());
+    let line = |at: usize| format!("a{at}: &a{at} [{}]\n", vec![format!("*a{}", at - 1); 10].join(","));
+    let text: String = std::iter::once("a0: &a0 [x]\n".to_owned()).chain((1..10).map(line)).collect();
+    let error = LimitsFile::open(&File::new(&text).0).expect_err("they are a billion");
+    assert!(error.to_string().contains("alias expansion"), "{error}");
+    assert_eq!(error.place.map(|(line, _)| line), Some(5), "{error}");
+}
+
 proptest! {
     #![proptest_config(config(512))]
 

@@ -125,3 +125,23 @@ async fn a_write_that_meets_a_transaction_is_tried_again() {
     let _ = granted(&limiter, &per_minute(10), &[("rpm", 1)]).await;
     assert_eq!(fleet.tk_tc("rpm").await.1, 1000);
 }
+
+/// Whoever writes an item by hand can say in it what he likes; as many shards are looked for.
+#[tokio::test(start_paused = true)]
+async fn an_item_that_speaks_of_billions_of_shards_is_not_believed() {
+    let fleet = Fleet::new().await;
+    let limits = per_minute(100);
+    let _ = granted(&fleet.limiter().await, &limits, &[("rpm", 1)]).await;
+    let pk = key(0).item_key().pk;
+    let mut item = fleet.dynamo.item(&pk, "#STATE");
+    item["shard_count"] = serde_json::json!({"N": u32::MAX.to_string()});
+    fleet.dynamo.put(&item);
+
+    let limiter = fleet.limiter().await;
+    for _ in 0..3 {
+        let denied = denied(&limiter, &limits, &[("rpm", 50)]).await;
+        assert_eq!(denied.limits.len(), 1);
+    }
+    let requests = fleet.dynamo.take_requests();
+    assert!(requests < 50, "{requests} requests");
+}

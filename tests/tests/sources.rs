@@ -10,7 +10,7 @@ fn root() -> PathBuf {
 fn sources() -> Vec<(String, String)> {
     let mut found = vec![];
     let mut folders: Vec<_> =
-        ["client", "functions", "shared", "store", "tests"].map(|folder| root().join(folder)).into();
+        ["client", "decoders", "functions", "shared", "store", "tests"].map(|folder| root().join(folder)).into();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

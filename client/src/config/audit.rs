@@ -16,7 +16,7 @@ impl RateLimiter {
         let partition = AuditKey::partition(&self.inner.namespace, of);
         let listing =
             Listing { index: None, partition: &partition, prefix: "#AUDIT#", is_descending: true, limit: PAGE };
-        let found = self.inner.table.list(listing, after.map(|next| &next.0)).await?;
+        let found = self.inner.page(listing, after).await?;
         let read = |item: &Item| {
             read_audit(item.attributes()).map_err(|error| {
                 let ItemKey { pk, sk } = item.key().unwrap_or_else(|| unreachable!("a query answers with keys"));
@@ -24,6 +24,6 @@ impl RateLimiter {
             })
         };
         let items = found.items.iter().map(read).collect::<Result<_, _>>()?;
-        Ok(Page { items, next: found.next.map(Next) })
+        Ok(Page { items, next: found.next })
     }
 }

@@ -62,9 +62,9 @@ impl RateLimiter {
             is_descending: false,
             limit: PAGE,
         };
-        let found = self.inner.table.list(listing, after.map(|next| &next.0)).await?;
+        let found = self.inner.page(listing, after).await?;
         let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
-        Ok(Page { items: found.items.iter().filter_map(child).collect(), next: found.next.map(Next) })
+        Ok(Page { items: found.items.iter().filter_map(child).collect(), next: found.next })
     }
 
     fn entity_key(&self, id: &EntityId) -> EntityKey {

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use saphyr::{LoadableYamlNode, MarkedYaml, Scalar, YamlData};
+use saphyr::{MarkedYaml, Scalar, YamlData};
 use weirgate_shared::{Config, EntityId, Level, Limit, Mode, Resource, Status};
+
+use super::load::load;
 
 /// What is wrong with a limits file, and where.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,7 +32,7 @@ const VERSION: i64 = 1;
 
 /// Reads the text of the file at `path`.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
-    let documents = MarkedYaml::load_from_str(text).map_err(|error| {
+    let documents = load(text).map_err(|error| {
         let at = error.marker();
         FileError { path: path.to_owned(), place: Some((at.line(), at.col() + 1)), message: error.info().to_owned() }
     })?;

@@ -57,9 +57,10 @@ pub async fn handle(
 ) -> Result<Handled, parse::NotAnEvent> {
     let started = Instant::now();
     let mut batch = parse::records(event)?;
+    let texts = if batch.undecodable.is_empty() { vec![] } else { parse::texts(event) };
     for record in &batch.undecodable {
         // The text that an alarm looks for. The record is in the line, as the stream forgets it in a day.
-        let whole = parse::text_of(event, record.index).unwrap_or_default();
+        let whole = texts.get(record.index).copied().unwrap_or_default();
         tracing::error!(index = record.index, why = record.why, record = whole, "undecodable record");
     }
     let usage = plan::usage(std::mem::take(&mut batch.records));

@@ -4,6 +4,7 @@
 //! fail the whole event for one attribute they do not know.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -77,16 +78,17 @@ pub fn records(event: &str) -> Result<Batch<'_>, NotAnEvent> {
     }
 }
 
-/// The text of one record, for the log. A second pass over the event: what it is for does not happen.
+/// The text of each record, for the log. A second pass over the event, and one for all of them: whoever writes ten thousand
+/// items that nobody can read must not keep the function from everybody else's for minutes.
 #[must_use]
-pub fn text_of(event: &str, index: usize) -> Option<&str> {
+pub fn texts(event: &str) -> Vec<&str> {
     #[derive(Deserialize)]
     struct Whole<'a> {
         #[serde(borrow, rename = "Records")]
         records: Vec<&'a RawValue>,
     }
-    let whole: Whole<'_> = serde_json::from_str(event).ok()?;
-    whole.records.get(index).map(|record| record.get())
+    let whole: Option<Whole<'_>> = serde_json::from_str(event).ok();
+    whole.map(|whole| whole.records.into_iter().map(RawValue::get).collect()).unwrap_or_default()
 }
 
 #[derive(Default)]
@@ -207,9 +209,9 @@ impl RawRecord<'_> {
 
         let created = self.created.ok_or("ApproximateCreationDateTime is missing")?;
         let at = timestamp::seconds(created).ok_or_else(|| {
-            format!("ApproximateCreationDateTime is {created}, it takes seconds since 1970, of the years 1970 to 9999")
+            format!("ApproximateCreationDateTime is {created}, it takes seconds since 1970, of the years 1970 to 9998")
         })?;
-        let before = |limit: &str| old.consumed.iter().find(|(name, _)| name == limit).map_or(0, |(_, tc)| *tc);
+        let before = |limit: &str| old.consumed.get(limit).copied().unwrap_or_default();
         let used: Vec<_> =
             bucket.limits.iter().map(|(name, state)| state.tc - MilliTokens(before(name.as_str()))).collect();
         // Without `v` it is other software's item, whose acquires leave our own callers' `takes` as it is.
@@ -219,7 +221,7 @@ impl RawRecord<'_> {
             None => i64::from(used.iter().any(|used| *used != MilliTokens::ZERO)),
         };
         let span = match (images, old.v, bucket.v) {
-            (1, _, Some(v)) => Some((v.saturating_sub(1), v)),
+            (1, _, Some(v)) => v.checked_sub(1).map(|before| (before, v)),
             (_, Some(before), Some(v)) if v > before => Some((before, v)),
             _ => None,
         };
@@ -279,7 +281,7 @@ impl<'a> Fields<'a> for NewImage {
 struct OldImage<'a> {
     v: Option<i64>,
     takes: Option<i64>,
-    consumed: Vec<(Cow<'a, str>, i64)>,
+    consumed: BTreeMap<Cow<'a, str>, i64>,
     flaw: Option<ItemError>,
 }
 
@@ -305,9 +307,9 @@ impl<'a> Fields<'a> for OldImage<'a> {
         match (&name, limit) {
             (Cow::Borrowed(name), Some(_)) => {
                 let limit = Field::parse(name).map_or("", |(limit, _)| limit);
-                self.consumed.push((Cow::Borrowed(limit), number));
+                self.consumed.insert(Cow::Borrowed(limit), number);
             }
-            (_, Some(limit)) => self.consumed.push((Cow::Owned(limit.to_owned()), number)),
+            (_, Some(limit)) => drop(self.consumed.insert(Cow::Owned(limit.to_owned()), number)),
             _ if name == attr::V => self.v = Some(number),
             _ => self.takes = Some(number),
         }

@@ -52,7 +52,7 @@ pub enum Kind<'a> {
     Split(Box<Split<'a>>),
 }
 
-/// Folds the records of a batch per bucket shard. The pieces live here; the writes borrow them.
+/// Folds the records of a batch per bucket shard, in the order of their keys. The pieces live here; the writes borrow them.
 #[must_use]
 pub fn usage(records: Vec<Record>) -> Vec<Usage> {
     let mut shards: BTreeMap<BucketKey, Folding> = BTreeMap::new();
@@ -127,15 +127,12 @@ impl Folding {
         if names.clone().eq(&self.limits) {
             return record.used.clone();
         }
-        let mut tokens = vec![MilliTokens::ZERO; self.limits.len()];
-        for (name, used) in names.zip(&record.used) {
-            match self.limits.iter().position(|known| known == name) {
-                Some(at) => tokens[at] = *used,
-                None => {
-                    self.limits.push(name.clone());
-                    tokens.push(*used);
-                }
-            }
+        let mut used: BTreeMap<&LimitName, MilliTokens> = names.zip(record.used.iter().copied()).collect();
+        let known = self.limits.iter().map(|name| used.remove(name).unwrap_or_default());
+        let mut tokens: Vec<_> = known.collect();
+        for (name, used) in used {
+            self.limits.push(name.clone());
+            tokens.push(used);
         }
         tokens
     }
@@ -199,8 +196,11 @@ impl Usage {
     fn split<'a>(&'a self, usage: &'a [Usage], max_shards: u32, now: EpochMillis) -> Option<Write<'a>> {
         let (image, Origin { at, record }) = &self.last;
         let largest = || {
-            let bucket = |key: &'a BucketKey| (&key.namespace, &key.entity, &key.resource);
-            largest(usage.iter().filter(|other| bucket(&other.key) == bucket(&self.key)))
+            let bucket = |usage: &Usage| usage.key.with_shard(0);
+            let own = bucket(self);
+            // They come by key, so the shards of one bucket are together. All of a batch may be hot.
+            let first = usage.partition_point(|other| bucket(other) < own);
+            largest(usage[first..].iter().take_while(|other| bucket(other) == own))
         };
         let split = Split::of(image, *at, largest, max_shards, now)?;
         Some(Write { kind: Kind::Split(Box::new(split)), record: *record })

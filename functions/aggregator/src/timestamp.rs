@@ -2,11 +2,11 @@
 
 use weirgate_shared::EpochMillis;
 
-/// The first instant after the year 9999, where dates end.
-const END_MS: i128 = 253_402_300_800_000;
+/// The first instant of the year 9999, where dates end: a window of its last month would end after it.
+const END_MS: i128 = 253_370_764_800_000;
 
 /// The instant of a JSON number of seconds, rounded down to the millisecond; `None` if it is no number, or not between
-/// 1970 (itself not an instant but a missing one) and 9999.
+/// 1970 (itself not an instant but a missing one) and 9998.
 pub(crate) fn seconds(number: &str) -> Option<EpochMillis> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -44,8 +44,22 @@ mod tests {
 
     #[test]
     fn what_is_no_instant_is_none() {
-        for text in ["0", "0.0", "-1", "null", "\"1795195341\"", "1795195341000", "1e999", "1e-999", "", ".", "e", "1e"]
-        {
+        for text in [
+            "253370764800",
+            "253402300799.999",
+            "0",
+            "0.0",
+            "-1",
+            "null",
+            "\"1795195341\"",
+            "1795195341000",
+            "1e999",
+            "1e-999",
+            "",
+            ".",
+            "e",
+            "1e",
+        ] {
             assert_eq!(seconds(text), None, "{text}");
         }
         let long = "9".repeat(200);

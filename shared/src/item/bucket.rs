@@ -52,7 +52,8 @@ const fn position(field: Field) -> usize {
 /// Collects the attributes of a bucket item in any order.
 #[derive(Debug, Default)]
 pub struct BucketReader {
-    limits: Vec<(Box<str>, PartialLimit)>,
+    /// By name: an item holds as many as fit into 400 KB, if somebody means ill.
+    limits: BTreeMap<Box<str>, PartialLimit>,
     rf: Option<i64>,
     v: Option<i64>,
     takes: Option<i64>,
@@ -93,19 +94,19 @@ impl BucketReader {
             }
             _ => {
                 if let Some((limit, field)) = Field::parse(name) {
-                    self.limit(limit).fields[position(field)] = Some(integer(name, value)?);
+                    let number = Some(integer(name, value)?);
+                    match self.limits.get_mut(limit) {
+                        Some(known) => known.fields[position(field)] = number,
+                        None => {
+                            let mut first = PartialLimit::default();
+                            first.fields[position(field)] = number;
+                            self.limits.insert(limit.into(), first);
+                        }
+                    }
                 }
             }
         }
         Ok(())
-    }
-
-    fn limit(&mut self, name: &str) -> &mut PartialLimit {
-        let at = self.limits.iter().position(|(limit, _)| **limit == *name).unwrap_or_else(|| {
-            self.limits.push((name.into(), PartialLimit::default()));
-            self.limits.len() - 1
-        });
-        &mut self.limits[at].1
     }
 
     /// The bucket shard `key`, once all attributes were taken.

@@ -100,9 +100,9 @@ impl Count<'_> {
         conditions: Vec<Condition>,
         mut changes: Vec<Change>,
     ) -> Update {
-        let (mut tokens, mut events) = (vec![MilliTokens::ZERO; self.limits.len()], 0);
+        let (mut tokens, mut events) = (vec![MilliTokens::ZERO; self.limits.len()], 0_i64);
         for piece in pieces {
-            events += piece.events;
+            events = events.saturating_add(piece.events);
             for (sum, amount) in tokens.iter_mut().zip(&piece.tokens) {
                 *sum += *amount;
             }

@@ -1,0 +1,47 @@
+//! What is done with bytes from elsewhere: one function for each decoder, which also does with what it read what the
+//! functions and the client do with it.
+//!
+//! Each takes any bytes and panics where a promise is broken. The fuzz targets in `fuzz/` and the properties in `tests/`
+//! call the same functions, so neither can rot without the other.
+//!
+//! # Layout
+//!
+//! - `stream`: [`stream`]: an event of the table's stream, and the writes that it leads to
+//! - `item`: [`item`]: an item of the table, as every kind there is
+//! - `plans`: [`plans`]: a bucket of any numbers, and every write that can be planned for it
+//! - `key`: [`key`]: the keys of an item, and names
+//! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
+//! - `limits_file`: [`limits_file`]: a limits file
+//! - `environment`: [`environment`]: the functions' variables, and when their invocations end
+//! - `numbers`: numbers at the edges of their types
+
+mod answer;
+mod environment;
+mod item;
+mod key;
+mod limits_file;
+mod numbers;
+mod plans;
+mod stream;
+
+pub use answer::answer;
+pub use environment::environment;
+pub use item::item;
+pub use key::key;
+pub use limits_file::limits_file;
+pub use plans::plans;
+pub use stream::stream;
+
+/// A decoder under test, with the name of its fuzz target and of the folder of its corpus.
+pub type Decoder = (&'static str, fn(&[u8]));
+
+/// All decoders.
+pub const ALL: [Decoder; 7] = [
+    ("stream", stream),
+    ("item", item),
+    ("plans", plans),
+    ("key", key),
+    ("answer", answer),
+    ("limits_file", limits_file),
+    ("environment", environment),
+];

@@ -1,0 +1,228 @@
+//! The functions serve all tenants of a table at once: what one of them writes reaches no item of another.
+
+mod aggregator;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use aggregator::{HOUR, deliver_text, event, records, take};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
+use weirgate_shared::write::REVIEW;
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Limit, Look};
+use weirgate_store::Table;
+use weirgate_tests::Dynamo;
+use weirgate_tests::leased::{NOW, full, holding, store};
+
+/// All items but those of one namespace, by key.
+fn others(dynamo: &Dynamo, namespace: &str) -> BTreeMap<String, Value> {
+    let key = |item: &Value| format!("{} {}", item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
+    let items = dynamo.items().into_iter().map(|item| (key(&item), item));
+    items.filter(|(key, _)| !key.starts_with(&format!("{namespace}/"))).collect()
+}
+
+fn key_of(pk: &str) -> BucketKey {
+    BucketKey::parse(pk).expect("it is a bucket's")
+}
+
+/// A table where `b` and a look-alike of `a` have used what `a` uses, and the records of a take of `a`.
+async fn shared() -> (Dynamo, Table, Vec<Value>) {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0", "A/BUCKET#e#gpt-4#0"] {
+        take(&table, &key_of(pk), 5_000).await;
+        take(&table, &key_of(pk), 6_000).await;
+    }
+    let theirs = records(&dynamo);
+    deliver_text(&table, &event(&theirs), HOUR).await.response.unwrap();
+    take(&table, &key_of("a/BUCKET#e#gpt-4#0"), 1_500).await;
+    take(&table, &key_of("a/BUCKET#e#gpt-4#0"), 2_500).await;
+    let mut ours = records(&dynamo);
+    // Without those of the others' snapshots.
+    ours.retain(|record| record["dynamodb"]["Keys"]["PK"]["S"] == "a/BUCKET#e#gpt-4#0");
+    (dynamo, table, ours)
+}
+
+/// What an item of `a` can say of itself and is another's.
+fn lie() -> impl Strategy<Value = (&'static str, Value)> {
+    let text = |name, texts: &'static [&'static str]| {
+        prop::sample::select(texts).prop_map(move |text| (name, json!({"S": text}))).boxed()
+    };
+    prop_oneof![
+        text("PK", &["b/BUCKET#e#gpt-4#0", "b/ENTITY#e", "a-b/BUCKET#e#gpt-4#0"]),
+        text("SK", &["#META", "#CONFIG", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"]),
+        text("entity_id", &["b", "b/ENTITY#e", "../b", "e#gpt-4#0"]),
+        text("resource", &["b/BUCKET#e", "gpt-4#1"]),
+        text("parent_id", &["b", "b/BUCKET#e#gpt-4#0", "e"]),
+        text("GSI2PK", &["b/RESOURCE#gpt-4"]),
+        text("GSI3PK", &["b/ENTITY#e"]),
+        text("due_shard", &["DUE#00", "b"]),
+        text("op", &["b", "b/x"]),
+        text("g0", &["0-9223372036854775807"]),
+        Just(("cascade", json!({"BOOL": true}))),
+        Just(("hot", json!({"BOOL": true}))),
+        Just(("shard_count", json!({"N": "4294967295"}))),
+        Just(("min_shards", json!({"N": "64"}))),
+        Just(("takes", json!({"N": "9223372036854775807"}))),
+        Just(("v", json!({"N": "9223372036854775807"}))),
+        Just(("rf", json!({"N": "-9223372036854775808"}))),
+        Just(("b_tpm_tc", json!({"N": "9223372036854775807"}))),
+        Just(("b_tpm_tk", json!({"N": "-9223372036854775808"}))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The key says whose a record is; its images are what somebody has written.
+    #[test]
+    fn a_record_counts_for_the_namespace_of_its_key_whatever_its_images_say(
+        new in prop::collection::vec(lie(), 0..6), old in prop::collection::vec(lie(), 0..6),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (dynamo, table, mut records) = shared().await;
+            let before = others(&dynamo, "a");
+            for (image, lies) in [("NewImage", new), ("OldImage", old)] {
+                for (name, value) in lies {
+                    records[1]["dynamodb"][image][name] = value;
+                }
+            }
+            let handled = deliver_text(&table, &event(&records), HOUR).await;
+            assert_eq!(handled.summary.records, 2);
+            assert_eq!(others(&dynamo, "a"), before);
+        });
+    }
+}
+
+/// A key that looks like another namespace's is either read as it stands, or told and left.
+#[tokio::test]
+async fn a_record_with_a_made_up_key_counts_nowhere_else() {
+    for pk in [
+        "b/BUCKET#e#gpt-4#00",
+        "b/BUCKET#e#gpt-4",
+        "b/BUCKET#e#gpt-4#0#0",
+        "a/b/BUCKET#e#gpt-4#0",
+        "/BUCKET#e#gpt-4#0",
+        "b//BUCKET#e#gpt-4#0",
+        "b/BUCKET#b/ENTITY#gpt-4#0",
+        "b\0/BUCKET#e#gpt-4#0",
+        " b/BUCKET#e#gpt-4#0",
+        "ｂ/BUCKET#e#gpt-4#0",
+        "b\u{200b}/BUCKET#e#gpt-4#0",
+        "b/bucket#e#gpt-4#0",
+        "b/BUCKET#e#gpt-4#4294967296",
+        "b/BUCKET#e\n#gpt-4#0",
+        "b/ENTITY#e/BUCKET#e#gpt-4#0",
+    ] {
+        let (dynamo, table, mut records) = shared().await;
+        let before = dynamo.items();
+        for record in &mut records {
+            record["dynamodb"]["Keys"]["PK"] = json!({"S": pk});
+        }
+        let done = deliver_text(&table, &event(&records), HOUR).await.summary;
+        assert_eq!((done.undecodable + done.skipped, done.counted), (2, 0), "{pk:?}");
+        assert_eq!(dynamo.items(), before, "{pk:?}");
+    }
+}
+
+async fn run(table: &Table, now: EpochMillis) -> Summary {
+    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
+    reconcile(table, &config, now, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+}
+
+fn of(pk: &str, bucket: Bucket) -> Bucket {
+    Bucket { key: key_of(pk), ..bucket }
+}
+
+fn limits() -> [Limit; 2] {
+    [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()]
+}
+
+/// All tenants share the partitions of the index. An entry leads to its own item, and nowhere else.
+#[tokio::test]
+async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let expired = holding(full("e", &limits()), "a1", EpochMillis(NOW.0 - 1), &[("rpm", 3), ("slots", 1)]);
+    for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0"] {
+        // Expired too, and not due: nobody may look at them.
+        store(&table, &Bucket { due: None, ..of(pk, expired.clone()) }).await;
+    }
+    store(&table, &of("a/BUCKET#e#gpt-4#0", expired)).await;
+    let theirs = dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE");
+    let mut ours = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
+    for (name, text) in [
+        ("due_shard", key_of("b/BUCKET#e#gpt-4#0").due_shard().as_str()),
+        ("GSI2PK", "b/RESOURCE#gpt-4"),
+        ("GSI3PK", "b/ENTITY#e"),
+        ("entity_id", "b"),
+        ("resource", "b/BUCKET#e"),
+    ] {
+        ours[name] = json!({"S": text});
+    }
+    dynamo.put(&ours);
+    // Items that are due and no buckets, and say that they are those of others.
+    for (pk, sk) in [("a/BUCKET#e#gpt-4#1", "#STATE2"), ("a/x", "#STATE"), ("a/b/BUCKET#e#gpt-4#0", "#STATE")] {
+        let mut item = ours.clone();
+        (item["PK"], item["SK"]) = (json!({"S": pk}), json!({"S": sk}));
+        dynamo.put(&item);
+    }
+    let before = others(&dynamo, "a");
+    let summary = run(&table, NOW).await;
+    assert_eq!((summary.buckets_seen, summary.leases_restored), (4, 1));
+    assert_eq!(others(&dynamo, "a"), before);
+    assert_eq!(dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE"), theirs);
+    let after = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
+    assert_eq!((&after["h"], &after["GSI2PK"]), (&json!({"M": {}}), &ours["GSI2PK"]));
+}
+
+/// Two shards of one bucket become one; those of the same names elsewhere are none of theirs.
+#[tokio::test]
+async fn a_merge_joins_shards_of_one_namespace_only() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let shard = |pk: &str| {
+        let mut bucket = Bucket { shard_count: 2, due: Some(NOW), ..of(pk, full("e", &limits())) };
+        bucket.scaling.look = Some(Look { at: EpochMillis(NOW.0 - REVIEW.0), v: bucket.v.unwrap_or_default() });
+        bucket
+    };
+    // Ours has one half; the other halves are others', and not due.
+    store(&table, &shard("a/BUCKET#e#gpt-4#0")).await;
+    for pk in [
+        "a-b/BUCKET#e#gpt-4#1",
+        "b/BUCKET#e#gpt-4#1",
+        "A/BUCKET#e#gpt-4#1",
+        "a/BUCKET#e#gpt-4x#1",
+        "a/BUCKET#ex#gpt-4#1",
+    ] {
+        store(&table, &Bucket { due: None, ..shard(pk) }).await;
+    }
+    let kept = |dynamo: &Dynamo| dynamo.items().into_iter().filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#0");
+    let before: Vec<_> = kept(&dynamo).collect();
+    let summary = run(&table, NOW).await;
+    // The half that is missing is made anew.
+    assert_eq!(summary.shards_merged, 0);
+    let after: Vec<_> = kept(&dynamo).filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#1").collect();
+    assert_eq!(after, before);
+
+    // And with its own half it is merged.
+    store(&table, &shard("a/BUCKET#e2#gpt-4#0")).await;
+    store(&table, &shard("a/BUCKET#e2#gpt-4#1")).await;
+    let before = others(&dynamo, "a");
+    assert_eq!(run(&table, NOW).await.shards_merged, 1);
+    assert_eq!(others(&dynamo, "a"), before);
+}
+
+/// A snapshot has an attribute for each limit, a number. Where an index wants a text there, DynamoDB refuses the whole
+/// write, and the records of everybody behind it come again until they are given up.
+#[test]
+fn no_limit_has_the_name_of_an_indexed_attribute() {
+    for index in weirgate_store::indexes() {
+        for name in [index.hash, index.range.0] {
+            let error = weirgate_shared::LimitName::new(name).expect_err(name);
+            assert!(error.rule.contains(name), "{error}");
+        }
+    }
+}
