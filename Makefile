@@ -38,6 +38,12 @@ api: cargo ## List the public surface of the crate in docs/api.md
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test
 	cargo test --locked --release -p weirgate-tests --test e2e -- --ignored --nocapture
 
+# With the functions as the tests build them: the procedures do not depend on how fast they are.
+.PHONY: drill
+drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md on a deployed stack
+	cargo build --locked --workspace --bins
+	$(cargo_target)/debug/drill
+
 # Checkov's skips stand in the template, beside what they are about and with their reasons.
 .PHONY: validate
 validate: .venv/sam/.installed .venv/validate/.installed ## Check the template: cfn-lint, sam, checkov, parliament
