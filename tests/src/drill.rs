@@ -276,7 +276,13 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.take(2).await?;
         self.until_counted(self.taken).await?;
         self.say("a damaged snapshot was named by the log, and made anew from its hours");
-        self.shell.block("letters", &[]).await?;
+        let enabled = self.shell.block("schedule", &[]).await?;
+        expect(enabled.contains("ENABLED"), || format!("the schedule is {enabled}"))?;
+        // The emulator speaks no TLS, and the queue's policy lets nobody read it without.
+        match self.shell.block("letters", &[]).await {
+            Err(refused) if refused.contains("AccessDenied") => {}
+            other => return Err(format!("dead letters were read without TLS: {other:?}")),
+        }
         Ok(())
     }
 

@@ -9,8 +9,7 @@ fn properties(text: &str) -> Yaml<'_> {
 
 #[test]
 fn a_restored_table_is_the_one_of_the_template() {
-    let (deployed, restored) =
-        (include_str!("../../template.yaml"), include_str!("../../scripts/restored-table.yaml"));
+    let (deployed, restored) = (include_str!("../../template.yaml"), include_str!("../../scripts/restored-table.yaml"));
     let (deployed, restored) = (properties(deployed), properties(restored));
     let kept = ["AttributeDefinitions", "BillingMode", "GlobalSecondaryIndexes", "KeySchema"];
     for name in kept {

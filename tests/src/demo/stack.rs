@@ -86,13 +86,7 @@ impl Stack {
         let bins = ["aws", "sam"].map(|name| root.join(".venv").join(name).join("bin").display().to_string());
         let path = format!("{}:{}", bins.join(":"), std::env::var("PATH").unwrap_or_default());
         let named = account(&self.endpoint).map(|(name, value)| (name.to_owned(), value));
-        let own = [
-            ("PATH", path),
-            ("AWS_PAGER", String::new()),
-            ("SAM_CLI_TELEMETRY", "0".to_owned()),
-            // Version 1 of the CLI asks SQS at an address of its own otherwise.
-            ("BOTO_DISABLE_COMMONNAME", "true".to_owned()),
-        ];
+        let own = [("PATH", path), ("AWS_PAGER", String::new()), ("SAM_CLI_TELEMETRY", "0".to_owned())];
         named.into_iter().chain(own.map(|(name, value)| (name.to_owned(), value))).collect()
     }
 

@@ -5,6 +5,10 @@ use weirgate::Table;
 use super::{Drill, expect};
 use crate::demo::connected;
 
+/// What the emulator calls a table without a name in the new stack. After an import it looks for it under that name, where
+/// CloudFormation keeps the one it was told.
+const RESTORED: &str = "weirgate-2-Table-7113D788A4B0E";
+
 impl<P: Fn(&str)> Drill<'_, P> {
     pub(super) async fn restore(&mut self) -> Result<(), String> {
         let old = self.table.name().to_owned();
@@ -24,7 +28,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let state = self.shell.text(look, &[named]).await?;
         expect(state.contains("ACTIVE") && !state.contains("True"), || format!("the restored table is {state}"))?;
 
-        let named = ("restored", "weirgate-restored");
+        let named = ("restored", RESTORED);
         self.shell.block("restore-backup", &[named, ("backup", backup.trim())]).await?;
         self.table = Table::new(connected(&self.endpoint).await, named.1);
         self.taken = taken;

@@ -7,6 +7,9 @@ use std::process::Stdio;
 
 use super::page::{PAGE, blocks};
 
+/// Version 1 of the CLI asks SQS at an address of its own, whatever the environment says.
+const AWS: &str = "aws() { command aws --endpoint-url \"$AWS_ENDPOINT_URL\" \"$@\"; }";
+
 /// A shell with the page's commands and the account's environment.
 #[derive(Debug)]
 pub struct Shell {
@@ -41,7 +44,7 @@ impl Shell {
     /// If one fails.
     pub async fn text(&self, text: &str, variables: &[(&str, &str)]) -> Result<String, String> {
         self.run.borrow_mut().insert("setup");
-        let script = format!("{}\n{text}", self.blocks.get("setup").map_or("", String::as_str));
+        let script = format!("{AWS}\n{}\n{text}", self.blocks.get("setup").map_or("", String::as_str));
         let output = tokio::process::Command::new("bash")
             .args(["-euo", "pipefail", "-c", &script])
             .current_dir(&self.folder)
