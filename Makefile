@@ -53,6 +53,12 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test
 	cargo test --locked --release -p weirgate-tests --test e2e -- --ignored --nocapture
 
+# With the functions as the tests build them: the procedures do not depend on how fast they are.
+.PHONY: drill
+drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md on a deployed stack
+	cargo build --locked --workspace --bins
+	$(cargo_target)/debug/drill
+
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate
 validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies

@@ -26,6 +26,12 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// The lowest range.
+    #[must_use]
+    pub fn first(&self) -> Option<(i64, i64)> {
+        self.0.first().copied()
+    }
+
     /// Adds a range above all others.
     pub fn push(&mut self, after: i64, through: i64) {
         if through > after {

@@ -43,11 +43,11 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, S
     Report::read(&stack, &table, driven, started).await
 }
 
-async fn connected(endpoint: &str) -> Connected {
+pub(crate) async fn connected(endpoint: &str) -> Connected {
     connect(Connection { local_endpoint: Some(endpoint.to_owned()), ..Connection::default() }).await
 }
 
-fn now() -> EpochMillis {
+pub(crate) fn now() -> EpochMillis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     EpochMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

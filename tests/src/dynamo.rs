@@ -116,6 +116,11 @@ impl Dynamo {
         self.faults().next.extend(faults);
     }
 
+    /// Writes pass again: the faults of [`Self::fail_next`] that none has met are forgotten.
+    pub fn forget_faults(&self) {
+        self.faults().next.clear();
+    }
+
     /// Every write is shown to `decide`, which may fail it. Faults of [`Self::fail_next`] come first.
     pub fn fail_when(&self, decide: impl FnMut(&Value) -> Option<Fault> + Send + 'static) {
         self.faults().decide = Some(Box::new(decide));

@@ -4,6 +4,7 @@
 //!
 //! - [`bench`](mod@bench): what `make bench` measures
 //! - [`demo`]: a deployed stack, driven and reported on
+//! - [`drill`]: the commands of `docs/operations.md`, run on a deployed stack
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
 //! - `partitions`: [`Partitions`]: what a partition of DynamoDB takes, on virtual time
 //! - [`heat`]: a hot bucket on virtual time
@@ -13,6 +14,7 @@
 
 pub mod bench;
 pub mod demo;
+pub mod drill;
 mod dynamo;
 pub mod heat;
 pub mod leased;

@@ -65,7 +65,9 @@ fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
     count.ok_or_else(|| ConfigError::new(Config::MAX_SHARDS, Some(value), "a power of two from 1 to 64"))
 }
 
-fn parse_windows(list: &str) -> Option<Vec<Window>> {
+/// The windows that a list such as `hourly,daily` names, each once.
+#[must_use]
+pub fn parse_windows(list: &str) -> Option<Vec<Window>> {
     let windows = list.split(',').map(|name| name.trim().parse().ok()).collect::<Option<Vec<Window>>>()?;
     let once = Window::ALL.iter().all(|kind| windows.iter().filter(|window| *window == kind).count() <= 1);
     once.then_some(windows)

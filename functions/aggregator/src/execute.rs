@@ -2,8 +2,8 @@
 
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::write::Count;
-use weirgate_shared::{Bucket, ItemError, WriteId};
+use weirgate_shared::write::{Count, Update};
+use weirgate_shared::{Bucket, Counted, ItemError, ItemKey, WriteId};
 use weirgate_store::{Answer, Outcome, Part, Retry, StoreError, Table, Transacted};
 
 use crate::plan::{Kind, Write};
@@ -52,8 +52,13 @@ pub enum Why {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The snapshot does not say how far it has counted.
-    #[error("the snapshot cannot be read: {0}")]
-    Snapshot(#[from] ItemError),
+    #[error("the snapshot {} {} cannot be read: {error}", key.pk, key.sk)]
+    Snapshot {
+        /// Which.
+        key: ItemKey,
+        /// What is wrong with it.
+        error: ItemError,
+    },
     /// Others kept writing to the same snapshot.
     #[error("lost {RACES} races for the snapshot")]
     Races,
@@ -68,7 +73,7 @@ impl Why {
         match self {
             Self::Store(error) => error.kind.is_transient(),
             Self::OutOfTime => true,
-            Self::Snapshot(_) | Self::Races => false,
+            Self::Snapshot { .. } | Self::Races => false,
         }
     }
 }
@@ -98,7 +103,10 @@ pub async fn execute(
 
 async fn run(table: &Table, write: &Write<'_>) -> Result<Effect, Why> {
     match &write.kind {
-        Kind::Count(count) => add(table, count).await,
+        Kind::Count(count) => Ok(match add(table, count).await?.update {
+            Some(_) => Effect::Counted,
+            None => Effect::AlreadyCounted,
+        }),
         // Conditional on `rf`, so a second time does nothing.
         Kind::Refill(update) => match table.update_with(update, Answer::Nothing, Retry::Unknown).await? {
             Outcome::Applied(_) => Ok(Effect::Refilled),
@@ -108,19 +116,33 @@ async fn run(table: &Table, write: &Write<'_>) -> Result<Effect, Why> {
     }
 }
 
-async fn add(table: &Table, count: &Count<'_>) -> Result<Effect, Why> {
+/// What became of a count.
+#[derive(Debug)]
+pub struct Added {
+    /// How far the snapshot had counted the shard before.
+    pub before: Counted,
+    /// What was added to it; `None` if all of it had been.
+    pub update: Option<Update>,
+}
+
+/// Adds what the snapshot has not counted yet.
+///
+/// # Errors
+/// [`Why`] it was not added, or perhaps not.
+pub async fn add(table: &Table, count: &Count<'_>) -> Result<Added, Why> {
     // Conditional on `q`, so a second time is told that it was counted; without a span, a write that may have been made
     // is not made again here, but its records come again.
     let retry = if count.is_exact() { Retry::Unknown } else { Retry::Refused };
-    let mut update = count.next();
+    let (mut before, mut update) = (Counted::default(), count.next());
     for _ in 0..RACES {
         let Outcome::LostRace(old) = table.update_with(&update, Answer::Nothing, retry).await? else {
-            return Ok(Effect::Counted);
+            return Ok(Added { before, update: Some(update) });
         };
-        let counted = old.map_or_else(|| Ok(Default::default()), |snapshot| snapshot.counted(count.shard))?;
-        match count.rest(&counted) {
+        let unreadable = |error| Why::Snapshot { key: count.key.item_key(), error };
+        before = old.map_or_else(|| Ok(Counted::default()), |old| old.counted(count.shard)).map_err(unreadable)?;
+        match count.rest(&before) {
             Some(rest) => update = rest,
-            None => return Ok(Effect::AlreadyCounted),
+            None => return Ok(Added { before, update: None }),
         }
     }
     Err(Why::Races)

@@ -23,7 +23,7 @@ pub mod report;
 mod split;
 mod timestamp;
 
-pub use config::{Config, Snapshots};
+pub use config::{Config, Snapshots, parse_windows};
 pub use report::{Response, Summary};
 pub use split::Split;
 

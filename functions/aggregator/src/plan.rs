@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weirgate_shared::write::{Count, Piece, Update, cut_units, refill};
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, SnapshotKey, Window};
 
-use crate::config::Config;
+use crate::config::{Config, Snapshots};
 use crate::parse::Record;
 use crate::split::Split;
 
@@ -68,6 +68,17 @@ pub fn usage(records: Vec<Record>) -> Vec<Usage> {
     shards.into_iter().map(|(key, shard)| shard.finish(key)).collect()
 }
 
+/// The counts of all `usage`, each with the first record behind it, and nothing that goes by what the images say of the
+/// present: for records that come late. Counts of the same snapshot and shard come in the order of the writes.
+#[must_use]
+pub fn counts<'a>(usage: &'a [Usage], snapshots: &Snapshots) -> Vec<(Count<'a>, usize)> {
+    let mut counts = Vec::with_capacity(usage.len() * snapshots.windows.len());
+    for shard in usage {
+        shard.counts(snapshots, &mut counts);
+    }
+    counts
+}
+
 /// The writes of all `usage`, none of which waits for another. A hot shard is split, which credits it too, or refilled.
 /// Splits come last: whatever holds them up, usage is counted.
 #[must_use]
@@ -75,9 +86,9 @@ pub fn writes<'a>(usage: &'a [Usage], config: &Config, now: EpochMillis) -> Vec<
     let mut writes = Vec::with_capacity(usage.len() * (config.snapshots.windows.len() + 1));
     let mut splits = vec![];
     for shard in usage {
-        for window in &config.snapshots.windows {
-            shard.counts(*window, config.snapshots.ttl_days, &mut writes);
-        }
+        let mut counts = vec![];
+        shard.counts(&config.snapshots, &mut counts);
+        writes.extend(counts.into_iter().map(|(count, record)| Write { kind: Kind::Count(count), record }));
         match shard.split(usage, config.max_shards, now) {
             Some(split) => splits.push(split),
             None => writes.extend(shard.refill(now)),
@@ -151,8 +162,14 @@ impl Folding {
 }
 
 impl Usage {
-    /// One count for each run of pieces that lie in the same window and follow each other without a gap.
-    fn counts<'a>(&'a self, window: Window, ttl_days: i64, writes: &mut Vec<Write<'a>>) {
+    /// One count for each window, and for each run of pieces that lie in it and follow each other without a gap.
+    fn counts<'a>(&'a self, snapshots: &Snapshots, counts: &mut Vec<(Count<'a>, usize)>) {
+        for window in &snapshots.windows {
+            self.counts_in(*window, snapshots.ttl_days, counts);
+        }
+    }
+
+    fn counts_in<'a>(&'a self, window: Window, ttl_days: i64, counts: &mut Vec<(Count<'a>, usize)>) {
         let mut from = 0;
         while from < self.pieces.len() {
             let start = window.start(self.origins[from].at);
@@ -176,7 +193,7 @@ impl Usage {
                 ttl_seconds: end.0.div_euclid(1000).saturating_add(ttl_days.saturating_mul(86_400)),
             };
             let record = self.origins[from..to].iter().map(|origin| origin.record).min().unwrap_or_default();
-            writes.push(Write { kind: Kind::Count(count), record });
+            counts.push((count, record));
             from = to;
         }
     }

@@ -154,7 +154,7 @@ fn log(failures: &[Failure]) {
     for Failure { record, why } in failures {
         let kind = match why {
             Why::Store(error) => (0, Some(error.kind)),
-            Why::Snapshot(_) => (1, None),
+            Why::Snapshot { .. } => (1, None),
             Why::Races => (2, None),
             Why::OutOfTime => (3, None),
         };

@@ -12,6 +12,45 @@ pub struct Counted {
     pub gaps: Ranges,
 }
 
+/// The most missing ranges kept for one bucket shard. A shard that was merged away and made again leaves one behind, of
+/// numbers that never were, and the item must not grow with every load that comes and goes. What is given up is a replay
+/// of records from before so many of them.
+const MOST_GAPS: usize = 16;
+
+impl Counted {
+    /// Marks the writes after `after` up to `through` as counted; says whether they were not yet. What lies between them
+    /// and the last one counted becomes a missing range, so that a later replay of it still counts.
+    pub fn take(&mut self, after: i64, through: i64) -> bool {
+        match self.through {
+            Some(counted) if after < counted => self.gaps.take(after, through),
+            counted => {
+                self.gaps.push(counted.unwrap_or_default(), after);
+                self.through = Some(through);
+                true
+            }
+        }
+    }
+
+    /// Gives up the oldest missing ranges, where there are too many.
+    pub fn bound(&mut self) {
+        self.gaps.keep_last(MOST_GAPS);
+    }
+
+    /// The `v` up to which missing ranges may have been given up, if any were: what [`Self::take`] says to be counted
+    /// below it may be missing all the same.
+    ///
+    /// What lies before the first write counted is a range from 0, and the oldest; the numbers start far above 0, so it
+    /// is never counted whole.
+    #[must_use]
+    pub fn forgotten(&self) -> Option<i64> {
+        let through = self.through?;
+        match self.gaps.first() {
+            Some((0, _)) => None,
+            first => Some(first.map_or(through, |(after, _)| after)),
+        }
+    }
+}
+
 /// Reads how far a snapshot has counted `shard`.
 ///
 /// # Errors

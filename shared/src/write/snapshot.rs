@@ -26,14 +26,9 @@ pub struct Count<'a> {
     pub limits: &'a [LimitName],
     /// At least one.
     pub pieces: &'a [Piece],
-    /// Epoch seconds after which the snapshot may be deleted.
+    /// Epoch seconds after which the snapshot may be deleted, if this count makes it.
     pub ttl_seconds: i64,
 }
-
-/// The most missing ranges kept for one bucket shard. A shard that was merged away and made again leaves one behind, of
-/// numbers that never were, and the item must not grow with every load that comes and goes. What is given up is a replay
-/// of records from before so many of them.
-const MOST_GAPS: usize = 16;
 
 impl Count<'_> {
     /// Counts all pieces, if the shard was counted up to the first one, or never.
@@ -55,28 +50,25 @@ impl Count<'_> {
     #[must_use]
     pub fn rest(&self, counted: &Counted) -> Option<Update> {
         let Some(counted_through) = counted.through else { return Some(self.next()) };
-        let (mut through, mut gaps) = (counted_through, counted.gaps.clone());
+        let mut now = counted.clone();
         let mut fresh = vec![];
         for piece in self.pieces {
-            let (low, high) = piece.span?;
-            if low >= through {
-                gaps.push(through, low);
-                through = high;
-                fresh.push(piece);
-            } else if gaps.take(low, high) {
+            let (after, through) = piece.span?;
+            if now.take(after, through) {
                 fresh.push(piece);
             }
         }
         if fresh.is_empty() {
             return None;
         }
-        gaps.keep_last(MOST_GAPS);
+        now.bound();
         let (q, g) = self.attributes();
         let conditions = vec![
             Condition::Equals(q.clone(), Value::Int(counted_through)),
             Condition::Equals(g.clone(), Value::Text(counted.gaps.to_string())),
         ];
-        let changes = vec![Change::Set(q, Value::Int(through)), Change::Set(g, Value::Text(gaps.to_string()))];
+        let through = now.through.unwrap_or(counted_through);
+        let changes = vec![Change::Set(q, Value::Int(through)), Change::Set(g, Value::Text(now.gaps.to_string()))];
         Some(self.update(fresh.into_iter(), conditions, changes))
     }
 
@@ -119,10 +111,11 @@ impl Count<'_> {
             (attr::WINDOW, Value::text(window.as_str())),
             (attr::WINDOW_START, Value::Text(Iso(*start).to_string())),
             (attr::WINDOW_END, Value::Text(Iso(window.end(*start)).to_string())),
-            (attr::TTL, Value::Int(self.ttl_seconds)),
         ] {
             changes.push(Change::Set(Path::of(name), value));
         }
+        // As long as was said when the snapshot was made: who counts later, with other settings, must not shorten it.
+        changes.push(Change::SetIfAbsent(Path::of(attr::TTL), Value::Int(self.ttl_seconds)));
         Update { key: self.key.item_key(), conditions, changes }
     }
 }

@@ -45,11 +45,56 @@ impl Stack {
         stack.sam(&sam, &["build", "--config-env", "local"]).await?;
         progress("sam deploy");
         stack.sam(&sam, &["deploy", "--config-env", "local"]).await?;
-        let listed =
-            ["list", "stack-outputs", "--stack-name", "weirgate-local", "--region", "us-east-1", "--output", "json"];
-        let listed = stack.sam(&sam, &listed).await?;
-        stack.outputs = outputs(&listed)?;
+        stack.read_outputs(&sam, "weirgate-local").await?;
         Ok(stack)
+    }
+
+    /// The same from `functions`, a folder with both of them built, so in seconds. What `sam deploy` reads is copied to
+    /// the stack's folder, with the functions' code where the template says; the name of the stack is `weirgate`.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with(functions: &Path, progress: impl Fn(&str)) -> Result<Self, String> {
+        let root = root();
+        let ministack = tool(&root, ".venv/stack/bin/ministack")?;
+        let sam = tool(&root, ".venv/sam/bin/sam")?;
+        let port = free_port(None)?;
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let scratch = std::env::temp_dir().join(format!("weirgate-drill-{}", std::process::id()));
+        lay_out(&root, functions, &scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+
+        progress(&format!("starting MiniStack on {endpoint}"));
+        let emulator = start_emulator(&ministack, &scratch, port, &endpoint)?;
+        let mut stack = Self { emulator, scratch, endpoint, outputs: BTreeMap::new() };
+        stack.wait_until_up(port).await?;
+        progress("sam deploy");
+        stack.sam_in(&sam, &stack.scratch, &["deploy", "--stack-name", "weirgate"]).await?;
+        stack.read_outputs(&sam, "weirgate").await?;
+        Ok(stack)
+    }
+
+    /// Where the stack's files are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.scratch
+    }
+
+    /// What a program of the account's owner has in its environment.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let root = root();
+        let bins = ["aws", "sam"].map(|name| root.join(".venv").join(name).join("bin").display().to_string());
+        let path = format!("{}:{}", bins.join(":"), std::env::var("PATH").unwrap_or_default());
+        let named = account(&self.endpoint).map(|(name, value)| (name.to_owned(), value));
+        let own = [("PATH", path), ("AWS_PAGER", String::new()), ("SAM_CLI_TELEMETRY", "0".to_owned())];
+        named.into_iter().chain(own.map(|(name, value)| (name.to_owned(), value))).collect()
+    }
+
+    async fn read_outputs(&mut self, sam: &Path, name: &str) -> Result<(), String> {
+        let listed = ["list", "stack-outputs", "--stack-name", name, "--region", "us-east-1", "--output", "json"];
+        let listed = self.sam(sam, &listed).await?;
+        self.outputs = outputs(&listed)?;
+        Ok(())
     }
 
     /// An output of the stack.
@@ -90,11 +135,15 @@ impl Stack {
     }
 
     async fn sam(&self, sam: &Path, arguments: &[&str]) -> Result<String, String> {
+        self.sam_in(sam, &root(), arguments).await
+    }
+
+    async fn sam_in(&self, sam: &Path, folder: &Path, arguments: &[&str]) -> Result<String, String> {
         let bin = sam.parent().map(Path::to_path_buf).unwrap_or_default();
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
         let output = tokio::process::Command::new(sam)
             .args(arguments)
-            .current_dir(root())
+            .current_dir(folder)
             .env("PATH", path)
             // Plain cargo: the functions run on this machine.
             .env("CARGO_LAMBDA_COMPILER", "cargo")
@@ -136,6 +185,28 @@ impl Drop for Stack {
 /// The workspace: this crate's parent folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// What `sam deploy` reads, for functions that are built already.
+fn lay_out(root: &Path, functions: &Path, folder: &Path) -> std::io::Result<()> {
+    let mut template = std::fs::read_to_string(root.join("template.yaml"))?;
+    for name in ["aggregator", "reconciler"] {
+        let code = folder.join("code").join(name);
+        std::fs::create_dir_all(&code)?;
+        std::fs::copy(functions.join(name), code.join("bootstrap"))?;
+        let line = format!("      FunctionName: !Sub ${{AWS::StackName}}-{name}\n");
+        template = template.replace(&line, &format!("{line}      CodeUri: code/{name}\n"));
+    }
+    std::fs::write(folder.join("template.yaml"), template)?;
+    let config = std::fs::read_to_string(root.join("samconfig.toml"))?;
+    let local = config.split_once("[local.deploy").map_or("", |(_, local)| local);
+    std::fs::write(
+        folder.join("samconfig.toml"),
+        format!("version = 0.1\n[default.global.parameters]\nregion = \"us-east-1\"\n[default.deploy{local}"),
+    )?;
+    std::fs::create_dir_all(folder.join("scripts"))?;
+    std::fs::copy(root.join("scripts/restored-table.yaml"), folder.join("scripts/restored-table.yaml"))?;
+    Ok(())
 }
 
 fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {

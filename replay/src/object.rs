@@ -1,0 +1,108 @@
+//! One object of the failure bucket to its event: an invocation record, whose payload is the whole event as text.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// What Lambda writes about a batch it gave up. Other fields say which function, and why; nobody needs them here.
+#[derive(Deserialize)]
+struct Invocation<'a> {
+    /// The event, as a text of JSON. Taken also as the JSON itself, as which some tools unpack it.
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+    #[serde(borrow, rename = "DDBStreamBatchInfo")]
+    batch: Option<&'a RawValue>,
+    /// Of an event that stands by itself, such as a record that was kept from the log.
+    #[serde(borrow, rename = "Records")]
+    records: Option<&'a RawValue>,
+}
+
+/// The event in an object.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub(crate) fn event(text: &str) -> Result<Cow<'_, str>, String> {
+    let expected = "expected an object of the failure bucket, with the stream's event in `payload`";
+    let object: Invocation<'_> = serde_json::from_str(text).map_err(|error| format!("{expected}: {error}"))?;
+    match object {
+        Invocation { payload: Some(payload), .. } if payload.get().starts_with('"') => {
+            let event: Cow<'_, str> = serde_json::from_str::<String>(payload.get())
+                .map(Cow::Owned)
+                .map_err(|error| format!("its payload is no text: {error}"))?;
+            Ok(event)
+        }
+        Invocation { payload: Some(payload), .. } => Ok(Cow::Borrowed(payload.get())),
+        Invocation { records: Some(_), .. } => Ok(Cow::Borrowed(text)),
+        Invocation { batch: Some(_), .. } => {
+            Err("it has no payload, so it comes from a queue or a topic, which are told \
+            the place of the records only. While that is younger than 24 hours, make the mapping anew at TRIM_HORIZON"
+                .to_owned())
+        }
+        _ => Err(format!("{expected}; it has neither that nor Records")),
+    }
+}
+
+/// The tables that the event's records come from; `None` stands for a record that does not say.
+pub(crate) fn tables(event: &str) -> Result<BTreeSet<Option<String>>, String> {
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        #[serde(borrow, rename = "Records")]
+        records: Vec<Source<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Source<'a> {
+        #[serde(borrow, rename = "eventSource")]
+        service: Option<Cow<'a, str>>,
+        #[serde(borrow, rename = "eventSourceARN")]
+        arn: Option<Cow<'a, str>>,
+    }
+    let event: Event<'_> = serde_json::from_str(event).map_err(|error| error.to_string())?;
+    // Of another service nothing is counted, so its name does not matter.
+    let ours =
+        event.records.iter().filter(|record| record.service.as_deref().is_none_or(|name| name == "aws:dynamodb"));
+    Ok(ours.map(|record| record.arn.as_deref().and_then(table_of).map(str::to_owned)).collect())
+}
+
+/// The table in `arn:aws:dynamodb:{region}:{account}:table/{name}/stream/{label}`.
+fn table_of(arn: &str) -> Option<&str> {
+    let (_, rest) = arn.split_once(":table/")?;
+    Some(rest.split_once('/').map_or(rest, |(name, _)| name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_event_is_read_as_text_as_json_and_by_itself() {
+        let bare = r#"{"Records":[{"eventSourceARN":"arn:aws:dynamodb:eu-west-1:1:table/t.1/stream/x"}]}"#;
+        let escaped = serde_json::to_string(bare).unwrap();
+        let named = BTreeSet::from([Some("t.1".to_owned())]);
+        for object in
+            [bare.to_owned(), format!(r#"{{"version":"1.0","payload":{escaped}}}"#), format!(r#"{{"payload":{bare}}}"#)]
+        {
+            let event = event(&object).unwrap();
+            assert_eq!(tables(&event), Ok(named.clone()), "{object}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_object_is_refused_with_what_it_lacks() {
+        for (object, why) in [
+            (r#"{"DDBStreamBatchInfo":{}}"#, "no payload"),
+            ("{}", "neither"),
+            ("[1]", "expected an object"),
+            ("", "expected an object"),
+            (r#"{"payload":"\ud800"}"#, "payload is no text"),
+        ] {
+            let error = event(object).unwrap_err();
+            assert!(error.contains(why), "{object}: {error}");
+        }
+        for (records, tables) in [("{}", None), (r#"{"eventSource":"aws:kinesis"}"#, Some(BTreeSet::new()))] {
+            let of = super::tables(&format!(r#"{{"Records":[{records}]}}"#)).unwrap();
+            assert_eq!(of, tables.unwrap_or_else(|| BTreeSet::from([None])));
+        }
+    }
+}

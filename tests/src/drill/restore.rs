@@ -1,0 +1,54 @@
+//! The table is restored, and taken in by a new stack.
+
+use weirgate::Table;
+
+use super::{Drill, expect};
+use crate::demo::connected;
+
+/// What the emulator calls a table without a name in the new stack. After an import it looks for it under that name, where
+/// CloudFormation keeps the one it was told.
+const RESTORED: &str = "weirgate-2-Table-7113D788A4B0E";
+
+impl<P: Fn(&str)> Drill<'_, P> {
+    pub(super) async fn restore(&mut self) -> Result<(), String> {
+        let old = self.table.name().to_owned();
+        // Discarded before the backup, and replayed after the restore.
+        let object = self.discard(3).await?;
+        let (counted, taken) = (self.taken - 3, self.taken);
+        self.until_counted(counted).await?;
+        let backup = self.shell.block("backup", &[]).await?;
+        // What the restored table does not know of: the same numbers come once more without the step that raises them.
+        self.take(9).await?;
+        self.until_counted(self.taken - 3).await?;
+
+        let look = "aws dynamodb describe-table --table-name \"$restored\" --output text \
+             --query '[Table.TableStatus,Table.StreamSpecification.StreamEnabled]'";
+        let named = ("restored", "look-here");
+        self.shell.block("restore", &[named]).await?;
+        let state = self.shell.text(look, &[named]).await?;
+        expect(state.contains("ACTIVE") && !state.contains("True"), || format!("the restored table is {state}"))?;
+
+        let named = ("restored", RESTORED);
+        self.shell.block("restore-backup", &[named, ("backup", backup.trim())]).await?;
+        self.table = Table::new(connected(&self.endpoint).await, named.1);
+        self.taken = taken;
+        self.until_counted(counted).await?;
+        self.shell.block("raise", &[named]).await?;
+        self.shell.block("adopt", &[named]).await?;
+        let state = self.shell.text(look, &[named]).await?;
+        expect(state.contains("True"), || format!("the adopted table has no stream: {state}"))?;
+        self.say("restored from a backup, and adopted by a new stack");
+
+        self.take(4).await?;
+        self.until_counted(counted + 4).await?;
+        self.say("usage goes on after the restore, exactly");
+        let write = "mkdir -p failures && rm -rf failures/* && printf '%s' \"$object\" > failures/old";
+        let new = ("stack", "weirgate-2");
+        self.shell.text(write, &[new, ("object", &object)]).await?;
+        let said = self.shell.block("replay-old", &[new, named, ("old", &old)]).await?;
+        expect(said.contains("daily 3 counted, 0 before"), || said.clone())?;
+        self.until_counted(self.taken).await?;
+        self.say("what the old table had discarded is counted for the new one");
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! I3 with a failure bucket: whatever is discarded and replayed, in any order, cut, twice, beside later batches, while
+//! writes fail, every write is counted once.
+
+mod aggregator;
+mod discarded;
+
+use aggregator::{HOUR, assert_exact, bucket, deliver, deliver_until_done, moved, settle, take};
+use discarded::{run, wrapped};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::FileFailurePersistence;
+use serde_json::Value;
+use weirgate_shared::Millis;
+use weirgate_tests::{Dynamo, Fault};
+
+/// One write to one of three bucket shards, and how long after the former one.
+#[derive(Debug, Clone)]
+struct Used {
+    shard: usize,
+    tokens: i64,
+    is_take: bool,
+    wait_ms: i64,
+}
+
+/// What happens to a batch of the stream.
+#[derive(Debug, Clone)]
+struct Fate {
+    size: usize,
+    /// In the failure bucket; else the aggregator counts it.
+    discarded: bool,
+    /// Some of it was counted before it was discarded.
+    half: bool,
+}
+
+/// A run of the command in the middle of it all, on some of the objects there are by then, which may fail.
+#[derive(Debug, Clone)]
+struct Early {
+    after: Index,
+    objects: Vec<Index>,
+    faults: Vec<Option<Fault>>,
+}
+
+fn used() -> impl Strategy<Value = Used> {
+    (0..3usize, -3_000..9_000i64, prop::bool::weighted(0.8), 0..400_000i64).prop_map(
+        |(shard, tokens, is_take, wait_ms)| Used {
+            shard,
+            tokens: if is_take { tokens.abs() } else { tokens },
+            is_take,
+            wait_ms,
+        },
+    )
+}
+
+fn fault() -> impl Strategy<Value = Option<Fault>> {
+    let faults = vec![
+        Fault::LoseRequest,
+        Fault::LoseAnswer,
+        Fault::Repeat,
+        Fault::Throttle { key_range: true },
+        Fault::ServerErrorApplied,
+        Fault::Forbidden,
+    ];
+    prop_oneof![1 => Just(None), 1 => prop::sample::select(faults).prop_map(Some)]
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    (1..6usize, any::<bool>(), any::<bool>()).prop_map(|(size, discarded, half)| Fate { size, discarded, half })
+}
+
+fn early() -> impl Strategy<Value = Early> {
+    (any::<Index>(), vec(any::<Index>(), 1..4), vec(fault(), 0..20)).prop_map(|(after, objects, faults)| Early {
+        after,
+        objects,
+        faults,
+    })
+}
+
+async fn written(dynamo: &Dynamo, uses: &[Used]) -> Vec<Value> {
+    let table = dynamo.table().await;
+    let (mut at, mut records) = (HOUR, vec![]);
+    let shards = [("a", 0), ("a", 1), ("b", 0)].map(|(entity, shard)| bucket(entity, shard));
+    for shard in &shards {
+        take(&table, shard, 1).await;
+    }
+    for used in uses {
+        records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
+        at = at.after(Millis(used.wait_ms));
+        let shard = &shards[used.shard];
+        if used.is_take { take(&table, shard, used.tokens).await } else { settle(&table, shard, used.tokens).await }
+    }
+    records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
+    records
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn i3_usage_is_exact_whatever_was_discarded_and_replayed(
+        uses in vec(used(), 1..25),
+        fates in vec(fate(), 1..12),
+        earlies in vec(early(), 0..4),
+        (twice, beside, seed) in (any::<bool>(), any::<bool>(), any::<u64>()),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let dynamo = Dynamo::new().await;
+            let records = written(&dynamo, &uses).await;
+            let table = dynamo.table().await;
+            let (mut rest, mut objects, mut number) = (&records[..], vec![], 0);
+            for fate in fates.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (batch, left) = rest.split_at(fate.size.min(rest.len()));
+                if fate.discarded {
+                    if fate.half {
+                        deliver(&table, &batch[..batch.len() / 2]).await;
+                    }
+                    objects.push(wrapped(batch));
+                } else {
+                    deliver_until_done(&table, batch).await;
+                }
+                rest = left;
+                for early in earlies.iter().filter(|early| early.after.index(fates.len()) == number) {
+                    if !objects.is_empty() {
+                        let some: Vec<_> = early.objects.iter().map(|at| at.get(&objects).as_str()).collect();
+                        dynamo.fail_next(early.faults.clone());
+                        run(&dynamo, &some.join("\n"), &[]).await;
+                        // Faults that no write has met must not outlive the run.
+                        dynamo.forget_faults();
+                    }
+                }
+                number += 1;
+            }
+            fastrand::Rng::with_seed(seed).shuffle(&mut objects);
+            // All of it in one run, or each object in a run of its own and in any order, or both at the same time.
+            let whole = objects.join("\n");
+            if beside && !objects.is_empty() {
+                let (one, other) = tokio::join!(run(&dynamo, &whole, &[]), run(&dynamo, &whole, &[]));
+                prop_assert!(one.sum.is_complete() && other.sum.is_complete(), "{}{}", one.out, other.out);
+            } else {
+                for object in &objects {
+                    let run = run(&dynamo, object, &[]).await;
+                    prop_assert!(run.sum.is_complete(), "{}", run.out);
+                }
+            }
+            if twice && !objects.is_empty() {
+                prop_assert!(run(&dynamo, &whole, &[]).await.sum.windows.values().all(|tally| tally.counted == 0));
+            }
+            assert_exact(&dynamo);
+            Ok(())
+        })?;
+    }
+}
