@@ -2,7 +2,7 @@
 
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
-use crate::guard::Guard;
+use crate::guard::{Guard, Kind};
 use crate::reached::Event;
 
 /// When it all begins.
@@ -25,18 +25,18 @@ pub struct Bounds {
     pub attempts: u8,
     /// How many ticks the lease of a take lasts; without one, nothing is held.
     pub lease: Option<i64>,
+    /// Who of the clients releases its lease; one that does not lets it expire.
+    pub releases: [bool; 2],
     /// Whether leases are made to last a tick longer.
     pub renews: bool,
     /// Whether what was taken is given back unused.
     pub rolls_back: bool,
     /// Requests and answers lost, late or doubled, and crashes.
     pub faults: u8,
-    /// Refills, splits, merges and looks of the functions, and what they plan on an old image.
+    /// What the functions do on images that may be old by then.
     pub works: u8,
-    /// Whether the functions credit buckets.
-    pub refills: bool,
-    /// Whether the bucket splits and merges.
-    pub shards: bool,
+    /// What the functions do.
+    pub jobs: Vec<Kind>,
     /// What must happen at least once in a model of this size.
     pub happens: Vec<Event>,
     /// Whether the records of the stream are kept, to be counted.

@@ -89,8 +89,13 @@ impl Client {
 
     /// Whether its lease is one that nobody else may have ended.
     pub(crate) fn relies_on(&self, now: EpochMillis) -> Option<&Grant> {
-        let ends = |doing: &Doing| matches!(doing.wish, Wish::Release | Wish::RollBack);
-        self.grant.as_ref().filter(|grant| grant.expires > now && !self.doing.as_ref().is_some_and(ends))
+        self.grant.as_ref().filter(|grant| grant.expires > now && !self.doing.as_ref().is_some_and(Doing::ends))
+    }
+}
+
+impl Doing {
+    const fn ends(&self) -> bool {
+        matches!(self.wish, Wish::Release | Wish::RollBack)
     }
 }
 
@@ -112,6 +117,14 @@ impl Protocol {
         let doing = state.clients[who].doing.as_mut().expect("it is in doubt");
         doing.sent = Some(state.now);
         doing.writes += 1;
+    }
+
+    /// The client leaves it at that. Who has given up a release has no lease any more.
+    pub(crate) fn give_up(&self, state: &mut State, who: usize) {
+        let client = &mut state.clients[who];
+        if client.doing.take().is_some_and(|doing| doing.ends()) {
+            client.grant = None;
+        }
     }
 
     fn id(&self, state: &State, who: usize, part: u8) -> WriteId {
@@ -235,7 +248,9 @@ impl Protocol {
         row: Option<Arc<Row>>,
         applied: bool,
     ) -> Option<Doing> {
-        let may_try = doing.writes < self.bounds.attempts;
+        // A lease that begins now must end while the clock still runs.
+        let ends = state.now + self.bounds.lease.unwrap_or_default();
+        let may_try = doing.writes < self.bounds.attempts && ends <= self.bounds.ticks;
         let Some(row) = row else {
             let is_elsewhere = doing.shard > 0 || state.clients[who].knows_of_two();
             self.reached.note(Event::Missing);

@@ -87,14 +87,19 @@ impl Protocol {
 
     fn of_client(&self, state: &State, who: usize, steps: &mut Vec<Step>) {
         let client = &state.clients[who];
-        if client.is_gone {
+        // Who of two like clients comes first, and whom the one fault hits, is a matter of their names.
+        let [one, other] = self.bounds.requests;
+        let is_like = one == other && self.bounds.releases[0] == self.bounds.releases[1];
+        let is_first = who == 0 || !is_like || self.bounds.faults > 0 || state.clients[0].left < one;
+        if client.is_gone || !is_first {
             return;
         }
+        let may_fail = state.faults > 0 && (who == 0 || !is_like || self.bounds.faults > 1);
         match &client.doing {
             None => self.wishes(state, client, who, steps),
             Some(doing) if doing.sent.is_some() => {
                 steps.push(Step::Arrive(who, Fate::Answered));
-                if state.faults > 0 {
+                if may_fail {
                     steps.extend([Fate::AnswerLost, Fate::Lost].map(|fate| Step::Arrive(who, fate)));
                     if state.late.is_none() {
                         steps.extend([Fate::Doubled, Fate::Late].map(|fate| Step::Arrive(who, fate)));
@@ -108,7 +113,7 @@ impl Protocol {
         }
         // Who has nothing under way and nothing to lose can as well do nothing.
         let matters = client.grant.is_some() || client.doing.as_ref().is_some_and(|doing| doing.sent.is_some());
-        if state.faults > 0 && matters && state.late.is_none() {
+        if may_fail && matters && state.late.is_none() {
             steps.push(Step::Crash(who));
         }
     }
@@ -125,7 +130,7 @@ impl Protocol {
             }
             return;
         };
-        steps.push(Step::Ask(who, grant.shard, Wish::Release));
+        steps.extend(self.bounds.releases[who].then_some(Step::Ask(who, grant.shard, Wish::Release)));
         if self.bounds.rolls_back {
             steps.push(Step::Ask(who, grant.shard, Wish::RollBack));
         }
@@ -160,7 +165,9 @@ impl Protocol {
     /// I1 over the whole run: admitted, and still to be admitted, is what there was and flowed in.
     fn is_minted(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
-        let Some(last) = state.table.shards().map(|row| row.bucket.rf).max() else { return false };
+        let Some(last) = state.table.shards().map(|row| row.bucket.rf).max().filter(|_| !rule.is_concurrent()) else {
+            return false;
+        };
         let left = |row: &crate::table::Row| row.limit().tk + credit(rule, row.bucket.shard(), row.bucket.rf, last);
         let all = state.table.shards().map(|row| left(row)).sum::<MilliTokens>() + MilliTokens(state.books.used);
         // The bucket is made at the first tick, or later: then less has flowed in.
@@ -209,7 +216,7 @@ impl Model for Protocol {
                 self.arrive(&mut next, who, fate);
             }
             Step::Again(who) => self.again(&mut next, who),
-            Step::GiveUp(who) => next.clients[who].doing = None,
+            Step::GiveUp(who) => self.give_up(&mut next, who),
             Step::Crash(who) => {
                 next.faults -= 1;
                 if next.clients[who].doing.as_ref().is_some_and(|doing| doing.sent.is_some()) {

@@ -3,11 +3,11 @@
 use weirgate_shared::{Limit, Millis};
 
 use crate::bounds::Bounds;
+use crate::guard::Kind;
 use crate::reached::Event::{
-    AppliedLate, Created, FoundById, FoundByLease, Looked, MergeRefused, Merged, Missing, ReclaimRefused,
-    ReclaimedByClient, ReclaimedByReconciler, RefillRefused, Refilled, RefusedLate, ReleaseRefused, Released,
-    RenewRefused, Renewed, RolledBack, Split, SplitAgain, SplitRefused, TakeRefused, TakenOfCredit, TakenOfFull,
-    TakenPlain,
+    AppliedLate, Created, FoundById, FoundByLease, MergeRefused, Merged, Missing, ReclaimRefused, ReclaimedByClient,
+    ReclaimedByReconciler, RefillRefused, Refilled, RefusedLate, ReleaseRefused, Released, RenewRefused, Renewed,
+    RolledBack, Split, SplitAgain, SplitRefused, TakeRefused, TakenOfCredit, TakenOfFull, TakenPlain,
 };
 
 /// A rate on one or two shards: takes of what is there, of what has flowed in and of what is full; refills by the
@@ -25,12 +25,12 @@ pub fn rate() -> Bounds {
         requests: [1, 1],
         attempts: 3,
         lease: None,
+        releases: [true; 2],
         renews: false,
         rolls_back: false,
         faults: 1,
         works: 2,
-        refills: true,
-        shards: true,
+        jobs: vec![Kind::Refill, Kind::Split, Kind::Merge],
         happens: vec![
             Created,
             TakenPlain,
@@ -59,10 +59,8 @@ pub fn leases() -> Bounds {
     Bounds {
         lease: Some(1),
         ticks: 2,
-        renews: true,
-        rolls_back: true,
-        refills: false,
-        shards: false,
+        attempts: 2,
+        jobs: vec![Kind::Expire],
         works: 1,
         happens: vec![
             Created,
@@ -74,9 +72,6 @@ pub fn leases() -> Bounds {
             ReclaimRefused,
             Released,
             ReleaseRefused,
-            RolledBack,
-            Renewed,
-            RenewRefused,
             FoundById,
             FoundByLease,
             AppliedLate,
@@ -86,7 +81,7 @@ pub fn leases() -> Bounds {
     }
 }
 
-/// Slots on one or two shards.
+/// Slots on one shard.
 ///
 /// # Panics
 /// Never: the limit is right.
@@ -96,24 +91,9 @@ pub fn slots() -> Bounds {
         limit: Limit::concurrent("slots", 2).expect("a limit"),
         needs: vec![1],
         lease: Some(1),
-        works: 2,
-        refills: false,
-        happens: vec![
-            Created,
-            TakenPlain,
-            ReclaimedByClient,
-            ReclaimedByReconciler,
-            ReclaimRefused,
-            Released,
-            ReleaseRefused,
-            Split,
-            SplitRefused,
-            Merged,
-            MergeRefused,
-            Looked,
-            FoundById,
-            FoundByLease,
-        ],
+        works: 0,
+        jobs: vec![],
+        happens: vec![Created, TakenPlain, ReclaimedByClient, ReclaimedByReconciler, Released, ReleaseRefused],
         ..rate()
     }
 }
@@ -122,4 +102,29 @@ pub fn slots() -> Bounds {
 #[must_use]
 pub fn again() -> Bounds {
     Bounds { works: 3, faults: 0, happens: vec![Split, Merged, SplitAgain], requests: [2, 1], ..rate() }
+}
+
+/// A rate whose leases are made to last longer, and given back unused.
+#[must_use]
+pub fn renewals() -> Bounds {
+    Bounds {
+        renews: true,
+        rolls_back: true,
+        faults: 0,
+        happens: vec![Created, RolledBack, Renewed, RenewRefused, ReleaseRefused, ReclaimRefused],
+        ..leases()
+    }
+}
+
+/// Slots that are held while the bucket becomes two shards and one again.
+#[must_use]
+pub fn moved_slots() -> Bounds {
+    Bounds {
+        ticks: 1,
+        works: 2,
+        releases: [true, false],
+        jobs: vec![Kind::Split, Kind::Merge],
+        happens: vec![Created, Split, SplitRefused, Merged, MergeRefused, ReclaimedByReconciler, Missing],
+        ..slots()
+    }
 }

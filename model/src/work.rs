@@ -44,16 +44,15 @@ impl Protocol {
         let mut jobs = vec![];
         let counts: Vec<_> = state.table.rows.iter().flatten().map(|row| row.bucket.shard_count).collect();
         let has_leases = |row: &Arc<Row>| row.bucket.leases.iter().flatten().next().is_some();
+        let does = |kind| self.bounds.jobs.contains(&kind);
         for (shard, row) in state.table.rows.iter().enumerate() {
             let Some(row) = row else { continue };
-            jobs.extend(self.bounds.refills.then_some(Job::Refill(shard)));
-            jobs.extend(has_leases(row).then_some(Job::Expire(shard)));
-            jobs.extend((counts.len() > 1).then_some(Job::Look(shard)));
+            jobs.extend(does(Kind::Refill).then_some(Job::Refill(shard)));
+            jobs.extend((does(Kind::Expire) && has_leases(row)).then_some(Job::Expire(shard)));
+            jobs.extend((does(Kind::Look) && counts.len() > 1).then_some(Job::Look(shard)));
         }
-        if self.bounds.shards {
-            jobs.extend((counts == [1]).then_some(Job::Split));
-            jobs.extend((counts.len() > 1).then_some(Job::Merge));
-        }
+        jobs.extend((does(Kind::Split) && counts == [1]).then_some(Job::Split));
+        jobs.extend((does(Kind::Merge) && counts.len() > 1).then_some(Job::Merge));
         jobs
     }
 

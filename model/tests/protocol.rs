@@ -33,3 +33,13 @@ fn slots() {
 fn again() {
     explore("again", sizes::again());
 }
+
+#[test]
+fn renewals() {
+    explore("renewals", sizes::renewals());
+}
+
+#[test]
+fn moved_slots() {
+    explore("moved slots", sizes::moved_slots());
+}
