@@ -1,1 +1,40 @@
-//! The protocol as a state machine.
+//! Weirgate's protocol as a state machine that is explored to its end: two clients, two shards, one limit.
+//!
+//! What is written is planned by `weirgate-shared`, as the client and the functions plan it, and applied to items by an
+//! evaluator of DynamoDB's conditions. So this is a model of that code, not of a drawing of it; what is modelled is the
+//! network, the clock, the clients' and the functions' steps between two writes.
+//!
+//! # Layout
+//!
+//! - `bounds`: [`Bounds`]: how large the model is
+//! - `guard`: conditions by name, so that each can be taken out and missed
+//! - `table`: the items of the bucket, and what the stream says of them
+//! - `client`: a client, from one answer to the next
+//! - `work`: what the functions read, and write a while later
+//! - `books`: what was admitted and given back
+//! - `state`: all of that together, and what a write does to it
+//! - `protocol`: [`Protocol`]: everything that may happen, and what must hold
+//! - `reached`: what must happen at least once
+
+mod books;
+mod bounds;
+mod client;
+mod guard;
+// The property tests' own: one evaluator for both.
+#[allow(dead_code, reason = "the property tests ask more of an item")]
+#[path = "../../shared/tests/model/item.rs"]
+mod item;
+mod protocol;
+mod reached;
+pub mod sizes;
+mod state;
+mod table;
+mod work;
+
+pub use bounds::Bounds;
+pub use client::Wish;
+pub use guard::{Guard, Kind};
+pub use protocol::{Fate, Protocol, Step};
+pub use reached::Event;
+pub use state::State;
+pub use work::Job;

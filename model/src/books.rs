@@ -1,0 +1,57 @@
+//! What was admitted and given back, entered beside the table and held against it.
+
+use weirgate_shared::{EpochMillis, MilliTokens, Rule, Shard, credit};
+
+/// The takes and returns between two writes, by the clocks of those who planned them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Span {
+    from: EpochMillis,
+    to: EpochMillis,
+    /// Admitted less given back.
+    net: i64,
+}
+
+/// The books of the one limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Books {
+    /// Admitted less what expired leases and returns gave back, by the takes that were applied.
+    pub used: i64,
+    /// The same by the records of the stream.
+    pub recorded: i64,
+    /// Takes that were applied.
+    pub takes: i64,
+    /// The same by the records of the stream.
+    pub recorded_takes: i64,
+    /// Every interval that ends with the last write, but those that can never be the first to hold too much.
+    spans: Vec<Span>,
+}
+
+impl Books {
+    /// Enters a write that was planned at `clock`. An interval begins with a take.
+    pub fn enter(&mut self, clock: EpochMillis, admitted: MilliTokens, back: MilliTokens) {
+        if admitted > MilliTokens::ZERO {
+            self.spans.push(Span { from: clock, to: clock, net: 0 });
+        }
+        for span in &mut self.spans {
+            span.from = span.from.min(clock);
+            span.to = span.to.max(clock);
+            span.net += admitted.0 - back.0;
+        }
+        self.spans.sort_unstable();
+        self.spans.dedup();
+        let all = self.spans.clone();
+        // One within another that holds as much will always hold too much first.
+        let is_covered = |span: &Span| {
+            all.iter()
+                .any(|other| other != span && other.from >= span.from && other.to <= span.to && other.net >= span.net)
+        };
+        self.spans.retain(|span| !is_covered(span));
+    }
+
+    /// I1: no interval holds more than the capacity and what flowed in meanwhile.
+    #[must_use]
+    pub fn is_within(&self, rule: &Rule) -> bool {
+        let most = |span: &Span| rule.capacity + credit(rule, Shard::WHOLE, span.from, span.to);
+        self.spans.iter().all(|span| span.net <= most(span).0)
+    }
+}

@@ -1,0 +1,46 @@
+//! How large the model is.
+
+use weirgate_shared::{EpochMillis, Limit, Millis};
+
+use crate::guard::{Guard, Kind};
+use crate::reached::Event;
+
+/// When it all begins.
+pub(crate) const START: EpochMillis = EpochMillis(1_700_000_000_000);
+
+/// What may happen, how often, and what is taken out.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// The one limit.
+    pub limit: Limit,
+    /// How long a tick of the clock is.
+    pub tick: Millis,
+    /// How many there are.
+    pub ticks: i64,
+    /// What a client may ask for, in tokens.
+    pub needs: Vec<i64>,
+    /// How often each client asks.
+    pub requests: [u8; 2],
+    /// How many writes a client makes for one request before it gives up.
+    pub attempts: u8,
+    /// How many ticks the lease of a take lasts; without one, nothing is held.
+    pub lease: Option<i64>,
+    /// Who of the clients releases its lease; one that does not lets it expire.
+    pub releases: [bool; 2],
+    /// Whether leases are made to last a tick longer.
+    pub renews: bool,
+    /// Whether what was taken is given back unused.
+    pub rolls_back: bool,
+    /// Requests and answers lost, late or doubled, and crashes.
+    pub faults: u8,
+    /// What the functions do on images that may be old by then.
+    pub works: u8,
+    /// What the functions do.
+    pub jobs: Vec<Kind>,
+    /// What must happen at least once in a model of this size.
+    pub happens: Vec<Event>,
+    /// Whether the records of the stream are kept, to be counted.
+    pub keeps_stream: bool,
+    /// The condition that is taken out.
+    pub without: Option<Guard>,
+}

@@ -1,0 +1,306 @@
+//! A client: what it knows, what it waits for, and what it does next. It does what `client/src/line/attempt.rs` and
+//! `client/src/settling.rs` do, with one caller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weirgate_shared::write::{Action, Company, Condition, LeaseChange, Path, Settle, Settled, Take, Update, Value};
+use weirgate_shared::{EpochMillis, Lease, MilliTokens, WriteId, attr};
+
+use crate::guard::Kind;
+use crate::protocol::{Fate, Protocol};
+use crate::reached::Event;
+use crate::state::{Sent, State};
+use crate::table::Row;
+
+/// One client.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Client {
+    /// It has crashed.
+    pub is_gone: bool,
+    /// Requests it may still make.
+    pub left: u8,
+    /// What it last saw of each shard.
+    pub views: [Option<Arc<Row>>; 2],
+    /// What it holds.
+    pub grant: Option<Grant>,
+    /// What it waits for.
+    pub doing: Option<Doing>,
+}
+
+/// A lease, as its holder knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Grant {
+    /// Where it is.
+    pub shard: usize,
+    /// Its id.
+    pub id: WriteId,
+    /// What it holds.
+    pub amount: MilliTokens,
+    /// Until when.
+    pub expires: EpochMillis,
+    /// The shard's share of the limit when it was taken.
+    ceiling: MilliTokens,
+    /// It was made to last longer.
+    pub is_renewed: bool,
+}
+
+/// What a client wants of the bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wish {
+    /// So many tokens.
+    Take(MilliTokens),
+    /// To end its lease.
+    Release,
+    /// To give back what it did not use.
+    RollBack,
+    /// To keep its lease for longer.
+    Renew,
+}
+
+/// A request of a client, until it is decided.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Doing {
+    wish: Wish,
+    shard: usize,
+    /// When the write under way was planned; none is while the last one's outcome is unknown.
+    pub sent: Option<i64>,
+    /// Writes so far, and how many of them were made before the present round.
+    pub writes: u8,
+    round: u8,
+    /// When the lease of this round begins.
+    since: i64,
+    /// The outcome of a write of this round is unknown.
+    in_doubt: bool,
+    creates: bool,
+    /// Only what fits is given back.
+    is_cut: bool,
+}
+
+impl Client {
+    pub(crate) const fn new(requests: u8) -> Self {
+        Self { is_gone: false, left: requests, views: [None, None], grant: None, doing: None }
+    }
+
+    /// Whether it has heard of a second shard.
+    pub(crate) fn knows_of_two(&self) -> bool {
+        self.views.iter().flatten().any(|row| row.bucket.shard_count > 1)
+    }
+
+    /// Whether its lease is one that nobody else may have ended.
+    pub(crate) fn relies_on(&self, now: EpochMillis) -> Option<&Grant> {
+        self.grant.as_ref().filter(|grant| grant.expires > now && !self.doing.as_ref().is_some_and(Doing::ends))
+    }
+}
+
+impl Doing {
+    const fn ends(&self) -> bool {
+        matches!(self.wish, Wish::Release | Wish::RollBack)
+    }
+}
+
+impl Protocol {
+    /// The client begins.
+    pub(crate) fn wish(&self, state: &mut State, who: usize, shard: usize, wish: Wish) {
+        let client = &mut state.clients[who];
+        if matches!(wish, Wish::Take(_)) {
+            client.left -= 1;
+        }
+        let sent = Some(state.now);
+        let (writes, round, since) = (1, 0, state.now);
+        let (in_doubt, creates, is_cut) = (false, false, false);
+        client.doing = Some(Doing { wish, shard, sent, writes, round, since, in_doubt, creates, is_cut });
+    }
+
+    /// The client tries again after an unknown outcome. The lease stays, and tells.
+    pub(crate) fn again(&self, state: &mut State, who: usize) {
+        let doing = state.clients[who].doing.as_mut().expect("it is in doubt");
+        doing.sent = Some(state.now);
+        doing.writes += 1;
+    }
+
+    /// The client leaves it at that. Who has given up a release has no lease any more.
+    pub(crate) fn give_up(&self, state: &mut State, who: usize) {
+        let client = &mut state.clients[who];
+        if client.doing.take().is_some_and(|doing| doing.ends()) {
+            client.grant = None;
+        }
+    }
+
+    fn id(&self, state: &State, who: usize, part: u8) -> WriteId {
+        let client = &state.clients[who];
+        let (who, left) = (u64::try_from(who).unwrap_or_default(), u64::from(client.left));
+        WriteId::from_bits((who + 1) * 10_000 + left * 100 + u64::from(part))
+    }
+
+    /// The write that the client has under way.
+    pub(crate) fn sent(&self, state: &State, who: usize) -> Sent {
+        let client = &state.clients[who];
+        let doing = client.doing.as_ref().expect("a write is under way");
+        let clock = self.at(doing.sent.expect("a write is under way"));
+        let key = self.key(doing.shard);
+        let name = self.bounds.limit.name();
+        let view = client.views[doing.shard].as_ref().map(|row| &row.bucket);
+        if let Wish::Take(need) = doing.wish {
+            let ops: Vec<_> = (doing.round..doing.writes).map(|part| self.id(state, who, part + 1)).collect();
+            let needs = BTreeMap::from([(name.clone(), need)]);
+            let lease = self
+                .lease(state, who, doing)
+                .map(|(id, expires)| (id, Lease { expires, tokens: needs.clone(), owner: String::new() }));
+            let take = Take {
+                key: &key,
+                terms: std::slice::from_ref(&self.bounds.limit).into(),
+                needs,
+                soft: BTreeMap::new(),
+                takes: 1,
+                leases: lease.into_iter().collect(),
+                op: self.id(state, who, doing.writes),
+                hot: false,
+                company: Company::None,
+                unknown: &ops,
+            };
+            let (kind, update) =
+                if doing.creates { (Kind::Create, take.create(clock)) } else { (Kind::Take, take.on(view, clock)) };
+            return Sent { kind, actions: vec![Action::Update(update)], clock, admitted: need };
+        }
+        let grant = client.grant.as_ref().expect("it has a lease");
+        let is_slots = self.bounds.limit.rule().is_concurrent();
+        let (kind, change, settled) = match doing.wish {
+            Wish::Renew => (Kind::Renew, LeaseChange::Renew(grant.expires.after(self.bounds.tick)), None),
+            _ if is_slots => {
+                (Kind::Release, LeaseChange::End, Some(Settled { tk: grant.amount, ..Settled::default() }))
+            }
+            Wish::RollBack => {
+                let (tk, tc, ceiling) = (grant.amount, -grant.amount, Some(grant.ceiling));
+                (Kind::RollBack, LeaseChange::End, Some(Settled { tk, tc, ceiling }))
+            }
+            _ => (Kind::Release, LeaseChange::End, None),
+        };
+        let amounts = settled.map(|settled| (name.clone(), settled)).into_iter().collect();
+        let ends = change == LeaseChange::End;
+        let op = self.id(state, who, 90);
+        let settle = Settle { key: &key, op, lease: Some((&grant.id, change)), amounts };
+        let mut update = match view.filter(|_| doing.is_cut) {
+            Some(view) => settle.cut(view),
+            None => settle.whole(),
+        };
+        if ends {
+            hold(&mut update, &grant.id, name.as_str(), grant.amount);
+        }
+        Sent { kind, actions: vec![Action::Update(update)], clock, admitted: MilliTokens::ZERO }
+    }
+
+    fn lease(&self, state: &State, who: usize, doing: &Doing) -> Option<(WriteId, EpochMillis)> {
+        let lasts = self.bounds.lease?;
+        Some((self.id(state, who, 50 + doing.round), self.at(doing.since + lasts)))
+    }
+
+    /// The client's write arrives, or what else becomes of it.
+    pub(crate) fn arrive(&self, state: &mut State, who: usize, fate: Fate) {
+        let sent = self.sent(state, who);
+        let arrives = matches!(fate, Fate::Answered | Fate::Doubled | Fate::AnswerLost);
+        let applied = arrives && self.write(state, &sent);
+        if matches!(fate, Fate::Doubled | Fate::Late) {
+            state.late = Some(Arc::new(sent));
+        }
+        if matches!(fate, Fate::Answered | Fate::Doubled) {
+            self.hears(state, who, applied);
+        } else {
+            let doing = state.clients[who].doing.as_mut().expect("a write was under way");
+            doing.sent = None;
+            doing.in_doubt = true;
+        }
+    }
+
+    /// The answer, which shows the item.
+    fn hears(&self, state: &mut State, who: usize, applied: bool) {
+        let mut doing = state.clients[who].doing.take().expect("a write was under way");
+        let row = state.table.rows[doing.shard].clone();
+        state.clients[who].views[doing.shard].clone_from(&row);
+        state.clients[who].doing = match doing.wish {
+            Wish::Take(need) => self.hears_of_take(state, who, doing, need, row, applied),
+            wish => {
+                let grant = state.clients[who].grant.as_mut().expect("it has a lease");
+                let is_held = row.is_some_and(|row| row.bucket.leases.iter().flatten().any(|(id, _)| *id == grant.id));
+                if wish == Wish::Renew && is_held && applied {
+                    grant.expires = grant.expires.after(self.bounds.tick);
+                    grant.is_renewed = true;
+                } else if is_held && !applied && doing.writes < self.bounds.attempts {
+                    doing.is_cut = true;
+                    doing.writes += 1;
+                    doing.sent = Some(state.now);
+                    state.clients[who].doing = Some(doing);
+                    return;
+                } else if !is_held {
+                    state.clients[who].grant = None;
+                }
+                None
+            }
+        };
+    }
+
+    fn hears_of_take(
+        &self,
+        state: &mut State,
+        who: usize,
+        mut doing: Doing,
+        need: MilliTokens,
+        row: Option<Arc<Row>>,
+        applied: bool,
+    ) -> Option<Doing> {
+        // A lease that begins now must end while the clock still runs.
+        let ends = state.now + self.bounds.lease.unwrap_or_default();
+        let may_try = doing.writes < self.bounds.attempts && ends <= self.bounds.ticks;
+        let Some(row) = row else {
+            let is_elsewhere = doing.shard > 0 || state.clients[who].knows_of_two();
+            self.reached.note(Event::Missing);
+            if is_elsewhere {
+                // It has become part of the one it was split off, or is seen there.
+                doing.shard = 1 - doing.shard;
+                doing.round = doing.writes;
+                doing.since = state.now;
+                doing.in_doubt = false;
+            } else {
+                doing.creates = true;
+            }
+            doing.writes += 1;
+            doing.sent = Some(state.now);
+            return may_try.then_some(doing);
+        };
+        let by_id = (doing.round..doing.writes).any(|part| row.bucket.op == Some(self.id(state, who, part + 1)));
+        let lease = self.lease(state, who, &doing);
+        let is_held =
+            |(id, _): &(WriteId, EpochMillis)| row.bucket.leases.iter().flatten().any(|(other, _)| other == id);
+        let by_lease = lease.as_ref().is_some_and(is_held);
+        if applied || by_id || by_lease {
+            if !applied {
+                self.reached.note(if by_id { Event::FoundById } else { Event::FoundByLease });
+            }
+            let ceiling = row.bucket.share(row.limit());
+            let grant =
+                |(id, expires)| Grant { shard: doing.shard, id, amount: need, expires, ceiling, is_renewed: false };
+            state.clients[who].grant = lease.map(grant);
+            return None;
+        }
+        // What was in doubt counts as taken. A new round asks for what there is, if that is enough.
+        let terms = std::slice::from_ref(&self.bounds.limit);
+        let there = row.bucket.advanced(terms, self.at(state.now)).limits;
+        if !may_try || there.values().any(|state| state.tk < need) {
+            return None;
+        }
+        doing.round = doing.writes;
+        doing.since = state.now;
+        doing.in_doubt = false;
+        doing.creates = false;
+        doing.writes += 1;
+        doing.sent = Some(state.now);
+        Some(doing)
+    }
+}
+
+/// Ending a lease gives back what it holds, so it must hold what its holder knows of.
+fn hold(update: &mut Update, id: &WriteId, limit: &str, amount: MilliTokens) {
+    let path = Path::lease(id).then(attr::LEASE_TOKENS);
+    let held = BTreeMap::from([(limit.to_owned(), Value::Int(amount.0))]);
+    update.conditions.push(Condition::Equals(path, Value::Map(held)));
+}

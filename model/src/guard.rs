@@ -1,0 +1,81 @@
+//! The conditions of planned writes by name, so that each can be taken out and missed.
+
+use weirgate_shared::write::{Action, Condition, Path, Update};
+
+/// What a write is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A client makes the bucket with its first take.
+    Create,
+    /// A client takes what is there.
+    Take,
+    /// A client ends its lease.
+    Release,
+    /// A client gives back what it did not use.
+    RollBack,
+    /// A client keeps its lease for longer.
+    Renew,
+    /// The aggregator credits what has flowed in.
+    Refill,
+    /// The aggregator makes two shards of one.
+    Split,
+    /// The reconciler makes one shard of two.
+    Merge,
+    /// The reconciler gives back what expired leases held.
+    Expire,
+    /// The reconciler looks how often a shard is written to.
+    Look,
+    /// The aggregator counts usage.
+    Count,
+}
+
+/// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`.
+pub type Guard = (Kind, &'static str);
+
+/// What a condition asks, without its numbers.
+#[must_use]
+pub fn name(condition: &Condition) -> String {
+    match condition {
+        Condition::Absent(path) => format!("{} absent", place(path)),
+        Condition::Present(path) => format!("{} present", place(path)),
+        Condition::Equals(path, _) => format!("{} =", place(path)),
+        Condition::Differs(path, _) => format!("{} <>", place(path)),
+        Condition::AtLeast(path, _) => format!("{} >=", place(path)),
+        Condition::AtMost(path, _) => format!("{} <=", place(path)),
+        Condition::AbsentOr(_, condition) => name(condition),
+    }
+}
+
+/// The attribute, with neither the limit's name nor the lease's id.
+fn place(path: &Path) -> String {
+    match &*path.0 {
+        [map, _id, rest @ ..] => {
+            [&[map.as_ref(), "id"], &*rest.iter().map(AsRef::as_ref).collect::<Vec<_>>()].concat().join(".")
+        }
+        [one] => match one.rsplit_once('_') {
+            Some((limit, field)) if limit.starts_with("b_") => field.to_owned(),
+            _ => one.trim_end_matches(|digit: char| digit.is_ascii_digit()).to_owned(),
+        },
+        [] => String::new(),
+    }
+}
+
+/// The conditions of one part of a transaction.
+#[must_use]
+pub fn conditions(action: &Action) -> &[Condition] {
+    match action {
+        Action::Update(Update { conditions, .. }) | Action::Delete(_, conditions) | Action::Check(_, conditions) => {
+            conditions
+        }
+    }
+}
+
+/// The same writes without a condition, if they are of its kind.
+pub(crate) fn strip(actions: &mut [Action], kind: Kind, without: Option<Guard>) {
+    let Some((_, missing)) = without.filter(|(of, _)| *of == kind) else { return };
+    for action in actions {
+        let (Action::Update(Update { conditions, .. }) | Action::Delete(_, conditions) | Action::Check(_, conditions)) =
+            action;
+        conditions.retain(|condition| name(condition) != missing);
+    }
+}

@@ -1,0 +1,316 @@
+//! The protocol as a state machine: everything that may happen in a state, and what must hold in all of them.
+
+use stateright::{Model, Property};
+use weirgate_shared::{BucketKey, EntityId, EpochMillis, MilliTokens, Millis, Namespace, Resource, Shard, credit};
+
+use crate::bounds::{Bounds, START};
+use crate::client::{Client, Wish};
+use crate::reached::{Event, Reached};
+use crate::state::State;
+use crate::work::{Job, Work};
+
+/// The model.
+#[derive(Debug)]
+pub struct Protocol {
+    /// How large it is.
+    pub bounds: Bounds,
+    pub(crate) reached: Reached,
+    keys: [BucketKey; 2],
+}
+
+/// What becomes of a request that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives, and so does its answer.
+    Answered,
+    /// It arrives twice, the second time whenever.
+    Doubled,
+    /// It arrives, its answer does not.
+    AnswerLost,
+    /// It does not arrive.
+    Lost,
+    /// It arrives when nobody waits for it any more.
+    Late,
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Time goes on.
+    Tick,
+    /// A client asks a shard.
+    Ask(usize, usize, Wish),
+    /// A request of a client arrives, or not.
+    Arrive(usize, Fate),
+    /// A client in doubt tries again.
+    Again(usize),
+    /// A client gives up what it is in doubt about.
+    GiveUp(usize),
+    /// A client ends; what it has under way may still arrive.
+    Crash(usize),
+    /// The request arrives that nobody waits for.
+    ArriveLate,
+    /// A function reads.
+    Read(Job),
+    /// It writes: by the clock of now, with its answer lost.
+    Work(bool, bool),
+    /// It ends before it writes.
+    Kill,
+    /// The reconciler gives back what expired leases held, at once.
+    Restore(usize),
+}
+
+impl Protocol {
+    /// The model of this size.
+    ///
+    /// # Panics
+    /// Never: the names are right.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        let key = |shard| BucketKey {
+            namespace: Namespace::new("n").expect("a name"),
+            entity: EntityId::new("e").expect("a name"),
+            resource: Resource::new("r").expect("a name"),
+            shard,
+        };
+        Self { bounds, reached: Reached::default(), keys: [key(0), key(1)] }
+    }
+
+    pub(crate) fn key(&self, shard: usize) -> BucketKey {
+        self.keys[shard].clone()
+    }
+
+    /// The instant of a tick.
+    pub(crate) fn at(&self, tick: i64) -> EpochMillis {
+        START.after(Millis(self.bounds.tick.0 * tick))
+    }
+
+    fn of_client(&self, state: &State, who: usize, steps: &mut Vec<Step>) {
+        let client = &state.clients[who];
+        // Who of two like clients comes first, and whom the one fault hits, is a matter of their names.
+        let [one, other] = self.bounds.requests;
+        let is_like = one == other && self.bounds.releases[0] == self.bounds.releases[1];
+        let is_first = who == 0 || !is_like || self.bounds.faults > 0 || state.clients[0].left < one;
+        if client.is_gone || !is_first {
+            return;
+        }
+        let may_fail = state.faults > 0 && (who == 0 || !is_like || self.bounds.faults > 1);
+        match &client.doing {
+            None => self.wishes(state, client, who, steps),
+            Some(doing) if doing.sent.is_some() => {
+                steps.push(Step::Arrive(who, Fate::Answered));
+                if may_fail {
+                    steps.extend([Fate::AnswerLost, Fate::Lost].map(|fate| Step::Arrive(who, fate)));
+                    if state.late.is_none() {
+                        steps.extend([Fate::Doubled, Fate::Late].map(|fate| Step::Arrive(who, fate)));
+                    }
+                }
+            }
+            Some(doing) => {
+                steps.extend((doing.writes < self.bounds.attempts).then_some(Step::Again(who)));
+                steps.push(Step::GiveUp(who));
+            }
+        }
+        // Who has nothing under way and nothing to lose can as well do nothing.
+        let matters = client.grant.is_some() || client.doing.as_ref().is_some_and(|doing| doing.sent.is_some());
+        if may_fail && matters && state.late.is_none() {
+            steps.push(Step::Crash(who));
+        }
+    }
+
+    fn wishes(&self, state: &State, client: &Client, who: usize, steps: &mut Vec<Step>) {
+        let Some(grant) = &client.grant else {
+            let ends = state.now + self.bounds.lease.unwrap_or_default();
+            if client.left > 0 && ends <= self.bounds.ticks {
+                let shards = if client.knows_of_two() { 0..2 } else { 0..1 };
+                for shard in shards {
+                    let ask = |need: &i64| Step::Ask(who, shard, Wish::Take(MilliTokens::from_tokens(*need)));
+                    steps.extend(self.bounds.needs.iter().map(ask));
+                }
+            }
+            return;
+        };
+        steps.extend(self.bounds.releases[who].then_some(Step::Ask(who, grant.shard, Wish::Release)));
+        if self.bounds.rolls_back {
+            steps.push(Step::Ask(who, grant.shard, Wish::RollBack));
+        }
+        let is_last = grant.expires.after(self.bounds.tick) > self.at(self.bounds.ticks);
+        if self.bounds.renews && !grant.is_renewed && !is_last {
+            steps.push(Step::Ask(who, grant.shard, Wish::Renew));
+        }
+    }
+
+    fn of_functions(&self, state: &State, steps: &mut Vec<Step>) {
+        match &state.work {
+            None if state.works > 0 => steps.extend(self.jobs(state).into_iter().map(Step::Read)),
+            None => {}
+            Some(work) => {
+                let Work { read, .. } = work;
+                let clocks: &[bool] =
+                    if *read < state.now && !Self::is_fixed(work) { &[false, true] } else { &[false] };
+                for is_late in clocks {
+                    steps.push(Step::Work(*is_late, false));
+                    if state.faults > 0 {
+                        steps.push(Step::Work(*is_late, true));
+                    }
+                }
+                if state.faults > 0 {
+                    steps.push(Step::Kill);
+                }
+            }
+        }
+        steps.extend((0..2).filter(|shard| self.due(state, *shard).is_some()).map(Step::Restore));
+    }
+
+    /// I1 over the whole run: admitted, and still to be admitted, is what there was and flowed in.
+    fn is_minted(&self, state: &State) -> bool {
+        let rule = self.bounds.limit.rule();
+        let Some(last) = state.table.shards().map(|row| row.bucket.rf).max().filter(|_| !rule.is_concurrent()) else {
+            return false;
+        };
+        let left = |row: &crate::table::Row| row.limit().tk + credit(rule, row.bucket.shard(), row.bucket.rf, last);
+        let all = state.table.shards().map(|row| left(row)).sum::<MilliTokens>() + MilliTokens(state.books.used);
+        // The bucket is made at the first tick, or later: then less has flowed in.
+        all > rule.capacity + credit(rule, Shard::WHOLE, START, last)
+    }
+
+    /// Slots: each is free, or held by a lease.
+    fn has_all_slots(&self, state: &State) -> bool {
+        let rule = self.bounds.limit.rule();
+        let all = |row: &crate::table::Row| row.limit().tk + row.held();
+        let is_free = state.table.shards().all(|row| row.limit().tk >= MilliTokens::ZERO);
+        let sum: MilliTokens = state.table.shards().map(|row| all(row)).sum();
+        !rule.is_concurrent() || state.table.rows[0].is_none() || is_free && sum == rule.capacity
+    }
+
+    fn is_held_for(&self, state: &State, client: &Client) -> bool {
+        let Some(grant) = client.relies_on(self.at(state.now)) else { return true };
+        let row = state.table.rows[grant.shard].as_ref();
+        let lease = row.and_then(|row| row.bucket.leases.as_ref()?.get(&grant.id));
+        lease.is_some_and(|lease| lease.tokens.values().copied().sum::<MilliTokens>() == grant.amount)
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(self.bounds.requests, self.bounds.faults, self.bounds.works)]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        steps.extend((state.now < self.bounds.ticks).then_some(Step::Tick));
+        (0..2).for_each(|who| self.of_client(state, who, steps));
+        steps.extend(state.late.is_some().then_some(Step::ArriveLate));
+        self.of_functions(state, steps);
+    }
+
+    fn next_state(&self, last: &State, step: Step) -> Option<State> {
+        let mut next = last.clone();
+        match step {
+            Step::Tick => next.now += 1,
+            Step::Ask(who, shard, wish) => self.wish(&mut next, who, shard, wish),
+            Step::Arrive(who, fate) => {
+                next.faults -= u8::from(fate != Fate::Answered);
+                self.arrive(&mut next, who, fate);
+            }
+            Step::Again(who) => self.again(&mut next, who),
+            Step::GiveUp(who) => self.give_up(&mut next, who),
+            Step::Crash(who) => {
+                next.faults -= 1;
+                if next.clients[who].doing.as_ref().is_some_and(|doing| doing.sent.is_some()) {
+                    next.late = Some(std::sync::Arc::new(self.sent(&next, who)));
+                }
+                next.clients[who] = Client { is_gone: true, ..Client::new(0) };
+            }
+            Step::ArriveLate => {
+                let sent = next.late.take()?;
+                let is_applied = self.write(&mut next, &sent);
+                self.reached.note(if is_applied { Event::AppliedLate } else { Event::RefusedLate });
+            }
+            Step::Read(job) => self.read(&mut next, job),
+            Step::Work(is_late, answer_is_lost) => {
+                next.faults -= u8::from(answer_is_lost);
+                self.work(&mut next, is_late, answer_is_lost);
+            }
+            Step::Kill => {
+                next.faults -= 1;
+                next.work = None;
+            }
+            Step::Restore(shard) => {
+                let sent = self.due(last, shard)?;
+                self.write(&mut next, &sent);
+            }
+        }
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always("I1: no interval admits too much", |model: &Self, state: &State| {
+                state.books.is_within(model.bounds.limit.rule())
+            }),
+            Property::always("I1: no token is minted", |model: &Self, state: &State| !model.is_minted(state)),
+            Property::always("I1, I4, I6: every slot is free, or held once", |model: &Self, state: &State| {
+                model.has_all_slots(state)
+            }),
+            Property::always("I3: recorded is what was consumed", |_: &Self, state: &State| {
+                (state.books.used, state.books.takes) == (state.books.recorded, state.books.recorded_takes)
+            }),
+            Property::always("I3: every write has a higher v", |_: &Self, state: &State| !state.table.has_reused_v),
+            Property::always("I4: a lease is its holder's until it expires", |model: &Self, state: &State| {
+                state.clients.iter().all(|client| model.is_held_for(state, client))
+            }),
+            Property::always("I4: in the end no lease is left", |model: &Self, state: &State| {
+                let mut steps = vec![];
+                model.actions(state, &mut steps);
+                let is_free = |row: &std::sync::Arc<crate::table::Row>| row.held() == MilliTokens::ZERO;
+                !steps.is_empty() || state.table.shards().all(is_free)
+            }),
+            Property::always("I6: splits and merges keep the tokens", |_: &Self, state: &State| !state.is_uneven),
+        ];
+        properties.extend(sometimes(&self.bounds));
+        properties
+    }
+}
+
+macro_rules! reaches {
+    ($($event:ident),*) => {
+        [$((Event::$event, Property::sometimes(stringify!($event), |model: &Protocol, _: &State| model.reached.has(Event::$event)))),*]
+    };
+}
+
+/// What must happen in a model of this size.
+fn sometimes(bounds: &Bounds) -> impl Iterator<Item = Property<Protocol>> {
+    let all = reaches![
+        Created,
+        TakenPlain,
+        TakenOfCredit,
+        TakenOfFull,
+        TakeRefused,
+        ReclaimedByClient,
+        ReclaimedByReconciler,
+        ReclaimRefused,
+        Released,
+        ReleaseRefused,
+        RolledBack,
+        Renewed,
+        RenewRefused,
+        Refilled,
+        RefillRefused,
+        Split,
+        SplitRefused,
+        SplitAgain,
+        Merged,
+        MergeRefused,
+        Looked,
+        Missing,
+        AppliedLate,
+        RefusedLate,
+        FoundById,
+        FoundByLease
+    ];
+    let happens = bounds.happens.clone();
+    all.into_iter().filter(move |(event, _)| happens.contains(event)).map(|(_, property)| property)
+}

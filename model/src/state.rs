@@ -1,0 +1,188 @@
+//! One state of the whole, and what a write does to it.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use weirgate_shared::write::{Action, Change};
+use weirgate_shared::{Bucket, EpochMillis, Limit, MilliTokens, WriteId};
+
+use crate::books::Books;
+use crate::client::Client;
+use crate::guard::{self, Kind};
+use crate::protocol::Protocol;
+use crate::reached::Event;
+use crate::table::{Record, Row, Table};
+use crate::work::Work;
+
+/// Everything that decides what can happen next, and the books.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct State {
+    /// Ticks of the clock, which is everybody's.
+    pub now: i64,
+    /// The items.
+    pub table: Table,
+    /// Who takes.
+    pub clients: [Client; 2],
+    /// A request that is still under way, though nobody waits for it.
+    pub late: Option<Arc<Sent>>,
+    /// What a function has read and not written yet.
+    pub work: Option<Work>,
+    /// Faults that may still happen.
+    pub faults: u8,
+    /// Works of the functions that may still begin.
+    pub works: u8,
+    /// Admitted, given back, recorded.
+    pub books: Books,
+    /// A split or a merge made or lost tokens.
+    pub is_uneven: bool,
+    /// The stream, where it is asked for.
+    pub stream: Vec<(usize, Record)>,
+}
+
+/// A request as it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// What it is for.
+    pub kind: Kind,
+    /// What it writes.
+    pub actions: Vec<Action>,
+    /// By which clock it was planned.
+    pub clock: EpochMillis,
+    /// What it takes.
+    pub admitted: MilliTokens,
+}
+
+impl Hash for Sent {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        format!("{self:?}").hash(state);
+    }
+}
+
+impl State {
+    /// A state before anything has happened.
+    pub(crate) fn new(requests: [u8; 2], faults: u8, works: u8) -> Self {
+        Self {
+            now: 0,
+            table: Table::default(),
+            clients: requests.map(Client::new),
+            late: None,
+            work: None,
+            faults,
+            works,
+            books: Books::default(),
+            is_uneven: false,
+            stream: vec![],
+        }
+    }
+}
+
+impl Protocol {
+    /// What is done by a request that arrives; whether its conditions held.
+    pub(crate) fn write(&self, state: &mut State, sent: &Sent) -> bool {
+        let Sent { kind, clock, admitted, .. } = *sent;
+        let mut actions = sent.actions.clone();
+        guard::strip(&mut actions, kind, self.bounds.without);
+        let before = state.table.clone();
+        let Some(records) = state.table.transact(&actions) else {
+            self.refused(kind);
+            return false;
+        };
+        for (shard, record) in records {
+            state.books.recorded += record.used;
+            state.books.recorded_takes += record.takes;
+            if self.bounds.keeps_stream {
+                state.stream.push((shard, record));
+            }
+        }
+        let gone = gone(&before, &state.table);
+        let is_rate = !self.bounds.limit.rule().is_concurrent();
+        // Who releases a rate has used it; a slot has counted when it was taken.
+        let unused = if is_rate && kind != Kind::Release { gone } else { MilliTokens::ZERO };
+        state.books.used += admitted.0 - unused.0;
+        state.books.takes += i64::from(matches!(kind, Kind::Take | Kind::Create));
+        if is_rate {
+            let tk = |table: &Table| table.shards().map(|row| row.limit().tk).sum::<MilliTokens>();
+            let back = if kind == Kind::RollBack { tk(&state.table) - tk(&before) } else { unused };
+            state.books.enter(clock, admitted, back);
+        }
+        state.is_uneven |= !self.is_even(&before, &state.table);
+        self.applied(kind, &actions, gone > MilliTokens::ZERO, &before, &state.table);
+        true
+    }
+
+    /// I6: what there is at the instant of a split or a merge, free or held, is what there was.
+    fn is_even(&self, before: &Table, after: &Table) -> bool {
+        let ([Some(was), was_upper], [Some(is), is_upper]) = (&before.rows, &after.rows) else { return true };
+        let changed = was_upper.is_some() != is_upper.is_some();
+        let at = is.bucket.rf;
+        let limit = &self.bounds.limit;
+        !changed || sum(limit, [Some(was), was_upper.as_ref()], at) == sum(limit, [Some(is), is_upper.as_ref()], at)
+    }
+
+    fn applied(&self, kind: Kind, actions: &[Action], gave_back: bool, before: &Table, after: &Table) {
+        let event = match kind {
+            Kind::Create => Event::Created,
+            Kind::Take => self.kind_of_take(actions),
+            Kind::Release => Event::Released,
+            Kind::RollBack => Event::RolledBack,
+            Kind::Renew => Event::Renewed,
+            Kind::Refill => Event::Refilled,
+            Kind::Split => Event::Split,
+            Kind::Merge => Event::Merged,
+            Kind::Expire => Event::ReclaimedByReconciler,
+            Kind::Look => Event::Looked,
+            Kind::Count => return,
+        };
+        self.reached.note(event);
+        if kind == Kind::Take && gave_back {
+            self.reached.note(Event::ReclaimedByClient);
+        }
+        if kind == Kind::Split && before.rows[0].as_ref().is_some_and(|row| row.bucket.scaling.look.is_some()) {
+            self.reached.note(Event::SplitAgain);
+        }
+        debug_assert!(after.rows[0].is_some(), "the first shard is never deleted");
+    }
+
+    fn kind_of_take(&self, actions: &[Action]) -> Event {
+        let [Action::Update(update)] = actions else { return Event::TakenPlain };
+        let is_set = |change: &Change| matches!(change, Change::Set(path, _) if path.0[0].ends_with("_tk"));
+        let asks = |name: &str| update.conditions.iter().any(|condition| guard::name(condition) == name);
+        match (update.changes.iter().any(is_set), asks("rf =")) {
+            (true, _) => Event::TakenOfFull,
+            (false, true) => Event::TakenOfCredit,
+            (false, false) => Event::TakenPlain,
+        }
+    }
+
+    fn refused(&self, kind: Kind) {
+        self.reached.note(match kind {
+            Kind::Take | Kind::Create => Event::TakeRefused,
+            Kind::Release | Kind::RollBack => Event::ReleaseRefused,
+            Kind::Renew => Event::RenewRefused,
+            Kind::Refill => Event::RefillRefused,
+            Kind::Split => Event::SplitRefused,
+            Kind::Merge => Event::MergeRefused,
+            Kind::Expire | Kind::Look => Event::ReclaimRefused,
+            Kind::Count => return,
+        });
+    }
+}
+
+/// What the leases held that are no longer there.
+fn gone(before: &Table, after: &Table) -> MilliTokens {
+    let is_there =
+        |id: &WriteId| after.shards().any(|row| row.bucket.leases.iter().flatten().any(|(other, _)| other == id));
+    let leases = before.shards().flat_map(|row| row.bucket.leases.iter().flatten());
+    leases.filter(|(id, _)| !is_there(id)).flat_map(|(_, lease)| lease.tokens.values()).copied().sum()
+}
+
+/// What shards have of the limit at `at`, with what their leases hold: of rates, those that last.
+fn sum(limit: &Limit, rows: [Option<&Arc<Row>>; 2], at: EpochMillis) -> MilliTokens {
+    let of = |row: &Arc<Row>| {
+        let bucket: &Bucket = &row.bucket;
+        let lasting = bucket.leases.iter().flatten().filter(|(_, lease)| lease.expires > at);
+        let held: MilliTokens = lasting.flat_map(|(_, lease)| lease.tokens.values()).copied().sum();
+        bucket.holds(limit.name(), at) + held
+    };
+    rows.into_iter().flatten().map(of).sum()
+}

@@ -1,0 +1,45 @@
+//! The protocol, explored to its end (design, section 10).
+
+use std::time::Instant;
+
+use stateright::{Checker, Model};
+use weirgate_model::{Bounds, Protocol, sizes};
+
+/// Explores all states, and fails with the steps that lead to the first one in which something does not hold.
+fn explore(name: &str, bounds: Bounds) {
+    let start = Instant::now();
+    let checker = Protocol::new(bounds).checker().threads(2).spawn_bfs().join();
+    let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
+    println!("{name}: {states} states, {steps} steps, {depth} deep, {:?}", start.elapsed());
+    checker.assert_properties();
+}
+
+#[test]
+fn rate() {
+    explore("rate", sizes::rate());
+}
+
+#[test]
+fn leases() {
+    explore("leases", sizes::leases());
+}
+
+#[test]
+fn slots() {
+    explore("slots", sizes::slots());
+}
+
+#[test]
+fn again() {
+    explore("again", sizes::again());
+}
+
+#[test]
+fn renewals() {
+    explore("renewals", sizes::renewals());
+}
+
+#[test]
+fn moved_slots() {
+    explore("moved slots", sizes::moved_slots());
+}

@@ -1,0 +1,181 @@
+//! One item: evaluates planned writes as DynamoDB does, in memory and without I/O. Also what the crate `model` explores.
+//!
+//! Stricter than DynamoDB nowhere, more forgiving nowhere: what it answers with a `ValidationException` panics here,
+//! since no planned write may ever be invalid.
+
+use std::collections::BTreeMap;
+
+use weirgate_shared::write::{Change, Condition, Path, Update, Value};
+use weirgate_shared::{Attr, Bucket, Counted, read_bucket, read_counted};
+
+/// An attribute's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// A number: thousandths, for sums without rounding, and the text DynamoDB answers with.
+    Number(i128, String),
+    Text(String),
+    Bool(bool),
+    Map(BTreeMap<String, Held>),
+}
+
+impl Held {
+    fn number(thousandths: i128) -> Self {
+        let (sign, size) = (if thousandths < 0 { "-" } else { "" }, thousandths.unsigned_abs());
+        let text = match size % 1000 {
+            0 => format!("{sign}{}", size / 1000),
+            part => format!("{sign}{}.{part:03}", size / 1000).trim_end_matches('0').to_owned(),
+        };
+        Self::Number(thousandths, text)
+    }
+
+    fn thousandths(&self) -> i128 {
+        match self {
+            Self::Number(thousandths, _) => *thousandths,
+            other => panic!("ValidationException: {other:?} is no number"),
+        }
+    }
+
+    pub fn attr(&self) -> Attr<'_> {
+        match self {
+            Self::Number(_, text) => Attr::N(text),
+            Self::Text(text) => Attr::S(text),
+            Self::Bool(is) => Attr::Bool(*is),
+            Self::Map(map) => Attr::M(map.iter().map(|(name, held)| (name.as_str(), held.attr())).collect()),
+        }
+    }
+}
+
+impl From<&Value> for Held {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::Int(number) => Self::number(i128::from(*number) * 1000),
+            Value::Tokens(amount) => Self::number(i128::from(amount.0)),
+            Value::Text(text) => Self::Text(text.clone()),
+            Value::Bool(is) => Self::Bool(*is),
+            Value::Map(map) => Self::Map(map.iter().map(|(name, value)| (name.clone(), value.into())).collect()),
+        }
+    }
+}
+
+/// An item; one without attributes does not exist.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Item(pub BTreeMap<String, Held>);
+
+impl Item {
+    /// The item of a bucket that was there before the test began.
+    pub fn of_bucket(bucket: &Bucket) -> Self {
+        let mut item = Self::default();
+        let changes = weirgate_shared::write_bucket(bucket);
+        assert!(item.apply(&Update { key: bucket.key.item_key(), conditions: vec![], changes }));
+        item
+    }
+
+    pub fn exists(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Runs the update if its conditions hold; says whether they did.
+    pub fn apply(&mut self, update: &Update) -> bool {
+        assert_no_overlap(&update.changes);
+        if !update.conditions.iter().all(|condition| self.holds(condition)) {
+            return false;
+        }
+        // Every change sees the item as it was, as in DynamoDB; no two touch the same path, so order does not matter.
+        let (pk, sk) = (Held::Text(update.key.pk.clone()), Held::Text(update.key.sk.clone()));
+        assert!(self.0.get("PK").is_none_or(|here| *here == pk), "an update of another item");
+        self.0.extend([("PK".to_owned(), pk), ("SK".to_owned(), sk)]);
+        for change in &update.changes {
+            match change {
+                Change::Set(path, value) => self.set(path, value.into()),
+                Change::SetIfAbsent(path, value) => {
+                    if self.get(path).is_none() {
+                        self.set(path, value.into());
+                    }
+                }
+                Change::Add(path, value) => {
+                    let sum = self.get(path).map_or(0, Held::thousandths) + Held::from(value).thousandths();
+                    self.set(path, Held::number(sum));
+                }
+                Change::Remove(path) => {
+                    let (map, name) = self.place(path);
+                    map.remove(name);
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether the condition holds, as for a transaction that must know before it writes.
+    pub fn holds(&self, condition: &Condition) -> bool {
+        let number = |path, value: &Value| match (self.get(path), Held::from(value)) {
+            (Some(Held::Number(here, _)), Held::Number(there, _)) => Some((*here, there)),
+            _ => None,
+        };
+        match condition {
+            Condition::Absent(path) => self.get(path).is_none(),
+            Condition::Present(path) => self.get(path).is_some(),
+            Condition::Equals(path, value) => self.get(path) == Some(&value.into()),
+            // `<>` holds for an attribute that is not there.
+            Condition::Differs(path, value) => self.get(path) != Some(&value.into()),
+            Condition::AtLeast(path, value) => number(path, value).is_some_and(|(here, there)| here >= there),
+            Condition::AtMost(path, value) => number(path, value).is_some_and(|(here, there)| here <= there),
+            Condition::AbsentOr(path, condition) => self.get(path).is_none() || self.holds(condition),
+        }
+    }
+
+    pub fn get(&self, path: &Path) -> Option<&Held> {
+        let (first, rest) = path.0.split_first()?;
+        rest.iter().try_fold(self.0.get(first.as_ref())?, |held, name| match held {
+            Held::Map(map) => map.get(name.as_ref()),
+            _ => None,
+        })
+    }
+
+    fn set(&mut self, path: &Path, held: Held) {
+        let (map, name) = self.place(path);
+        map.insert(name.to_owned(), held);
+    }
+
+    fn place<'p>(&mut self, path: &'p Path) -> (&mut BTreeMap<String, Held>, &'p str) {
+        let (last, parents) = path.0.split_last().expect("a path names something");
+        let map = parents.iter().fold(&mut self.0, |map, name| match map.get_mut(name.as_ref()) {
+            Some(Held::Map(inner)) => inner,
+            other => panic!("ValidationException: the document path {path:?} is invalid at {other:?}"),
+        });
+        (map, last.as_ref())
+    }
+
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, Attr<'_>)> {
+        self.0.iter().map(|(name, held)| (name.as_str(), held.attr()))
+    }
+
+    /// The bucket this item is.
+    pub fn bucket(&self) -> Bucket {
+        read_bucket(self.attributes()).unwrap_or_else(|error| panic!("a write broke the bucket: {error}"))
+    }
+
+    pub fn counted(&self, shard: u32) -> Counted {
+        read_counted(self.attributes(), shard).unwrap_or_else(|error| panic!("a write broke the snapshot: {error}"))
+    }
+
+    /// A number that is written in tokens.
+    pub fn tokens(&self, attribute: &str) -> i128 {
+        self.0.get(attribute).map_or(0, Held::thousandths)
+    }
+}
+
+/// "Two document paths overlap": neither may be the other or lie inside it.
+fn assert_no_overlap(changes: &[Change]) {
+    let paths: Vec<_> = changes
+        .iter()
+        .map(|change| match change {
+            Change::Set(path, _) | Change::SetIfAbsent(path, _) | Change::Add(path, _) | Change::Remove(path) => path,
+        })
+        .collect();
+    for (at, path) in paths.iter().enumerate() {
+        for other in &paths[at + 1..] {
+            let overlap = path.0.starts_with(&other.0) || other.0.starts_with(&path.0);
+            assert!(!overlap, "ValidationException: two document paths overlap: {path:?} {other:?}");
+        }
+    }
+}
