@@ -174,7 +174,7 @@ fn updates(case: &Case) -> Vec<Update> {
     }
     updates.extend(expire(bucket, now).into_iter().chain(look(bucket, now)).map(|(update, _)| update));
     updates.extend(refill(bucket, &needs, now).into_iter().chain(cut_units(bucket, now)));
-    updates.push(keep(bucket, bucket.scaling.min_shards));
+    updates.push(keep(bucket, bucket.scaling.min_shards, now));
     updates
 }
 
