@@ -43,3 +43,8 @@ fn renewals() {
 fn moved_slots() {
     explore("moved slots", sizes::moved_slots());
 }
+
+#[test]
+fn rested() {
+    explore("rested", sizes::rested());
+}
