@@ -186,6 +186,13 @@ mod tests {
     }
 
     #[test]
+    fn a_level_is_named_in_full() {
+        let (entity, resource) = (EntityId::new("e-1").unwrap(), Resource::new("gpt-4").unwrap());
+        let levels = Level::of(&entity, &resource).map(|level| level.to_string());
+        assert_eq!(levels, ["entity e-1 on resource gpt-4", "entity e-1", "resource gpt-4", "system"]);
+    }
+
+    #[test]
     fn a_configuration_has_one_limit_or_more_and_each_once() {
         assert_eq!(Config::of(limits(2)).check(), Ok(()));
         assert_eq!(Config::of(limits(MAX_LIMITS)).check(), Ok(()));

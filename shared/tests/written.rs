@@ -466,3 +466,33 @@ fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_sp
         assert_eq!((shard.is_crowded(), shard.write_units()), (is_crowded, units), "{size} {leases} {split}");
     }
 }
+
+/// What can be taken, and when, at the very edge of what there is.
+#[test]
+fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
+    let at_the_brim = whole(9000);
+    let state = at_the_brim.limits["rpm"];
+    assert!(!at_the_brim.is_full(&state, later(100)) && at_the_brim.is_full(&state, later(200)));
+    let slots = bucket(Shard::WHOLE, 0, &[slots()]);
+    let over = LimitState { tk: MilliTokens(7000), ..slots.limits["slots"] };
+    assert!(!slots.is_full(&over, later(200)), "slots do not flow");
+
+    // Brought back by a take: the lease's tokens, once, and not as used.
+    let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)]), (4, 101, &[("rpm", 700)])]);
+    let after = held.advanced(&[rate()], later(100));
+    assert_eq!(after.limits["rpm"].tk, MilliTokens(1000 + 1000 + 1500));
+    assert_eq!(after.limits["rpm"].tc, MilliTokens(-1500));
+    assert_eq!(after.leases.unwrap().into_keys().collect::<Vec<_>>(), [id(4)]);
+
+    // At the expiry of a lease, if that is what it takes; by refill, if that is as soon.
+    let limit = limit_name("rpm");
+    let ready = |need, held: &Bucket| held.ready_at(&limit, MilliTokens(need));
+    assert_eq!(ready(2000, &held), Some(later(100)));
+    assert_eq!(ready(3500, &held), Some(later(100)));
+    assert_eq!(ready(4210, &held), Some(later(101)));
+    assert_eq!(ready(10_001, &held), None);
+
+    // Of a shard number that its count does not hold, another writer's mistake.
+    let lost = Bucket { shard_count: 3, ..bucket(Shard { index: 3, count: 4 }, 0, &[rate()]) };
+    assert_eq!(lost.shard(), Shard { index: 3, count: 4 });
+}
