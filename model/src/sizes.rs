@@ -158,3 +158,21 @@ pub fn rested() -> Bounds {
         ..rate()
     }
 }
+
+/// A bucket that is given back to while it rests, behind the back of who has seen it empty.
+#[must_use]
+pub fn returned() -> Bounds {
+    Bounds {
+        needs: vec![1, 4],
+        requests: [2, 2],
+        attempts: 2,
+        lease: Some(1),
+        releases: [false; 2],
+        rolls_back: true,
+        works: 0,
+        faults: 0,
+        jobs: vec![],
+        happens: vec![Created, TakenOfCredit, TakenOfFull, TakeRefused, RolledBack, ReclaimedByClient],
+        ..rate()
+    }
+}

@@ -48,3 +48,8 @@ fn moved_slots() {
 fn rested() {
     explore("rested", sizes::rested());
 }
+
+#[test]
+fn returned() {
+    explore("returned", sizes::returned());
+}

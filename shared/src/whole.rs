@@ -106,7 +106,7 @@ mod tests {
 
     fn shard(index: u32, count: u32, limits: &[(&str, i64)]) -> Bucket {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
-        let all: Vec<_> = limits.iter().map(|(name, _)| Limit::custom(name, 100, 1, 1000).unwrap()).collect();
+        let all: Vec<_> = limits.iter().map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap()).collect();
         let mut bucket = Bucket { shard_count: count, ..Bucket::full(key, &all, EpochMillis(0)) };
         for (name, tk) in limits {
             bucket.limits.get_mut(*name).unwrap().tk = MilliTokens(*tk);
@@ -133,5 +133,12 @@ mod tests {
         let all = whole.spread(&needs(&[("a", 12_000)]), EpochMillis(0)).unwrap();
         assert_eq!(all.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [1, 2, 0], "who has nothing gives nothing");
         assert_eq!(whole.spread(&needs(&[("a", 12_001)]), EpochMillis(0)), None);
+        // By parts of what is asked, not by amounts.
+        let whole = Whole::new(vec![
+            shard(0, 2, &[("a", 100_000), ("b", 90_000)]),
+            shard(1, 2, &[("a", 600_000), ("b", 50_000)]),
+        ]);
+        let parts = whole.spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0)).unwrap();
+        assert_eq!(parts[0].0, 1);
     }
 }

@@ -208,6 +208,10 @@ fn takes(page: &mut Page) {
     page.update("take with a mark", Ask { hot: true, ..Ask::of(&limits, &[("rpm", 1)]) }.on(Some(&whole(2000)), 0));
     let other_company = |company| Ask { company, ..Ask::of(&limits, &[("rpm", 2000)]) };
     page.update("take of what is full, in company", other_company(Company::Others).on(Some(&whole(10_000)), 100));
+    page.update(
+        "take of all that is full, in company",
+        Ask { company: Company::Others, ..Ask::of(&limits, &[("rpm", 9990)]) }.on(Some(&whole(10_000)), 100),
+    );
     page.update("take of what was full, in company", other_company(Company::Unseen).on(Some(&whole(10_000)), 100));
     let mut large = whole(2000);
     large.size_bytes = 2500;
@@ -259,6 +263,11 @@ fn changes(page: &mut Page) {
     page.update("take by an older configuration", newer(Some(3)).on(Some(&known), 0));
     page.update("take by limits of the call's own", newer(None).on(Some(&known), 0));
     let soft = Ask { soft: &[("rpm", 3000)], ..Ask::of(&as_slots, &[]) };
+    let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)])]);
+    page.update("take that raises a limit, of what an expired lease held", ask(&raised).on(Some(&held), 100));
+    let more = [rate(), slots()];
+    let same = Ask { version: Some(4), ..Ask::of(&more, &[("slots", 1000)]) };
+    page.update("take of a limit that the bucket lacks, by the same configuration", same.on(Some(&known), 0));
     page.update("take that may make a debt, and makes slots of a rate", soft.on(Some(&whole(1000)), 100));
 }
 
@@ -283,6 +292,7 @@ fn settlements(page: &mut Page) {
     page.update("give back what fits", settle(None, 2000, Some(10_000)).cut(&whole(9000)));
     page.update("give back to a lowered limit", settle(None, 2000, Some(20_000)).cut(&whole(9000)));
     page.update("give back to what is above its share", settle(None, 2000, Some(10_000)).cut(&whole(10_500)));
+    page.update("give back nothing of a limit", settle(None, 0, Some(10_000)).whole());
     page.update("use more", settle(None, -2000, Some(10_000)).cut(&whole(1000)));
 }
 
@@ -294,6 +304,12 @@ fn functions(page: &mut Page) {
     page.update("no refill of what lasts", refill(&whole(6000), &all, later(200)));
     page.update("no refill soon after the last", refill(&whole(5999), &all, later(199)));
     page.update("no refill without use", refill(&whole(0), &needs(&[("rpm", 0)]), later(200)));
+    page.update("no refill of a debt without use", refill(&whole(-1), &needs(&[("rpm", 0)]), later(200)));
+    let slow = Bucket::full(bucket_key(0), &[Limit::custom("rpm", 1, 1, 60_000_000).unwrap()], START);
+    page.update("no refill before anything has flowed in", refill(&slow, &all, later(200)));
+    let mut busy = whole(0);
+    busy.wcu = Some(LimitState { tk: MilliTokens(500_000), ..model::wcu() });
+    page.update("refill of a busy shard", refill(&busy, &all, later(200)));
     page.update("refill of foreign software's item", refill(&foreign(whole(0)), &all, later(100)));
     let mut full = whole(0);
     full.size_bytes = 1025;
@@ -378,6 +394,10 @@ fn shards(page: &mut Page) {
     page.write("remove", &remove(&half(1, 0), &whole(0)));
     let free = |limit: &Limit| MilliTokens::from_tokens(if limit.rule().is_concurrent() { 2 } else { 99 });
     page.write("fill", &fill(Shard { index: 1, count: 2 }, &lower, free, id(7), later(5000)));
+    page.write(
+        "fill a larger hole",
+        &fill(Shard { index: 1, count: 2 }, &Bucket { shard_count: 4, ..lower.clone() }, free, id(7), later(5000)),
+    );
     let mut new = lower;
     new.v = Some(9_000_000_000);
     page.write("fill after a later write", &fill(Shard { index: 1, count: 2 }, &new, free, id(7), later(5000)));
@@ -440,6 +460,21 @@ fn every_write_is_what_it_was() {
     assert_eq!(page.0.len(), known.len(), "tests/data/writes.txt is of another length");
 }
 
+/// What is given back is told, to the millitoken.
+#[test]
+fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
+    let held = |tk| {
+        let leases: &[(u64, i64, &[(&str, i64)])] = &[(3, 100, &[("rpm", 1500)]), (4, 100, &[("slots", 1000)])];
+        with_leases(bucket(Shard::WHOLE, tk, &[rate(), slots()]), leases)
+    };
+    for (tk, back) in [(5000, 1500), (9000, 1000), (10_000, 0)] {
+        let (_, restored) = expire(&held(tk), later(100)).unwrap();
+        assert_eq!((restored.leases, restored.tokens), (2, needs(&[("rpm", back), ("slots", 1000)])));
+    }
+    let none = with_leases(whole(0), &[(3, 100, &[])]);
+    assert_eq!(expire(&none, later(100)).unwrap().1.tokens, BTreeMap::new());
+}
+
 /// What its leases and its write units say of a shard's heat.
 #[test]
 fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_split() {
@@ -490,7 +525,9 @@ fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
     assert_eq!(ready(2000, &held), Some(later(100)));
     assert_eq!(ready(3500, &held), Some(later(100)));
     assert_eq!(ready(4210, &held), Some(later(101)));
-    assert_eq!(ready(10_001, &held), None);
+    assert_eq!((ready(10_001, &held), ready(10_000, &held)), (None, Some(later(680))));
+    let freed = with_leases(bucket(Shard::WHOLE, 0, &[self::slots()]), &[(3, 100, &[("slots", 2000)])]);
+    assert_eq!(freed.advanced(&[self::slots()], later(100)).limits["slots"].tk, MilliTokens(8000));
 
     // Of a shard number that its count does not hold, another writer's mistake.
     let lost = Bucket { shard_count: 3, ..bucket(Shard { index: 3, count: 4 }, 0, &[rate()]) };
