@@ -161,7 +161,7 @@ impl Protocol {
             };
             let (kind, update) =
                 if doing.creates { (Kind::Create, take.create(clock)) } else { (Kind::Take, take.on(view, clock)) };
-            return Sent { kind, actions: vec![Action::Update(update)], clock, admitted: need };
+            return Sent { kind, actions: vec![Action::Update(update)], clock, admitted: need, ops };
         }
         let grant = client.grant.as_ref().expect("it has a lease");
         let is_slots = self.bounds.limit.rule().is_concurrent();
@@ -187,7 +187,7 @@ impl Protocol {
         if ends {
             hold(&mut update, &grant.id, name.as_str(), grant.amount);
         }
-        Sent { kind, actions: vec![Action::Update(update)], clock, admitted: MilliTokens::ZERO }
+        Sent { kind, actions: vec![Action::Update(update)], clock, admitted: MilliTokens::ZERO, ops: vec![] }
     }
 
     fn lease(&self, state: &State, who: usize, doing: &Doing) -> Option<(WriteId, EpochMillis)> {

@@ -14,11 +14,14 @@
 //! - `books`: what was admitted and given back
 //! - `state`: all of that together, and what a write does to it
 //! - `protocol`: [`Protocol`]: everything that may happen, and what must hold
+//! - [`counting`]: usage, counted from the records of all runs
+//! - [`sizes`]: the sizes that are explored
 //! - `reached`: what must happen at least once
 
 mod books;
 mod bounds;
 mod client;
+pub mod counting;
 mod guard;
 // The property tests' own: one evaluator for both.
 #[allow(dead_code, reason = "the property tests ask more of an item")]

@@ -268,6 +268,7 @@ impl Model for Protocol {
                 let is_free = |row: &std::sync::Arc<crate::table::Row>| row.held() == MilliTokens::ZERO;
                 !steps.is_empty() || state.table.shards().all(is_free)
             }),
+            Property::always("I7: a take that is repeated happens once", |_: &Self, state: &State| !state.is_repeated),
             Property::always("I6: splits and merges keep the tokens", |_: &Self, state: &State| !state.is_uneven),
         ];
         properties.extend(sometimes(&self.bounds));

@@ -57,6 +57,12 @@ pub enum Event {
     FoundById,
     /// A client found its own lease in the item.
     FoundByLease,
+    /// A batch had been counted before.
+    Dropped,
+    /// Records were counted that had been left out.
+    GapFilled,
+    /// Somebody else had counted meanwhile.
+    CountRefused,
 }
 
 /// The events so far.

@@ -128,3 +128,51 @@ pub fn moved_slots() -> Bounds {
         ..slots()
     }
 }
+
+/// What leaves a stream to be counted: the second shard comes, goes and comes again.
+#[must_use]
+pub fn recorded() -> Bounds {
+    Bounds {
+        requests: [1, 1],
+        ticks: 1,
+        works: 3,
+        faults: 0,
+        jobs: vec![Kind::Split, Kind::Merge],
+        keeps_stream: true,
+        happens: vec![],
+        ..rate()
+    }
+}
+
+/// A bucket that rests, and is emptied as often as it goes.
+#[must_use]
+pub fn rested() -> Bounds {
+    Bounds {
+        needs: vec![1, 3],
+        requests: [2, 1],
+        ticks: 1,
+        works: 1,
+        faults: 0,
+        jobs: vec![Kind::Refill, Kind::Split],
+        happens: vec![Created, TakenPlain, TakenOfCredit, TakenOfFull, Refilled, RefillRefused],
+        ..rate()
+    }
+}
+
+/// A bucket that is given back to while it rests, behind the back of who has seen it empty.
+#[must_use]
+pub fn returned() -> Bounds {
+    Bounds {
+        needs: vec![1, 4],
+        requests: [2, 2],
+        attempts: 2,
+        lease: Some(1),
+        releases: [false; 2],
+        rolls_back: true,
+        works: 0,
+        faults: 0,
+        jobs: vec![],
+        happens: vec![Created, TakenOfCredit, TakenOfFull, TakeRefused, RolledBack, ReclaimedByClient],
+        ..rate()
+    }
+}

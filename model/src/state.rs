@@ -35,6 +35,8 @@ pub struct State {
     pub books: Books,
     /// A split or a merge made or lost tokens.
     pub is_uneven: bool,
+    /// A take happened right after one that was for the same.
+    pub is_repeated: bool,
     /// The stream, where it is asked for.
     pub stream: Vec<(usize, Record)>,
 }
@@ -50,6 +52,8 @@ pub struct Sent {
     pub clock: EpochMillis,
     /// What it takes.
     pub admitted: MilliTokens,
+    /// Writes of the same client for the same, this one among them, of which one at most may happen.
+    pub ops: Vec<WriteId>,
 }
 
 impl Hash for Sent {
@@ -71,6 +75,7 @@ impl State {
             works,
             books: Books::default(),
             is_uneven: false,
+            is_repeated: false,
             stream: vec![],
         }
     }
@@ -105,6 +110,8 @@ impl Protocol {
             let back = if kind == Kind::RollBack { tk(&state.table) - tk(&before) } else { unused };
             state.books.enter(clock, admitted, back);
         }
+        let last = before.shards().filter_map(|row| row.bucket.op.as_ref());
+        state.is_repeated |= last.into_iter().any(|op| sent.ops.contains(op));
         state.is_uneven |= !self.is_even(&before, &state.table);
         self.applied(kind, &actions, gone > MilliTokens::ZERO, &before, &state.table);
         true

@@ -94,7 +94,7 @@ impl Protocol {
             Job::Expire(shard) => (Kind::Expire, vec![Action::Update(expire(image(shard)?, clock)?.0)]),
             Job::Look(shard) => (Kind::Look, vec![Action::Update(look(image(shard)?, clock)?.0)]),
         };
-        Some(Sent { kind, actions, clock, admitted: MilliTokens::ZERO })
+        Some(Sent { kind, actions, clock, admitted: MilliTokens::ZERO, ops: vec![] })
     }
 
     /// What the reconciler writes at once about a shard that is due: its run is never given up for good.
@@ -102,8 +102,13 @@ impl Protocol {
         let clock = self.at(state.now);
         let row = state.table.rows[shard].as_ref().filter(|row| row.bucket.due.is_some_and(|due| due <= clock))?;
         let (update, restored) = expire(&row.bucket, clock)?;
-        let sent =
-            Sent { kind: Kind::Expire, actions: vec![Action::Update(update)], clock, admitted: MilliTokens::ZERO };
+        let sent = Sent {
+            kind: Kind::Expire,
+            actions: vec![Action::Update(update)],
+            clock,
+            admitted: MilliTokens::ZERO,
+            ops: vec![],
+        };
         (restored.leases > 0).then_some(sent)
     }
 }

@@ -43,3 +43,13 @@ fn renewals() {
 fn moved_slots() {
     explore("moved slots", sizes::moved_slots());
 }
+
+#[test]
+fn rested() {
+    explore("rested", sizes::rested());
+}
+
+#[test]
+fn returned() {
+    explore("returned", sizes::returned());
+}

@@ -176,3 +176,31 @@ pub struct Entity {
     /// Whether what it takes is taken of its parent too.
     pub cascades: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(count: usize) -> Vec<Limit> {
+        (0..count).map(|at| Limit::custom(&format!("l{at}"), 1, 1, 1000).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_level_is_named_in_full() {
+        let (entity, resource) = (EntityId::new("e-1").unwrap(), Resource::new("gpt-4").unwrap());
+        let levels = Level::of(&entity, &resource).map(|level| level.to_string());
+        assert_eq!(levels, ["entity e-1 on resource gpt-4", "entity e-1", "resource gpt-4", "system"]);
+    }
+
+    #[test]
+    fn a_configuration_has_one_limit_or_more_and_each_once() {
+        assert_eq!(Config::of(limits(2)).check(), Ok(()));
+        assert_eq!(Config::of(limits(MAX_LIMITS)).check(), Ok(()));
+        assert_eq!(Config::of(limits(MAX_LIMITS + 1)).check(), Err(ConfigError::TooMany(MAX_LIMITS + 1)));
+        assert_eq!(Config::of([limits(1), limits(1)].concat()).check(), Err(ConfigError::Twice("l0".to_owned())));
+        assert_eq!(Config::of(limits(0)).check(), Err(ConfigError::NoLimits));
+        let disabled = Config { status: Status::Disabled, ..Config::default() };
+        assert_eq!(disabled.check(), Ok(()));
+        assert_eq!(Config { limits: limits(1), ..disabled }.check(), Ok(()));
+    }
+}

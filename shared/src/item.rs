@@ -105,3 +105,32 @@ pub fn read_key<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Option<I
     }
     Some(ItemKey { pk: pk?, sk: sk? })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_as_large_as_dynamodb_says() {
+        let map = |entries| Attr::M(entries);
+        for (value, bytes) in [
+            (Attr::N("12345"), 4),
+            (Attr::N("1234"), 3),
+            (Attr::S("abc"), 3),
+            (Attr::Bool(true), 1),
+            (Attr::Other, 1),
+            (map(vec![]), 3),
+            (map(vec![("ab", Attr::N("12")), ("c", Attr::S("xyz"))]), 3 + (1 + 2 + 2) + (1 + 1 + 3)),
+        ] {
+            assert_eq!(size_bytes(&value), bytes, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn an_item_costs_a_unit_for_each_kilobyte_begun() {
+        for (text, units) in [(0, 1), (1020, 1), (1021, 2), (2044, 2), (2045, 3)] {
+            let text = "x".repeat(text);
+            assert_eq!(write_units([("name", Attr::S(&text))].into_iter()), units);
+        }
+    }
+}

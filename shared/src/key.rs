@@ -164,6 +164,23 @@ mod tests {
     }
 
     #[test]
+    fn indexes_find_a_bucket_by_its_resource_and_by_its_entity() {
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap();
+        let pair = |pk: &str, sk: &str| (pk.to_owned(), sk.to_owned());
+        assert_eq!(key.by_resource(), pair("default/RESOURCE#gpt-4", "BUCKET#e-1#3"));
+        assert_eq!(key.by_entity(), pair("default/ENTITY#e-1", "BUCKET#gpt-4#3"));
+    }
+
+    #[test]
+    fn keys_of_other_items_are_no_snapshots() {
+        let of = |sk: &str| SnapshotKey::parse(&ItemKey { pk: "default/ENTITY#e-1".to_owned(), sk: sk.to_owned() });
+        assert!(of("#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z").is_some());
+        for sk in ["#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z#", "#USAGE#gpt-4#hourly#2026-11-20T18:30:00Z"] {
+            assert_eq!(of(sk), None, "{sk}");
+        }
+    }
+
+    #[test]
     fn keys_of_other_items_are_no_buckets() {
         for pk in [
             "default/ENTITY#e-1",

@@ -89,6 +89,14 @@ impl FromStr for Ranges {
 mod tests {
     use super::*;
 
+    #[test]
+    fn an_empty_range_is_none() {
+        assert!(Ranges::one(4, 4).is_empty() && Ranges::one(5, 4).is_empty() && Ranges::default().is_empty());
+        assert!(!Ranges::one(4, 5).is_empty());
+        assert_eq!("4-4".parse::<Ranges>(), Err(()));
+        assert_eq!("4-6 6-7".parse::<Ranges>().map(|ranges| ranges.to_string()), Ok("4-6 6-7".to_owned()));
+    }
+
     /// A snapshot must not grow with every shard that comes and goes.
     #[test]
     fn only_the_last_ranges_are_kept() {

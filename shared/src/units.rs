@@ -164,10 +164,28 @@ mod tests {
     }
 
     #[test]
+    fn units_are_told_apart_where_people_read_them() {
+        let shown = format!("{:?} {:?} {:?}", MilliTokens(-1), EpochMillis(2), Millis(3));
+        assert_eq!(shown, "-1mtk @2ms 3ms");
+    }
+
+    #[test]
+    fn whole_tokens_are_those_below() {
+        assert_eq!([1999, 1000, 999, -1].map(|milli| MilliTokens(milli).whole_tokens()), [1, 1, 0, -1]);
+    }
+
+    #[test]
+    fn no_span_is_negative() {
+        let spans = [(3, 1), (1, 1), (1, 3)].map(|(to, from)| EpochMillis(to).since(EpochMillis(from)));
+        assert_eq!(spans, [Millis(2), Millis(0), Millis(0)]);
+    }
+
+    #[test]
     fn a_span_rounds_up_to_whole_milliseconds() {
         assert_eq!(Millis::from(Duration::from_nanos(1)), Millis(1));
         assert_eq!(Millis::from(Duration::from_millis(7)), Millis(7));
         assert_eq!(Millis::from(Duration::MAX), Millis(i64::MAX));
         assert_eq!(Duration::from(Millis(-5)), Duration::ZERO);
+        assert_eq!(Duration::from(Millis(5)), Duration::from_millis(5));
     }
 }

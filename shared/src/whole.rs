@@ -98,3 +98,47 @@ impl Whole {
         left.values().all(|left| *left <= MilliTokens::ZERO).then_some(parts)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BucketKey, Limit};
+
+    fn shard(index: u32, count: u32, limits: &[(&str, i64)]) -> Bucket {
+        let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
+        let all: Vec<_> = limits.iter().map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap()).collect();
+        let mut bucket = Bucket { shard_count: count, ..Bucket::full(key, &all, EpochMillis(0)) };
+        for (name, tk) in limits {
+            bucket.limits.get_mut(*name).unwrap().tk = MilliTokens(*tk);
+        }
+        bucket
+    }
+
+    fn needs(needs: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
+        needs.iter().map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need))).collect()
+    }
+
+    /// As few transactions' parts as will do: each costs two write units.
+    #[test]
+    fn those_with_most_of_what_is_shortest_give_first() {
+        // Of `a` a lot is asked, of `b` little: the shard that is rich in `b` is poor where it matters.
+        let whole = Whole::new(vec![
+            shard(0, 4, &[("a", 1000), ("b", 9000)]),
+            shard(1, 4, &[("a", 6000), ("b", 700)]),
+            shard(2, 4, &[("a", 5000), ("b", 600)]),
+            shard(3, 4, &[("a", -50), ("b", 0)]),
+        ]);
+        let parts = whole.spread(&needs(&[("a", 10_000), ("b", 1000)]), EpochMillis(0)).unwrap();
+        assert_eq!(parts, [(1, needs(&[("a", 6000), ("b", 700)])), (2, needs(&[("a", 4000), ("b", 300)]))]);
+        let all = whole.spread(&needs(&[("a", 12_000)]), EpochMillis(0)).unwrap();
+        assert_eq!(all.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [1, 2, 0], "who has nothing gives nothing");
+        assert_eq!(whole.spread(&needs(&[("a", 12_001)]), EpochMillis(0)), None);
+        // By parts of what is asked, not by amounts.
+        let whole = Whole::new(vec![
+            shard(0, 2, &[("a", 100_000), ("b", 90_000)]),
+            shard(1, 2, &[("a", 600_000), ("b", 50_000)]),
+        ]);
+        let parts = whole.spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0)).unwrap();
+        assert_eq!(parts[0].0, 1);
+    }
+}

@@ -216,3 +216,38 @@ pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; 5] {
     ]
     .map(|(field, number)| Change::Set(Path::limit(name, field), Value::Int(number)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(attributes: &[(&str, &str)]) -> Result<Bucket, ItemError> {
+        let sound =
+            [(attr::RF, "0"), ("b_a_tk", "0"), ("b_a_tc", "0"), ("b_a_cp", "0"), ("b_a_ra", "0"), ("b_a_rp", "1")];
+        let mut reader = BucketReader::default();
+        for (name, number) in sound.iter().chain(attributes) {
+            reader.attribute(name, &Attr::N(number))?;
+        }
+        reader.finish(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").expect("a key"))
+    }
+
+    #[test]
+    fn a_rule_has_a_period_and_nothing_negative() {
+        assert!(read(&[]).is_ok());
+        for wrong in [("b_a_rp", "0"), ("b_a_ra", "-1"), ("b_a_cp", "-1")] {
+            assert_eq!(read(&[wrong]).unwrap_err().attribute, "b_a_rp", "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn there_is_one_shard_or_more() {
+        assert_eq!(read(&[(attr::SHARD_COUNT, "1")]).map(|bucket| bucket.shard_count), Ok(1));
+        assert_eq!(read(&[(attr::SHARD_COUNT, "0")]).unwrap_err().attribute, attr::SHARD_COUNT);
+    }
+
+    #[test]
+    fn an_item_is_as_large_as_its_names_and_values() {
+        // Each number is of one digit, in two bytes; the names are of 2 and 5 times 6.
+        assert_eq!(read(&[]).map(|bucket| bucket.size_bytes), Ok(6 * 2 + 2 + 5 * 6));
+    }
+}

@@ -150,3 +150,16 @@ fn word<T>(name: &str, value: &Attr<'_>, parse: fn(&str) -> Option<T>, takes: &'
     let text = if let Attr::S(text) = value { parse(text) } else { None };
     text.ok_or_else(|| ItemError::new(name, value, takes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_is_the_number_in_its_attribute() {
+        let item = |value| [("at", Attr::N("9")), (attr::SCHEMA, value)].into_iter();
+        assert_eq!(read_schema(item(Attr::N("3"))), Ok(3));
+        assert_eq!(read_schema(item(Attr::S("3"))).unwrap_err().attribute, attr::SCHEMA);
+        assert_eq!(read_schema([("at", Attr::N("9"))].into_iter()).unwrap_err().value, "missing");
+    }
+}

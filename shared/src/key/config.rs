@@ -133,3 +133,14 @@ impl EntityKey {
 pub fn schema_key(namespace: &Namespace) -> ItemKey {
     ItemKey { pk: format!("{namespace}/SYSTEM#"), sk: "#VERSION".to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_finds_its_children_in_its_own_namespace() {
+        let key = EntityKey { namespace: Namespace::new("ns").unwrap(), entity: EntityId::new("e-1").unwrap() };
+        assert_eq!((key.children(), key.child()), ("ns/PARENT#e-1".to_owned(), "CHILD#e-1".to_owned()));
+    }
+}

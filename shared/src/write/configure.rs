@@ -120,3 +120,33 @@ fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = Change> {
 const fn seconds(at: EpochMillis) -> i64 {
     at.0.saturating_add(999).div_euclid(1000)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Resource;
+
+    /// By them people and indexes find what is configured.
+    #[test]
+    fn a_configuration_says_whom_and_what_it_is_for() {
+        let namespace = Namespace::new("ns").unwrap();
+        let [entity, resource] = [("entity_id", "e-1"), ("resource", "gpt-4")];
+        let names = [vec![entity, resource], vec![entity], vec![resource], vec![]];
+        let levels = Level::of(&EntityId::new("e-1").unwrap(), &Resource::new("gpt-4").unwrap());
+        for (level, names) in levels.into_iter().zip(names) {
+            let key = ConfigKey { namespace: namespace.clone(), level };
+            let Action::Update(update) = configure(&key, &Stored::default(), Some(&Config::default())) else {
+                panic!("an update");
+            };
+            for name in [attr::ENTITY_ID, attr::RESOURCE] {
+                let expected = names.iter().find(|(of, _)| *of == name);
+                let set = |change: &Change| match change {
+                    Change::Set(path, value) if *path == Path::of(name) => Some(value.clone()),
+                    _ => None,
+                };
+                let found = update.changes.iter().find_map(set);
+                assert_eq!(found, expected.map(|(_, text)| Value::text(text)), "{:?}", key.level);
+            }
+        }
+    }
+}

@@ -141,3 +141,25 @@ fn divide(parent: &mut Update, name: &LimitName, state: &LimitState, shard: Shar
     }
     part
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BucketKey, Limit};
+
+    #[test]
+    fn a_shard_is_split_while_its_halves_bear_what_is_asked_and_are_not_too_many() {
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
+        let limits = [Limit::custom("a", 9, 1, 1000).unwrap(), Limit::concurrent("b", 4).unwrap()];
+        let bucket = Bucket::full(key, &limits, EpochMillis(0));
+        let may = |bucket: &Bucket, most, of: &str, milli| {
+            may_split(bucket, most, &[(LimitName::new(of).unwrap(), MilliTokens(milli))].into())
+        };
+        assert!(may(&bucket, 2, "a", 4500) && may(&bucket, 2, "b", 2000) && may(&bucket, 2, "c", 9000));
+        assert!(!may(&bucket, 2, "a", 4501) && !may(&bucket, 2, "b", 2001));
+        assert!(!may(&bucket, 1, "a", 1000));
+        let quarter = Bucket { shard_count: 4, ..bucket.clone() };
+        assert!(!may(&quarter, 64, "a", 0), "an eighth of four slots is none");
+        assert!(!may(&Bucket { v: None, ..bucket }, 2, "a", 1000));
+    }
+}

@@ -1,0 +1,535 @@
+//! Every planned write as text, beside what it was: what is changed, and under which conditions.
+//!
+//! `WRITTEN=1 cargo test -p weirgate-shared --test written` writes the file anew. What changes in it is to be understood,
+//! line by line: a condition that is gone is a guard that is gone.
+
+mod model;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use model::{bucket_key, limit_name};
+use weirgate_shared::write::{
+    Action, Change, Company, Condition, Count, LeaseChange, Path, Piece, Settle, Settled, Take, Update, Value,
+    cut_units, expire, fill, joined, keep, look, merge, refill, remove, split,
+};
+use weirgate_shared::{
+    Bucket, Counted, EpochMillis, Lease, Limit, LimitName, LimitState, Look, MilliTokens, Millis, Ranges, Scaling,
+    Shard, SnapshotKey, Terms, Window, WriteId,
+};
+
+const START: EpochMillis = EpochMillis(1_000_000);
+
+fn id(bits: u64) -> WriteId {
+    WriteId::from_bits(bits)
+}
+
+fn later(ms: i64) -> EpochMillis {
+    START.after(Millis(ms))
+}
+
+fn path(Path(parts): &Path) -> String {
+    parts.join(".")
+}
+
+fn value(value: &Value) -> String {
+    match value {
+        Value::Int(number) => number.to_string(),
+        Value::Tokens(tokens) => format!("{tokens} tokens"),
+        Value::Text(text) => format!("{text:?}"),
+        Value::Bool(is) => is.to_string(),
+        Value::Map(map) => {
+            let entries: Vec<_> = map.iter().map(|(name, held)| format!("{name}: {}", self::value(held))).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
+
+fn condition(asked: &Condition) -> String {
+    match asked {
+        Condition::Absent(at) => format!("no {}", path(at)),
+        Condition::Present(at) => format!("some {}", path(at)),
+        Condition::Equals(at, what) => format!("{} = {}", path(at), value(what)),
+        Condition::Differs(at, what) => format!("{} <> {}", path(at), value(what)),
+        Condition::AtLeast(at, what) => format!("{} >= {}", path(at), value(what)),
+        Condition::AtMost(at, what) => format!("{} <= {}", path(at), value(what)),
+        Condition::AbsentOr(at, asked) => format!("no {} or {}", path(at), condition(asked)),
+    }
+}
+
+fn change(made: &Change) -> String {
+    match made {
+        Change::Set(at, what) => format!("{} := {}", path(at), value(what)),
+        Change::SetIfAbsent(at, what) => format!("{} := {} if there is none", path(at), value(what)),
+        Change::Add(at, what) => format!("{} += {}", path(at), value(what)),
+        Change::Remove(at) => format!("remove {}", path(at)),
+    }
+}
+
+/// The writes, each under what it is for.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn write(&mut self, title: &str, actions: &[Action]) {
+        let _ = writeln!(self.0, "# {title}");
+        for action in actions {
+            let (verb, key, conditions, changes) = match action {
+                Action::Update(Update { key, conditions, changes }) => ("update", key, conditions, &**changes),
+                Action::Delete(key, conditions) => ("delete", key, conditions, &[][..]),
+                Action::Check(key, conditions) => ("check", key, conditions, &[][..]),
+            };
+            let _ = writeln!(self.0, "{verb} {} {}", key.pk, key.sk);
+            conditions.iter().for_each(|asked| drop(writeln!(self.0, "  if {}", condition(asked))));
+            changes.iter().for_each(|made| drop(writeln!(self.0, "  {}", change(made))));
+        }
+        self.0.push('\n');
+    }
+
+    fn update(&mut self, title: &str, update: impl Into<Option<Update>>) {
+        let actions: Vec<_> = update.into().map(Action::Update).into_iter().collect();
+        self.write(title, &actions);
+    }
+
+    fn nothing(&mut self, title: &str) {
+        self.write(title, &[]);
+    }
+}
+
+fn rate() -> Limit {
+    Limit::custom("rpm", 10, 1, 100).unwrap()
+}
+
+fn slots() -> Limit {
+    Limit::concurrent("slots", 6).unwrap()
+}
+
+/// One shard, credited up to the start.
+fn bucket(shard: Shard, tk: i64, limits: &[Limit]) -> Bucket {
+    let mut bucket = Bucket::full(bucket_key(shard.index), limits, START);
+    bucket.shard_count = shard.count;
+    for state in bucket.limits.values_mut() {
+        let whole = shard.share(state.rule.capacity);
+        state.tk = if state.rule.is_concurrent() { whole } else { MilliTokens(tk) };
+    }
+    bucket.op = Some(id(1));
+    bucket
+}
+
+fn whole(tk: i64) -> Bucket {
+    bucket(Shard::WHOLE, tk, &[rate()])
+}
+
+fn half(index: u32, tk: i64) -> Bucket {
+    let mut bucket = bucket(Shard { index, count: 2 }, tk, &[rate(), slots()]);
+    bucket.scaling.look = Some(Look { at: START, v: bucket.v.unwrap() - 7 });
+    bucket.due = Some(later(60_000));
+    bucket
+}
+
+fn needs(needs: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
+    needs.iter().map(|(limit, need)| (limit_name(limit), MilliTokens(*need))).collect()
+}
+
+fn lease(expires: EpochMillis, held: &[(&str, i64)]) -> Lease {
+    Lease { expires, tokens: needs(held), owner: "me".to_owned() }
+}
+
+fn with_leases(mut bucket: Bucket, leases: &[(u64, i64, &[(&str, i64)])]) -> Bucket {
+    let leases = leases.iter().map(|(bits, ms, held)| (id(*bits), lease(later(*ms), held)));
+    bucket.leases = Some(leases.collect());
+    bucket.due = bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min();
+    bucket
+}
+
+/// Of software that counts no writes.
+fn foreign(mut bucket: Bucket) -> Bucket {
+    (bucket.v, bucket.takes, bucket.wcu, bucket.leases, bucket.op) = (None, None, None, None, None);
+    bucket
+}
+
+struct Ask<'a> {
+    limits: &'a [Limit],
+    version: Option<i64>,
+    needs: &'a [(&'a str, i64)],
+    soft: &'a [(&'a str, i64)],
+    lease: Option<i64>,
+    hot: bool,
+    company: Company,
+}
+
+impl<'a> Ask<'a> {
+    fn of(limits: &'a [Limit], needs: &'a [(&'a str, i64)]) -> Self {
+        Self { limits, version: None, needs, soft: &[], lease: None, hot: false, company: Company::None }
+    }
+
+    fn on(&self, view: Option<&Bucket>, ms: i64) -> Update {
+        let key = view.map_or(bucket_key(0), |bucket| bucket.key.clone());
+        self.with(&key, |take| take.on(view, later(ms)))
+    }
+
+    fn with(&self, key: &weirgate_shared::BucketKey, plan: impl Fn(&Take<'_>) -> Update) -> Update {
+        let unknown = [id(8), id(9)];
+        plan(&Take {
+            key,
+            terms: Terms { limits: self.limits, version: self.version },
+            needs: needs(self.needs),
+            soft: needs(self.soft),
+            takes: 2,
+            leases: self.lease.map(|ms| (id(5), lease(later(ms), self.needs))).into_iter().collect(),
+            op: id(9),
+            hot: self.hot,
+            company: self.company,
+            unknown: &unknown,
+        })
+    }
+}
+
+fn takes(page: &mut Page) {
+    let limits = [rate()];
+    let two = Ask::of(&limits, &[("rpm", 2000)]);
+    page.update("create", two.with(&bucket_key(0), |take| take.create(START)));
+    let held = Ask { lease: Some(500), ..Ask::of(&limits, &[("rpm", 2000)]) };
+    page.update("create, with a lease", held.with(&bucket_key(0), |take| take.create(START)));
+    page.update("take, without a view", two.on(None, 0));
+    page.update("take, without a view of the third shard", two.with(&bucket_key(2), |take| take.on(None, START)));
+    page.update("take of what is there", two.on(Some(&whole(2000)), 100));
+    page.update("take of what is there, up to the brim", two.on(Some(&whole(9000)), 100));
+    page.update("take of what is full by one", two.on(Some(&whole(9001)), 100));
+    page.update("take of what has flowed in", two.on(Some(&whole(1999)), 100));
+    page.update(
+        "take of more than a share, of what is full",
+        Ask::of(&limits, &[("rpm", 6000)]).on(Some(&half(0, 5000)), 100),
+    );
+    page.update("take of all that is full", Ask::of(&limits, &[("rpm", 5000)]).on(Some(&half(0, 5000)), 100));
+    page.update("take from a half", two.on(Some(&half(1, 3000)), 100));
+    page.update("take from a half of what has flowed in", two.on(Some(&half(1, 1000)), 100));
+    page.update("take of nothing", Ask::of(&limits, &[]).on(Some(&whole(2000)), 100));
+    page.update("take with a mark", Ask { hot: true, ..Ask::of(&limits, &[("rpm", 1)]) }.on(Some(&whole(2000)), 0));
+    let other_company = |company| Ask { company, ..Ask::of(&limits, &[("rpm", 2000)]) };
+    page.update("take of what is full, in company", other_company(Company::Others).on(Some(&whole(10_000)), 100));
+    page.update(
+        "take of all that is full, in company",
+        Ask { company: Company::Others, ..Ask::of(&limits, &[("rpm", 9990)]) }.on(Some(&whole(10_000)), 100),
+    );
+    page.update("take of what was full, in company", other_company(Company::Unseen).on(Some(&whole(10_000)), 100));
+    let mut large = whole(2000);
+    large.size_bytes = 2500;
+    page.update("take from an item of three units", two.on(Some(&large), 0));
+    page.update("take from foreign software's item", two.on(Some(&foreign(whole(2000))), 100));
+    page.update("take of what has flowed in there", two.on(Some(&foreign(whole(0))), 1000));
+    let soft = Ask { soft: &[("rpm", 3000)], ..Ask::of(&limits, &[]) };
+    page.update("take that may make a debt, without a view", soft.on(None, 0));
+    page.update("take that may make a debt", soft.on(Some(&whole(1000)), 100));
+    page.update("take that may make a debt, of what is full", soft.on(Some(&whole(10_000)), 100));
+    let both = [rate(), slots()];
+    let slot = Ask { lease: Some(500), ..Ask::of(&both, &[("rpm", 1000), ("slots", 1000)]) };
+    page.update("take with a lease, without a view", slot.on(None, 0));
+    page.update("take with a lease", slot.on(Some(&bucket(Shard::WHOLE, 5000, &both)), 0));
+    page.update("take with a lease that is due before", slot.on(Some(&half(0, 4000)), 0));
+    let mut bare = bucket(Shard::WHOLE, 5000, &both);
+    bare.leases = None;
+    page.update("take with the first lease", slot.on(Some(&bare), 0));
+    let due = |ms| with_leases(bucket(Shard::WHOLE, 5000, &both), &[(3, ms, &[("slots", 1000)])]);
+    page.update("take with a lease after one due at the same time", slot.on(Some(&due(500)), 0));
+    page.update("take with a lease before one due later", slot.on(Some(&due(501)), 0));
+    let dry = with_leases(
+        bucket(Shard::WHOLE, 0, &both),
+        &[(3, 100, &[("rpm", 1500), ("slots", 2000)]), (4, 101, &[("rpm", 1000)]), (6, 50, &[])],
+    );
+    page.update("take of what expired leases held", slot.on(Some(&dry), 100));
+    page.update(
+        "take of a limit that the bucket lacks",
+        Ask::of(&both, &[("slots", 1000)]).on(Some(&whole(5000)), 100),
+    );
+}
+
+fn changes(page: &mut Page) {
+    let raised = [Limit::custom("rpm", 20, 3, 100).unwrap()];
+    let lowered = [Limit::custom("rpm", 4, 1, 100).unwrap()];
+    let as_slots = [Limit::concurrent("rpm", 6).unwrap()];
+    let ask = |limits| Ask::of(limits, &[("rpm", 2000)]);
+    page.update("take that raises a limit", ask(&raised).on(Some(&whole(2000)), 100));
+    page.update("take that raises a limit of what is full", ask(&raised).on(Some(&whole(9500)), 100));
+    page.update("take that lowers a limit", ask(&lowered).on(Some(&whole(9000)), 100));
+    page.update("take that makes slots of a rate", ask(&as_slots).on(Some(&whole(9000)), 100));
+    let more = [Limit::concurrent("slots", 9).unwrap()];
+    let held = with_leases(bucket(Shard::WHOLE, 0, &[slots()]), &[(3, 100, &[("slots", 2000)])]);
+    page.update("take that brings slots", Ask::of(&more, &[("slots", 3000)]).on(Some(&held), 100));
+    let newer = |version| Ask { version, ..Ask::of(&raised, &[("rpm", 2000)]) };
+    let mut known = whole(5000);
+    known.version = Some(4);
+    page.update("take by a newer configuration", newer(Some(5)).on(Some(&known), 0));
+    page.update("take by an older configuration", newer(Some(3)).on(Some(&known), 0));
+    page.update("take by limits of the call's own", newer(None).on(Some(&known), 0));
+    let soft = Ask { soft: &[("rpm", 3000)], ..Ask::of(&as_slots, &[]) };
+    let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)])]);
+    page.update("take that raises a limit, of what an expired lease held", ask(&raised).on(Some(&held), 100));
+    let more = [rate(), slots()];
+    let same = Ask { version: Some(4), ..Ask::of(&more, &[("slots", 1000)]) };
+    page.update("take of a limit that the bucket lacks, by the same configuration", same.on(Some(&known), 0));
+    page.update("take that may make a debt, and makes slots of a rate", soft.on(Some(&whole(1000)), 100));
+}
+
+fn settlements(page: &mut Page) {
+    let (key, limit) = (bucket_key(0), limit_name("rpm"));
+    let settle = |lease, tk, ceiling: Option<i64>| Settle {
+        key: &key,
+        op: id(9),
+        lease,
+        amounts: BTreeMap::from([(
+            limit.clone(),
+            Settled { tk: MilliTokens(tk), tc: MilliTokens(-tk), ceiling: ceiling.map(MilliTokens) },
+        )]),
+    };
+    let lease = id(5);
+    let hold = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (MilliTokens(2000), MilliTokens(500)))]));
+    page.update("end a lease", settle(Some((&lease, LeaseChange::End)), 0, None).whole());
+    page.update("end a lease of slots", settle(Some((&lease, LeaseChange::End)), 1000, None).whole());
+    page.update("renew a lease", settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).whole());
+    page.update("hold less", settle(Some((&lease, hold)), 1500, Some(10_000)).whole());
+    page.update("give back", settle(None, 2000, Some(10_000)).whole());
+    page.update("give back what fits", settle(None, 2000, Some(10_000)).cut(&whole(9000)));
+    page.update("give back to a lowered limit", settle(None, 2000, Some(20_000)).cut(&whole(9000)));
+    page.update("give back to what is above its share", settle(None, 2000, Some(10_000)).cut(&whole(10_500)));
+    page.update("give back nothing of a limit", settle(None, 0, Some(10_000)).whole());
+    page.update("use more", settle(None, -2000, Some(10_000)).cut(&whole(1000)));
+}
+
+fn functions(page: &mut Page) {
+    let all = needs(&[("rpm", 3000)]);
+    page.update("refill", refill(&whole(5999), &all, later(200)));
+    page.update("refill what is nearly full", refill(&whole(8001), &needs(&[("rpm", 9000)]), later(200)));
+    page.update("refill a half", refill(&half(1, 1000), &all, later(1000)));
+    page.update("no refill of what lasts", refill(&whole(6000), &all, later(200)));
+    page.update("no refill soon after the last", refill(&whole(5999), &all, later(199)));
+    page.update("no refill without use", refill(&whole(0), &needs(&[("rpm", 0)]), later(200)));
+    page.update("no refill of a debt without use", refill(&whole(-1), &needs(&[("rpm", 0)]), later(200)));
+    let slow = Bucket::full(bucket_key(0), &[Limit::custom("rpm", 1, 1, 60_000_000).unwrap()], START);
+    page.update("no refill before anything has flowed in", refill(&slow, &all, later(200)));
+    let mut busy = whole(0);
+    busy.wcu = Some(LimitState { tk: MilliTokens(500_000), ..model::wcu() });
+    page.update("refill of a busy shard", refill(&busy, &all, later(200)));
+    page.update("refill of foreign software's item", refill(&foreign(whole(0)), &all, later(100)));
+    let mut full = whole(0);
+    full.size_bytes = 1025;
+    page.update("cut the write units", cut_units(&full, later(1000)));
+    page.update("no cut of the write units yet", cut_units(&full, later(999)));
+
+    let expired = with_leases(
+        bucket(Shard::WHOLE, 9500, &[rate(), slots()]),
+        &[(3, 100, &[("rpm", 1500), ("slots", 2000)]), (4, 101, &[("rpm", 1000)])],
+    );
+    page.update("expire", expire(&expired, later(100)).map(|(update, _)| update));
+    page.update("nothing to expire", expire(&expired, later(99)).map(|(update, _)| update));
+    page.update(
+        "nothing to expire of foreign software",
+        expire(&foreign(expired.clone()), later(200)).map(|(update, _)| update),
+    );
+    let ahead = with_leases(whole(5000), &[]);
+    page.update("pull back a clock that ran ahead", expire(&ahead, later(-10_001)).map(|(update, _)| update));
+    page.update("leave a clock that is ahead a little", expire(&ahead, later(-10_000)).map(|(update, _)| update));
+    let mut debt = whole(-500);
+    page.update("pull back a clock, in debt", expire(&debt, later(-10_001)).map(|(update, _)| update));
+    debt.limits.get_mut("rpm").unwrap().tk = MilliTokens(11_000);
+    let over = with_leases(debt, &[(3, 100, &[("rpm", 1500)])]);
+    page.update("expire above the share", expire(&over, later(100)).map(|(update, _)| update));
+    let mut marked = half(0, 2000);
+    marked.scaling.is_hot = true;
+    page.update("look", look(&marked, later(60_000)).map(|(update, _)| update));
+    page.update("look at what is whole", look(&whole(2000), later(60_000)).map(|(update, _)| update));
+    let mut held = with_leases(half(0, 2000), &[(3, 100, &[("rpm", 1500)])]);
+    page.update("look at a lease that lasts", look(&held, later(99)).map(|(update, _)| update));
+    page.update("look at a lease that has expired", look(&held, later(100)).map(|(update, _)| update));
+    page.update("look by a clock that is behind", look(&half(0, 2000), later(-10_001)).map(|(update, _)| update));
+    held.leases = None;
+    page.update("look at an item without leases", look(&held, later(99)).map(|(update, _)| update));
+}
+
+fn shards(page: &mut Page) {
+    let both = [rate(), slots()];
+    let mut image = bucket(Shard::WHOLE, 5001, &both);
+    image.lease_bytes = 300;
+    image.scaling.min_shards = 2;
+    for (title, tk, ms) in [
+        ("split", 5001, 0),
+        ("split by what has flowed in", 5001, 100),
+        ("split of what is just full", 9000, 100),
+        ("split of what is full", 9001, 100),
+        ("split of a debt", -3000, 100),
+        ("split of nothing", 0, 0),
+        ("split by a clock that is behind", 5001, -100),
+    ] {
+        image.limits.get_mut("rpm").unwrap().tk = MilliTokens(tk);
+        page.write(title, &split(&image, 2, id(7), later(ms)).unwrap());
+    }
+    image.limits.get_mut("slots").unwrap().tk = MilliTokens::from_tokens(1);
+    page.write("split of one slot, that no operator asks for any more", &split(&image, 0, id(7), START).unwrap());
+    page.write("split of a half", &split(&half(1, 3000), 4, id(7), later(60_000)).unwrap());
+    assert_eq!(split(&foreign(whole(0)), 0, id(7), START), None);
+    page.update("keep as many as were asked for", keep(&image, 4));
+    page.update("keep as many as there are", keep(&image, 2));
+
+    let (mut lower, mut upper) = (half(0, 3000), half(1, 1000));
+    upper.v = upper.v.map(|v| v + 40);
+    (upper.scaling.min_shards, lower.scaling.min_shards) = (4, 2);
+    lower = with_leases(lower, &[(3, 100, &[("rpm", 500)]), (4, 900, &[("slots", 1000)])]);
+    upper = with_leases(upper, &[(6, 200, &[("rpm", 700), ("slots", 1000)])]);
+    let made = joined(&lower, &upper, later(200)).unwrap();
+    page.write("merge", &merge(&lower, made.clone(), &[&upper]));
+    page.write("merge of three", &merge(&lower, made.clone(), &[&upper, &half(1, 0)]));
+    let is_none = |lower: &Bucket, upper: &Bucket, ms| assert_eq!(joined(lower, upper, later(ms)), None);
+    is_none(&lower, &upper, 199);
+    is_none(&upper, &lower, 200);
+    is_none(&lower, &bucket(Shard { index: 1, count: 4 }, 0, &both), 200);
+    is_none(&bucket(Shard { index: 0, count: 4 }, 0, &both), &upper, 200);
+    is_none(&lower, &bucket(Shard { index: 1, count: 2 }, 0, &[rate()]), 200);
+    is_none(&half(0, 0), &half(1, 0), -1);
+    is_none(&whole(0), &whole(0), 200);
+    let mut late = half(1, 0);
+    late.rf = later(201);
+    is_none(&half(0, 0), &late, 200);
+    is_none(&late, &half(1, 0), 200);
+    assert!(joined(&half(0, 0), &half(1, 0), START).is_some());
+    page.write("remove", &remove(&half(1, 0), &whole(0)));
+    let free = |limit: &Limit| MilliTokens::from_tokens(if limit.rule().is_concurrent() { 2 } else { 99 });
+    page.write("fill", &fill(Shard { index: 1, count: 2 }, &lower, free, id(7), later(5000)));
+    page.write(
+        "fill a larger hole",
+        &fill(Shard { index: 1, count: 2 }, &Bucket { shard_count: 4, ..lower.clone() }, free, id(7), later(5000)),
+    );
+    let mut new = lower;
+    new.v = Some(9_000_000_000);
+    page.write("fill after a later write", &fill(Shard { index: 1, count: 2 }, &new, free, id(7), later(5000)));
+}
+
+fn counts(page: &mut Page) {
+    let bucket = bucket_key(1);
+    let window = Window::Hourly;
+    let limits = [limit_name("rpm"), limit_name("tpm")];
+    let piece = |low: i64, rpm: i64| Piece {
+        span: Some((low, low + 1)),
+        tokens: vec![MilliTokens(rpm), MilliTokens(-rpm)],
+        events: 2,
+    };
+    let pieces = [piece(10, 1500), piece(11, 250), piece(12, 1)];
+    let key = SnapshotKey {
+        namespace: bucket.namespace,
+        entity: bucket.entity,
+        resource: bucket.resource,
+        window,
+        start: EpochMillis(0),
+    };
+    let count = |pieces| Count { key: key.clone(), shard: 1, limits: &limits, pieces, ttl_seconds: 77 };
+    page.update("count", count(&pieces).next());
+    let counted = |through, gaps: &str| Counted { through, gaps: gaps.parse::<Ranges>().unwrap() };
+    for (title, through, gaps) in [
+        ("count for the first time after all", None, ""),
+        ("count what follows", Some(10), "4-5"),
+        ("count what follows a gap", Some(8), "4-5"),
+        ("count the last", Some(12), ""),
+        ("count what was left out", Some(20), "4-5 9-12"),
+        ("count what was left out, and what follows", Some(12), "11-12"),
+        ("nothing left to count", Some(13), "4-5"),
+    ] {
+        match count(&pieces).rest(&counted(through, gaps)) {
+            Some(update) => page.update(title, update),
+            None => page.nothing(title),
+        }
+    }
+    let loose = [Piece { span: None, ..piece(0, 5) }];
+    page.update("count without a span", count(&loose).next());
+    assert!(count(&pieces).is_exact() && !count(&loose).is_exact());
+    assert_eq!(count(&loose).rest(&counted(Some(1), "")), None);
+}
+
+#[test]
+fn every_write_is_what_it_was() {
+    let mut page = Page::default();
+    for chapter in [takes, changes, settlements, functions, shards, counts] {
+        chapter(&mut page);
+    }
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/writes.txt");
+    if std::env::var_os("WRITTEN").is_some() {
+        std::fs::write(&file, &page.0).unwrap();
+    }
+    let known = std::fs::read_to_string(&file).unwrap();
+    for (line, (known, made)) in known.lines().zip(page.0.lines()).enumerate() {
+        assert_eq!(made, known, "line {} of tests/data/writes.txt", line + 1);
+    }
+    assert_eq!(page.0.len(), known.len(), "tests/data/writes.txt is of another length");
+}
+
+/// What is given back is told, to the millitoken.
+#[test]
+fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
+    let held = |tk| {
+        let leases: &[(u64, i64, &[(&str, i64)])] = &[(3, 100, &[("rpm", 1500)]), (4, 100, &[("slots", 1000)])];
+        with_leases(bucket(Shard::WHOLE, tk, &[rate(), slots()]), leases)
+    };
+    for (tk, back) in [(5000, 1500), (9000, 1000), (10_000, 0)] {
+        let (_, restored) = expire(&held(tk), later(100)).unwrap();
+        assert_eq!((restored.leases, restored.tokens), (2, needs(&[("rpm", back), ("slots", 1000)])));
+    }
+    let none = with_leases(whole(0), &[(3, 100, &[])]);
+    assert_eq!(expire(&none, later(100)).unwrap().1.tokens, BTreeMap::new());
+}
+
+/// What its leases and its write units say of a shard's heat.
+#[test]
+fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_split() {
+    let mut shard = whole(0);
+    let units = |tk| Some(LimitState { tk: MilliTokens(tk), ..model::wcu() });
+    for (tk, is_out) in [(200_000, false), (199_999, true)] {
+        shard.wcu = units(tk);
+        assert_eq!(shard.is_out_of_units(START), is_out, "{tk}");
+    }
+    assert!(!shard.is_out_of_units(later(1)), "a unit flows in every millisecond");
+    shard.wcu = None;
+    assert!(!shard.is_out_of_units(START));
+
+    for (size, leases, split, is_crowded, units) in [
+        (0, 0, 0, false, 1),
+        (1024, 1024, 0, false, 1),
+        (1025, 256, 0, true, 2),
+        (1025, 255, 0, false, 2),
+        (2049, 600, 344, true, 3),
+        (2049, 600, 345, false, 3),
+    ] {
+        (shard.size_bytes, shard.lease_bytes, shard.scaling) =
+            (size, leases, Scaling { split_bytes: split, ..shard.scaling });
+        assert_eq!((shard.is_crowded(), shard.write_units()), (is_crowded, units), "{size} {leases} {split}");
+    }
+}
+
+/// What can be taken, and when, at the very edge of what there is.
+#[test]
+fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
+    let at_the_brim = whole(9000);
+    let state = at_the_brim.limits["rpm"];
+    assert!(!at_the_brim.is_full(&state, later(100)) && at_the_brim.is_full(&state, later(200)));
+    let slots = bucket(Shard::WHOLE, 0, &[slots()]);
+    let over = LimitState { tk: MilliTokens(7000), ..slots.limits["slots"] };
+    assert!(!slots.is_full(&over, later(200)), "slots do not flow");
+
+    // Brought back by a take: the lease's tokens, once, and not as used.
+    let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)]), (4, 101, &[("rpm", 700)])]);
+    let after = held.advanced(&[rate()], later(100));
+    assert_eq!(after.limits["rpm"].tk, MilliTokens(1000 + 1000 + 1500));
+    assert_eq!(after.limits["rpm"].tc, MilliTokens(-1500));
+    assert_eq!(after.leases.unwrap().into_keys().collect::<Vec<_>>(), [id(4)]);
+
+    // At the expiry of a lease, if that is what it takes; by refill, if that is as soon.
+    let limit = limit_name("rpm");
+    let ready = |need, held: &Bucket| held.ready_at(&limit, MilliTokens(need));
+    assert_eq!(ready(2000, &held), Some(later(100)));
+    assert_eq!(ready(3500, &held), Some(later(100)));
+    assert_eq!(ready(4210, &held), Some(later(101)));
+    assert_eq!((ready(10_001, &held), ready(10_000, &held)), (None, Some(later(680))));
+    let freed = with_leases(bucket(Shard::WHOLE, 0, &[self::slots()]), &[(3, 100, &[("slots", 2000)])]);
+    assert_eq!(freed.advanced(&[self::slots()], later(100)).limits["slots"].tk, MilliTokens(8000));
+
+    // Of a shard number that its count does not hold, another writer's mistake.
+    let lost = Bucket { shard_count: 3, ..bucket(Shard { index: 3, count: 4 }, 0, &[rate()]) };
+    assert_eq!(lost.shard(), Shard { index: 3, count: 4 });
+}
