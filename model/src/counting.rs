@@ -200,7 +200,7 @@ impl Counting {
         self.streams[state.stream]
             .iter()
             .zip(state.done)
-            .all(|(records, done)| done.count_ones() as usize == records.len())
+            .all(|(records, done)| usize::try_from(done.count_ones()).is_ok_and(|done| done == records.len()))
     }
 }
 

@@ -7,6 +7,8 @@ use tokio::time::{Instant, sleep, timeout};
 use weirgate::FakeClock;
 use weirgate_aggregator::{Invocation, Snapshots};
 use weirgate_reconciler::Deadline;
+use weirgate_replay::Replay;
+use weirgate_replay::count::Options;
 use weirgate_shared::Window;
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
@@ -29,7 +31,7 @@ pub struct Mapping {
     attempts: u32,
     /// It delivers nothing until then.
     until: Option<Instant>,
-    /// The failure file: events, whole.
+    /// The failure bucket: its objects.
     discarded: Vec<String>,
 }
 
@@ -49,8 +51,8 @@ impl Mapping {
             self.deliver().await;
             if !self.discarded.is_empty() && self.world.strikes(Kind::Replayed) {
                 let at = self.world.rng().usize(..self.discarded.len());
-                let event = self.discarded[at].clone();
-                self.replay(&event).await;
+                let object = self.discarded[at].clone();
+                self.replay(&object).await;
             }
         }
         self
@@ -66,9 +68,9 @@ impl Mapping {
             }
             self.deliver().await;
         }
-        for event in std::mem::take(&mut self.discarded) {
+        for object in std::mem::take(&mut self.discarded) {
             for _ in 0..2 {
-                self.replay(&event).await;
+                self.replay(&object).await;
             }
         }
     }
@@ -114,7 +116,7 @@ impl Mapping {
         self.next += done;
         if done < size && self.world.strikes(Kind::Discarded) {
             let rest = self.next + self.world.rng().usize(1..=size - done);
-            self.discarded.push(self::event(&self.records[self.next..rest]));
+            self.discarded.push(object(&self.records[self.next..rest]));
             self.world.note(|| format!("discarded {} to {rest}", self.next));
             self.next = rest;
             self.attempts = 0;
@@ -157,11 +159,20 @@ impl Mapping {
         Some(response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect())
     }
 
-    /// Counts what a failure file holds.
-    async fn replay(&self, event: &str) {
-        self.world.count(Kind::Replayed);
-        let failed = self.invoke(event).await;
-        self.world.note(|| format!("replayed, {failed:?} failed"));
+    /// Counts what an object of the failure bucket holds, as `weirgate-replay` does.
+    async fn replay(&self, object: &str) {
+        let world = &self.world;
+        world.count(Kind::Replayed);
+        let net = Net::new(world, "replay");
+        let table = table(world, &net).await;
+        let (snapshots, concurrency) = (snapshots(), 4);
+        let options = Options { snapshots, from_table: None, without_v: false, dry_run: false, concurrency };
+        let polls = world.strikes(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
+        let done = cut(Replay::new(&table, options, table.skew().now()).object("discarded", object), polls).await;
+        if done.is_none() {
+            net.kill();
+        }
+        world.note(|| format!("replayed {:?}", done.map(|done| (done.windows, done.left))));
     }
 }
 
@@ -169,10 +180,25 @@ fn event(records: &[Value]) -> String {
     json!({"Records": records}).to_string()
 }
 
+/// What Lambda leaves in the failure bucket of records that it gives up.
+fn object(records: &[Value]) -> String {
+    const STREAM: &str = "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate/stream/2026-11-20T00:00:00.000";
+    let mut records = records.to_vec();
+    for record in &mut records {
+        record["eventSourceARN"] = STREAM.into();
+    }
+    let context = json!({"condition": "RetryAttemptsExhausted", "approximateInvokeCount": 101});
+    json!({"requestContext": context, "version": "1.0", "payload": event(&records)}).to_string()
+}
+
+fn snapshots() -> Snapshots {
+    Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 }
+}
+
 fn aggregator() -> weirgate_aggregator::Config {
     weirgate_aggregator::Config {
         table_name: "weirgate".to_owned(),
-        snapshots: Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 },
+        snapshots: snapshots(),
         write_concurrency: 4,
         max_shards: 4,
     }
