@@ -367,8 +367,9 @@ fn shards(page: &mut Page) {
     page.write("split of one slot, that no operator asks for any more", &split(&image, 0, id(7), START).unwrap());
     page.write("split of a half", &split(&half(1, 3000), 4, id(7), later(60_000)).unwrap());
     assert_eq!(split(&foreign(whole(0)), 0, id(7), START), None);
-    page.update("keep as many as were asked for", keep(&image, 4));
-    page.update("keep as many as there are", keep(&image, 2));
+    page.update("keep as many as were asked for", keep(&image, 4, later(100)));
+    page.update("keep as many as there are", keep(&image, 2, later(100)));
+    page.update("keep as many as are asked for of a half, and review it", keep(&half(1, 3000), 4, later(100)));
 
     let (mut lower, mut upper) = (half(0, 3000), half(1, 1000));
     upper.v = upper.v.map(|v| v + 40);
