@@ -70,7 +70,7 @@ fn a_gap_above_what_was_counted_is_refused() {
 fn what_never_comes_is_not_waited_for_from_the_beginning_of_time() {
     let key = BucketKey::parse("d/BUCKET#e#r#0").unwrap();
     let (limit, start) = (Limit::per_day("rpm", 1).unwrap(), EpochMillis(i64::MIN));
-    let whole = Whole::new(vec![Bucket::full(key, &[limit.clone()], start)]);
+    let whole = Whole::new(vec![Bucket::full(key, std::slice::from_ref(&limit), start)]);
     assert_eq!(whole.ready_at(limit.name(), MilliTokens(i64::MAX), start), None);
 }
 

@@ -80,8 +80,12 @@ impl Page {
                 Action::Check(key, conditions) => ("check", key, conditions, &[][..]),
             };
             let _ = writeln!(self.0, "{verb} {} {}", key.pk, key.sk);
-            conditions.iter().for_each(|asked| drop(writeln!(self.0, "  if {}", condition(asked))));
-            changes.iter().for_each(|made| drop(writeln!(self.0, "  {}", change(made))));
+            for asked in conditions {
+                let _ = writeln!(self.0, "  if {}", condition(asked));
+            }
+            for made in changes {
+                let _ = writeln!(self.0, "  {}", change(made));
+            }
         }
         self.0.push('\n');
     }
@@ -135,7 +139,10 @@ fn lease(expires: EpochMillis, held: &[(&str, i64)]) -> Lease {
     Lease { expires, tokens: needs(held), owner: "me".to_owned() }
 }
 
-fn with_leases(mut bucket: Bucket, leases: &[(u64, i64, &[(&str, i64)])]) -> Bucket {
+/// The bits of an id, when the lease expires, and what it holds.
+type HeldUntil<'a> = (u64, i64, &'a [(&'a str, i64)]);
+
+fn with_leases(mut bucket: Bucket, leases: &[HeldUntil<'_>]) -> Bucket {
     let leases = leases.iter().map(|(bits, ms, held)| (id(*bits), lease(later(*ms), held)));
     bucket.leases = Some(leases.collect());
     bucket.due = bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min();
@@ -465,7 +472,7 @@ fn every_write_is_what_it_was() {
 #[test]
 fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
     let held = |tk| {
-        let leases: &[(u64, i64, &[(&str, i64)])] = &[(3, 100, &[("rpm", 1500)]), (4, 100, &[("slots", 1000)])];
+        let leases: &[HeldUntil<'_>] = &[(3, 100, &[("rpm", 1500)]), (4, 100, &[("slots", 1000)])];
         with_leases(bucket(Shard::WHOLE, tk, &[rate(), slots()]), leases)
     };
     for (tk, back) in [(5000, 1500), (9000, 1000), (10_000, 0)] {
