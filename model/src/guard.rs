@@ -29,7 +29,7 @@ pub enum Kind {
     Count,
 }
 
-/// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`.
+/// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`; all that begin alike: `h.id*`.
 pub type Guard = (Kind, &'static str);
 
 /// What a condition asks, without its numbers.
@@ -76,6 +76,10 @@ pub(crate) fn strip(actions: &mut [Action], kind: Kind, without: Option<Guard>) 
     for action in actions {
         let (Action::Update(Update { conditions, .. }) | Action::Delete(_, conditions) | Action::Check(_, conditions)) =
             action;
-        conditions.retain(|condition| name(condition) != missing);
+        let is_missing = |condition: &Condition| match missing.strip_suffix('*') {
+            Some(start) => name(condition).starts_with(start),
+            None => name(condition) == missing,
+        };
+        conditions.retain(|condition| !is_missing(condition));
     }
 }

@@ -52,6 +52,8 @@ pub enum Step {
     ArriveLate,
     /// A function reads.
     Read(Job),
+    /// Another one credits a shard meanwhile, at once.
+    Credit(usize),
     /// It writes: by the clock of now, with its answer lost.
     Work(bool, bool),
     /// It ends before it writes.
@@ -157,6 +159,11 @@ impl Protocol {
                 if state.faults > 0 {
                     steps.push(Step::Kill);
                 }
+                if state.works > 0 {
+                    let credited = |shard: &usize| self.planned_now(state, Job::Refill(*shard)).is_some();
+                    let does = self.bounds.jobs.contains(&crate::guard::Kind::Refill);
+                    steps.extend((0..2).filter(|shard| does && credited(shard)).map(Step::Credit));
+                }
             }
         }
         steps.extend((0..2).filter(|shard| self.due(state, *shard).is_some()).map(Step::Restore));
@@ -233,6 +240,11 @@ impl Model for Protocol {
             Step::Work(is_late, answer_is_lost) => {
                 next.faults -= u8::from(answer_is_lost);
                 self.work(&mut next, is_late, answer_is_lost);
+            }
+            Step::Credit(shard) => {
+                next.works -= 1;
+                let sent = self.planned_now(last, Job::Refill(shard))?;
+                self.write(&mut next, &sent);
             }
             Step::Kill => {
                 next.faults -= 1;

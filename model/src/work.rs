@@ -79,6 +79,12 @@ impl Protocol {
         work.sent.is_some()
     }
 
+    /// What a function writes that reads and writes at once.
+    pub(crate) fn planned_now(&self, state: &State, job: Job) -> Option<Sent> {
+        let work = Work { job, read: state.now, rows: state.table.rows.clone(), sent: None };
+        self.planned(&work, self.at(state.now))
+    }
+
     fn planned(&self, work: &Work, clock: EpochMillis) -> Option<Sent> {
         let image = |shard: usize| work.rows[shard].as_ref().map(|row| &row.bucket);
         let (kind, actions) = match work.job {

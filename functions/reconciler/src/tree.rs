@@ -79,3 +79,25 @@ impl<'a> Node<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weirgate_shared::{BucketKey, EpochMillis, Limit};
+
+    fn shard(index: u32, count: u32) -> Bucket {
+        let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
+        let limits = [Limit::custom("rpm", 1, 1, 1000).unwrap()];
+        Bucket { shard_count: count, ..Bucket::full(key, &limits, EpochMillis(0)) }
+    }
+
+    #[test]
+    fn shards_that_no_splits_make_are_in_no_tree() {
+        assert!(tree(&[shard(0, 2), shard(1, 2)]).is_some());
+        assert!(tree(&[shard(MAX_SHARDS - 1, MAX_SHARDS)]).is_some());
+        let foreign = Bucket { v: None, ..shard(0, 1) };
+        for wrong in [foreign, shard(0, 3), shard(5, 5), shard(0, MAX_SHARDS * 2)] {
+            assert_eq!(tree(&[shard(0, 2), wrong.clone()]), None, "{:?}", wrong.shard());
+        }
+    }
+}
