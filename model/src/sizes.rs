@@ -89,7 +89,7 @@ pub fn leases() -> Bounds {
 pub fn slots() -> Bounds {
     Bounds {
         limit: Limit::concurrent("slots", 2).expect("a limit"),
-        needs: vec![1],
+        needs: vec![2],
         lease: Some(1),
         works: 0,
         jobs: vec![],
@@ -120,6 +120,7 @@ pub fn renewals() -> Bounds {
 #[must_use]
 pub fn moved_slots() -> Bounds {
     Bounds {
+        needs: vec![1],
         ticks: 1,
         works: 2,
         releases: [true, false],
@@ -173,7 +174,7 @@ pub fn returned() -> Bounds {
         works: 0,
         faults: 0,
         jobs: vec![],
-        happens: vec![Created, TakenOfCredit, TakenOfFull, TakeRefused, RolledBack, ReclaimedByClient],
+        happens: vec![Created, TakenOfCredit, TakenOfFull, TakeRefused, RolledBack],
         ..rate()
     }
 }
