@@ -200,7 +200,7 @@ impl Counting {
         self.streams[state.stream]
             .iter()
             .zip(state.done)
-            .all(|(records, done)| done.count_ones() as usize == records.len())
+            .all(|(records, done)| (0..records.len()).all(|at| done & (1 << at) != 0))
     }
 }
 
