@@ -110,6 +110,12 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 scaling: cargo ## Write the numbers and picture of docs/scaling.md anew
 	cargo run --locked --release -p weirgate-tests --bin scaling
 
+# A build for each of some 1,200 mutants: hours. MUTANTS narrows it down: make mutants MUTANTS="-p weirgate-shared --shard 0/8"
+.PHONY: mutants
+mutants: cargo ## Break the pure parts line by line; each must be caught by a test (hours)
+	@command -v cargo-mutants >/dev/null || { echo "make: cargo-mutants is missing: cargo install --locked cargo-mutants@27.1.0" >&2; exit 1; }
+	PROPTEST_CASES=64 cargo mutants $(or $(MUTANTS),--workspace)
+
 .PHONY: tools
 tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Install the pinned tools into .venv/ and .tools/
 

@@ -200,7 +200,7 @@ impl Counting {
         self.streams[state.stream]
             .iter()
             .zip(state.done)
-            .all(|(records, done)| usize::try_from(done.count_ones()).is_ok_and(|done| done == records.len()))
+            .all(|(records, done)| (0..records.len()).all(|at| done & (1 << at) != 0))
     }
 }
 

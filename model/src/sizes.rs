@@ -81,15 +81,15 @@ pub fn leases() -> Bounds {
     }
 }
 
-/// Slots on one shard.
+/// One slot on one shard.
 ///
 /// # Panics
 /// Never: the limit is right.
 #[must_use]
 pub fn slots() -> Bounds {
     Bounds {
-        limit: Limit::concurrent("slots", 2).expect("a limit"),
-        needs: vec![2],
+        limit: Limit::concurrent("slots", 1).expect("a limit"),
+        needs: vec![1],
         lease: Some(1),
         works: 0,
         jobs: vec![],
@@ -117,10 +117,13 @@ pub fn renewals() -> Bounds {
 }
 
 /// Slots that are held while the bucket becomes two shards and one again.
+///
+/// # Panics
+/// Never: the limit is right.
 #[must_use]
 pub fn moved_slots() -> Bounds {
     Bounds {
-        needs: vec![1],
+        limit: Limit::concurrent("slots", 2).expect("a limit"),
         ticks: 1,
         works: 2,
         releases: [true, false],

@@ -21,6 +21,7 @@ fn without_its_conditions_usage_is_counted_twice() {
         let states = checker.unique_state_count();
         let property = checker.discoveries().into_keys().find(|property| property.starts_with("I3"));
         println!("{guard:?} | {property:?} | counting | {states}");
+        assert!(property.is_some(), "nothing misses {guard:?}");
     }
 }
 
@@ -33,6 +34,7 @@ fn every_condition_is_missed() {
         let mut all = sizes.iter().map(|(name, size)| (name, found(size(), *guard)));
         let (name, property) = all.find(|(_, property)| property.is_some()).unwrap_or((&"any", None));
         println!("{guard:?} | {property:?} | {name}");
+        assert!(property.is_some(), "nothing misses {guard:?}");
     }
 }
 

@@ -3,9 +3,11 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 pub mod fleet;
+pub mod given;
 pub mod item;
 pub mod mirror;
 pub mod ops;
+pub mod page;
 pub mod table;
 pub mod world;
 

@@ -1,0 +1,86 @@
+//! What a shard says of itself at the very edge: of its heat, of what can be taken, of what comes back.
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::given::{Held, START, bucket, id, later, needs, rate, slots, whole, with_leases};
+use model::limit_name;
+use weirgate_shared::write::expire;
+use weirgate_shared::{Bucket, Limit, LimitState, MilliTokens, Scaling, Shard};
+
+/// What is given back is told, to the millitoken.
+#[test]
+fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
+    let held = |tk| {
+        let leases: &[Held<'_>] = &[(3, 100, &[("rpm", 1500)]), (4, 100, &[("slots", 1000)])];
+        with_leases(bucket(Shard::WHOLE, tk, &[rate(), slots()]), leases)
+    };
+    for (tk, back) in [(5000, 1500), (9000, 1000), (10_000, 0)] {
+        let (_, restored) = expire(&held(tk), later(100)).unwrap();
+        assert_eq!((restored.leases, restored.tokens), (2, needs(&[("rpm", back), ("slots", 1000)])));
+    }
+    let none = with_leases(whole(0), &[(3, 100, &[])]);
+    assert_eq!(expire(&none, later(100)).unwrap().1.tokens, BTreeMap::new());
+}
+
+/// What its leases and its write units say of a shard's heat.
+#[test]
+fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_split() {
+    let mut shard = whole(0);
+    let units = |tk| Some(LimitState { tk: MilliTokens(tk), ..model::wcu() });
+    for (tk, is_out) in [(200_000, false), (199_999, true)] {
+        shard.wcu = units(tk);
+        assert_eq!(shard.is_out_of_units(START), is_out, "{tk}");
+    }
+    assert!(!shard.is_out_of_units(later(1)), "a unit flows in every millisecond");
+    shard.wcu = None;
+    assert!(!shard.is_out_of_units(START));
+
+    for (size, leases, split, is_crowded, units) in [
+        (0, 0, 0, false, 1),
+        (1024, 1024, 0, false, 1),
+        (1025, 256, 0, true, 2),
+        (1025, 255, 0, false, 2),
+        (2049, 600, 344, true, 3),
+        (2049, 600, 345, false, 3),
+    ] {
+        (shard.size_bytes, shard.lease_bytes, shard.scaling) =
+            (size, leases, Scaling { split_bytes: split, ..shard.scaling });
+        assert_eq!((shard.is_crowded(), shard.write_units()), (is_crowded, units), "{size} {leases} {split}");
+    }
+}
+
+/// What can be taken, and when, at the very edge of what there is.
+#[test]
+fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
+    let at_the_brim = whole(9000);
+    let state = at_the_brim.limits["rpm"];
+    assert!(!at_the_brim.is_full(&state, later(100)) && at_the_brim.is_full(&state, later(200)));
+    let concurrent = bucket(Shard::WHOLE, 0, &[slots()]);
+    let over = LimitState { tk: MilliTokens(7000), ..concurrent.limits["slots"] };
+    assert!(!concurrent.is_full(&over, later(200)), "slots do not flow");
+
+    // Brought back by a take: the lease's tokens, once, and not as used.
+    let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)]), (4, 101, &[("rpm", 700)])]);
+    let after = held.advanced(&[rate()], later(100));
+    assert_eq!(after.limits["rpm"].tk, MilliTokens(1000 + 1000 + 1500));
+    assert_eq!(after.limits["rpm"].tc, MilliTokens(-1500));
+    assert_eq!(after.leases.unwrap().into_keys().collect::<Vec<_>>(), [id(4)]);
+
+    // At the expiry of a lease, if that is what it takes; by refill, if that is as soon.
+    let limit = limit_name("rpm");
+    let ready = |need, held: &Bucket| held.ready_at(&limit, MilliTokens(need));
+    assert_eq!(ready(2000, &held), Some(later(100)));
+    assert_eq!(ready(3500, &held), Some(later(100)));
+    assert_eq!(ready(4210, &held), Some(later(101)));
+    assert_eq!((ready(10_001, &held), ready(10_000, &held)), (None, Some(later(680))));
+    let freed = with_leases(bucket(Shard::WHOLE, 0, &[slots()]), &[(3, 100, &[("slots", 2000)])]);
+    assert_eq!(freed.advanced(&[slots()], later(100)).limits["slots"].tk, MilliTokens(8000));
+    let more = Limit::concurrent("slots", 9).unwrap();
+    assert_eq!(freed.advanced(&[more], later(100)).limits["slots"].tk, MilliTokens(11_000));
+
+    // Of a shard number that its count does not hold, another writer's mistake.
+    let lost = Bucket { shard_count: 3, ..bucket(Shard { index: 3, count: 4 }, 0, &[rate()]) };
+    assert_eq!(lost.shard(), Shard { index: 3, count: 4 });
+}
