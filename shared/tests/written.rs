@@ -207,6 +207,11 @@ fn functions(page: &mut Page) {
     let mut marked = half(0, 2000);
     marked.scaling.is_hot = true;
     page.update("look", look(&marked, later(60_000)).map(|(update, _)| update));
+    let mut resting = half(0, 2000);
+    resting.scaling.look = Some(Look { at: START, v: resting.v.unwrap() });
+    let looked = |ms| look(&resting, later(ms)).map(|(update, _)| update);
+    page.update("look at a half that has been at rest since the last look", looked(60_000));
+    page.update("look at a half too early to say whether it rests", looked(59_999));
     page.update("look at what is whole", look(&whole(2000), later(60_000)).map(|(update, _)| update));
     let mut held = with_leases(half(0, 2000), &[(3, 100, &[("rpm", 1500)])]);
     page.update("look at a lease that lasts", look(&held, later(99)).map(|(update, _)| update));
