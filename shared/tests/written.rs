@@ -15,7 +15,7 @@ use weirgate_shared::write::{
     merge, refill, remove, split,
 };
 use weirgate_shared::{
-    Bucket, Counted, EpochMillis, Limit, LimitState, MilliTokens, Ranges, Shard, SnapshotKey, Terms, Window,
+    Bucket, Counted, EpochMillis, Limit, LimitState, Look, MilliTokens, Ranges, Shard, SnapshotKey, Terms, Window,
 };
 
 struct Ask<'a> {
