@@ -38,15 +38,16 @@ pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
 ///
 /// A busy shard is written to between any read and write. If nothing is to be given back, the look asks only that the
 /// leases are those that were seen: then `due` is at or before every expiry, and what was taken meanwhile counts as
-/// taken since the look. A shard that has been at rest since the last look is not due for another one.
+/// taken since the look. A shard that has been at rest since the last look, and still is, is not due for another one.
 #[must_use]
 pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
     let v = bucket.v?.saturating_add(1);
     let (mut next, restored) = expired(bucket, now);
     next.scaling.look = Some(Look { at: now, v });
     next.scaling.is_hot = false;
-    next.due = if restored.leases == 0 && is_at_rest(bucket, now) { first_expiry(&next) } else { next_due(&next, now) };
-    if restored.leases > 0 || next.rf != bucket.rf {
+    let rests = restored.leases == 0 && is_at_rest(bucket, now);
+    next.due = if rests { first_expiry(&next) } else { next_due(&next, now) };
+    if restored.leases > 0 || next.rf != bucket.rf || rests {
         count_units(&mut next, 1);
         return Some((replace(bucket, next), restored));
     }
