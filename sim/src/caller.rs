@@ -47,9 +47,10 @@ impl Caller {
     /// Calls until the world calms down.
     pub async fn run(self) {
         while !self.world.is_calm() {
-            let pause = self.below(self.world.scenario().pause);
+            let comes_in_a_burst = self.world.rng().u32(..4) == 0;
+            let pause = if comes_in_a_burst { self.until_burst() } else { self.below(self.world.scenario().pause) };
             self.world.pass(pause).await;
-            let call = self.call();
+            let call = self.call(comes_in_a_burst);
             let polls = self.world.strikes(Kind::CallerLeft).then(|| self.world.rng().u32(1..12));
             let sent = self.world.now().0;
             match cut(self.ask(&call), polls).await {
@@ -66,14 +67,22 @@ impl Caller {
         Duration::from_millis(self.world.rng().u64(0..=most))
     }
 
-    fn call(&self) -> Call {
+    /// Callers come all at once now and then, as schedules have them do, to a bucket that may have rested.
+    fn until_burst(&self) -> Duration {
+        const EVERY: i64 = 7_000;
+        let left = EVERY - self.world.now().0.rem_euclid(EVERY);
+        Duration::from_millis(left.unsigned_abs())
+    }
+
+    fn call(&self, comes_in_a_burst: bool) -> Call {
         let plans = &self.world.scenario().buckets;
         let mut rng = self.world.rng();
         let bucket = rng.usize(..plans.len());
         let plan = &plans[bucket];
         let capacity = plan.limits[0].rule().capacity.whole_tokens();
         // Now and then a large part of all there is.
-        let most = if rng.u32(..10) == 0 { capacity } else { (capacity / 4).max(1) };
+        let is_large = rng.u32(..10) == 0 || comes_in_a_burst && rng.bool();
+        let most = if is_large { capacity } else { (capacity / 4).max(1) };
         let takes_slots = plan.limits.len() > 1 && rng.bool();
         let slots = if takes_slots { rng.i64(1..=plan.limits[1].rule().capacity.whole_tokens().min(2)) } else { 0 };
         let lease = (takes_slots || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
