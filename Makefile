@@ -143,7 +143,7 @@ cargo:
 	@.venv/$*/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@touch $@
 
-# From its source, with its own lock file: the one on PyPI is too old to read what cargo says today. Without optimization,
+# From its source, with its own lock file: a packaged one is too old to read what cargo says today. Without optimization,
 # as building it would take four times as long as all it ever runs.
 $(cargo_deny): | cargo
 	@echo "Installing cargo-deny $(cargo_deny_version) into .tools/"
