@@ -25,11 +25,9 @@ pub(crate) struct Settling<'a> {
     pub(crate) line: Arc<Line>,
     /// Id of the write.
     pub(crate) op: WriteId,
-    /// The durable lease and what becomes of it.
-    pub(crate) lease: Option<(&'a WriteId, LeaseChange)>,
+    /// The durable lease, when it expires, and what becomes of it.
+    pub(crate) lease: Option<(&'a WriteId, EpochMillis, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, Settled>,
-    /// When that lease expires.
-    pub(crate) expires: Option<EpochMillis>,
     /// Acquires granted before that the write counts.
     pub(crate) takes: i64,
     /// What the lease holds, as far as its holder knows.
@@ -66,12 +64,9 @@ impl Settling<'_> {
                 Ok(Outcome::LostRace(None)) => return Ok(Answered::Settled(Settlement::Ended)),
                 Ok(Outcome::LostRace(Some(item))) => {
                     let bucket = self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
-                    if let Some(answered) = self.ended(&bucket, doubt.is_some()) {
+                    if let Some(answered) = self.ended(&bucket, &mut doubt) {
                         self.line.bucket.given_back.notify_waiters();
-                        return match doubt {
-                            Some(doubt) if self.may_have_expired(&bucket, &answered) => Err(doubt.into()),
-                            _ => Ok(answered),
-                        };
+                        return answered;
                     }
                     count(&self.inner.counters.lost_races, 1);
                     if Instant::now() >= deadline {
@@ -108,11 +103,11 @@ impl Settling<'_> {
     }
 
     fn is_renewal(&self) -> bool {
-        matches!(self.lease, Some((_, LeaseChange::Renew(_))))
+        matches!(self.lease, Some((.., LeaseChange::Renew(_))))
     }
 
     fn settle(&self) -> Settle<'_> {
-        let lease = self.lease.as_ref().map(|(id, change)| (*id, change.clone()));
+        let lease = self.lease.as_ref().map(|(id, _, change)| (*id, change.clone()));
         Settle { key: &self.line.key, op: self.op.clone(), lease, amounts: self.amounts.clone() }
     }
 
@@ -129,7 +124,7 @@ impl Settling<'_> {
 
     /// Ending a lease gives back what it holds, so it must hold what the grant knows of.
     fn end_what_is_held(&self, mut update: Update) -> Update {
-        if let Some((id, LeaseChange::End)) = &self.lease {
+        if let Some((id, _, LeaseChange::End)) = &self.lease {
             let held = self.holds.iter().map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0))).collect();
             let path = Path::lease(id).then(attr::LEASE_TOKENS);
             update.conditions.push(Condition::Equals(path, Value::Map(held)));
@@ -138,18 +133,28 @@ impl Settling<'_> {
     }
 
     /// What the bucket says of the lease, if that settles the matter.
-    fn ended(&self, bucket: &Bucket, in_doubt: bool) -> Option<Answered> {
+    fn ended(&self, bucket: &Bucket, doubt: &mut Option<StoreError>) -> Option<Result<Answered, Error>> {
+        let settled = |is_done| {
+            let settlement = if is_done { Settlement::Done } else { Settlement::Ended };
+            Some(Ok(Answered::Settled(settlement)))
+        };
         if bucket.op.as_ref() == Some(&self.op) {
-            return Some(Answered::Settled(Settlement::Done));
+            return settled(true);
         }
-        let (id, change) = self.lease.as_ref()?;
+        let (id, expires, change) = self.lease.as_ref()?;
         let Some(held) = bucket.leases.as_ref().and_then(|leases| leases.get(*id)) else {
-            // Gone: by the write that was in doubt if that one ends it, or before it.
-            let is_done = in_doubt && *change == LeaseChange::End;
-            return Some(Answered::Settled(if is_done { Settlement::Done } else { Settlement::Ended }));
+            return match doubt.take() {
+                // By the write in doubt, or by somebody who found it expired, perhaps by a clock that is ahead of this
+                // one: nobody knows.
+                Some(doubt) if *change == LeaseChange::End && *expires <= self.inner.now().after(CLOCKS) => {
+                    Some(Err(doubt.into()))
+                }
+                // By the write in doubt if that one ends it, or before it.
+                doubt => settled(doubt.is_some() && *change == LeaseChange::End),
+            };
         };
         let amounts = match change {
-            LeaseChange::End if held.tokens != *self.holds => return Some(Answered::Holds(held.tokens.clone())),
+            LeaseChange::End if held.tokens != *self.holds => return Some(Ok(Answered::Holds(held.tokens.clone()))),
             LeaseChange::End | LeaseChange::Renew(_) => return None,
             LeaseChange::Hold(amounts) => amounts,
         };
@@ -157,16 +162,7 @@ impl Settling<'_> {
         if amounts.iter().all(|(limit, (before, _))| holds(limit, before)) {
             return None;
         }
-        let is_done = in_doubt && amounts.iter().all(|(limit, (_, after))| holds(limit, after));
-        Some(Answered::Settled(if is_done { Settlement::Done } else { Settlement::Ended }))
-    }
-
-    /// Whether nobody knows if the write in doubt has ended the lease, or somebody has who found it expired. By a clock
-    /// that is ahead of this one, perhaps.
-    fn may_have_expired(&self, bucket: &Bucket, answered: &Answered) -> bool {
-        let is_own = bucket.op.as_ref() == Some(&self.op);
-        let is_past = |expires: EpochMillis| expires <= self.inner.now().after(CLOCKS);
-        matches!(answered, Answered::Settled(Settlement::Done)) && !is_own && self.expires.is_some_and(is_past)
+        settled(doubt.is_some() && amounts.iter().all(|(limit, (_, after))| holds(limit, after)))
     }
 
     /// What was to be given back counts as used: to repeat it could give back twice.

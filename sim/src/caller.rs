@@ -28,8 +28,6 @@ pub struct Caller {
     pub record: Record,
     /// Claims of the whole process.
     pub held: Arc<Mutex<Ids>>,
-    /// Whether the process takes ahead.
-    pub is_prefetching: bool,
 }
 
 /// What one call asks for.
@@ -53,9 +51,16 @@ impl Caller {
             let call = self.call(comes_in_a_burst);
             let polls = self.world.strikes(Kind::CallerLeft).then(|| self.world.rng().u32(1..12));
             let sent = self.world.now().0;
+            let asked = self.asked(&call);
+            told(&self.record).asks(&asked);
             match cut(self.ask(&call), polls).await {
-                Some(Ok(Some(grants))) => self.hold(&call, grants, sent).await,
-                Some(Ok(None)) => {}
+                Some(Ok(Some(grants))) => {
+                    told(&self.record).answered(&asked);
+                    self.hold(&call, grants, sent).await;
+                }
+                // Several that are asked side by side may have granted some, and not have heard that these went back.
+                Some(Ok(None)) if call.other.is_some() && !call.is_together => {}
+                Some(Ok(None)) => told(&self.record).answered(&asked),
                 Some(Err(error)) => self.world.note(|| format!("error {error}")),
                 None => self.world.note(|| "left".to_owned()),
             }
@@ -96,8 +101,7 @@ impl Caller {
     fn request(&self, bucket: usize, call: &Call) -> Acquire<'_> {
         let scenario = self.world.scenario();
         let plan = &scenario.buckets[bucket];
-        let rate = call.rate.min(plan.limits[0].rule().capacity.whole_tokens());
-        let mut request = self.limiter.acquire(&plan.entity, &plan.resource).take("rate", rate);
+        let mut request = self.limiter.acquire(&plan.entity, &plan.resource).take("rate", self.rate(bucket, call));
         if !scenario.is_configured {
             request = request.limits(&plan.limits);
         }
@@ -134,6 +138,22 @@ impl Caller {
             Decision::NeverFits(never) => format!("{never}"),
             Decision::Disabled(disabled) => format!("{disabled}"),
         });
+    }
+
+    /// What is taken of rates if the call is granted, parents' parts included.
+    fn asked(&self, call: &Call) -> Vec<(Of, i64)> {
+        let plans = &self.world.scenario().buckets;
+        let buckets = [Some(call.bucket), call.other].into_iter().flatten();
+        let charged = buckets.flat_map(|bucket| {
+            let rate = self.rate(bucket, call) * 1000;
+            [Some(bucket), plans[bucket].parent].into_iter().flatten().map(move |of| ((of, 0), rate))
+        });
+        charged.collect()
+    }
+
+    /// Tokens of the rate of `bucket` that the call is for.
+    fn rate(&self, bucket: usize, call: &Call) -> i64 {
+        call.rate.min(self.world.scenario().buckets[bucket].limits[0].rule().capacity.whole_tokens())
     }
 
     /// What a grant of `bucket` stands for, its parent's part included.
@@ -186,6 +206,7 @@ impl Caller {
             told(&self.record).adjusts(&ids, 0, actual * 1000, self.world.now().0);
             let done = cut(grant.adjust("rate", actual), polls).await;
             self.world.note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
+            self.went_back(&ids, done.as_ref());
         }
         if what == 1 && grant.lease_id().is_some() {
             let lasts = Duration::from_millis(self.world.rng().u64(1000..10_000));
@@ -207,8 +228,16 @@ impl Caller {
             cut(grant.release(), polls).await
         };
         self.world.note(|| format!("ended {ids:?} {done:?}"));
+        self.went_back(&ids, done.as_ref());
         if matches!(done, Some(Ok(Settlement::Done))) || !has_lease {
             told(&self.record).settled(&ids);
+        }
+    }
+
+    /// What is confirmed to have gone back does so no more. With what a process has taken ahead, it only goes to those.
+    fn went_back(&self, ids: &Ids, done: Option<&Result<Settlement, Error>>) {
+        if matches!(done, Some(Ok(Settlement::Done))) && self.world.scenario().prefetching == 0 {
+            told(&self.record).went_back(ids, self.world.now().0);
         }
     }
 }

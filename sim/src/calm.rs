@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate::{Decision, FakeClock, Limit, MilliTokens, RateLimiter};
+use weirgate::{Decision, FakeClock, Limit, MilliTokens, RateLimiter, Rule};
 use weirgate_shared::{Shard, credit};
 
 use crate::caller::{Record, told};
@@ -41,21 +41,29 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record) {
         check::consumed(world, &told);
     }
     check::counted(world);
-    let limiter = limiter(&Net::new(world, "calm"), &FakeClock::at(world.now()), false).await;
-    for plan in &world.scenario().buckets {
-        // What a cascading child takes is taken of its parent too, so only those that are alone say what they say.
-        if plan.parent.is_none() && !world.scenario().has_changes() {
-            is_whole(world, &limiter, plan).await;
-            waits_it_out(world, &limiter, plan).await;
-            if world.scenario().tries_edge {
-                gives_what_flows_in(world, &limiter, plan).await;
-            }
+    let limiter = newcomer(world).await;
+    for plan in world.scenario().buckets.iter().filter(|plan| is_known(world, plan)) {
+        is_whole(world, &limiter, plan).await;
+        waits_it_out(world, &limiter, plan).await;
+        if world.scenario().tries_edge {
+            gives_what_flows_in(world, &limiter, plan).await;
         }
     }
     reconcile(world).await;
     mapping.drain().await;
     check::counted(world);
     outlives_ttl(world, mapping, &limiter).await;
+}
+
+/// Whether it is known what a bucket must have: what a cascading child takes is taken of its parent too, and limits that
+/// change may not have reached it yet.
+fn is_known(world: &World, plan: &Plan) -> bool {
+    plan.parent.is_none() && !world.scenario().has_changes()
+}
+
+/// A process that has just begun, so close to the table that no time passes until it is answered.
+async fn newcomer(world: &World) -> RateLimiter {
+    limiter(&Net::beside(world, "calm"), &FakeClock::at(world.now()), false).await
 }
 
 /// When everything that has a `ttl` is past it.
@@ -73,14 +81,15 @@ async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimite
         }
     }
     world.look();
-    for plan in world.scenario().buckets.iter().filter(|plan| plan.parent.is_none()) {
-        if !world.scenario().has_changes() {
-            is_whole(world, limiter, plan).await;
-        }
+    for plan in world.scenario().buckets.iter().filter(|plan| is_known(world, plan)) {
+        is_whole(world, limiter, plan).await;
     }
     let before = world.consumed();
     for plan in &world.scenario().buckets {
         let _ = take(limiter, plan, 1).await;
+        if is_known(world, plan) {
+            gives_no_more(world, plan).await;
+        }
     }
     mapping.drain().await;
     check::counted_since(world, &before);
@@ -108,6 +117,31 @@ async fn is_whole(world: &World, limiter: &RateLimiter, plan: &Plan) {
             world.violated(format!("I4: after a rest {} has {available} of {all} {name}", plan.entity));
         }
     }
+}
+
+/// I1: a bucket that is full again since it was last written to gives what it has and no more, also to processes that know
+/// nothing of it and ask at once.
+async fn gives_no_more(world: &World, plan: &Plan) {
+    let rule = *plan.limits[0].rule();
+    let all = rule.capacity.whole_tokens();
+    // Such a process takes for granted that what has flowed in unseen is less than an eighth.
+    world.pass(until_flowed(&rule, (all / 9).max(1))).await;
+    let from = world.now();
+    let mut given = 0;
+    for tokens in [all - 1, all / 9, 1, 1] {
+        let is_given = tokens > 0 && take(&newcomer(world).await, plan, tokens).await.is_ok();
+        given += if is_given { tokens } else { 0 };
+    }
+    let there = (rule.capacity + credit(&rule, Shard::WHOLE, from, world.now())).whole_tokens();
+    if given > there {
+        world.violated(format!("I1: {given} of {there} of {} were given at once", plan.entity));
+    }
+}
+
+/// How long it takes until `tokens` have flowed in.
+fn until_flowed(rule: &Rule, tokens: i64) -> Duration {
+    let ms = (tokens * 1000 * rule.refill_period_ms).div_euclid(rule.refill_amount.0) + 1;
+    Duration::from_millis(ms.unsigned_abs())
 }
 
 /// I5: who is denied and waits as long as he was told is admitted, if nobody else takes.
@@ -138,8 +172,7 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
     while take(limiter, plan, 1).await.is_ok() {}
     let from = world.now();
     let mut given = 0;
-    let lasts =
-        Duration::from_millis(u64::try_from(100_000 * rule.refill_period_ms / rule.refill_amount.0).unwrap_or(1));
+    let lasts = until_flowed(&rule, 100);
     while Duration::from(world.now().since(from)) < lasts {
         let wait = Duration::from_secs(30);
         let take = limiter.acquire(&plan.entity, &plan.resource).limits(limits).take("rate", 1).wait_up_to(wait);

@@ -47,7 +47,7 @@ impl Process {
         for _ in 0..world.scenario().callers {
             let (world, limiter, record) = (world.clone(), limiter.clone(), Arc::clone(record));
             let held = Arc::clone(&process.held);
-            process.callers.spawn(Caller { world, limiter, record, held, is_prefetching: prefetches }.run());
+            process.callers.spawn(Caller { world, limiter, record, held }.run());
         }
         process
     }

@@ -2,18 +2,25 @@
 
 use serde::Deserialize;
 
-/// A place in the sources that keeps an invariant.
+/// What keeps an invariant.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Guard {
     /// The invariant, as the design names it.
     pub invariant: String,
     /// What it does.
     pub guard: String,
-    /// Where it stands, from the root of the repository.
+    /// Where it is said; several, if it is said twice.
+    pub texts: Vec<Text>,
+}
+
+/// A place in the sources.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Text {
+    /// The file, from the root of the repository.
     pub file: String,
-    /// Its text, which is there once.
+    /// What stands there once.
     pub from: String,
-    /// What stands there without it.
+    /// What stands there without the guard.
     pub to: String,
 }
 
@@ -26,7 +33,7 @@ pub fn guards() -> Vec<Guard> {
     serde_json::from_str(include_str!("../guards.json")).expect("the list is JSON")
 }
 
-impl Guard {
+impl Text {
     /// The file without the guard; nothing if its text is not there just once.
     #[must_use]
     pub fn removed(&self, source: &str) -> Option<String> {

@@ -1,5 +1,6 @@
 //! The network between one process and the table.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,6 +24,8 @@ use crate::world::World;
 pub struct Net {
     world: World,
     name: Arc<str>,
+    /// How long a request takes there, and back.
+    latency: RangeInclusive<u64>,
     is_dead: Arc<AtomicBool>,
 }
 
@@ -39,7 +42,14 @@ impl Net {
     /// The network of a process with this name.
     #[must_use]
     pub fn new(world: &World, name: &str) -> Self {
-        Self { world: world.clone(), name: name.into(), is_dead: Arc::default() }
+        let latency = world.scenario().latency.clone();
+        Self { world: world.clone(), name: name.into(), latency, is_dead: Arc::default() }
+    }
+
+    /// That of a process beside the table, which requests reach at once.
+    #[must_use]
+    pub fn beside(world: &World, name: &str) -> Self {
+        Self { latency: 0..=0, ..Self::new(world, name) }
     }
 
     /// Ends the process: nothing it sends from now on leaves it, and no answer arrives. What is on its way goes on.
@@ -53,7 +63,7 @@ impl Net {
 
     fn fate(&self, request: &Request) -> Fate {
         let world = &self.world;
-        let latency = || Duration::from_millis(world.rng().u64(world.scenario().latency.clone()));
+        let latency = || Duration::from_millis(world.rng().u64(self.latency.clone()));
         let (mut there, back) = (latency(), latency());
         let late = Duration::from_millis(world.rng().u64(500..12_000));
         if world.strikes(Kind::Delayed) {
@@ -104,6 +114,13 @@ impl Net {
     }
 }
 
+/// Waits, not even for the millisecond that a timer takes if there is nothing to wait for.
+async fn pass(span: Duration) {
+    if !span.is_zero() {
+        sleep(span).await;
+    }
+}
+
 impl HttpClient for Net {
     fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
@@ -122,9 +139,9 @@ impl HttpConnector for Net {
             let there = net.clone();
             // Whatever its sender does meanwhile: what was sent arrives.
             tokio::spawn(async move {
-                sleep(fate.there).await;
+                pass(fate.there).await;
                 let met = there.arrive(&request, fate.fault);
-                sleep(fate.back).await;
+                pass(fate.back).await;
                 if fate.is_hung {
                     std::future::pending::<()>().await;
                 }

@@ -22,22 +22,63 @@ pub struct Claim {
     pub ended: Option<i64>,
     /// Whether a lease can give it back no more, as its end was confirmed.
     pub is_settled: bool,
-    /// What may have gone back, and since when.
-    pub backs: Vec<(i64, i64)>,
+    /// What may have gone back.
+    pub backs: Vec<Back>,
     /// What may have been used beyond it, as its holder said afterwards.
     pub more: i64,
+}
+
+/// A part of a claim that its holder gave back.
+#[derive(Debug, Clone)]
+pub struct Back {
+    /// When he began to.
+    pub from: i64,
+    /// When he was told that it is done; until then, and for ever if he never was, it may happen yet.
+    pub until: Option<i64>,
+    /// How much, in millitokens.
+    pub amount: i64,
+}
+
+impl Claim {
+    /// What may have gone back.
+    #[must_use]
+    pub fn back(&self) -> i64 {
+        self.backs.iter().map(|back| back.amount).sum()
+    }
 }
 
 /// All claims of a run.
 #[derive(Debug, Default)]
 pub struct Told {
     claims: Vec<Claim>,
+    /// What was asked for and never answered, so that it may have been taken, once.
+    unanswered: BTreeMap<Of, i64>,
 }
 
 /// Which claims a grant stands for.
 pub type Ids = Vec<usize>;
 
 impl Told {
+    /// A caller asks for `amounts`.
+    pub fn asks(&mut self, amounts: &[(Of, i64)]) {
+        for (of, amount) in amounts {
+            *self.unanswered.entry(*of).or_default() += amount;
+        }
+    }
+
+    /// He is told what has become of it.
+    pub fn answered(&mut self, amounts: &[(Of, i64)]) {
+        for (of, amount) in amounts {
+            *self.unanswered.entry(*of).or_default() -= amount;
+        }
+    }
+
+    /// What may have been taken of a limit for callers who were never told.
+    #[must_use]
+    pub fn unanswered(&self, of: Of) -> i64 {
+        self.unanswered.get(&of).copied().unwrap_or_default()
+    }
+
     /// A caller has been told that it has `amounts`.
     pub fn granted(&mut self, amounts: &[(Of, i64)], sent: i64, told: i64, expires: Option<i64>) -> Ids {
         let first = self.claims.len();
@@ -73,8 +114,18 @@ impl Told {
     /// All of a grant may go back from now on.
     pub fn goes_back(&mut self, ids: &Ids, now: i64) {
         for id in ids {
-            let amount = self.claims[*id].amount;
-            self.claims[*id].backs.push((now, amount));
+            let claim = &mut self.claims[*id];
+            let amount = claim.amount - claim.back();
+            claim.backs.push(Back { from: now, until: None, amount });
+        }
+    }
+
+    /// What was to go back of a grant has done so.
+    pub fn went_back(&mut self, ids: &Ids, now: i64) {
+        for id in ids {
+            for back in &mut self.claims[*id].backs {
+                back.until.get_or_insert(now);
+            }
         }
     }
 
@@ -83,9 +134,9 @@ impl Told {
         for id in ids {
             let claim = &mut self.claims[*id];
             if claim.of.1 == limit {
-                let before = claim.amount - claim.backs.iter().map(|(_, amount)| amount).sum::<i64>();
+                let before = claim.amount - claim.back();
                 if before > actual {
-                    claim.backs.push((now, before - actual));
+                    claim.backs.push(Back { from: now, until: None, amount: before - actual });
                 } else {
                     claim.more += actual - before;
                 }

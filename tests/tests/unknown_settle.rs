@@ -186,3 +186,15 @@ async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_befo
     let released = grant.release().await;
     assert!(released.as_ref().is_err_and(Error::is_unknown), "{released:?}, and nothing was used");
 }
+
+#[tokio::test(start_paused = true)]
+async fn i7_an_adjustment_in_doubt_counts_if_the_lease_shows_it_however_soon_that_expires() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let mut grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
+    pass(secs(4)).await;
+    // Somebody else writes before the answer is asked for, so the id of the write does not tell.
+    fleet.trouble(vec![Some(Fault::LoseAnswer)], Some("rpd"));
+    assert_eq!(grant.adjust("rpd", 4).await.unwrap(), Settlement::Done);
+    std::mem::forget(grant);
+}

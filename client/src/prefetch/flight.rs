@@ -200,7 +200,6 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Resul
             line: Arc::clone(&part.line),
             op: WriteId::from_bits(fastrand::u64(..)),
             lease: None,
-            expires: None,
             amounts: back.collect::<BTreeMap<_, _>>(),
             takes,
             holds: &Needs::new(),

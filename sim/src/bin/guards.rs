@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 use clap::Parser;
-use weirgate_sim::guards::{Guard, guards};
+use weirgate_sim::guards::{Guard, Text, guards};
 
 /// Takes each guard out of the sources, builds the simulation without it, and runs seeds until one fails.
 #[derive(Debug, Parser)]
@@ -36,12 +36,13 @@ impl Drop for Restored {
 fn main() -> ExitCode {
     let args = Args::parse();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let is_meant =
-        |guard: &Guard| [&guard.file, &guard.invariant, &guard.guard].into_iter().any(|text| text.contains(&args.only));
+    let is_meant = |guard: &Guard| {
+        [files(guard), guard.invariant.clone(), guard.guard.clone()].iter().any(|of| of.contains(&args.only))
+    };
     println!("| invariant | guard removed | in | seed | seeds needed | what it says |\n|---|---|---|---|---|---|");
     let mut unseen = 0;
     for guard in guards().into_iter().filter(is_meant) {
-        let Guard { invariant, guard: what, file, .. } = &guard;
+        let Guard { invariant, guard: what, .. } = &guard;
         let found = first_failure(&root, &guard, args.seeds);
         let (seed, needed, says) = match &found {
             Some((seed, says)) => (seed.to_string(), (seed + 1).to_string(), says.as_str()),
@@ -50,18 +51,28 @@ fn main() -> ExitCode {
                 ("none".to_owned(), format!("more than {}", args.seeds), "")
             }
         };
-        println!("| {invariant} | {what} | `{file}` | {seed} | {needed} | {says} |");
+        println!("| {invariant} | {what} | {} | {seed} | {needed} | {says} |", files(&guard));
     }
     if unseen == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The first seed that fails without the guard, and what it says.
-fn first_failure(root: &Path, guard: &Guard, seeds: u32) -> Option<(u32, String)> {
-    let path = root.join(&guard.file);
+fn files(guard: &Guard) -> String {
+    guard.texts.iter().map(|text| format!("`{}`", text.file)).collect::<Vec<_>>().join(", ")
+}
+
+/// Takes a text out of its file.
+fn take_out(root: &Path, text: &Text) -> Restored {
+    let path = root.join(&text.file);
     let source = fs::read_to_string(&path).expect("the guard's file can be read");
-    let removed = guard.removed(&source).expect("the guard's text is there once");
+    let removed = text.removed(&source).expect("the guard's text is there once");
     let restored = Restored { path, source };
     fs::write(&restored.path, removed).expect("the guard's file can be written");
+    restored
+}
+
+/// The first seed that fails without the guard, and what it says.
+fn first_failure(root: &Path, guard: &Guard, seeds: u32) -> Option<(u32, String)> {
+    let mut restored: Vec<_> = guard.texts.iter().map(|text| take_out(root, text)).collect();
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo).current_dir(root).args("build --locked --workspace --bin sim".split(' ')).output();
     let built = built.expect("cargo runs");
@@ -70,7 +81,8 @@ fn first_failure(root: &Path, guard: &Guard, seeds: u32) -> Option<(u32, String)
     let seeds = seeds.to_string();
     let run = Command::new(sim).args(["--threads", "1", "--seeds", &seeds]).env("RUST_BACKTRACE", "0").output();
     let run = String::from_utf8_lossy(&run.expect("the simulation runs").stdout).into_owned();
-    drop(restored);
+    // The last one first, should two stand in one file.
+    while restored.pop().is_some() {}
     let mut failures = run.lines().filter_map(|line| line.strip_prefix("seed ")?.split_once([':', ' ']));
     let (seed, first) = failures.next()?;
     // The invariant it keeps, if that is among what the seed says.
