@@ -28,18 +28,17 @@ RULES = Path(__file__).parent.parent / "rules" / "template.guard"
 
 
 def rules():
-    """Each rule by its name, and what stands before the first: variables that all of them use."""
+    """Each rule by its name, with what stands before the first: variables that all of them use."""
     shared, *parts = re.split(r"^(?=rule )", RULES.read_text(), flags=re.MULTILINE)
-    return shared, {part.split()[1]: part for part in parts}
+    return {part.split()[1]: shared + part for part in parts}
 
 
-def failures(template, only=None):
-    """The rules (or the one) that the template breaks, each with why; and those that are about nothing in it."""
-    shared, each = rules()
+def failures(template, texts):
+    """Those of the rules that the template breaks, each with why; and those that are about nothing in it."""
     broken, idle, document = {}, set(), json.dumps(plain(template))
-    for name, text in each.items() if only is None else [(only, each[only])]:
+    for name, text in texts.items():
         try:
-            report = run_checks_rs(document, shared + text, False)
+            report = run_checks_rs(document, text, False)
         except Exception as error:  # whatever it is, the rule has not passed
             broken[name] = f"cannot be run: {error}"
             continue
@@ -82,16 +81,16 @@ def why(text, report):
 
 
 def main(path):
-    errors, idle, shared = {}, None, rules()[1]
+    errors, idle, texts = {}, None, rules()
     for template in variants(path):
-        broken, about_nothing = failures(template)
+        broken, about_nothing = failures(template, texts)
         errors.update(broken)
         idle = about_nothing if idle is None else idle & about_nothing
     for name in sorted(idle):
         errors[name] = "is about nothing in the template, so it checks nothing"
     for name, reason in errors.items():
         print(f"{path}: {name}: {reason}")
-    print(f"cfn-guard: {len(shared)} rules, {len(errors)} broken")
+    print(f"cfn-guard: {len(texts)} rules, {len(errors)} broken")
     return 1 if errors else 0
 
 

@@ -1,12 +1,14 @@
 """Shows that every rule of deny.toml can fail: cargo-deny is given a workspace that breaks each of them.
 
 A rule whose pattern is wrong (`hyper@<1` bans every hyper, `openssl_sys` bans nothing) looks just like one that is kept.
-The crates are empty and local, so nothing is downloaded; cargo-deny goes by names, versions and licenses alone.
+The crates are empty and local, so nothing is downloaded; cargo-deny goes by names, versions and licenses alone. So is the
+database of advisories, which has one about all of serde.
 
-Usage: test_deny.py path/to/cargo-deny
+Usage: test_deny.py path/to/cargo-deny [options of its check]
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -41,6 +43,18 @@ BANNED = {
     "tokio-rustls": ("0.24.1", "0.26.6"),
     "webpki": ("0.22.4", None),
 }
+ADVISORY = """```toml
+[advisory]
+id = "RUSTSEC-2000-0001"
+package = "serde"
+date = "2000-01-01"
+
+[versions]
+patched = []
+```
+
+# Made up
+"""
 REFUSED_LICENSES = ["GPL-3.0-only", "AGPL-3.0-only", "MPL-2.0", "SSPL-1.0", "CC-BY-NC-4.0", "BUSL-1.1", None]
 
 
@@ -53,9 +67,9 @@ def write(folder, name, version, extra="", dependencies="", rust=""):
     )
 
 
-def check(deny, folder, what, config=ROOT / "deny.toml"):
+def check(deny, folder, what, config=ROOT / "deny.toml", options=()):
     """What cargo-deny says of the crate in the folder: its exit code, and (code, text) of every error."""
-    arguments = ["--offline", "--format", "json", "--manifest-path", folder / "Cargo.toml", "--config", config, "check", what]
+    arguments = ["--offline", "--format", "json", "--manifest-path", folder / "Cargo.toml", "--config", config, "check", *options, what]
     done = subprocess.run([deny, *arguments], capture_output=True, text=True, check=False)
     said = [json.loads(line)["fields"] for line in done.stderr.splitlines() if line.startswith("{")]
     errors = [(line.get("code"), json.dumps(line)) for line in said if line.get("severity") == "error"]
@@ -77,7 +91,15 @@ def crates(scratch, name, wanted, **parent):
     return scratch / name
 
 
-def main(deny):
+def repository(folder):
+    """What is in the folder, as a git repository."""
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-C", folder]
+    for command in (["init", "--quiet", "--initial-branch", "main"], ["add", "."], ["commit", "--quiet", "--message", "One"]):
+        subprocess.run([*git, *command], check=True)
+    return f"file://{folder}"
+
+
+def main(deny, options):
     failures = []
 
     def expect(what, is_true, seen):
@@ -123,19 +145,39 @@ def main(deny):
         code, errors = check(deny, ROOT, "sources", elsewhere)
         expect("another registry is refused", code and "source-not-allowed" in kinds(errors), errors[:1])
         write(scratch / "remote", "remote", "1.0.0", 'license = "MIT"')
-        git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-C", scratch / "remote"]
-        for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "One"]):
-            subprocess.run([*git, *command], check=True)
-        write(scratch / "cloned", "cloned", "0.1.0", "", f'remote = {{ git = "file://{scratch}/remote" }}')
+        remote = repository(scratch / "remote")
+        write(scratch / "cloned", "cloned", "0.1.0", "", f'remote = {{ git = "{remote}" }}')
         subprocess.run(["cargo", "generate-lockfile", "--quiet", "--manifest-path", scratch / "cloned" / "Cargo.toml"], check=True)
         code, errors = check(deny, scratch / "cloned", "sources")
         expect("a git repository is refused", code and "source-not-allowed" in kinds(errors), errors)
 
+        stale = scratch / "stale.toml"
+        stale.write_text(text.replace("\nskip = [", '\nskip = [{ crate = "bytes@1" }, { crate = "left-pad@1" },'))
+        code, errors = check(deny, ROOT, "bans", stale, options)
+        expect("a skip of what is there once is refused", code and "unnecessary-skip" in kinds(errors), errors)
+        expect("a skip of what is not there is refused", code and "unmatched-skip" in kinds(errors), errors)
+
+        (scratch / "advisories" / "crates" / "serde").mkdir(parents=True)
+        (scratch / "advisories" / "crates" / "serde" / "RUSTSEC-2000-0001.md").write_text(ADVISORY)
+        database = repository(scratch / "advisories")
+        advised = scratch / "advised.toml"
+        # Whatever database is in use: this one.
+        text = re.sub("^db-.*\n", "", text, flags=re.MULTILINE)
+        advised.write_text(text.replace("[advisories]", f'[advisories]\ndb-path = "{scratch}/fetched"'))
+        instead = {"COUNT": "1", "KEY_0": f"url.{database}.insteadOf", "VALUE_0": "https://github.com/RustSec/advisory-db"}
+        subprocess.run(
+            [deny, "--config", advised, "fetch", "db"],
+            env=os.environ | {f"GIT_CONFIG_{name}": value for name, value in instead.items()},
+            check=True,
+        )
+        code, errors = check(deny, ROOT, "advisories", advised)
+        expect("a crate with an advisory is refused", code and "vulnerability" in kinds(errors), errors)
+
     for failure in failures:
         print(f"deny.toml: not so: {failure}"[:600])
-    print(f"deny.toml: {len(BANNED)} bans, {len(REFUSED_LICENSES)} licenses, sources and versions tried, {len(failures)} wrong")
+    print(f"deny.toml: {len(BANNED)} bans, {len(REFUSED_LICENSES)} licenses, sources, versions, skips and advisories tried, {len(failures)} wrong")
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,9 +1,13 @@
 """Shows that every rule of rules/template.guard can fail: breaks the template for each promise of each, and sees that rule fail.
 
+Both forms of the template are broken, the one with a key and the one without. A promise is tried if some break is noticed
+because of it alone: each line of a rule with a message is left out, and then not all of the rule's breaks may be noticed.
+
 Usage: test_rules.py template.yaml
 """
 
 import copy
+import re
 import sys
 
 from check_rules import failures, rules
@@ -19,6 +23,8 @@ OF_ACQUIRE = "Resources.AcquirePolicy.Properties.PolicyDocument.Statement"
 OF_ADMIN = "Resources.AdminPolicy.Properties.PolicyDocument.Statement"
 OF_READ_FENCED = "Resources.ReadPolicyFenced.Properties.PolicyDocument.Statement"
 OF_ADMIN_FENCED = "Resources.AdminPolicyFenced.Properties.PolicyDocument.Statement"
+OF_BUCKET = "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement"
+OF_QUEUE = "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement"
 STREAM = "Resources.Aggregator.Properties.Events.Stream.Properties"
 SCHEDULE = "Resources.Reconciler.Properties.Events.Schedule.Properties"
 TABLE, BUCKET, QUEUE = "Resources.Table", "Resources.FailureBucket", "Resources.DeadLetters"
@@ -50,16 +56,26 @@ BREAKS = [
     ("logs_end", "Resources.ReconcilerLogs.Properties.RetentionInDays", GONE),
     ("buckets_take_tls_only", "Resources.FailureBucketPolicy", GONE),
     ("buckets_take_tls_only", "Resources.Another", {"Type": "AWS::S3::Bucket"}),
-    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Action", "s3:PutObject"),
-    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Condition", GONE),
-    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Effect", "Allow"),
-    ("buckets_take_tls_only", "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement.0.Principal", {"AWS": "1"}),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Action", "s3:PutObject"),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Resource", {"Fn::GetAtt": ["FailureBucket", "Arn"]}),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Resource", {"Fn::Sub": "${FailureBucket.Arn}/*"}),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Resource.1", {"Fn::Sub": "${FailureBucket.Arn}/some/*"}),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Condition", GONE),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Condition.StringEquals", {"aws:PrincipalAccount": "1"}),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Condition.Bool.aws:SecureTransport", "true"),
+    ("buckets_take_tls_only", OF_BUCKET, []),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Effect", "Allow"),
+    ("buckets_take_tls_only", f"{OF_BUCKET}.0.Principal", {"AWS": "1"}),
     ("queues_take_tls_only", "Resources.DeadLettersPolicy", GONE),
     ("queues_take_tls_only", "Resources.Another", {"Type": "AWS::SQS::Queue"}),
-    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Action", "sqs:SendMessage"),
-    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Condition", GONE),
-    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Effect", "Allow"),
-    ("queues_take_tls_only", "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement.0.Principal", {"AWS": "1"}),
+    ("queues_take_tls_only", f"{OF_QUEUE}.0.Action", "sqs:SendMessage"),
+    ("queues_take_tls_only", f"{OF_QUEUE}.0.Resource", {"Fn::GetAtt": ["FailureBucket", "Arn"]}),
+    ("queues_take_tls_only", f"{OF_QUEUE}.0.Condition", GONE),
+    ("queues_take_tls_only", f"{OF_QUEUE}.0.Condition.StringEquals", {"aws:PrincipalAccount": "1"}),
+    ("queues_take_tls_only", f"{OF_QUEUE}.0.Condition.Bool.aws:SecureTransport", "true"),
+    ("queues_take_tls_only", OF_QUEUE, []),
+    ("queues_take_tls_only", f"{OF_QUEUE}.0.Effect", "Allow"),
+    ("queues_take_tls_only", f"{OF_QUEUE}.0.Principal", {"AWS": "1"}),
     ("nothing_allows_a_wildcard_action", f"{OF_AGGREGATOR}.0.Action", "dynamodb:*"),
     ("nothing_allows_a_wildcard_action", f"{OF_AGGREGATOR}.0.Action.1", "dynamodb:Update*"),
     ("nothing_allows_a_wildcard_action", f"{OF_AGGREGATOR}.0.NotAction", "dynamodb:DeleteTable"),
@@ -85,7 +101,7 @@ BREAKS = [
     ("fenced_policies_fence_every_statement", f"{OF_ADMIN_FENCED}.2.Condition.{KEYS}.dynamodb:LeadingKeys.1", "*/ENTITY#*"),
     ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.0.Condition.{NULL}.dynamodb:LeadingKeys", GONE),
     ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.0.Condition.{NULL}.aws:PrincipalTag/weirgate-namespace", "true"),
-    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.2", {"Effect": "Allow", "Action": ["kms:Decrypt", "dynamodb:Scan"]}),
+    ("fenced_policies_fence_every_statement", f"{OF_READ_FENCED}.1", {"Effect": "Allow", "Action": ["kms:Decrypt", "dynamodb:Scan"]}),
     ("callers_ask_no_index_but_these", f"{OF_ADMIN}.1.Resource.0", {"Fn::Sub": "${Table.Arn}/index/DueIndex"}),
     ("leading_keys_are_never_absent", f"{OF_ACQUIRE}.0.Condition.{NULL}", GONE),
     ("deletes_are_part_of_a_transaction", f"{OF_ADMIN}.2.Condition.ForAnyValue:StringEquals", GONE),
@@ -106,10 +122,9 @@ BREAKS = [
     ("schedules_lose_nothing", f"{SCHEDULE}.RoleArn", GONE),
     ("schedules_lose_nothing", "Resources.Reconciler.Properties.EventInvokeConfig.DestinationConfig", GONE),
 ]
-# With a key.
 ENCRYPTION = "Properties.BucketEncryption.ServerSideEncryptionConfiguration.0.ServerSideEncryptionByDefault"
 BREAKS_WITH_KEY = [
-    ("a_given_key_encrypts_all", f"{TABLE}.Properties.SSESpecification", GONE),
+    ("a_given_key_encrypts_all", f"{TABLE}.Properties.SSESpecification.KMSMasterKeyId", GONE),
     ("a_given_key_encrypts_all", f"{TABLE}.Properties.SSESpecification.SSEEnabled", False),
     ("a_given_key_encrypts_all", f"{BUCKET}.{ENCRYPTION}", {"SSEAlgorithm": "AES256"}),
     ("a_given_key_encrypts_all", f"{QUEUE}.Properties.KmsMasterKeyId", "alias/aws/sqs"),
@@ -119,6 +134,12 @@ BREAKS_WITH_KEY = [
     ("keys_are_used_through_one_service", f"{OF_RECONCILER}.5.Condition.StringEquals.kms:ViaService", {"Fn::Sub": "*"}),
     ("keys_are_used_through_one_service", f"{OF_ACQUIRE}.2.Condition", GONE),
     ("keys_are_used_through_one_service", f"{OF_ACQUIRE}.1", {"Effect": "Allow", "Action": ["dynamodb:GetItem", "kms:Decrypt"]}),
+]
+# Without one.
+BREAKS_WITHOUT_KEY = [
+    ("buckets_are_encrypted_and_forget", f"{BUCKET}.{ENCRYPTION}.SSEAlgorithm", GONE),
+    ("queues_are_encrypted_and_patient", f"{QUEUE}.Properties.SqsManagedSseEnabled", GONE),
+    ("queues_are_encrypted_and_patient", f"{QUEUE}.Properties.SqsManagedSseEnabled", False),
 ]
 
 
@@ -140,17 +161,28 @@ def broken(template, where, value):
 
 
 def main(path):
-    with_all, _ = variants(path)
-    errors = []
-    for rule, where, value in BREAKS + BREAKS_WITH_KEY:
-        failing, _ = failures(broken(with_all, where, value), only=rule)
-        if rule not in failing or failing[rule].startswith("cannot be run"):
-            errors.append(f"{rule} holds with {where} {'gone' if value is GONE else f'= {value}'}: {failing}")
-    tried = {rule for rule, _, _ in BREAKS + BREAKS_WITH_KEY}
-    errors += [f"{rule} is tried by no break" for rule in rules()[1].keys() ^ tried]
+    with_key, without_key = variants(path)
+    tries = [(with_key, *each) for each in BREAKS + BREAKS_WITH_KEY]
+    tries += [(without_key, *each) for each in BREAKS + BREAKS_WITHOUT_KEY]
+    errors, texts, promises = [], rules(), 0
+    for rule, text in texts.items():
+        ways = [(where, value, broken(form, where, value)) for form, of, where, value in tries if of == rule]
+
+        def unnoticed(text):
+            said = [(where, value, failures(template, {rule: text})[0].get(rule, "holds")) for where, value, template in ways]
+            return [each for each in said if each[2] == "holds" or each[2].startswith("cannot be run")]
+
+        errors += [f"{rule}: {where} {'gone' if value is GONE else f'= {value}'}: {said}" for where, value, said in unnoticed(text)]
+        if not ways:
+            errors.append(f"{rule} is tried by no break")
+        for promise in re.finditer("^.*<<.*\n", text, flags=re.MULTILINE):
+            promises += 1
+            if not unnoticed(text[: promise.start()] + text[promise.end() :]):
+                errors.append(f"{rule}: no break is noticed by this alone: {promise[0].strip()}")
+    errors += [f"{rule}: there is no such rule" for rule in {rule for _, rule, *_ in tries} - texts.keys()]
     for error in errors:
         print(error[:400])
-    print(f"cfn-guard: {len(tried)} rules broken in {len(BREAKS) + len(BREAKS_WITH_KEY)} ways, {len(errors)} not noticed")
+    print(f"cfn-guard: {len(texts)} rules, {promises} promises, broken in {len(tries)} ways, {len(errors)} not noticed")
     return 1 if errors else 0
 
 
