@@ -3,7 +3,7 @@
 cfn-lint and checkov accept actions that do not exist (`dynamodb:TransactWriteItems` is one); parliament knows all there are,
 with the resources and condition keys each one takes. It reads plain JSON, so names of the template are first replaced by
 ARNs of the right form. A reference this script does not know is an error, not something to leave out. Each document is
-looked at twice: with all conditions of the template met, and with none.
+looked at in both forms of the template.
 
 Usage: check_policies.py template.yaml
 """
@@ -13,7 +13,8 @@ import re
 import sys
 
 import parliament
-from cfnlint.decode import cfn_yaml
+
+from variants import variants
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
@@ -33,7 +34,6 @@ REFS = {
     "AWS::Region": REGION,
     "AWS::Partition": "aws",
     "AWS::StackName": "stack",
-    "AWS::NoValue": None,
     "KmsKeyArn": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000",
 }
 
@@ -48,17 +48,14 @@ SKIPS = {
 }
 
 
-def resolve(node, resources, is_met):
-    """The node with every Ref, Fn::GetAtt, Fn::Sub and Fn::If replaced by what it could stand for."""
+def resolve(node, resources):
+    """The node with every Ref, Fn::GetAtt and Fn::Sub replaced by what it could stand for."""
     if isinstance(node, list):
-        children = [resolve(child, resources, is_met) for child in node]
-        return [child for child in children if child is not None]
+        return [resolve(child, resources) for child in node]
     if not isinstance(node, dict):
         return node
     if "Ref" in node:
         return REFS[node["Ref"]]
-    if "Fn::If" in node:
-        return resolve(node["Fn::If"][1 if is_met else 2], resources, is_met)
     if "Fn::GetAtt" in node:
         name = node["Fn::GetAtt"]
         return attribute(*(name if isinstance(name, list) else name.split(".", 1)), resources)
@@ -68,7 +65,7 @@ def resolve(node, resources, is_met):
             lambda m: REFS[m[1]] if m[1] in REFS else attribute(*m[1].split(".", 1), resources),
             node["Fn::Sub"],
         )
-    return {key: resolve(child, resources, is_met) for key, child in node.items()}
+    return {key: resolve(child, resources) for key, child in node.items()}
 
 
 def attribute(name, attr, resources):
@@ -107,34 +104,34 @@ def single_actions(document):
 
 def findings(place, document, resources):
     """What parliament has against the document, as (kind, action, text)."""
-    for is_met in (True, False):
-        plain = single_actions(resolve(document, resources, is_met))
-        for finding in parliament.analyze_policy_string(json.dumps(plain)).findings:
-            detail = finding.detail[0] if isinstance(finding.detail, list) else finding.detail
-            action = detail.get("action") if isinstance(detail, dict) else None
-            yield finding.issue, action, f"{place}: {finding.issue}: {finding.detail}"
+    plain = single_actions(resolve(document, resources))
+    for finding in parliament.analyze_policy_string(json.dumps(plain)).findings:
+        detail = finding.detail[0] if isinstance(finding.detail, list) else finding.detail
+        action = detail.get("action") if isinstance(detail, dict) else None
+        yield finding.issue, action, f"{place}: {finding.issue}: {finding.detail}"
 
 
 def main(path):
-    template, errors, skipped = cfn_yaml.load(path), [], set()
-    resources = template["Resources"]
-    found = list(documents(resources, ""))
-    for place, document in ((place[1:], document) for place, document in found):
-        try:
-            for kind, action, text in findings(place, document, resources):
-                if (place, kind, action) in SKIPS:
-                    skipped.add((place, kind, action))
-                elif text not in errors:
-                    errors.append(text)
-        except KeyError as unknown:
-            errors.append(f"{place}: no idea what {unknown} stands for; add it to {sys.argv[0]}")
-    errors += [f"{' '.join(skip)}: is skipped, but no longer found: remove it" for skip in SKIPS.keys() - skipped]
+    errors, skipped, places = set(), set(), set()
+    for template in variants(path):
+        for place, document in documents(template["Resources"], ""):
+            place = place[1:]
+            places.add(place)
+            try:
+                for kind, action, text in findings(place, document, template["Resources"]):
+                    if (place, kind, action) in SKIPS:
+                        skipped.add((place, kind, action))
+                    else:
+                        errors.add(text)
+            except KeyError as unknown:
+                errors.add(f"{place}: no idea what {unknown} stands for; add it to {sys.argv[0]}")
+    errors |= {f"{' '.join(skip)}: is skipped, but no longer found: remove it" for skip in SKIPS.keys() - skipped}
     # No documents means that this script has gone blind.
-    if not found:
-        errors.append("no policy documents found")
-    for error in errors:
+    if not places:
+        errors.add("no policy documents found")
+    for error in sorted(errors):
         print(f"{path}: {error}")
-    print(f"parliament: {len(found)} policy documents, {len(errors)} findings, {len(skipped)} skipped")
+    print(f"parliament: {len(places)} policy documents, {len(errors)} findings, {len(skipped)} skipped")
     return 1 if errors else 0
 
 

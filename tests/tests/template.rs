@@ -1,5 +1,7 @@
 //! `template.yaml` says what the code says: the table, the filter, the variables, the permissions, the log text.
 
+mod policy;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -7,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+use policy::{Asked, Policy, enforce};
 use serde_json::{Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
@@ -159,56 +162,13 @@ fn each_function_gets_the_variables_it_reads_with_the_same_defaults_and_ranges()
     check_variables("Reconciler", |lookup| weirgate_reconciler::Config::read(lookup));
 }
 
-/// The DynamoDB actions that a role may do on the table and its index, as `(resource, action)`.
-fn allowed(role: &str) -> BTreeSet<(String, String)> {
-    let mut allowed = BTreeSet::new();
-    for policy in resource(role)["Policies"].as_array().unwrap() {
-        for statement in policy["PolicyDocument"]["Statement"].as_array().unwrap() {
-            let actions = match &statement["Action"] {
-                Value::Array(actions) => actions.clone(),
-                one => vec![one.clone()],
-            };
-            let on = match &statement["Resource"] {
-                on if *on == json!({"Fn::GetAtt": "Table.Arn"}) => "table",
-                on if *on == json!({"Fn::Sub": "${Table.Arn}/index/DueIndex"}) => "DueIndex",
-                _ => "other",
-            };
-            let names = actions.iter().filter_map(|action| action.as_str()?.strip_prefix("dynamodb:"));
-            allowed.extend(names.map(|action| (on.to_owned(), action.to_owned())));
-        }
-    }
-    allowed
-}
-
-fn pairs(list: &[(&str, &str)]) -> BTreeSet<(String, String)> {
-    list.iter().map(|(on, action)| ((*on).to_owned(), (*action).to_owned())).collect()
-}
-
-/// Notes what the transactions from now on are made of: each part needs the permission of its own kind.
-fn parts(dynamo: &Dynamo) -> Arc<Mutex<BTreeSet<String>>> {
-    let parts = Arc::new(Mutex::new(BTreeSet::new()));
-    let seen = Arc::clone(&parts);
-    dynamo.fail_transactions(move |request| {
-        for part in request["TransactItems"].as_array().unwrap() {
-            for (kind, _) in part.as_object().unwrap() {
-                let action = if kind == "ConditionCheck" { "ConditionCheckItem" } else { &format!("{kind}Item") };
-                seen.lock().unwrap().insert(action.to_owned());
-            }
-        }
-        None
-    });
-    parts
-}
-
-/// What was asked of DynamoDB since the last call, and of what.
-fn called(dynamo: &Dynamo, parts: &Mutex<BTreeSet<String>>) -> BTreeSet<(String, String)> {
-    let on = |action: &str| if action == "Query" { "DueIndex" } else { "table" };
-    let mut actions: BTreeSet<_> = dynamo.take_operations().into_keys().collect();
-    // No action of its own: it needs those of its parts.
-    if actions.remove("TransactWriteItems") {
-        actions.append(&mut parts.lock().unwrap());
-    }
-    actions.into_iter().map(|action| (on(&action).to_owned(), action)).collect()
+/// A role allows what its function asked since the last call and what is asked in its name, nothing else.
+fn check_role(role: &str, asked: &Mutex<Asked>, by_lambda: &[(&str, &str)]) {
+    let (role, asked) = (Policy::of(role, false), std::mem::take(&mut *asked.lock().unwrap()));
+    let refused: Vec<_> = asked.calls.iter().filter(|call| !role.allows(call, None)).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    let by_lambda = by_lambda.iter().map(|(on, action)| ((*on).to_owned(), format!("dynamodb:{action}")));
+    assert_eq!(role.actions(), asked.actions().into_iter().chain(by_lambda).collect());
 }
 
 #[tokio::test]
@@ -217,27 +177,18 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     let table = dynamo.table().await;
     let mut records = lived(&dynamo, &table).await;
     records[1]["dynamodb"]["NewImage"]["hot"] = json!({"BOOL": true});
-    let _ = dynamo.take_operations();
-    let made_of = parts(&dynamo);
+    let asked = enforce(&dynamo, None, None);
     table.warm().await.unwrap();
     // Once as it should be, once more as it was, once with its writes refused: all it ever asks for.
     deliver(&table, &records).await;
     deliver(&table, &records).await;
     dynamo.fail_next([Some(Fault::Conflict), Some(Fault::LoseAnswer)]);
     deliver(&table, &records[1..]).await;
-    // Reading the stream is Lambda's, in the function's name.
-    let polling = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"].map(|action| ("other", action));
-    let expected: BTreeSet<_> = called(&dynamo, &made_of).union(&pairs(&polling)).cloned().collect();
+    let polling = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"];
+    check_role("AggregatorRole", &asked, &polling.map(|action| ("Table.StreamArn", action)));
     assert!(load(&table, &key("e-1").with_shard(1)).await.is_some(), "it was split");
-    assert_eq!(allowed("AggregatorRole"), expected);
 
     store(&table, &holding(full("e-2", &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)])).await;
-    let _ = dynamo.take_operations();
-    table.warm().await.unwrap();
-    dynamo.fail_next([Some(Fault::LoseRequest)]);
-    let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 1 };
-    let summary = reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
-    assert_eq!(summary.leases_restored, 1);
     // A bucket of four shards: one gone by hand, two cold.
     let bucket = full("e-3", &limits());
     store(&table, &bucket).await;
@@ -248,10 +199,16 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     }
     let gone = bucket.key.with_shard(3).item_key();
     dynamo.delete(&gone.pk, &gone.sk);
+    let asked = enforce(&dynamo, None, None);
+    table.warm().await.unwrap();
+    dynamo.fail_next([Some(Fault::LoseRequest)]);
+    let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 1 };
+    let summary = reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
+    assert_eq!(summary.leases_restored, 1);
     let due = NOW.after(REVIEW);
     let summary = reconcile(&table, &config, due, Deadline::after(Duration::from_secs(50))).await.unwrap();
     assert_eq!((summary.shards_merged, summary.shards_repaired), (1, 1));
-    assert_eq!(allowed("ReconcilerRole"), called(&dynamo, &made_of));
+    check_role("ReconcilerRole", &asked, &[]);
 }
 
 #[derive(Clone, Default)]

@@ -57,8 +57,10 @@ impl Call {
                 vec![Self::of(operation, "table", &keys.iter().map(String::as_str).collect::<Vec<_>>())]
             }
             "Query" => {
-                assert!(text(&request["KeyConditionExpression"]).starts_with("#hash = :hash"), "{request}");
-                let key = text(&request["ExpressionAttributeValues"][":hash"]["S"]);
+                let condition = text(&request["KeyConditionExpression"]);
+                // The partition key's part comes first.
+                let [_, "=", value] = *condition.split(' ').take(3).collect::<Vec<_>>() else { panic!("{request}") };
+                let key = text(&request["ExpressionAttributeValues"][value]["S"]);
                 vec![Self::of(operation, request["IndexName"].as_str().unwrap_or("table"), &[&key])]
             }
             other => panic!("add {other} here: which keys does it name?"),
