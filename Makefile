@@ -129,7 +129,7 @@ mutants: cargo ## Break the pure parts line by line; each must be caught by a te
 	PROPTEST_CASES=64 cargo mutants $(or $(MUTANTS),--workspace)
 
 .PHONY: tools
-tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Install the pinned tools into .venv/ and .tools/
+tools: .venv/stack/.installed .venv/sam/.installed .venv/validate/.installed .venv/aws/.installed $(cargo_deny) ## Install the pinned tools into .venv/ and .tools/
 
 .PHONY: tools-cross
 tools-cross: .venv/sam/.cross ## Install what `sam build` needs for Lambda itself (400 MB)
@@ -146,8 +146,8 @@ cargo:
 # One environment per requirements file, because their pins of botocore contradict each other. Made anew when the file
 # changes. The files list every dependency, so pip resolves nothing.
 .venv/%/.installed: requirements/%.txt
-	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing: install Python 3.10 or newer" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "make: python3 is older than 3.10" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing: install Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: python3 is older than 3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: Python's venv module is missing: install the package python3-venv" >&2; exit 1; }
 	@echo "Installing the tools of $< into .venv/$*"
 	@rm -rf .venv/$*

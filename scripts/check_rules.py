@@ -19,7 +19,7 @@ try:
 except ImportError:
     sys.exit(
         f"cfn-guard-rs is missing: it has no release for Python {sys.version_info.major}.{sys.version_info.minor}. "
-        "Remove .venv/validate and run `make validate PYTHON=python3.12` (3.10 to 3.12)."
+        "Remove .venv/validate and run `make validate PYTHON=python3.12` (3.11 or 3.12)."
     )
 
 from variants import variants
