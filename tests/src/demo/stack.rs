@@ -1,7 +1,9 @@
 //! A whole account on this machine: MiniStack, and the real `sam build` and `sam deploy` of the unmodified template.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -49,8 +51,8 @@ impl Stack {
         Ok(stack)
     }
 
-    /// The same from `functions`, a folder with both of them built, so in seconds. What `sam deploy` reads is copied to
-    /// the stack's folder, with the functions' code where the template says; the name of the stack is `weirgate`.
+    /// The same from `functions`, a folder with both of them built, so in seconds. What `sam` reads is copied to the stack's
+    /// folder, beside a `sam` whose build takes the functions as they are; the name of the stack is `weirgate`.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -61,13 +63,15 @@ impl Stack {
         let port = free_port(None)?;
         let endpoint = format!("http://127.0.0.1:{port}");
         let scratch = std::env::temp_dir().join(format!("weirgate-drill-{}", std::process::id()));
-        lay_out(&root, functions, &scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+        lay_out(&root, functions, &scratch, &sam).map_err(|error| format!("{}: {error}", scratch.display()))?;
+        let sam = scratch.join("bin/sam");
 
         progress(&format!("starting MiniStack on {endpoint}"));
         let emulator = start_emulator(&ministack, &scratch, port, &endpoint)?;
         let mut stack = Self { emulator, scratch, endpoint, outputs: BTreeMap::new() };
         stack.wait_until_up(port).await?;
         progress("sam deploy");
+        stack.sam_in(&sam, &stack.scratch, &["build"]).await?;
         stack.sam_in(&sam, &stack.scratch, &["deploy", "--stack-name", "weirgate"]).await?;
         stack.read_outputs(&sam, "weirgate").await?;
         Ok(stack)
@@ -83,8 +87,9 @@ impl Stack {
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
         let root = root();
-        let bins = ["aws", "sam"].map(|name| root.join(".venv").join(name).join("bin").display().to_string());
-        let path = format!("{}:{}", bins.join(":"), std::env::var("PATH").unwrap_or_default());
+        let bins = [self.scratch.join("bin"), root.join(".venv/aws/bin"), root.join(".venv/sam/bin")];
+        let bins = bins.map(|folder| folder.display().to_string()).join(":");
+        let path = format!("{bins}:{}", std::env::var("PATH").unwrap_or_default());
         let named = account(&self.endpoint).map(|(name, value)| (name.to_owned(), value));
         let own = [("PATH", path), ("AWS_PAGER", String::new()), ("SAM_CLI_TELEMETRY", "0".to_owned())];
         named.into_iter().chain(own.map(|(name, value)| (name.to_owned(), value))).collect()
@@ -187,17 +192,33 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
 }
 
-/// What `sam deploy` reads, for functions that are built already.
-fn lay_out(root: &Path, functions: &Path, folder: &Path) -> std::io::Result<()> {
-    let mut template = std::fs::read_to_string(root.join("template.yaml"))?;
+/// `sam`, but for its build, which takes the functions as they are. What was built is deployed once: who forgets to build
+/// deploys nothing.
+const SAM: &str = r#"#!/usr/bin/env bash
+set -euo pipefail
+case $1 in
+build)
+  rm -rf .aws-sam && mkdir .aws-sam && cp -r built .aws-sam/build
+  sed 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: \1|' "${3:-template.yaml}" > .aws-sam/build/template.yaml ;;
+deploy)
+  [ -d .aws-sam ] || { echo "nothing has been built" >&2; exit 1; }
+  SAM "$@" && rm -rf .aws-sam ;;
+*) exec SAM "$@" ;;
+esac
+"#;
+
+/// What `sam` reads, for functions that are built already.
+fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io::Result<()> {
     for name in ["aggregator", "reconciler"] {
-        let code = folder.join("code").join(name);
+        let code = folder.join("built").join(name);
         std::fs::create_dir_all(&code)?;
         std::fs::copy(functions.join(name), code.join("bootstrap"))?;
-        let line = format!("      FunctionName: !Sub ${{AWS::StackName}}-{name}\n");
-        template = template.replace(&line, &format!("{line}      CodeUri: code/{name}\n"));
     }
-    std::fs::write(folder.join("template.yaml"), template)?;
+    std::fs::create_dir_all(folder.join("bin"))?;
+    let own = folder.join("bin/sam");
+    std::fs::write(&own, SAM.replace("SAM ", &format!("'{}' ", sam.display())))?;
+    std::fs::set_permissions(&own, Permissions::from_mode(0o755))?;
+    std::fs::copy(root.join("template.yaml"), folder.join("template.yaml"))?;
     let config = std::fs::read_to_string(root.join("samconfig.toml"))?;
     let local = config.split_once("[local.deploy").map_or("", |(_, local)| local);
     std::fs::write(

@@ -29,7 +29,12 @@ pub fn blocks(page: &str) -> Result<BTreeMap<&str, String>, String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::template::template;
+
+    const KEY: &str = "arn:aws:kms:us-east-1:000000000000:key/1";
 
     #[test]
     fn every_alarm_of_the_template_is_on_the_page_and_every_block_has_a_name() {
@@ -39,5 +44,144 @@ mod tests {
         assert_eq!(missing, [""; 0]);
         assert!(blocks(PAGE).unwrap().len() > 15);
         assert!(blocks("```sh\n```\n").is_err() && blocks("```sh a\n```\n```sh a\n```\n").is_err());
+    }
+
+    /// What a block asks of `aws` and `sam`, word by word, with nobody there to do it.
+    fn asked(block: &str, variables: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let nobody = r#"ask() { { printf '%s\0' "$@"; printf '\036'; } >&2; }; aws() { ask aws "$@"; }; sam() { ask sam "$@"; }"#;
+        let output = std::process::Command::new("bash")
+            .args(["-euo", "pipefail", "-c", &format!("{nobody}\n{}", blocks(PAGE).unwrap()[block])])
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        let commands = said.split_terminator('\u{1e}');
+        commands.map(|words| words.split_terminator('\0').map(str::to_owned).collect()).collect()
+    }
+
+    /// The options of a command, and what follows them.
+    fn options(words: &[String]) -> BTreeMap<&str, Value> {
+        let mut options = BTreeMap::new();
+        let mut words = words.iter().peekable();
+        while let Some(word) = words.next() {
+            let Some(name) = word.strip_prefix("--") else { continue };
+            let value = words.next_if(|word| !word.starts_with("--"));
+            let value = value.map_or(json!(true), |text| serde_json::from_str(text).unwrap_or(json!(text)));
+            assert!(options.insert(name, value).is_none(), "{name} twice");
+        }
+        options
+    }
+
+    /// A value of the template where every parameter has its default.
+    fn resolved(value: &Value) -> Value {
+        match value {
+            Value::Object(fields) => match fields.iter().next() {
+                Some((function, of)) if function == "Ref" => {
+                    template()["Parameters"][of.as_str().unwrap()]["Default"].take()
+                }
+                Some((function, of)) if function == "Fn::GetAtt" => match of.as_str() {
+                    Some("Table.StreamArn") => json!("the stream"),
+                    Some("FailureBucket.Arn") => json!("arn:aws:s3:::the-bucket"),
+                    other => panic!("{other:?} of the template"),
+                },
+                _ => fields.iter().map(|(name, value)| (name.clone(), resolved(value))).collect(),
+            },
+            Value::Array(values) => values.iter().map(resolved).collect(),
+            plain => plain.clone(),
+        }
+    }
+
+    /// `BatchSize` is `batch-size`.
+    fn option(property: &str) -> String {
+        if property == "Stream" {
+            return "event-source-arn".to_owned();
+        }
+        let dashed =
+            property.chars().flat_map(|char| [char.is_uppercase().then_some('-'), Some(char.to_ascii_lowercase())]);
+        dashed.flatten().skip(1).collect()
+    }
+
+    #[test]
+    fn the_mapping_made_by_hand_is_the_one_of_the_template() {
+        let of = [("aggregator", "weirgate-aggregator"), ("stream", "the stream"), ("failures", "the-bucket")];
+        let asked = asked("again", &of);
+        assert_eq!(
+            (asked.len(), &asked[0][..3]),
+            (1, &["aws", "lambda", "create-event-source-mapping"].map(str::to_owned)[..])
+        );
+        let mut by_hand = options(&asked[0]);
+        assert_eq!(by_hand.remove("function-name"), Some(json!("weirgate-aggregator")));
+        by_hand.retain(|name, _| !["query", "output"].contains(name));
+
+        let template = template();
+        let properties = &template["Resources"]["Aggregator"]["Properties"]["Events"]["Stream"]["Properties"];
+        let in_stack = properties.as_object().unwrap().iter().map(|(name, value)| {
+            // The words of a list stand one after the other.
+            let value = if name == "FunctionResponseTypes" { &value[0] } else { value };
+            (option(name), resolved(value))
+        });
+        let in_stack: BTreeMap<_, _> = in_stack.collect();
+        let by_hand: BTreeMap<_, _> = by_hand.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        assert_eq!(by_hand, in_stack);
+    }
+
+    #[test]
+    fn a_stack_without_its_stream_is_the_template_without_what_is_about_it() {
+        let block = &blocks(PAGE).unwrap()["hand-back"];
+        let (only, _) = block.split_once(" > ").unwrap();
+        let output = std::process::Command::new("bash")
+            .args(["-euc", only])
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+            .output()
+            .unwrap();
+        let without = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && !without.contains("AggregatorStream"));
+        let resources = |text: &str| {
+            let names =
+                text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':'));
+            names.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let whole = include_str!("../../../template.yaml");
+        let gone = ["  DiscardedRecordsAlarm:", "  DroppedRecordsAlarm:"];
+        let expected: Vec<_> = resources(whole).into_iter().filter(|name| !gone.contains(&name.as_str())).collect();
+        assert_eq!(resources(&without), expected);
+        let events = |text: &str| text.lines().filter(|line| line.trim() == "Events:").count();
+        assert_eq!((events(whole), events(&without)), (2, 1), "the reconciler keeps its schedule");
+    }
+
+    #[test]
+    fn a_restored_table_has_the_key_that_the_old_one_had() {
+        for block in ["restore", "restore-backup"] {
+            let with = |key| {
+                let of = [("table", "weirgate"), ("backup", "of-the-table"), ("key", key)];
+                options(&asked(block, &of)[0]).remove("sse-specification-override")
+            };
+            assert_eq!(with(KEY), Some(json!(format!("Enabled=true,SSEType=KMS,KMSMasterKeyId={KEY}"))), "{block}");
+            assert_eq!(with(""), None, "{block}");
+        }
+    }
+
+    /// What says of the table that it has the key already: a deployment that gave it once more would be refused.
+    #[test]
+    fn a_restored_table_is_adopted_with_its_key_by_a_stack_that_is_built() {
+        let file = include_str!("../../../scripts/restored-table.yaml").trim_end();
+        let body = |key| {
+            let asked = asked("adopt", &[("key", key)]);
+            let last: Vec<_> = asked.iter().rev().take(2).map(|words| words[..2].join(" ")).collect();
+            assert_eq!(last, ["sam deploy", "sam build"]);
+            options(&asked[0])["template-body"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(body(""), file);
+        let template = template();
+        let of_template = &template["Resources"]["Table"]["Properties"]["SSESpecification"]["Fn::If"][1];
+        assert_eq!(*of_template, json!({"SSEEnabled": true, "SSEType": "KMS", "KMSMasterKeyId": {"Ref": "KmsKeyArn"}}));
+        let added = format!("\n      SSESpecification: {{SSEEnabled: true, SSEType: KMS, KMSMasterKeyId: '{KEY}'}}");
+        assert_eq!(body(KEY), format!("{file}{added}"));
+        assert!(
+            file.lines().any(|line| line == "      GlobalSecondaryIndexes:"),
+            "the table's properties are the last"
+        );
     }
 }

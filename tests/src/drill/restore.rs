@@ -24,7 +24,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let look = "aws dynamodb describe-table --table-name \"$restored\" --output text \
              --query '[Table.TableStatus,Table.StreamSpecification.StreamEnabled]'";
         let named = ("restored", "look-here");
-        self.shell.block("restore", &[named]).await?;
+        let key = ("key", "arn:aws:kms:us-east-1:000000000000:key/1");
+        self.shell.block("restore", &[named, key]).await?;
         let state = self.shell.text(look, &[named]).await?;
         expect(state.contains("ACTIVE") && !state.contains("True"), || format!("the restored table is {state}"))?;
 
@@ -33,7 +34,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.table = Table::new(connected(&self.endpoint).await, named.1);
         self.taken = taken;
         self.until_counted(counted).await?;
-        self.shell.block("raise", &[named]).await?;
+        let left = self.shell.block("raise", &[named]).await?;
+        expect(left.trim() == "0", || format!("not below their numbers are all buckets but {left}"))?;
         self.shell.block("adopt", &[named]).await?;
         let state = self.shell.text(look, &[named]).await?;
         expect(state.contains("True"), || format!("the adopted table has no stream: {state}"))?;

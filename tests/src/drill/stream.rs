@@ -1,0 +1,125 @@
+//! Records are discarded and replayed; the stream's mapping is lost and made anew.
+
+use serde_json::{Value, json};
+
+use super::{BUCKET, Drill, expect, told};
+
+impl<P: Fn(&str)> Drill<'_, P> {
+    /// Takes, while the records go past the function as if it had failed with them; gives them back as Lambda would
+    /// have written them.
+    pub(super) async fn discard(&mut self, times: i64) -> Result<String, String> {
+        self.drop_mapping().await?;
+        self.take(times).await?;
+        let read = "shard=$(aws dynamodbstreams describe-stream --stream-arn \"$stream\" --output text \
+             --query 'StreamDescription.Shards[-1].ShardId')
+             iterator=$(aws dynamodbstreams get-shard-iterator --stream-arn \"$stream\" --shard-id \"$shard\" \
+             --shard-iterator-type TRIM_HORIZON --query ShardIterator --output text)
+             aws dynamodbstreams get-records --shard-iterator \"$iterator\" --query Records --output json
+             echo ---; echo \"$stream\"";
+        let said = self.shell.text(read, &[]).await?;
+        let (records, stream) = said.split_once("---").ok_or("the stream was not read")?;
+        let stream = stream.trim();
+        let mut records: Vec<Value> = serde_json::from_str(records).map_err(told)?;
+        records.retain(|record| record["dynamodb"]["Keys"]["PK"]["S"] == BUCKET);
+        let times = usize::try_from(times).map_err(told)?;
+        let mut records = records.split_off(records.len().saturating_sub(times));
+        expect(records.len() == times, || format!("the stream has {} records of {times}", records.len()))?;
+        for record in &mut records {
+            record["eventSourceARN"] = json!(stream);
+            record["eventSource"] = json!("aws:dynamodb");
+        }
+        let payload = json!({"Records": records}).to_string();
+        let object = json!({
+            "requestContext": {"condition": "RetryAttemptsExhausted", "approximateInvokeCount": 101},
+            "version": "1.0",
+            "DDBStreamBatchInfo": {"streamArn": stream, "batchSize": times},
+            "payload": payload,
+        });
+        self.map("LATEST").await?;
+        Ok(object.to_string())
+    }
+
+    /// A mistake: the mapping is deleted.
+    async fn drop_mapping(&self) -> Result<(), String> {
+        let delete = "aws lambda delete-event-source-mapping --uuid \"$mapping\" --query State --output text";
+        self.shell.text(delete, &[]).await.map(drop)
+    }
+
+    /// Another one: it is made anew where the stream ends.
+    async fn map(&self, position: &str) -> Result<(), String> {
+        let map = "aws lambda create-event-source-mapping --function-name \"$aggregator\" --event-source-arn \"$stream\" \
+             --starting-position \"$position\" --function-response-types ReportBatchItemFailures --query UUID --output text";
+        self.shell.text(map, &[("position", position)]).await.map(drop)
+    }
+
+    async fn put_object(&self, object: &str, name: &str) -> Result<(), String> {
+        let put = "printf '%s' \"$object\" | aws s3 cp --quiet - \"s3://$failures/aws/lambda/drill/$name\"";
+        self.shell.text(put, &[("object", object), ("name", name)]).await.map(drop)
+    }
+
+    pub(super) async fn discarded(&mut self) -> Result<(), String> {
+        let object = self.discard(7).await?;
+        self.put_object(&object, "first").await?;
+        self.take(5).await?;
+        self.until_counted(self.taken - 7).await?;
+        let gap = self.missing().await?;
+        expect(gap.len() == 1 && gap[0].1 - gap[0].0 == 7, || format!("missing is {gap:?}, not 7 writes"))?;
+        let said = self.shell.block("replay", &[]).await?;
+        expect(said.contains("daily 7 counted, 0 before; nothing was written"), || said.clone())?;
+        self.until_counted(self.taken).await?;
+        let again = self.shell.block("replay", &[]).await?;
+        expect(again.contains("daily 0 counted, 7 before"), || again.clone())?;
+        self.until_counted(self.taken).await?;
+        let gap = self.missing().await?;
+        expect(gap.is_empty(), || format!("{gap:?} is missing after the replay"))?;
+        self.say("7 discarded records, replayed twice, counted once");
+        Ok(())
+    }
+
+    /// The missing ranges of the day, but for what lies before its first count.
+    async fn missing(&self) -> Result<Vec<(i64, i64)>, String> {
+        let said = self.shell.block("missing", &[]).await?;
+        let parts = said.split_whitespace().filter_map(|word| word.split_once('-'));
+        let numbers = parts.filter_map(|(after, through)| Some((after.parse().ok()?, through.parse().ok()?)));
+        Ok(numbers.filter(|(after, _): &(i64, i64)| *after != 0).collect())
+    }
+
+    pub(super) async fn stream(&mut self) -> Result<(), String> {
+        self.drop_mapping().await?;
+        self.take(6).await?;
+        self.shell.block("again", &[]).await?;
+        self.until_counted(self.taken).await?;
+        self.say("the mapping was deleted and made anew: all of the last 24 hours came again, counted once");
+
+        let disable =
+            "aws lambda update-event-source-mapping --uuid \"$mapping\" --no-enabled --query State --output text";
+        self.shell.text(disable, &[]).await?;
+        let mapping = self.shell.block("mapping", &[]).await?;
+        expect(mapping.contains("Disabled"), || format!("the disabled mapping is said to be {mapping}"))?;
+        self.take(4).await?;
+        self.shell.block("enable", &[]).await?;
+        self.until_counted(self.taken).await?;
+        let mapping = self.shell.block("mapping", &[]).await?;
+        expect(mapping.contains("Enabled"), || format!("the enabled mapping is said to be {mapping}"))?;
+        self.say("the mapping was disabled and enabled: it went on where it had stopped");
+        self.hand_back().await
+    }
+
+    /// The stack has a mapping of its own again, and that is the only one.
+    async fn hand_back(&mut self) -> Result<(), String> {
+        let of_stack = "aws cloudformation describe-stack-resource --stack-name \"$stack\" \
+             --logical-resource-id AggregatorStream --query StackResourceDetail.PhysicalResourceId --output text";
+        let gone = self.shell.text(of_stack, &[]).await?;
+        let by_hand = self.shell.text("echo \"$mapping\"", &[]).await?;
+        expect(gone != by_hand, || "the mapping is the stack's before it was given back".to_owned())?;
+        self.shell.block("hand-back", &[]).await?;
+        let anew = self.shell.text(of_stack, &[]).await?;
+        let all = self.shell.block("mapping", &[]).await?;
+        let is_only = all.lines().count() == 1 && all.starts_with(anew.trim()) && all.contains("Enabled");
+        expect(is_only && anew != gone, || format!("the stack's mapping is {anew}, and there are {all}"))?;
+        self.take(5).await?;
+        self.until_counted(self.taken).await?;
+        self.say("the mapping made by hand was given back to the stack");
+        Ok(())
+    }
+}

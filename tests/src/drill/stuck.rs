@@ -1,0 +1,149 @@
+//! A function is stuck: a lag, a damaged snapshot, a reconciler that fails, leases that nobody gives back, an item that
+//! cannot be read.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use weirgate::{Decision, Grant, Limit};
+use weirgate_shared::{Iso, Window};
+
+use super::proxy::Proxy;
+use super::{Drill, ENTITY, PATIENCE, expect, told};
+use crate::demo::now;
+
+/// A resource whose bucket has two shards.
+const WIDE: &str = "wide";
+/// What nobody but a lease's holder gives back.
+const HOUR: Duration = Duration::from_secs(3600);
+/// A run on schedule may be faster than the one by hand, but comes once a minute.
+const TRIES: u32 = 3;
+
+impl<P: Fn(&str)> Drill<'_, P> {
+    pub(super) async fn stuck(&mut self) -> Result<(), String> {
+        let put = "aws cloudwatch put-metric-data --namespace AWS/Lambda --metric-name IteratorAge --value 61234 \
+             --dimensions \"FunctionName=$aggregator\"";
+        self.shell.text(put, &[]).await?;
+        let lag = self.shell.block("lag", &[]).await?;
+        expect(lag.trim() == "61234.0", || format!("the lag is said to be {lag}"))?;
+
+        let limit = Limit::per_minute("rpm", 100_000).map_err(told)?;
+        self.configure(WIDE, limit.clone()).await?;
+        let shards = self.limiter().await?.set_shards(ENTITY, WIDE, &[limit], 2).await.map_err(told)?;
+        expect(shards == 2, || format!("a bucket of two shards has {shards}"))?;
+        self.take_of(WIDE, 20).await?;
+        self.until_counted_of(WIDE, 20).await?;
+        let missing = self.shell.block("missing", &[("usage", "#USAGE#wide#daily#")]).await?;
+        let of_shard = |shard: &str| missing.lines().any(|line| line.split('\t').nth(1) == Some(shard));
+        expect(of_shard("q0") && of_shard("q1"), || format!("two shards have counted, and missing says {missing}"))?;
+
+        let day = Iso(Window::Daily.start(now())).to_string();
+        let day = day.get(..10).unwrap_or_default().to_owned();
+        let damage = "aws dynamodb update-item --table-name \"$table\" --update-expression 'SET q1 = :far' \
+             --expression-attribute-values '{\":far\":{\"S\":\"far\"}}' \
+             --key \"$(item prod/ENTITY#openai \"#USAGE#wide#daily#${day}T00:00:00Z\")\"";
+        self.shell.text(damage, &[("day", &day)]).await?;
+        self.take_of(WIDE, 20).await?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.counted(WIDE, Window::Hourly).await? != 40 {
+            expect(Instant::now() < deadline, || "the hours do not go on beside a damaged day".to_owned())?;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        let log = self.shell.block("why", &[]).await?;
+        for named in ["cannot be read", "#USAGE#wide#daily#", "attribute q1"] {
+            expect(log.contains(named), || format!("the log does not say {named}: {log}"))?;
+        }
+        let short = self.counted(WIDE, Window::Daily).await?;
+        expect(short < 40, || format!("a day that cannot be read counts {short} of 40"))?;
+        self.shell.block("mend", &[("resource", WIDE), ("limits", "rpm"), ("day", &day)]).await?;
+        self.until_counted_of(WIDE, 40).await?;
+        self.shell.block("enable", &[]).await?;
+        self.take_of(WIDE, 10).await?;
+        self.until_counted_of(WIDE, 50).await?;
+        self.say("a damaged snapshot of two shards was named by the log, and made anew from its hours");
+        Ok(())
+    }
+
+    pub(super) async fn reconciler(&mut self) -> Result<(), String> {
+        let enabled = self.shell.block("schedule", &[]).await?;
+        expect(enabled.contains("ENABLED"), || format!("the schedule is {enabled}"))?;
+        match self.shell.block("letters", &[]).await {
+            Err(refused) if refused.contains("AccessDenied") => {}
+            other => return Err(format!("dead letters were read without TLS: {other:?}")),
+        }
+        let proxy = Proxy::to(&self.endpoint).await.map_err(told)?;
+        let over_tls = ("AWS_ENDPOINT_URL", proxy.endpoint.as_str());
+        let send = "aws sqs send-message --queue-url \"$letters\" --message-body 'a run failed' --query MessageId";
+        self.shell.text(send, &[over_tls]).await?;
+        let letters = self.shell.block("letters", &[over_tls]).await?;
+        expect(letters.contains("a run failed"), || format!("the dead letters are {letters}"))?;
+        self.say("a dead letter was read, and none without TLS");
+        Ok(())
+    }
+
+    /// Runs the reconciler by hand: how many buckets were due, and its answer.
+    async fn reconcile(&self) -> Result<(u64, Value), String> {
+        let said = self.shell.block("reconcile", &[]).await?;
+        let read = || {
+            let (due, rest) = said.split_once(" due\n200\tNone\n")?;
+            Some((due.parse().ok()?, serde_json::from_str(rest).ok()?))
+        };
+        read().ok_or_else(|| format!("the reconciler said {said}"))
+    }
+
+    /// Two slots of two, under a lease, and its id.
+    async fn hold(&self, resource: &str) -> Result<(Grant, String), String> {
+        let (limiter, slots) = (self.limiter().await?, [Limit::concurrent("slots", 2).map_err(told)?]);
+        let request = limiter.acquire("fleet", resource).limits(&slots).take("slots", 2).lease(HOUR);
+        let Decision::Granted(held) = request.send().await.map_err(told)? else {
+            return Err(format!("2 slots of {resource} were refused"));
+        };
+        let lease = held.lease_id().ok_or("slots without a lease")?.to_owned();
+        Ok((held, lease))
+    }
+
+    pub(super) async fn leases(&mut self) -> Result<(), String> {
+        let pk = ("pk", "prod/BUCKET#fleet#jobs#0");
+        let mut is_by_hand = false;
+        for _ in 0..TRIES {
+            let (held, lease) = self.hold("jobs").await?;
+            let shown = self.shell.block("leases", &[pk]).await?;
+            expect(shown.contains(&lease) && shown.contains("drill"), || format!("the lease is not shown: {shown}"))?;
+            self.shell.block("expire", &[pk, ("lease", &lease)]).await?;
+            let (due, did) = self.reconcile().await?;
+            is_by_hand = due >= 1 && did["leases_restored"] == 1;
+            let shown = self.shell.block("leases", &[pk]).await?;
+            expect(!shown.contains(&lease), || format!("the lease is still there: {shown}"))?;
+            let told_so = held.release().await.map_err(told)?;
+            expect(told_so != weirgate::Settlement::Done, || "a lease was given back twice".to_owned())?;
+            if is_by_hand {
+                break;
+            }
+        }
+        expect(is_by_hand, || format!("of {TRIES} leases that were due no run by hand gave one back"))?;
+        let _ = self.hold("jobs").await?;
+        self.say("a lease was found, ended by hand and given back by the reconciler, once");
+        Ok(())
+    }
+
+    pub(super) async fn unreadable(&mut self) -> Result<(), String> {
+        let pk = ("pk", "prod/BUCKET#fleet#broken#0");
+        let (_held, lease) = self.hold("broken").await?;
+        let damage = "aws dynamodb update-item --table-name \"$table\" --key \"$(item \"$pk\" '#STATE')\" \
+             --update-expression 'SET b_slots_cp = :many' --expression-attribute-values '{\":many\":{\"S\":\"many\"}}'";
+        self.shell.text(damage, &[pk]).await?;
+        self.shell.block("expire", &[pk, ("lease", &lease)]).await?;
+        let (_, did) = self.reconcile().await?;
+        expect(did["undecodable"] == 1, || format!("a bucket that cannot be read is not told: {did}"))?;
+        let log = self.shell.block("undecodable", &[]).await?;
+        for named in ["undecodable bucket", "undecodable record", "fleet#broken", "b_slots_cp"] {
+            expect(log.contains(named), || format!("the log does not say {named}: {log}"))?;
+        }
+        self.shell.block("correct", &[pk, ("attribute", "b_slots_cp"), ("number", "2000")]).await?;
+        let (_, did) = self.reconcile().await?;
+        let shown = self.shell.block("leases", &[pk]).await?;
+        let is_mended = did["undecodable"] == 0 && !shown.contains(&lease);
+        expect(is_mended, || format!("after it was mended the reconciler says {did}, and there are {shown}"))?;
+        self.say("a bucket that could not be read was named by the log, mended, and its lease given back");
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! What `docs/operations.md` is read on: the alarms hear what the functions say.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+use serde_json::{Value, json};
+use weirgate_reconciler::{Config, Deadline, reconcile};
+use weirgate_shared::EpochMillis;
+use weirgate_tests::Dynamo;
+use weirgate_tests::leased::{NOW, full, holding, key, limits, store};
+use weirgate_tests::template::template;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn resource(name: &str) -> Value {
+    template()["Resources"][name]["Properties"].take()
+}
+
+#[test]
+fn one_alarm_hears_of_items_that_either_function_cannot_read() {
+    let alarm = resource("UndecodableRecordsAlarm");
+    for (filter, function) in [("UndecodableRecords", "Aggregator"), ("UndecodableBuckets", "Reconciler")] {
+        let (filter, function) = (resource(filter), resource(function));
+        assert_eq!(filter["LogGroupName"], function["LoggingConfig"]["LogGroup"]);
+        let metric = &filter["MetricTransformations"][0];
+        assert_eq!((&metric["MetricNamespace"], &metric["MetricName"]), (&alarm["Namespace"], &alarm["MetricName"]));
+    }
+}
+
+#[tokio::test]
+async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
+    let pattern = resource("UndecodableBuckets")["FilterPattern"].take();
+    let text = pattern.as_str().unwrap().strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap().to_owned();
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let count = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().matches(&text).count();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
+    let run = async || reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
+
+    for name in ["e-1", "e-2"] {
+        store(&table, &holding(full(name, &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)])).await;
+    }
+    let broken = key("e-1").item_key();
+    let mut item = dynamo.item(&broken.pk, &broken.sk);
+    item["b_slots_cp"] = json!({"S": "many"});
+    dynamo.put(&item);
+    assert_eq!((run().await.leases_restored, count()), (1, 1), "one line for one bucket, and the other is served");
+    assert_eq!((run().await.undecodable, count()), (1, 2), "and again, until somebody mends it");
+}
