@@ -130,11 +130,11 @@ pub enum Event {
     Refilled,
     /// An operator split a shard while callers called.
     SplitByOperator,
-    /// The aggregator split a shard while callers called.
+    /// The aggregator split a shard.
     SplitByFunction,
     /// An operator merged shards while callers called.
     MergedByOperator,
-    /// The reconciler merged shards while callers called.
+    /// The reconciler merged shards.
     MergedByFunction,
     /// Usage was counted.
     Counted,

@@ -91,14 +91,12 @@ impl Parts {
         if self.0.len() == after.len() || self.0.is_empty() {
             return;
         }
-        if !world.is_calm() {
-            world.happened(match (after.len() < self.0.len(), by_operator) {
-                (false, true) => Event::SplitByOperator,
-                (false, false) => Event::SplitByFunction,
-                (true, true) => Event::MergedByOperator,
-                (true, false) => Event::MergedByFunction,
-            });
-        }
+        world.happened(match (after.len() < self.0.len(), by_operator) {
+            (false, true) => Event::SplitByOperator,
+            (false, false) => Event::SplitByFunction,
+            (true, true) => Event::MergedByOperator,
+            (true, false) => Event::MergedByFunction,
+        });
         // When the change was planned: a merge credits all shards up to then, a split leaves that as it is. What was full
         // flows over later, and what has become of it need not.
         let Some(at) = after.iter().map(|shard| shard.rf).max() else { return };
