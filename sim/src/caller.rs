@@ -6,7 +6,7 @@ use std::time::Duration;
 use weirgate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement};
 
 use crate::cut::cut;
-use crate::fault::Kind;
+use crate::fault::{Event, Kind};
 use crate::told::{Ids, Of, Told};
 use crate::world::World;
 
@@ -28,6 +28,8 @@ pub struct Caller {
     pub record: Record,
     /// Claims of the whole process.
     pub held: Arc<Mutex<Ids>>,
+    /// Whether the process takes ahead.
+    pub takes_ahead: bool,
 }
 
 /// What one call asks for.
@@ -49,7 +51,7 @@ impl Caller {
             let pause = if comes_in_a_burst { self.until_burst() } else { self.below(self.world.scenario().pause) };
             self.world.pass(pause).await;
             let call = self.call(comes_in_a_burst);
-            let polls = self.world.strikes(Kind::CallerLeft).then(|| self.world.rng().u32(1..12));
+            let polls = self.world.threatens(Kind::CallerLeft).then(|| self.world.rng().u32(1..12));
             let sent = self.world.now().0;
             let asked = self.asked(&call);
             told(&self.record).asks(&asked);
@@ -59,10 +61,16 @@ impl Caller {
                     self.hold(&call, grants, sent).await;
                 }
                 // Several that are asked side by side may have granted some, and not have heard that these went back.
-                Some(Ok(None)) if call.other.is_some() && !call.is_together => {}
+                Some(Ok(None)) if asked.len() > 1 && !call.is_together => {}
                 Some(Ok(None)) => told(&self.record).answered(&asked),
-                Some(Err(error)) => self.world.note(|| format!("error {error}")),
-                None => self.world.note(|| "left".to_owned()),
+                Some(Err(error)) => {
+                    self.world.happened(Event::Unanswered);
+                    self.world.note(|| format!("error {error}"));
+                }
+                None => {
+                    self.world.count(Kind::CallerLeft);
+                    self.world.note(|| "left".to_owned());
+                }
             }
         }
     }
@@ -128,10 +136,18 @@ impl Caller {
         }
         let decision = both.send().await?;
         self.answered(&decision);
-        Ok(decision.granted().map(|grants| grants.into_iter().collect()))
+        Ok(decision.granted().map(|grants| {
+            self.world.happened(Event::GrantedTogether);
+            grants.into_iter().collect()
+        }))
     }
 
     fn answered<G>(&self, decision: &Decision<G>) {
+        match decision {
+            Decision::Granted(_) if self.takes_ahead => self.world.happened(Event::GrantedAhead),
+            Decision::Granted(_) => self.world.happened(Event::Granted),
+            _ => self.world.happened(Event::Denied),
+        }
         self.world.note(|| match decision {
             Decision::Granted(_) => "granted".to_owned(),
             Decision::Denied(denied) => format!("{denied}"),
@@ -177,15 +193,15 @@ impl Caller {
         for (bucket, grant) in buckets.into_iter().flatten().zip(grants) {
             let now = self.world.now().0;
             let amounts = self.amounts(bucket, &grant);
-            let ids = told(&self.record).granted(&amounts, sent, now, grant.expires().map(|at| at.0));
+            let lease = grant.lease_id().zip(grant.expires()).map(|(id, at)| (id.to_owned(), at.0));
+            let ids = told(&self.record).granted(&amounts, sent, now, lease.as_ref());
             self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(&ids);
             self.world.note(|| format!("told {amounts:?} {ids:?}"));
             all.push((grant, ids));
         }
         if let Some(lease) = call.lease {
             let overruns = self.world.strikes(Kind::LeaseOverrun);
-            let most = if overruns { lease * 2 } else { lease };
-            let held = self.below(most);
+            let held = self.below(lease) + if overruns { lease } else { Duration::ZERO };
             self.world.pass(held).await;
         }
         for (grant, ids) in all {
@@ -194,7 +210,7 @@ impl Caller {
     }
 
     async fn settle(&self, mut grant: Grant, ids: Ids) {
-        let polls = self.world.strikes(Kind::CallerLeft).then(|| self.world.rng().u32(1..6));
+        let polls = self.world.threatens(Kind::CallerLeft).then(|| self.world.rng().u32(1..6));
         if self.world.strikes(Kind::GrantDropped) {
             told(&self.record).ends(&ids, self.world.now().0);
             drop(grant);
@@ -206,13 +222,14 @@ impl Caller {
             told(&self.record).adjusts(&ids, 0, actual * 1000, self.world.now().0);
             let done = cut(grant.adjust("rate", actual), polls).await;
             self.world.note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
-            self.went_back(&ids, done.as_ref());
+            self.ended(Event::Adjusted, &ids, done.as_ref());
         }
         if what == 1 && grant.lease_id().is_some() {
             let lasts = Duration::from_millis(self.world.rng().u64(1000..10_000));
             let done = cut(grant.renew(lasts), polls).await;
             self.world.note(|| format!("renewed {ids:?} {done:?}"));
             if let (Some(Ok(Settlement::Done)), Some(expires)) = (done, grant.expires()) {
+                self.world.happened(Event::Renewed);
                 told(&self.record).renewed(&ids, expires.0);
                 let held = self.below(lasts);
                 self.world.pass(held).await;
@@ -228,16 +245,24 @@ impl Caller {
             cut(grant.release(), polls).await
         };
         self.world.note(|| format!("ended {ids:?} {done:?}"));
-        self.went_back(&ids, done.as_ref());
+        let event = if what == 2 { Event::RolledBack } else { Event::Released };
+        self.ended(event, &ids, done.as_ref());
         if matches!(done, Some(Ok(Settlement::Done))) || !has_lease {
             told(&self.record).settled(&ids);
         }
     }
 
     /// What is confirmed to have gone back does so no more. With what a process has taken ahead, it only goes to those.
-    fn went_back(&self, ids: &Ids, done: Option<&Result<Settlement, Error>>) {
-        if matches!(done, Some(Ok(Settlement::Done))) && self.world.scenario().prefetching == 0 {
-            told(&self.record).went_back(ids, self.world.now().0);
+    fn ended(&self, event: Event, ids: &Ids, done: Option<&Result<Settlement, Error>>) {
+        match done {
+            None => self.world.count(Kind::CallerLeft),
+            Some(Ok(Settlement::Done)) => {
+                self.world.happened(event);
+                if self.world.scenario().prefetching == 0 {
+                    told(&self.record).went_back(ids, self.world.now().0);
+                }
+            }
+            Some(_) => {}
         }
     }
 }

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use weirgate::{Decision, FakeClock, Limit, MilliTokens, RateLimiter, Rule};
-use weirgate_shared::{Shard, credit};
+use futures_util::future::join_all;
+use weirgate::{Decision, FakeClock, MilliTokens, RateLimiter, Rule};
 
 use crate::caller::{Record, told};
-use crate::check;
+use crate::check::{self, flowed};
 use crate::fault::Kind;
-use crate::fleet::limiter;
+use crate::fleet::{Process, configure, limiter};
 use crate::functions::{Mapping, reconcile};
+use crate::image::Sender;
 use crate::net::Net;
 use crate::scenario::Plan;
 use crate::world::World;
@@ -19,8 +20,16 @@ const REST: Duration = Duration::from_secs(120);
 /// Rounds of the functions after which writes must have ended: leases go back in one, four shards become one in three.
 const ROUNDS: usize = 8;
 
-/// Lets everything settle, and holds what callers were told against the table.
-pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record) {
+/// Lets everything settle, and holds what callers were told against the table. The `processes` live on, and nobody calls.
+pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, processes: Vec<Process>) {
+    if world.scenario().has_changes() {
+        restore(world, record).await;
+    }
+    for process in &processes {
+        if world.rng().bool() {
+            process.shut_down().await;
+        }
+    }
     world.pass(REST).await;
     for round in 0.. {
         let before = world.writes();
@@ -35,6 +44,7 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record) {
             break;
         }
     }
+    drop(processes);
     {
         let told = told(record);
         check::admitted(world, &told);
@@ -42,7 +52,7 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record) {
     }
     check::counted(world);
     let limiter = newcomer(world).await;
-    for plan in world.scenario().buckets.iter().filter(|plan| is_known(world, plan)) {
+    for plan in known(world) {
         is_whole(world, &limiter, plan).await;
         waits_it_out(world, &limiter, plan).await;
         if world.scenario().tries_edge {
@@ -55,10 +65,20 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record) {
     outlives_ttl(world, mapping, &limiter).await;
 }
 
-/// Whether it is known what a bucket must have: what a cascading child takes is taken of its parent too, and limits that
-/// change may not have reached it yet.
-fn is_known(world: &World, plan: &Plan) -> bool {
-    plan.parent.is_none() && !world.scenario().has_changes()
+/// The buckets of which it is known what they must have. New numbers reach a shard with the next take of it, perhaps never.
+fn known(world: &World) -> &[Plan] {
+    let scenario = world.scenario();
+    if scenario.has_changes() && scenario.is_sharded { &[] } else { &scenario.buckets }
+}
+
+/// Sets the limits as they were at first, and brings them to the buckets.
+async fn restore(world: &World, record: &Record) {
+    configure(world).await;
+    let limiter = newcomer(world).await;
+    for (at, plan) in world.scenario().buckets.iter().enumerate() {
+        told(record).asks(&[((at, 0), 1000)]);
+        let _ = take(world, &limiter, plan, 1).await;
+    }
 }
 
 /// A process that has just begun, so close to the table that no time passes until it is answered.
@@ -66,10 +86,10 @@ async fn newcomer(world: &World) -> RateLimiter {
     limiter(&Net::beside(world, "calm"), &FakeClock::at(world.now()), false).await
 }
 
-/// When everything that has a `ttl` is past it.
-const SEASON: Duration = Duration::from_secs(100 * 86_400);
+/// When everything that has a `ttl` is past it: 90 days after a month at most.
+const SEASON: Duration = Duration::from_secs(130 * 86_400);
 
-/// What TTL deletes, perhaps days late, is missed by nobody: balances are what they were, and usage goes on.
+/// What TTL deletes, perhaps days late, is missed by nobody: usage goes on. Buckets have no `ttl`, and are what they were.
 async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimiter) {
     world.pass(SEASON).await;
     for item in world.dynamo().items() {
@@ -80,28 +100,40 @@ async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimite
             world.count(Kind::TtlDeleted);
         }
     }
-    world.look();
-    for plan in world.scenario().buckets.iter().filter(|plan| is_known(world, plan)) {
+    world.look(&Sender { name: "ttl", is_told: true, is_alone: true });
+    for plan in known(world) {
         is_whole(world, limiter, plan).await;
     }
     let before = world.consumed();
     for plan in &world.scenario().buckets {
-        let _ = take(limiter, plan, 1).await;
-        if is_known(world, plan) {
-            gives_no_more(world, plan).await;
-        }
+        let _ = take(world, limiter, plan, 1).await;
+    }
+    for plan in known(world) {
+        gives_no_more(world, plan).await;
     }
     mapping.drain().await;
     check::counted_since(world, &before);
 }
 
 /// Takes `tokens` of the rate; for how long it was denied, if it was.
-async fn take(limiter: &RateLimiter, plan: &Plan, tokens: i64) -> Result<(), Option<Duration>> {
+async fn take(world: &World, limiter: &RateLimiter, plan: &Plan, tokens: i64) -> Result<(), Option<Duration>> {
     let take = limiter.acquire(&plan.entity, &plan.resource).limits(&plan.limits).take("rate", tokens).send().await;
-    match take.expect("nothing goes wrong any more") {
-        Decision::Granted(_) => Ok(()),
-        Decision::Denied(denied) => Err(denied.retry_after),
-        other => panic!("{other:?} is no answer to a request that fits"),
+    match take {
+        Ok(Decision::Granted(_)) => Ok(()),
+        Ok(Decision::Denied(denied)) => Err(denied.retry_after),
+        other => {
+            world.violated(format!("I2: nothing goes wrong, and {tokens} of {} are answered {other:?}", plan.entity));
+            Err(None)
+        }
+    }
+}
+
+/// Takes all there is, token by token.
+async fn empty(world: &World, limiter: &RateLimiter, plan: &Plan) {
+    for _ in 0..=plan.limits[0].rule().capacity.whole_tokens() {
+        if take(world, limiter, plan, 1).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -129,12 +161,12 @@ async fn gives_no_more(world: &World, plan: &Plan) {
     let from = world.now();
     let mut given = 0;
     for tokens in [all - 1, all / 9, 1, 1] {
-        let is_given = tokens > 0 && take(&newcomer(world).await, plan, tokens).await.is_ok();
+        let is_given = tokens > 0 && take(world, &newcomer(world).await, plan, tokens).await.is_ok();
         given += if is_given { tokens } else { 0 };
     }
-    let there = (rule.capacity + credit(&rule, Shard::WHOLE, from, world.now())).whole_tokens();
-    if given > there {
-        world.violated(format!("I1: {given} of {there} of {} were given at once", plan.entity));
+    let there = rule.capacity.0 + flowed(&rule, world.now().since(from).0);
+    if given * 1000 > there {
+        world.violated(format!("I1: {given} of {} of {} were given at once", MilliTokens(there), plan.entity));
     }
 }
 
@@ -146,41 +178,54 @@ fn until_flowed(rule: &Rule, tokens: i64) -> Duration {
 
 /// I5: who is denied and waits as long as he was told is admitted, if nobody else takes.
 async fn waits_it_out(world: &World, limiter: &RateLimiter, plan: &Plan) {
-    let all = plan.limits[0].rule().capacity.whole_tokens();
-    if take(limiter, plan, all).await.is_err() {
+    let rule = plan.limits[0].rule();
+    let all = rule.capacity.whole_tokens();
+    if take(world, limiter, plan, all).await.is_err() {
         world.violated(format!("I2: all {all} of a rested {} are not to be had", plan.entity));
     }
-    let need = world.rng().i64(1..=all);
-    match take(limiter, plan, need).await {
-        // A limit this fast has flowed in during the request.
+    let (need, from) = (world.rng().i64(1..=all), world.now());
+    match take(world, limiter, plan, need).await {
+        Ok(()) if need * 1000 > flowed(rule, world.now().since(from).0) => {
+            world.violated(format!("I1: {need} of {} were given after all of it", plan.entity));
+        }
         Ok(()) => {}
         Err(None) => world.violated(format!("I5: {} says that {need} of {all} never come", plan.entity)),
         Err(Some(wait)) => {
             world.pass(wait).await;
-            if let Err(more) = take(limiter, plan, need).await {
+            if let Err(more) = take(world, limiter, plan, need).await {
                 world.violated(format!("I5: {} told to wait {wait:?} for {need}, and {more:?} then", plan.entity));
             }
         }
     }
 }
 
-/// I2: where more is asked than flows in, at least 99 % of what flows in is given.
+/// Processes that compete for what flows in.
+const RIVALS: i64 = 3;
+
+/// I2: where more is asked than flows in, at least 99 % of what flows in is given, and I1: no more than that.
 async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) {
-    let rule = *plan.limits[0].rule();
-    let limits: &[Limit] = &plan.limits;
-    // Nothing is there at the beginning.
-    while take(limiter, plan, 1).await.is_ok() {}
+    empty(world, limiter, plan).await;
+    let rule = plan.limits[0].rule();
     let from = world.now();
-    let mut given = 0;
-    let lasts = until_flowed(&rule, 100);
-    while Duration::from(world.now().since(from)) < lasts {
-        let wait = Duration::from_secs(30);
-        let take = limiter.acquire(&plan.entity, &plan.resource).limits(limits).take("rate", 1).wait_up_to(wait);
-        given += i64::from(take.send().await.is_ok_and(|decision| decision.is_granted()));
+    let end = from.after(until_flowed(rule, 200).into());
+    let rival = async |_| {
+        let limiter = self::limiter(&Net::new(world, "rival"), &FakeClock::at(world.now()), false).await;
+        let mut given = 0;
+        while world.now() < end {
+            let take = limiter.acquire(&plan.entity, &plan.resource).limits(&plan.limits).take("rate", 1);
+            let take = take.wait_up_to(Duration::from_secs(30)).send().await;
+            given += i64::from(take.is_ok_and(|decision| decision.is_granted()));
+        }
+        given
+    };
+    let given: i64 = join_all((0..RIVALS).map(rival)).await.into_iter().sum();
+    let entitled = flowed(rule, world.now().since(from).0);
+    // The last of each may be on its way.
+    if (given + RIVALS) * 100_000 < entitled * 99 {
+        world.violated(format!("I2: {given} of {} that flowed into {} were given", MilliTokens(entitled), plan.entity));
     }
-    let entitled = credit(&rule, Shard::WHOLE, from, world.now()).whole_tokens();
-    // The last one may be on its way.
-    if (given + 1) * 100 < entitled * 99 {
-        world.violated(format!("I2: {given} of {entitled} that flowed into {} were given", plan.entity));
+    // A part of a token may have been there.
+    if given * 1000 > entitled + 1000 {
+        world.violated(format!("I1: {given} of {} that flowed into {} were given", MilliTokens(entitled), plan.entity));
     }
 }

@@ -1,13 +1,14 @@
 //! What must hold when all is over: the invariants of the design, section 10, by what callers were told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::{EpochMillis, Rule};
-use weirgate_shared::{Shard, credit};
+use weirgate_shared::{Iso, Window};
 
 use crate::fleet::SHARE;
+use crate::image::{ACQUIRES, Consumed};
 use crate::scenario::Scenario;
-use crate::told::{Claim, Of, Told};
+use crate::told::{Back, Claim, Of, Told};
 use crate::world::World;
 
 /// What clocks may be off by after DynamoDB's answers have corrected them: a second, a request, and the other second for
@@ -16,15 +17,19 @@ const CLOCKS_MS: i64 = 2_000;
 
 /// I1 for rates: over any interval, what callers were told to have is no more than the capacity and what flowed in.
 pub fn admitted(world: &World, told: &Told) {
+    let gone = world.gone();
+    // How early a lease may be found expired.
+    let early = if world.scenario().has_wrong_clocks() { 2 * CLOCKS_MS } else { 0 };
     for (of, claims) in told.by_limit() {
         let rules = rules(world.scenario(), of);
         if rules[0].is_concurrent() {
-            held(world, of, &claims, rules[0].capacity.0);
+            held(world, of, &claims, rules[0].capacity.0, early);
             continue;
         }
         let slack = slack(world.scenario(), &rules);
+        let backs: Vec<_> = claims.iter().flat_map(|claim| backs(claim, early, &gone)).collect();
         for from in claims.iter().map(|claim| claim.sent) {
-            if let Some(over) = over(&claims, from, &rules, slack) {
+            if let Some(over) = over(&claims, &backs, from, &rules, slack) {
                 world.violated(format!("I1: {} of {of:?} {over}", world.scenario().buckets[of.0].entity));
                 break;
             }
@@ -41,11 +46,10 @@ fn rules(scenario: &Scenario, (bucket, limit): Of) -> Vec<Rule> {
 
 /// What may be admitted beyond capacity and credit, in millitokens.
 fn slack(scenario: &Scenario, rules: &[Rule]) -> i64 {
-    let most = |number: fn(&Rule) -> i64| rules.iter().map(number).max().unwrap_or_default();
-    let capacity = most(|rule| rule.capacity.0);
-    // What processes have taken ahead before the interval; `Prefetch` says so. Each that was ever born may have some.
+    let capacity = rules.iter().map(|rule| rule.capacity.0).max().unwrap_or_default();
+    // What processes that live at the same time have taken ahead before the interval; `Prefetch` says so.
     let ahead = i64::from(scenario.prefetching) * capacity * i64::from(SHARE) / 100;
-    let clocks = if scenario.has_wrong_clocks() { flowed(rules, 0, CLOCKS_MS + request_ms(scenario)) } else { 0 };
+    let clocks = if scenario.has_wrong_clocks() { most_flowed(rules, CLOCKS_MS + request_ms(scenario)) } else { 0 };
     ahead + clocks
 }
 
@@ -54,32 +58,48 @@ fn request_ms(scenario: &Scenario) -> i64 {
     i64::try_from(2 * scenario.latency.end()).unwrap_or(i64::MAX)
 }
 
-fn flowed(rules: &[Rule], from: i64, to: i64) -> i64 {
-    let flowed = rules.iter().map(|rule| credit(rule, Shard::WHOLE, EpochMillis(from), EpochMillis(to)).0);
-    flowed.max().unwrap_or_default()
+/// What flows into a bucket within `ms` at most, in millitokens, computed without the product's own arithmetic.
+pub(crate) fn flowed(rule: &Rule, ms: i64) -> i64 {
+    let (amount, period) = (i128::from(rule.refill_amount.0), i128::from(rule.refill_period_ms));
+    let flowed = (amount * i128::from(ms) + period - 1) / period;
+    i64::try_from(flowed).unwrap_or(i64::MAX)
+}
+
+fn most_flowed(rules: &[Rule], ms: i64) -> i64 {
+    rules.iter().map(|rule| flowed(rule, ms)).max().unwrap_or_default()
+}
+
+/// What may have gone back of a claim: by its holder, or by its lease, when that was found expired.
+fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, i64>) -> Vec<Back> {
+    let gone = claim.lease.as_ref().and_then(|id| gone.get(id)).copied();
+    let is_by_lease = |expires: &i64| !claim.is_settled && gone.is_none_or(|gone| gone >= expires - early);
+    let by_lease = claim.expires.filter(is_by_lease).map(|expires| {
+        let from = gone.map_or(expires - early, |gone| gone.max(expires - early));
+        Back { from, until: gone, amount: claim.amount - claim.back() }
+    });
+    // Where there is a lease, nothing goes back once that is gone.
+    let by_holder = claim.backs.iter().cloned().map(|back| match gone {
+        Some(gone) => {
+            Back { from: back.from.min(gone), until: Some(back.until.map_or(gone, |at| at.min(gone))), ..back }
+        }
+        None => back,
+    });
+    by_holder.chain(by_lease).collect()
 }
 
 /// What is wrong with the intervals that begin at `from`: of any, what was surely admitted in it, less what may have gone
 /// back in it, is more than there was.
-fn over(claims: &[&Claim], from: i64, rules: &[Rule], slack: i64) -> Option<String> {
+fn over(claims: &[&Claim], backs: &[Back], from: i64, rules: &[Rule], slack: i64) -> Option<String> {
     let capacity = rules.iter().map(|rule| rule.capacity.0).max().unwrap_or_default();
-    let mut ends: Vec<(i64, i64)> = vec![];
-    for claim in claims {
-        if claim.sent >= from {
-            ends.push((claim.told, claim.amount));
-        }
-        // By its lease, or by its holder: at any time from then on.
-        let expiry = claim.expires.filter(|_| !claim.is_settled).map(|at| (at - 2 * CLOCKS_MS, claim.amount));
-        let in_it = claim.backs.iter().filter(|back| back.until.is_none_or(|until| until >= from));
-        ends.extend(in_it.map(|back| (back.from.max(from), -back.amount)));
-        ends.extend(expiry.map(|(at, amount)| (at.max(from), claim.back() - amount)));
-    }
+    let admitted = claims.iter().filter(|claim| claim.sent >= from).map(|claim| (claim.told, claim.amount));
+    let back = backs.iter().filter(|back| back.until.is_none_or(|until| until >= from));
+    let mut changes: Vec<_> = admitted.chain(back.map(|back| (back.from.max(from), -back.amount))).collect();
     // What goes back at an instant goes before what is admitted then.
-    ends.sort_unstable();
+    changes.sort_unstable();
     let mut admitted = 0;
-    for (at, amount) in ends {
+    for (at, amount) in changes {
         admitted += amount;
-        let there = capacity + flowed(rules, from, at) + slack;
+        let there = capacity + most_flowed(rules, at - from) + slack;
         if admitted > there {
             return Some(format!("from {from} to {at}: {admitted} admitted of {there}"));
         }
@@ -88,8 +108,7 @@ fn over(claims: &[&Claim], from: i64, rules: &[Rule], slack: i64) -> Option<Stri
 }
 
 /// I1 for slots: at no instant more are held than there are.
-fn held(world: &World, of: Of, claims: &[&Claim], slots: i64) {
-    let early = if world.scenario().has_wrong_clocks() { 2 * CLOCKS_MS } else { 0 };
+fn held(world: &World, of: Of, claims: &[&Claim], slots: i64, early: i64) {
     let mut changes = vec![];
     for claim in claims {
         let expires = claim.expires.map_or(i64::MAX, |at| at - early);
@@ -110,32 +129,42 @@ fn held(world: &World, of: Of, claims: &[&Claim], slots: i64) {
     }
 }
 
-/// I3: usage is exact. Of each limit, what all snapshots of each kind of window say is what the stream says was consumed.
+/// I3: usage is exact. Of each limit, and of the acquires, what the snapshot of each window says is what the stream says
+/// was consumed in it.
 pub fn counted(world: &World) {
-    counted_since(world, &BTreeMap::new());
+    counted_since(world, &Consumed::new());
 }
 
 /// The same of what was consumed since `before`, if all snapshots of that time are gone.
-pub fn counted_since(world: &World, before: &BTreeMap<(String, String), i64>) {
-    let mut counted: BTreeMap<(String, String, String), i64> = BTreeMap::new();
+pub fn counted_since(world: &World, before: &Consumed) {
+    // By entity, limit, window and its start.
+    type Usage = BTreeMap<(String, String, String, String), i64>;
+    let (mut counted, mut consumed) = (Usage::new(), Usage::new());
     for item in world.dynamo().items() {
-        let sk = item["SK"]["S"].as_str().unwrap_or_default();
-        let Some(window) = sk.strip_prefix("#USAGE#").and_then(|of| of.split('#').nth(1)) else { continue };
-        let entity = item["PK"]["S"].as_str().and_then(|pk| pk.split('#').nth(1)).unwrap_or_default().to_owned();
-        for limit in ["rate", "slots"] {
-            let text = item[limit]["N"].as_str().unwrap_or("0");
-            *counted.entry((entity.clone(), window.to_owned(), limit.to_owned())).or_default() += milli(text);
+        let (pk, sk) = (item["PK"]["S"].as_str().unwrap_or_default(), item["SK"]["S"].as_str().unwrap_or_default());
+        let Some((window, start)) = sk.strip_prefix("#USAGE#api#").and_then(|of| of.split_once('#')) else { continue };
+        let entity = pk.split('#').nth(1).unwrap_or_default();
+        for limit in ["rate", "slots", ACQUIRES] {
+            let of = [entity, limit, window, start].map(str::to_owned);
+            *counted.entry(of.into()).or_default() += milli(item[limit]["N"].as_str().unwrap_or("0"));
         }
     }
-    for ((entity, limit), consumed) in world.consumed() {
-        let known = before.get(&(entity.clone(), limit.clone())).copied().unwrap_or_default();
-        let consumed = consumed - known;
-        for window in ["hourly", "daily"] {
-            let counted = counted.get(&(entity.clone(), window.to_owned(), limit.clone())).copied().unwrap_or_default();
-            if counted != consumed {
-                world
-                    .violated(format!("I3: {window} snapshots say {counted} {limit} of {entity}, {consumed} consumed"));
-            }
+    for (of, amount) in world.consumed() {
+        let amount = amount - before.get(&of).copied().unwrap_or_default();
+        let (entity, limit, at) = of;
+        for window in Window::ALL {
+            let start = Iso(window.start(EpochMillis(at))).to_string();
+            *consumed.entry((entity.clone(), limit.clone(), window.to_string(), start)).or_default() += amount;
+        }
+    }
+    let of: BTreeSet<_> = counted.keys().chain(consumed.keys()).collect();
+    for of in of {
+        let [counted, consumed] = [&counted, &consumed].map(|usage| usage.get(of).copied().unwrap_or_default());
+        if counted != consumed {
+            let (entity, limit, window, start) = of;
+            world.violated(format!(
+                "I3: the {window} snapshot of {start} says {counted} {limit} of {entity}, {consumed} consumed"
+            ));
         }
     }
 }
@@ -150,9 +179,14 @@ fn milli(text: &str) -> i64 {
 }
 
 /// I7: what callers were told to have, and have not given back, is consumed in the table, and no more than that and what
-/// was asked for without an answer, each once.
+/// was asked for without an answer, each once. What was in doubt when somebody else wrote is lost if it is taken again:
+/// the item no longer shows it.
 pub fn consumed(world: &World, told: &Told) {
-    let consumed = world.consumed();
+    let mut consumed: BTreeMap<(String, String), i64> = BTreeMap::new();
+    for ((entity, limit, _), amount) in world.consumed() {
+        *consumed.entry((entity, limit)).or_default() += amount;
+    }
+    let doubted = world.doubted();
     for (of, claims) in told.by_limit() {
         let plan = &world.scenario().buckets[of.0];
         let limit = &plan.limits[of.1];
@@ -169,9 +203,11 @@ pub fn consumed(world: &World, told: &Told) {
             world.violated(format!("I7: callers have {least} {} of {}, the table says {all}", key.1, key.0));
         }
         let most: i64 = claims.iter().map(|claim| claim.amount + claim.more).sum();
-        let most = most + told.unanswered(of);
-        // What a process has taken ahead, nobody has asked for.
-        if world.scenario().prefetching == 0 && all > most {
+        let most = most + told.unanswered(of) + doubted.get(&key).copied().unwrap_or_default();
+        // What a process has taken ahead, nobody has asked for; what was taken by a clock that turns out to be behind is
+        // taken anew, and may be forfeit.
+        let is_known = world.scenario().prefetching == 0 && !world.scenario().has_wrong_clocks();
+        if is_known && all > most {
             world.violated(format!("I7: callers had {most} {} of {} at most, the table says {all}", key.1, key.0));
         }
     }

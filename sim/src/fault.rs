@@ -1,5 +1,6 @@
-//! What can go wrong, and how often it did.
+//! What can go wrong, what must happen, and how often it did.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A kind of trouble.
@@ -9,7 +10,7 @@ pub enum Kind {
     RequestLost,
     /// A request was applied, and its sender told that the connection broke.
     AnswerLost,
-    /// A request was applied, and its sender told nothing.
+    /// A request arrived, and its sender was told nothing.
     AnswerHung,
     /// A request arrived long after it was sent, perhaps after its sender had given up.
     Delayed,
@@ -100,38 +101,102 @@ impl Kind {
     ];
 }
 
-/// How often each kind of trouble happened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts([u64; Kind::ALL.len()]);
+/// What a run is about; without it a run would show nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Event {
+    /// A caller was granted what he asked for.
+    Granted,
+    /// He was granted it of two buckets, in one transaction or side by side.
+    GrantedTogether,
+    /// He was granted it by a process that takes ahead.
+    GrantedAhead,
+    /// A caller was denied.
+    Denied,
+    /// A caller was told nothing, or that nobody knows.
+    Unanswered,
+    /// A grant was adjusted.
+    Adjusted,
+    /// A lease was renewed.
+    Renewed,
+    /// A grant was rolled back.
+    RolledBack,
+    /// A grant was released.
+    Released,
+    /// A lease was ended before it expired.
+    LeaseEnded,
+    /// A lease was ended after it had expired.
+    LeaseExpired,
+    /// A shard was credited, and nothing was taken.
+    Refilled,
+    /// An operator split a shard while callers called.
+    SplitByOperator,
+    /// The aggregator split a shard.
+    SplitByFunction,
+    /// An operator merged shards while callers called.
+    MergedByOperator,
+    /// The reconciler merged shards.
+    MergedByFunction,
+    /// Usage was counted.
+    Counted,
+}
 
-impl Counts {
+impl Event {
+    /// All events.
+    pub const ALL: [Self; 17] = [
+        Self::Granted,
+        Self::GrantedTogether,
+        Self::GrantedAhead,
+        Self::Denied,
+        Self::Unanswered,
+        Self::Adjusted,
+        Self::Renewed,
+        Self::RolledBack,
+        Self::Released,
+        Self::LeaseEnded,
+        Self::LeaseExpired,
+        Self::Refilled,
+        Self::SplitByOperator,
+        Self::SplitByFunction,
+        Self::MergedByOperator,
+        Self::MergedByFunction,
+        Self::Counted,
+    ];
+}
+
+/// How often each thing happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counts<T>(BTreeMap<T, u64>);
+
+impl<T> Default for Counts<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Ord + Copy> Counts<T> {
     /// One more.
-    pub fn add(&mut self, kind: Kind) {
-        self.0[place(kind)] += 1;
+    pub fn add(&mut self, what: T) {
+        *self.0.entry(what).or_default() += 1;
     }
 
     /// How often it happened.
     #[must_use]
-    pub fn of(&self, kind: Kind) -> u64 {
-        self.0[place(kind)]
+    pub fn of(&self, what: T) -> u64 {
+        self.0.get(&what).copied().unwrap_or_default()
     }
 
     /// Those of another run too.
     pub fn merge(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
+        for (what, count) in &other.0 {
+            *self.0.entry(*what).or_default() += count;
         }
     }
 }
 
-fn place(kind: Kind) -> usize {
-    Kind::ALL.iter().position(|known| *known == kind).expect("every kind is listed")
-}
-
-impl fmt::Display for Counts {
+impl<T: fmt::Debug> fmt::Display for Counts<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for kind in Kind::ALL {
-            writeln!(f, "{:>12}  {kind:?}", self.of(kind))?;
+        for (what, count) in &self.0 {
+            writeln!(f, "{count:>12}  {what:?}")?;
         }
         Ok(())
     }

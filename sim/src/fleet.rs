@@ -9,7 +9,7 @@ use weirgate_tests::Dynamo;
 
 use crate::caller::{Caller, Record, told};
 use crate::fault::Kind;
-use crate::net::Net;
+use crate::net::{Net, OPERATOR};
 use crate::told::Ids;
 use crate::world::World;
 
@@ -25,11 +25,13 @@ pub async fn limiter(net: &Net, clock: &FakeClock, prefetches: bool) -> RateLimi
 pub const SHARE: u32 = 20;
 
 /// A process and its callers.
-struct Process {
+#[derive(Debug)]
+pub struct Process {
     world: World,
     name: String,
     net: Net,
     clock: FakeClock,
+    limiter: RateLimiter,
     callers: JoinSet<()>,
     held: Arc<Mutex<Ids>>,
 }
@@ -40,14 +42,14 @@ impl Process {
         let clock = FakeClock::at(world.now());
         let limiter = limiter(&net, &clock, prefetches).await;
         let held = Arc::default();
-        let mut process = Self { world: world.clone(), name, net, clock, callers: JoinSet::new(), held };
+        let mut process = Self { world: world.clone(), name, net, clock, limiter, callers: JoinSet::new(), held };
         if world.strikes(Kind::ClockSkewed) {
             process.set_clock();
         }
         for _ in 0..world.scenario().callers {
-            let (world, limiter, record) = (world.clone(), limiter.clone(), Arc::clone(record));
-            let held = Arc::clone(&process.held);
-            process.callers.spawn(Caller { world, limiter, record, held }.run());
+            let (world, limiter, record) = (world.clone(), process.limiter.clone(), Arc::clone(record));
+            let (held, takes_ahead) = (Arc::clone(&process.held), prefetches);
+            process.callers.spawn(Caller { world, limiter, record, held, takes_ahead }.run());
         }
         process
     }
@@ -60,6 +62,12 @@ impl Process {
         self.world.note(|| format!("{} clock off by {by}", self.name));
     }
 
+    /// It gives back what it had taken ahead.
+    pub async fn shut_down(&self) {
+        let done = self.limiter.shutdown().await;
+        self.world.note(|| format!("{} shut down: {done:?}", self.name));
+    }
+
     /// It dies: nothing it sends leaves it, and what it held is nobody's.
     async fn kill(&mut self, record: &Record) {
         self.net.kill();
@@ -70,8 +78,8 @@ impl Process {
     }
 }
 
-/// Runs the fleet until the world calms down, and its last calls have ended.
-pub async fn run(world: &World, record: &Record) {
+/// Runs the fleet until the world calms down, and its last calls have ended. The processes that are left call no more.
+pub async fn run(world: &World, record: &Record) -> Vec<Process> {
     let scenario = world.scenario().clone();
     configure(world).await;
     let mut born = 0;
@@ -103,14 +111,15 @@ pub async fn run(world: &World, record: &Record) {
     for process in &mut processes {
         while process.callers.join_next().await.is_some() {}
     }
+    processes
 }
 
 async fn operator(world: &World) -> RateLimiter {
-    limiter(&Net::new(world, "operator"), &FakeClock::at(world.now()), false).await
+    limiter(&Net::new(world, OPERATOR), &FakeClock::at(world.now()), false).await
 }
 
-/// Puts limits and parents into the table, before anything goes wrong.
-async fn configure(world: &World) {
+/// Puts limits and parents into the table while nothing goes wrong.
+pub async fn configure(world: &World) {
     let operator = RateLimiter::builder("weirgate").table(world.dynamo().table().await).build().await;
     let operator = operator.expect("the settings are good");
     for plan in world.scenario().buckets.iter().filter(|_| world.scenario().is_configured) {

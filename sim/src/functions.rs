@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use weirgate::FakeClock;
 use weirgate_aggregator::{Invocation, Snapshots};
@@ -14,7 +15,7 @@ use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 
 use crate::cut::cut;
-use crate::fault::Kind;
+use crate::fault::{Event, Kind};
 use crate::net::Net;
 use crate::world::World;
 
@@ -49,7 +50,7 @@ impl Mapping {
             let pause = self.world.rng().u64(200..1500);
             sleep(Duration::from_millis(pause)).await;
             self.deliver().await;
-            if !self.discarded.is_empty() && self.world.strikes(Kind::Replayed) {
+            if !self.discarded.is_empty() && self.world.threatens(Kind::Replayed) {
                 let at = self.world.rng().usize(..self.discarded.len());
                 let object = self.discarded[at].clone();
                 self.replay(&object).await;
@@ -91,7 +92,7 @@ impl Mapping {
             return;
         }
         if self.world.strikes(Kind::StreamDelayed) {
-            let late = Duration::from_secs(self.world.rng().u64(60..300));
+            let late = Duration::from_secs(self.world.rng().u64(20..200));
             self.until = Some(Instant::now() + late);
             return;
         }
@@ -145,32 +146,33 @@ impl Mapping {
         let world = &self.world;
         let net = Net::new(world, "aggregator");
         let table = table(world, &net).await;
-        let polls = world.strikes(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
-        let left = Duration::from_secs(60);
-        let left = if world.strikes(Kind::FunctionTimedOut) { left.mul_f64(world.rng().f64() / 600.0) } else { left };
-        let invocation = Invocation { now: table.skew().now(), deadline: Instant::now() + left };
+        let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
+        let (left, known) = left(world, Duration::from_millis(100));
+        let invocation = Invocation { now: table.skew().now(), deadline: Instant::now() + known };
         let config = aggregator();
         let handled = weirgate_aggregator::handle(event, &table, &config, invocation);
-        let handled = timeout(left, cut(handled, polls)).await.ok().flatten();
-        if handled.is_none() {
-            net.kill();
-        }
-        let response = handled?.expect("the event is one").response.ok()?;
+        let handled = ended(world, &net, timeout(left, cut(handled, polls)).await)?;
+        let response = handled.expect("the event is one").response.ok()?;
+        world.happened(Event::Counted);
         Some(response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect())
     }
 
     /// Counts what an object of the failure bucket holds, as `weirgate-replay` does.
     async fn replay(&self, object: &str) {
         let world = &self.world;
-        world.count(Kind::Replayed);
         let net = Net::new(world, "replay");
         let table = table(world, &net).await;
         let (snapshots, concurrency) = (snapshots(), 4);
         let options = Options { snapshots, from_table: None, without_v: false, dry_run: false, concurrency };
-        let polls = world.strikes(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
+        let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
         let done = cut(Replay::new(&table, options, table.skew().now()).object("discarded", object), polls).await;
-        if done.is_none() {
-            net.kill();
+        match &done {
+            Some(done) if done.left.is_empty() => world.count(Kind::Replayed),
+            Some(_) => {}
+            None => {
+                world.count(Kind::FunctionKilled);
+                net.kill();
+            }
         }
         world.note(|| format!("replayed {:?}", done.map(|done| (done.windows, done.left))));
     }
@@ -192,7 +194,7 @@ fn object(records: &[Value]) -> String {
 }
 
 fn snapshots() -> Snapshots {
-    Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 }
+    Snapshots { windows: Window::ALL.to_vec(), ttl_days: 90 }
 }
 
 fn aggregator() -> weirgate_aggregator::Config {
@@ -232,14 +234,37 @@ pub async fn schedule(world: World) {
 pub async fn reconcile(world: &World) {
     let net = Net::new(world, "reconciler");
     let table = table(world, &net).await;
-    let polls = world.strikes(Kind::FunctionKilled).then(|| world.rng().u32(1..60));
-    let left = Duration::from_secs(60);
-    let left = if world.strikes(Kind::FunctionTimedOut) { left.mul_f64(world.rng().f64() / 6.0) } else { left };
+    let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..60));
+    let (left, known) = left(world, Duration::from_secs(10));
     let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 100 };
-    let run = weirgate_reconciler::reconcile(&table, &config, table.skew().now(), Deadline::after(left));
-    match timeout(left, cut(run, polls)).await.ok().flatten() {
+    let run = weirgate_reconciler::reconcile(&table, &config, table.skew().now(), Deadline::after(known));
+    match ended(world, &net, timeout(left, cut(run, polls)).await) {
         Some(Ok(summary)) => world.note(|| format!("reconciled {summary:?}")),
         Some(Err(error)) => world.note(|| format!("not reconciled: {error}")),
-        None => net.kill(),
+        None => {}
     }
+}
+
+/// How long a function has, and how long it believes to have: at times `most` at most, and less than it believes.
+fn left(world: &World, most: Duration) -> (Duration, Duration) {
+    const ALL: Duration = Duration::from_secs(60);
+    let part = world.rng().f64();
+    let believed = world.rng().f64();
+    if world.threatens(Kind::FunctionTimedOut) {
+        let left = most.mul_f64(part);
+        (left, left.mul_f64(0.5 + believed))
+    } else {
+        (ALL, ALL)
+    }
+}
+
+/// What a function answered; nothing if it was killed, or ran into its deadline.
+fn ended<T>(world: &World, net: &Net, run: Result<Option<T>, Elapsed>) -> Option<T> {
+    match run {
+        Ok(Some(answer)) => return Some(answer),
+        Ok(None) => world.count(Kind::FunctionKilled),
+        Err(_) => world.count(Kind::FunctionTimedOut),
+    }
+    net.kill();
+    None
 }

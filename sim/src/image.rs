@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use weirgate::{EpochMillis, MilliTokens};
-use weirgate_shared::{Attr, BUCKET_SK, Bucket, BucketKey, LimitName, read_bucket};
+use weirgate_shared::{Attr, BUCKET_SK, Bucket, BucketKey, LimitName, WriteId, read_bucket};
 use weirgate_tests::Request;
 
+use crate::fault::Event;
 use crate::scenario::Scenario;
 use crate::world::World;
 
@@ -85,18 +86,30 @@ impl Parts {
     }
 
     /// I6: if there are more or fewer of them now, they hold together what they did.
-    pub(crate) fn compare(self, world: &World, parts: &[(String, String)]) {
+    pub(crate) fn compare(self, world: &World, parts: &[(String, String)], by_operator: bool) {
         let after = shards(world, parts);
         if self.0.len() == after.len() || self.0.is_empty() {
             return;
         }
+        world.happened(match (after.len() < self.0.len(), by_operator) {
+            (false, true) => Event::SplitByOperator,
+            (false, false) => Event::SplitByFunction,
+            (true, true) => Event::MergedByOperator,
+            (true, false) => Event::MergedByFunction,
+        });
         // When the change was planned: a merge credits all shards up to then, a split leaves that as it is. What was full
         // flows over later, and what has become of it need not.
         let Some(at) = after.iter().map(|shard| shard.rf).max() else { return };
         // A merge gives back what has expired. A split leaves leases where they are: what they give back later must fit
         // into what is left there.
         let is_merge = after.len() < self.0.len();
-        let (had, has) = (sums(&self.0, at, is_merge), sums(&after, at, is_merge));
+        let (mut had, has) = (sums(&self.0, at, is_merge), sums(&after, at, is_merge));
+        // Where new numbers have not reached all shards, what does not fit by those of the one that stays flows over.
+        for shard in after.iter().filter(|_| is_merge) {
+            for (name, state) in shard.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
+                had.available.entry(name.clone()).and_modify(|there| *there = (*there).min(shard.share(state)));
+            }
+        }
         if had != has {
             world.violated(format!("I6: {} shards held {had:?}, and {} hold {has:?}", self.0.len(), after.len()));
         }
@@ -107,14 +120,61 @@ fn shards(world: &World, parts: &[(String, String)]) -> Vec<Bucket> {
     parts.iter().filter_map(|(pk, sk)| bucket(pk, &world.dynamo().item(pk, sk))).collect()
 }
 
+/// A bucket's image in short, for who replays a seed: of each limit what is available and consumed, and the leases.
+pub(crate) fn told(record: &Value) -> String {
+    let (record, what) = (&record["dynamodb"], &record["eventName"]);
+    let keys = [&record["Keys"]["PK"]["S"], &record["Keys"]["SK"]["S"]].map(|key| key.as_str().unwrap_or_default());
+    let Some(shard) = bucket(keys[0], &record["NewImage"]).filter(|_| keys[1] == BUCKET_SK) else {
+        return format!("  {what} {} {}", keys[0], keys[1]);
+    };
+    let limits = shard.limits.iter().map(|(name, state)| format!(" {name} {} used {}", state.tk, state.tc));
+    let leases: Vec<_> = shard
+        .leases
+        .iter()
+        .flatten()
+        .map(|(id, lease)| format!("{id} until {} {:?}", lease.expires.0, lease.tokens))
+        .collect();
+    let op = shard.op.as_ref().map_or("", |op| op.as_str());
+    format!(
+        "  {what} {} of {} rf {} op {op}{} {leases:?}",
+        keys[0],
+        shard.shard_count,
+        shard.rf.0,
+        limits.collect::<String>()
+    )
+}
+
+/// What was consumed: in millitokens, by entity, limit, and the second in which it was written, in ms. Acquires are a
+/// limit of their own, [`ACQUIRES`].
+pub type Consumed = BTreeMap<(String, String, i64), i64>;
+
+/// The name in snapshots of how many acquires there were.
+pub(crate) const ACQUIRES: &str = "total_events";
+
+/// Who sent a write.
+pub(crate) struct Sender<'a> {
+    /// The name of the process.
+    pub(crate) name: &'a str,
+    /// Whether he is told in time what has become of it.
+    pub(crate) is_told: bool,
+    /// Whether he has nothing else to send meanwhile, so that his next write is another try of this one.
+    pub(crate) is_alone: bool,
+}
+
 /// The buckets as the stream shows them.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     live: BTreeMap<String, Bucket>,
     /// The last `v` of every item there ever was.
     last: BTreeMap<String, i64>,
-    /// What was consumed by all writes so far, by entity and limit.
-    consumed: BTreeMap<(String, String), i64>,
+    consumed: Consumed,
+    /// When each lease that is no more was removed.
+    gone: BTreeMap<String, i64>,
+    /// The last write of an item, if its sender was not told: who he is, and what it consumed of each limit.
+    doubts: BTreeMap<String, (String, Vec<(String, i64)>)>,
+    /// What was consumed by writes in doubt before others wrote, so that it may be taken again, by entity and limit.
+    doubted: BTreeMap<(String, String), i64>,
+    events: Vec<Event>,
     /// Slots of each bucket, by entity.
     slots: BTreeMap<String, i64>,
     violations: Vec<String>,
@@ -130,14 +190,23 @@ impl Images {
     }
 
     /// Looks at one write.
-    pub(crate) fn record(&mut self, record: &Value, now: EpochMillis) {
+    pub(crate) fn record(&mut self, record: &Value, now: EpochMillis, sender: &Sender<'_>) {
         let keys = &record["dynamodb"]["Keys"];
         if keys["SK"]["S"] != BUCKET_SK {
             return;
         }
         let pk = keys["PK"]["S"].as_str().expect("keys are texts");
+        let entity = BucketKey::parse(pk).map_or_else(String::new, |key| key.entity.to_string());
+        if let Some((_, consumed)) =
+            self.doubts.remove(pk).filter(|(first, _)| *first != sender.name || !sender.is_alone)
+        {
+            for (limit, amount) in consumed {
+                *self.doubted.entry((entity.clone(), limit)).or_default() += amount;
+            }
+        }
         if record["eventName"] == "REMOVE" {
-            self.live.remove(pk);
+            let shard = self.live.remove(pk);
+            self.ends(shard.as_ref(), None, now);
             return;
         }
         let Some(shard) = bucket(pk, &record["dynamodb"]["NewImage"]) else { return };
@@ -147,41 +216,85 @@ impl Images {
             self.violations.push(format!("I3: {pk} goes from v {:?} to {v}", self.last.get(pk)));
         }
         self.last.insert(pk.to_owned(), v);
-        let before = self.live.get(pk);
+        let before = self.live.remove(pk);
+        self.ends(before.as_ref(), Some(&shard), now);
+        let second = now.0.div_euclid(1000) * 1000;
+        let mut doubt = vec![];
+        let mut consumes = |name: &str, amount: i64| {
+            *self.consumed.entry((entity.clone(), name.to_owned(), second)).or_default() += amount;
+            doubt.push((name.to_owned(), amount.max(0)));
+        };
+        let takes = |shard: &Bucket| shard.takes.unwrap_or_default();
+        consumes(ACQUIRES, (takes(&shard) - before.as_ref().map_or(0, takes)) * 1000);
         for (name, state) in &shard.limits {
             // As the design has it: from 0 when an item is made, by the difference when it changes, nothing when it goes.
-            let known = before.and_then(|before| before.limits.get(name)).map_or(0, |state| state.tc.0);
-            let of = (shard.key.entity.to_string(), name.to_string());
-            *self.consumed.entry(of).or_default() += state.tc.0 - known;
+            let known = before.as_ref().and_then(|before| before.limits.get(name)).map_or(0, |state| state.tc.0);
+            consumes(name.as_str(), state.tc.0 - known);
             // What was taken of a shard before it was split may go back to what is left of it, and flows over there.
             if state.tk > state.rule.capacity {
                 let what = format!("{} of {}", state.tk, state.rule.capacity);
                 self.violations.push(format!("I1: {pk} holds {what} {name} at {}", now.0));
             }
         }
+        if !sender.is_told {
+            self.doubts.insert(pk.to_owned(), (sender.name.to_owned(), doubt));
+        }
         self.live.insert(pk.to_owned(), shard);
     }
 
-    /// What was consumed so far, in millitokens, by entity and limit.
-    pub(crate) fn consumed(&self) -> &BTreeMap<(String, String), i64> {
+    /// Notes which leases a write removed, and what else it was for.
+    fn ends(&mut self, before: Option<&Bucket>, after: Option<&Bucket>, now: EpochMillis) {
+        let Some(before) = before else { return };
+        let is_there =
+            |id: &WriteId| after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id));
+        for (id, lease) in before.leases.iter().flatten().filter(|(id, _)| !is_there(id)) {
+            self.gone.insert(id.to_string(), now.0);
+            self.events.push(if lease.expires > now { Event::LeaseEnded } else { Event::LeaseExpired });
+        }
+        if let Some(after) = after
+            && (after.takes, after.shard_count) == (before.takes, before.shard_count)
+            && after.rf > before.rf
+        {
+            self.events.push(Event::Refilled);
+        }
+    }
+
+    /// What was consumed so far.
+    pub(crate) fn consumed(&self) -> &Consumed {
         &self.consumed
+    }
+
+    /// When each lease that is no more was removed.
+    pub(crate) fn gone(&self) -> &BTreeMap<String, i64> {
+        &self.gone
+    }
+
+    /// What writes in doubt consumed before others wrote, by entity and limit.
+    pub(crate) fn doubted(&self) -> &BTreeMap<(String, String), i64> {
+        &self.doubted
+    }
+
+    /// What happened since the last time.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
     /// What does not hold. To be asked for when all records of a write have been looked at: a transaction has several.
     pub(crate) fn take_violations(&mut self) -> Vec<String> {
-        let mut there: BTreeMap<&str, (i64, u32)> = BTreeMap::new();
+        let mut there: BTreeMap<&str, (i64, u32, bool)> = BTreeMap::new();
         for shard in self.live.values() {
-            let (slots, parts) = there.entry(shard.key.entity.as_str()).or_default();
+            let (slots, parts, has) = there.entry(shard.key.entity.as_str()).or_default();
             *parts += 1;
             for (name, state) in shard.limits.iter().filter(|(_, state)| state.rule.is_concurrent()) {
                 let held = shard.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(name));
+                *has = true;
                 *slots += state.tk.0 + held.map(|held| held.0).sum::<i64>();
             }
         }
-        for (entity, (slots, parts)) in there {
+        for (entity, (slots, parts, has)) in there {
             let all = self.slots.get(entity).copied().unwrap_or_default();
             // A child of a configured parent may lack the limit until somebody brings it.
-            if slots != all && slots != 0 {
+            if has && slots != all {
                 self.violations
                     .push(format!("I4: {entity} has {slots} of {all} slots free or held, in {parts} shards"));
             }

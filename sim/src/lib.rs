@@ -4,7 +4,7 @@
 //! # Layout
 //!
 //! - `scenario`: [`Scenario`]: what a seed decides: buckets, fleet, and what goes wrong how often
-//! - `fault`: [`fault::Kind`] of trouble, and how often each happened
+//! - `fault`: [`fault::Kind`] of trouble, and what must happen, and how often it did
 //! - `world`: what all of a run share: the table, the true time, the dice, what was seen
 //! - `net`: the network between a process and the table; where most goes wrong
 //! - `fleet`, `caller`: processes and what their callers do; `functions`: the functions as Lambda runs them
@@ -27,21 +27,26 @@ pub mod scenario;
 pub mod told;
 pub mod world;
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
-use fault::Counts;
+use fault::{Counts, Event, Kind};
 use scenario::Scenario;
 use world::World;
 
 /// What became of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outcome {
     /// Its seed.
     pub seed: u64,
     /// What does not hold, as text; nothing if all does.
     pub violations: Vec<String>,
     /// What went wrong, how often.
-    pub counts: Counts,
+    pub counts: Counts<Kind>,
+    /// What happened, how often.
+    pub events: Counts<Event>,
     /// Requests that wrote, or tried to.
     pub writes: u64,
     /// The same for two runs in which the same happened.
@@ -60,14 +65,45 @@ pub fn run(seed: u64, is_loud: bool) -> Outcome {
     runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_loud))
 }
 
+/// Runs many seeds, each on a thread of its own, as many at a time as is said. Each outcome is given to `each`; no further
+/// seed begins once that has said no. A seed that panics fails alone, and says so.
+///
+/// # Panics
+/// If no thread can be started.
+pub fn run_all(seeds: Range<u64>, threads: usize, each: impl FnMut(Outcome) -> bool + Send) {
+    let next = AtomicU64::new(seeds.start);
+    let each = Mutex::new((each, true));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let goes_on = each.lock().unwrap_or_else(PoisonError::into_inner).1;
+            if seed >= seeds.end || !goes_on {
+                return;
+            }
+            let thread = thread::Builder::new().name(format!("seed {seed}")).spawn(move || run(seed, false));
+            let outcome = thread.expect("a thread starts").join();
+            let panicked =
+                |_| Outcome { seed, violations: vec!["panicked, see above".to_owned()], ..Outcome::default() };
+            let mut each = each.lock().unwrap_or_else(PoisonError::into_inner);
+            each.1 &= (each.0)(outcome.unwrap_or_else(panicked));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(work);
+        }
+    });
+}
+
 async fn live(scenario: Scenario, is_loud: bool) -> Outcome {
     let seed = scenario.seed;
     let world = World::new(scenario, is_loud).await;
     world.note(|| format!("{:?}", world.scenario()));
     let record = Arc::default();
     let mapping = functions::Mapping::new(&world);
-    let ((), mut mapping, ()) =
+    let (processes, mut mapping, ()) =
         tokio::join!(fleet::run(&world, &record), mapping.run(), functions::schedule(world.clone()));
-    calm::settle(&world, &mut mapping, &record).await;
-    Outcome { seed, violations: world.violations(), counts: world.counts(), writes: world.writes(), hash: world.hash() }
+    calm::settle(&world, &mut mapping, &record, processes).await;
+    let (violations, counts, events) = (world.violations(), world.counts(), world.events());
+    Outcome { seed, violations, counts, events, writes: world.writes(), hash: world.hash() }
 }

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use weirgate_tests::{Fault, Request};
 
 use crate::fault::Kind;
-use crate::image::{self, Parts};
+use crate::image::{self, Parts, Sender};
 use crate::world::World;
 
 /// The network of a process, which ends with it. Clones share it.
@@ -29,6 +29,9 @@ pub struct Net {
     is_dead: Arc<AtomicBool>,
 }
 
+/// The name of an operator's network.
+pub const OPERATOR: &str = "operator";
+
 /// What becomes of a request on its way.
 struct Fate {
     there: Duration,
@@ -36,6 +39,8 @@ struct Fate {
     fault: Option<Fault>,
     /// Its sender hears nothing.
     is_hung: bool,
+    /// Its sender may have given up before it arrives.
+    is_delayed: bool,
 }
 
 impl Net {
@@ -66,10 +71,11 @@ impl Net {
         let latency = || Duration::from_millis(world.rng().u64(self.latency.clone()));
         let (mut there, back) = (latency(), latency());
         let late = Duration::from_millis(world.rng().u64(500..12_000));
-        if world.strikes(Kind::Delayed) {
+        let is_delayed = world.strikes(Kind::Delayed);
+        if is_delayed {
             there += late;
         }
-        let is_hung = world.strikes(Kind::AnswerHung);
+        let is_hung = world.threatens(Kind::AnswerHung);
         let parts = image::parts(request);
         let is_read = parts.is_empty();
         let mut fault = None;
@@ -89,26 +95,29 @@ impl Net {
         if fault.is_none() && parts.iter().any(|(pk, _)| world.is_spent(pk)) {
             fault = Some(Fault::Throttle { key_range: true });
         }
-        Fate { there, back, fault, is_hung }
+        Fate { there, back, fault, is_hung, is_delayed }
     }
 
     /// The request arrives.
-    fn arrive(&self, request: &Request, fault: Option<Fault>) -> Result<HttpResponse, ConnectorError> {
-        let world = &self.world;
+    fn arrive(&self, request: &Request, fate: &Fate) -> Result<HttpResponse, ConnectorError> {
+        let (world, fault) = (&self.world, fate.fault);
         let parts = image::parts(request);
         let before = Parts::read(world, &parts);
         let answer = world.dynamo().meet(request, fault);
         if !parts.is_empty() {
             world.wrote();
-            world.look();
+            let is_lost = matches!(fault, Some(Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat));
+            let is_told = !is_lost && !fate.is_hung && !fate.is_delayed;
+            world.look(&Sender { name: &self.name, is_told, is_alone: world.scenario().has_single_minds() });
         }
         let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-        world.note(|| {
+        let told = answer.as_ref().ok().and_then(|answer| answer.body().bytes()).unwrap_or_default();
+        world.note_with(&(request.body.to_string(), told), || {
             let of = parts.first().map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));
             format!("{} {} {of} {fault:?} {status}", self.name, request.operation)
         });
         if let Some(before) = before {
-            before.compare(world, &parts);
+            before.compare(world, &parts, &*self.name == OPERATOR);
         }
         answer
     }
@@ -140,9 +149,10 @@ impl HttpConnector for Net {
             // Whatever its sender does meanwhile: what was sent arrives.
             tokio::spawn(async move {
                 pass(fate.there).await;
-                let met = there.arrive(&request, fate.fault);
+                let met = there.arrive(&request, &fate);
                 pass(fate.back).await;
                 if fate.is_hung {
+                    there.world.count(Kind::AnswerHung);
                     std::future::pending::<()>().await;
                 }
                 drop(answer.send(met));

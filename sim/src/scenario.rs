@@ -68,6 +68,7 @@ impl Scenario {
         for kind in Kind::ALL {
             let most = match kind {
                 Kind::ClientKilled | Kind::ClockJumped => 20,
+                Kind::StreamDelayed => 10,
                 Kind::Throttled | Kind::Resharded | Kind::ConfigChanged => 30,
                 Kind::Delayed | Kind::AnswerHung => 60,
                 Kind::ClockSkewed => 500,
@@ -80,8 +81,8 @@ impl Scenario {
         let is_sharded = rng.u32(..3) == 0;
         let buckets = buckets(&mut rng, is_configured, is_sharded);
         let processes = rng.u32(1..=3);
-        // Shards that an operator asks for no more are merged after two looks, a minute apart: some runs last until then.
-        let most = if is_sharded && rng.bool() { 180 } else { 60 };
+        // Shards are merged after two looks, a minute apart, and records come minutes late: some runs last until then.
+        let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 { 180 } else { 60 };
         Self {
             seed,
             start: EpochMillis(STARTS[usize::from(rng.bool())] + rng.i64(0..1000)),
@@ -109,6 +110,12 @@ impl Scenario {
     #[must_use]
     pub fn has_wrong_clocks(&self) -> bool {
         self.rate(Kind::ClockSkewed) + self.rate(Kind::ClockJumped) > 0
+    }
+
+    /// Whether a process does one thing at a time: it has one caller, who waits for what he began.
+    #[must_use]
+    pub fn has_single_minds(&self) -> bool {
+        self.callers == 1 && self.rate(Kind::GrantDropped) + self.rate(Kind::CallerLeft) == 0
     }
 
     /// Whether limits change meanwhile.

@@ -18,6 +18,8 @@ pub struct Claim {
     pub told: i64,
     /// From when on its lease may have given it back, if it has one.
     pub expires: Option<i64>,
+    /// The id of that lease.
+    pub lease: Option<String>,
     /// When its holder began to end it, or died.
     pub ended: Option<i64>,
     /// Whether a lease can give it back no more, as its end was confirmed.
@@ -80,14 +82,15 @@ impl Told {
     }
 
     /// A caller has been told that it has `amounts`.
-    pub fn granted(&mut self, amounts: &[(Of, i64)], sent: i64, told: i64, expires: Option<i64>) -> Ids {
+    pub fn granted(&mut self, amounts: &[(Of, i64)], sent: i64, told: i64, lease: Option<&(String, i64)>) -> Ids {
         let first = self.claims.len();
         let claim = |(of, amount): &(Of, i64)| Claim {
             of: *of,
             amount: *amount,
             sent,
             told,
-            expires,
+            expires: lease.map(|(_, expires)| *expires),
+            lease: lease.map(|(id, _)| id.clone()),
             ended: None,
             is_settled: false,
             backs: vec![],
@@ -150,12 +153,6 @@ impl Told {
             let known = &mut self.claims[*id].expires;
             *known = Some(known.map_or(expires, |known| known.max(expires)));
         }
-    }
-
-    /// All of it.
-    #[must_use]
-    pub fn claims(&self) -> &[Claim] {
-        &self.claims
     }
 
     /// The claims of each limit.

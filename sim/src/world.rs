@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use weirgate::{Clock, EpochMillis, FakeClock};
 use weirgate_tests::Dynamo;
 
-use crate::fault::{Counts, Kind};
-use crate::image::Images;
+use crate::fault::{Counts, Event, Kind};
+use crate::image::{self, Consumed, Images, Sender};
 use crate::scenario::Scenario;
 
 /// The world of a run. Clones share it.
@@ -26,7 +26,8 @@ struct Inner {
     dynamo: Dynamo,
     clock: FakeClock,
     rng: Mutex<Rng>,
-    counts: Mutex<Counts>,
+    counts: Mutex<Counts<Kind>>,
+    events: Mutex<Counts<Event>>,
     /// Nothing goes wrong any more.
     is_calm: AtomicBool,
     /// A partition that takes no writes, and until when.
@@ -66,6 +67,7 @@ impl World {
             clock,
             rng: Mutex::new(rng),
             counts: Mutex::default(),
+            events: Mutex::default(),
             is_calm: AtomicBool::new(false),
             spent: Mutex::default(),
             stream: Mutex::default(),
@@ -103,13 +105,19 @@ impl World {
     /// Whether this kind of trouble happens now; it is counted if it does.
     #[must_use]
     pub fn strikes(&self, kind: Kind) -> bool {
-        let rate = self.0.scenario.rate(kind);
-        // The dice are thrown in any case, so that a run goes the same way up to where it calms down.
-        let strikes = self.rng().u32(..1000) < rate && !self.is_calm();
+        let strikes = self.threatens(kind);
         if strikes {
             self.count(kind);
         }
         strikes
+    }
+
+    /// Whether this kind of trouble is due now; whoever makes it happen counts it.
+    #[must_use]
+    pub fn threatens(&self, kind: Kind) -> bool {
+        let rate = self.0.scenario.rate(kind);
+        // The dice are thrown in any case, so that a run goes the same way up to where it calms down.
+        self.rng().u32(..1000) < rate && !self.is_calm()
     }
 
     /// Counts what happened.
@@ -119,8 +127,19 @@ impl World {
 
     /// What went wrong so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        *lock(&self.0.counts)
+    pub fn counts(&self) -> Counts<Kind> {
+        lock(&self.0.counts).clone()
+    }
+
+    /// Counts an event.
+    pub fn happened(&self, event: Event) {
+        lock(&self.0.events).add(event);
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn events(&self) -> Counts<Event> {
+        lock(&self.0.events).clone()
     }
 
     /// From now on nothing goes wrong.
@@ -152,14 +171,19 @@ impl World {
         tokio::time::sleep(span).await;
     }
 
-    /// Notes what happens.
-    pub fn note(&self, line: impl FnOnce() -> String) {
+    /// Notes what happens. What is too long to be read, `all` of it, makes a difference to the hash only.
+    pub fn note_with(&self, all: &impl Hash, line: impl FnOnce() -> String) {
         let line = format!("{:>8} {}", self.now().0 - self.0.scenario.start.0, line());
         let mut seen = lock(&self.0.seen);
-        line.hash(&mut seen.hash);
+        (&line, all).hash(&mut seen.hash);
         if self.0.is_loud {
             println!("{line}");
         }
+    }
+
+    /// Notes what happens.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        self.note_with(&(), line);
     }
 
     /// An invariant does not hold.
@@ -192,24 +216,40 @@ impl World {
     }
 
     /// Takes what the last write put into the stream, and looks at it.
-    pub(crate) fn look(&self) {
+    pub(crate) fn look(&self, sender: &Sender<'_>) {
         let now = self.now();
         let mut images = lock(&self.0.images);
         for mut record in self.0.dynamo.stream() {
             // The database stamps records with the machine's time; DynamoDB does with its own, in whole seconds.
             record["dynamodb"]["ApproximateCreationDateTime"] = now.0.div_euclid(1000).into();
-            images.record(&record, now);
+            self.note(|| image::told(&record));
+            images.record(&record, now, sender);
             lock(&self.0.stream).push(record);
+        }
+        for event in images.take_events() {
+            self.happened(event);
         }
         for violation in images.take_violations() {
             self.violated(violation);
         }
     }
 
-    /// What was consumed by all writes so far, in millitokens, by entity and limit.
+    /// What was consumed by all writes so far.
     #[must_use]
-    pub fn consumed(&self) -> BTreeMap<(String, String), i64> {
+    pub fn consumed(&self) -> Consumed {
         lock(&self.0.images).consumed().clone()
+    }
+
+    /// What writes in doubt consumed before others wrote, so that nobody could tell and it may have been taken again.
+    #[must_use]
+    pub fn doubted(&self) -> BTreeMap<(String, String), i64> {
+        lock(&self.0.images).doubted().clone()
+    }
+
+    /// When each lease that is no more was removed.
+    #[must_use]
+    pub fn gone(&self) -> BTreeMap<String, i64> {
+        lock(&self.0.images).gone().clone()
     }
 
     /// How many records the stream has had.

@@ -1,40 +1,29 @@
 //! Fixed seeds, the same every time; `make sim` runs more.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::process::Command;
 use std::thread;
 
-use weirgate_sim::fault::{Counts, Kind};
-use weirgate_sim::{guards, run};
-
-const SEEDS: u64 = 200;
+use weirgate_sim::fault::{Counts, Event, Kind};
+use weirgate_sim::{guards, run, run_all};
 
 #[test]
 fn i1_to_i7_hold_with_200_seeds_and_every_kind_of_trouble() {
-    let next = AtomicU64::new(0);
-    let work = || {
-        let mut counts = Counts::default();
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= SEEDS {
-                return counts;
-            }
-            let outcome = run(seed, false);
-            let replay = format!("replay it with: make sim ARGS='--seed {seed}'");
-            assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}\n{replay}", outcome.violations);
-            counts.merge(&outcome.counts);
-        }
-    };
+    let (mut counts, mut events, mut failed) = (Counts::default(), Counts::default(), vec![]);
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let counts = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut all = Counts::default();
-        for thread in threads {
-            all.merge(&thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    run_all(0..200, threads, |outcome| {
+        counts.merge(&outcome.counts);
+        events.merge(&outcome.events);
+        if !outcome.violations.is_empty() {
+            failed.push((outcome.seed, outcome.violations));
         }
-        all
+        true
     });
+    assert!(failed.is_empty(), "seeds and what they say, to be replayed with make sim ARGS='--seed N': {failed:#?}");
     for kind in Kind::ALL {
         assert!(counts.of(kind) > 0, "{kind:?} never happened:\n{counts}");
+    }
+    for event in Event::ALL {
+        assert!(events.of(event) > 0, "{event:?} never happened:\n{events}");
     }
 }
 
@@ -42,6 +31,16 @@ fn i1_to_i7_hold_with_200_seeds_and_every_kind_of_trouble() {
 fn a_seed_runs_the_same_every_time() {
     for seed in 0..8 {
         assert_eq!(run(seed, false).hash, run(seed, false).hash, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_seed_runs_the_same_in_another_process() {
+    for seed in 8..12 {
+        let sim = Command::new(env!("CARGO_BIN_EXE_sim")).args(["--seed", &seed.to_string()]).output().unwrap();
+        let told = String::from_utf8(sim.stdout).unwrap();
+        let here = format!("seed {seed} ran as {:016x}", run(seed, false).hash);
+        assert_eq!(told.lines().last(), Some(here.as_str()));
     }
 }
 

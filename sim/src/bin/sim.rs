@@ -1,14 +1,11 @@
 //! Runs seeds, and prints those that fail.
 
-use std::collections::VecDeque;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use clap::Parser;
 use weirgate_sim::fault::Counts;
-use weirgate_sim::{Outcome, run};
+use weirgate_sim::{Outcome, run, run_all};
 
 /// Runs Weirgate in simulation: each seed is a fleet, its functions, and what goes wrong, and runs the same every time.
 #[derive(Debug, Parser)]
@@ -23,12 +20,12 @@ struct Args {
     /// Runs just this seed, and prints all that happens.
     #[arg(long)]
     seed: Option<u64>,
-    /// Runs every seed twice, and fails if not the same happens.
-    #[arg(long)]
-    twice: bool,
     /// Goes on after the first seed that fails.
     #[arg(long)]
     all: bool,
+    /// Goes on until a seed fails with what begins so, such as I4.
+    #[arg(long)]
+    until: Option<String>,
     /// Threads, each with a seed at a time; as many as the machine has if not said.
     #[arg(long)]
     threads: Option<usize>,
@@ -39,71 +36,39 @@ fn main() -> ExitCode {
     if let Some(seed) = args.seed {
         let outcome = run(seed, true);
         report(&outcome);
+        println!("seed {seed} ran as {:016x}", outcome.hash);
         return if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    let (next, total, failed) =
-        (AtomicU64::new(args.from), Mutex::new((0, 0, Counts::default())), Mutex::new(VecDeque::new()));
-    let end = args.from.saturating_add(args.seeds);
     let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            let stops = !args.all && !failed.lock().expect("no thread panics").is_empty();
-            if seed >= end || stops {
-                return;
-            }
-            let mut outcome = thread::Builder::new();
-            outcome = outcome.name(format!("seed {seed}"));
-            let twice = args.twice;
-            // A thread of its own for each: a seed that panics fails alone.
-            let outcome = thread::scope(|scope| {
-                let run = move || {
-                    let mut first = run(seed, false);
-                    if twice && run(seed, false).hash != first.hash {
-                        first.violations.push("the seed does not run the same twice".to_owned());
-                    }
-                    first
-                };
-                outcome.spawn_scoped(scope, run).expect("a thread starts").join()
-            });
-            let mut total = total.lock().expect("no thread panics");
-            total.0 += 1;
-            match outcome {
-                Ok(outcome) => {
-                    total.1 += outcome.writes;
-                    total.2.merge(&outcome.counts);
-                    if !outcome.violations.is_empty() {
-                        report(&outcome);
-                        failed.lock().expect("no thread panics").push_back(seed);
-                    }
-                }
-                Err(_) => {
-                    println!("seed {seed} panicked\n  replay it with: make sim ARGS='--seed {seed}'");
-                    failed.lock().expect("no thread panics").push_back(seed);
-                }
-            }
-            if total.0 % 1000 == 0 {
-                println!("{} seeds", total.0);
-            }
+    let (mut seeds, mut writes, mut failed) = (0, 0, vec![]);
+    let (mut counts, mut events) = (Counts::default(), Counts::default());
+    run_all(args.from..args.from.saturating_add(args.seeds), threads, |outcome| {
+        seeds += 1;
+        writes += outcome.writes;
+        counts.merge(&outcome.counts);
+        events.merge(&outcome.events);
+        if seeds % 1000 == 0 {
+            println!("{seeds} seeds");
         }
-    };
-    thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(work);
+        if outcome.violations.is_empty() {
+            return true;
+        }
+        report(&outcome);
+        failed.push(outcome.seed);
+        match &args.until {
+            Some(text) => !outcome.violations.iter().any(|violation| violation.starts_with(text)),
+            None => args.all,
         }
     });
-    let (seeds, writes, counts) = *total.lock().expect("no thread panics");
-    let failed = failed.into_inner().expect("no thread panics");
-    println!(
-        "\n{seeds} seeds, {writes} writes, {} failed {failed:?}\n\nwhat went wrong, how often:\n{counts}",
-        failed.len()
-    );
+    failed.sort_unstable();
+    println!("\n{seeds} seeds, {writes} writes, {} failed {failed:?}", failed.len());
+    println!("\nwhat went wrong, how often:\n{counts}\nwhat happened, how often:\n{events}");
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn report(outcome: &Outcome) {
     let seed = outcome.seed;
-    for violation in outcome.violations.iter().take(5) {
+    for violation in &outcome.violations {
         println!("seed {seed}: {violation}");
     }
     if !outcome.violations.is_empty() {
