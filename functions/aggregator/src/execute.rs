@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
 use weirgate_shared::write::{Count, Update};
 use weirgate_shared::{Bucket, Counted, ItemError, ItemKey, WriteId};
-use weirgate_store::{Answer, Outcome, Part, Retry, StoreError, Table, Transacted};
+use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
 
 use crate::plan::{Kind, Write};
 use crate::split::Split;
@@ -34,6 +34,9 @@ pub enum Effect {
     SplitLost,
     /// The shard could not be split this time. It stays hot, so the next batch asks again; this one need not wait.
     SplitPutOff,
+    /// The shard can be neither credited nor split, and never will be as it is: its item leaves no room. Its callers credit
+    /// it themselves; nobody else's records wait for it.
+    Refused,
 }
 
 /// A write that was not made, or perhaps not.
@@ -68,6 +71,11 @@ pub enum Why {
 }
 
 impl Why {
+    /// Whether DynamoDB refused the write for good, for what the item holds.
+    const fn is_refused(&self) -> bool {
+        matches!(self, Self::Store(StoreError { kind: ErrorKind::Invalid, .. }))
+    }
+
     /// Whether the same write may succeed later.
     const fn may_pass(&self) -> bool {
         match self {
@@ -94,6 +102,9 @@ pub async fn execute(
         };
         let result = match (&write.kind, result) {
             (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string())),
+            // A count is not among these: what it adds would be lost. It fails because of its snapshot, which can be
+            // mended, and its records come again until they lie in the failure bucket.
+            (Kind::Split(_) | Kind::Refill(_), Err(why)) if why.is_refused() => Ok(refused(&why)),
             (_, result) => result,
         };
         result.map_err(|why| Failure { record: write.record, why })
@@ -176,6 +187,11 @@ async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
         }
     }
     Ok(put_off(split, "it was credited by others each time first"))
+}
+
+fn refused(why: &Why) -> Effect {
+    tracing::error!(%why, "a shard can be neither credited nor split as it is");
+    Effect::Refused
 }
 
 fn put_off(split: &Split<'_>, why: &str) -> Effect {
