@@ -134,6 +134,8 @@ pub struct Added {
     pub before: Counted,
     /// What was added to it; `None` if all of it had been.
     pub update: Option<Update>,
+    /// An answer was lost: what was counted before may have been counted by that write.
+    pub is_in_doubt: bool,
 }
 
 /// Adds what the snapshot has not counted yet.
@@ -143,17 +145,23 @@ pub struct Added {
 pub async fn add(table: &Table, count: &Count<'_>) -> Result<Added, Why> {
     // Conditional on `q`, so a second time is told that it was counted; without a span, a write that may have been made
     // is not made again here, but its records come again.
-    let retry = if count.is_exact() { Retry::Unknown } else { Retry::Refused };
-    let (mut before, mut update) = (Counted::default(), count.next());
+    let (mut before, mut update, mut is_in_doubt) = (Counted::default(), count.next(), false);
     for _ in 0..RACES {
-        let Outcome::LostRace(old) = table.update_with(&update, Answer::Nothing, retry).await? else {
-            return Ok(Added { before, update: Some(update) });
+        let outcome = if count.is_exact() {
+            let (outcome, has_lost_answer) = table.update_once(&update, Answer::Nothing).await?;
+            is_in_doubt |= has_lost_answer;
+            outcome
+        } else {
+            table.update_with(&update, Answer::Nothing, Retry::Refused).await?
+        };
+        let Outcome::LostRace(old) = outcome else {
+            return Ok(Added { before, update: Some(update), is_in_doubt });
         };
         let unreadable = |error| Why::Snapshot { key: count.key.item_key(), error };
         before = old.map_or_else(|| Ok(Counted::default()), |old| old.counted(count.shard)).map_err(unreadable)?;
         match count.rest(&before) {
             Some(rest) => update = rest,
-            None => return Ok(Added { before, update: None }),
+            None => return Ok(Added { before, update: None, is_in_doubt }),
         }
     }
     Err(Why::Races)
