@@ -24,7 +24,7 @@ struct Invocation<'a> {
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
-pub(crate) fn event(text: &str) -> Result<Cow<'_, str>, String> {
+pub fn event(text: &str) -> Result<Cow<'_, str>, String> {
     let expected = "expected an object of the failure bucket, with the stream's event in `payload`";
     let object: Invocation<'_> = serde_json::from_str(text).map_err(|error| format!("{expected}: {error}"))?;
     match object {
@@ -47,22 +47,27 @@ pub(crate) fn event(text: &str) -> Result<Cow<'_, str>, String> {
 
 /// A table that records come from. One of the same name in another region or account is another table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TableArn(String);
+pub struct TableArn(String);
 
 impl TableArn {
     /// The table in `arn:aws:dynamodb:{region}:{account}:table/{name}/stream/{label}`.
-    fn of_stream(arn: &str) -> Option<Self> {
+    #[must_use]
+    pub fn of_stream(arn: &str) -> Option<Self> {
         let table = arn.split_once("/stream/").map_or(arn, |(table, _)| table);
         let (place, name) = table.split_once(":table/")?;
         let is_named = place.split(':').count() == 5 && !name.is_empty() && !name.contains(['/', ':']);
         is_named.then(|| Self(table.to_owned()))
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
         self.0.rsplit_once(":table/").map_or("", |(_, name)| name)
     }
 
-    pub(crate) fn region(&self) -> &str {
+    /// Its region.
+    #[must_use]
+    pub fn region(&self) -> &str {
         self.0.split(':').nth(3).unwrap_or_default()
     }
 }
@@ -74,7 +79,10 @@ impl fmt::Display for TableArn {
 }
 
 /// The tables that the event's records come from; `None` stands for a record that does not say.
-pub(crate) fn tables(event: &str) -> Result<BTreeSet<Option<TableArn>>, String> {
+///
+/// # Errors
+/// What is wrong with it, if it is no event.
+pub fn tables(event: &str) -> Result<BTreeSet<Option<TableArn>>, String> {
     #[derive(Deserialize)]
     struct Event<'a> {
         #[serde(borrow, rename = "Records")]

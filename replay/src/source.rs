@@ -139,7 +139,10 @@ impl Place {
 
 /// The JSON values in a text, one after the other; it ends with the first that is none.
 fn texts(text: &[u8]) -> impl Iterator<Item = serde_json::Result<&RawValue>> {
-    serde_json::Deserializer::from_slice(text).into_iter()
+    let mut has_ended = false;
+    // After a number with something strange behind it the library's own goes on.
+    let goes_on = move |found: &serde_json::Result<_>| !std::mem::replace(&mut has_ended, found.is_err());
+    serde_json::Deserializer::from_slice(text).into_iter().take_while(goes_on)
 }
 
 fn oldest(text: &[u8]) -> Oldest {
@@ -226,12 +229,16 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_named_and_what_is_before_it_is_read() {
-        for (input, good) in
-            [(format!("{} {{\"payload\":", object("1", "1")), 1), ("".to_owned(), 0), ("\u{0}".to_owned(), 0)]
-        {
+        for (input, good) in [
+            (format!("{} {{\"payload\":", object("1", "1")), 1),
+            ("".to_owned(), 0),
+            ("\u{0}".to_owned(), 0),
+            (format!("0\u{0}{}", object("1", "1")), 0),
+        ] {
             let place = open(&["-".into()], input.as_bytes()).unwrap().pop().unwrap();
             let objects = place.objects().unwrap();
             assert_eq!(objects.iter().filter(|object| object.is_ok()).count(), good, "{input}");
+            assert_eq!(objects.len(), good + 1, "{input}");
             assert!(objects.last().unwrap().is_err(), "{input}");
         }
     }
