@@ -93,7 +93,7 @@ impl Resharding<'_> {
 
     /// Every shard there is.
     async fn read(&self) -> Result<Vec<Bucket>, Error> {
-        self.bucket.common().set_most(MAX_SHARDS);
+        self.bucket.overview().set_most(MAX_SHARDS);
         self.bucket.look(self.inner, None).await?;
         let seen = self.bucket.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
         Ok(seen.map(|view| Bucket::clone(&view.bucket)).collect())

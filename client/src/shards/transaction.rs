@@ -84,7 +84,7 @@ impl<'a> Parts<'a> {
             let bucket = line.view().map(|view| view.bucket);
             bucket.as_deref().map_or(Ok(()), |bucket| check_room(bucket, &self.request.limits))?;
             match &bucket {
-                None if *shard > 0 || !line.is_absent() || self.shards.common().most() > 1 => return Ok(None),
+                None if *shard > 0 || !line.is_absent() || self.shards.overview().most() > 1 => return Ok(None),
                 Some(bucket) if bucket.expired(now).count() > bucket.reclaimable(now).count() => {
                     give_back(inner, &line, bucket, now).await?;
                     return Ok(None);

@@ -187,10 +187,10 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
     let mut changes = vec![
         set(attr::ENTITY_ID, Value::text(bucket.key.entity.as_str())),
         set(attr::RESOURCE, Value::text(bucket.key.resource.as_str())),
-        set("GSI2PK", Value::Text(gsi2pk)),
-        set("GSI2SK", Value::Text(gsi2sk)),
-        set("GSI3PK", Value::Text(gsi3pk)),
-        set("GSI3SK", Value::Text(gsi3sk)),
+        set(attr::GSI2PK, Value::Text(gsi2pk)),
+        set(attr::GSI2SK, Value::Text(gsi2sk)),
+        set(attr::GSI3PK, Value::Text(gsi3pk)),
+        set(attr::GSI3SK, Value::Text(gsi3sk)),
         set(attr::SHARD_COUNT, Value::Int(i64::from(bucket.shard_count))),
         set(attr::RF, Value::Int(bucket.rf.0)),
     ];
