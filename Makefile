@@ -104,7 +104,7 @@ bench: build .venv/bench/.installed ## Measure, and print the table of the numbe
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in fuzz/found/;
 # one that breaks something belongs into fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
-decoders := stream item plans key answer limits_file environment
+decoders := stream item plans key answer limits_file environment failure_object
 seconds ?= 60
 
 .PHONY: fuzz
@@ -115,7 +115,7 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 	for decoder in $(decoders); do \
 		mkdir -p fuzz/found/$$decoder; \
 		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --sanitizer none $$decoder fuzz/found/$$decoder fuzz/corpus/$$decoder -- \
-			-dict=fuzz/dictionary -max_total_time=$(seconds) -max_len=20000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
+			-dict=fuzz/dictionary -max_total_time=$(seconds) -max_len=150000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
 
 .PHONY: scaling

@@ -8,7 +8,7 @@ use weirgate_shared::{BucketKey, EntityId, Limit, MAX_TOKENS, MilliTokens, Milli
 use crate::away;
 use crate::config::{Age, Rules, resolve};
 use crate::decide::{Asked, Given, How, Manner, Target, decide, tell};
-use crate::limits::Limits;
+use crate::limits::{Limits, check_number};
 use crate::line::Needs;
 use crate::shards::{Request, Shards};
 use crate::telemetry::watched;
@@ -169,6 +169,7 @@ impl<'a> Acquire<'a> {
     pub(crate) async fn targets_to_look_at(&self, age: Age) -> Result<Asked, Error> {
         let amounts = self.amounts()?;
         let Some(limits) = &self.limits else { return self.configured(&amounts, age).await };
+        check_number(limits)?;
         for (at, limit) in limits.iter().enumerate() {
             if limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
                 return invalid(format!("limit {:?} is given twice: give it once", limit.name()));

@@ -279,7 +279,7 @@ impl Deciding<'_> {
 
     fn listen(&self) -> Vec<Pin<Box<OwnedNotified>>> {
         let listen = |target: &Target| {
-            let mut given_back = Box::pin(Arc::clone(&target.shards.common().given_back).notified_owned());
+            let mut given_back = Box::pin(Arc::clone(&target.shards.overview().given_back).notified_owned());
             given_back.as_mut().enable();
             given_back
         };

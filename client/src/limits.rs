@@ -3,7 +3,9 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use weirgate_shared::{Limit, Terms};
+use weirgate_shared::{Bucket, Limit, MAX_BUCKET_LIMITS, MAX_LIMITS, Terms};
+
+use crate::Error;
 
 /// Limits, and the version of the configuration they are from. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +23,27 @@ impl Limits {
     pub(crate) fn of_version(&self, version: i64) -> Self {
         Self { list: Arc::clone(&self.list), version: Some(version) }
     }
+}
+
+/// That a call does not bring more limits than one write can take of.
+pub(crate) fn check_number(limits: &[Limit]) -> Result<(), Error> {
+    if limits.len() <= MAX_LIMITS {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("{} limits are given, it takes {MAX_LIMITS} at most: use fewer", limits.len())))
+}
+
+/// That `bucket` does not get more limits than any write to it can name.
+pub(crate) fn check_room(bucket: &Bucket, limits: &Limits) -> Result<(), Error> {
+    let number = bucket.limits_with(limits);
+    if number <= MAX_BUCKET_LIMITS {
+        return Ok(());
+    }
+    let bucket = bucket.key.item_key().pk;
+    Err(Error::Invalid(format!(
+        "bucket {bucket} keeps every limit that it was given, and would get {number}, it takes {MAX_BUCKET_LIMITS} at \
+         most: use names that it has, or delete its items, and it begins anew"
+    )))
 }
 
 impl Deref for Limits {

@@ -4,9 +4,9 @@
 //! by a task of its own, so a caller that goes away does not stop the others.
 
 mod attempt;
-mod common;
 mod early;
 mod make_way;
+mod overview;
 mod pace;
 mod plan;
 mod serve;
@@ -27,7 +27,7 @@ use crate::shards::Shards;
 use crate::{Denied, Error};
 
 pub(crate) use attempt::backoff;
-pub(crate) use common::Common;
+pub(crate) use overview::Overview;
 use pace::Pace;
 pub(crate) use serve::{SLOT_MEMORY, serve};
 
@@ -113,7 +113,7 @@ pub(crate) struct Caller {
 pub(crate) struct Line {
     pub(crate) key: BucketKey,
     state: Mutex<State>,
-    pub(crate) bucket: Arc<Common>,
+    pub(crate) bucket: Arc<Overview>,
 }
 
 #[derive(Debug, Default)]
@@ -156,7 +156,7 @@ const HEAT: Duration = Duration::from_secs(5);
 const AVOIDED: Duration = Duration::from_secs(1);
 
 impl Line {
-    pub(crate) fn new(key: BucketKey, bucket: Arc<Common>) -> Self {
+    pub(crate) fn new(key: BucketKey, bucket: Arc<Overview>) -> Self {
         Self { key, state: Mutex::default(), bucket }
     }
 

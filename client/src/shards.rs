@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
 
 use crate::config::Slot;
-use crate::line::{Common, Line, Needs, View};
+use crate::line::{Line, Needs, Overview, View};
 use crate::prefetch::Pool;
 
 pub(crate) use look::look_at;
@@ -50,7 +50,7 @@ impl Shards {
         Self { key, first, others, denied, config, looked: tokio::sync::Mutex::default(), pool }
     }
 
-    pub(crate) fn common(&self) -> &Common {
+    pub(crate) fn overview(&self) -> &Overview {
         &self.first.bucket
     }
 
@@ -87,23 +87,23 @@ impl Shards {
         let lines = self.lines();
         let views = lines.iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
         let known = views.map(|view| view.bucket.holds(limit.name(), now)).max();
-        known.unwrap_or_else(|| Shard { index: 0, count: self.common().most() }.share(limit.rule().capacity))
+        known.unwrap_or_else(|| Shard { index: 0, count: self.overview().most() }.share(limit.rule().capacity))
     }
 
     /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.
     fn start_anew(&self) {
         self.others().clear();
-        self.common().set_most(1);
+        self.overview().set_most(1);
     }
 
     /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty; or else of two picked at
     /// random the one that has more, as far as it is known.
     fn choose(&self, needs: &Needs, limits: &[Limit], now: EpochMillis, tried: &[u32]) -> Arc<Line> {
-        let most = self.common().most();
+        let most = self.overview().most();
         if most == 1 {
             return Arc::clone(&self.first);
         }
-        let last = self.line(self.common().last());
+        let last = self.line(self.overview().last());
         let is_plenty = |line: &Arc<Line>| {
             let holds = line.view().filter(|_| !line.is_hot() && !line.is_absent());
             holds.is_some_and(|view| needs.iter().all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need))
@@ -117,7 +117,7 @@ impl Shards {
         let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
         let score = |shard: &u32| score(lines.get(shard), Shard { index: *shard, count: most }, needs, limits, now);
         let shard = fresh.max_by_key(score).unwrap_or(picks[0]);
-        self.common().set_last(shard);
+        self.overview().set_last(shard);
         self.line(shard)
     }
 }

@@ -69,10 +69,10 @@ fn read(item: &Item) {
 
 /// Gives one answer to everything.
 #[derive(Debug, Clone)]
-struct Says {
-    status: u16,
-    date: String,
-    body: Vec<u8>,
+pub(crate) struct Says {
+    pub(crate) status: u16,
+    pub(crate) date: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl HttpClient for Says {
@@ -93,7 +93,7 @@ impl HttpConnector for Says {
 
 /// A machine whose clock stands still, in 2026.
 #[derive(Debug)]
-struct Still;
+pub(crate) struct Still;
 
 impl Clock for Still {
     fn now(&self) -> EpochMillis {

@@ -11,12 +11,15 @@
 //! - `plans`: [`plans`]: a bucket of any numbers, and every write that can be planned for it
 //! - `key`: [`key`]: the keys of an item, and names
 //! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
+//! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
 //! - `limits_file`: [`limits_file`]: a limits file
-//! - `environment`: [`environment`]: the functions' variables, and when their invocations end
+//! - `environment`: [`environment`]: the functions' variables, what the SDK makes of them, the least level of the log, and when
+//!   invocations end
 //! - `numbers`: numbers at the edges of their types
 
 mod answer;
 mod environment;
+mod failure_object;
 mod item;
 mod key;
 mod limits_file;
@@ -26,6 +29,7 @@ mod stream;
 
 pub use answer::answer;
 pub use environment::environment;
+pub use failure_object::failure_object;
 pub use item::item;
 pub use key::key;
 pub use limits_file::limits_file;
@@ -36,7 +40,7 @@ pub use stream::stream;
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
-pub const ALL: [Decoder; 7] = [
+pub const ALL: [Decoder; 8] = [
     ("stream", stream),
     ("item", item),
     ("plans", plans),
@@ -44,4 +48,5 @@ pub const ALL: [Decoder; 7] = [
     ("answer", answer),
     ("limits_file", limits_file),
     ("environment", environment),
+    ("failure_object", failure_object),
 ];

@@ -10,7 +10,7 @@ use weirgate_shared::write::{Count, Piece};
 use weirgate_shared::{Counted, EpochMillis, ItemKey, MilliTokens};
 use weirgate_store::{ErrorKind, Table};
 
-use crate::object::{event, tables};
+use crate::object::{TableArn, event, tables};
 use crate::report::{Amounts, Done};
 
 /// How to count.
@@ -34,6 +34,8 @@ pub struct Replay<'t> {
     table: &'t Table,
     options: Options,
     now: EpochMillis,
+    /// Where the records of the objects so far come from.
+    from: Option<TableArn>,
     /// How far the snapshots would have counted by now, in a run that writes nothing.
     supposed: HashMap<(ItemKey, u32), Counted>,
 }
@@ -45,7 +47,7 @@ impl<'t> Replay<'t> {
     /// Counts in `table`, whose snapshots have expired by `now` or not.
     #[must_use]
     pub fn new(table: &'t Table, options: Options, now: EpochMillis) -> Self {
-        Self { table, options, now, supposed: HashMap::new() }
+        Self { table, options, now, from: None, supposed: HashMap::new() }
     }
 
     /// Counts the records of one object.
@@ -81,20 +83,37 @@ impl<'t> Replay<'t> {
         done
     }
 
-    /// Whether all records come from the table they are to be counted for.
-    fn belongs(&self, event: &str) -> Result<(), String> {
+    /// Whether all records come from the table they are to be counted for, which is one and the same in all objects.
+    fn belongs(&mut self, event: &str) -> Result<(), String> {
         let own = self.table.name();
         let expected = self.options.from_table.as_deref().unwrap_or(own);
         for from in tables(event)? {
-            match from {
-                Some(from) if from == expected => {}
-                Some(from) => {
+            let Some(from) = from else {
+                return Err("a record does not say of which table it is (eventSourceARN)".to_owned());
+            };
+            if from.name() != expected {
+                return Err(format!(
+                    "its records are of table {0:?}, not of {expected:?}. If {own:?} was restored from it, say \
+                     --from-table {0}",
+                    from.name()
+                ));
+            }
+            let region = self.table.region().filter(|_| self.options.from_table.is_none());
+            if let Some(region) = region.filter(|region| *region != from.region()) {
+                return Err(format!(
+                    "its records are of {from}, and {own:?} is the table of that name in {region}: set AWS_REGION={} to \
+                     count them there",
+                    from.region()
+                ));
+            }
+            match &self.from {
+                Some(first) if *first != from => {
                     return Err(format!(
-                        "its records are of table {from:?}, not of {expected:?}. If {own:?} was restored from it, say \
-                         --from-table {from}"
+                        "its records are of {from}, those of the objects before it of {first}: that is another table of \
+                         the same name. Count the objects of each in a run of its own"
                     ));
                 }
-                None => return Err("a record does not say of which table it is (eventSourceARN)".to_owned()),
+                _ => self.from = Some(from),
             }
         }
         Ok(())
@@ -143,7 +162,7 @@ impl<'t> Replay<'t> {
         while let Some((key, made)) = made.next().await {
             for (added, count, record) in made {
                 match added {
-                    Ok(added) => drop(tally(&count, &mut added.before.clone(), &key, done)),
+                    Ok(mut added) => drop(tally(&count, &mut added.before, added.is_in_doubt, &key, done)),
                     Err(why) => done.left(count.pieces.len(), failure(&count, &key, record, &why)),
                 }
             }
@@ -166,7 +185,7 @@ impl<'t> Replay<'t> {
                     || snapshot.as_ref().map_or_else(|| Ok(Counted::default()), |item| item.counted(count.shard));
                 match known.unwrap_or_else(counted) {
                     Ok(mut counted) => {
-                        amounts.add(count.limits, &tally(&count, &mut counted, &key, done));
+                        amounts.add(count.limits, &tally(&count, &mut counted, false, &key, done));
                         counted.bound();
                         self.supposed.insert((key.clone(), count.shard), counted);
                     }
@@ -192,8 +211,15 @@ async fn add_all<'c>(table: &Table, (key, counts): Group<'c>) -> Made<'c> {
     (key, made)
 }
 
-/// Takes the pieces of a count off what `counted` has not counted, and says which of them those are.
-fn tally<'c>(count: &Count<'c>, counted: &mut Counted, key: &ItemKey, done: &mut Done) -> Vec<&'c Piece> {
+/// Takes the pieces of a count off what `counted` has not counted, and says which of them those are. If this is in doubt,
+/// what was counted may have been so by a write of this run, whose answer was lost.
+fn tally<'c>(
+    count: &Count<'c>,
+    counted: &mut Counted,
+    is_in_doubt: bool,
+    key: &ItemKey,
+    done: &mut Done,
+) -> Vec<&'c Piece> {
     let forgotten = counted.forgotten();
     let (mut added, mut unknown) = (vec![], 0);
     let tally = done.windows.entry(count.key.window).or_default();
@@ -203,6 +229,8 @@ fn tally<'c>(count: &Count<'c>, counted: &mut Counted, key: &ItemKey, done: &mut
             added.push(piece);
         } else if span.zip(forgotten).is_some_and(|((_, through), forgotten)| through <= forgotten) {
             unknown += 1;
+        } else if is_in_doubt {
+            tally.now_or_before += 1;
         } else {
             tally.before += 1;
         }

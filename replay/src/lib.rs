@@ -5,7 +5,7 @@
 //!
 //! - `args`: [`Args`]: what the command line says
 //! - `source`: files, folders and standard input to the objects in them, oldest first
-//! - `object`: one object to its event, and the tables its records come from
+//! - [`object`]: one object to its event, and the tables its records come from
 //! - [`count`]: an event to what was added to the snapshots, or would be
 //! - `report`: [`Done`]: what became of an object, and their sum
 //!
@@ -13,7 +13,7 @@
 
 mod args;
 pub mod count;
-mod object;
+pub mod object;
 mod report;
 mod source;
 
@@ -24,7 +24,7 @@ use weirgate_store::{StoreError, Table};
 pub use args::Args;
 pub use count::Replay;
 pub use report::{Done, Sum, Tally};
-pub use source::{Place, SourceError, open};
+pub use source::{Object, Place, SourceError, Unreadable, open};
 
 /// Why a replay ended before its last object.
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -23,7 +24,7 @@ struct Invocation<'a> {
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
-pub(crate) fn event(text: &str) -> Result<Cow<'_, str>, String> {
+pub fn event(text: &str) -> Result<Cow<'_, str>, String> {
     let expected = "expected an object of the failure bucket, with the stream's event in `payload`";
     let object: Invocation<'_> = serde_json::from_str(text).map_err(|error| format!("{expected}: {error}"))?;
     match object {
@@ -44,8 +45,44 @@ pub(crate) fn event(text: &str) -> Result<Cow<'_, str>, String> {
     }
 }
 
+/// A table that records come from. One of the same name in another region or account is another table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TableArn(String);
+
+impl TableArn {
+    /// The table in `arn:aws:dynamodb:{region}:{account}:table/{name}/stream/{label}`.
+    #[must_use]
+    pub fn of_stream(arn: &str) -> Option<Self> {
+        let table = arn.split_once("/stream/").map_or(arn, |(table, _)| table);
+        let (place, name) = table.split_once(":table/")?;
+        let is_named = place.split(':').count() == 5 && !name.is_empty() && !name.contains(['/', ':']);
+        is_named.then(|| Self(table.to_owned()))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.rsplit_once(":table/").map_or("", |(_, name)| name)
+    }
+
+    /// Its region.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        self.0.split(':').nth(3).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for TableArn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The tables that the event's records come from; `None` stands for a record that does not say.
-pub(crate) fn tables(event: &str) -> Result<BTreeSet<Option<String>>, String> {
+///
+/// # Errors
+/// What is wrong with it, if it is no event.
+pub fn tables(event: &str) -> Result<BTreeSet<Option<TableArn>>, String> {
     #[derive(Deserialize)]
     struct Event<'a> {
         #[serde(borrow, rename = "Records")]
@@ -62,13 +99,7 @@ pub(crate) fn tables(event: &str) -> Result<BTreeSet<Option<String>>, String> {
     // Of another service nothing is counted, so its name does not matter.
     let ours =
         event.records.iter().filter(|record| record.service.as_deref().is_none_or(|name| name == "aws:dynamodb"));
-    Ok(ours.map(|record| record.arn.as_deref().and_then(table_of).map(str::to_owned)).collect())
-}
-
-/// The table in `arn:aws:dynamodb:{region}:{account}:table/{name}/stream/{label}`.
-fn table_of(arn: &str) -> Option<&str> {
-    let (_, rest) = arn.split_once(":table/")?;
-    Some(rest.split_once('/').map_or(rest, |(name, _)| name))
+    Ok(ours.map(|record| record.arn.as_deref().and_then(TableArn::of_stream)).collect())
 }
 
 #[cfg(test)]
@@ -79,12 +110,23 @@ mod tests {
     fn the_event_is_read_as_text_as_json_and_by_itself() {
         let bare = r#"{"Records":[{"eventSourceARN":"arn:aws:dynamodb:eu-west-1:1:table/t.1/stream/x"}]}"#;
         let escaped = serde_json::to_string(bare).unwrap();
-        let named = BTreeSet::from([Some("t.1".to_owned())]);
+        let named = BTreeSet::from([Some(TableArn("arn:aws:dynamodb:eu-west-1:1:table/t.1".to_owned()))]);
         for object in
             [bare.to_owned(), format!(r#"{{"version":"1.0","payload":{escaped}}}"#), format!(r#"{{"payload":{bare}}}"#)]
         {
             let event = event(&object).unwrap();
             assert_eq!(tables(&event), Ok(named.clone()), "{object}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_named_by_all_that_stands_before_its_stream() {
+        let stream = "arn:aws-cn:dynamodb:cn-north-1:123456789012:table/t.1/stream/2026-11-20T00:00:00.000";
+        let table = TableArn::of_stream(stream).unwrap();
+        assert_eq!((table.name(), table.region()), ("t.1", "cn-north-1"));
+        assert_eq!(TableArn::of_stream(&table.to_string()), Some(table));
+        for other in ["", "t.1", "arn:aws:sqs:eu-west-1:1:t.1", "arn:aws:dynamodb:eu-west-1:1:table/", ":table/t"] {
+            assert_eq!(TableArn::of_stream(other), None, "{other}");
         }
     }
 

@@ -16,6 +16,8 @@ pub struct Tally {
     pub counted: usize,
     /// Before.
     pub before: usize,
+    /// Now or before: the answer to the write was lost, and by the next one they were counted.
+    pub now_or_before: usize,
 }
 
 /// What became of one object.
@@ -109,6 +111,7 @@ impl Sum {
             let sum = self.windows.entry(*window).or_default();
             sum.counted += tally.counted;
             sum.before += tally.before;
+            sum.now_or_before += tally.now_or_before;
         }
     }
 
@@ -155,7 +158,10 @@ fn told(f: &mut fmt::Formatter<'_>, what: &str, lines: impl ExactSizeIterator<It
 }
 
 fn tell(line: &mut String, windows: &BTreeMap<Window, Tally>) {
-    for (window, Tally { counted, before }) in windows {
+    for (window, Tally { counted, before, now_or_before }) in windows {
         let _ = write!(line, "; {window} {counted} counted, {before} before");
+        if *now_or_before > 0 {
+            let _ = write!(line, ", {now_or_before} now or before (an answer was lost)");
+        }
     }
 }

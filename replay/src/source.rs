@@ -3,6 +3,7 @@
 //! In the order of their writes, what is counted is taken off the front of a missing range. In any other order it would be
 //! cut into many, of which a snapshot keeps only the last.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -75,8 +76,13 @@ pub fn open(paths: &[PathBuf], mut input: impl Read) -> Result<Vec<Place>, Sourc
         }
     }
     files.sort();
-    files.dedup();
+    let mut known = HashSet::new();
     for path in files {
+        // By whichever of its names: a second time would be told as counted before, or be counted without `v` once more.
+        let real = path.canonicalize().map_err(|source| SourceError { place: path.clone(), source })?;
+        if !known.insert(real) {
+            continue;
+        }
         let text = read(&path)?;
         places.push(Place { oldest: oldest(&text), path, text: None });
     }
@@ -133,7 +139,10 @@ impl Place {
 
 /// The JSON values in a text, one after the other; it ends with the first that is none.
 fn texts(text: &[u8]) -> impl Iterator<Item = serde_json::Result<&RawValue>> {
-    serde_json::Deserializer::from_slice(text).into_iter()
+    let mut has_ended = false;
+    // After a number with something strange behind it the library's own goes on.
+    let goes_on = move |found: &serde_json::Result<_>| !std::mem::replace(&mut has_ended, found.is_err());
+    serde_json::Deserializer::from_slice(text).into_iter().take_while(goes_on)
 }
 
 fn oldest(text: &[u8]) -> Oldest {
@@ -142,9 +151,9 @@ fn oldest(text: &[u8]) -> Oldest {
 
 fn first(object: &RawValue) -> Oldest {
     #[derive(Deserialize)]
-    struct Event {
-        #[serde(rename = "Records")]
-        records: Vec<Record>,
+    struct Event<'a> {
+        #[serde(borrow, rename = "Records")]
+        records: Vec<&'a RawValue>,
     }
     #[derive(Deserialize)]
     struct Record {
@@ -156,15 +165,16 @@ fn first(object: &RawValue) -> Oldest {
         approximate_creation_date_time: f64,
         sequence_number: String,
     }
-    let event = event(object.get()).ok();
-    let event: Option<Event> = event.and_then(|event| serde_json::from_str(&event).ok());
-    let records = event.into_iter().flat_map(|event| event.records).map(|record| record.dynamodb);
-    let key = |change: Change| {
+    let Ok(event) = event(object.get()) else { return Oldest::Unknown };
+    let Ok(Event { records }) = serde_json::from_str(&event) else { return Oldest::Unknown };
+    // A record that does not say when it was takes nothing from the others.
+    let changes = records.into_iter().filter_map(|record| serde_json::from_str(record.get()).ok());
+    let key = |Record { dynamodb: change }: Record| {
         // Sequence numbers have 21 to 40 digits: the longer one is the larger one.
         let Change { approximate_creation_date_time: seconds, sequence_number: number } = change;
         Oldest::Of(order(seconds), number.len(), number)
     };
-    records.map(key).min().unwrap_or(Oldest::Unknown)
+    changes.map(key).min().unwrap_or(Oldest::Unknown)
 }
 
 /// Numbers that order as the seconds do: the bits of a positive float rise with it.
@@ -192,14 +202,43 @@ mod tests {
         assert_eq!(names, ["standard input (object 3)", "standard input (object 1)", "standard input (object 2)"]);
     }
 
+    /// Otherwise one record that cannot be read would send its object to the end, and cut the missing range in front of it.
+    #[test]
+    fn an_object_is_as_old_as_its_records_that_say_when_they_were() {
+        let record = r#"{"dynamodb":{"ApproximateCreationDateTime":7,"SequenceNumber":"1"}}"#;
+        let of = |records: &str| {
+            let text = format!(r#"{{"Records":[{records}]}}"#);
+            let object: Box<RawValue> = serde_json::from_str(&text).unwrap();
+            first(&object)
+        };
+        let known = of(record);
+        assert!(known < Oldest::Unknown);
+        for broken in [
+            "{}",
+            "7",
+            "null",
+            r#"{"dynamodb":null}"#,
+            r#"{"dynamodb":{"SequenceNumber":"1"}}"#,
+            r#"{"dynamodb":{"ApproximateCreationDateTime":"7","SequenceNumber":"1"}}"#,
+        ] {
+            assert_eq!(of(broken), Oldest::Unknown, "{broken}");
+            assert_eq!(of(&format!("{broken},{record}")), known, "{broken}");
+            assert_eq!(of(&format!("{record},{broken}")), known, "{broken}");
+        }
+    }
+
     #[test]
     fn what_is_no_json_is_named_and_what_is_before_it_is_read() {
-        for (input, good) in
-            [(format!("{} {{\"payload\":", object("1", "1")), 1), ("".to_owned(), 0), ("\u{0}".to_owned(), 0)]
-        {
+        for (input, good) in [
+            (format!("{} {{\"payload\":", object("1", "1")), 1),
+            ("".to_owned(), 0),
+            ("\u{0}".to_owned(), 0),
+            (format!("0\u{0}{}", object("1", "1")), 0),
+        ] {
             let place = open(&["-".into()], input.as_bytes()).unwrap().pop().unwrap();
             let objects = place.objects().unwrap();
             assert_eq!(objects.iter().filter(|object| object.is_ok()).count(), good, "{input}");
+            assert_eq!(objects.len(), good + 1, "{input}");
             assert!(objects.last().unwrap().is_err(), "{input}");
         }
     }

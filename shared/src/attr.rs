@@ -73,6 +73,10 @@ pub const GSI1SK: &str = "GSI1SK";
 pub const GSI2PK: &str = "GSI2PK";
 /// Sort key of the same.
 pub const GSI2SK: &str = "GSI2SK";
+/// Partition key of the index of an entity's buckets.
+pub const GSI3PK: &str = "GSI3PK";
+/// Sort key of the same.
+pub const GSI3SK: &str = "GSI3SK";
 /// Who is limited.
 pub const ENTITY_ID: &str = "entity_id";
 /// What is used.

@@ -276,6 +276,13 @@ impl Bucket {
         best
     }
 
+    /// How many limits the bucket has once those of `terms` that it lacks are brought to it.
+    #[must_use]
+    pub fn limits_with<'a>(&self, terms: impl Into<Terms<'a>>) -> usize {
+        let lacks = |limit: &&Limit| !self.limits.contains_key(limit.name());
+        self.limits.len() + terms.into().limits.iter().filter(lacks).count()
+    }
+
     /// Whether every limit of `terms` is in the bucket, and with the same numbers unless they are older than its own.
     #[must_use]
     pub fn has_rules<'a>(&self, terms: impl Into<Terms<'a>>) -> bool {

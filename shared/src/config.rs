@@ -7,8 +7,14 @@ use crate::{EntityId, Limit, Mode, Resource};
 /// Version of the table's schema that this code reads and writes.
 pub const SCHEMA_VERSION: i64 = 1;
 
-/// The most limits of one configuration: a write that changes and takes all of them still fits into an expression.
+/// The most limits of one configuration, or given with a call: a write that changes and takes all of them still fits into
+/// an expression.
 pub const MAX_LIMITS: usize = 20;
+
+/// The most limits of one bucket, the hidden `wcu` not counted: a write that splits, credits or counts all of them still
+/// fits into an expression, of 4 KB. A bucket keeps every limit that it was ever given, so this is one configuration and
+/// another in its place.
+pub const MAX_BUCKET_LIMITS: usize = 2 * MAX_LIMITS;
 
 /// A configuration that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

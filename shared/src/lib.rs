@@ -33,7 +33,7 @@ pub mod write;
 
 pub use audit::{AuditEvent, Change};
 pub use bucket::{Bucket, GiveBack, Lease, LimitState, Look, Scaling};
-pub use config::{Config, ConfigError, Entity, Level, MAX_LIMITS, SCHEMA_VERSION, Status, Stored};
+pub use config::{Config, ConfigError, Entity, Level, MAX_BUCKET_LIMITS, MAX_LIMITS, SCHEMA_VERSION, Status, Stored};
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, BucketReader, Counted, ItemError, read_audit, read_bucket, read_config, read_counted, read_entity, read_key,

@@ -2,6 +2,7 @@
 //! what is written of them is read back.
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::write::{Change, Count, Piece, Value};
 use weirgate_shared::{
     Attr, Bucket, BucketKey, Counted, EpochMillis, Limit, LimitName, MilliTokens, Ranges, Shard, SnapshotKey, Whole,
@@ -75,6 +76,11 @@ fn what_never_comes_is_not_waited_for_from_the_beginning_of_time() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
     #[test]
     fn ranges_of_any_numbers_are_read_back_from_their_text(bounds in prop::collection::btree_set(any::<i64>(), 0..12)) {
         let (mut ranges, bounds) = (Ranges::default(), Vec::from_iter(bounds));

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::{
     AuditId, AuditKey, AuditOf, BucketKey, ConfigKey, ConfigsOf, EntityId, EntityKey, EpochMillis, ItemKey, Level,
     LimitName, Namespace, Resource, SnapshotKey, Window, WriteId, schema_key,
@@ -111,7 +112,11 @@ fn anything() -> impl Strategy<Value = Thing> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn no_two_things_share_a_key(things in prop::collection::vec(anything(), 2..40)) {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(test, not(feature = "chain")))]
 use aws_credential_types::provider::{ProvideCredentials, error::CredentialsError, future};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
@@ -68,6 +67,13 @@ pub async fn connect(connection: Connection) -> Connected {
     build(connection, http, config)
 }
 
+/// An SDK client of what `lookup` finds in the place of the environment: the variables that Lambda sets, and no other place.
+#[must_use]
+pub fn connect_by(connection: Connection, lookup: impl Fn(&str) -> Option<String>) -> Connected {
+    let http = connection.http_client.clone().unwrap_or_else(https);
+    build(connection, http, variables(lookup))
+}
+
 fn https() -> SharedHttpClient {
     // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast on the small CPU
     // share of a small function.
@@ -107,7 +113,6 @@ async fn environment(_: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder 
 }
 
 /// A variable that is missing fails the first request, which says so.
-#[cfg(any(test, not(feature = "chain")))]
 fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::config::Builder {
     let variable = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let endpoint = variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL"));
@@ -123,11 +128,9 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
 }
 
 /// Credentials that are not in the environment.
-#[cfg(any(test, not(feature = "chain")))]
 #[derive(Debug)]
 struct Missing;
 
-#[cfg(any(test, not(feature = "chain")))]
 impl ProvideCredentials for Missing {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
     where
@@ -151,7 +154,7 @@ mod tests {
             "AWS_SECRET_ACCESS_KEY" => Some(String::new()),
             _ => None,
         };
-        let connected = build(Connection::default(), https(), variables(set));
+        let connected = connect_by(Connection::default(), set);
         let error = Table::new(connected, "limits").warm().await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
         assert!(!error.kind.is_transient() && error.kind.is_refused());

@@ -96,7 +96,11 @@ impl Placeholders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weirgate_shared::ItemKey;
+    use weirgate_shared::write::{Action, Company, Count, Piece, Take, fill, joined, merge, refill, split};
+    use weirgate_shared::{
+        Bucket, BucketKey, Counted, EpochMillis, ItemKey, Limit, Look, MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens,
+        Millis, Scaling, SnapshotKey, Window, WriteId,
+    };
 
     #[test]
     fn names_and_values_stand_behind_placeholders_and_are_sent_once() {
@@ -118,5 +122,107 @@ mod tests {
         assert_eq!(rendered.update, "SET #2.#3 = :2, #1 = if_not_exists(#1, :1) ADD #0 :3 REMOVE #2.#3.#4");
         assert_eq!(rendered.names["#0"], "b_a.b-c_tk");
         assert_eq!((rendered.names.len(), rendered.values.len()), (5, 4));
+    }
+
+    const NOW: EpochMillis = EpochMillis(1_795_197_600_000);
+
+    /// Limits from the `first` on, no number of which is another's, so that each stands behind its own placeholder.
+    fn limits(first: usize, count: usize) -> Vec<Limit> {
+        let letter = |at: usize| char::from(b'0' + u8::try_from(at).expect("there are few"));
+        let limit = |at: usize| {
+            let name: String = std::iter::repeat_n('n', 62).chain([letter(at / 10), letter(at % 10)]).collect();
+            let number = i64::try_from(at).expect("there are few") + 1;
+            Limit::custom(&name, 1_000_000 * number, 1_000 * number, 3_000 + number).expect("it is sound")
+        };
+        (first..first + count).map(limit).collect()
+    }
+
+    /// One half of a bucket that has all the limits it can have, each with another balance.
+    fn crowded(index: u32) -> Bucket {
+        let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).expect("a key");
+        let mut bucket = Bucket::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
+        for (at, state) in (1..).zip(bucket.limits.values_mut()) {
+            (state.tk, state.tc) = (MilliTokens(7_000 * at), MilliTokens(11_000 * at));
+        }
+        bucket.shard_count = 2;
+        bucket.scaling = Scaling { is_hot: true, look: Some(Look { at: NOW, v: 5 }), ..Scaling::default() };
+        bucket
+    }
+
+    fn id(bits: u64) -> WriteId {
+        WriteId::from_bits(bits)
+    }
+
+    fn updates(actions: impl IntoIterator<Item = Action>) -> Vec<Update> {
+        let update = |action| if let Action::Update(update) = action { Some(update) } else { None };
+        actions.into_iter().filter_map(update).collect()
+    }
+
+    /// A take that brings as many limits as a call can, all of them changed, and takes of all of them.
+    fn take(view: &Bucket, brought: &[Limit], later: EpochMillis) -> Update {
+        let needs = brought.iter().map(|limit| (limit.name().clone(), MilliTokens(1))).collect();
+        let op = id(1);
+        let take = Take {
+            key: &view.key,
+            terms: brought.into(),
+            needs,
+            soft: [].into(),
+            takes: 1,
+            leases: vec![],
+            op: op.clone(),
+            hot: true,
+            company: Company::None,
+            unknown: &[op],
+        };
+        take.on(Some(view), later)
+    }
+
+    fn counts() -> Vec<Update> {
+        let names: Vec<_> = limits(0, MAX_BUCKET_LIMITS).iter().map(|limit| limit.name().clone()).collect();
+        let tokens = (1..).map(MilliTokens).take(names.len()).collect();
+        let pieces = [Piece { span: Some((10_000, 10_001)), tokens, events: 1 }];
+        let BucketKey { namespace, entity, resource, shard } = crowded(1).key;
+        let key = SnapshotKey { namespace, entity, resource, window: Window::Hourly, start: NOW };
+        let count = Count { key, shard, limits: &names, pieces: &pieces, ttl_seconds: 1 };
+        let known = Counted { through: Some(5_000), ..Counted::default() };
+        vec![count.next(), count.rest(&known).expect("they were not counted")]
+    }
+
+    /// What DynamoDB takes: 4 KB of each expression, and 300 operators and functions.
+    #[test]
+    fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
+        let (lower, upper, later) = (crowded(0), crowded(1), NOW.after(Millis(5_000)));
+        let used = limits(0, 1).iter().map(|limit| (limit.name().clone(), MilliTokens(1_000_000_000))).collect();
+        let joined = joined(&lower, &upper, later).expect("they are halves");
+        let changed: Vec<_> = limits(10, MAX_LIMITS)
+            .iter()
+            .map(|limit| Limit::custom(limit.name().as_str(), limit.rule().capacity.0, 7, 77).expect("it is sound"))
+            .collect();
+        let new = Bucket { limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(), ..lower.clone() };
+        let writes = [
+            ("split", updates(split(&lower, 0, id(1), later).expect("it counts its writes"))),
+            ("refill", vec![refill(&lower, &used, later).expect("it is dry")]),
+            ("count", counts()),
+            ("merge", updates(merge(&lower, joined, &[&upper]))),
+            ("fill", updates(fill(upper.shard(), &lower, |_| MilliTokens::ZERO, id(2), later))),
+            ("take of changed limits", vec![take(&lower, &changed, later)]),
+            ("take of new limits", vec![take(&new, &limits(MAX_LIMITS, MAX_LIMITS), later)]),
+        ];
+        for (kind, updates) in writes {
+            assert!(!updates.is_empty(), "{kind}");
+            for update in updates {
+                let Expression { update, condition, names, .. } = render(&update);
+                let condition = condition.unwrap_or_default();
+                let longest = update.len().max(condition.len());
+                assert!(longest <= 4096, "{kind}: {longest} bytes");
+                assert!(operators(&condition) <= 300, "{kind}: {condition}");
+                assert!(names.values().map(String::len).max() >= Some(64), "{kind}: the names are the longest");
+            }
+        }
+    }
+
+    fn operators(condition: &str) -> usize {
+        let words = ["AND", "OR", "=", "<>", ">=", "<="];
+        condition.split(' ').filter(|word| words.contains(word) || word.contains("attribute_")).count()
     }
 }

@@ -28,7 +28,7 @@ mod transact;
 
 pub use attribute::Item;
 pub use clock::{Clock, SystemClock};
-pub use connect::{Connected, Connection, connect};
+pub use connect::{Connected, Connection, connect, connect_by};
 pub use error::{ErrorKind, StoreError};
 pub use list::{Listing, Page};
 pub use meter::{Meter, Units};

@@ -32,7 +32,7 @@ pub const fn indexes() -> [Index; 4] {
     [
         CHILDREN,
         BY_RESOURCE,
-        Index { name: "GSI3", hash: "GSI3PK", range: ("GSI3SK", "S") },
+        Index { name: "GSI3", hash: attr::GSI3PK, range: (attr::GSI3SK, "S") },
         Index { name: attr::DUE_INDEX, hash: attr::DUE_SHARD, range: (attr::DUE, "N") },
     ]
 }

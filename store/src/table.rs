@@ -1,6 +1,7 @@
 //! Runs planned writes and reads against one table.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
@@ -98,6 +99,12 @@ impl Table {
         &self.name
     }
 
+    /// The region that requests are signed for, if one is known.
+    #[must_use]
+    pub fn region(&self) -> Option<&str> {
+        self.client.config().region().map(AsRef::as_ref)
+    }
+
     /// The clock of its connection, corrected by every answer.
     #[must_use]
     pub const fn skew(&self) -> &Skew {
@@ -151,6 +158,23 @@ impl Table {
     /// [`StoreError`] of the last attempt.
     pub async fn update_with(&self, update: &Update, answer: Answer, retry: Retry) -> Result<Outcome, StoreError> {
         self.again(retry.of_plans(), || self.update(update, answer)).await
+    }
+
+    /// [`Self::update_with`] for a write that a second time does nothing; also whether an answer was lost, so that a race
+    /// that is lost may have been lost against this very write.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last attempt.
+    pub async fn update_once(&self, update: &Update, answer: Answer) -> Result<(Outcome, bool), StoreError> {
+        let is_in_doubt = AtomicBool::new(false);
+        let request = || async {
+            let result = self.update(update, answer).await;
+            let is_unknown = result.as_ref().is_err_and(|error| error.kind == ErrorKind::Unknown);
+            is_in_doubt.fetch_or(is_unknown, Ordering::Relaxed);
+            result
+        };
+        let outcome = self.again(Retry::Unknown.of_plans(), request).await?;
+        Ok((outcome, is_in_doubt.load(Ordering::Relaxed)))
     }
 
     /// What is due at `now` in one partition of `DueIndex`, oldest first, a page of `limit` at most, `after` the page

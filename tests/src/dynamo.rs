@@ -175,6 +175,15 @@ impl Dynamo {
         }
     }
 
+    /// The items of all namespaces but this one, by key.
+    #[must_use]
+    pub fn items_of_others(&self, namespace: &str) -> BTreeMap<String, Value> {
+        let key =
+            |item: &Value| [&item["PK"]["S"], &item["SK"]["S"]].map(|part| part.as_str().unwrap_or_default()).join(" ");
+        let items = self.items().into_iter().map(|item| (key(&item), item));
+        items.filter(|(key, _)| !key.starts_with(&format!("{namespace}/"))).collect()
+    }
+
     /// Writes an item given as DynamoDB JSON.
     pub fn put(&self, item: &Value) {
         let (status, answer) = self.run("PutItem", &json!({"TableName": TABLE, "Item": item}));

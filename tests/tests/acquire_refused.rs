@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fleet::{Fleet, ask, granted, millis, secs};
 use weirgate::{Acquire, Decision, Error, Limit, LimitError, MilliTokens, RateLimiter};
+use weirgate_shared::{MAX_BUCKET_LIMITS, MAX_LIMITS};
 use weirgate_store::ErrorKind;
 use weirgate_tests::{Dynamo, Fault};
 
@@ -66,6 +67,47 @@ async fn limits_that_do_not_fit_together_are_refused_before_anything_is_sent() {
     refuse(&fleet, ask(&limiter, &limits(), &[("rpm", 1), ("rpm", 2)]), &["\"rpm\"", "taken twice", "the sum"]).await;
     let twice = [limits()[0].clone(), Limit::per_minute("rpm", 30).unwrap()];
     refuse(&fleet, ask(&limiter, &twice, &[("rpm", 1)]), &["\"rpm\"", "given twice"]).await;
+}
+
+fn many(prefix: &str, number: usize) -> Vec<Limit> {
+    (0..number).map(|at| Limit::per_minute(&format!("{prefix}{at}"), 60).unwrap()).collect()
+}
+
+/// A bucket of more limits is one that no function can read, split or credit.
+#[tokio::test(start_paused = true)]
+async fn more_limits_than_a_write_can_bear_are_refused_before_anything_is_sent() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(&limiter, &many("a", MAX_LIMITS), &[("a0", 1)]).await;
+    let named = ["21 limits are given", "20 at most", "use fewer"];
+    refuse(&fleet, ask(&limiter, &many("a", MAX_LIMITS + 1), &[("a0", 1)]), &named).await;
+    let error = limiter.set_shards("e-1", "gpt-4", &many("a", MAX_LIMITS + 1), 2).await.unwrap_err().to_string();
+    assert!(named.iter().all(|part| error.contains(part)), "{error}");
+}
+
+/// A bucket keeps the limits it was given, so what comes later must find room beside them.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_gets_no_more_limits_than_can_be_read_again() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = granted(&limiter, &many("a", MAX_LIMITS), &[("a0", 1)]).await;
+    let _ = granted(&other, &many("b", MAX_LIMITS), &[("b0", 1)]).await;
+    let full = fleet.bucket().await;
+    assert_eq!(full.limits.len(), MAX_BUCKET_LIMITS);
+    for limiter in [&limiter, &other] {
+        // By itself, and in a transaction, as by a process that has seen nothing and by one that has.
+        for is_transaction in [false, true] {
+            let asked = [ask(limiter, &many("c", 1), &[("c0", 1)])];
+            let asked = limiter.acquire_all(asked);
+            let asked = if is_transaction { asked.in_one_transaction() } else { asked };
+            let error = asked.send().await.unwrap_err();
+            assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(fleet::PK) && text.contains("41, it takes 40 at most"), "{text}");
+        }
+    }
+    assert_eq!(fleet.bucket().await, full);
+    let _ = granted(&limiter, &many("b", MAX_LIMITS), &[("b0", 1)]).await;
 }
 
 #[tokio::test(start_paused = true)]

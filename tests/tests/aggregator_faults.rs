@@ -240,3 +240,30 @@ async fn a_snapshot_that_cannot_be_read_is_reported() {
     assert_eq!(handled.summary.failed, 1);
     assert_eq!(handled.response.unwrap().batch_item_failures[0].item_identifier, sequence_number(&records[0]));
 }
+
+/// A bucket that is deleted and made again, or written by whoever likes to, has other limits each time. No count names
+/// more than fit into an expression.
+#[tokio::test]
+async fn records_of_ever_other_limits_are_counted_in_writes_that_fit() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    for _ in 0..12 {
+        take(&table, &bucket("a", 0), 1_500).await;
+    }
+    let mut records = aggregator::records(&dynamo);
+    let fields = [("tk", "0"), ("tc", "9000"), ("cp", "9000"), ("ra", "9000"), ("rp", "1000")];
+    for (round, record) in records.iter_mut().enumerate() {
+        for limit in 0..38 {
+            for (field, value) in fields {
+                record["dynamodb"]["NewImage"][format!("b_l{round}-{limit}_{field}")] = json!({"N": value});
+            }
+        }
+    }
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.undecodable, handled.summary.failed), (0, 0));
+    assert_exact(&dynamo);
+    let day = dynamo.item("default/ENTITY#a", "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
+    for round in 0..12 {
+        assert_eq!(day[format!("l{round}-37")]["N"], "9");
+    }
+}

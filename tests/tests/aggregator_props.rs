@@ -2,23 +2,13 @@
 
 mod aggregator;
 
-use aggregator::{HOUR, assert_exact, bucket, deliver, deliver_until_done, moved, settle, take};
+use aggregator::uses::{a_use, written};
+use aggregator::{assert_exact, bucket, deliver, deliver_until_done};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
-use serde_json::Value;
-use weirgate_shared::Millis;
 use weirgate_tests::{Dynamo, Fault};
-
-/// One write to one of four bucket shards, and how long after the former one.
-#[derive(Debug, Clone)]
-struct Used {
-    shard: usize,
-    tokens: i64,
-    is_take: bool,
-    wait_ms: i64,
-}
 
 /// One invocation: some of the stream, in order, which may fail and is not tried again.
 #[derive(Debug, Clone)]
@@ -27,17 +17,6 @@ struct Batch {
     size: usize,
     doubled: bool,
     faults: Vec<Option<Fault>>,
-}
-
-fn used() -> impl Strategy<Value = Used> {
-    (0..4usize, -3_000..9_000i64, prop::bool::weighted(0.8), 0..900_000i64).prop_map(
-        |(shard, tokens, is_take, wait_ms)| Used {
-            shard,
-            tokens: if is_take { tokens.abs() } else { tokens },
-            is_take,
-            wait_ms,
-        },
-    )
 }
 
 fn fault() -> impl Strategy<Value = Option<Fault>> {
@@ -62,24 +41,6 @@ fn batch() -> impl Strategy<Value = Batch> {
         .prop_map(|(from, size, doubled, faults)| Batch { from, size, doubled, faults })
 }
 
-async fn written(dynamo: &Dynamo, uses: &[Used]) -> Vec<Value> {
-    let table = dynamo.table().await;
-    let mut at = HOUR;
-    let mut records = vec![];
-    let shards = [("a", 0), ("a", 1), ("b", 0), ("c", 0)].map(|(entity, shard)| bucket(entity, shard));
-    for shard in &shards {
-        take(&table, shard, 1).await;
-    }
-    for used in uses {
-        records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
-        at = at.after(Millis(used.wait_ms));
-        let shard = &shards[used.shard];
-        if used.is_take { take(&table, shard, used.tokens).await } else { settle(&table, shard, used.tokens).await }
-    }
-    records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
-    records
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 96,
@@ -89,14 +50,15 @@ proptest! {
 
     #[test]
     fn i3_usage_is_exact_however_the_stream_is_delivered(
-        uses in vec(used(), 1..25),
+        uses in vec(a_use(4, 900_000), 1..25),
         batches in vec(batch(), 0..12),
         size in 1..40usize,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let dynamo = Dynamo::new().await;
-            let records = written(&dynamo, &uses).await;
+            let shards = [("a", 0), ("a", 1), ("b", 0), ("c", 0)].map(|(entity, shard)| bucket(entity, shard));
+            let records = written(&dynamo, &shards, &uses).await;
             let table = dynamo.table().await;
             for batch in &batches {
                 let from = batch.from.index(records.len());

@@ -3,18 +3,20 @@
 mod aggregator;
 mod discarded;
 
-use aggregator::{HOUR, assert_exact, bucket, consumed, counted, deliver, moved, snapshots, take};
-use discarded::{Run, run, used, wrapped};
+use std::path::PathBuf;
+
+use aggregator::{HOUR, assert_exact, bucket, consumed, counted, deliver, moved, snapshots, take, take_at};
+use discarded::{Run, run, run_on, try_run_on, used, wrapped};
 use serde_json::{Value, json};
 use weirgate_replay::Tally;
-use weirgate_shared::{Millis, Window};
+use weirgate_shared::{Limit, MilliTokens, Millis, Window};
 use weirgate_tests::{Dynamo, Fault};
 
 /// As Lambda left it: written once, whatever this repository changes.
 const SAMPLE: &str = include_str!("../../events/failure-object.json");
 
 const fn all(counted: usize, before: usize) -> Tally {
-    Tally { counted, before }
+    Tally { counted, before, now_or_before: 0 }
 }
 
 #[tokio::test]
@@ -34,16 +36,23 @@ async fn the_sample_is_counted_once() {
 async fn only_usage_is_counted_nothing_is_refilled_or_split() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    take(&table, &bucket("a", 0), 900_000_000_000).await;
+    take(&table, &bucket("a", 0), 1_500).await;
     aggregator::take_hot(&table, &bucket("a", 0)).await;
+    let limits = [Limit::per_second("rps", 100).unwrap()];
+    let needs = [(aggregator::name("rps"), MilliTokens::from_tokens(90))].into();
+    take_at(&table, &bucket("dry", 0), &limits, needs, HOUR.after(Millis(-10_000))).await;
     let records = aggregator::records(&dynamo);
-    let before = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
+    let states =
+        |dynamo: &Dynamo| ["a", "dry"].map(|entity| dynamo.item(&format!("default/BUCKET#{entity}#gpt-4#0"), "#STATE"));
+    let before = states(&dynamo);
     let _ = dynamo.take_operations();
     let run = run(&dynamo, &wrapped(&records), &[]).await;
     assert!(run.sum.is_complete(), "{}", run.out);
     assert_eq!(dynamo.take_operations().get("TransactWriteItems"), None);
-    assert_eq!(dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE"), before);
-    assert_exact(&dynamo);
+    assert_eq!(states(&dynamo), before);
+    // The aggregator does both, as these records show a hot shard and one that runs dry.
+    let summary = deliver(&table, &records).await.summary;
+    assert_eq!((summary.counted, summary.splits, summary.refilled), (0, 1, 1));
 }
 
 #[tokio::test]
@@ -85,6 +94,32 @@ async fn records_of_another_table_are_refused_by_name_unless_they_are_asked_for(
     assert_exact(&dynamo);
     let own = run(&dynamo, &wrapped(&records), &["--from-table", "old"]).await;
     assert!(!own.sum.is_complete(), "{}", own.out);
+}
+
+/// A table of the same name in another region or account is another table.
+#[tokio::test]
+async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
+    let (dynamo, records) = used().await;
+    let object = wrapped(&records[..6]);
+    let elsewhere = wrapped(&records[6..]).replace("us-east-1", "eu-west-1");
+    let refused = run(&dynamo, &elsewhere, &[]).await;
+    assert!(!refused.sum.is_complete() && snapshots(&dynamo, Window::Daily).is_empty(), "{}", refused.out);
+    for part in ["arn:aws:dynamodb:eu-west-1:123456789012:table/weirgate", "in us-east-1", "AWS_REGION=eu-west-1"] {
+        assert!(refused.out.contains(part), "{}", refused.out);
+    }
+    let (own, other) = ("us-east-1:123456789012:table/weirgate", "us-east-1:210987654321:table/weirgate");
+    let namesake = wrapped(&records[6..]).replace(own, other);
+    // In one object, and in two.
+    let mixed = wrapped(&records).replacen(own, other, 3);
+    for (input, objects) in [([&object, "\n", &namesake].concat(), 2), (mixed, 1)] {
+        let Run { sum, out } = run(&dynamo, &input, &[]).await;
+        assert_eq!((sum.objects, sum.incomplete), (objects, 1), "{out}");
+        for part in [own, other, "a run of its own"] {
+            assert!(out.contains(part), "{out}");
+        }
+    }
+    assert!(run(&dynamo, &wrapped(&records[6..]), &[]).await.sum.is_complete());
+    assert_exact(&dynamo);
 }
 
 #[tokio::test]
@@ -154,6 +189,17 @@ async fn i7_a_lost_answer_counts_once_and_what_fails_is_named_and_counted_by_the
         let run = run(&dynamo, &wrapped(&records), &[]).await;
         assert!(run.sum.is_complete(), "{fault:?}: {}", run.out);
         assert_exact(&dynamo);
+        // The next answer tells that they are counted, and not by which write: nobody had counted them, and nothing
+        // says so. A second shard is counted in the same snapshot, by a write that meets no fault.
+        let (sound, met) = (4, records.len() - 4);
+        let expected = match fault {
+            Fault::LoseAnswer | Fault::ServerErrorApplied => Tally { now_or_before: met, ..all(sound, 0) },
+            // A network that sends a request twice leaves no trace of the first.
+            Fault::Repeat => all(sound, met),
+            _ => all(records.len(), 0),
+        };
+        assert_eq!(run.sum.windows.values().collect::<Vec<_>>(), [&expected; 3], "{fault:?}: {}", run.out);
+        assert_eq!(run.out.contains("now or before (an answer was lost)"), expected.now_or_before > 0, "{}", run.out);
     }
     let (dynamo, records) = used().await;
     dynamo.fail_when(|request| {
@@ -180,8 +226,7 @@ async fn without_a_table_nothing_is_read() {
 
 /// In the order of the writes one long range is counted off from its front, however many objects it is in. In any other
 /// order it would be cut into more ranges than a snapshot keeps, and the oldest would be lost.
-#[tokio::test]
-async fn i3_many_objects_of_one_outage_are_counted_in_the_order_of_their_writes() {
+async fn outage() -> (Dynamo, Vec<String>) {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = bucket("a", 0);
@@ -197,9 +242,59 @@ async fn i3_many_objects_of_one_outage_are_counted_in_the_order_of_their_writes(
     // As far from the order as can be: every other one forwards, then the rest backwards.
     let (even, odd): (Vec<_>, Vec<_>) = objects.iter().enumerate().partition(|(at, _)| at % 2 == 0);
     let shuffled: Vec<_> = even.into_iter().chain(odd.into_iter().rev()).map(|(_, object)| object.as_str()).collect();
+    (dynamo, shuffled.into_iter().map(str::to_owned).collect())
+}
+
+#[tokio::test]
+async fn i3_many_objects_of_one_outage_are_counted_in_the_order_of_their_writes() {
+    let (dynamo, shuffled) = outage().await;
     let run = run(&dynamo, &shuffled.join("\n"), &[]).await;
     assert!(run.sum.is_complete(), "{}", run.out);
     assert_exact(&dynamo);
+}
+
+/// As `aws s3 sync` brings them: folders in folders, one object in each file, under names that say nothing of the order.
+#[tokio::test]
+async fn i3_a_folder_of_objects_is_counted_in_the_order_of_their_writes_and_each_file_once() {
+    let (dynamo, shuffled) = outage().await;
+    let folder = Folder::new();
+    for (at, object) in shuffled.iter().enumerate() {
+        folder.write(&format!("shard-{}/2026/11/{at:03}.json", at % 3), object);
+    }
+    folder.write("shard-0/nothing/.keep", "");
+    let records = 2 * shuffled.len();
+    // The same files by other ways too: one of them by itself, below a folder that is given, and past a detour.
+    let paths = ["", "shard-1", "shard-0/2026/11/000.json", "shard-2/../shard-1/2026/11/001.json"];
+    let Run { sum, out } = run_on(&dynamo, &paths.map(|path| folder.0.join(path))).await;
+    assert_eq!((sum.objects, sum.records, sum.incomplete), (shuffled.len() + 1, records, 1), "{out}");
+    assert!(out.contains(".keep: 0 records") && out.contains("it is empty"), "{out}");
+    assert_eq!(sum.windows[&Window::Daily], all(records, 0), "{out}");
+    assert_exact(&dynamo);
+    let error = try_run_on(&dynamo, &[folder.0.join("shard-1"), folder.0.join("gone")]).await.unwrap_err().to_string();
+    assert!(error.contains("gone") && error.contains("cannot be read"), "{error}");
+}
+
+/// A folder that is there as long as the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("weirgate-replay-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        Self(folder)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// More missing ranges than a snapshot keeps: what was given up is not called counted.
@@ -225,6 +320,22 @@ async fn what_a_snapshot_has_given_up_is_left_and_said() {
     // Also once there is room again.
     let again = run(&dynamo, &wrapped(&lost), &["--dry-run"]).await;
     assert!(again.out.contains("30 records") && !again.sum.is_complete(), "{}", again.out);
+}
+
+/// A run that writes nothing supposes snapshots that give up ranges as the real ones do.
+#[tokio::test]
+async fn a_dry_run_gives_up_what_a_run_would() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    for _ in 0..60 {
+        take(&table, &bucket("a", 0), 1_000).await;
+    }
+    let records = aggregator::records(&dynamo);
+    let every_other = |from: usize| wrapped(&records.iter().skip(from).step_by(2).cloned().collect::<Vec<_>>());
+    let input = [every_other(0), every_other(1)].join("\n");
+    let dry = run(&dynamo, &input, &["--dry-run"]).await;
+    assert!(dry.out.contains("given up its oldest missing ranges"), "{}", dry.out);
+    assert_eq!(run(&dynamo, &input, &[]).await.sum, dry.sum, "{}", dry.out);
 }
 
 #[tokio::test]

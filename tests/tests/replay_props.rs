@@ -4,24 +4,15 @@
 mod aggregator;
 mod discarded;
 
-use aggregator::{HOUR, assert_exact, bucket, deliver, deliver_until_done, moved, settle, take};
+use aggregator::uses::{a_use, written};
+use aggregator::{assert_exact, bucket, deliver, deliver_until_done};
 use discarded::{run, wrapped};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
-use serde_json::Value;
-use weirgate_shared::Millis;
+use weirgate_replay::{Sum, Tally};
 use weirgate_tests::{Dynamo, Fault};
-
-/// One write to one of three bucket shards, and how long after the former one.
-#[derive(Debug, Clone)]
-struct Used {
-    shard: usize,
-    tokens: i64,
-    is_take: bool,
-    wait_ms: i64,
-}
 
 /// What happens to a batch of the stream.
 #[derive(Debug, Clone)]
@@ -39,17 +30,6 @@ struct Early {
     after: Index,
     objects: Vec<Index>,
     faults: Vec<Option<Fault>>,
-}
-
-fn used() -> impl Strategy<Value = Used> {
-    (0..3usize, -3_000..9_000i64, prop::bool::weighted(0.8), 0..400_000i64).prop_map(
-        |(shard, tokens, is_take, wait_ms)| Used {
-            shard,
-            tokens: if is_take { tokens.abs() } else { tokens },
-            is_take,
-            wait_ms,
-        },
-    )
 }
 
 fn fault() -> impl Strategy<Value = Option<Fault>> {
@@ -76,21 +56,10 @@ fn early() -> impl Strategy<Value = Early> {
     })
 }
 
-async fn written(dynamo: &Dynamo, uses: &[Used]) -> Vec<Value> {
-    let table = dynamo.table().await;
-    let (mut at, mut records) = (HOUR, vec![]);
-    let shards = [("a", 0), ("a", 1), ("b", 0)].map(|(entity, shard)| bucket(entity, shard));
-    for shard in &shards {
-        take(&table, shard, 1).await;
-    }
-    for used in uses {
-        records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
-        at = at.after(Millis(used.wait_ms));
-        let shard = &shards[used.shard];
-        if used.is_take { take(&table, shard, used.tokens).await } else { settle(&table, shard, used.tokens).await }
-    }
-    records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
-    records
+/// Whether every record is told to be counted now or before, in every kind of window.
+fn adds_up(sum: &Sum) -> bool {
+    let told = |tally: &Tally| tally.counted + tally.before + tally.now_or_before;
+    sum.windows.len() == 3 && sum.windows.values().all(|tally| told(tally) == sum.records)
 }
 
 proptest! {
@@ -102,7 +71,7 @@ proptest! {
 
     #[test]
     fn i3_usage_is_exact_whatever_was_discarded_and_replayed(
-        uses in vec(used(), 1..25),
+        uses in vec(a_use(3, 400_000), 1..25),
         fates in vec(fate(), 1..12),
         earlies in vec(early(), 0..4),
         (twice, beside, seed) in (any::<bool>(), any::<bool>(), any::<u64>()),
@@ -110,7 +79,8 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let dynamo = Dynamo::new().await;
-            let records = written(&dynamo, &uses).await;
+            let shards = [("a", 0), ("a", 1), ("b", 0)].map(|(entity, shard)| bucket(entity, shard));
+            let records = written(&dynamo, &shards, &uses).await;
             let table = dynamo.table().await;
             let (mut rest, mut objects, mut number) = (&records[..], vec![], 0);
             for fate in fates.iter().cycle() {
@@ -144,14 +114,17 @@ proptest! {
             if beside && !objects.is_empty() {
                 let (one, other) = tokio::join!(run(&dynamo, &whole, &[]), run(&dynamo, &whole, &[]));
                 prop_assert!(one.sum.is_complete() && other.sum.is_complete(), "{}{}", one.out, other.out);
+                prop_assert!(adds_up(&one.sum) && adds_up(&other.sum), "{}{}", one.out, other.out);
             } else {
                 for object in &objects {
                     let run = run(&dynamo, object, &[]).await;
-                    prop_assert!(run.sum.is_complete(), "{}", run.out);
+                    prop_assert!(run.sum.is_complete() && adds_up(&run.sum), "{}", run.out);
                 }
             }
             if twice && !objects.is_empty() {
-                prop_assert!(run(&dynamo, &whole, &[]).await.sum.windows.values().all(|tally| tally.counted == 0));
+                let again = run(&dynamo, &whole, &[]).await;
+                let before = Tally { before: again.sum.records, ..Tally::default() };
+                prop_assert!(again.sum.windows.values().all(|tally| *tally == before), "{}", again.out);
             }
             assert_exact(&dynamo);
             Ok(())

@@ -4,14 +4,13 @@
 mod fleet;
 mod stored;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use fleet::{Fleet, config, pass, runtime, secs, settle};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use stored::{child, entity, resource};
-use weirgate::{AuditOf, Config, ConfigsOf, Error, Level, Limit, LimitsFile, Page, Prefetch, RateLimiter};
+use weirgate::{AuditOf, Config, ConfigsOf, Error, FileError, Level, Limit, LimitsFile, Page, Prefetch, RateLimiter};
 use weirgate_tests::Dynamo;
 
 /// The tenant, and others whose names are as near to its own as names may be.
@@ -65,13 +64,6 @@ fn assert_ours(asked: &Mutex<Vec<String>>) {
     for key in asked {
         assert_eq!(key.split('/').next(), Some(OURS), "{key}");
     }
-}
-
-/// All items that are not ours, by key.
-fn others(dynamo: &Dynamo) -> BTreeMap<String, Value> {
-    let key = |item: &Value| format!("{} {}", item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
-    let items = dynamo.items().into_iter().map(|item| (key(&item), item));
-    items.filter(|(key, _)| !key.starts_with(&format!("{OURS}/"))).collect()
 }
 
 fn limits() -> [Limit; 2] {
@@ -150,6 +142,27 @@ async fn take(limiter: &RateLimiter, step: Step) {
     }
 }
 
+/// A limits file of this text, which is gone when it has been read.
+fn opened(name: &str, text: &str) -> Result<LimitsFile, FileError> {
+    let path = std::env::temp_dir().join(format!("weirgate-tenants-{name}-{}.yaml", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let file = LimitsFile::open(&path);
+    std::fs::remove_file(&path).unwrap();
+    file
+}
+
+/// Limits for names that look like parts of keys, each the parent of the one before it.
+fn look_alikes() -> String {
+    let limits = "limits: {rpm: {per_minute: 1000}, slots: {concurrent: 8}}";
+    let entity = |at: usize| match ENTITIES.get(at + 1) {
+        Some(parent) => format!("  {:?}: {{parent: {parent:?}, {limits}}}\n", ENTITIES[at]),
+        None => format!("  {:?}: {{{limits}}}\n", ENTITIES[at]),
+    };
+    let entities: String = (0..ENTITIES.len()).map(entity).collect();
+    let resources: String = RESOURCES.iter().map(|name| format!("  {name:?}: {{{limits}}}\n")).collect();
+    format!("weirgate: 1\nresources:\n{resources}entities:\n{entities}")
+}
+
 async fn every_step(limiter: &RateLimiter) {
     for what in 0..18 {
         for entity in 0..ENTITIES.len() {
@@ -186,12 +199,10 @@ proptest! {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
             occupied().iter().for_each(|item| fleet.dynamo.put(item));
-            let before = others(&fleet.dynamo);
+            let before = fleet.dynamo.items_of_others(OURS);
             assert!(OTHERS.iter().all(|namespace| before.keys().any(|key| key.starts_with(&format!("{namespace}/")))));
 
-            let path = std::env::temp_dir().join(format!("weirgate-tenants-{}.yaml", std::process::id()));
-            std::fs::write(&path, "weirgate: 1\nentities:\n  e-1:\n    parent: a-b\n    limits: {rpm: {per_minute: 9}}\n").unwrap();
-            let file = LimitsFile::open(&path).unwrap();
+            let file = opened("property", &look_alikes()).unwrap();
             let builder = fleet.builder().await.namespace(OURS).limits_file(file);
             let ahead = builder.prefetch("gpt-4", Prefetch::default().share(50)).build().await.unwrap();
             let (ours, asked) = (limiter(&fleet, OURS).await, asked(&fleet.dynamo));
@@ -201,10 +212,9 @@ proptest! {
             every_step(&ours).await;
             ahead.shutdown().await.unwrap();
             settle().await;
-            std::fs::remove_file(&path).unwrap();
 
             assert_ours(&asked);
-            assert_eq!(others(&fleet.dynamo), before);
+            assert_eq!(fleet.dynamo.items_of_others(OURS), before);
         });
     }
 }
@@ -222,7 +232,7 @@ async fn an_item_of_another_namespace_in_an_index_is_in_no_list_of_ours() {
     theirs.set_entity(&child("spy", "team")).await.unwrap();
     let level = Level::EntityResource(entity("spy"), resource("gpt-4"));
     theirs.set_config(&level, &Config::of([stored::rpm(7)])).await.unwrap();
-    for item in others(&fleet.dynamo).into_values() {
+    for item in fleet.dynamo.items_of_others(OURS).into_values() {
         let mut item = item;
         for (index, partition) in [("GSI1PK", "a/PARENT#team"), ("GSI2PK", "a/RESOURCE#gpt-4")] {
             if item.get(index).is_some() {
@@ -284,7 +294,7 @@ async fn a_lease_of_the_same_id_elsewhere_is_not_touched() {
             copy["PK"] = json!({"S": key});
             fleet.dynamo.put(&copy);
         }
-        let before = others(&fleet.dynamo);
+        let before = fleet.dynamo.items_of_others(OURS);
         let _ = match end {
             0 => grant.release().await.unwrap(),
             1 => grant.rollback().await.unwrap(),
@@ -292,8 +302,42 @@ async fn a_lease_of_the_same_id_elsewhere_is_not_touched() {
             _ => grant.renew(secs(90)).await.unwrap(),
         };
         settle().await;
-        assert_eq!(others(&fleet.dynamo), before);
+        assert_eq!(fleet.dynamo.items_of_others(OURS), before);
         assert_ne!(fleet.dynamo.item("a/BUCKET#e-1#gpt-4#0", "#STATE"), item);
+    }
+}
+
+/// Names that could reach another namespace's items, if a key were made of them.
+const REACHING: [&str; 10] =
+    ["a/b", "b/BUCKET#e-1", "e#gpt-4", "../b", "", "e\0", "e\n", "ｅ", "e\u{200b}", "b/ENTITY#e"];
+
+/// A file names the same things as a call, and comes from whoever may write it.
+#[test]
+fn a_file_with_a_name_that_could_reach_another_namespace_is_refused_at_its_place() {
+    let file = |entity: &str, parent: &str, resource: &str, limit: &str| {
+        let [entity, parent, resource, limit] = [entity, parent, resource, limit].map(|name| json!(name).to_string());
+        format!(
+            "weirgate: 1\nentities:\n  {entity}:\n    parent: {parent}\n    resources:\n      {resource}:\n        \
+             limits:\n          {limit}: {{per_minute: 9}}\n"
+        )
+    };
+    opened("good", &file("e-1", "a-b", "a-b/BUCKET", "rpm")).expect("every name is one");
+    let long = "x".repeat(257);
+    for name in REACHING.into_iter().chain([&*long]) {
+        // What a name is for stands below it.
+        for (kind, place, text) in [
+            ("entity", 4, file(name, "a-b", "gpt-4", "rpm")),
+            ("entity", 4, file("e-1", name, "gpt-4", "rpm")),
+            ("resource", 7, file("e-1", "a-b", name, "rpm")),
+            ("limit", 8, file("e-1", "a-b", "gpt-4", name)),
+        ] {
+            if (name, kind) == ("a/b", "resource") {
+                continue;
+            }
+            let error = opened("reaching", &text).expect_err(&text);
+            assert_eq!(error.place.map(|(line, _)| line), Some(place), "{error}\n{text}");
+            assert!(error.message.contains(&format!("{kind} {name:?} is not a valid name")), "{error}");
+        }
     }
 }
 
@@ -302,7 +346,7 @@ async fn a_name_that_could_reach_another_namespace_is_refused_before_anything_is
     let fleet = Fleet::new().await;
     let ours = limiter(&fleet, OURS).await;
     let asked = asked(&fleet.dynamo);
-    for name in ["a/b", "b/BUCKET#e-1", "e#gpt-4", "../b", "", "e\0", "e\n", "ｅ", "e\u{200b}", "b/ENTITY#e"] {
+    for name in REACHING {
         assert!(fleet.builder().await.namespace(name).build().await.is_err(), "{name:?}");
         let ask = ours.acquire(name, "gpt-4").limits(&limits()).take("rpm", 1).send().await;
         assert!(matches!(ask, Err(Error::Invalid(_))), "{name:?}");

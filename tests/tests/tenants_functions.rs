@@ -2,25 +2,19 @@
 
 mod aggregator;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aggregator::{HOUR, deliver_text, event, records, take};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
+use weirgate_aggregator::Handled;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::REVIEW;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Limit, Look};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Limit, Look, Millis};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, store};
-
-/// All items but those of one namespace, by key.
-fn others(dynamo: &Dynamo, namespace: &str) -> BTreeMap<String, Value> {
-    let key = |item: &Value| format!("{} {}", item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
-    let items = dynamo.items().into_iter().map(|item| (key(&item), item));
-    items.filter(|(key, _)| !key.starts_with(&format!("{namespace}/"))).collect()
-}
 
 fn key_of(pk: &str) -> BucketKey {
     BucketKey::parse(pk).expect("it is a bucket's")
@@ -73,7 +67,11 @@ fn lie() -> impl Strategy<Value = (&'static str, Value)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
 
     /// The key says whose a record is; its images are what somebody has written.
     #[test]
@@ -83,15 +81,21 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (dynamo, table, mut records) = shared().await;
-            let before = others(&dynamo, "a");
+            take(&table, &key_of("a/BUCKET#good#gpt-4#0"), 3_000).await;
+            let good = aggregator::records(&dynamo);
+            records.extend(good.into_iter().filter(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE"));
+            let before = dynamo.items_of_others("a");
             for (image, lies) in [("NewImage", new), ("OldImage", old)] {
                 for (name, value) in lies {
                     records[1]["dynamodb"][image][name] = value;
                 }
             }
             let handled = deliver_text(&table, &event(&records), HOUR).await;
-            assert_eq!(handled.summary.records, 2);
-            assert_eq!(others(&dynamo, "a"), before);
+            assert_eq!((handled.summary.records, handled.summary.failed), (3, 0), "{:?}", handled.summary);
+            assert_eq!(handled.response.unwrap(), Default::default());
+            // The record behind the lies counts, whatever becomes of theirs.
+            assert_eq!(tpm_of(&dynamo, "a/ENTITY#good"), "3");
+            assert_eq!(dynamo.items_of_others("a"), before);
         });
     }
 }
@@ -124,6 +128,85 @@ async fn a_record_with_a_made_up_key_counts_nowhere_else() {
         let done = deliver_text(&table, &event(&records), HOUR).await.summary;
         assert_eq!((done.undecodable + done.skipped, done.counted), (2, 0), "{pk:?}");
         assert_eq!(dynamo.items(), before, "{pk:?}");
+    }
+}
+
+/// What `a` did with its own item by `spoil`, hot as it is, and a good record of `b` behind it, delivered; and how large
+/// the item is.
+async fn delivered_beside(spoil: impl Fn(&mut Value)) -> (Dynamo, Handled, Vec<Value>) {
+    let (dynamo, table, _) = shared().await;
+    let mut item = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
+    item["hot"] = json!({"BOOL": true});
+    spoil(&mut item);
+    dynamo.put(&item);
+    take(&table, &key_of("b/BUCKET#e#gpt-4#0"), 7_000).await;
+    let mut records = records(&dynamo);
+    records.retain(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE");
+    let last = records.iter().rposition(|record| record["dynamodb"]["Keys"]["PK"]["S"] == "a/BUCKET#e#gpt-4#0");
+    // Only the spoiled image: what is before it is good.
+    let records = records.split_off(last.expect("it was written"));
+    let handled = deliver_text(&table, &event(&records), HOUR.after(Millis(300))).await;
+    (dynamo, handled, records)
+}
+
+fn tpm_of(dynamo: &Dynamo, entity: &str) -> Value {
+    dynamo.item(entity, "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z")["tpm"]["N"].clone()
+}
+
+/// Whoever may write to a bucket may write anything into it. No write that plans to split or credit it must keep the
+/// records of others from being counted.
+#[tokio::test]
+async fn an_item_of_too_many_limits_holds_up_nobody() {
+    for number in [41, 60, 150, 350] {
+        let spoil = |item: &mut Value| {
+            for limit in 2..number {
+                for (field, value) in [("tk", "0"), ("tc", "9000"), ("cp", "9000"), ("ra", "9000"), ("rp", "1000")] {
+                    item[format!("b_l{limit}_{field}")] = json!({"N": value});
+                }
+            }
+        };
+        let (dynamo, handled, records) = delivered_beside(spoil).await;
+        assert_eq!(records.len(), 2);
+        assert_eq!((handled.summary.undecodable, handled.summary.failed), (usize::from(number > 40), 0), "{number}");
+        assert_eq!(handled.response.unwrap(), Default::default(), "{number}");
+        assert_eq!(tpm_of(&dynamo, "b/ENTITY#e"), "18", "{number}");
+    }
+}
+
+/// A split adds attributes, and so may a credit by its longer numbers: there is no room for either.
+#[tokio::test]
+async fn an_item_that_is_full_holds_up_nobody() {
+    for (is_hot, tokens) in [(true, "9000000000"), (false, "-1")] {
+        let spoil = |item: &mut Value| {
+            item["hot"]["BOOL"] = json!(is_hot);
+            // 86,400 a day are one a second: a limit that looks dry, and gets many digits.
+            for (field, value) in [("tk", tokens), ("cp", "9000000000000"), ("ra", "9000000000000"), ("tc", "100000")] {
+                item[format!("b_tpm_{field}")] = json!({"N": value});
+            }
+            let used: usize = item.as_object().unwrap().iter().map(|(name, value)| name.len() + size(value)).sum();
+            item["pad"] = json!({"S": "x".repeat(400 * 1024 - "pad".len() - used)});
+        };
+        let (dynamo, handled, _) = delivered_beside(spoil).await;
+        assert_eq!((handled.summary.refused, handled.summary.failed), (1, 0), "{:?}", handled.summary);
+        assert_eq!(handled.response.unwrap(), Default::default());
+        // Its usage is counted all the same.
+        assert_eq!((tpm_of(&dynamo, "b/ENTITY#e"), tpm_of(&dynamo, "a/ENTITY#e")), (json!("18"), json!("96")));
+    }
+}
+
+/// What a value measures in an item, as DynamoDB says.
+fn size(value: &Value) -> usize {
+    let (kind, value) = value.as_object().and_then(|value| value.iter().next()).expect("a value has a type");
+    match (&**kind, value) {
+        ("N", number) => {
+            let digits = number.as_str().unwrap().trim_end_matches('0');
+            digits.trim_start_matches('-').len().div_ceil(2) + 1 + usize::from(digits.starts_with('-'))
+        }
+        ("S", text) => text.as_str().unwrap().len(),
+        ("M", map) => {
+            3 + map.as_object().unwrap().iter().map(|(name, value)| 1 + name.len() + size(value)).sum::<usize>()
+        }
+        _ => 1,
     }
 }
 
@@ -169,10 +252,10 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
         (item["PK"], item["SK"]) = (json!({"S": pk}), json!({"S": sk}));
         dynamo.put(&item);
     }
-    let before = others(&dynamo, "a");
+    let before = dynamo.items_of_others("a");
     let summary = run(&table, NOW).await;
     assert_eq!((summary.buckets_seen, summary.leases_restored), (4, 1));
-    assert_eq!(others(&dynamo, "a"), before);
+    assert_eq!(dynamo.items_of_others("a"), before);
     assert_eq!(dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE"), theirs);
     let after = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
     assert_eq!((&after["h"], &after["GSI2PK"]), (&json!({"M": {}}), &ours["GSI2PK"]));
@@ -210,9 +293,9 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
     // And with its own half it is merged.
     store(&table, &shard("a/BUCKET#e2#gpt-4#0")).await;
     store(&table, &shard("a/BUCKET#e2#gpt-4#1")).await;
-    let before = others(&dynamo, "a");
+    let before = dynamo.items_of_others("a");
     assert_eq!(run(&table, NOW).await.shards_merged, 1);
-    assert_eq!(others(&dynamo, "a"), before);
+    assert_eq!(dynamo.items_of_others("a"), before);
 }
 
 /// A snapshot has an attribute for each limit, a number. Where an index wants a text there, DynamoDB refuses the whole

@@ -137,7 +137,7 @@ pub(crate) async fn resolve(
     };
     let mut age = age;
     if let Some(known) = known.filter(|known| is_good(known, age)) {
-        if !known.is_behind(shards.common().version()) {
+        if !known.is_behind(shards.overview().version()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.rules.is_none()));
             return Ok(known);

@@ -12,6 +12,7 @@ use super::{Caller, Line, Needs, Verdict, early};
 use crate::Error;
 use crate::held::{Held, Part};
 use crate::inner::Inner;
+use crate::limits::check_room;
 use crate::planned::Planned;
 use crate::stats::count;
 
@@ -102,6 +103,9 @@ impl<'a> Attempt<'a> {
             self.is_old = view.as_ref().is_some_and(|view| view.at.elapsed() >= RECENT);
             self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
+            if let Some(Err(error)) = bucket.map(|bucket| check_room(bucket, &self.callers[0].limits)) {
+                return self.fail(error);
+            }
             let op = WriteId::from_bits(fastrand::u64(..));
             let hot = self.wants_split(bucket, now);
             // Its own id is among them: a network that repeats the request does not take twice either.

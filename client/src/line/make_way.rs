@@ -9,6 +9,7 @@ use weirgate_store::Outcome;
 
 use super::{Caller, Line};
 use crate::inner::Inner;
+use crate::limits::check_room;
 
 /// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is new.
 ///
@@ -35,7 +36,7 @@ fn plan(line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Optio
     if bucket.expired(now).count() > bucket.reclaimable(now).count() {
         return expire(bucket, now).map(|(update, _)| update);
     }
-    if bucket.has_rules(&first.limits) {
+    if bucket.has_rules(&first.limits) || check_room(bucket, &first.limits).is_err() {
         return None;
     }
     let op = WriteId::from_bits(fastrand::u64(..));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// one request for a hundred of them.
 pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Instant) -> Result<(), Error> {
     let (single, mut several): (Vec<&Arc<Shards>>, Vec<&Arc<Shards>>) =
-        buckets.iter().partition(|bucket| bucket.common().most() == 1);
+        buckets.iter().partition(|bucket| bucket.overview().most() == 1);
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
         let mut found = BTreeMap::new();
@@ -44,7 +44,7 @@ impl Shards {
             return Ok(());
         }
         let started = Instant::now();
-        let mut most = self.common().most();
+        let mut most = self.overview().most();
         loop {
             let keys: Vec<_> = (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();
             let mut found = vec![];
@@ -64,7 +64,7 @@ impl Shards {
             for bucket in found {
                 self.line(bucket.key.shard).saw(bucket);
             }
-            self.common().set_most(there);
+            self.overview().set_most(there);
             *looked = Some(started);
             return Ok(());
         }

@@ -11,6 +11,7 @@ use weirgate_store::Transacted;
 use super::Shards;
 use crate::clock::deadline;
 use crate::inner::Inner;
+use crate::limits::check_number;
 use crate::line::backoff;
 use crate::{Error, RateLimiter};
 
@@ -41,6 +42,7 @@ impl RateLimiter {
             return Err(Error::Invalid(format!("{shards} shards are asked, it takes a power of two from 1 to 64")));
         }
         let bucket = self.inner.bucket(entity.try_into()?, resource.try_into()?);
+        check_number(limits)?;
         check_capacity(limits.iter().map(|limit| (limit.name(), limit.rule())), shards)?;
         let deadline = deadline(self.inner.settings.timeout.saturating_mul(2));
         Resharding { inner: &self.inner, bucket, limits, shards, deadline }.run().await
@@ -91,7 +93,7 @@ impl Resharding<'_> {
 
     /// Every shard there is.
     async fn read(&self) -> Result<Vec<Bucket>, Error> {
-        self.bucket.common().set_most(MAX_SHARDS);
+        self.bucket.overview().set_most(MAX_SHARDS);
         self.bucket.look(self.inner, None).await?;
         let seen = self.bucket.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
         Ok(seen.map(|view| Bucket::clone(&view.bucket)).collect())

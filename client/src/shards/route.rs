@@ -76,7 +76,7 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
     }
     let memory = inner.settings.denial_memory;
     // What one shard of several lacks says nothing about the others: only a denial by all of them is remembered.
-    if shards.common().most() > 1 && (*shards.denied()).is_none_or(|at| at.elapsed() >= memory) {
+    if shards.overview().most() > 1 && (*shards.denied()).is_none_or(|at| at.elapsed() >= memory) {
         return None;
     }
     let now = inner.now();
@@ -106,7 +106,7 @@ struct Asking<'a> {
 impl Asking<'_> {
     async fn run(mut self) -> Result<Verdict, Error> {
         // A bucket of one shard is asked in its line, where it is first come, first served.
-        if self.shards.common().most() > 1
+        if self.shards.overview().most() > 1
             && let Some(denied) = remembered(self.inner, self.shards, self.request)
         {
             count(&self.inner.counters.local_denied, 1);
@@ -146,7 +146,7 @@ impl Asking<'_> {
 
     /// Whether no shard of a bucket of so many can have what is asked.
     fn is_above_a_share(&self) -> bool {
-        let largest = Shard { index: 0, count: self.shards.common().most() };
+        let largest = Shard { index: 0, count: self.shards.overview().most() };
         let is_above = |limit: &Limit| {
             let need = self.request.needs.get(limit.name());
             need.is_some_and(|need| *need > largest.share(limit.rule().capacity))

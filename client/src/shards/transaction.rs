@@ -12,6 +12,7 @@ use super::{Request, Shards};
 use crate::Error;
 use crate::held::{Held, Part};
 use crate::inner::Inner;
+use crate::limits::check_room;
 use crate::line::{Delivery, Line, Needs, all, backoff};
 use crate::stats::count;
 
@@ -81,8 +82,9 @@ impl<'a> Parts<'a> {
         for (shard, needs) in &self.parts {
             let line = self.shards.line(*shard);
             let bucket = line.view().map(|view| view.bucket);
+            bucket.as_deref().map_or(Ok(()), |bucket| check_room(bucket, &self.request.limits))?;
             match &bucket {
-                None if *shard > 0 || !line.is_absent() || self.shards.common().most() > 1 => return Ok(None),
+                None if *shard > 0 || !line.is_absent() || self.shards.overview().most() > 1 => return Ok(None),
                 Some(bucket) if bucket.expired(now).count() > bucket.reclaimable(now).count() => {
                     give_back(inner, &line, bucket, now).await?;
                     return Ok(None);

@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
 use weirgate_shared::write::{Count, Update};
 use weirgate_shared::{Bucket, Counted, ItemError, ItemKey, WriteId};
-use weirgate_store::{Answer, Outcome, Part, Retry, StoreError, Table, Transacted};
+use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
 
 use crate::plan::{Kind, Write};
 use crate::split::Split;
@@ -34,6 +34,9 @@ pub enum Effect {
     SplitLost,
     /// The shard could not be split this time. It stays hot, so the next batch asks again; this one need not wait.
     SplitPutOff,
+    /// The shard can be neither credited nor split, and never will be as it is: its item leaves no room. Its callers credit
+    /// it themselves; nobody else's records wait for it.
+    Refused,
 }
 
 /// A write that was not made, or perhaps not.
@@ -68,6 +71,11 @@ pub enum Why {
 }
 
 impl Why {
+    /// Whether DynamoDB refused the write for good, for what the item holds.
+    const fn is_refused(&self) -> bool {
+        matches!(self, Self::Store(StoreError { kind: ErrorKind::Invalid, .. }))
+    }
+
     /// Whether the same write may succeed later.
     const fn may_pass(&self) -> bool {
         match self {
@@ -94,6 +102,9 @@ pub async fn execute(
         };
         let result = match (&write.kind, result) {
             (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string())),
+            // A count is not among these: what it adds would be lost. It fails because of its snapshot, which can be
+            // mended, and its records come again until they lie in the failure bucket.
+            (Kind::Split(_) | Kind::Refill(_), Err(why)) if why.is_refused() => Ok(refused(&why)),
             (_, result) => result,
         };
         result.map_err(|why| Failure { record: write.record, why })
@@ -123,6 +134,8 @@ pub struct Added {
     pub before: Counted,
     /// What was added to it; `None` if all of it had been.
     pub update: Option<Update>,
+    /// An answer was lost: what was counted before may have been counted by that write.
+    pub is_in_doubt: bool,
 }
 
 /// Adds what the snapshot has not counted yet.
@@ -132,17 +145,23 @@ pub struct Added {
 pub async fn add(table: &Table, count: &Count<'_>) -> Result<Added, Why> {
     // Conditional on `q`, so a second time is told that it was counted; without a span, a write that may have been made
     // is not made again here, but its records come again.
-    let retry = if count.is_exact() { Retry::Unknown } else { Retry::Refused };
-    let (mut before, mut update) = (Counted::default(), count.next());
+    let (mut before, mut update, mut is_in_doubt) = (Counted::default(), count.next(), false);
     for _ in 0..RACES {
-        let Outcome::LostRace(old) = table.update_with(&update, Answer::Nothing, retry).await? else {
-            return Ok(Added { before, update: Some(update) });
+        let outcome = if count.is_exact() {
+            let (outcome, has_lost_answer) = table.update_once(&update, Answer::Nothing).await?;
+            is_in_doubt |= has_lost_answer;
+            outcome
+        } else {
+            table.update_with(&update, Answer::Nothing, Retry::Refused).await?
+        };
+        let Outcome::LostRace(old) = outcome else {
+            return Ok(Added { before, update: Some(update), is_in_doubt });
         };
         let unreadable = |error| Why::Snapshot { key: count.key.item_key(), error };
         before = old.map_or_else(|| Ok(Counted::default()), |old| old.counted(count.shard)).map_err(unreadable)?;
         match count.rest(&before) {
             Some(rest) => update = rest,
-            None => return Ok(Added { before, update: None }),
+            None => return Ok(Added { before, update: None, is_in_doubt }),
         }
     }
     Err(Why::Races)
@@ -176,6 +195,11 @@ async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
         }
     }
     Ok(put_off(split, "it was credited by others each time first"))
+}
+
+fn refused(why: &Why) -> Effect {
+    tracing::error!(%why, "a shard can be neither credited nor split as it is");
+    Effect::Refused
 }
 
 fn put_off(split: &Split<'_>, why: &str) -> Effect {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Count, Piece, Update, cut_units, refill};
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, SnapshotKey, Window};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MAX_BUCKET_LIMITS, MilliTokens, SnapshotKey, Window};
 
 use crate::config::{Config, Snapshots};
 use crate::parse::Record;
@@ -53,19 +53,23 @@ pub enum Kind<'a> {
 }
 
 /// Folds the records of a batch per bucket shard, in the order of their keys. The pieces live here; the writes borrow them.
+///
+/// A shard is there more than once if its records speak of more limits than one count can name: somebody has deleted
+/// and made it again with others, or writes whatever he likes.
 #[must_use]
 pub fn usage(records: Vec<Record>) -> Vec<Usage> {
-    let mut shards: BTreeMap<BucketKey, Folding> = BTreeMap::new();
+    let mut shards: BTreeMap<BucketKey, Vec<Folding>> = BTreeMap::new();
     for record in records {
-        match shards.get_mut(&record.bucket.key) {
-            Some(shard) => shard.add(record),
-            None => {
-                let key = record.bucket.key.clone();
-                shards.insert(key, Folding::first(record));
-            }
+        let shard = shards.entry(record.bucket.key.clone()).or_default();
+        match shard.last_mut().filter(|folding| folding.has_room(&record)) {
+            Some(folding) => folding.add(record),
+            None => shard.push(Folding::first(record)),
         }
     }
-    shards.into_iter().map(|(key, shard)| shard.finish(key)).collect()
+    let finish = |(key, shard): (BucketKey, Vec<Folding>)| {
+        shard.into_iter().map(move |folding| folding.finish(key.clone())).collect::<Vec<_>>()
+    };
+    shards.into_iter().flat_map(finish).collect()
 }
 
 /// The counts of all `usage`, each with the first record behind it, and nothing that goes by what the images say of the
@@ -122,6 +126,13 @@ impl Folding {
         if record.bucket.v >= self.last.0.v {
             self.last = (record.bucket, origin);
         }
+    }
+
+    /// Whether one count can name the limits of the record too.
+    fn has_room(&self, record: &Record) -> bool {
+        let names = record.bucket.limits.keys();
+        names.clone().eq(&self.limits)
+            || self.limits.len() + names.filter(|name| !self.limits.contains(name)).count() <= MAX_BUCKET_LIMITS
     }
 
     fn push(&mut self, piece: Piece, origin: Origin) {

@@ -51,6 +51,8 @@ pub struct Summary {
     pub splits_lost: usize,
     /// Splits that were not made this time: the next batch of the shard asks again.
     pub splits_put_off: usize,
+    /// Refills and splits that DynamoDB refuses for what the item holds.
+    pub refused: usize,
     /// Writes that failed.
     pub failed: usize,
 }
@@ -68,6 +70,7 @@ impl Summary {
             splits = self.splits,
             splits_lost = self.splits_lost,
             splits_put_off = self.splits_put_off,
+            refused = self.refused,
             failed = self.failed,
             duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
             "batch done"
@@ -112,6 +115,7 @@ pub fn report(batch: &Batch<'_>, results: Vec<Result<Effect, Failure>>) -> (Summ
             Ok(Effect::Split) => summary.splits += 1,
             Ok(Effect::SplitLost) => summary.splits_lost += 1,
             Ok(Effect::SplitPutOff) => summary.splits_put_off += 1,
+            Ok(Effect::Refused) => summary.refused += 1,
             Err(failure) => {
                 summary.failed += 1;
                 failures.push(failure);

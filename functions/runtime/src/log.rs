@@ -34,12 +34,13 @@ where
         .finish()
 }
 
-/// Lambda has a level above all of tracing's, and tracing takes nothing at all for `ERROR`.
+/// Lambda has a level above all of tracing's, and tracing takes nothing at all for `ERROR`. What tracing calls `off` would
+/// keep alarms, which look for errors in the log, from ringing.
 fn least(level: &str) -> LevelFilter {
     match level {
         "" => LevelFilter::INFO,
         "FATAL" => LevelFilter::ERROR,
-        level => LevelFilter::from_str(level).unwrap_or(LevelFilter::INFO),
+        level => LevelFilter::from_str(level).unwrap_or(LevelFilter::INFO).max(LevelFilter::ERROR),
     }
 }
 
@@ -92,7 +93,9 @@ mod tests {
             tracing::info!("i");
             tracing::debug!("d");
         };
-        for (level, expected) in [("", 3), ("WARN", 2), ("FATAL", 1), ("DEBUG", 4), ("nonsense", 3)] {
+        for (level, expected) in
+            [("", 3), ("WARN", 2), ("FATAL", 1), ("DEBUG", 4), ("nonsense", 3), ("off", 1), ("0", 1)]
+        {
             assert_eq!(lines(level, all).len(), expected, "{level:?}");
         }
     }

@@ -7,7 +7,13 @@ use std::collections::BTreeMap;
 use crate::attr::{self, Field};
 use crate::limit::Rule;
 use crate::write::{Change, Path, Value};
-use crate::{Bucket, BucketKey, EpochMillis, Lease, LimitName, LimitState, Look, MilliTokens, Scaling, WriteId};
+use crate::{
+    Bucket, BucketKey, EpochMillis, Lease, LimitName, LimitState, Look, MAX_BUCKET_LIMITS, MilliTokens, Scaling,
+    WriteId,
+};
+
+/// The name of the hidden limit.
+const WCU: &str = "wcu";
 
 /// The numbers of one limit, as far as they were seen.
 #[derive(Debug, Default)]
@@ -112,12 +118,17 @@ impl BucketReader {
     /// The bucket shard `key`, once all attributes were taken.
     ///
     /// # Errors
-    /// [`ItemError`] if an attribute that every bucket has was missing.
+    /// [`ItemError`] if an attribute that every bucket has was missing, or the limits are more than writes can bear.
     pub fn finish(self, key: BucketKey) -> Result<Bucket, ItemError> {
         let (mut limits, mut wcu) = (BTreeMap::new(), None);
+        let found = self.limits.len() - usize::from(self.limits.contains_key(WCU));
+        if found > MAX_BUCKET_LIMITS {
+            let (attribute, value) = ("b_{limit}_tk".to_owned(), format!("there for {found} limits"));
+            return Err(ItemError { attribute, value, takes: "40 limits at most" });
+        }
         for (name, partial) in &self.limits {
             let state = partial.finish(name)?;
-            if **name == *"wcu" {
+            if **name == *WCU {
                 wcu = Some(state);
             } else {
                 let limit = LimitName::new(&**name).map_err(|error| ItemError {
@@ -176,10 +187,10 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
     let mut changes = vec![
         set(attr::ENTITY_ID, Value::text(bucket.key.entity.as_str())),
         set(attr::RESOURCE, Value::text(bucket.key.resource.as_str())),
-        set("GSI2PK", Value::Text(gsi2pk)),
-        set("GSI2SK", Value::Text(gsi2sk)),
-        set("GSI3PK", Value::Text(gsi3pk)),
-        set("GSI3SK", Value::Text(gsi3sk)),
+        set(attr::GSI2PK, Value::Text(gsi2pk)),
+        set(attr::GSI2SK, Value::Text(gsi2sk)),
+        set(attr::GSI3PK, Value::Text(gsi3pk)),
+        set(attr::GSI3SK, Value::Text(gsi3sk)),
         set(attr::SHARD_COUNT, Value::Int(i64::from(bucket.shard_count))),
         set(attr::RF, Value::Int(bucket.rf.0)),
     ];
@@ -243,6 +254,23 @@ mod tests {
     fn there_is_one_shard_or_more() {
         assert_eq!(read(&[(attr::SHARD_COUNT, "1")]).map(|bucket| bucket.shard_count), Ok(1));
         assert_eq!(read(&[(attr::SHARD_COUNT, "0")]).unwrap_err().attribute, attr::SHARD_COUNT);
+    }
+
+    /// Whoever writes an item of more must not have it split, credited and counted by writes that DynamoDB refuses.
+    #[test]
+    fn a_bucket_of_more_limits_than_a_write_can_bear_is_refused() {
+        let with = |limits: usize| {
+            let fields = ["tk", "tc", "cp", "ra", "rp"];
+            let names = (1..limits).map(|at| format!("l{at}")).chain(["wcu".to_owned()]);
+            let names: Vec<_> = names.flat_map(|name| fields.map(|field| format!("b_{name}_{field}"))).collect();
+            read(&names.iter().map(|name| (name.as_str(), "1")).collect::<Vec<_>>())
+        };
+        assert_eq!(with(MAX_BUCKET_LIMITS).map(|bucket| bucket.limits.len()), Ok(MAX_BUCKET_LIMITS));
+        let error = with(MAX_BUCKET_LIMITS + 1).unwrap_err().to_string();
+        assert!(
+            error.contains("41 limits") && error.contains(&format!("{MAX_BUCKET_LIMITS} limits at most")),
+            "{error}"
+        );
     }
 
     #[test]

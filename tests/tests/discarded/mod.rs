@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use std::path::PathBuf;
+
 use clap::Parser;
 use serde_json::{Value, json};
 use weirgate_replay::{Args, ReplayError, Sum, replay};
@@ -18,7 +20,17 @@ pub struct Run {
 
 /// Runs the command with `input` on its standard input.
 pub async fn try_run(dynamo: &Dynamo, input: &str, flags: &[&str]) -> Result<Run, ReplayError> {
-    let mut line = vec!["weirgate-replay", "--table", "weirgate", "-"];
+    started(dynamo, input, &[&["-"], flags].concat()).await
+}
+
+/// Runs the command on files and folders.
+pub async fn try_run_on(dynamo: &Dynamo, paths: &[PathBuf]) -> Result<Run, ReplayError> {
+    let paths: Vec<_> = paths.iter().map(|path| path.to_str().expect("the path is text")).collect();
+    started(dynamo, "", &paths).await
+}
+
+async fn started(dynamo: &Dynamo, input: &str, flags: &[&str]) -> Result<Run, ReplayError> {
+    let mut line = vec!["weirgate-replay", "--table", "weirgate"];
     for (flag, value) in [("--windows", "hourly,daily,monthly"), ("--ttl-days", "90")] {
         if !flags.contains(&flag) {
             line.extend([flag, value]);
@@ -31,6 +43,10 @@ pub async fn try_run(dynamo: &Dynamo, input: &str, flags: &[&str]) -> Result<Run
     let table = dynamo.table_by(weirgate::FakeClock::at(HOUR)).await;
     let sum = replay(&args, &table, input.as_bytes(), &mut out).await?;
     Ok(Run { sum, out: String::from_utf8(out).expect("the output is text") })
+}
+
+pub async fn run_on(dynamo: &Dynamo, paths: &[PathBuf]) -> Run {
+    try_run_on(dynamo, paths).await.expect("the table is there")
 }
 
 pub async fn run(dynamo: &Dynamo, input: &str, flags: &[&str]) -> Run {

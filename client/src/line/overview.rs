@@ -1,13 +1,13 @@
-//! What the lines of all shards of a bucket share.
+//! A bucket as the lines of all its shards see it together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 
-/// What the lines of all shards of a bucket share.
+/// A bucket as the lines of all its shards see it together.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct Overview {
     /// Tokens came back to the bucket through this process.
     pub(crate) given_back: Arc<Notify>,
     /// The largest number of shards seen.
@@ -18,7 +18,7 @@ pub(crate) struct Common {
     pub(super) version: AtomicI64,
 }
 
-impl Default for Common {
+impl Default for Overview {
     fn default() -> Self {
         Self {
             given_back: Arc::default(),
@@ -29,7 +29,7 @@ impl Default for Common {
     }
 }
 
-impl Common {
+impl Overview {
     pub(crate) fn most(&self) -> u32 {
         self.most.load(Ordering::Relaxed)
     }
