@@ -95,11 +95,13 @@ impl Placeholders {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use weirgate_shared::write::{Action, Company, Count, Piece, Take, fill, joined, merge, refill, split};
     use weirgate_shared::{
-        Bucket, BucketKey, Counted, EpochMillis, ItemKey, Limit, Look, MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens,
-        Millis, Scaling, SnapshotKey, Window, WriteId,
+        Bucket, BucketKey, Counted, EpochMillis, ItemKey, Lease, Limit, Look, MAX_BUCKET_LIMITS, MAX_LIMITS,
+        MilliTokens, Millis, Scaling, SnapshotKey, Window, WriteId,
     };
 
     #[test]
@@ -198,6 +200,9 @@ mod tests {
             .iter()
             .map(|limit| Limit::custom(limit.name().as_str(), limit.rule().capacity.0, 7, 77).expect("it is sound"))
             .collect();
+        let held = BTreeMap::from([(changed[0].name().clone(), MilliTokens(1))]);
+        let lease = |at| (id(at), Lease { expires: NOW, tokens: held.clone(), owner: "w".to_owned() });
+        let forgotten = Bucket { leases: Some((0..30).map(lease).collect()), ..lower.clone() };
         let new = Bucket { limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(), ..lower.clone() };
         let writes = [
             ("split", updates(split(&lower, 0, id(1), later).expect("it counts its writes"))),
@@ -206,6 +211,7 @@ mod tests {
             ("merge", updates(merge(&lower, joined, &[&upper]))),
             ("fill", updates(fill(upper.shard(), &lower, |_| MilliTokens::ZERO, id(2), later))),
             ("take of changed limits", vec![take(&lower, &changed, later)]),
+            ("take of changed limits and what leases held", vec![take(&forgotten, &changed, later)]),
             ("take of new limits", vec![take(&new, &limits(MAX_LIMITS, MAX_LIMITS), later)]),
         ];
         for (kind, updates) in writes {
