@@ -276,7 +276,9 @@ impl Model for Counting {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
+        let fails = |model: &Self, state: &Counts| state.faults < model.faults && model.is_all(state);
+        let fails = (self.faults > 0).then(|| Property::sometimes("all is delivered, though something failed", fails));
+        let mut properties = vec![
             Property::always(
                 "I3: what the snapshot says it has counted it has, once",
                 |model: &Self, state: &Counts| model.is_exact(state),
@@ -295,7 +297,9 @@ impl Model for Counting {
             }),
             Property::sometimes("a gap is filled", |model: &Self, _: &Counts| model.reached.has(Event::GapFilled)),
             Property::sometimes("two count at once", |model: &Self, _: &Counts| model.reached.has(Event::CountRefused)),
-        ]
+        ];
+        properties.extend(fails);
+        properties
     }
 }
 

@@ -5,9 +5,10 @@ use weirgate_shared::{Limit, Millis};
 use crate::bounds::Bounds;
 use crate::guard::Kind;
 use crate::reached::Event::{
-    AppliedLate, Created, FoundById, FoundByLease, MergeRefused, Merged, Missing, ReclaimRefused, ReclaimedByClient,
-    ReclaimedByReconciler, RefillRefused, Refilled, RefusedLate, ReleaseRefused, Released, RenewRefused, Renewed,
-    RolledBack, Split, SplitAgain, SplitRefused, TakeRefused, TakenOfCredit, TakenOfFull, TakenPlain,
+    AppliedLate, Created, FoundById, FoundByLease, Looked, MergeRefused, Merged, Missing, ReclaimRefused,
+    ReclaimedByClient, ReclaimedByReconciler, RefillRefused, Refilled, RefusedLate, ReleaseRefused, Released,
+    RenewRefused, Renewed, RolledBack, Split, SplitAgain, SplitRefused, TakeRefused, TakenOfCredit, TakenOfFull,
+    TakenPlain,
 };
 
 /// A rate on one or two shards: takes of what is there, of what has flowed in and of what is full; refills by the
@@ -102,6 +103,12 @@ pub fn slots() -> Bounds {
 #[must_use]
 pub fn again() -> Bounds {
     Bounds { works: 3, faults: 0, happens: vec![Split, Merged, SplitAgain], requests: [2, 1], ..rate() }
+}
+
+/// Shards that are looked at while they are used.
+#[must_use]
+pub fn looks() -> Bounds {
+    Bounds { jobs: vec![Kind::Split, Kind::Look], happens: vec![Split, Looked, Missing, FoundById], ..rate() }
 }
 
 /// A rate whose leases are made to last longer, and given back unused.

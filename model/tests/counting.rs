@@ -20,3 +20,8 @@ fn explore(deliveries: u8, faults: u8) {
 fn counted_is_consumed() {
     explore(3, 0);
 }
+
+#[test]
+fn counted_is_consumed_though_an_answer_is_lost_or_a_function_killed() {
+    explore(2, 1);
+}

@@ -42,8 +42,19 @@ fn again_and_again() {
 }
 
 #[test]
+fn looks() {
+    explore("looks", sizes::looks());
+}
+
+#[test]
 fn renewals() {
     explore("renewals", sizes::renewals());
+}
+
+#[test]
+#[ignore = "larger: a request or an answer is lost"]
+fn renewals_with_a_fault() {
+    explore("renewals, one fault", Bounds { faults: 1, ..sizes::renewals() });
 }
 
 #[test]

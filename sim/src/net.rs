@@ -1,5 +1,6 @@
 //! The network between one process and the table.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use aws_smithy_runtime_api::client::http::{
 };
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
+use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use weirgate_tests::{Fault, Request};
@@ -112,7 +114,8 @@ impl Net {
         }
         let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
         let told = answer.as_ref().ok().and_then(|answer| answer.body().bytes()).unwrap_or_default();
-        world.note_with(&(request.body.to_string(), told), || {
+        let told = serde_json::from_slice(told).unwrap_or_default();
+        world.note_with(&[&request.body, &told].map(in_order), || {
             let of = parts.first().map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));
             format!("{} {} {of} {fault:?} {status}", self.name, request.operation)
         });
@@ -120,6 +123,18 @@ impl Net {
             before.compare(world, &parts, &*self.name == OPERATOR);
         }
         answer
+    }
+}
+
+/// A value's text, with the names of its objects in order: those of the SDK and the database change with every process.
+fn in_order(value: &Value) -> String {
+    match value {
+        Value::Object(of) => {
+            let of: BTreeMap<_, _> = of.iter().map(|(name, value)| (name, in_order(value))).collect();
+            format!("{of:?}")
+        }
+        Value::Array(of) => format!("{:?}", of.iter().map(in_order).collect::<Vec<_>>()),
+        other => other.to_string(),
     }
 }
 

@@ -1,13 +1,15 @@
-//! Takes out one guard after the other, and prints which seed finds that it is gone. The sources are as before then.
+//! Takes out one guard after the other, in a copy of what is committed, and prints which seed finds that it is gone.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Output};
 use std::{env, fs};
 
 use clap::Parser;
-use weirgate_sim::guards::{Guard, Text, guards};
+use weirgate_sim::guards::{Guard, guards};
 
-/// Takes each guard out of the sources, builds the simulation without it, and runs seeds until one fails.
+/// Takes each guard out of the committed sources, builds the simulation without it, and runs seeds until one fails.
+///
+/// The copy and its build are kept in the target folder; the first build takes as long as that of a fresh clone.
 #[derive(Debug, Parser)]
 #[command(name = "guards")]
 struct Args {
@@ -19,23 +21,9 @@ struct Args {
     only: String,
 }
 
-/// Puts a file back.
-struct Restored {
-    path: PathBuf,
-    source: String,
-}
-
-impl Drop for Restored {
-    fn drop(&mut self) {
-        if let Err(error) = fs::write(&self.path, &self.source) {
-            eprintln!("{} could not be put back: {error}: check it out anew", self.path.display());
-        }
-    }
-}
-
 fn main() -> ExitCode {
     let args = Args::parse();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let copy = Copy::of_what_is_committed();
     let is_meant = |guard: &Guard| {
         [files(guard), guard.invariant.clone(), guard.guard.clone()].iter().any(|of| of.contains(&args.only))
     };
@@ -43,12 +31,11 @@ fn main() -> ExitCode {
     let mut unseen = 0;
     for guard in guards().into_iter().filter(is_meant) {
         let Guard { invariant, guard: what, .. } = &guard;
-        let found = first_failure(&root, &guard, args.seeds);
-        let (seed, needed, says) = match &found {
-            Some((seed, says)) => (seed.to_string(), (seed + 1).to_string(), says.as_str()),
+        let (seed, needed, says) = match first_failure(&copy, &guard, args.seeds) {
+            Some((seed, says)) => (seed.to_string(), (seed + 1).to_string(), says),
             None => {
                 unseen += 1;
-                ("none".to_owned(), format!("more than {}", args.seeds), "")
+                ("none".to_owned(), format!("more than {}", args.seeds), String::new())
             }
         };
         println!("| {invariant} | {what} | {} | {seed} | {needed} | {says} |", files(&guard));
@@ -60,34 +47,66 @@ fn files(guard: &Guard) -> String {
     guard.texts.iter().map(|text| format!("`{}`", text.file)).collect::<Vec<_>>().join(", ")
 }
 
-/// Takes a text out of its file.
-fn take_out(root: &Path, text: &Text) -> Restored {
-    let path = root.join(&text.file);
-    let source = fs::read_to_string(&path).expect("the guard's file can be read");
-    let removed = text.removed(&source).expect("the guard's text is there once");
-    let restored = Restored { path, source };
-    fs::write(&restored.path, removed).expect("the guard's file can be written");
-    restored
+/// What is committed, checked out a second time, so that no guard is ever missing where people work.
+struct Copy {
+    source: PathBuf,
+    target: PathBuf,
 }
 
-/// The first seed that fails without the guard, and what it says.
-fn first_failure(root: &Path, guard: &Guard, seeds: u32) -> Option<(u32, String)> {
-    let mut restored: Vec<_> = guard.texts.iter().map(|text| take_out(root, text)).collect();
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo).current_dir(root).args("build --locked --workspace --bin sim".split(' ')).output();
-    let built = built.expect("cargo runs");
-    assert!(built.status.success(), "without {}: {}", guard.guard, String::from_utf8_lossy(&built.stderr));
-    let sim = env::current_exe().expect("this program has a place").with_file_name("sim");
-    let seeds = seeds.to_string();
-    let run = Command::new(sim).args(["--threads", "1", "--seeds", &seeds]).env("RUST_BACKTRACE", "0").output();
+impl Copy {
+    fn of_what_is_committed() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let target = env::current_exe().expect("this program has a place");
+        let target = target.ancestors().nth(2).expect("it is in a target folder").join("guards");
+        let copy = Self { source: target.join("source"), target: target.join("build") };
+        if !copy.source.exists() {
+            let source = copy.source.to_str().expect("the folder's name is text");
+            ran(Command::new("git").current_dir(&root).args(["worktree", "add", "--detach", "--force", source]));
+        }
+        let head = ran(Command::new("git").current_dir(&root).args(["rev-parse", "HEAD"]));
+        copy.git(&["checkout", "--quiet", "--force", "--detach", String::from_utf8_lossy(&head.stdout).trim()]);
+        copy
+    }
+
+    fn git(&self, args: &[&str]) {
+        ran(Command::new("git").current_dir(&self.source).args(args));
+    }
+
+    /// Builds the simulation without a guard; where it is.
+    fn without(&self, guard: &Guard) -> PathBuf {
+        self.git(&["checkout", "--quiet", "--force", "--", "."]);
+        for text in &guard.texts {
+            let path = self.source.join(&text.file);
+            let source = fs::read_to_string(&path).expect("the guard's file can be read");
+            let removed = text.removed(&source).expect("the guard's text is there once");
+            fs::write(&path, removed).expect("the guard's file can be written");
+        }
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.current_dir(&self.source).env("CARGO_TARGET_DIR", &self.target);
+        ran(build.args(["build", "--locked", "--workspace", "--bin", "sim"]));
+        self.target.join("debug/sim")
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// If it fails, with what it says.
+fn ran(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// The first seed without the guard that fails with what the guard is there for, and what it says; the first one that
+/// fails at all, if none does.
+fn first_failure(copy: &Copy, guard: &Guard, seeds: u32) -> Option<(u32, String)> {
+    let (seeds, invariant) = (seeds.to_string(), guard.invariant.as_str());
+    let mut sim = Command::new(copy.without(guard));
+    let run = sim.args(["--threads", "1", "--seeds", &seeds, "--until", invariant]).env("RUST_BACKTRACE", "0").output();
     let run = String::from_utf8_lossy(&run.expect("the simulation runs").stdout).into_owned();
-    // The last one first, should two stand in one file.
-    while restored.pop().is_some() {}
-    let mut failures = run.lines().filter_map(|line| line.strip_prefix("seed ")?.split_once([':', ' ']));
-    let (seed, first) = failures.next()?;
-    // The invariant it keeps, if that is among what the seed says.
-    let is_its = |(other, says): &(&str, &str)| *other == seed && says.trim().starts_with(&guard.invariant);
-    let says =
-        if first.trim().starts_with(&guard.invariant) { first } else { failures.find(is_its).map_or(first, |of| of.1) };
-    Some((seed.parse().ok()?, says.trim().chars().take(120).collect()))
+    let failures = || run.lines().filter_map(|line| line.strip_prefix("seed ")?.split_once(": "));
+    let (seed, says) = failures().find(|(_, says)| says.starts_with(invariant)).or_else(|| failures().next())?;
+    Some((seed.parse().ok()?, says.chars().take(120).collect()))
 }
