@@ -199,15 +199,19 @@ async fn waits_it_out(world: &World, limiter: &RateLimiter, plan: &Plan) {
     }
 }
 
-/// Processes that compete for what flows in.
-const RIVALS: i64 = 3;
+/// Processes that ask for twice as much as flows in, if each asks again as soon as it is answered, and three at least.
+fn rivals(world: &World, rule: &Rule) -> i64 {
+    let round_trip = i64::try_from(2 * world.scenario().latency.end()).unwrap_or(i64::MAX);
+    3.max(2 * flowed(rule, round_trip) / 1000 + 1)
+}
 
 /// I2: where more is asked than flows in, at least 99 % of what flows in is given, and I1: no more than that.
 async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) {
     empty(world, limiter, plan).await;
     let rule = plan.limits[0].rule();
     let from = world.now();
-    let end = from.after(until_flowed(rule, 200).into());
+    let rivals = rivals(world, rule);
+    let end = from.after(until_flowed(rule, 70 * rivals).into());
     let rival = async |_| {
         let limiter = self::limiter(&Net::new(world, "rival"), &FakeClock::at(world.now()), false).await;
         let mut given = 0;
@@ -218,10 +222,10 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
         }
         given
     };
-    let given: i64 = join_all((0..RIVALS).map(rival)).await.into_iter().sum();
+    let given: i64 = join_all((0..rivals).map(rival)).await.into_iter().sum();
     let entitled = flowed(rule, world.now().since(from).0);
     // The last of each may be on its way.
-    if (given + RIVALS) * 100_000 < entitled * 99 {
+    if (given + rivals) * 100_000 < entitled * 99 {
         world.violated(format!("I2: {given} of {} that flowed into {} were given", MilliTokens(entitled), plan.entity));
     }
     // A part of a token may have been there.

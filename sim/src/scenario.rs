@@ -82,11 +82,11 @@ impl Scenario {
         let buckets = buckets(&mut rng, is_configured, is_sharded);
         let processes = rng.u32(1..=3);
         // Shards are merged after two looks, a minute apart, and records come minutes late: some runs last until then.
-        let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 { 180 } else { 60 };
+        let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 { 150 } else { 30 };
         Self {
             seed,
             start: EpochMillis(STARTS[usize::from(rng.bool())] + rng.i64(0..1000)),
-            lasts: Duration::from_secs(rng.u64(10..=most)),
+            lasts: Duration::from_secs(rng.u64(8..=most)),
             buckets,
             is_configured,
             processes,
