@@ -37,6 +37,8 @@ struct Inner {
     seen: Mutex<Seen>,
     /// Requests that wrote.
     writes: AtomicU64,
+    /// An instant, and how many requests were sent in it.
+    rush: Mutex<(EpochMillis, u32)>,
     /// Prints what happens as it does.
     is_loud: bool,
 }
@@ -74,6 +76,7 @@ impl World {
             images: Mutex::new(images),
             seen: Mutex::default(),
             writes: AtomicU64::new(0),
+            rush: Mutex::default(),
             is_loud,
         };
         Self(Arc::new(inner))
@@ -209,6 +212,23 @@ impl World {
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.0.writes.load(Ordering::Relaxed)
+    }
+
+    /// A request is sent; whether it is one of more than anybody has to send in a millisecond. Time must go on then, or a
+    /// run that repeats itself would never end.
+    pub(crate) fn is_rushed(&self) -> bool {
+        const MOST: u32 = 500;
+        let mut rush = lock(&self.0.rush);
+        if rush.0 != self.now() {
+            *rush = (self.now(), 0);
+        }
+        rush.1 += 1;
+        let (is_rushed, is_first) = (rush.1 > MOST, rush.1 == MOST + 1);
+        drop(rush);
+        if is_first {
+            self.violated(format!("I7: {MOST} requests were made within a millisecond"));
+        }
+        is_rushed
     }
 
     pub(crate) fn wrote(&self) {
