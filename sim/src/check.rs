@@ -70,17 +70,17 @@ fn most_flowed(rules: &[Rule], ms: i64) -> i64 {
 }
 
 /// What may have gone back of a claim: by its holder, or by its lease, when that was found expired.
-fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, i64>) -> Vec<Back> {
+fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64)>) -> Vec<Back> {
     let gone = claim.lease.as_ref().and_then(|id| gone.get(id)).copied();
-    let is_by_lease = |expires: &i64| !claim.is_settled && gone.is_none_or(|gone| gone >= expires - early);
+    let is_by_lease = |expires: &i64| !claim.is_settled && gone.is_none_or(|(_, last)| last >= expires - early);
     let by_lease = claim.expires.filter(is_by_lease).map(|expires| {
-        let from = gone.map_or(expires - early, |gone| gone.max(expires - early));
-        Back { from, until: gone, amount: claim.amount - claim.back() }
+        let from = gone.map_or(expires - early, |(first, _)| first.max(expires - early));
+        Back { from, until: gone.map(|(_, last)| last), amount: claim.amount - claim.back() }
     });
     // Where there is a lease, nothing goes back once that is gone.
     let by_holder = claim.backs.iter().cloned().map(|back| match gone {
-        Some(gone) => {
-            Back { from: back.from.min(gone), until: Some(back.until.map_or(gone, |at| at.min(gone))), ..back }
+        Some((first, last)) => {
+            Back { from: back.from.min(first), until: Some(back.until.map_or(last, |at| at.min(last))), ..back }
         }
         None => back,
     });

@@ -168,8 +168,8 @@ pub(crate) struct Images {
     /// The last `v` of every item there ever was.
     last: BTreeMap<String, i64>,
     consumed: Consumed,
-    /// When each lease that is no more was removed.
-    gone: BTreeMap<String, i64>,
+    /// When each lease that is no more was removed: from the first shard, and from the last one.
+    gone: BTreeMap<String, (i64, i64)>,
     /// The last write of an item, if its sender was not told: who he is, and what it consumed of each limit.
     doubts: BTreeMap<String, (String, Vec<(String, i64)>)>,
     /// What was consumed by writes in doubt before others wrote, so that it may be taken again, by entity and limit.
@@ -248,7 +248,7 @@ impl Images {
         let is_there =
             |id: &WriteId| after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id));
         for (id, lease) in before.leases.iter().flatten().filter(|(id, _)| !is_there(id)) {
-            self.gone.insert(id.to_string(), now.0);
+            self.gone.entry(id.to_string()).or_insert((now.0, now.0)).1 = now.0;
             self.events.push(if lease.expires > now { Event::LeaseEnded } else { Event::LeaseExpired });
         }
         if let Some(after) = after
@@ -264,8 +264,8 @@ impl Images {
         &self.consumed
     }
 
-    /// When each lease that is no more was removed.
-    pub(crate) fn gone(&self) -> &BTreeMap<String, i64> {
+    /// When each lease that is no more was removed: from the first shard, and from the last one.
+    pub(crate) fn gone(&self) -> &BTreeMap<String, (i64, i64)> {
         &self.gone
     }
 

@@ -159,7 +159,7 @@ impl HttpConnector for Net {
                 return std::future::pending().await;
             }
             if net.world.is_rushed() {
-                sleep(Duration::from_millis(1)).await;
+                sleep(Duration::from_millis(100)).await;
             }
             let fate = net.fate(&request);
             let (answer, answered) = oneshot::channel();

@@ -266,9 +266,9 @@ impl World {
         lock(&self.0.images).doubted().clone()
     }
 
-    /// When each lease that is no more was removed.
+    /// When each lease that is no more was removed: from the first shard, and from the last one.
     #[must_use]
-    pub fn gone(&self) -> BTreeMap<String, i64> {
+    pub fn gone(&self) -> BTreeMap<String, (i64, i64)> {
         lock(&self.0.images).gone().clone()
     }
 
