@@ -1,4 +1,4 @@
-//! Limits that live in the table: set, read, listed, and resolved for every acquire that brings none (design, section 9).
+//! Limits that live in the table: set, read, listed, and resolved for every acquire that brings none.
 
 mod audit;
 mod change;

@@ -1,4 +1,4 @@
-//! Decides about all buckets of a request together: all of them give, or none does (design, section 4).
+//! Decides about all buckets of a request together: all of them give, or none does.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Taken tokens, and what happens to them: adjust, renew, release, roll back (design, section 5).
+//! Taken tokens, and what happens to them: adjust, renew, release, roll back.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What was taken of one bucket, and what happens to it: adjust, renew, release, roll back (design, section 5).
+//! What was taken of one bucket, and what happens to it: adjust, renew, release, roll back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Callers of one bucket shard share its writes, and the acquire protocol (design, section 4).
+//! Callers of one bucket shard share its writes, and the acquire protocol.
 //!
 //! While a take is in flight, those who come stand in line; the next write takes for all of them. The line is served
 //! by a task of its own, so a caller that goes away does not stop the others.

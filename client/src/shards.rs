@@ -1,4 +1,4 @@
-//! The shards of one bucket, as this process knows them, and which of them to ask (design, section 6).
+//! The shards of one bucket, as this process knows them, and which of them to ask.
 
 mod judge;
 mod look;

@@ -1,4 +1,4 @@
-//! The protocol, explored to its end (design, section 10).
+//! The protocol, explored to its end.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Attribute names of the table's items, with the unit of each (design, section 2).
+//! Attribute names of the table's items, with the unit of each.
 
 use crate::LimitName;
 

@@ -1,4 +1,4 @@
-//! What is configured: limits at four levels, and the entities they are for (design, section 9).
+//! What is configured: limits at four levels, and the entities they are for.
 
 use std::fmt;
 

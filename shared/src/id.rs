@@ -145,7 +145,7 @@ impl LimitName {
         !TAKEN.contains(&name) && !counter.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     }
 
-    /// The hidden limit that counts a partition's write units (design, section 2).
+    /// The hidden limit that counts a partition's write units.
     pub(crate) fn wcu() -> Self {
         Self("wcu".into())
     }

@@ -1,4 +1,4 @@
-//! Keys of the table: each builder stands beside its parser (design, section 2).
+//! Keys of the table: each builder stands beside its parser.
 
 mod audit;
 mod config;

@@ -1,4 +1,4 @@
-//! Bucket math (design, section 3): credit, share and retry-after, in integers, products in `i128`.
+//! Bucket math: credit, share and retry-after, in integers, products in `i128`.
 
 use crate::limit::Rule;
 use crate::{EpochMillis, MilliTokens};

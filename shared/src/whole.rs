@@ -1,4 +1,4 @@
-//! All shards of a bucket together: what the whole has, when it has enough, and who gives how much (design, section 6).
+//! All shards of a bucket together: what the whole has, when it has enough, and who gives how much.
 
 use std::collections::BTreeMap;
 

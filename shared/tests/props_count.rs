@@ -1,4 +1,4 @@
-//! Counting usage (design, section 7) as a model: whatever is cut, doubled, left out, replayed or reordered, every
+//! Counting usage as a model: whatever is cut, doubled, left out, replayed or reordered, every
 //! write of a bucket shard counts once.
 
 mod model;

@@ -1,4 +1,4 @@
-//! Bucket math (design, section 3) as properties: nothing is minted or lost by when and where one looks.
+//! Bucket math as properties: nothing is minted or lost by when and where one looks.
 
 #![allow(clippy::as_conversions, reason = "a random fraction of an amount")]
 

@@ -1,5 +1,5 @@
 //! Takes by callers who know the limits differently: configurations change while buckets are in use, and reach them
-//! with a take (design, section 4).
+//! with a take.
 
 mod model;
 

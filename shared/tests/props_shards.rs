@@ -1,5 +1,5 @@
 //! A bucket of several shards as a model: callers with views of any age, and the two functions, take from it, give back,
-//! split and merge it in any order. After every write the books of the whole must balance (design, section 10).
+//! split and merge it in any order. After every write the books of the whole must balance.
 
 mod model;
 

@@ -1,5 +1,5 @@
 //! Planned writes as a model: callers with views of any age, and the two functions, write to one bucket shard in any
-//! order. After every write the bucket's books must balance (design, section 10).
+//! order. After every write the bucket's books must balance.
 
 mod model;
 

@@ -1,4 +1,4 @@
-//! What must hold when all is over: the invariants of the design, section 10, by what callers were told.
+//! What must hold when all is over: I1 to I7, by what callers were told.
 
 use std::collections::{BTreeMap, BTreeSet};
 

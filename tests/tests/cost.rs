@@ -1,4 +1,4 @@
-//! What an operation costs: the table of the design, section 11, in write units the database reports.
+//! What an operation costs: in write units the database reports.
 
 mod fleet;
 mod stored;

@@ -1,4 +1,4 @@
-//! What a run costs: what is due, not what is stored (design, sections 8 and 11).
+//! What a run costs: what is due, not what is stored.
 
 use std::time::Duration;
 

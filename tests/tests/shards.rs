@@ -1,4 +1,4 @@
-//! Buckets of several shards, as callers meet them (design, section 6).
+//! Buckets of several shards, as callers meet them.
 
 mod fleet;
 

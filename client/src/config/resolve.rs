@@ -1,4 +1,4 @@
-//! Which limits are in force for an entity on a resource: from memory, or with one read (design, section 9).
+//! Which limits are in force for an entity on a resource: from memory, or with one read.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

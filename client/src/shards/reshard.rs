@@ -1,4 +1,4 @@
-//! The operator's say: a bucket split in advance, or merged back (design, section 6).
+//! The operator's say: a bucket split in advance, or merged back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The aggregator: stream records in, usage snapshots, refills and splits out (design, section 7).
+//! The aggregator: stream records in, usage snapshots, refills and splits out.
 //!
 //! # Layout
 //!

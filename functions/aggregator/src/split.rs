@@ -1,4 +1,4 @@
-//! Which shard of a batch is hot, and how it is split (design, section 6). Pure.
+//! Which shard of a batch is hot, and how it is split. Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! The reconciler: gives back what expired leases held in buckets that nobody uses meanwhile, and merges shards that have
-//! become cold (design, section 8).
+//! become cold.
 //!
 //! # Layout
 //!

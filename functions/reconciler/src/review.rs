@@ -1,5 +1,5 @@
 //! What is to be done about the shards of one bucket: mended where a hand has broken them, merged where they are cold,
-//! and looked at (design, sections 6 and 8). Pure, nothing is sent.
+//! and looked at. Pure, nothing is sent.
 //!
 //! The shards were read one by one, so together they may be what the bucket never was. Every transaction asks that what
 //! it takes for granted still holds.

@@ -1,4 +1,4 @@
-//! Restoring what expired leases held, all of a bucket in one write (design, sections 5 and 8).
+//! Restoring what expired leases held, all of a bucket in one write.
 
 use std::collections::BTreeMap;
 

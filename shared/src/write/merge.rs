@@ -1,5 +1,4 @@
-//! Cold shards become one, which has all their tokens; and what is to be done when an item is missing (design,
-//! section 6).
+//! Cold shards become one, which has all their tokens; and what is to be done when an item is missing.
 //!
 //! A merge happens only if nobody has written to the shards since they were seen, so what they become is known.
 

@@ -1,4 +1,4 @@
-//! Crediting a bucket that would run dry before anybody looks at it again (design, sections 3 and 7).
+//! Crediting a bucket that would run dry before anybody looks at it again.
 
 use std::collections::BTreeMap;
 

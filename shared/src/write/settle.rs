@@ -1,4 +1,4 @@
-//! What happens to taken tokens afterwards: adjust, renew, release, rollback (design, section 5).
+//! What happens to taken tokens afterwards: adjust, renew, release, rollback.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Counting usage exactly once: one write per bucket shard and window (design, section 7).
+//! Counting usage exactly once: one write per bucket shard and window.
 
 use super::{Change, Condition, Path, Update, Value};
 use crate::{Counted, LimitName, MilliTokens, Ranges, SnapshotKey, attr, window::Iso};

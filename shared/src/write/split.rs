@@ -1,4 +1,4 @@
-//! A hot shard becomes two, which divide its tokens (design, section 6).
+//! A hot shard becomes two, which divide its tokens.
 
 use std::collections::BTreeMap;
 

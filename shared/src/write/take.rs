@@ -1,4 +1,4 @@
-//! Taking tokens: from what is there, against what has flowed in since, and by creating the bucket (design, section 4).
+//! Taking tokens: from what is there, against what has flowed in since, and by creating the bucket.
 
 use std::collections::BTreeMap;
 

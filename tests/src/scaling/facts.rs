@@ -3,7 +3,7 @@
 /// Write units a second that one partition takes, and so one partition key at most.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput-scenarios.html>
 pub const PARTITION_WRITE_UNITS: u64 = 1_000;
-/// A shard is split when its write-unit balance is below this part of its capacity, in percent (design, section 6).
+/// A shard is split when its write-unit balance is below this part of its capacity, in percent.
 pub const HOT_BELOW_PERCENT: u64 = 20;
 /// Writes a second that one shard is planned with: so many bring its balance down to where it is split.
 pub const SHARD_WRITES: u64 = PARTITION_WRITE_UNITS * (100 - HOT_BELOW_PERCENT) / 100;
@@ -72,7 +72,7 @@ pub const SNAPSHOT_BYTES_PER_SHARD: u64 = 34;
 /// Log of one call: Lambda's two lines and the function's own; assumed.
 pub const LOG_BYTES: u64 = 1_500;
 
-/// Partitions of `DueIndex`, each queried once a minute (design, section 2).
+/// Partitions of `DueIndex`, each queried once a minute.
 pub const DUE_PARTITIONS: u64 = 16;
 /// Write units with which the reconciler notes that it looked at a shard: the item, and its entry of `DueIndex` moved.
 pub const LOOK_UNITS: u64 = 3;
@@ -93,7 +93,7 @@ pub const GB_SECOND_PRICE: u64 = 13_333_400;
 /// Picodollars for a byte of log: $0.50 a GB. <https://aws.amazon.com/cloudwatch/pricing/>
 pub const LOG_BYTE_PRICE: u64 = 500;
 
-/// Write units of one acquire in zae-limiter 0.17 (design, section 11).
+/// Write units of one acquire in zae-limiter 0.17.
 pub const PEER_ACQUIRE_UNITS: u64 = 2;
 /// Write units with which its aggregator counts 100 records; the same source.
 pub const PEER_USAGE_UNITS_PER_100: u64 = 810;
