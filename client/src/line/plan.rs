@@ -144,8 +144,8 @@ mod tests {
             let (chosen, others) = select(view.as_ref(), callers, NOW);
             let (chosen, others) = (places(&chosen), places(&others));
 
-            let full = seen([RATE, SLOTS], 0);
-            let mut left = ["rpm", "slots"].map(|name| view.as_ref().unwrap_or(&full).holds(&LimitName::new(name).unwrap(), NOW));
+            let there = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
+            let mut left = ["rpm", "slots"].map(|name| there.holds(&LimitName::new(name).unwrap(), NOW));
             let (mut expected, mut leases) = ((vec![], vec![]), 0);
             for (place, asked) in line.iter().enumerate() {
                 let needs = asked.needs.map(MilliTokens::from_tokens);

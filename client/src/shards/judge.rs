@@ -141,7 +141,7 @@ mod tests {
         whole.shards().iter().map(|shard| shard.key.shard).collect()
     }
 
-    /// What was taken since by a write without an answer, or is gone, or was seen too long ago, would be a false denial.
+    /// A view from before a write without an answer, or of long ago, or of a shard that is gone would be a false denial.
     #[test]
     fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
         let shards = Arc::new(Shards::new(shard(0, 4, [0, 0]).key, None));
