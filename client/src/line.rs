@@ -124,7 +124,7 @@ struct State {
     pace: Pace,
     /// Others have written to the shard between what was seen of it last and the time before.
     has_company: Option<bool>,
-    /// When the shard was found missing, if that is the last that is known of it.
+    /// When the shard was found missing, if that is the last that is known of it: there is no view then.
     absent: Option<Instant>,
     throttled: Option<Throttled>,
     /// Since when a request is under way.

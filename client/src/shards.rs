@@ -85,7 +85,7 @@ impl Shards {
     /// The most that a shard has of `limit`; where none is known, that is all it can have.
     pub(crate) fn best(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
         let lines = self.lines();
-        let views = lines.iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        let views = lines.iter().filter_map(|line| line.view());
         let known = views.map(|view| view.bucket.holds(limit.name(), now)).max();
         known.unwrap_or_else(|| Shard { index: 0, count: self.overview().most() }.share(limit.rule().capacity))
     }
@@ -105,7 +105,7 @@ impl Shards {
         }
         let last = self.line(self.overview().last());
         let is_plenty = |line: &Arc<Line>| {
-            let holds = line.view().filter(|_| !line.is_hot() && !line.is_absent());
+            let holds = line.view().filter(|_| !line.is_hot());
             holds.is_some_and(|view| needs.iter().all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need))
         };
         if last.is_served() && !tried.contains(&last.key.shard) && is_plenty(&last) {

@@ -50,3 +50,140 @@ pub(super) fn shortage(bucket: &Bucket, caller: &Caller, now: EpochMillis) -> Op
     let status = decision::status(bucket, &caller.limits, &caller.needs, now);
     status.iter().any(LimitStatus::is_short).then_some(status)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tokio::sync::oneshot;
+    use tokio::time::Instant;
+    use weirgate_shared::{BucketKey, Limit, LimitName, MilliTokens};
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::shards::Shards;
+
+    const NOW: EpochMillis = EpochMillis(1_000_000);
+    const RATE: i64 = 60;
+    const SLOTS: i64 = 40;
+
+    /// Of a rate and of slots.
+    fn needs([rate, slots]: [i64; 2]) -> Needs {
+        let all = [("rpm", rate), ("slots", slots)].map(|(name, need)| (name, MilliTokens::from_tokens(need)));
+        all.into_iter()
+            .filter(|(_, need)| *need > MilliTokens::ZERO)
+            .map(|(name, need)| (LimitName::new(name).unwrap(), need))
+            .collect()
+    }
+
+    fn limits() -> Limits {
+        let limits = [Limit::per_minute("rpm", RATE).unwrap(), Limit::concurrent("slots", SLOTS).unwrap()];
+        Limits::new(limits.into(), None)
+    }
+
+    fn shards() -> Arc<Shards> {
+        Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None))
+    }
+
+    /// A bucket seen so many seconds ago, when this was left.
+    fn seen(left: [i64; 2], seconds_ago: i64) -> Bucket {
+        let mut bucket = Bucket::full(shards().key.clone(), &limits(), EpochMillis(NOW.0 - seconds_ago * 1000));
+        for (state, left) in bucket.limits.values_mut().zip(left) {
+            state.tk = MilliTokens::from_tokens(left);
+        }
+        bucket
+    }
+
+    #[derive(Debug, Clone)]
+    struct Asked {
+        needs: [i64; 2],
+        wants_lease: bool,
+        brings_others: bool,
+    }
+
+    /// The caller at `place`, who is known by what he counts.
+    fn caller(place: usize, asked: &Asked) -> Caller {
+        Caller {
+            needs: needs(asked.needs),
+            soft: Needs::new(),
+            limits: if asked.brings_others { limits().of_version(7) } else { limits() },
+            lease: asked.wants_lease.then(|| (Duration::from_secs(1), "test".into())),
+            takes: i64::try_from(place).unwrap(),
+            joined: Instant::now(),
+            deadline: Instant::now(),
+            shards: shards(),
+            answer: oneshot::channel().0,
+        }
+    }
+
+    fn places<'a>(callers: impl IntoIterator<Item = &'a Caller>) -> Vec<usize> {
+        callers.into_iter().map(|caller| usize::try_from(caller.takes).unwrap()).collect()
+    }
+
+    fn asked() -> impl Strategy<Value = Asked> {
+        let others = prop::bool::weighted(0.1);
+        ([0..4_i64, 0..3_i64], prop::bool::weighted(0.8), others)
+            .prop_map(|(needs, wants_lease, brings_others)| Asked { needs, wants_lease, brings_others })
+    }
+
+    fn there() -> impl Strategy<Value = ([i64; 2], i64)> {
+        ([-5..=RATE, -5..=SLOTS], 0..10_i64)
+    }
+
+    proptest! {
+        /// Nobody is lost or passed by one who came later and asks for as much; what is chosen is there in full.
+        #[test]
+        fn i1_a_write_takes_for_everybody_who_fits_behind_those_before(
+            line in vec(asked(), 0..120), there in prop::option::of(there()),
+        ) {
+            let view = there.map(|(left, seconds_ago)| seen(left, seconds_ago));
+            let callers = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
+            let (chosen, others) = select(view.as_ref(), callers, NOW);
+            let (chosen, others) = (places(&chosen), places(&others));
+
+            let there = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
+            let mut left = ["rpm", "slots"].map(|name| there.holds(&LimitName::new(name).unwrap(), NOW));
+            let (mut expected, mut leases) = ((vec![], vec![]), 0);
+            for (place, asked) in line.iter().enumerate() {
+                let needs = asked.needs.map(MilliTokens::from_tokens);
+                let has = |at: usize| needs[at] == MilliTokens::ZERO || left[at] >= needs[at];
+                let is_like_first = asked.brings_others == line[0].brings_others;
+                if !is_like_first || !has(0) || !has(1) || (asked.wants_lease && leases == LEASES_PER_WRITE) {
+                    expected.1.push(place);
+                    continue;
+                }
+                leases += usize::from(asked.wants_lease);
+                left = [left[0] - needs[0], left[1] - needs[1]];
+                expected.0.push(place);
+            }
+            prop_assert_eq!((chosen, others), expected);
+        }
+
+        /// A denial says of each limit what is true of it.
+        #[test]
+        fn there_is_a_shortage_of_just_those_limits_that_have_less_than_is_asked(
+            (left, seconds_ago) in there(), asked in asked(),
+        ) {
+            let (bucket, caller) = (seen(left, seconds_ago), caller(0, &asked));
+            let lacks = |(name, need): &(&LimitName, &MilliTokens)| bucket.holds(name, NOW) < **need;
+            let lacking: Vec<_> = caller.needs.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
+            let said = shortage(&bucket, &caller, NOW).map(|status| {
+                let short = status.into_iter().filter(LimitStatus::is_short);
+                short.map(|status| status.limit).collect::<Vec<_>>()
+            });
+            prop_assert_eq!(said, Some(lacking).filter(|lacking| !lacking.is_empty()));
+        }
+    }
+
+    /// A write with more would be refused for its length, and everybody in it with it.
+    #[test]
+    fn a_write_carries_fifty_leases_and_any_number_of_others() {
+        let ask = |place| caller(place, &Asked { needs: [0, 0], wants_lease: place < 60, brings_others: false });
+        let (chosen, others) = select(None, (0..70).map(ask).collect(), NOW);
+        assert_eq!(places(&chosen), (0..50).chain(60..70).collect::<Vec<_>>());
+        assert_eq!(places(&others), (50..60).collect::<Vec<_>>());
+    }
+}

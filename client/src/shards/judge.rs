@@ -21,18 +21,13 @@ impl Shards {
     /// The shards with the callers' own limits at `now`, as far as they are known: good for planning a write, and what
     /// they seem to lack proves nothing.
     pub(crate) fn known(&self, limits: &Limits, now: EpochMillis) -> Whole {
-        let views = self.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        let views = self.lines().into_iter().filter_map(|line| line.view());
         Whole::new(views.map(|view| view.bucket.advanced(limits, now)).collect())
     }
 
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
     pub(crate) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
-        let views = self
-            .lines()
-            .into_iter()
-            .filter(|line| !line.is_absent())
-            .filter_map(|line| line.view())
-            .filter(|view| !view.is_outdated);
+        let views = self.lines().into_iter().filter_map(|line| line.view()).filter(|view| !view.is_outdated);
         Whole::new(views.filter(fresh).map(|view| view.bucket.advanced(limits, now)).collect())
     }
 }
@@ -52,4 +47,124 @@ pub(super) fn judge(whole: &Whole, Request { needs, limits, .. }: &Request, now:
     }
     // Together they have enough, so the parts are there.
     Judgement::Several(whole.spread(needs, now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use weirgate_shared::{Bucket, BucketKey, Limit, LimitName};
+
+    use super::*;
+
+    const NOW: EpochMillis = EpochMillis(1_000_000);
+
+    fn limits() -> Limits {
+        let limits = [Limit::per_minute("rpm", 60).unwrap(), Limit::concurrent("slots", 60).unwrap()];
+        Limits::new(limits.into(), None)
+    }
+
+    /// Of a rate and of slots.
+    fn needs([rate, slots]: [i64; 2]) -> Needs {
+        let all = [("rpm", rate), ("slots", slots)].map(|(name, need)| (name, MilliTokens::from_tokens(need)));
+        all.into_iter()
+            .filter(|(_, need)| *need > MilliTokens::ZERO)
+            .map(|(name, need)| (LimitName::new(name).unwrap(), need))
+            .collect()
+    }
+
+    fn request(needs: Needs) -> Request {
+        Request { needs, soft: Needs::new(), limits: limits(), lease: None, timeout: Duration::MAX, takes: 1 }
+    }
+
+    fn shard(shard: u32, shard_count: u32, left: [i64; 2]) -> Bucket {
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap().with_shard(shard);
+        let mut bucket = Bucket { shard_count, ..Bucket::full(key, &limits(), NOW) };
+        for (state, left) in bucket.limits.values_mut().zip(left) {
+            state.tk = MilliTokens::from_tokens(left);
+        }
+        bucket
+    }
+
+    fn whole() -> impl Strategy<Value = Whole> {
+        (vec([-2..6_i64, -2..6_i64], 4), 0..3_u32).prop_map(|(left, halvings)| {
+            let count = 1 << halvings;
+            Whole::new((0..count).zip(left).map(|(index, left)| shard(index, count, left)).collect())
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        /// I1, and no denial while there is enough: all that is given is there, and one shard gives it if one can.
+        #[test]
+        fn i1_one_gives_what_one_has_and_several_what_they_have_together(
+            whole in whole(), asked in [0..6_i64, 0..6_i64],
+        ) {
+            let needs = needs(asked);
+            let of = |shard: &Bucket, name: &LimitName| shard.holds(name, NOW);
+            let has_all = |shard: &Bucket| needs.iter().all(|(name, need)| of(shard, name) >= *need);
+            let lacks = |(name, need): &(&LimitName, &MilliTokens)| {
+                whole.shards().iter().map(|shard| of(shard, name).max(MilliTokens::ZERO)).sum::<MilliTokens>() < **need
+            };
+            let lacking: Vec<_> = needs.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
+            match judge(&whole, &request(needs.clone()), NOW) {
+                Judgement::Denied(denied) => {
+                    let short: Vec<_> = denied.short().map(|status| status.limit.clone()).collect();
+                    prop_assert!(!lacking.is_empty());
+                    prop_assert_eq!(short, lacking);
+                }
+                Judgement::One(index) => {
+                    prop_assert!(lacking.is_empty());
+                    prop_assert!(whole.shards().iter().any(|shard| shard.key.shard == index && has_all(shard)));
+                }
+                Judgement::Several(parts) => {
+                    prop_assert!(lacking.is_empty() && !whole.shards().iter().any(has_all));
+                    let mut sum = Needs::new();
+                    for (index, part) in parts {
+                        let shard = whole.shards().iter().find(|shard| shard.key.shard == index).unwrap();
+                        for (name, give) in part {
+                            prop_assert!(give <= of(shard, &name));
+                            *sum.entry(name).or_default() += give;
+                        }
+                    }
+                    prop_assert_eq!(sum, needs);
+                }
+            }
+        }
+    }
+
+    fn indices(whole: &Whole) -> Vec<u32> {
+        whole.shards().iter().map(|shard| shard.key.shard).collect()
+    }
+
+    /// A view from before a write without an answer, or of long ago, or of a shard that is gone would be a false denial.
+    #[test]
+    fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
+        let shards = Arc::new(Shards::new(shard(0, 4, [0, 0]).key, None));
+        for index in 0..4 {
+            shards.line(index).saw(shard(index, 4, [1, 1]));
+        }
+        shards.line(1).outdate();
+        shards.line(2).gone();
+        let is_fresh = |view: &View| view.bucket.key.shard != 3;
+        assert_eq!(indices(&shards.known(&limits(), NOW)), [0, 1, 3]);
+        assert_eq!(indices(&shards.seen(&limits(), NOW, |_| true)), [0, 3]);
+        assert_eq!(indices(&shards.seen(&limits(), NOW, is_fresh)), [0]);
+    }
+
+    /// A limit that a shard has never met counts as full, by the callers' own numbers.
+    #[test]
+    fn shards_are_seen_with_the_limits_that_callers_bring() {
+        let shards = Arc::new(Shards::new(shard(0, 1, [0, 0]).key, None));
+        shards.line(0).saw(shard(0, 1, [1, 1]));
+        let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
+        let rpd = LimitName::new("rpd").unwrap();
+        for whole in [shards.known(&more, NOW), shards.seen(&more, NOW, |_| true)] {
+            assert_eq!(whole.holds(&rpd, NOW), MilliTokens::from_tokens(9));
+        }
+    }
 }

@@ -63,10 +63,7 @@ pub(crate) async fn ask_table(
     request: &Request,
     joined: Instant,
 ) -> Result<Verdict, Error> {
-    let deadline = after(joined, request.timeout);
-    Asking { inner, shards, request, joined, deadline, tried: vec![], failures: 0, has_lost: false, last: None }
-        .run()
-        .await
+    Asking::new(inner, shards, request, joined).run().await
 }
 
 /// A denial that a former answer already implies: nothing is sent.
@@ -103,7 +100,12 @@ struct Asking<'a> {
     last: Option<Arc<StoreError>>,
 }
 
-impl Asking<'_> {
+impl<'a> Asking<'a> {
+    fn new(inner: &'a Arc<Inner>, shards: &'a Arc<Shards>, request: &'a Request, joined: Instant) -> Self {
+        let deadline = after(joined, request.timeout);
+        Self { inner, shards, request, joined, deadline, tried: vec![], failures: 0, has_lost: false, last: None }
+    }
+
     async fn run(mut self) -> Result<Verdict, Error> {
         // A bucket of one shard is asked in its line, where it is first come, first served.
         if self.shards.overview().most() > 1
@@ -161,7 +163,7 @@ impl Asking<'_> {
         }
         let now = self.inner.now();
         let has_enough = |line: &Arc<Line>| {
-            let view = line.view().filter(|_| !line.is_absent() && !self.tried.contains(&line.key.shard))?;
+            let view = line.view().filter(|_| !self.tried.contains(&line.key.shard))?;
             let holds = self.request.needs.iter().map(|(limit, need)| view.bucket.holds(limit, now) - *need).min()?;
             (holds.0 >= 0).then_some(holds)
         };
@@ -179,7 +181,7 @@ impl Asking<'_> {
         if missing.key.shard > 0 {
             return Some(self.choose());
         }
-        self.shards.lines().into_iter().find(|line| !line.is_absent() && line.view().is_some())
+        self.shards.lines().into_iter().find(|line| line.view().is_some())
     }
 
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
@@ -279,3 +281,6 @@ impl Asking<'_> {
         Err(Error::Timeout { bucket, after: self.request.timeout, last })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -250,3 +250,48 @@ fn largest<'a>(shards: impl Iterator<Item = &'a Usage>) -> BTreeMap<LimitName, M
     }
     largest
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::array::uniform3;
+    use proptest::collection::vec;
+    use proptest::option::of;
+    use proptest::prelude::*;
+    use weirgate_shared::Limit;
+
+    use super::*;
+
+    const NAMES: [&str; 3] = ["rpd", "rpm", "tpm"];
+
+    /// The record `index` of a bucket that had just these limits then, and what was used of each.
+    fn record(index: usize, used: &[Option<i64>; 3]) -> Record {
+        let there = NAMES.iter().zip(used).filter_map(|(name, used)| Some((*name, (*used)?)));
+        let limits: Vec<_> = there.clone().map(|(name, _)| Limit::per_minute(name, 100).unwrap()).collect();
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
+        let at = EpochMillis(0);
+        let bucket = Bucket::full(key, limits.as_slice(), at);
+        let v = i64::try_from(index).unwrap();
+        let used = there.map(|(_, used)| MilliTokens(used)).collect();
+        Record { index, at, bucket, span: Some((v, v + 1)), used, events: 1 }
+    }
+
+    proptest! {
+        /// I3 where limits come and go within a batch: what a record says of a limit is counted for that limit.
+        #[test]
+        fn i3_each_limit_is_counted_by_its_name_whatever_limits_the_records_before_had(
+            records in vec(uniform3(of(-9..9_i64)), 1..9),
+        ) {
+            let usage = usage(records.iter().enumerate().map(|(index, used)| record(index, used)).collect());
+            prop_assert_eq!(usage.len(), 1);
+            let Usage { limits, pieces, .. } = &usage[0];
+            prop_assert_eq!(pieces.len(), records.len());
+            for (piece, used) in pieces.iter().zip(&records) {
+                let counted = NAMES.map(|name| {
+                    let at = limits.iter().position(|limit| limit.as_str() == name);
+                    at.and_then(|at| piece.tokens.get(at)).map_or(0, |tokens| tokens.0)
+                });
+                prop_assert_eq!(counted, used.map(Option::unwrap_or_default));
+            }
+        }
+    }
+}

@@ -56,3 +56,23 @@ impl<'a> Split<'a> {
 fn is_hot(bucket: &Bucket, at: EpochMillis) -> bool {
     bucket.scaling.is_hot || bucket.is_out_of_units(at) || bucket.is_crowded()
 }
+
+#[cfg(test)]
+mod tests {
+    use weirgate_shared::{BucketKey, Limit, Scaling};
+
+    use super::*;
+
+    /// Whoever split it first has cooled it; splitting again what is hot still would make two of a half at once.
+    #[test]
+    fn a_split_is_wanted_while_it_is_the_same_shard_and_hot() {
+        let (key, now) = (BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), EpochMillis(1_000_000));
+        let cool = Bucket::full(key, [Limit::per_minute("rpm", 100).unwrap()].as_slice(), now);
+        let hot = Bucket { scaling: Scaling { is_hot: true, ..Scaling::default() }, ..cool.clone() };
+        let split = Split::of(&hot, now, BTreeMap::new, 2, now).unwrap();
+        assert!(split.is_wanted(&hot));
+        assert!(!split.is_wanted(&cool), "it is cool by now");
+        assert!(!split.is_wanted(&Bucket { shard_count: 2, ..hot.clone() }), "somebody has split it");
+        assert!(!split.is_wanted(&Bucket { shard_count: 2, ..cool }));
+    }
+}

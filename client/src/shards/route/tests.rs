@@ -1,0 +1,273 @@
+//! Whom a request goes to and what it is told, as far as no table is needed: there is none, and what is sent fails.
+
+use tokio::net::TcpListener;
+use tokio::time::advance;
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens};
+use weirgate_store::{Connection, Table, connect, connect_by};
+
+use super::*;
+use crate::{FakeClock, RateLimiter};
+
+const NOW: EpochMillis = EpochMillis(1_000_000);
+/// Of both limits.
+const CAPACITY: i64 = 80;
+const TIMEOUT: Duration = Duration::from_millis(600);
+/// The least that passes.
+const MOMENT: Duration = Duration::from_millis(1);
+
+async fn inner_of(table: Table) -> Arc<Inner> {
+    RateLimiter::builder("limits").table(table).build().await.unwrap().inner
+}
+
+/// Whatever it sends fails, for want of credentials.
+async fn inner() -> Arc<Inner> {
+    let connection = Connection { clock: Arc::new(FakeClock::at(NOW)), ..Connection::default() };
+    inner_of(Table::new(connect_by(connection, |_| None), "limits")).await
+}
+
+fn limits() -> Limits {
+    let rate = Limit::custom("rpd", CAPACITY, 1, 86_400_000).unwrap();
+    Limits::new([rate, Limit::concurrent("slots", CAPACITY).unwrap()].into(), None)
+}
+
+/// In millitokens.
+fn request(needs: &[(&str, i64)]) -> Request {
+    let needs = needs.iter().map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
+    Request { needs: needs.collect(), soft: Needs::new(), limits: limits(), lease: None, timeout: TIMEOUT, takes: 1 }
+}
+
+/// A bucket of `count` shards.
+fn bucket_of(count: u32) -> Arc<Shards> {
+    let shards = Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None));
+    shards.overview().set_most(count);
+    shards
+}
+
+/// Shows what is left of both limits in each of these shards, in millitokens.
+fn see(shards: &Shards, left: &[(u32, i64, i64)]) {
+    for &(index, rate, slots) in left {
+        let full = Bucket::full(shards.key.with_shard(index), &limits(), NOW);
+        let mut bucket = Bucket { shard_count: shards.overview().most(), ..full };
+        for (state, left) in bucket.limits.values_mut().zip([rate, slots]) {
+            state.tk = MilliTokens(left);
+        }
+        shards.line(index).saw(bucket);
+    }
+}
+
+/// A caller who has gone away, and nobody who serves the line.
+fn block(shards: &Arc<Shards>) {
+    let Request { needs, soft, limits, lease, takes, .. } = request(&[("rpd", 1)]);
+    let (joined, deadline, shards) = (Instant::now(), Instant::now(), Arc::clone(shards));
+    let (answer, line) = (oneshot::channel().0, shards.line(0));
+    assert!(line.join(Caller { needs, soft, limits, lease, takes, joined, deadline, shards, answer }));
+}
+
+fn index(line: Option<Arc<Line>>) -> Option<u32> {
+    line.map(|line| line.key.shard)
+}
+
+#[test]
+fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothing() {
+    let (nothing, hard) = (request(&[]), request(&[("rpd", 1)]));
+    let soft = Request { soft: hard.needs.clone(), ..nothing.clone() };
+    let both = Request { soft: hard.needs.clone(), ..hard.clone() };
+    assert_eq!([&nothing, &hard, &soft, &both].map(Request::asks), [false, true, true, true]);
+}
+
+/// One shard can have its share and no more; a bucket of one shard is not asked as a whole for that.
+#[tokio::test]
+async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
+    let inner = inner().await;
+    let is_above = |count, needs: &[_]| {
+        let (shards, request) = (bucket_of(count), request(needs));
+        Asking::new(&inner, &shards, &request, Instant::now()).is_above_a_share()
+    };
+    for count in [2, 4, 8] {
+        let share = CAPACITY * 1000 / i64::from(count);
+        assert_eq!([share - 1, share, share + 1].map(|need| is_above(count, &[("rpd", need)])), [false, false, true]);
+        assert!(is_above(count, &[("slots", share + 1)]));
+    }
+    assert!(!is_above(1, &[("rpd", CAPACITY * 1000 + 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
+    let (inner, shards) = (inner().await, bucket_of(4));
+    see(&shards, &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)]);
+    let better = |tried: &[u32], needs: &[_]| {
+        let request = request(needs);
+        let asking = Asking::new(&inner, &shards, &request, Instant::now());
+        index(Asking { tried: tried.to_vec(), ..asking }.better())
+    };
+    assert_eq!(better(&[], &[("rpd", 2_000)]), Some(1));
+    assert_eq!(better(&[1], &[("rpd", 2_000)]), Some(2), "not one that had too little");
+    assert_eq!(better(&[1], &[("rpd", 2_000), ("slots", 2_000)]), Some(0), "2 has least room where it is short");
+    assert_eq!(better(&[2], &[("rpd", 9_000)]), Some(1), "just enough");
+    assert_eq!(better(&[2], &[("rpd", 9_001)]), None);
+    assert_eq!(better(&[1, 2], &[("rpd", 2_000)]), Some(0));
+    assert_eq!(better(&[1, 2, 3], &[("rpd", 2_000)]), None, "after three all are read");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only_a_known_one() {
+    let (inner, shards, request) = (inner().await, bucket_of(4), request(&[("rpd", 1)]));
+    let asking = Asking::new(&inner, &shards, &request, Instant::now());
+    let after = |missing| index(asking.other_than(&shards.line(missing)));
+    assert!(after(3).is_some(), "it is not known of any that it is there, but the first may be");
+    assert_eq!(after(0), None, "perhaps nothing is left");
+    see(&shards, &[(2, 0, 0)]);
+    assert_eq!(after(0), Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
+    let (inner, shards) = (inner().await, bucket_of(1));
+    see(&shards, &[(0, 1_000, 1_000)]);
+    let [enough, rate, slots] = [("rpd", 1_000), ("rpd", 1_001), ("slots", 1_001)].map(|need| request(&[need]));
+    let denies = |request| remembered(&inner, &shards, request).is_some();
+    let memory = inner.settings.denial_memory;
+    assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
+    advance(SLOT_MEMORY - MOMENT).await;
+    assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
+    advance(MOMENT).await;
+    assert_eq!([&enough, &rate, &slots].map(denies), [false, true, false]);
+    advance(memory - SLOT_MEMORY - MOMENT).await;
+    assert_eq!([&enough, &rate, &slots].map(denies), [false, true, false]);
+    advance(MOMENT).await;
+    assert_eq!([&enough, &rate, &slots].map(denies), [false, false, false]);
+}
+
+/// What a shard lacks, the others may have.
+#[tokio::test(start_paused = true)]
+async fn of_several_shards_only_a_denial_by_all_is_remembered() {
+    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let denies = || remembered(&inner, &shards, &request).is_some();
+    see(&shards, &[(0, 0, 0), (1, 0, 0)]);
+    assert!(!denies(), "nobody was denied by all");
+    *shards.denied() = Some(Instant::now());
+    assert!(denies());
+    shards.line(1).forget();
+    assert!(!denies(), "not by those that are known");
+    advance(inner.settings.denial_memory).await;
+    see(&shards, &[(0, 0, 0), (1, 0, 0)]);
+    assert!(!denies(), "it was denied too long ago");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_remembered_of_several_shards_is_told_at_once() {
+    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    see(&shards, &[(0, 0, 0), (1, 0, 0)]);
+    *shards.denied() = Some(Instant::now());
+    let verdict = ask_table(&inner, &shards, &request, Instant::now()).await.unwrap();
+    assert!(matches!(verdict, Verdict::Denied(_)));
+    assert_eq!(inner.counters.read().local_denied, 1);
+}
+
+/// Who came first may be served by what is still to come.
+#[tokio::test(start_paused = true)]
+async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
+    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1_000)]));
+    see(&shards, &[(0, 0, 0)]);
+    block(&shards);
+    let started = Instant::now();
+    let serving = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        line::serve(Arc::clone(&inner), shards.line(0)).await;
+    };
+    let asking = async { (ask_table(&inner, &shards, &request, started).await.unwrap(), started.elapsed()) };
+    let ((verdict, after), ()) = tokio::join!(asking, serving);
+    assert!(matches!(verdict, Verdict::Denied(_)));
+    assert!(after >= Duration::from_millis(10), "it was told after {after:?}, before its turn");
+}
+
+/// A denial must not rest on what was seen before the request came, and what was seen since need not be read again.
+#[tokio::test(start_paused = true)]
+async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
+    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_001)]));
+    see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
+    let mut asking = Asking::new(&inner, &shards, &request, Instant::now());
+    assert!(matches!(asking.ask_the_whole().await, Ok(Ok(Verdict::Denied(_)))));
+    assert!(shards.denied().is_some());
+    see(&shards, &[(1, 1_001, 0)]);
+    let Ok(Err(line)) = asking.ask_the_whole().await else { panic!("the second shard has enough") };
+    assert_eq!(index(line), Some(1));
+    assert_eq!(inner.counters.read().reads, 0);
+    advance(MOMENT).await;
+    let mut later = Asking::new(&inner, &shards, &request, Instant::now());
+    assert!(later.ask_the_whole().await.is_err());
+    assert_eq!(inner.counters.read().reads, 1);
+}
+
+/// Others who have read all shards since have done so for everybody, but not for one whose transaction has shown since
+/// that they were wrong.
+#[tokio::test(start_paused = true)]
+async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
+    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let joined = Instant::now();
+    *shards.looked.lock().await = Some(joined);
+    see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
+    let mut asking = Asking::new(&inner, &shards, &request, joined);
+    asking.has_lost = true;
+    let Ok(Err(line)) = asking.ask_the_whole().await else { panic!("the second shard has enough") };
+    assert_eq!((index(line), inner.counters.read().reads), (Some(1), 0));
+    asking.has_lost = true;
+    asking.pause().await;
+    assert!(asking.ask_the_whole().await.is_err());
+    assert_eq!(inner.counters.read().reads, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
+    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    let joined = Instant::now();
+    let mut asking = Asking::new(&inner, &shards, &request, joined);
+    asking.pause().await;
+    asking.pause().await;
+    assert_eq!(asking.failures, 2);
+    advance(TIMEOUT - joined.elapsed() - MOMENT).await;
+    assert!(asking.check_time().is_ok());
+    advance(MOMENT).await;
+    assert_eq!(joined.elapsed(), TIMEOUT);
+    assert!(matches!(asking.check_time(), Err(Error::Timeout { after: TIMEOUT, last: None, .. })));
+    advance(MOMENT).await;
+    assert!(asking.check_time().is_err());
+}
+
+/// The line knows best why there is no answer, so its own is waited for.
+#[tokio::test(start_paused = true)]
+async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
+    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    block(&shards);
+    let (line, joined) = (shards.line(0), Instant::now());
+    let asking = Asking::new(&inner, &shards, &request, joined);
+    let deadline = asking.deadline;
+    let serving = async {
+        tokio::time::sleep_until(deadline).await;
+        line::serve(Arc::clone(&inner), Arc::clone(&line)).await;
+    };
+    let asking = async { (asking.stand_in(&line).await, joined.elapsed()) };
+    let ((told, after), ()) = tokio::join!(asking, serving);
+    assert!(matches!(told, Err(Error::Timeout { .. })));
+    assert!(after >= TIMEOUT && after < TIMEOUT + GRACE, "{after:?}");
+}
+
+/// An operator looks for a network that hangs where there was none.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
+    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    block(&shards);
+    let joined = Instant::now();
+    let told = Asking::new(&inner, &shards, &request, joined).stand_in(&shards.line(0)).await;
+    assert!(matches!(told, Err(Error::Timeout { after: TIMEOUT, last: None, .. })), "{told:?}");
+
+    // Nobody takes the connections.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let clock = Arc::new(FakeClock::at(NOW));
+    let connection = Connection { local_endpoint: Some(endpoint), clock, ..Connection::default() };
+    let (inner, shards) = (inner_of(Table::new(connect(connection).await, "limits")).await, bucket_of(1));
+    let told = Asking::new(&inner, &shards, &request, Instant::now()).stand_in(&shards.line(0)).await;
+    let Err(Error::Timeout { after: TIMEOUT, last: Some(last), .. }) = told else { panic!("{told:?}") };
+    assert!(last.to_string().contains("UpdateItem of default/BUCKET#e-1#gpt-4#0"), "{last}");
+}
