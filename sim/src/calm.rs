@@ -11,7 +11,7 @@ use crate::fault::Kind;
 use crate::fleet::{Process, configure, limiter};
 use crate::functions::{Mapping, reconcile};
 use crate::image::Sender;
-use crate::net::Net;
+use crate::net::{Net, OPERATOR};
 use crate::scenario::Plan;
 use crate::world::World;
 
@@ -54,6 +54,8 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
     let limiter = newcomer(world).await;
     for plan in known(world) {
         is_whole(world, &limiter, plan).await;
+        moves_no_token(world, plan).await;
+        takes_once(world, plan).await;
         waits_it_out(world, &limiter, plan).await;
         if world.scenario().tries_edge {
             gives_what_flows_in(world, &limiter, plan).await;
@@ -174,6 +176,52 @@ async fn gives_no_more(world: &World, plan: &Plan) {
 fn until_flowed(rule: &Rule, tokens: i64) -> Duration {
     let ms = (tokens * 1000 * rule.refill_period_ms).div_euclid(rule.refill_amount.0) + 1;
     Duration::from_millis(ms.unsigned_abs())
+}
+
+/// I6, held against every transaction: a bucket is split, and merged while somebody takes of it. It is full again then.
+async fn moves_no_token(world: &World, plan: &Plan) {
+    if !world.scenario().is_sharded {
+        return;
+    }
+    let of = |name| async move { limiter(&Net::new(world, name), &FakeClock::at(world.now()), false).await };
+    let (operator, caller) = (of(OPERATOR).await, of("calm").await);
+    let reshard = |shards| operator.set_shards(&plan.entity, &plan.resource, &plan.limits, shards);
+    let calls = async || {
+        for _ in 0..8 {
+            let _ = take(world, &caller, plan, 1).await;
+        }
+    };
+    for shards in [2, 1] {
+        let (done, ()) = futures_util::join!(reshard(shards), calls());
+        world.note(|| format!("{} in {shards} shards: {done:?}", plan.entity));
+    }
+    rest(world, plan).await;
+}
+
+/// I7: a take whose answer is lost is found by its id, and not made again.
+async fn takes_once(world: &World, plan: &Plan) {
+    let net = Net::beside(world, "calm");
+    let limiter = limiter(&net, &FakeClock::at(world.now()), false).await;
+    let used = || {
+        let of = |((entity, limit, _), amount): (&(String, String, i64), &i64)| {
+            (*entity == plan.entity && limit == "rate").then_some(*amount)
+        };
+        world.consumed().iter().filter_map(of).sum::<i64>()
+    };
+    let before = used();
+    net.lose_next();
+    let is_given = take(world, &limiter, plan, 1).await.is_ok();
+    let used = used() - before;
+    if !is_given || used != 1000 {
+        world.violated(format!("I7: one token of {} was asked for, {} were taken", plan.entity, MilliTokens(used)));
+    }
+    rest(world, plan).await;
+}
+
+/// Waits until the bucket is full.
+async fn rest(world: &World, plan: &Plan) {
+    let rule = plan.limits[0].rule();
+    world.pass(until_flowed(rule, 2 * rule.capacity.whole_tokens())).await;
 }
 
 /// I5: who is denied and waits as long as he was told is admitted, if nobody else takes.

@@ -28,6 +28,8 @@ pub struct Net {
     name: Arc<str>,
     /// How long a request takes there, and back.
     latency: RangeInclusive<u64>,
+    /// The answer to its next write is lost.
+    loses_next: Arc<AtomicBool>,
     is_dead: Arc<AtomicBool>,
 }
 
@@ -50,13 +52,18 @@ impl Net {
     #[must_use]
     pub fn new(world: &World, name: &str) -> Self {
         let latency = world.scenario().latency.clone();
-        Self { world: world.clone(), name: name.into(), latency, is_dead: Arc::default() }
+        Self { world: world.clone(), name: name.into(), latency, loses_next: Arc::default(), is_dead: Arc::default() }
     }
 
     /// That of a process beside the table, which requests reach at once.
     #[must_use]
     pub fn beside(world: &World, name: &str) -> Self {
         Self { latency: 0..=0, ..Self::new(world, name) }
+    }
+
+    /// The answer to the next write is lost, also when nothing else goes wrong.
+    pub fn lose_next(&self) {
+        self.loses_next.store(true, Ordering::Relaxed);
     }
 
     /// Ends the process: nothing it sends from now on leaves it, and no answer arrives. What is on its way goes on.
@@ -80,7 +87,8 @@ impl Net {
         let is_hung = world.threatens(Kind::AnswerHung);
         let parts = image::parts(request);
         let is_read = parts.is_empty();
-        let mut fault = None;
+        let is_next = !is_read && self.loses_next.swap(false, Ordering::Relaxed);
+        let mut fault = is_next.then_some(Fault::LoseAnswer);
         let mut may = |kind: Kind, met: Fault| {
             if fault.is_none() && world.strikes(kind) {
                 fault = Some(met);
