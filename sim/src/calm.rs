@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use weirgate::{Decision, FakeClock, MilliTokens, RateLimiter, Rule};
+use weirgate::{Decision, FakeClock, MilliTokens, RateLimiter, Rule, Settlement};
 
 use crate::caller::{Record, told};
 use crate::check::{self, flowed};
@@ -56,6 +56,7 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
         is_whole(world, &limiter, plan).await;
         moves_no_token(world, plan).await;
         takes_once(world, plan).await;
+        keeps_what_is_renewed(world, plan).await;
         waits_it_out(world, &limiter, plan).await;
         if world.scenario().tries_edge {
             gives_what_flows_in(world, &limiter, plan).await;
@@ -216,6 +217,27 @@ async fn takes_once(world: &World, plan: &Plan) {
     let used = used() - before;
     if !is_given || used != 1000 {
         world.violated(format!("I7: one token of {} was asked for, {} were taken", plan.entity, MilliTokens(used)));
+    }
+    rest(world, plan).await;
+}
+
+/// I4: a lease that is made to last longer is its holder's, also for who has seen it expire.
+async fn keeps_what_is_renewed(world: &World, plan: &Plan) {
+    const LEASE: Duration = Duration::from_secs(1);
+    let (holder, other) = (newcomer(world).await, newcomer(world).await);
+    let request = holder.acquire(&plan.entity, &plan.resource).limits(&plan.limits).take("rate", 1).lease(LEASE);
+    let Ok(Decision::Granted(mut grant)) = request.send().await else {
+        world.violated(format!("I2: nothing goes wrong, and a full {} gives no token", plan.entity));
+        return;
+    };
+    let _ = take(world, &other, plan, 1).await;
+    world.pass(LEASE + Duration::from_millis(1)).await;
+    let renewed = grant.renew(10 * LEASE).await;
+    // More than was there, so that what leases held is looked for.
+    let _ = take(world, &other, plan, plan.limits[0].rule().capacity.whole_tokens() - 1).await;
+    let released = grant.release().await;
+    if matches!(renewed, Ok(Settlement::Done)) && !matches!(released, Ok(Settlement::Done)) {
+        world.violated(format!("I4: a lease of {} was renewed, and ended by another: {released:?}", plan.entity));
     }
     rest(world, plan).await;
 }
