@@ -53,6 +53,10 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
     check::counted(world);
     let limiter = newcomer(world).await;
     for plan in known(world) {
+        // What fails once, fails again and again, and takes long.
+        if !world.violations().is_empty() {
+            return;
+        }
         is_whole(world, &limiter, plan).await;
         moves_no_token(world, plan).await;
         takes_once(world, plan).await;
