@@ -183,7 +183,8 @@ fn until_flowed(rule: &Rule, tokens: i64) -> Duration {
     Duration::from_millis(ms.unsigned_abs())
 }
 
-/// I6, held against every transaction: a bucket is split, and merged while somebody takes of it. It is full again then.
+/// I6, held against every transaction: a bucket is split, and merged while somebody takes of it; and I2: it gives all it
+/// has also in parts. It is full again then.
 async fn moves_no_token(world: &World, plan: &Plan) {
     if !world.scenario().is_sharded {
         return;
@@ -199,8 +200,13 @@ async fn moves_no_token(world: &World, plan: &Plan) {
     for shards in [2, 1] {
         let (done, ()) = futures_util::join!(reshard(shards), calls());
         world.note(|| format!("{} in {shards} shards: {done:?}", plan.entity));
+        rest(world, plan).await;
+        let all = plan.limits[0].rule().capacity.whole_tokens();
+        if take(world, &caller, plan, all).await.is_err() {
+            world.violated(format!("I2: all {all} of a rested {} are not to be had of {done:?} shards", plan.entity));
+        }
+        rest(world, plan).await;
     }
-    rest(world, plan).await;
 }
 
 /// I7: a take whose answer is lost is found by its id, and not made again.
