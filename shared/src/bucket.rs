@@ -226,7 +226,7 @@ impl Bucket {
 
     /// The expired leases that one take gives back: each costs it two comparisons, and DynamoDB takes 300 operators.
     pub fn reclaimable(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
-        self.expired(now).take(12)
+        self.expired(now).take(8)
     }
 
     /// The leases that have expired at `now`, by id.

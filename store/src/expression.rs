@@ -170,11 +170,11 @@ mod tests {
             needs,
             soft: [].into(),
             takes: 1,
-            leases: vec![],
+            leases: vec![(op.clone(), Lease { expires: later, tokens: BTreeMap::new(), owner: String::new() })],
             op: op.clone(),
             hot: true,
             company: Company::None,
-            unknown: &[op],
+            unknown: &[op, id(2), id(3), id(4), id(5)],
         };
         take.on(Some(view), later)
     }
@@ -202,7 +202,7 @@ mod tests {
             .collect();
         let held = BTreeMap::from([(changed[0].name().clone(), MilliTokens(1))]);
         let lease = |at| (id(at), Lease { expires: NOW, tokens: held.clone(), owner: "w".to_owned() });
-        let forgotten = Bucket { leases: Some((0..30).map(lease).collect()), ..lower.clone() };
+        let forgotten = Bucket { leases: Some((0..30).map(lease).collect()), shard_count: 1, ..lower.clone() };
         let new = Bucket { limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(), ..lower.clone() };
         let writes = [
             ("split", updates(split(&lower, 0, id(1), later).expect("it counts its writes"))),

@@ -104,6 +104,8 @@ impl<'a> Attempt<'a> {
             self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
             if let Some(Err(error)) = bucket.map(|bucket| check_room(bucket, &self.callers[0].limits)) {
+                // The next one looks again: somebody may have deleted the item, as the error says.
+                self.line.forget();
                 return self.fail(error);
             }
             let op = WriteId::from_bits(fastrand::u64(..));

@@ -82,7 +82,10 @@ impl<'a> Parts<'a> {
         for (shard, needs) in &self.parts {
             let line = self.shards.line(*shard);
             let bucket = line.view().map(|view| view.bucket);
-            bucket.as_deref().map_or(Ok(()), |bucket| check_room(bucket, &self.request.limits))?;
+            if let Some(Err(error)) = bucket.as_deref().map(|bucket| check_room(bucket, &self.request.limits)) {
+                line.forget();
+                return Err(error);
+            }
             match &bucket {
                 None if *shard > 0 || !line.is_absent() || self.shards.overview().most() > 1 => return Ok(None),
                 Some(bucket) if bucket.expired(now).count() > bucket.reclaimable(now).count() => {

@@ -1,5 +1,7 @@
 //! Runs planned writes side by side, each one safe to repeat, until the time is up.
 
+use std::collections::HashMap;
+
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
 use weirgate_shared::write::{Count, Update};
@@ -87,7 +89,8 @@ impl Why {
 }
 
 /// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given up, what has not
-/// started fails at once.
+/// started fails at once. Counts of the same shard in the same snapshot come one after the other, and none after one that
+/// failed, whose record and all behind it come again: out of order each would leave a gap, of which a snapshot keeps few.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
@@ -109,7 +112,35 @@ pub async fn execute(
         };
         result.map_err(|why| Failure { record: write.record, why })
     };
-    futures_util::stream::iter(writes).map(run).buffer_unordered(concurrency).collect().await
+    let run_all = async |writes: Vec<&Write<'_>>| {
+        let mut results = vec![];
+        for write in writes {
+            results.push(run(write).await);
+            if results.last().is_some_and(Result::is_err) {
+                break;
+            }
+        }
+        results
+    };
+    let results = futures_util::stream::iter(in_turns(writes)).map(run_all).buffer_unordered(concurrency);
+    results.map(futures_util::stream::iter).flatten().collect().await
+}
+
+/// The writes of which each must wait for the one before it.
+fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
+    let mut places = HashMap::new();
+    let mut turns: Vec<Vec<_>> = Vec::with_capacity(writes.len());
+    for write in writes {
+        let place = match &write.kind {
+            Kind::Count(count) => *places.entry((count.key.item_key(), count.shard)).or_insert(turns.len()),
+            Kind::Refill(_) | Kind::Split(_) => turns.len(),
+        };
+        match turns.get_mut(place) {
+            Some(turn) => turn.push(write),
+            None => turns.push(vec![write]),
+        }
+    }
+    turns
 }
 
 async fn run(table: &Table, write: &Write<'_>) -> Result<Effect, Why> {

@@ -89,10 +89,14 @@ pub fn counts<'a>(usage: &'a [Usage], snapshots: &Snapshots) -> Vec<(Count<'a>, 
 pub fn writes<'a>(usage: &'a [Usage], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
     let mut writes = Vec::with_capacity(usage.len() * (config.snapshots.windows.len() + 1));
     let mut splits = vec![];
-    for shard in usage {
+    for (at, shard) in usage.iter().enumerate() {
         let mut counts = vec![];
         shard.counts(&config.snapshots, &mut counts);
         writes.extend(counts.into_iter().map(|(count, record)| Write { kind: Kind::Count(count), record }));
+        // What is there now, only the last part of a shard's records knows.
+        if usage.get(at + 1).is_some_and(|next| next.key == shard.key) {
+            continue;
+        }
         match shard.split(usage, config.max_shards, now) {
             Some(split) => splits.push(split),
             None => writes.extend(shard.refill(now)),
