@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fleet::{Fleet, ask, granted, millis, secs};
 use weirgate::{Acquire, Decision, Error, Limit, LimitError, MilliTokens, RateLimiter};
-use weirgate_shared::{MAX_BUCKET_LIMITS, MAX_LIMITS};
+use weirgate_shared::{BUCKET_SK, MAX_BUCKET_LIMITS, MAX_LIMITS};
 use weirgate_store::ErrorKind;
 use weirgate_tests::{Dynamo, Fault};
 
@@ -108,6 +108,12 @@ async fn a_bucket_gets_no_more_limits_than_can_be_read_again() {
     }
     assert_eq!(fleet.bucket().await, full);
     let _ = granted(&limiter, &many("b", MAX_LIMITS), &[("b0", 1)]).await;
+    // As the error says, which a process that was refused finds out by itself.
+    fleet.dynamo.delete(fleet::PK, BUCKET_SK);
+    for limiter in [&limiter, &other] {
+        let _ = ask(limiter, &many("c", 1), &[("c0", 1)]).send().await;
+        let _ = granted(limiter, &many("c", 1), &[("c0", 1)]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
