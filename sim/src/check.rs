@@ -17,17 +17,25 @@ const CLOCKS_MS: i64 = 2_000;
 
 /// I1 for rates: over any interval, what callers were told to have is no more than the capacity and what flowed in.
 pub fn admitted(world: &World, told: &Told) {
-    let gone = world.gone();
+    let (gone, held) = (world.gone(), world.held());
     // How early a lease may be found expired.
     let early = if world.scenario().has_wrong_clocks() { 2 * CLOCKS_MS } else { 0 };
     for (of, claims) in told.by_limit() {
         let rules = rules(world.scenario(), of);
         if rules[0].is_concurrent() {
-            held(world, of, &claims, rules[0].capacity.0, early);
+            slots_held(world, of, &claims, rules[0].capacity.0, early);
             continue;
         }
         let slack = slack(world.scenario(), &rules);
-        let backs: Vec<_> = claims.iter().flat_map(|claim| backs(claim, early, &gone)).collect();
+        let plan = &world.scenario().buckets[of.0];
+        let name = (plan.entity.clone(), plan.limits[of.1].name().to_string());
+        let mut backs: Vec<_> = claims.iter().flat_map(|claim| backs(claim, early, &gone)).collect();
+        // A lease of which nobody was told gives back all the same.
+        let told: BTreeSet<_> = claims.iter().filter_map(|claim| claim.lease.as_ref()).collect();
+        backs.extend(held.iter().filter(|(id, _)| !told.contains(id)).filter_map(|(id, held)| {
+            let (amount, (from, until)) = (*held.get(&name)?, *gone.get(id)?);
+            Some(Back { from, until: Some(until), amount })
+        }));
         for from in claims.iter().map(|claim| claim.sent) {
             if let Some(over) = over(&claims, &backs, from, &rules, slack) {
                 world.violated(format!("I1: {} of {of:?} {over}", world.scenario().buckets[of.0].entity));
@@ -108,7 +116,7 @@ fn over(claims: &[&Claim], backs: &[Back], from: i64, rules: &[Rule], slack: i64
 }
 
 /// I1 for slots: at no instant more are held than there are.
-fn held(world: &World, of: Of, claims: &[&Claim], slots: i64, early: i64) {
+fn slots_held(world: &World, of: Of, claims: &[&Claim], slots: i64, early: i64) {
     let mut changes = vec![];
     for claim in claims {
         let expires = claim.expires.map_or(i64::MAX, |at| at - early);

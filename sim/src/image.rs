@@ -170,6 +170,8 @@ pub(crate) struct Images {
     consumed: Consumed,
     /// When each lease that is no more was removed: from the first shard, and from the last one.
     gone: BTreeMap<String, (i64, i64)>,
+    /// What it held then, by entity and limit.
+    held: BTreeMap<String, BTreeMap<(String, String), i64>>,
     /// The last write of an item, if its sender was not told: who he is, and what it consumed of each limit.
     doubts: BTreeMap<String, (String, Vec<(String, i64)>)>,
     /// What was consumed by writes in doubt before others wrote, so that it may be taken again, by entity and limit.
@@ -249,6 +251,10 @@ impl Images {
             |id: &WriteId| after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id));
         for (id, lease) in before.leases.iter().flatten().filter(|(id, _)| !is_there(id)) {
             self.gone.entry(id.to_string()).or_insert((now.0, now.0)).1 = now.0;
+            let held = self.held.entry(id.to_string()).or_default();
+            for (limit, amount) in &lease.tokens {
+                *held.entry((before.key.entity.to_string(), limit.to_string())).or_default() += amount.0;
+            }
             self.events.push(if lease.expires > now { Event::LeaseEnded } else { Event::LeaseExpired });
         }
         if let Some(after) = after
@@ -272,6 +278,11 @@ impl Images {
     /// What writes in doubt consumed before others wrote, by entity and limit.
     pub(crate) fn doubted(&self) -> &BTreeMap<(String, String), i64> {
         &self.doubted
+    }
+
+    /// What each of them held then, by entity and limit.
+    pub(crate) fn held(&self) -> &BTreeMap<String, BTreeMap<(String, String), i64>> {
+        &self.held
     }
 
     /// What happened since the last time.

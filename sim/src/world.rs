@@ -278,6 +278,12 @@ impl World {
         lock(&self.0.stream).len()
     }
 
+    /// What each lease that is no more held when it was removed, by entity and limit.
+    #[must_use]
+    pub fn held(&self) -> BTreeMap<String, BTreeMap<(String, String), i64>> {
+        lock(&self.0.images).held().clone()
+    }
+
     /// Records of the stream.
     #[must_use]
     pub fn records(&self, range: std::ops::Range<usize>) -> Vec<Value> {
