@@ -132,7 +132,7 @@ fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
     let mut turns: Vec<Vec<_>> = Vec::with_capacity(writes.len());
     for write in writes {
         let place = match &write.kind {
-            Kind::Count(count) => *places.entry((count.key.item_key(), count.shard)).or_insert(turns.len()),
+            Kind::Count(count) => *places.entry((&count.key, count.shard)).or_insert(turns.len()),
             Kind::Refill(_) | Kind::Split(_) => turns.len(),
         };
         match turns.get_mut(place) {
