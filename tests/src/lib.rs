@@ -18,9 +18,11 @@ pub mod drill;
 mod dynamo;
 pub mod heat;
 pub mod leased;
+mod lines;
 mod partitions;
 pub mod scaling;
 pub mod template;
 
 pub use dynamo::{Dynamo, Fault, Request};
+pub use lines::Lines;
 pub use partitions::{Counts, Limits, Partitions};

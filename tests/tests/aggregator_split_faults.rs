@@ -2,8 +2,6 @@
 
 mod aggregator;
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aggregator::{
@@ -15,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::{Config, Invocation, handle};
 use weirgate_shared::MilliTokens;
-use weirgate_tests::Fault;
 use weirgate_tests::leased::{load, store};
+use weirgate_tests::{Fault, Lines};
 
 #[tokio::test(start_paused = true)]
 async fn two_splits_of_one_shard_at_the_same_time_are_one() {
@@ -127,18 +125,6 @@ async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
     assert_eq!(counts(&table).await, []);
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_half_that_is_there_already_is_left_alone_and_both_are_named() {
     let (dynamo, table, batch) = marked().await;
@@ -152,7 +138,7 @@ async fn a_half_that_is_there_already_is_left_alone_and_both_are_named() {
     let handled = deliver(&table, &batch).await;
     assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.failed), (0, 1, 0));
     assert_eq!(counts(&table).await, [(0, 1), (1, 2)]);
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let text = lines.text();
     let line: Value = serde_json::from_str(text.lines().find(|line| line.contains("ERROR")).unwrap()).unwrap();
     assert_eq!(
         (&line["shard"], &line["half"]),

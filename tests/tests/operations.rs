@@ -1,28 +1,14 @@
 //! What `docs/operations.md` is read on: the alarms hear what the functions say.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_shared::EpochMillis;
-use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, key, limits, store};
 use weirgate_tests::template::template;
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
+use weirgate_tests::{Dynamo, Lines};
 
 fn resource(name: &str) -> Value {
     template()["Resources"][name]["Properties"].take()
@@ -47,7 +33,7 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
     let table = dynamo.table().await;
     let lines = Lines::default();
     let writer = lines.clone();
-    let count = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().matches(&text).count();
+    let count = || lines.text().matches(&text).count();
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
     let config = Config { table_name: "weirgate".to_owned(), page: 100 };
     let run = async || reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();

@@ -1,7 +1,5 @@
 //! DynamoDB failing, time running out, and what is said about it.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lambda_runtime::tracing;
@@ -10,7 +8,7 @@ use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::EpochMillis;
 use weirgate_store::{ErrorKind, StoreError, Table};
 use weirgate_tests::leased::{NOW, full, holding, key, limits, store};
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_tests::{Dynamo, Fault, Lines};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const THROTTLE: Fault = Fault::Throttle { key_range: false };
@@ -167,18 +165,6 @@ async fn a_request_that_hangs_is_left_in_time() {
     assert_eq!(summary.unwrap().partitions_unfinished, 16);
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_another_whole() {
     let dynamo = Dynamo::new().await;
@@ -196,7 +182,7 @@ async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_anothe
     let guard = tracing::subscriber::util::SubscriberInitExt::set_default(logging);
     let summary = run(&table).await.unwrap();
     drop(guard);
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let text = lines.text();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |level: &str| lines.iter().filter(|line| line["level"] == level).collect::<Vec<_>>();
 

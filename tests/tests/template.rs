@@ -4,8 +4,7 @@ mod policy;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
@@ -18,7 +17,7 @@ use weirgate_shared::{BUCKET_SK, EpochMillis, WriteId};
 use weirgate_store::{Answer, Outcome, Table, Transacted, indexes};
 use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, store, take};
 use weirgate_tests::template::template;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_tests::{Dynamo, Fault, Lines};
 
 fn resource(name: &str) -> Value {
     template()["Resources"][name]["Properties"].take()
@@ -211,18 +210,6 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     check_role("ReconcilerRole", &asked, &[]);
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
     let pattern = resource("UndecodableRecords")["FilterPattern"].take();
@@ -232,7 +219,7 @@ async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
     let mut records = lived(&dynamo, &table).await;
     let lines = Lines::default();
     let writer = lines.clone();
-    let count = || String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().matches(&text).count();
+    let count = || lines.text().matches(&text).count();
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
 
     deliver(&table, &records).await;
