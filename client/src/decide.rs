@@ -259,8 +259,10 @@ impl Deciding<'_> {
 
     /// Takes out what is short in shadow mode; whether that is all that was.
     fn overlook(&mut self, denials: &[(usize, Denied)]) -> bool {
+        // Where nothing is short, there is nothing to take out, and asking the same again would not end.
         let is_shadow = |(at, denied): &(usize, Denied)| {
-            denied.short().all(|short| self.targets[*at].is_shadow || short.mode == Mode::Shadow)
+            let of = |short: &LimitStatus| self.targets[*at].is_shadow || short.mode == Mode::Shadow;
+            denied.short().next().is_some() && denied.short().all(of)
         };
         if !denials.iter().all(is_shadow) {
             return false;
