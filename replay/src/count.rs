@@ -87,6 +87,7 @@ impl<'t> Replay<'t> {
     fn belongs(&mut self, event: &str) -> Result<(), String> {
         let own = self.table.name();
         let expected = self.options.from_table.as_deref().unwrap_or(own);
+        let mut first = self.from.clone();
         for from in tables(event)? {
             let Some(from) = from else {
                 return Err("a record does not say of which table it is (eventSourceARN)".to_owned());
@@ -106,16 +107,18 @@ impl<'t> Replay<'t> {
                     from.region()
                 ));
             }
-            match &self.from {
+            match &first {
                 Some(first) if *first != from => {
                     return Err(format!(
                         "its records are of {from}, those of the objects before it of {first}: that is another table of \
                          the same name. Count the objects of each in a run of its own"
                     ));
                 }
-                _ => self.from = Some(from),
+                _ => first = Some(from),
             }
         }
+        // An object that is left says nothing of those behind it.
+        self.from = first;
         Ok(())
     }
 

@@ -54,7 +54,13 @@ pub(crate) struct Sums {
     leases: BTreeSet<String>,
 }
 
-fn sums(shards: &[Bucket], at: EpochMillis, with_expired: bool) -> Sums {
+/// Of the tokens of a rate that a shard has, no more than `cut` says are added.
+fn sums(
+    shards: &[Bucket],
+    at: EpochMillis,
+    with_expired: bool,
+    cut: impl Fn(&Bucket, &LimitName) -> Option<MilliTokens>,
+) -> Sums {
     let mut sums = Sums::default();
     for shard in shards {
         for (name, state) in &shard.limits {
@@ -63,7 +69,8 @@ fn sums(shards: &[Bucket], at: EpochMillis, with_expired: bool) -> Sums {
                 (false, true) => state.tk,
                 (false, false) => shard.balance(state, at),
             };
-            *sums.available.entry(name.clone()).or_default() += there;
+            let most = cut(shard, name).filter(|_| !state.rule.is_concurrent());
+            *sums.available.entry(name.clone()).or_default() += most.map_or(there, |most| there.min(most));
         }
         let held = shard.leases.iter().flatten().filter(|(_, lease)| lease.expires > at);
         sums.leases.extend(held.map(|(id, _)| id.to_string()));
@@ -103,15 +110,26 @@ impl Parts {
         // A merge gives back what has expired. A split leaves leases where they are: what they give back later must fit
         // into what is left there.
         let is_merge = after.len() < self.0.len();
-        let (mut had, has) = (sums(&self.0, at, is_merge), sums(&after, at, is_merge));
-        // Where new numbers have not reached all shards, what does not fit by those of the one that stays flows over.
+        let (mut most, has) = (sums(&self.0, at, is_merge, |_, _| None), sums(&after, at, is_merge, |_, _| None));
+        // Where new numbers have not reached all shards, what does not fit by those of the one that stays flows over; of
+        // each shard, or of what several are together, as they are merged.
+        let smallest = |shard: &Bucket, name: &LimitName| {
+            let states = self.0.iter().chain(&after).filter_map(|shard| shard.limits.get(name));
+            if is_merge { states.map(|state| shard.share(state)).min() } else { None }
+        };
+        let least = sums(&self.0, at, is_merge, smallest);
         for shard in after.iter().filter(|_| is_merge) {
             for (name, state) in shard.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
-                had.available.entry(name.clone()).and_modify(|there| *there = (*there).min(shard.share(state)));
+                most.available.entry(name.clone()).and_modify(|there| *there = (*there).min(shard.share(state)));
             }
         }
-        if had != has {
-            world.violated(format!("I6: {} shards held {had:?}, and {} hold {has:?}", self.0.len(), after.len()));
+        let is_between = has.available.len() == most.available.len()
+            && has.available.iter().all(|(name, there)| {
+                least.available.get(name).is_some_and(|least| there >= least)
+                    && most.available.get(name).is_some_and(|most| there <= most)
+            });
+        if !is_between || has.leases != most.leases {
+            world.violated(format!("I6: {} shards held {most:?}, and {} hold {has:?}", self.0.len(), after.len()));
         }
     }
 }

@@ -57,11 +57,8 @@ impl Default for Connection {
 /// more than once. [`crate::Table`] retries what was certainly not applied.
 pub async fn connect(connection: Connection) -> Connected {
     let http = connection.http_client.clone().unwrap_or_else(https);
-    let config = match &connection.local_endpoint {
-        Some(endpoint) => Config::builder()
-            .endpoint_url(endpoint)
-            .region(Region::from_static("us-east-1"))
-            .credentials_provider(Credentials::new("test", "test", None, None, "local")),
+    let config = match local(&connection) {
+        Some(local) => local,
         None => environment(&http).await,
     };
     build(connection, http, config)
@@ -71,7 +68,16 @@ pub async fn connect(connection: Connection) -> Connected {
 #[must_use]
 pub fn connect_by(connection: Connection, lookup: impl Fn(&str) -> Option<String>) -> Connected {
     let http = connection.http_client.clone().unwrap_or_else(https);
-    build(connection, http, variables(lookup))
+    let config = local(&connection).unwrap_or_else(|| variables(lookup));
+    build(connection, http, config)
+}
+
+fn local(connection: &Connection) -> Option<aws_sdk_dynamodb::config::Builder> {
+    let local = Config::builder()
+        .endpoint_url(connection.local_endpoint.as_ref()?)
+        .region(Region::from_static("us-east-1"))
+        .credentials_provider(Credentials::new("test", "test", None, None, "local"));
+    Some(local)
 }
 
 fn https() -> SharedHttpClient {

@@ -229,18 +229,6 @@ async fn a_failed_record_without_a_sequence_number_fails_the_whole_batch() {
     assert!(error.contains("record 0 has no SequenceNumber"), "{error}");
 }
 
-#[tokio::test]
-async fn a_snapshot_that_cannot_be_read_is_reported() {
-    let (dynamo, table, records) = used().await;
-    deliver(&table, &records[..6]).await;
-    let mut snapshot = dynamo.item("default/ENTITY#a", "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
-    snapshot["q0"] = json!({"S": "far"});
-    dynamo.put(&snapshot);
-    let handled = deliver(&table, &records).await;
-    assert_eq!(handled.summary.failed, 1);
-    assert_eq!(handled.response.unwrap().batch_item_failures[0].item_identifier, sequence_number(&records[0]));
-}
-
 /// A bucket that is deleted and made again, or written by whoever likes to, has other limits each time. No count names
 /// more than fit into an expression.
 #[tokio::test(start_paused = true)]

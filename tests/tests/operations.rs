@@ -15,9 +15,11 @@ fn resource(name: &str) -> Value {
 }
 
 #[test]
-fn one_alarm_hears_of_items_that_either_function_cannot_read() {
+fn one_alarm_hears_of_items_that_either_function_passes_over() {
     let alarm = resource("UndecodableRecordsAlarm");
-    for (filter, function) in [("UndecodableRecords", "Aggregator"), ("UndecodableBuckets", "Reconciler")] {
+    let filters =
+        [("UndecodableRecords", "Aggregator"), ("RefusedWrites", "Aggregator"), ("UndecodableBuckets", "Reconciler")];
+    for (filter, function) in filters {
         let (filter, function) = (resource(filter), resource(function));
         assert_eq!(filter["LogGroupName"], function["LoggingConfig"]["LogGroup"]);
         let metric = &filter["MetricTransformations"][0];

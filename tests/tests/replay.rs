@@ -107,11 +107,13 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
     for part in ["arn:aws:dynamodb:eu-west-1:123456789012:table/weirgate", "in us-east-1", "AWS_REGION=eu-west-1"] {
         assert!(refused.out.contains(part), "{}", refused.out);
     }
-    let (own, other) = ("us-east-1:123456789012:table/weirgate", "us-east-1:210987654321:table/weirgate");
+    let (own, other) = ("us-east-1:123456789012:table/weirgate", "us-east-1:012345678901:table/weirgate");
     let namesake = wrapped(&records[6..]).replace(own, other);
     // In one object, and in two.
     let mixed = wrapped(&records).replacen(own, other, 3);
-    for (input, objects) in [([&object, "\n", &namesake].concat(), 2), (mixed, 1)] {
+    // One that is left says nothing of those behind it.
+    let first = [&mixed, "\n", &object].concat();
+    for (input, objects) in [([&object, "\n", &namesake].concat(), 2), (first, 2), (mixed, 1)] {
         let Run { sum, out } = run(&dynamo, &input, &[]).await;
         assert_eq!((sum.objects, sum.incomplete), (objects, 1), "{out}");
         for part in [own, other, "a run of its own"] {

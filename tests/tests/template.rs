@@ -210,23 +210,49 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     check_role("ReconcilerRole", &asked, &[]);
 }
 
+/// The lines of the log that a filter counts.
+fn heard(filter: &str, lines: &Lines) -> Vec<String> {
+    let pattern = resource(filter)["FilterPattern"].take();
+    let text = pattern.as_str().unwrap().strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap().to_owned();
+    lines.text().lines().filter(|line| line.contains(&text)).map(str::to_owned).collect()
+}
+
 #[tokio::test]
 async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
-    let pattern = resource("UndecodableRecords")["FilterPattern"].take();
-    let text = pattern.as_str().unwrap().strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap().to_owned();
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let mut records = lived(&dynamo, &table).await;
     let lines = Lines::default();
     let writer = lines.clone();
-    let count = || lines.text().matches(&text).count();
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
 
     deliver(&table, &records).await;
-    assert_eq!(count(), 0, "nothing is wrong with these");
+    assert_eq!(heard("UndecodableRecords", &lines).len(), 0, "nothing is wrong with these");
     records[1]["dynamodb"]["NewImage"]["b_quota_tc"] = json!({"S": "many"});
     deliver(&table, &records).await;
-    assert_eq!(count(), 1, "one line for one record");
+    assert_eq!(heard("UndecodableRecords", &lines).len(), 1, "one line for one record");
+}
+
+#[tokio::test]
+async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_line_has_what_was_to_be_counted() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let mut records = lived(&dynamo, &table).await;
+    for record in &mut records {
+        record["dynamodb"]["ApproximateCreationDateTime"] = json!(NOW.0 / 1000);
+    }
+    let (pk, sk) = ("default/ENTITY#e-1", "#USAGE#gpt-4#daily#2026-01-01T00:00:00Z");
+    dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}, "quota": {"S": "many"}}));
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+
+    deliver(&table, &records).await;
+    let heard = heard("RefusedWrites", &lines);
+    assert_eq!(heard.len(), 1, "{heard:?}");
+    for said in [&format!("count in {pk} {sk} of shard 0, writes 17"), "1 quota, 1 slots, 1 acquires", "ERROR"] {
+        assert!(heard[0].contains(said), "{heard:?}");
+    }
 }
 
 #[test]

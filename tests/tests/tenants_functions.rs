@@ -183,8 +183,7 @@ async fn an_item_that_is_full_holds_up_nobody() {
             for (field, value) in [("tk", tokens), ("cp", "9000000000000"), ("ra", "9000000000000"), ("tc", "100000")] {
                 item[format!("b_tpm_{field}")] = json!({"N": value});
             }
-            let used: usize = item.as_object().unwrap().iter().map(|(name, value)| name.len() + size(value)).sum();
-            item["pad"] = json!({"S": "x".repeat(400 * 1024 - "pad".len() - used)});
+            fill(item);
         };
         let (dynamo, handled, _) = delivered_beside(spoil).await;
         assert_eq!((handled.summary.refused, handled.summary.failed), (1, 0), "{:?}", handled.summary);
@@ -192,6 +191,49 @@ async fn an_item_that_is_full_holds_up_nobody() {
         // Its usage is counted all the same.
         assert_eq!((tpm_of(&dynamo, "b/ENTITY#e"), tpm_of(&dynamo, "a/ENTITY#e")), (json!("18"), json!("96")));
     }
+}
+
+/// And whoever may write to a snapshot of his. Usage that has no place in it is told, and kept as not counted.
+#[tokio::test]
+async fn a_spoiled_snapshot_holds_up_nobody() {
+    let [day, hourly] = ["#USAGE#gpt-4#daily#2026-11-20T00:00:00Z", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"];
+    let spoil: [fn(&mut Value); 3] = [
+        |item| item["tpm"] = json!({"S": "many"}),
+        |item| item["q0"] = json!({"S": "far"}),
+        |item| {
+            // Counting adds what is missing.
+            item.as_object_mut().unwrap().remove("g0");
+            fill(item);
+        },
+    ];
+    for (case, spoil) in spoil.iter().enumerate() {
+        let (dynamo, table, ours) = shared().await;
+        deliver_text(&table, &event(&ours), HOUR).await.response.unwrap();
+        let good = dynamo.item("a/ENTITY#e", day);
+        let mut spoiled = good.clone();
+        spoil(&mut spoiled);
+        dynamo.put(&spoiled);
+        take(&table, &key_of("a/BUCKET#e#gpt-4#0"), 2_000).await;
+        take(&table, &key_of("b/BUCKET#e#gpt-4#0"), 7_000).await;
+        let mut records = records(&dynamo);
+        records.retain(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE");
+        let handled = deliver_text(&table, &event(&records), HOUR).await;
+        let summary = &handled.summary;
+        assert_eq!((summary.refused, summary.failed, handled.response.unwrap()), (1, 0, Default::default()), "{case}");
+        assert_eq!(tpm_of(&dynamo, "b/ENTITY#e"), "18", "{case}");
+        assert_eq!(dynamo.item("a/ENTITY#e", day), spoiled, "{case}");
+        // The hour has it all, and the day counts it when it comes again to a snapshot that was mended.
+        assert_eq!(dynamo.item("a/ENTITY#e", hourly)["tpm"]["N"], "6", "{case}");
+        dynamo.put(&good);
+        deliver_text(&table, &event(&records), HOUR).await.response.unwrap();
+        assert_eq!(tpm_of(&dynamo, "a/ENTITY#e"), "6", "{case}");
+    }
+}
+
+/// Makes an item as large as one may be.
+fn fill(item: &mut Value) {
+    let used: usize = item.as_object().unwrap().iter().map(|(name, value)| name.len() + size(value)).sum();
+    item["pad"] = json!({"S": "x".repeat(400 * 1024 - "pad".len() - used)});
 }
 
 /// What a value measures in an item, as DynamoDB says.

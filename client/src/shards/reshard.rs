@@ -95,7 +95,7 @@ impl Resharding<'_> {
     async fn read(&self) -> Result<Vec<Bucket>, Error> {
         self.bucket.overview().set_most(MAX_SHARDS);
         self.bucket.look(self.inner, None).await?;
-        let seen = self.bucket.lines().into_iter().filter(|line| !line.is_absent()).filter_map(|line| line.view());
+        let seen = self.bucket.lines().into_iter().filter_map(|line| line.view());
         Ok(seen.map(|view| Bucket::clone(&view.bucket)).collect())
     }
 

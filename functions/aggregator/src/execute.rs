@@ -36,8 +36,8 @@ pub enum Effect {
     SplitLost,
     /// The shard could not be split this time. It stays hot, so the next batch asks again; this one need not wait.
     SplitPutOff,
-    /// The shard can be neither credited nor split, and never will be as it is: its item leaves no room. Its callers credit
-    /// it themselves; nobody else's records wait for it.
+    /// It cannot be made, now or later, for what its item holds: somebody has filled it, or written into it. A line of the
+    /// log has what it was to do; nobody else's records wait for it.
     Refused,
 }
 
@@ -73,9 +73,9 @@ pub enum Why {
 }
 
 impl Why {
-    /// Whether DynamoDB refused the write for good, for what the item holds.
+    /// Whether what the item holds keeps the write from being made, also later.
     const fn is_refused(&self) -> bool {
-        matches!(self, Self::Store(StoreError { kind: ErrorKind::Invalid, .. }))
+        matches!(self, Self::Snapshot { .. } | Self::Store(StoreError { kind: ErrorKind::Invalid, .. }))
     }
 
     /// Whether the same write may succeed later.
@@ -105,9 +105,8 @@ pub async fn execute(
         };
         let result = match (&write.kind, result) {
             (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string())),
-            // A count is not among these: what it adds would be lost. It fails because of its snapshot, which can be
-            // mended, and its records come again until they lie in the failure bucket.
-            (Kind::Split(_) | Kind::Refill(_), Err(why)) if why.is_refused() => Ok(refused(&why)),
+            // Whoever may write an item may spoil it, and the records of all others would come again with its own.
+            (kind, Err(why)) if why.is_refused() => Ok(refused(kind, &why)),
             (_, result) => result,
         };
         result.map_err(|why| Failure { record: write.record, why })
@@ -228,8 +227,14 @@ async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
     Ok(put_off(split, "it was credited by others each time first"))
 }
 
-fn refused(why: &Why) -> Effect {
-    tracing::error!(%why, "a shard can be neither credited nor split as it is");
+fn refused(kind: &Kind<'_>, why: &Why) -> Effect {
+    let what = match kind {
+        Kind::Count(count) => count.to_string(),
+        Kind::Refill(update) => format!("refill of {}", update.key.pk),
+        Kind::Split(split) => format!("split of {}", split.image.key.item_key().pk),
+    };
+    // The text that an alarm looks for.
+    tracing::error!(what, %why, "refused write");
     Effect::Refused
 }
 

@@ -51,7 +51,7 @@ pub struct Summary {
     pub splits_lost: usize,
     /// Splits that were not made this time: the next batch of the shard asks again.
     pub splits_put_off: usize,
-    /// Refills and splits that DynamoDB refuses for what the item holds.
+    /// Writes that what their item holds does not allow; each has an ERROR line.
     pub refused: usize,
     /// Writes that failed.
     pub failed: usize,

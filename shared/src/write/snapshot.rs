@@ -1,7 +1,9 @@
 //! Counting usage exactly once: one write per bucket shard and window.
 
+use std::fmt;
+
 use super::{Change, Condition, Path, Update, Value};
-use crate::{Counted, LimitName, MilliTokens, Ranges, SnapshotKey, attr, window::Iso};
+use crate::{Counted, ItemKey, LimitName, MilliTokens, Ranges, SnapshotKey, attr, window::Iso};
 
 /// What one stream record says was used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,22 @@ pub struct Count<'a> {
     pub pieces: &'a [Piece],
     /// Epoch seconds after which the snapshot may be deleted, if this count makes it.
     pub ttl_seconds: i64,
+}
+
+/// What is counted where, for a log that must do when it cannot be.
+impl fmt::Display for Count<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ItemKey { pk, sk } = self.key.item_key();
+        write!(f, "count in {pk} {sk} of shard {}", self.shard)?;
+        if let Some((after, through)) = self.span() {
+            write!(f, ", writes {after}-{through}")?;
+        }
+        let (tokens, events) = sum(self.limits.len(), self.pieces);
+        for (limit, amount) in self.limits.iter().zip(tokens) {
+            write!(f, ", {amount} {limit}")?;
+        }
+        write!(f, ", {events} acquires")
+    }
 }
 
 impl Count<'_> {
@@ -92,13 +110,7 @@ impl Count<'_> {
         conditions: Vec<Condition>,
         mut changes: Vec<Change>,
     ) -> Update {
-        let (mut tokens, mut events) = (vec![MilliTokens::ZERO; self.limits.len()], 0_i64);
-        for piece in pieces {
-            events = events.saturating_add(piece.events);
-            for (sum, amount) in tokens.iter_mut().zip(&piece.tokens) {
-                *sum += *amount;
-            }
-        }
+        let (tokens, events) = sum(self.limits.len(), pieces);
         let used = |(limit, amount): (&LimitName, MilliTokens)| {
             Change::Add(Path::of(limit.to_string()), Value::Tokens(amount))
         };
@@ -118,4 +130,16 @@ impl Count<'_> {
         changes.push(Change::SetIfAbsent(Path::of(attr::TTL), Value::Int(self.ttl_seconds)));
         Update { key: self.key.item_key(), conditions, changes }
     }
+}
+
+/// What the pieces used of each of so many limits, and their acquires.
+fn sum<'p>(limits: usize, pieces: impl IntoIterator<Item = &'p Piece>) -> (Vec<MilliTokens>, i64) {
+    let (mut tokens, mut events) = (vec![MilliTokens::ZERO; limits], 0_i64);
+    for piece in pieces {
+        events = events.saturating_add(piece.events);
+        for (sum, amount) in tokens.iter_mut().zip(&piece.tokens) {
+            *sum += *amount;
+        }
+    }
+    (tokens, events)
 }

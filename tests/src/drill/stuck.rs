@@ -46,8 +46,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
             expect(Instant::now() < deadline, || "the hours do not go on beside a damaged day".to_owned())?;
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
-        let log = self.shell.block("why", &[]).await?;
-        for named in ["cannot be read", "#USAGE#wide#daily#", "attribute q1"] {
+        let log = self.shell.block("refused", &[]).await?;
+        for named in ["cannot be read", "count in", "rpm", "#USAGE#wide#daily#", "attribute q1"] {
             expect(log.contains(named), || format!("the log does not say {named}: {log}"))?;
         }
         let short = self.counted(WIDE, Window::Daily).await?;
