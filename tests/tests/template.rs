@@ -255,6 +255,23 @@ async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_
     }
 }
 
+/// `docs/operations.md` looks for it where records were discarded.
+#[tokio::test]
+async fn a_write_that_fails_says_why_in_the_words_that_the_page_looks_for() {
+    let dynamo = Dynamo::new().await;
+    let records = lived(&dynamo, &dynamo.table().await).await;
+    let page = include_str!("../../docs/operations.md");
+    assert!(page.contains(r#"--filter-pattern '"a write failed"'"#));
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+    dynamo.fail_next([Some(Fault::Forbidden)]);
+    deliver(&dynamo.table().await, &records).await;
+    let text = lines.text();
+    let line = text.lines().find(|line| line.contains("a write failed")).expect("it is told");
+    assert!(line.contains("not permitted") && line.contains("default/ENTITY#e-1"), "{line}");
+}
+
 #[test]
 fn each_function_is_built_from_the_binary_of_its_name() {
     for (function, package) in [("Aggregator", "aggregator"), ("Reconciler", "reconciler")] {

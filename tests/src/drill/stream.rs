@@ -64,6 +64,13 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.until_counted(self.taken - 7).await?;
         let gap = self.missing().await?;
         expect(gap.len() == 1 && gap[0].1 - gap[0].0 == 7, || format!("missing is {gap:?}, not 7 writes"))?;
+        // What the function says when DynamoDB is away, which it never is here.
+        let log = "aws logs create-log-stream --log-group-name \"/aws/lambda/$aggregator\" --log-stream-name drill
+             aws logs put-log-events --log-group-name \"/aws/lambda/$aggregator\" --log-stream-name drill \
+             --log-events \"[{\\\"timestamp\\\":$(date +%s%3N),\\\"message\\\":\\\"a write failed: throttled\\\"}]\"";
+        self.shell.text(log, &[]).await?;
+        let why = self.shell.block("why", &[]).await?;
+        expect(why.contains("throttled"), || format!("the log does not say why records failed: {why}"))?;
         let said = self.shell.block("replay", &[]).await?;
         expect(said.contains("daily 7 counted, 0 before; nothing was written"), || said.clone())?;
         self.until_counted(self.taken).await?;
