@@ -257,26 +257,26 @@ impl Deciding<'_> {
         Ok(Ok(holds))
     }
 
-    /// Takes out what is short in shadow mode; whether that is all that was.
+    /// Takes out what is short in shadow mode, if that is all that was; whether less is asked for now.
     fn overlook(&mut self, denials: &[(usize, Denied)]) -> bool {
-        // Where nothing is short, there is nothing to take out, and asking the same again would not end.
         let is_shadow = |(at, denied): &(usize, Denied)| {
-            let of = |short: &LimitStatus| self.targets[*at].is_shadow || short.mode == Mode::Shadow;
-            denied.short().next().is_some() && denied.short().all(of)
+            denied.short().all(|short| self.targets[*at].is_shadow || short.mode == Mode::Shadow)
         };
         if !denials.iter().all(is_shadow) {
             return false;
         }
+        let mut asks_less = false;
         for (at, denied) in denials {
             let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
-            self.targets[*at]
-                .request
-                .needs
-                .retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
+            let needs = &mut self.targets[*at].request.needs;
+            let before = needs.len();
+            needs.retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
+            asks_less |= needs.len() < before;
             let known = self.would_deny[*at].take();
             self.would_deny[*at] = Some(decision::all(known.into_iter().chain([denied.clone()])));
         }
-        true
+        // Asking the same again would not end.
+        asks_less
     }
 
     fn listen(&self) -> Vec<Pin<Box<OwnedNotified>>> {

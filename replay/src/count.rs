@@ -110,8 +110,8 @@ impl<'t> Replay<'t> {
             match &first {
                 Some(first) if *first != from => {
                     return Err(format!(
-                        "its records are of {from}, those of the objects before it of {first}: that is another table of \
-                         the same name. Count the objects of each in a run of its own"
+                        "its records are of {from}, those before them of {first}: that is another table of the same \
+                         name. Count the objects of each in a run of its own"
                     ));
                 }
                 _ => first = Some(from),

@@ -47,10 +47,16 @@ pub struct ItemError {
 
 impl ItemError {
     fn new(attribute: &str, value: &Attr<'_>, takes: &'static str) -> Self {
-        let value = match value {
+        // An item may hold 400 KB, and what is wrong with it shows at the beginning.
+        const SHOWN: usize = 200;
+        let mut value = match value {
             Attr::N(text) | Attr::S(text) => format!("{text:?}"),
             other => format!("{other:?}"),
         };
+        if value.len() > SHOWN {
+            value.truncate(value.floor_char_boundary(SHOWN));
+            value.push_str("...");
+        }
         Self { attribute: attribute.to_owned(), value, takes }
     }
 
@@ -124,6 +130,16 @@ mod tests {
         ] {
             assert_eq!(size_bytes(&value), bytes, "{value:?}");
         }
+    }
+
+    #[test]
+    fn an_error_shows_the_beginning_of_what_is_long() {
+        let long = "ö".repeat(1000);
+        for value in [Attr::S(&long), Attr::M(vec![(&long, Attr::Other)])] {
+            let shown = ItemError::new("q0", &value, "a number").value;
+            assert!(shown.len() < 210 && shown.ends_with("ö..."), "{shown}");
+        }
+        assert_eq!(ItemError::new("q0", &Attr::S("far"), "a number").value, "\"far\"");
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
         check::consumed(world, &told);
     }
     check::counted(world);
+    if !world.violations().is_empty() {
+        return;
+    }
     let limiter = newcomer(world).await;
     for plan in known(world) {
         let probes = [
@@ -62,11 +65,11 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
             gives_what_flows_in(world, &limiter, plan).boxed_local(),
         ];
         for probe in probes {
+            probe.await;
             // What fails once, fails again and again, and takes long.
             if !world.violations().is_empty() {
                 return;
             }
-            probe.await;
         }
     }
     reconcile(world).await;

@@ -129,7 +129,8 @@ impl Parts {
                     && most.available.get(name).is_some_and(|most| there <= most)
             });
         if !is_between || has.leases != most.leases {
-            world.violated(format!("I6: {} shards held {most:?}, and {} hold {has:?}", self.0.len(), after.len()));
+            let had = if least == most { format!("{most:?}") } else { format!("{least:?} to {most:?}") };
+            world.violated(format!("I6: {} shards held {had}, and {} hold {has:?}", self.0.len(), after.len()));
         }
     }
 }

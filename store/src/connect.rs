@@ -64,7 +64,8 @@ pub async fn connect(connection: Connection) -> Connected {
     build(connection, http, config)
 }
 
-/// An SDK client of what `lookup` finds in the place of the environment: the variables that Lambda sets, and no other place.
+/// An SDK client of what `lookup` finds in the place of the environment: the variables that Lambda sets, and no other place,
+/// unless the connection names a local one.
 #[must_use]
 pub fn connect_by(connection: Connection, lookup: impl Fn(&str) -> Option<String>) -> Connected {
     let http = connection.http_client.clone().unwrap_or_else(https);
@@ -165,5 +166,8 @@ mod tests {
         assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
         assert!(!error.kind.is_transient() && error.kind.is_refused());
         assert!(error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"), "{error}");
+        let local = Connection { local_endpoint: Some("http://127.0.0.1:9".to_owned()), ..Connection::default() };
+        let error = Table::new(connect_by(local, set), "limits").warm().await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
     }
 }

@@ -49,8 +49,10 @@ pub enum ErrorKind {
     NoCredentials,
     /// Not applied: there is no such table.
     NoTable,
-    /// Not applied, and never will be.
+    /// Not applied, and never will be: the request is not well formed, or what the item holds does not allow it.
     Invalid,
+    /// Not applied, for a reason of another kind, which the error's text names.
+    Rejected,
 }
 
 impl std::fmt::Display for ErrorKind {
@@ -67,6 +69,7 @@ impl std::fmt::Display for ErrorKind {
             }
             Self::NoTable => "no such table in this region and account; deploy the stack, or correct the name",
             Self::Invalid => "refused as invalid",
+            Self::Rejected => "refused",
         })
     }
 }
@@ -127,7 +130,7 @@ where
 {
     let service = match error {
         SdkError::ServiceError(service) => service,
-        SdkError::ConstructionFailure(_) => return ErrorKind::Invalid,
+        SdkError::ConstructionFailure(_) => return ErrorKind::Rejected,
         lost => return unanswered(lost),
     };
     match service.err().meta().code().unwrap_or_default() {
@@ -135,7 +138,7 @@ where
         | "ProvisionedThroughputExceededException"
         | "RequestLimitExceeded"
         | "LimitExceededException" => ErrorKind::Throttled { key_range: is_key_range(service.err()) },
-        "TransactionConflictException" => ErrorKind::Conflict,
+        "TransactionConflictException" | "ReplicatedWriteConflictException" => ErrorKind::Conflict,
         "TransactionCanceledException" => cancelled(service.err()),
         // The first request under its token has not ended; asking once more tells what became of it.
         "TransactionInProgressException" => ErrorKind::Unknown,
@@ -147,8 +150,11 @@ where
         | "ExpiredTokenException"
         | "InvalidSignatureException"
         | "MissingAuthenticationTokenException" => ErrorKind::Forbidden,
+        "ValidationException" | "ItemCollectionSizeLimitExceededException" | "IdempotentParameterMismatchException" => {
+            ErrorKind::Invalid
+        }
         _ if service.raw().status().is_server_error() => ErrorKind::Unknown,
-        _ => ErrorKind::Invalid,
+        _ => ErrorKind::Rejected,
     }
 }
 
@@ -198,7 +204,7 @@ fn cancelled<E: Error + 'static>(error: &E) -> ErrorKind {
         Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
             cancelled_by(cancelled.cancellation_reasons())
         }
-        _ => ErrorKind::Invalid,
+        _ => ErrorKind::Rejected,
     }
 }
 
@@ -213,8 +219,10 @@ fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
         // documented speaks of "your table or index".
         let key_range = reasons.iter().any(|reason| reason.message().is_some_and(|text| text.contains(KEY_RANGE)));
         ErrorKind::Throttled { key_range }
-    } else {
+    } else if any(&["ValidationError", "ItemCollectionSizeLimitExceeded"]) {
         ErrorKind::Invalid
+    } else {
+        ErrorKind::Rejected
     }
 }
 
@@ -255,6 +263,31 @@ mod tests {
         assert!(ErrorKind::Skewed.is_transient() && ErrorKind::Skewed.is_refused());
     }
 
+    /// Only what the item holds, or the request says, is invalid for good: a count that is goes past its snapshot.
+    #[test]
+    fn an_answer_that_is_not_known_is_not_taken_for_one_about_the_item() {
+        let of = |code: Option<&str>, status: u16| {
+            let mut meta = ErrorMetadata::builder();
+            if let Some(code) = code {
+                meta = meta.code(code);
+            }
+            let answer = HttpResponse::new(status.try_into().unwrap(), "".into());
+            kind(&SdkError::service_error(UpdateItemError::generic(meta.build()), answer))
+        };
+        for (code, status, expected) in [
+            (Some("ValidationException"), 400, ErrorKind::Invalid),
+            (Some("ItemCollectionSizeLimitExceededException"), 400, ErrorKind::Invalid),
+            (Some("ReplicatedWriteConflictException"), 400, ErrorKind::Conflict),
+            (Some("InvalidEndpointException"), 421, ErrorKind::Rejected),
+            (Some("SomethingNew"), 400, ErrorKind::Rejected),
+            (None, 413, ErrorKind::Rejected),
+            (Some("SomethingNew"), 500, ErrorKind::Unknown),
+        ] {
+            assert_eq!(of(code, status), expected, "{code:?} {status}");
+        }
+        assert!(ErrorKind::Rejected.is_refused() && !ErrorKind::Rejected.is_transient());
+    }
+
     fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {
         let reason = |(code, text): &(&str, &str)| CancellationReason::builder().code(*code).message(*text).build();
         cancelled_by(&reasons.iter().map(reason).collect::<Vec<_>>())
@@ -272,7 +305,8 @@ mod tests {
         assert_eq!(kind_of(&[none, provisioned]), ErrorKind::Throttled { key_range: false });
         assert_eq!(kind_of(&[none, invalid]), ErrorKind::Invalid);
         assert_eq!(kind_of(&[("ItemCollectionSizeLimitExceeded", "")]), ErrorKind::Invalid);
-        assert_eq!(kind_of(&[]), ErrorKind::Invalid);
+        assert_eq!(kind_of(&[none, ("SomethingNew", "")]), ErrorKind::Rejected);
+        assert_eq!(kind_of(&[]), ErrorKind::Rejected);
         let named = ("ThrottlingError", "TableWriteKeyRangeThroughputExceeded");
         assert_eq!(kind_of(&[throttle, named]), ErrorKind::Throttled { key_range: true });
     }

@@ -15,12 +15,13 @@ fn resource(name: &str) -> Value {
 }
 
 #[test]
-fn one_alarm_hears_of_items_that_either_function_passes_over() {
-    let alarm = resource("UndecodableRecordsAlarm");
-    let filters =
-        [("UndecodableRecords", "Aggregator"), ("RefusedWrites", "Aggregator"), ("UndecodableBuckets", "Reconciler")];
-    for (filter, function) in filters {
-        let (filter, function) = (resource(filter), resource(function));
+fn alarms_hear_of_what_the_functions_pass_over() {
+    for (filter, function, alarm) in [
+        ("UndecodableRecords", "Aggregator", "UndecodableRecordsAlarm"),
+        ("UndecodableBuckets", "Reconciler", "UndecodableRecordsAlarm"),
+        ("RefusedWrites", "Aggregator", "RefusedWritesAlarm"),
+    ] {
+        let (filter, function, alarm) = (resource(filter), resource(function), resource(alarm));
         assert_eq!(filter["LogGroupName"], function["LoggingConfig"]["LogGroup"]);
         let metric = &filter["MetricTransformations"][0];
         assert_eq!((&metric["MetricNamespace"], &metric["MetricName"]), (&alarm["Namespace"], &alarm["MetricName"]));

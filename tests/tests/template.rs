@@ -250,7 +250,7 @@ async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_
     deliver(&table, &records).await;
     let heard = heard("RefusedWrites", &lines);
     assert_eq!(heard.len(), 1, "{heard:?}");
-    for said in [&format!("count in {pk} {sk} of shard 0, writes 17"), "1 quota, 1 slots, 1 acquires", "ERROR"] {
+    for said in [&format!("count in {pk} {sk} of shard 0, writes 17"), "quota 1, slots 1, 1 acquires", "ERROR"] {
         assert!(heard[0].contains(said), "{heard:?}");
     }
 }

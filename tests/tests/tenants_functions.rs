@@ -197,9 +197,15 @@ async fn an_item_that_is_full_holds_up_nobody() {
 #[tokio::test]
 async fn a_spoiled_snapshot_holds_up_nobody() {
     let [day, hourly] = ["#USAGE#gpt-4#daily#2026-11-20T00:00:00Z", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"];
-    let spoil: [fn(&mut Value); 3] = [
+    let spoil: [fn(&mut Value); 5] = [
         |item| item["tpm"] = json!({"S": "many"}),
         |item| item["q0"] = json!({"S": "far"}),
+        // As far as it looks there is a gap, and so `g` is looked at.
+        |item| (item["q0"], item["g0"]) = (json!({"N": "1"}), json!({"S": " "})),
+        |item| {
+            item["q0"] = json!({"N": "1"});
+            item.as_object_mut().unwrap().remove("g0");
+        },
         |item| {
             // Counting adds what is missing.
             item.as_object_mut().unwrap().remove("g0");

@@ -74,7 +74,7 @@ pub enum Why {
 
 impl Why {
     /// Whether what the item holds keeps the write from being made, also later.
-    const fn is_refused(&self) -> bool {
+    const fn is_lasting(&self) -> bool {
         matches!(self, Self::Snapshot { .. } | Self::Store(StoreError { kind: ErrorKind::Invalid, .. }))
     }
 
@@ -91,6 +91,7 @@ impl Why {
 /// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given up, what has not
 /// started fails at once. Counts of the same shard in the same snapshot come one after the other, and none after one that
 /// failed, whose record and all behind it come again: out of order each would leave a gap, of which a snapshot keeps few.
+/// What is refused for good stops nothing: the count behind it keeps its range as not counted.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
@@ -106,7 +107,7 @@ pub async fn execute(
         let result = match (&write.kind, result) {
             (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string())),
             // Whoever may write an item may spoil it, and the records of all others would come again with its own.
-            (kind, Err(why)) if why.is_refused() => Ok(refused(kind, &why)),
+            (kind, Err(why)) if why.is_lasting() => Ok(refused(kind, &why)),
             (_, result) => result,
         };
         result.map_err(|why| Failure { record: write.record, why })

@@ -133,12 +133,12 @@ fn answer(
     mut failures: Vec<Failure>,
     all_failed: bool,
 ) -> Result<Response, BatchError> {
+    log(&failures);
     if all_failed && failures.iter().all(|failure| is_permanent(&failure.why)) {
         return failures
             .pop()
             .map_or_else(|| Ok(Response::default()), |failure| Err(BatchError::NothingWritten(failure.why)));
     }
-    log(&failures);
     let mut records = BTreeSet::new();
     for Failure { record, why } in failures {
         // An identifier that is empty or null would say the same, but to nobody who reads the log.
@@ -156,12 +156,7 @@ fn answer(
 fn log(failures: &[Failure]) {
     let mut seen = vec![];
     for Failure { record, why } in failures {
-        let kind = match why {
-            Why::Store(error) => (0, Some(error.kind)),
-            Why::Snapshot { .. } => (1, None),
-            Why::Races => (2, None),
-            Why::OutOfTime => (3, None),
-        };
+        let kind = (std::mem::discriminant(why), if let Why::Store(error) = why { Some(error.kind) } else { None });
         if !seen.contains(&kind) {
             seen.push(kind);
             tracing::warn!(record, failed = failures.len(), "a write failed, its records will come again: {why}");

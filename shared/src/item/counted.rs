@@ -51,20 +51,32 @@ impl Counted {
     }
 }
 
+const GAPS: &str = "ranges like 4-7 9-12, or nothing";
+
+fn parsed(text: &str) -> Option<Ranges> {
+    text.parse().ok().filter(|ranges: &Ranges| ranges.to_string() == text)
+}
+
 /// Reads how far a snapshot has counted `shard`.
 ///
 /// # Errors
-/// [`ItemError`] if `q{shard}` or `g{shard}` is not what it takes, or a range of the one is not below the other.
+/// [`ItemError`] if `q{shard}` or `g{shard}` is not what it takes, one is there without the other, or a range of the one is
+/// not below the other.
 pub fn read_counted<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>, shard: u32) -> Result<Counted, ItemError> {
     let (through, gaps) = (attr::counted_through(shard), attr::not_counted(shard));
-    let mut counted = Counted::default();
+    let (mut counted, mut has_gaps) = (Counted::default(), false);
     for (name, value) in item {
         if name == through {
             counted.through = Some(integer(name, &value)?);
         } else if name == gaps {
-            let parsed = if let Attr::S(text) = value { text.parse().ok() } else { None };
-            counted.gaps = parsed.ok_or_else(|| ItemError::new(name, &value, "ranges like 4-7 9-12, or nothing"))?;
+            // A count asks that they are as they were, by their text: another spelling would make each one lose its race.
+            let parsed = if let Attr::S(text) = value { parsed(text) } else { None };
+            counted.gaps = parsed.ok_or_else(|| ItemError::new(name, &value, GAPS))?;
+            has_gaps = true;
         }
+    }
+    if counted.through.is_some() && !has_gaps {
+        return Err(ItemError::missing(&gaps, GAPS));
     }
     let is_above = |end: i64| counted.through.is_some_and(|counted_through| counted_through < end);
     if counted.gaps.end().is_some_and(is_above) {

@@ -42,7 +42,7 @@ impl fmt::Display for Count<'_> {
         }
         let (tokens, events) = sum(self.limits.len(), self.pieces);
         for (limit, amount) in self.limits.iter().zip(tokens) {
-            write!(f, ", {amount} {limit}")?;
+            write!(f, ", {limit} {amount}")?;
         }
         write!(f, ", {events} acquires")
     }
@@ -142,4 +142,26 @@ fn sum<'p>(limits: usize, pieces: impl IntoIterator<Item = &'p Piece>) -> (Vec<M
         }
     }
     (tokens, events)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EpochMillis, Window};
+
+    #[test]
+    fn a_count_says_what_is_to_be_counted_where() {
+        let limits = ["rpm", "tpm"].map(|name| LimitName::new(name).unwrap());
+        let piece = |span, tokens: [i64; 2]| Piece { span, tokens: tokens.map(MilliTokens).into(), events: 1 };
+        let count = |pieces| {
+            let (entity, resource) = ("e-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+            let (window, start) = (Window::Daily, EpochMillis(1_795_132_800_000));
+            let key = SnapshotKey { namespace: "default".try_into().unwrap(), entity, resource, window, start };
+            Count { key, shard: 3, limits: &limits, pieces, ttl_seconds: 0 }.to_string()
+        };
+        let at = "count in default/ENTITY#e-1 #USAGE#gpt-4#daily#2026-11-20T00:00:00Z of shard 3";
+        let spans = [piece(Some((6, 7)), [1000, 2500]), piece(Some((7, 8)), [2000, -4500])];
+        assert_eq!(count(&spans), format!("{at}, writes 6-8, rpm 3, tpm -2, 2 acquires"));
+        assert_eq!(count(&[piece(None, [500, 0])]), format!("{at}, rpm 0.5, tpm 0, 1 acquires"));
+    }
 }

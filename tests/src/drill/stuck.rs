@@ -40,6 +40,10 @@ impl<P: Fn(&str)> Drill<'_, P> {
              --expression-attribute-values '{\":far\":{\"S\":\"far\"}}' \
              --key \"$(item prod/ENTITY#openai \"#USAGE#wide#daily#${day}T00:00:00Z\")\"";
         self.shell.text(damage, &[("day", &day)]).await?;
+        let snapshot = format!("#USAGE#wide#daily#{day}T00:00:00Z");
+        let note = "aws dynamodb update-item --table-name \"$table\" --key \"$(item prod/ENTITY#openai \"$snapshot\")\" \
+             --update-expression 'SET note = :note' --expression-attribute-values '{\":note\":{\"S\":\"ours\"}}'";
+        self.shell.text(note, &[("snapshot", &snapshot)]).await?;
         self.take_of(WIDE, 40).await?;
         let deadline = Instant::now() + PATIENCE;
         while self.counted(WIDE, Window::Hourly).await? != 60 {
@@ -52,6 +56,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         }
         let short = self.counted(WIDE, Window::Daily).await?;
         expect(short < 60, || format!("a day that cannot be read counts {short} of 60"))?;
+        self.shell.block("strip", &[("snapshot", &snapshot)]).await?;
         self.shell.block("mend", &[("resource", WIDE), ("limits", "rpm"), ("day", &day)]).await?;
         self.until_counted_of(WIDE, 60).await?;
         self.both_count().await?;
