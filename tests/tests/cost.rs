@@ -207,18 +207,13 @@ async fn i2_eight_callers_in_one_process_at_the_refill_edge() {
 
 #[tokio::test(start_paused = true)]
 async fn i2_eight_processes_at_the_refill_edge() {
-    let (mut writes, mut admitted) = (0.0, 0.0);
+    // Whose requests take as long as a token needs to come may get in step with another one, and come second each time.
     for latency_ms in [2, 5] {
         let fleet = Fleet::slow(millis(latency_ms)).await;
         let mut limiters = vec![];
         for _ in 0..8 {
             limiters.push(fleet.metered().await);
         }
-        let edge = Edge::run(&fleet, &limiters).await;
-        // One run in a hundred has a streak of lost races: the bound is on what both cost together.
-        edge.check(3.0);
-        writes += edge.writes;
-        admitted += f64::from(i32::try_from(edge.fast).unwrap());
+        Edge::run(&fleet, &limiters).await.check(1.45);
     }
-    assert!(writes <= 2.0 * admitted, "{writes} for {admitted}");
 }

@@ -20,7 +20,7 @@ pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
 
 /// Serves `line` until it is empty.
 pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
-    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, has_lost: false, is_done: false };
+    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, losses: 0, is_done: false };
     loop {
         let newcomers = server.line.next(!server.waiting.is_empty());
         server.waiting.extend(newcomers);
@@ -47,8 +47,8 @@ struct Server {
     waiting: VecDeque<Caller>,
     /// Failed requests in a row.
     failures: u32,
-    /// The last write lost its race.
-    has_lost: bool,
+    /// Races lost in a row.
+    losses: u32,
     is_done: bool,
 }
 
@@ -78,9 +78,9 @@ impl Server {
             return;
         }
         match attempt::take(&self.inner, &self.line, chosen).await {
-            Resolved::Answered => self.failures = 0,
+            Resolved::Answered => (self.failures, self.losses) = (0, 0),
             Resolved::TryAgain(chosen) => {
-                self.has_lost = true;
+                self.losses += 1;
                 self.failures = 0;
                 self.back_in_line(chosen);
             }
@@ -138,8 +138,9 @@ impl Server {
 
     /// Waits a moment where processes compete for the last tokens, while more callers come.
     async fn hold_back(&mut self) {
-        // Who has just lost a race knows how it stands, and would know it no more after a wait.
-        if std::mem::take(&mut self.has_lost) {
+        // Who has just lost a race knows how it stands, and would know it no more after a wait. Who loses the next one too
+        // may be in step with somebody who always comes first, and be so for ever if he does not wait.
+        if self.losses % 2 == 1 {
             return;
         }
         let Some(moment) = self.line.pace(|pace| pace.moment()) else { return };
