@@ -271,9 +271,11 @@ impl Deciding<'_> {
             let needs = &mut self.targets[*at].request.needs;
             let before = needs.len();
             needs.retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
-            asks_less |= needs.len() < before;
-            let known = self.would_deny[*at].take();
-            self.would_deny[*at] = Some(decision::all(known.into_iter().chain([denied.clone()])));
+            if needs.len() < before {
+                asks_less = true;
+                let known = self.would_deny[*at].take();
+                self.would_deny[*at] = Some(decision::all(known.into_iter().chain([denied.clone()])));
+            }
         }
         // Asking the same again would not end.
         asks_less

@@ -251,6 +251,9 @@ fn failure(count: &Count<'_>, key: &ItemKey, record: usize, why: &Why) -> String
     let may_be_applied = matches!(why, Why::Store(error) if error.kind == ErrorKind::Unknown);
     match why {
         Why::Snapshot { .. } => format!("from record {record} on: {why}; mend its attribute and run this again"),
+        Why::Store(error) if error.kind == ErrorKind::Invalid => {
+            format!("for {} {}: {why}; put the item right and run this again", key.pk, key.sk)
+        }
         _ if may_be_applied && !count.is_exact() => {
             format!("for {} {}: {why}; perhaps counted, and a second run counts it again", key.pk, key.sk)
         }

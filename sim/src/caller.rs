@@ -258,7 +258,8 @@ impl Caller {
             None => self.world.count(Kind::CallerLeft),
             Some(Ok(Settlement::Done)) => {
                 self.world.happened(event);
-                if self.world.scenario().prefetching == 0 {
+                // A release gives nothing of a rate back; what was to go back before, and is in doubt, still may.
+                if event != Event::Released && self.world.scenario().prefetching == 0 {
                     told(&self.record).went_back(ids, self.world.now().0);
                 }
             }

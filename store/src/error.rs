@@ -34,7 +34,7 @@ pub enum ErrorKind {
         /// The item's own partition is: its bucket is hotter than one partition takes.
         key_range: bool,
     },
-    /// Not applied: a transaction was under way on the item.
+    /// Not applied: a transaction was under way on the item, or a write in another region.
     Conflict,
     /// Not applied: no connection could be made, so nothing was sent.
     Unreachable,
@@ -59,7 +59,7 @@ impl std::fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Throttled { .. } => "throttled",
-            Self::Conflict => "in conflict with a transaction",
+            Self::Conflict => "in conflict with another write",
             Self::Unreachable => "no connection, nothing was sent; check the region, the endpoint and the network",
             Self::Skewed => "signed by a clock that is off and now corrected; if this repeats, set the machine's clock",
             Self::Unknown => "no answer, it may have been applied",
@@ -69,7 +69,7 @@ impl std::fmt::Display for ErrorKind {
             }
             Self::NoTable => "no such table in this region and account; deploy the stack, or correct the name",
             Self::Invalid => "refused as invalid",
-            Self::Rejected => "refused",
+            Self::Rejected => "refused, for the reason that follows",
         })
     }
 }

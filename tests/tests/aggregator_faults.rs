@@ -220,6 +220,18 @@ async fn the_invocation_ends_before_its_deadline_with_what_is_left_reported() {
     assert_exact(&dynamo);
 }
 
+/// It says nothing of the snapshot, so nothing is passed over.
+#[tokio::test]
+async fn a_count_that_is_refused_for_a_reason_nobody_knows_comes_again() {
+    let (dynamo, table, records) = used().await;
+    dynamo.fail_next([Some(Fault::Rejected)]);
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.failed, handled.summary.refused), (1, 0));
+    assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
+    deliver_until_done(&table, &records).await;
+    assert_exact(&dynamo);
+}
+
 #[tokio::test]
 async fn a_failed_record_without_a_sequence_number_fails_the_whole_batch() {
     let (dynamo, table, mut records) = used().await;

@@ -50,6 +50,7 @@ async fn a_split_that_cannot_be_made_now_holds_up_nothing_and_is_made_by_the_nex
         Fault::Throttle { key_range: true },
         Fault::Throttle { key_range: false },
         Fault::Conflict,
+        Fault::Rejected,
         Fault::LoseRequest,
     ];
     for fault in faults {

@@ -207,7 +207,8 @@ async fn i2_eight_callers_in_one_process_at_the_refill_edge() {
 
 #[tokio::test(start_paused = true)]
 async fn i2_eight_processes_at_the_refill_edge() {
-    // Whose requests take as long as a token needs to come may get in step with another one, and come second each time.
+    // Whose requests take as long as a token needs to come may get in step with another one, and come second each time:
+    // with 5 ms that were 1.6 units each, and in one of ten runs 5 s without a token.
     for latency_ms in [2, 5] {
         let fleet = Fleet::slow(millis(latency_ms)).await;
         let mut limiters = vec![];

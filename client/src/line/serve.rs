@@ -47,7 +47,7 @@ struct Server {
     waiting: VecDeque<Caller>,
     /// Failed requests in a row.
     failures: u32,
-    /// Races lost in a row.
+    /// Writes lost to others in a row.
     losses: u32,
     is_done: bool,
 }
@@ -56,7 +56,9 @@ impl Server {
     /// Answers whom it can from what is known, and makes one write for the others.
     async fn step(&mut self) {
         self.drop_late();
-        self.hold_back().await;
+        // Only of the write just before: whoever comes after an answer has lost nothing.
+        let losses = std::mem::take(&mut self.losses);
+        self.hold_back(losses).await;
         let now = self.inner.now();
         let view = self.line.view();
         let bucket = view.as_ref().map(|view| &*view.bucket);
@@ -78,9 +80,9 @@ impl Server {
             return;
         }
         match attempt::take(&self.inner, &self.line, chosen).await {
-            Resolved::Answered => (self.failures, self.losses) = (0, 0),
+            Resolved::Answered => self.failures = 0,
             Resolved::TryAgain(chosen) => {
-                self.losses += 1;
+                self.losses = losses + 1;
                 self.failures = 0;
                 self.back_in_line(chosen);
             }
@@ -137,10 +139,10 @@ impl Server {
     }
 
     /// Waits a moment where processes compete for the last tokens, while more callers come.
-    async fn hold_back(&mut self) {
+    async fn hold_back(&mut self, losses: u32) {
         // Who has just lost a race knows how it stands, and would know it no more after a wait. Who loses the next one too
         // may be in step with somebody who always comes first, and be so for ever if he does not wait.
-        if self.losses % 2 == 1 {
+        if losses % 2 == 1 {
             return;
         }
         let Some(moment) = self.line.pace(|pace| pace.moment()) else { return };
@@ -156,8 +158,11 @@ impl Server {
             self.waiting.front().is_some_and(holds)
         };
         if !self.line.view().is_some_and(has_plenty) {
-            tokio::time::sleep(moment).await;
+            let until = Instant::now() + moment;
+            let first = self.waiting.iter().map(|caller| caller.deadline).min();
+            tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
             self.waiting.extend(self.line.next(true));
+            self.drop_late();
         }
     }
 

@@ -78,10 +78,10 @@ impl Why {
         matches!(self, Self::Snapshot { .. } | Self::Store(StoreError { kind: ErrorKind::Invalid, .. }))
     }
 
-    /// Whether the same write may succeed later.
-    const fn may_pass(&self) -> bool {
+    /// Whether the same write may succeed later. What DynamoDB means by an answer that is not known may change, too.
+    fn may_pass(&self) -> bool {
         match self {
-            Self::Store(error) => error.kind.is_transient(),
+            Self::Store(error) => error.kind.is_transient() || error.kind == ErrorKind::Rejected,
             Self::OutOfTime => true,
             Self::Snapshot { .. } | Self::Races => false,
         }

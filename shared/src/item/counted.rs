@@ -51,7 +51,7 @@ impl Counted {
     }
 }
 
-const GAPS: &str = "ranges like 4-7 9-12, or nothing";
+const GAPS: &str = "ranges like \"4-7 9-12\", one space apart, or the empty text";
 
 fn parsed(text: &str) -> Option<Ranges> {
     text.parse().ok().filter(|ranges: &Ranges| ranges.to_string() == text)
@@ -60,8 +60,8 @@ fn parsed(text: &str) -> Option<Ranges> {
 /// Reads how far a snapshot has counted `shard`.
 ///
 /// # Errors
-/// [`ItemError`] if `q{shard}` or `g{shard}` is not what it takes, one is there without the other, or a range of the one is
-/// not below the other.
+/// [`ItemError`] if `q{shard}` or `g{shard}` is not what it takes, `q{shard}` is there alone, or a range of the one is not
+/// below the other.
 pub fn read_counted<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>, shard: u32) -> Result<Counted, ItemError> {
     let (through, gaps) = (attr::counted_through(shard), attr::not_counted(shard));
     let (mut counted, mut has_gaps) = (Counted::default(), false);

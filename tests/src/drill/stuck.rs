@@ -57,6 +57,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let short = self.counted(WIDE, Window::Daily).await?;
         expect(short < 60, || format!("a day that cannot be read counts {short} of 60"))?;
         self.shell.block("strip", &[("snapshot", &snapshot)]).await?;
+        let strips_q = self.shell.block("strip", &[("snapshot", &snapshot), ("attribute", "q1")]).await;
+        expect(strips_q.is_err(), || format!("what says how much was counted was taken out: {strips_q:?}"))?;
         self.shell.block("mend", &[("resource", WIDE), ("limits", "rpm"), ("day", &day)]).await?;
         self.until_counted_of(WIDE, 60).await?;
         self.both_count().await?;

@@ -35,6 +35,8 @@ pub enum Fault {
     ServerErrorApplied,
     /// The caller has no permission.
     Forbidden,
+    /// It is refused with a code that nobody knows.
+    Rejected,
 }
 
 pub(super) type Decide = Box<dyn FnMut(&Value) -> Option<Fault> + Send>;
@@ -102,6 +104,7 @@ impl Fault {
                 failed()
             }
             Self::Forbidden => refused("AccessDeniedException"),
+            Self::Rejected => refused("SomethingNewException"),
         }
     }
 }
