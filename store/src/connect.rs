@@ -125,26 +125,32 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
     let endpoint = variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL"));
     let mut config = Config::builder();
     config.set_region(variable("AWS_REGION").map(Region::new)).set_endpoint_url(endpoint);
+    // These stand in headers, and the SDK panics where one cannot.
+    let is_text =
+        |name: &&str| variable(name).is_none_or(|value| value.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+    let names = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"];
+    if let Some(name) = names.into_iter().find(|name| !is_text(name)) {
+        return config.credentials_provider(Unusable(format!("{name} holds a character that is no printable ASCII")));
+    }
     match (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
         (Some(id), Some(secret)) => {
             let credentials = Credentials::new(id, secret, variable("AWS_SESSION_TOKEN"), None, "environment");
             config.credentials_provider(credentials)
         }
-        _ => config.credentials_provider(Missing),
+        _ => config.credentials_provider(Unusable("AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set".to_owned())),
     }
 }
 
-/// Credentials that are not in the environment.
+/// Credentials that are not in the environment, or cannot be sent, and why.
 #[derive(Debug)]
-struct Missing;
+struct Unusable(String);
 
-impl ProvideCredentials for Missing {
+impl ProvideCredentials for Unusable {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
     where
         Self: 'a,
     {
-        let why = "AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set";
-        future::ProvideCredentials::ready(Err(CredentialsError::not_loaded(why)))
+        future::ProvideCredentials::ready(Err(CredentialsError::not_loaded(self.0.clone())))
     }
 }
 
@@ -166,6 +172,15 @@ mod tests {
         assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
         assert!(!error.kind.is_transient() && error.kind.is_refused());
         assert!(error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"), "{error}");
+        for broken in ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"] {
+            let set = |name: &str| {
+                let value = if name == "AWS_REGION" { "eu-west-1" } else { "text" };
+                let value = if name == broken { format!("{value}\n") } else { value.to_owned() };
+                (!name.contains("ENDPOINT")).then_some(value)
+            };
+            let error = Table::new(connect_by(Connection::default(), set), "limits").warm().await.unwrap_err();
+            assert!(error.kind == ErrorKind::NoCredentials && error.reason.contains(broken), "{error}");
+        }
         let local = Connection { local_endpoint: Some("http://127.0.0.1:9".to_owned()), ..Connection::default() };
         let error = Table::new(connect_by(local, set), "limits").warm().await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
