@@ -210,13 +210,6 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     check_role("ReconcilerRole", &asked, &[]);
 }
 
-/// The lines of the log that a filter counts.
-fn heard(filter: &str, lines: &Lines) -> Vec<String> {
-    let pattern = resource(filter)["FilterPattern"].take();
-    let text = pattern.as_str().unwrap().strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap().to_owned();
-    lines.text().lines().filter(|line| line.contains(&text)).map(str::to_owned).collect()
-}
-
 #[tokio::test]
 async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
     let dynamo = Dynamo::new().await;
@@ -227,10 +220,10 @@ async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
 
     deliver(&table, &records).await;
-    assert_eq!(heard("UndecodableRecords", &lines).len(), 0, "nothing is wrong with these");
+    assert_eq!(lines.heard("UndecodableRecords").len(), 0, "nothing is wrong with these");
     records[1]["dynamodb"]["NewImage"]["b_quota_tc"] = json!({"S": "many"});
     deliver(&table, &records).await;
-    assert_eq!(heard("UndecodableRecords", &lines).len(), 1, "one line for one record");
+    assert_eq!(lines.heard("UndecodableRecords").len(), 1, "one line for one record");
 }
 
 #[tokio::test]
@@ -248,7 +241,7 @@ async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
 
     deliver(&table, &records).await;
-    let heard = heard("RefusedWrites", &lines);
+    let heard = lines.heard("RefusedWrites");
     assert_eq!(heard.len(), 1, "{heard:?}");
     for said in [&format!("count in {pk} {sk} of shard 0, writes 17"), "quota 1, slots 1, 1 acquires", "ERROR"] {
         assert!(heard[0].contains(said), "{heard:?}");
