@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
+use weirgate_shared::{BucketKey, EntityId, Millis, Namespace, Resource};
 use weirgate_store::Table;
 
 use crate::away::{Circuit, LocalBuckets};
@@ -19,6 +19,8 @@ use crate::{Breaker, Prefetch, WhenAway};
 
 /// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
 const MAX_BUCKETS: usize = 10_000;
+/// The latest that a process begins to count for a new hour.
+const MAX_ROLL_LAG: Millis = Millis(2_000);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -34,6 +36,9 @@ pub(crate) struct Inner {
     pub(crate) started: Instant,
     /// By how much the machine's clock was ahead of the time since then when it was last read, in ms.
     pub(crate) ahead_ms: AtomicI64,
+    /// How long after an hour has begun this process goes on counting for the hour before: random, so that processes do
+    /// not all begin a bucket's new hour at once.
+    pub(crate) roll_lag: Millis,
     buckets: Mutex<Buckets>,
 }
 
@@ -64,6 +69,7 @@ impl Inner {
     pub(crate) fn new(table: Table, namespace: Namespace, settings: Settings, breaker: Breaker) -> Self {
         Self {
             ahead_ms: AtomicI64::new(table.skew().local().0),
+            roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
             started: Instant::now(),
             table,
             namespace,

@@ -82,6 +82,7 @@ mod stats;
 mod telemetry;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod usage;
 
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
@@ -101,7 +102,7 @@ pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{
     AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId, EpochMillis, Level, Limit,
-    LimitError, LimitName, MilliTokens, Mode, NameError, Resource, Rule, Status,
+    LimitError, LimitName, MilliTokens, Mode, NameError, Resource, Rule, Status, Usage, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, Connection, ErrorKind, StoreError, SystemClock, Table};
 

@@ -9,6 +9,7 @@ mod make_way;
 mod overview;
 mod pace;
 mod plan;
+mod roll;
 mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -228,7 +229,7 @@ impl Line {
     pub(crate) fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
         let bucket = Arc::new(bucket);
         let mut state = self.state();
-        let is_older = |view: &View| bucket.v.is_some() && view.bucket.v > bucket.v;
+        let is_older = |view: &View| view.bucket.v > bucket.v;
         if !state.view.as_ref().is_some_and(is_older) {
             // An item may say what it likes; so many keys are read, when all shards are.
             self.bucket.most.fetch_max(bucket.shard().count.min(MAX_SHARDS), Ordering::Relaxed);

@@ -34,6 +34,12 @@ impl Inner {
         self.heed(self.table.read(keys).await)
     }
 
+    /// Reads up to 100 items, with shards that were merged away.
+    pub(crate) async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.heed(self.table.read_all(keys).await)
+    }
+
     /// A request that was not answered in time, and perhaps is yet.
     pub(crate) fn unanswered(&self, request: &str, within: Duration) -> StoreError {
         let (request, table) = (request.to_owned(), self.table.name().to_owned());

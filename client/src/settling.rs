@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Change, Condition, LeaseChange, Path, Settle, Settled, Update, Value};
+use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value};
 use weirgate_shared::{Bucket, EpochMillis, ItemError, LimitName, MilliTokens, Millis, WriteId, attr};
 use weirgate_store::{ErrorKind, Outcome, StoreError};
 
@@ -78,7 +78,7 @@ impl Settling<'_> {
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
-                    update = self.counting(self.end_what_is_held(self.settle().cut(&bucket)));
+                    update = self.end_what_is_held(self.settle().cut(&bucket));
                 }
                 // By when a lease is to last is to be said anew.
                 Err(error) if error.kind == ErrorKind::Skewed && self.is_renewal() => return Err(error.into()),
@@ -108,18 +108,14 @@ impl Settling<'_> {
 
     fn settle(&self) -> Settle<'_> {
         let lease = self.lease.as_ref().map(|(id, _, change)| (*id, change.clone()));
-        Settle { key: &self.line.key, op: self.op.clone(), lease, amounts: self.amounts.clone() }
+        let roll = self.line.roll(self.inner, self.inner.now());
+        let (op, amounts, takes) = (self.op.clone(), self.amounts.clone(), self.takes);
+        Settle { key: &self.line.key, op, lease, amounts, takes, roll }
     }
 
     fn whole(&self) -> Update {
-        self.counting(self.end_what_is_held(self.settle().whole()))
-    }
-
-    fn counting(&self, mut update: Update) -> Update {
-        if self.takes > 0 {
-            update.changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
-        }
-        update
+        let seen = self.line.view().map(|view| view.bucket);
+        self.end_what_is_held(self.settle().whole(seen.as_deref()))
     }
 
     /// Ending a lease gives back what it holds, so it must hold what the grant knows of.

@@ -64,7 +64,8 @@ async fn ask(bytes: &[u8]) {
 }
 
 fn read(item: &Item) {
-    let _ = (item.bucket().is_ok(), item.counted(0).is_ok(), item.key(), item.pk(), item.attributes().count());
+    let _ = (item.bucket().is_ok(), item.live().is_ok(), item.snapshot().is_ok(), item.is_merged());
+    let _ = (item.key(), item.pk(), item.attributes().count());
 }
 
 /// Gives one answer to everything.

@@ -23,7 +23,6 @@ use crate::numbers::Bytes;
 pub fn environment(bytes: &[u8]) {
     let names = [
         "TABLE_NAME",
-        "SNAPSHOT_WINDOWS",
         "SNAPSHOT_TTL_DAYS",
         "WRITE_CONCURRENCY",
         "MAX_SHARDS",
@@ -43,7 +42,8 @@ pub fn environment(bytes: &[u8]) {
     };
     match aggregator::Config::read(lookup) {
         Ok(config) => {
-            assert!(!config.snapshots.windows.is_empty() && (1..=256).contains(&config.write_concurrency));
+            assert!(aggregator::TTL_DAYS.contains(&config.snapshot_ttl_days));
+            assert!((1..=256).contains(&config.write_concurrency));
             assert!(config.max_shards.is_power_of_two() && config.max_shards <= 64);
         }
         Err(error) => told(&error),

@@ -1,9 +1,11 @@
 //! Items of the table, as DynamoDB writes them in JSON.
 
 use serde_json::Value;
+use weirgate_shared::write::Copy;
 use weirgate_shared::{
-    Attr, EntityId, EpochMillis, read_audit, read_bucket, read_config, read_counted, read_entity, read_key,
-    read_schema, write_audit, write_bucket, write_config, write_entity, write_units,
+    Attr, Copied, EntityId, EpochMillis, Live, Snapshot, Window, is_merged, read_audit, read_bucket, read_config,
+    read_entity, read_key, read_live, read_schema, read_snapshot, usage, write_audit, write_bucket, write_config,
+    write_entity, write_units,
 };
 
 use crate::plans::{self, Case};
@@ -37,13 +39,36 @@ pub fn item(bytes: &[u8]) {
         read_audit(attributes()).map(|event| {
             let _ = write_audit(&event);
         }),
-        read_counted(attributes(), 0).map(|counted| assert_eq!(counted.gaps.to_string().parse(), Ok(counted.gaps))),
+        read_snapshot(attributes()).map(|snapshot| copied(&snapshot, &[])),
+        read_live(attributes()).map(|live| {
+            for is_final in [false, true] {
+                let copy = Copy::of(&live.meter, Window::Daily, is_final, 90);
+                let copied = Copied { v: copy.v, usage: copy.usage.clone(), is_final };
+                assert_eq!(
+                    copy.after(&Snapshot { shards: [(copy.shard, copied)].into(), ..Snapshot::default() }),
+                    None
+                );
+            }
+            copied(&Snapshot::default(), &[live]);
+        }),
         read_schema(attributes()).map(|_| ()),
     ];
     for error in errors.into_iter().filter_map(Result::err) {
         assert!(!error.attribute.is_empty() && !error.takes.is_empty(), "{error:?}");
     }
+    let is_merged = is_merged(attributes().map(|(name, _)| name));
+    assert!(!is_merged || read_bucket(attributes()).is_err(), "what was merged away is no bucket");
     let _ = (read_key(attributes()), write_units(attributes()));
+}
+
+/// The usage of windows, from what a snapshot or an item says.
+fn copied(snapshot: &Snapshot, live: &[Live]) {
+    for window in Window::ALL {
+        let starts = live.iter().map(|live| live.meter.start(window)).chain([window.start(EpochMillis(0))]);
+        for (start, now) in starts.flat_map(|start| [EpochMillis(0), EpochMillis(i64::MAX)].map(|now| (start, now))) {
+            let _ = usage(window, start, snapshot, live, now);
+        }
+    }
 }
 
 fn attr(value: &Value) -> Attr<'_> {
@@ -52,6 +77,7 @@ fn attr(value: &Value) -> Attr<'_> {
         ("N", Value::String(text)) => Attr::N(text),
         ("S", Value::String(text)) => Attr::S(text),
         ("BOOL", Value::Bool(is)) => Attr::Bool(*is),
+        ("NS", Value::Array(numbers)) => Attr::Numbers(numbers.iter().filter_map(Value::as_str).collect()),
         ("M", Value::Object(map)) => Attr::M(map.iter().map(|(name, value)| (name.as_str(), attr(value))).collect()),
         _ => Attr::Other,
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{
-    Action, Company, LeaseChange, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look,
-    may_split, merge, refill, remove, split, still,
+    Action, Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep,
+    look, may_split, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, Look, MilliTokens, Rule, Scaling, Shard,
-    Terms, Whole, WriteId,
+    Bases, Bucket, BucketKey, Copied, Counter, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, Live, Look,
+    MilliTokens, Rule, Scaling, Shard, Snapshot, Terms, Whole, Window, WriteId, usage,
 };
 
 use crate::numbers::Bytes;
@@ -21,6 +21,7 @@ pub(crate) struct Case {
     limits: Vec<Limit>,
     version: Option<i64>,
     amount: MilliTokens,
+    roll: Roll,
     now: EpochMillis,
 }
 
@@ -30,7 +31,8 @@ impl Case {
         let (_, half) = bucket.shard().halves();
         let other = Bucket { key: bucket.key.with_shard(half.index), ..bucket.clone() };
         let limits = ["rpm", "tpm"].iter().filter_map(|name| Limit::per_minute(name, 600).ok()).collect();
-        Self { bucket, other, limits, version: Some(1), amount: MilliTokens(1000), now }
+        let roll = Roll::to(Hour::of(now));
+        Self { bucket, other, limits, version: Some(1), amount: MilliTokens(1000), roll, now }
     }
 }
 
@@ -51,7 +53,8 @@ pub fn plans(bytes: &[u8]) {
     let limits = ["rpm", "slots", "q-1"].iter().filter_map(|name| limit(&mut bytes, name)).collect();
     let version = bytes.one_in(2).then(|| bytes.number());
     let (amount, now) = (MilliTokens(bytes.number()), EpochMillis(bytes.number()));
-    every(&Case { bucket, other, limits, version, amount, now });
+    let roll = Roll { hour: Hour(bytes.number()), by_others: bytes.one_in(2) };
+    every(&Case { bucket, other, limits, version, amount, roll, now });
 }
 
 fn limit(bytes: &mut Bytes<'_>, name: &str) -> Option<Limit> {
@@ -61,11 +64,19 @@ fn limit(bytes: &mut Bytes<'_>, name: &str) -> Option<Limit> {
     limit.ok()
 }
 
-fn state(bytes: &mut Bytes<'_>) -> LimitState {
-    let (tk, tc) = (MilliTokens(bytes.number()), MilliTokens(bytes.number()));
-    let (capacity, refill_amount) = (MilliTokens(bytes.amount()), MilliTokens(bytes.amount()));
-    LimitState { tk, tc, rule: Rule { capacity, refill_amount, refill_period_ms: bytes.amount().max(1) } }
+fn counter(bytes: &mut Bytes<'_>) -> Counter {
+    Counter { total: bytes.number(), bases: Bases { hour: bytes.number(), day: bytes.number() } }
 }
+
+fn state(bytes: &mut Bytes<'_>) -> LimitState {
+    let (tk, Counter { total, bases }) = (MilliTokens(bytes.number()), counter(bytes));
+    let (capacity, refill_amount) = (MilliTokens(bytes.amount()), MilliTokens(bytes.amount()));
+    let rule = Rule { capacity, refill_amount, refill_period_ms: bytes.amount().max(1) };
+    LimitState { tk, tc: MilliTokens(total), bases, rule }
+}
+
+/// The last hour of the year 9998.
+const LAST_HOUR: i64 = 253_370_764_800 / 3600 - 1;
 
 /// Whatever an item can say.
 fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
@@ -84,15 +95,18 @@ fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
         let lease = Lease { expires: EpochMillis(bytes.number()), tokens, owner: String::new() };
         leases.insert(WriteId::from_bits(id), lease);
     }
+    let v = bytes.amount();
     Bucket {
         key,
         shard_count: bytes.count().max(1),
         rf: EpochMillis(bytes.number()),
-        v: (!bytes.one_in(8)).then(|| bytes.number()),
-        takes: (!bytes.one_in(8)).then(|| bytes.number()),
+        v,
+        birth: bytes.amount().min(v),
+        hour: Hour(bytes.amount().min(LAST_HOUR)),
+        takes: counter(bytes),
         limits,
         version: bytes.one_in(2).then(|| bytes.number()),
-        wcu: (!bytes.one_in(8)).then(|| state(bytes)),
+        write_units_left: MilliTokens(bytes.number()),
         leases: (!bytes.one_in(8)).then_some(leases),
         due: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
         op: None,
@@ -123,7 +137,7 @@ pub(crate) fn every(case: &Case) {
         actions.push(still(one));
         let largest = BTreeMap::from_iter(limits.iter().map(|limit| (limit.name().clone(), case.amount)));
         let _ = may_split(one, u32::MAX, &largest);
-        actions.extend(split(one, two.scaling.min_shards, WriteId::from_bits(2), now).into_iter().flatten());
+        actions.extend(split(one, two.scaling.min_shards, WriteId::from_bits(2), now));
     }
     for depth in [Depth::All, Depth::Pairs] {
         let shards = [bucket.clone(), other.clone()];
@@ -142,11 +156,12 @@ pub(crate) fn every(case: &Case) {
         assert_eq!(written.with_shard(0), bucket.key.with_shard(0), "it is of the same one");
     }
     looked_at(case);
+    copied(case);
 }
 
 fn updates(case: &Case) -> Vec<Update> {
-    let Case { bucket, limits, version, amount, now, .. } = case;
-    let now = *now;
+    let Case { bucket, limits, version, amount, now, roll, .. } = case;
+    let (now, roll) = (*now, *roll);
     let needs = BTreeMap::from_iter(limits.iter().map(|limit| (limit.name().clone(), *amount)));
     let id = WriteId::from_bits(7);
     let lease = Lease { expires: now, tokens: needs.clone(), owner: String::new() };
@@ -159,6 +174,7 @@ fn updates(case: &Case) -> Vec<Update> {
             soft: if company == Company::None { BTreeMap::new() } else { needs.clone() },
             takes: amount.0,
             leases: vec![(id.clone(), lease.clone())],
+            roll,
             op: id.clone(),
             hot: true,
             company,
@@ -169,17 +185,37 @@ fn updates(case: &Case) -> Vec<Update> {
     for change in [LeaseChange::End, LeaseChange::Renew(now), LeaseChange::Hold(BTreeMap::new())] {
         let settled = Settled { tk: *amount, tc: -*amount, ceiling: Some(MilliTokens(now.0)) };
         let amounts = needs.keys().map(|limit| (limit.clone(), settled)).collect();
-        let settle = Settle { key: &bucket.key, op: id.clone(), lease: Some((&id, change)), amounts };
-        updates.extend([settle.whole(), settle.cut(bucket), Settle { lease: None, ..settle }.cut(bucket)]);
+        let (lease, takes) = (Some((&id, change)), amount.0);
+        let settle = Settle { key: &bucket.key, op: id.clone(), lease, amounts, takes, roll };
+        updates.extend([settle.whole(None), settle.whole(Some(bucket)), settle.cut(bucket)]);
+        updates.push(Settle { lease: None, ..settle }.cut(bucket));
     }
-    updates.extend(expire(bucket, now).into_iter().chain(look(bucket, now)).map(|(update, _)| update));
+    updates.extend(expire(bucket, now).into_iter().chain([look(bucket, now)]).map(|(update, _)| update));
     updates.extend(refill(bucket, &needs, now).into_iter().chain(cut_units(bucket, now)));
     updates.push(keep(bucket, bucket.scaling.min_shards, now));
     updates
 }
 
+/// Copies of both shards, one after the other as if they were two lives of one, and the usage that readers find.
+fn copied(Case { bucket, other, amount, now, .. }: &Case) {
+    for window in Window::ALL {
+        let copies = [bucket, other].map(|bucket| Copy::of(&bucket.meter(), window, bucket.scaling.is_hot, amount.0));
+        let lives = copies.iter().flat_map(|one| copies.iter().map(move |other| (one, other)));
+        for (copy, earlier) in lives {
+            let copied = Copied { v: earlier.v, usage: earlier.usage.clone(), is_final: earlier.is_final };
+            let carry = earlier.usage.clone();
+            let snapshot = Snapshot { shards: [(copy.shard, copied)].into(), carry, ..Snapshot::default() };
+            let updates = [Some(copy.first()), copy.after(&snapshot)];
+            assert!(updates.into_iter().flatten().all(|update| update.key == copy.key.item_key()));
+            let live =
+                [bucket, other].map(|bucket| Live { meter: bucket.meter(), holds_leases: bucket.leases.is_none() });
+            let _ = (usage(window, copy.key.start, &snapshot, &live, *now), copy.supersedes(earlier), copy.to_string());
+        }
+    }
+}
+
 /// What callers and functions are told of it.
-fn looked_at(Case { bucket, other, limits, version, amount, now }: &Case) {
+fn looked_at(Case { bucket, other, limits, version, amount, now, .. }: &Case) {
     let now = *now;
     let advanced = bucket.advanced(Terms { limits, version: *version }, now);
     let _ = (bucket.has_rules(limits), bucket.is_out_of_units(now), bucket.is_crowded(), bucket.write_units());

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use weirgate_aggregator::parse::{After, Record};
 use weirgate_aggregator::plan::Kind;
-use weirgate_aggregator::{Config, Snapshots, parse, plan};
-use weirgate_shared::write::Action;
-use weirgate_shared::{Counted, EpochMillis, ItemKey, Ranges, Window, WriteId};
+use weirgate_aggregator::{Config, parse, plan};
+use weirgate_shared::write::{Action, Copy};
+use weirgate_shared::{BucketKey, Copied, EpochMillis, ItemKey, Snapshot, WriteId};
 
 /// Reads an event and plans its writes, at several instants.
 ///
@@ -21,13 +22,13 @@ pub fn stream(bytes: &[u8]) {
     // A second list of records is a mistake that only one of the passes passes over.
     assert!(texts.is_empty() || texts.len() == read, "{} texts of {read} records", texts.len());
     let namespaces: BTreeMap<_, _> =
-        batch.records.iter().map(|record| (record.index, record.bucket.key.namespace.to_string())).collect();
+        batch.records.iter().map(|record| (record.index, of(record).namespace.to_string())).collect();
 
-    let snapshots = Snapshots { windows: Window::ALL.to_vec(), ttl_days: 3650 };
-    let config = Config { table_name: "t".to_owned(), snapshots, write_concurrency: 1, max_shards: 64 };
-    let usage = plan::usage(batch.records);
+    let table_name = "t".to_owned();
+    let config = Config { table_name, snapshot_ttl_days: 3650, write_concurrency: 1, max_shards: 64, refill_writes: 1 };
+    let shards = plan::shards(batch.records);
     for now in [EpochMillis(i64::MIN), EpochMillis(1_795_195_341_000), EpochMillis(i64::MAX)] {
-        for write in plan::writes(&usage, &config, now) {
+        for write in plan::writes(&shards, &config, now) {
             let namespace = namespaces.get(&write.record).expect("a write stands for a record");
             for key in keys(&write.kind) {
                 assert!(key.pk.starts_with(&format!("{namespace}/")), "{key:?} is written for {namespace}");
@@ -39,16 +40,9 @@ pub fn stream(bytes: &[u8]) {
 /// The items that a planned write changes, at any try.
 fn keys(kind: &Kind<'_>) -> Vec<ItemKey> {
     match kind {
-        Kind::Count(count) => {
-            let counted = |through, gaps: Ranges| Counted { through, gaps };
-            let tries = [
-                counted(None, Ranges::default()),
-                counted(Some(i64::MIN), Ranges::default()),
-                counted(Some(0), Ranges::one(i64::MIN, 0)),
-                counted(Some(i64::MAX), Ranges::one(i64::MIN, i64::MAX)),
-            ];
-            let rest = tries.iter().filter_map(|counted| count.rest(counted));
-            std::iter::once(count.next()).chain(rest).map(|update| update.key).collect()
+        Kind::Copy(copy) => {
+            let after = seen(copy).into_iter().filter_map(|snapshot| copy.after(&snapshot));
+            std::iter::once(copy.first()).chain(after).map(|update| update.key).collect()
         }
         Kind::Refill(update) => vec![update.key.clone()],
         Kind::Split(split) => {
@@ -57,6 +51,26 @@ fn keys(kind: &Kind<'_>) -> Vec<ItemKey> {
             actions.iter().flatten().map(key).collect()
         }
     }
+}
+
+/// The bucket shard that a record is about.
+fn of(record: &Record) -> &BucketKey {
+    match (&record.after, &record.before) {
+        (After::Live(bucket), _) => &bucket.key,
+        (After::Merged(meter), _) => &meter.key,
+        (After::Gone, before) => &before.as_ref().expect("what is gone was there").meter.key,
+    }
+}
+
+/// What a snapshot may have of a shard when a copy is refused.
+fn seen(copy: &Copy) -> Vec<Snapshot> {
+    let versions = [i64::MIN, copy.birth.saturating_sub(1), copy.birth, copy.v, i64::MAX];
+    let seen = versions.into_iter().flat_map(|v| [true, false].map(|is_final| (v, is_final)));
+    let with = |(v, is_final)| {
+        let copied = Copied { v, usage: copy.usage.clone(), is_final };
+        Snapshot { shards: [(copy.shard, copied)].into(), ..Snapshot::default() }
+    };
+    seen.map(with).chain([Snapshot::default()]).collect()
 }
 
 fn key(action: &Action) -> ItemKey {

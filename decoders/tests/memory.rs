@@ -46,7 +46,7 @@ fn dense() -> Vec<(&'static str, Vec<u8>)> {
         ("limits_file", many("\n", 500_000)),
         ("answer", [b"200\n\n".to_vec(), many("{\"Responses\":", 60)].concat()),
         ("environment", many("9", 100_000)),
-        ("environment", ["t hourly 1 1 1 1 ".replace(' ', "\0").into_bytes(), many("x", 100_000)].concat()),
+        ("environment", ["t 1 1 1 1 ".replace(' ', "\0").into_bytes(), many("x", 100_000)].concat()),
         ("failure_object", records("{}")),
         ("failure_object", many("{}", 50_000)),
         ("failure_object", many("[", 100_000)),

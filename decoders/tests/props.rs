@@ -95,6 +95,7 @@ fn attribute() -> impl Strategy<Value = Value> {
         Just(json!({"NULL": true})),
         Just(json!({"B": "AA=="})),
         Just(json!({"SS": ["a", "b"]})),
+        Just(json!({"NS": ["1", "-2", "3.5"]})),
     ];
     let nested = leaf.prop_recursive(4, 24, 4, |inner| {
         prop_oneof![
@@ -114,7 +115,12 @@ fn name() -> impl Strategy<Value = String> {
         prop::sample::select(vec![
             "rf",
             "v",
+            "birth",
+            "uh",
             "takes",
+            "th",
+            "td",
+            "wcu",
             "cv",
             "shard_count",
             "h",
@@ -141,13 +147,17 @@ fn name() -> impl Strategy<Value = String> {
             "entity_id",
             "resource",
             "q0",
-            "g0",
+            "final",
+            "total_events",
+            "total_events#c",
+            "unfinished#c",
             "Keys",
             "dynamodb",
             "Records",
         ])
         .prop_map(str::to_owned),
-        "b_(rpm|wcu|)_(tk|tc|cp|ra|rp)",
+        "b_(rpm|tpm|)_(tk|tc|cp|ra|rp|bh|bd)",
+        "(q|rpm#|#)[0-9c]{1,3}",
         "\\PC{1,8}",
     ]
 }
@@ -214,8 +224,11 @@ proptest! {
         stream(together.as_bytes());
         let ours = |text: &str| {
             let batch = parse::records(text).expect("it is an event");
-            let ours = batch.records.into_iter().filter(|record| record.bucket.key.namespace.as_str() == "default");
-            ours.map(|record| (record.bucket, record.span, record.used, record.events, record.at)).collect::<Vec<_>>()
+            let ours = batch.records.into_iter().filter(|record| match (&record.after, &record.before) {
+                (parse::After::Live(bucket), _) => bucket.key.namespace.as_str() == "default",
+                (_, before) => before.as_ref().is_some_and(|before| before.meter.key.namespace.as_str() == "default"),
+            });
+            ours.map(|record| (record.at, record.before, record.after)).collect::<Vec<_>>()
         };
         prop_assert_eq!(ours(&together), ours(&alone));
     }

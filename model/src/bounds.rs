@@ -5,14 +5,15 @@ use weirgate_shared::{EpochMillis, Limit, Millis};
 use crate::guard::{Guard, Kind};
 use crate::reached::Event;
 
-/// When it all begins.
-pub(crate) const START: EpochMillis = EpochMillis(1_700_000_000_000);
-
 /// What may happen, how often, and what is taken out.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// The one limit.
+    /// The limit that clients compete for.
     pub limit: Limit,
+    /// Another one, which the second client brings to the bucket.
+    pub brings: Option<Limit>,
+    /// When it all begins.
+    pub start: EpochMillis,
     /// How long a tick of the clock is.
     pub tick: Millis,
     /// How many there are.
@@ -39,7 +40,7 @@ pub struct Bounds {
     pub jobs: Vec<Kind>,
     /// What must happen at least once in a model of this size.
     pub happens: Vec<Event>,
-    /// Whether the records of the stream are kept, to be counted.
+    /// Whether the images of the stream are kept, to be copied.
     pub keeps_stream: bool,
     /// The condition that is taken out.
     pub without: Option<Guard>,

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Action, Company, Condition, LeaseChange, Path, Settle, Settled, Take, Update, Value};
-use weirgate_shared::{EpochMillis, Lease, MilliTokens, WriteId, attr};
+use weirgate_shared::write::{
+    Action, Company, Condition, LeaseChange, Path, Roll, Settle, Settled, Take, Update, Value,
+};
+use weirgate_shared::{EpochMillis, Hour, Lease, MilliTokens, WriteId, attr};
 
 use crate::guard::Kind;
 use crate::protocol::{Fate, Protocol};
@@ -84,7 +86,7 @@ impl Client {
 
     /// Whether it has heard of a second shard.
     pub(crate) fn knows_of_two(&self) -> bool {
-        self.views.iter().flatten().any(|row| row.bucket.shard_count > 1)
+        self.views.iter().flatten().any(|row| row.bucket().shard_count > 1)
     }
 
     /// Whether its lease is one that nobody else may have ended.
@@ -140,20 +142,25 @@ impl Protocol {
         let clock = self.at(doing.sent.expect("a write is under way"));
         let key = self.key(doing.shard);
         let name = self.bounds.limit.name();
-        let view = client.views[doing.shard].as_ref().map(|row| &row.bucket);
+        let view = client.views[doing.shard].as_ref().map(|row| row.bucket());
+        // The second client takes for granted that the first one rolls, until it learns better.
+        let roll = Roll { hour: Hour::of(clock), by_others: who == 1 && doing.writes == 1 };
         if let Wish::Take(need) = doing.wish {
             let ops: Vec<_> = (doing.round..doing.writes).map(|part| self.id(state, who, part + 1)).collect();
-            let needs = BTreeMap::from([(name.clone(), need)]);
+            let brings = self.bounds.brings.as_ref().filter(|_| who == 1);
+            let terms: Vec<_> = std::iter::once(&self.bounds.limit).chain(brings).cloned().collect();
+            let needs: BTreeMap<_, _> = terms.iter().map(|limit| (limit.name().clone(), need)).collect();
             let lease = self
                 .lease(state, who, doing)
                 .map(|(id, expires)| (id, Lease { expires, tokens: needs.clone(), owner: String::new() }));
             let take = Take {
                 key: &key,
-                terms: std::slice::from_ref(&self.bounds.limit).into(),
+                terms: terms.as_slice().into(),
                 needs,
                 soft: BTreeMap::new(),
                 takes: 1,
                 leases: lease.into_iter().collect(),
+                roll,
                 op: self.id(state, who, doing.writes),
                 hot: false,
                 company: Company::None,
@@ -179,10 +186,10 @@ impl Protocol {
         let amounts = settled.map(|settled| (name.clone(), settled)).into_iter().collect();
         let ends = change == LeaseChange::End;
         let op = self.id(state, who, 90);
-        let settle = Settle { key: &key, op, lease: Some((&grant.id, change)), amounts };
+        let settle = Settle { key: &key, op, lease: Some((&grant.id, change)), amounts, takes: 0, roll };
         let mut update = match view.filter(|_| doing.is_cut) {
             Some(view) => settle.cut(view),
-            None => settle.whole(),
+            None => settle.whole(view),
         };
         if ends {
             hold(&mut update, &grant.id, name.as_str(), grant.amount);
@@ -215,13 +222,14 @@ impl Protocol {
     /// The answer, which shows the item.
     fn hears(&self, state: &mut State, who: usize, applied: bool) {
         let mut doing = state.clients[who].doing.take().expect("a write was under way");
-        let row = state.table.rows[doing.shard].clone();
+        let row = state.table.rows()[doing.shard].cloned();
         state.clients[who].views[doing.shard].clone_from(&row);
         state.clients[who].doing = match doing.wish {
             Wish::Take(need) => self.hears_of_take(state, who, doing, need, row, applied),
             wish => {
                 let grant = state.clients[who].grant.as_mut().expect("it has a lease");
-                let is_held = row.is_some_and(|row| row.bucket.leases.iter().flatten().any(|(id, _)| *id == grant.id));
+                let is_held =
+                    row.is_some_and(|row| row.bucket().leases.iter().flatten().any(|(id, _)| *id == grant.id));
                 if wish == Wish::Renew && is_held && applied {
                     grant.expires = grant.expires.after(self.bounds.tick);
                     grant.is_renewed = true;
@@ -267,16 +275,16 @@ impl Protocol {
             doing.sent = Some(state.now);
             return may_try.then_some(doing);
         };
-        let by_id = (doing.round..doing.writes).any(|part| row.bucket.op == Some(self.id(state, who, part + 1)));
+        let by_id = (doing.round..doing.writes).any(|part| row.bucket().op == Some(self.id(state, who, part + 1)));
         let lease = self.lease(state, who, &doing);
         let is_held =
-            |(id, _): &(WriteId, EpochMillis)| row.bucket.leases.iter().flatten().any(|(other, _)| other == id);
+            |(id, _): &(WriteId, EpochMillis)| row.bucket().leases.iter().flatten().any(|(other, _)| other == id);
         let by_lease = lease.as_ref().is_some_and(is_held);
         if applied || by_id || by_lease {
             if !applied {
-                self.reached.note(if by_id { Event::FoundById } else { Event::FoundByLease });
+                self.reached.note(if by_id { Event::FoundById } else { Event::FoundLease });
             }
-            let ceiling = row.bucket.share(row.limit());
+            let ceiling = row.bucket().share(row.limit());
             let grant =
                 |(id, expires)| Grant { shard: doing.shard, id, amount: need, expires, ceiling, is_renewed: false };
             state.clients[who].grant = lease.map(grant);
@@ -284,7 +292,7 @@ impl Protocol {
         }
         // What was in doubt counts as taken. A new round asks for what there is, if that is enough.
         let terms = std::slice::from_ref(&self.bounds.limit);
-        let there = row.bucket.advanced(terms, self.at(state.now)).limits;
+        let there = row.bucket().advanced(terms, self.at(state.now)).limits;
         if !may_try || there.values().any(|state| state.tk < need) {
             return None;
         }

@@ -1,6 +1,6 @@
 //! The conditions of planned writes by name, so that each can be taken out and missed.
 
-use weirgate_shared::write::{Action, Condition, Path, Update};
+use weirgate_shared::write::{Action, Change, Condition, Path, Update};
 
 /// What a write is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,8 +25,12 @@ pub enum Kind {
     Expire,
     /// The reconciler looks how often a shard is written to.
     Look,
-    /// The aggregator counts usage.
-    Count,
+    /// The aggregator copies usage.
+    Copy,
+    /// An operator deletes an item.
+    Delete,
+    /// Any write that begins an hour.
+    Roll,
 }
 
 /// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`; all that begin alike: `h.id*`.
@@ -70,10 +74,16 @@ pub fn conditions(action: &Action) -> &[Condition] {
     }
 }
 
+/// Whether a write begins an hour: only those copy an attribute.
+pub(crate) fn rolls(action: &Action) -> bool {
+    let Action::Update(update) = action else { return false };
+    update.changes.iter().any(|change| matches!(change, Change::Copy(..)))
+}
+
 /// The same writes without a condition, if they are of its kind.
 pub(crate) fn strip(actions: &mut [Action], kind: Kind, without: Option<Guard>) {
-    let Some((_, missing)) = without.filter(|(of, _)| *of == kind) else { return };
-    for action in actions {
+    let Some((of, missing)) = without else { return };
+    for action in actions.iter_mut().filter(|action| of == kind || of == Kind::Roll && rolls(action)) {
         let (Action::Update(Update { conditions, .. }) | Action::Delete(_, conditions) | Action::Check(_, conditions)) =
             action;
         let is_missing = |condition: &Condition| match missing.strip_suffix('*') {

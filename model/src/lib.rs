@@ -8,20 +8,21 @@
 //!
 //! - `bounds`: [`Bounds`]: how large the model is
 //! - `guard`: conditions by name, so that each can be taken out and missed
-//! - `table`: the items of the bucket, and what the stream says of them
+//! - `table`: the items of the bucket, and what is counted in them
 //! - `client`: a client, from one answer to the next
 //! - `work`: what the functions read, and write a while later
 //! - `books`: what was admitted and given back
 //! - `state`: all of that together, and what a write does to it
 //! - `protocol`: [`Protocol`]: everything that may happen, and what must hold
-//! - [`counting`]: usage, counted from the records of all runs
+//! - `runs`: its runs, as the aggregator and a reader of usage see them
+//! - `copying`: [`Copying`]: the usage of these runs, copied and read
 //! - [`sizes`]: the sizes that are explored
 //! - `reached`: what must happen at least once
 
 mod books;
 mod bounds;
 mod client;
-pub mod counting;
+mod copying;
 mod guard;
 // The property tests' own: one evaluator for both.
 #[allow(dead_code, reason = "the property tests ask more of an item")]
@@ -29,6 +30,7 @@ mod guard;
 mod item;
 mod protocol;
 mod reached;
+mod runs;
 pub mod sizes;
 mod state;
 mod table;
@@ -36,6 +38,7 @@ mod work;
 
 pub use bounds::Bounds;
 pub use client::Wish;
+pub use copying::{Copies, Copying};
 pub use guard::{Guard, Kind};
 pub use protocol::{Fate, Protocol, Step};
 pub use reached::Event;

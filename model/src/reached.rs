@@ -8,61 +8,69 @@ pub enum Event {
     /// A bucket was made.
     Created,
     /// A take of what `tk` says.
-    TakenPlain,
-    /// A take of what has flowed in since.
-    TakenOfCredit,
+    Plain,
+    /// A take of the credit since `rf`.
+    Credit,
     /// A take of a shard that was full, and was cut.
-    TakenOfFull,
+    Full,
     /// A take whose condition did not hold.
-    TakeRefused,
-    /// A client that ran dry gave back what expired leases held.
-    ReclaimedByClient,
+    TakeLost,
+    /// A write began an hour.
+    Rolled,
+    /// A take gave back what expired leases held.
+    Reclaimed,
     /// The reconciler did.
-    ReclaimedByReconciler,
-    /// Somebody was faster than the reconciler.
-    ReclaimRefused,
+    Expired,
+    /// Another write came before the reconciler's.
+    ExpireLost,
     /// A lease was released.
     Released,
-    /// It had ended before.
-    ReleaseRefused,
-    /// What was taken was given back unused.
+    /// Tokens were given back unused.
     RolledBack,
-    /// A lease was made to last longer.
+    /// A lease had ended before it was released.
+    EndLost,
+    /// A lease was renewed.
     Renewed,
-    /// It had ended before.
-    RenewRefused,
+    /// A lease had ended before it was renewed.
+    RenewLost,
     /// The aggregator credited a shard.
     Refilled,
-    /// Somebody had credited it before.
-    RefillRefused,
+    /// Another write had credited it before.
+    RefillLost,
     /// A shard became two.
     Split,
-    /// It could not, as it was not what it was.
-    SplitRefused,
+    /// It could not, because another write had changed it.
+    SplitLost,
     /// It became two again after a merge.
-    SplitAgain,
+    Revived,
     /// Two shards became one.
     Merged,
-    /// They could not, as they were not what they were.
-    MergeRefused,
+    /// They could not, because another write had changed them.
+    MergeLost,
     /// A look at a shard.
     Looked,
     /// A client met a shard that is gone.
     Missing,
-    /// A request was applied that nobody waited for any more.
-    AppliedLate,
+    /// A request was applied after its client had given up.
+    LateDone,
     /// A request that came late or twice did nothing.
-    RefusedLate,
+    LateLost,
     /// A client found its own id in the item: its request had been applied.
     FoundById,
     /// A client found its own lease in the item.
-    FoundByLease,
-    /// A batch had been counted before.
-    Dropped,
-    /// Records were counted that had been left out.
-    GapFilled,
-    /// Somebody else had counted meanwhile.
-    CountRefused,
+    FoundLease,
+    /// A copy was made before the window was over.
+    Interim,
+    /// The last copy of a window was made.
+    Final,
+    /// A copy replaced an older one of the same life.
+    Replaced,
+    /// A copy was not made, because there was a newer one.
+    Superseded,
+    /// Usage of an earlier life went to the carry.
+    Carried,
+    /// Another function carried it first.
+    CarryLost,
 }
 
 /// The events so far.
@@ -74,8 +82,10 @@ impl Reached {
         self.0.fetch_or(bit(event), Ordering::Relaxed);
     }
 
-    pub(crate) fn has(&self, event: Event) -> bool {
-        self.0.load(Ordering::Relaxed) & bit(event) != 0
+    /// Returns those of `events` that have not happened.
+    pub(crate) fn missing(&self, events: &[Event]) -> Vec<Event> {
+        let reached = self.0.load(Ordering::Relaxed);
+        events.iter().filter(|event| reached & bit(**event) == 0).copied().collect()
     }
 }
 

@@ -1,25 +1,28 @@
 //! The sizes that are explored: each has what the protocol needs for a part of it, and all of it end in a minute.
 
-use weirgate_shared::{Limit, Millis};
+use weirgate_shared::{EpochMillis, Limit, Millis};
 
 use crate::bounds::Bounds;
 use crate::guard::Kind;
-use crate::reached::Event::{
-    AppliedLate, Created, FoundById, FoundByLease, Looked, MergeRefused, Merged, Missing, ReclaimRefused,
-    ReclaimedByClient, ReclaimedByReconciler, RefillRefused, Refilled, RefusedLate, ReleaseRefused, Released,
-    RenewRefused, Renewed, RolledBack, Split, SplitAgain, SplitRefused, TakeRefused, TakenOfCredit, TakenOfFull,
-    TakenPlain,
-};
+use crate::reached::Event::*;
 
-/// A rate on one or two shards: takes of what is there, of what has flowed in and of what is full; refills by the
-/// aggregator, splits and merges.
-///
-/// # Panics
-/// Never: the limit is right.
+/// A day's end.
+const DAY: EpochMillis = EpochMillis(1_700_006_400_000);
+/// An hour's end, and not a day's.
+const HOUR: EpochMillis = DAY.after(Millis(3_600_000));
+
+fn of(limit: Result<Limit, weirgate_shared::LimitError>) -> Limit {
+    limit.expect("a limit")
+}
+
+/// A rate on one or two shards: takes of what is there, of credit and of what is full; refills by the aggregator, splits
+/// and merges.
 #[must_use]
 pub fn rate() -> Bounds {
     Bounds {
-        limit: Limit::custom("rpm", 4, 3, 1000).expect("a limit"),
+        limit: of(Limit::custom("rpm", 4, 3, 1000)),
+        brings: None,
+        start: DAY.after(Millis(-1000)),
         tick: Millis(1000),
         ticks: 2,
         needs: vec![2],
@@ -33,21 +36,8 @@ pub fn rate() -> Bounds {
         works: 2,
         jobs: vec![Kind::Refill, Kind::Split, Kind::Merge],
         happens: vec![
-            Created,
-            TakenPlain,
-            TakenOfCredit,
-            TakenOfFull,
-            TakeRefused,
-            Refilled,
-            RefillRefused,
-            Split,
-            SplitRefused,
-            Merged,
-            MergeRefused,
-            Missing,
-            AppliedLate,
-            RefusedLate,
-            FoundById,
+            Created, Plain, Credit, Full, TakeLost, Rolled, Refilled, RefillLost, Split, SplitLost, Merged, MergeLost,
+            Missing, LateDone, LateLost, FoundById,
         ],
         keeps_stream: false,
         without: None,
@@ -58,43 +48,29 @@ pub fn rate() -> Bounds {
 #[must_use]
 pub fn leases() -> Bounds {
     Bounds {
+        start: HOUR.after(Millis(-1000)),
         lease: Some(1),
-        ticks: 2,
         attempts: 2,
         jobs: vec![Kind::Expire],
         works: 1,
         happens: vec![
-            Created,
-            TakenPlain,
-            TakenOfCredit,
-            TakenOfFull,
-            ReclaimedByClient,
-            ReclaimedByReconciler,
-            ReclaimRefused,
-            Released,
-            ReleaseRefused,
-            FoundById,
-            FoundByLease,
-            AppliedLate,
-            RefusedLate,
+            Created, Plain, Credit, Full, Rolled, Reclaimed, Expired, ExpireLost, Released, EndLost, FoundById,
+            FoundLease, LateDone, LateLost,
         ],
         ..rate()
     }
 }
 
 /// One slot on one shard.
-///
-/// # Panics
-/// Never: the limit is right.
 #[must_use]
 pub fn slots() -> Bounds {
     Bounds {
-        limit: Limit::concurrent("slots", 1).expect("a limit"),
+        limit: of(Limit::concurrent("slots", 1)),
         needs: vec![1],
         lease: Some(1),
         works: 0,
         jobs: vec![],
-        happens: vec![Created, TakenPlain, ReclaimedByClient, ReclaimedByReconciler, Released, ReleaseRefused],
+        happens: vec![Created, Plain, Rolled, Reclaimed, Expired, Released, EndLost],
         ..rate()
     }
 }
@@ -102,13 +78,14 @@ pub fn slots() -> Bounds {
 /// A bucket that becomes two shards, one, and two again.
 #[must_use]
 pub fn again() -> Bounds {
-    Bounds { works: 3, faults: 0, happens: vec![Split, Merged, SplitAgain], requests: [2, 1], ..rate() }
+    Bounds { works: 3, faults: 0, happens: vec![Split, Merged, Revived, Rolled], requests: [2, 1], ..rate() }
 }
 
 /// Shards that are looked at while they are used.
 #[must_use]
 pub fn looks() -> Bounds {
-    Bounds { jobs: vec![Kind::Split, Kind::Look], happens: vec![Split, Looked, Missing, FoundById], ..rate() }
+    let (start, jobs) = (HOUR.after(Millis(-1000)), vec![Kind::Split, Kind::Look]);
+    Bounds { start, jobs, happens: vec![Split, Looked, Missing, FoundById, Rolled], ..rate() }
 }
 
 /// A rate whose leases are made to last longer, and given back unused.
@@ -118,40 +95,22 @@ pub fn renewals() -> Bounds {
         renews: true,
         rolls_back: true,
         faults: 0,
-        happens: vec![Created, RolledBack, Renewed, RenewRefused, ReleaseRefused, ReclaimRefused],
+        happens: vec![Created, RolledBack, Renewed, RenewLost, EndLost, ExpireLost, Rolled],
         ..leases()
     }
 }
 
 /// Slots that are held while the bucket becomes two shards and one again.
-///
-/// # Panics
-/// Never: the limit is right.
 #[must_use]
 pub fn moved_slots() -> Bounds {
     Bounds {
-        limit: Limit::concurrent("slots", 2).expect("a limit"),
+        limit: of(Limit::concurrent("slots", 2)),
         ticks: 1,
         works: 2,
         releases: [true, false],
         jobs: vec![Kind::Split, Kind::Merge],
-        happens: vec![Created, Split, SplitRefused, Merged, MergeRefused, ReclaimedByReconciler, Missing],
+        happens: vec![Created, Split, SplitLost, Merged, MergeLost, Expired, Missing],
         ..slots()
-    }
-}
-
-/// What leaves a stream to be counted: the second shard comes, goes and comes again.
-#[must_use]
-pub fn recorded() -> Bounds {
-    Bounds {
-        requests: [1, 1],
-        ticks: 1,
-        works: 3,
-        faults: 0,
-        jobs: vec![Kind::Split, Kind::Merge],
-        keeps_stream: true,
-        happens: vec![],
-        ..rate()
     }
 }
 
@@ -159,18 +118,19 @@ pub fn recorded() -> Bounds {
 #[must_use]
 pub fn rested() -> Bounds {
     Bounds {
+        start: HOUR.after(Millis(-1000)),
         needs: vec![1, 3],
         requests: [2, 1],
         ticks: 1,
         works: 1,
         faults: 0,
         jobs: vec![Kind::Refill, Kind::Split],
-        happens: vec![Created, TakenPlain, TakenOfCredit, TakenOfFull, Refilled, RefillRefused],
+        happens: vec![Created, Plain, Credit, Full, Refilled, RefillLost, Rolled],
         ..rate()
     }
 }
 
-/// A bucket that is given back to while it rests, behind the back of who has seen it empty.
+/// A bucket that is given back to while it rests, behind the back of a client that has seen it empty.
 #[must_use]
 pub fn returned() -> Bounds {
     Bounds {
@@ -184,7 +144,51 @@ pub fn returned() -> Bounds {
         works: 0,
         faults: 0,
         jobs: vec![],
-        happens: vec![Created, TakenOfCredit, TakenOfFull, TakeRefused, RolledBack],
+        happens: vec![Created, Credit, Full, TakeLost, RolledBack, Rolled],
         ..rate()
+    }
+}
+
+/// A bucket that gets another limit while the hour begins.
+#[must_use]
+pub fn brought() -> Bounds {
+    Bounds {
+        brings: Some(of(Limit::per_minute("tpm", 1000))),
+        requests: [2, 1],
+        works: 0,
+        jobs: vec![],
+        happens: vec![Created, Plain, Credit, Full, TakeLost, Rolled],
+        ..rate()
+    }
+}
+
+/// What leaves a stream to be copied, in three hours and two days: the second shard comes, goes and comes again.
+///
+/// Each tick is a multiple of 512 ms, so the `v` of a new bucket is one of 4,096, and the aggregator makes an interim copy.
+#[must_use]
+pub fn recorded() -> Bounds {
+    Bounds {
+        limit: of(Limit::custom("rpm", 4, 3, 3_600_000)),
+        start: DAY.after(Millis(-5_376_000)),
+        tick: Millis(3_584_000),
+        requests: [2, 1],
+        attempts: 2,
+        works: 3,
+        faults: 0,
+        jobs: vec![Kind::Split, Kind::Merge],
+        keeps_stream: true,
+        happens: vec![Interim, Final, Replaced, Superseded],
+        ..rate()
+    }
+}
+
+/// What leaves a stream in which items end within a window, and are made again.
+#[must_use]
+pub fn deleted() -> Bounds {
+    Bounds {
+        requests: [3, 0],
+        jobs: vec![Kind::Split, Kind::Merge, Kind::Delete],
+        happens: vec![Interim, Final, Replaced, Superseded, Carried, CarryLost],
+        ..recorded()
     }
 }

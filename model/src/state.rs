@@ -4,14 +4,14 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Change};
-use weirgate_shared::{Bucket, EpochMillis, Limit, MilliTokens, WriteId};
+use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, WriteId};
 
 use crate::books::Books;
 use crate::client::Client;
 use crate::guard::{self, Kind};
 use crate::protocol::Protocol;
 use crate::reached::Event;
-use crate::table::{Record, Row, Table};
+use crate::table::{Row, Table, counted};
 use crate::work::Work;
 
 /// Everything that decides what can happen next, and the books.
@@ -37,8 +37,10 @@ pub struct State {
     pub is_uneven: bool,
     /// A take happened right after one that was for the same.
     pub is_repeated: bool,
-    /// The stream, where it is asked for.
-    pub stream: Vec<(usize, Record)>,
+    /// A take counted for an hour before the one it was planned in.
+    pub is_belated: bool,
+    /// What each write left of its shard, where it is asked for.
+    pub stream: Vec<(usize, Option<Arc<Row>>)>,
 }
 
 /// A request as it was sent.
@@ -76,6 +78,7 @@ impl State {
             books: Books::default(),
             is_uneven: false,
             is_repeated: false,
+            is_belated: false,
             stream: vec![],
         }
     }
@@ -88,15 +91,21 @@ impl Protocol {
         let mut actions = sent.actions.clone();
         guard::strip(&mut actions, kind, self.bounds.without);
         let before = state.table.clone();
-        let Some(records) = state.table.transact(&actions) else {
+        if !state.table.transact(&actions) {
             self.refused(kind);
             return false;
-        };
-        for (shard, record) in records {
-            state.books.recorded += record.used;
-            state.books.recorded_takes += record.takes;
+        }
+        let counts = matches!(kind, Kind::Take | Kind::Create | Kind::RollBack);
+        let items = before.items.iter().zip(&state.table.items).enumerate();
+        for (shard, (was, is)) in items.filter(|(_, (was, is))| was != is) {
+            if let Some(Row { meter, .. }) = is.as_deref() {
+                let counted = counted(was.as_ref().map(|row| &row.meter), meter);
+                state.books.recorded += counted.tokens[self.bounds.limit.name()].0;
+                state.books.recorded_takes += counted.acquires;
+                state.is_belated |= counts && meter.hour < Hour::of(clock);
+            }
             if self.bounds.keeps_stream {
-                state.stream.push((shard, record));
+                state.stream.push((shard, is.clone()));
             }
         }
         let gone = gone(&before, &state.table);
@@ -110,23 +119,23 @@ impl Protocol {
             let back = if kind == Kind::RollBack { tk(&state.table) - tk(&before) } else { unused };
             state.books.enter(clock, admitted, back);
         }
-        let last = before.shards().filter_map(|row| row.bucket.op.as_ref());
+        let last = before.shards().filter_map(|row| row.bucket().op.as_ref());
         state.is_repeated |= last.into_iter().any(|op| sent.ops.contains(op));
         state.is_uneven |= !self.is_even(&before, &state.table);
-        self.applied(kind, &actions, gone > MilliTokens::ZERO, &before, &state.table);
+        self.applied(kind, &actions, gone > MilliTokens::ZERO, &before);
         true
     }
 
     /// I6: what there is at the instant of a split or a merge, free or held, is what there was.
     fn is_even(&self, before: &Table, after: &Table) -> bool {
-        let ([Some(was), was_upper], [Some(is), is_upper]) = (&before.rows, &after.rows) else { return true };
+        let ([Some(was), was_upper], [Some(is), is_upper]) = (before.rows(), after.rows()) else { return true };
         let changed = was_upper.is_some() != is_upper.is_some();
-        let at = is.bucket.rf;
+        let at = is.bucket().rf;
         let limit = &self.bounds.limit;
-        !changed || sum(limit, [Some(was), was_upper.as_ref()], at) == sum(limit, [Some(is), is_upper.as_ref()], at)
+        !changed || sum(limit, [Some(was), was_upper], at) == sum(limit, [Some(is), is_upper], at)
     }
 
-    fn applied(&self, kind: Kind, actions: &[Action], gave_back: bool, before: &Table, after: &Table) {
+    fn applied(&self, kind: Kind, actions: &[Action], gave_back: bool, before: &Table) {
         let event = match kind {
             Kind::Create => Event::Created,
             Kind::Take => self.kind_of_take(actions),
@@ -136,41 +145,43 @@ impl Protocol {
             Kind::Refill => Event::Refilled,
             Kind::Split => Event::Split,
             Kind::Merge => Event::Merged,
-            Kind::Expire => Event::ReclaimedByReconciler,
+            Kind::Expire => Event::Expired,
             Kind::Look => Event::Looked,
-            Kind::Count => return,
+            Kind::Copy | Kind::Delete | Kind::Roll => return,
         };
         self.reached.note(event);
         if kind == Kind::Take && gave_back {
-            self.reached.note(Event::ReclaimedByClient);
+            self.reached.note(Event::Reclaimed);
         }
-        if kind == Kind::Split && before.rows[0].as_ref().is_some_and(|row| row.bucket.scaling.look.is_some()) {
-            self.reached.note(Event::SplitAgain);
+        if kind == Kind::Split && before.items[1].as_ref().is_some_and(|row| row.is_merged()) {
+            self.reached.note(Event::Revived);
         }
-        debug_assert!(after.rows[0].is_some(), "the first shard is never deleted");
+        if actions.iter().any(guard::rolls) {
+            self.reached.note(Event::Rolled);
+        }
     }
 
     fn kind_of_take(&self, actions: &[Action]) -> Event {
-        let [Action::Update(update)] = actions else { return Event::TakenPlain };
+        let [Action::Update(update)] = actions else { return Event::Plain };
         let is_set = |change: &Change| matches!(change, Change::Set(path, _) if path.0[0].ends_with("_tk"));
         let asks = |name: &str| update.conditions.iter().any(|condition| guard::name(condition) == name);
-        match (update.changes.iter().any(is_set), asks("rf =")) {
-            (true, _) => Event::TakenOfFull,
-            (false, true) => Event::TakenOfCredit,
-            (false, false) => Event::TakenPlain,
+        match (update.changes.iter().any(is_set), asks("rf present")) {
+            (true, _) => Event::Full,
+            (false, false) => Event::Credit,
+            (false, true) => Event::Plain,
         }
     }
 
     fn refused(&self, kind: Kind) {
         self.reached.note(match kind {
-            Kind::Take | Kind::Create => Event::TakeRefused,
-            Kind::Release | Kind::RollBack => Event::ReleaseRefused,
-            Kind::Renew => Event::RenewRefused,
-            Kind::Refill => Event::RefillRefused,
-            Kind::Split => Event::SplitRefused,
-            Kind::Merge => Event::MergeRefused,
-            Kind::Expire | Kind::Look => Event::ReclaimRefused,
-            Kind::Count => return,
+            Kind::Take | Kind::Create => Event::TakeLost,
+            Kind::Release | Kind::RollBack => Event::EndLost,
+            Kind::Renew => Event::RenewLost,
+            Kind::Refill => Event::RefillLost,
+            Kind::Split => Event::SplitLost,
+            Kind::Merge => Event::MergeLost,
+            Kind::Expire | Kind::Look => Event::ExpireLost,
+            Kind::Copy | Kind::Delete | Kind::Roll => return,
         });
     }
 }
@@ -178,15 +189,15 @@ impl Protocol {
 /// What the leases held that are no longer there.
 fn gone(before: &Table, after: &Table) -> MilliTokens {
     let is_there =
-        |id: &WriteId| after.shards().any(|row| row.bucket.leases.iter().flatten().any(|(other, _)| other == id));
-    let leases = before.shards().flat_map(|row| row.bucket.leases.iter().flatten());
+        |id: &WriteId| after.shards().any(|row| row.bucket().leases.iter().flatten().any(|(other, _)| other == id));
+    let leases = before.shards().flat_map(|row| row.bucket().leases.iter().flatten());
     leases.filter(|(id, _)| !is_there(id)).flat_map(|(_, lease)| lease.tokens.values()).copied().sum()
 }
 
 /// What shards have of the limit at `at`, with what their leases hold: of rates, those that last.
 fn sum(limit: &Limit, rows: [Option<&Arc<Row>>; 2], at: EpochMillis) -> MilliTokens {
     let of = |row: &Arc<Row>| {
-        let bucket: &Bucket = &row.bucket;
+        let bucket = row.bucket();
         let lasting = bucket.leases.iter().flatten().filter(|(_, lease)| lease.expires > at);
         let held: MilliTokens = lasting.flat_map(|(_, lease)| lease.tokens.values()).copied().sum();
         bucket.holds(limit.name(), at) + held

@@ -1,126 +1,141 @@
-//! The items of one bucket of up to two shards, written to as DynamoDB does, and what its stream says of them.
+//! The items of one bucket of up to two shards, written to as DynamoDB does, and what the writes count.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{Bucket, BucketKey, ItemKey, LimitState, MilliTokens};
+use weirgate_shared::{Bucket, BucketKey, LimitState, Live, Meter, MilliTokens, Usage, Window, attr};
 
 use crate::guard::conditions;
 use crate::item::Item;
 
-/// One item, and what it says.
+/// A shard's item, and what it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     item: Item,
-    /// What it says.
-    pub bucket: Bucket,
+    /// What the shard has counted.
+    pub meter: Meter,
+    /// `None` if the shard was merged away.
+    live: Option<Bucket>,
 }
 
 impl Row {
-    /// The one limit of the model.
-    #[must_use]
+    fn of(item: Item) -> Self {
+        let live = (!item.is_merged()).then(|| item.bucket());
+        let meter = live.as_ref().map_or_else(|| item.live().meter, Bucket::meter);
+        Self { item, meter, live }
+    }
+
+    /// The shard, which was not merged away.
+    pub fn bucket(&self) -> &Bucket {
+        self.live.as_ref().expect("it was not merged away")
+    }
+
+    /// Whether the shard was merged away.
+    pub const fn is_merged(&self) -> bool {
+        self.live.is_none()
+    }
+
+    /// What a reader of usage finds.
+    pub fn read(&self) -> Live {
+        self.item.live()
+    }
+
+    /// The limit that clients compete for.
     pub fn limit(&self) -> &LimitState {
-        self.bucket.limits.values().next().expect("the bucket has its limit")
+        self.bucket().limits.values().next().expect("the bucket has its limit")
     }
 
     /// What its leases hold, together.
     pub fn held(&self) -> MilliTokens {
-        self.bucket.leases.iter().flatten().flat_map(|(_, lease)| lease.tokens.values()).copied().sum()
+        self.bucket().leases.iter().flatten().flat_map(|(_, lease)| lease.tokens.values()).copied().sum()
     }
 }
 
-/// By what a later step can depend on. The hidden limit `wcu` and the sizes only decide whether a shard is hot, and in
-/// the model any shard may be split; the rule and the key are the same in all states.
+/// By what a later step can depend on. The write units only decide whether a shard is hot, and in the model any shard may
+/// be split.
 impl Hash for Row {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Bucket { key, shard_count, rf, v, takes, limits, version, wcu: _, leases, due, op, scaling, .. } =
-            &self.bucket;
-        (key.shard, shard_count, rf.0, v, takes, version, due.map(|due| due.0), op).hash(state);
-        (scaling.is_hot, scaling.min_shards, scaling.look.map(|look| (look.at.0, look.v))).hash(state);
-        for limit in limits.values() {
-            (limit.tk.0, limit.tc.0).hash(state);
-        }
-        for (id, lease) in leases.iter().flatten() {
-            (id, lease.expires.0).hash(state);
-            lease.tokens.values().for_each(|held| held.0.hash(state));
-        }
+        let decides = |name: &str| name != attr::WRITE_UNITS && name != attr::SPLIT_BYTES;
+        self.item.0.iter().filter(|(name, _)| decides(name)).for_each(|attribute| attribute.hash(state));
     }
 }
 
-/// What one record of the stream says was used, by the writes it covers.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Record {
-    /// `v` before and after.
-    pub span: (i64, i64),
-    /// Net consumed.
-    pub used: i64,
-    /// Granted acquires.
-    pub takes: i64,
-}
-
-/// The shards there are.
+/// The items of the shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Table {
-    /// By number.
-    pub rows: [Option<Arc<Row>>; 2],
+    /// By number, with those that were merged away.
+    pub items: [Option<Arc<Row>>; 2],
     /// The highest `v` that a shard of this number ever had.
     highest: [i64; 2],
     /// Some write left a `v` that was not above all before it.
     pub has_reused_v: bool,
+    /// Some write left a shard that did not say what had been counted in its hour and day.
+    pub is_miscounted: bool,
 }
 
 impl Table {
-    /// Runs all parts if the conditions of all hold; the records they make, or nothing if they did not.
-    pub fn transact(&mut self, actions: &[Action]) -> Option<Vec<(usize, Record)>> {
+    /// Runs all parts if the conditions of all hold; returns whether they did.
+    pub fn transact(&mut self, actions: &[Action]) -> bool {
         let none = Item::default();
         let holds = |action: &Action| {
-            let item = self.rows[number(action)].as_ref().map_or(&none, |row| &row.item);
+            let item = self.items[number(action)].as_ref().map_or(&none, |row| &row.item);
             conditions(action).iter().all(|condition| item.holds(condition))
         };
         if !actions.iter().all(holds) {
-            return None;
+            return false;
         }
-        let mut records = vec![];
         for action in actions {
-            let number = number(action);
             match action {
-                Action::Update(update) => records.push((number, self.update(number, update))),
-                Action::Delete(..) => self.rows[number] = None,
+                Action::Update(update) => self.update(number(action), update),
+                Action::Delete(..) => self.items[number(action)] = None,
                 Action::Check(..) => {}
             }
         }
-        Some(records)
+        true
     }
 
-    fn update(&mut self, number: usize, update: &Update) -> Record {
-        let before = self.rows[number].take();
+    fn update(&mut self, number: usize, update: &Update) {
+        let before = self.items[number].take();
         let mut item = before.as_ref().map_or_else(Item::default, |row| row.item.clone());
         assert!(item.apply(update), "its conditions held a moment ago");
-        let row = Row { bucket: item.bucket(), item };
-        let v = row.bucket.v.expect("our items count their writes");
-        let was = before.as_ref().map(|row| &row.bucket);
-        // An INSERT counts from 0.
-        let (old_v, old_takes) = was.map_or((Some(v - 1), None), |was| (was.v, was.takes));
-        let old_tc = before.as_ref().map_or(MilliTokens::ZERO, |before| before.limit().tc);
-        let used = row.limit().tc - old_tc;
-        let takes = row.bucket.takes.unwrap_or_default() - old_takes.unwrap_or_default();
-        let record = Record { span: (old_v.unwrap_or_default(), v), used: used.0, takes };
-        self.has_reused_v |= v <= self.highest[number];
-        self.highest[number] = self.highest[number].max(v);
-        self.rows[number] = Some(Arc::new(row));
-        record
+        let row = Row::of(item);
+        self.is_miscounted |= !is_counted(before.as_ref().map(|row| &row.meter), &row.meter);
+        self.has_reused_v |= row.meter.v <= self.highest[number];
+        self.highest[number] = self.highest[number].max(row.meter.v);
+        self.items[number] = Some(Arc::new(row));
+    }
+
+    /// The shards, by number, without those that were merged away.
+    pub fn rows(&self) -> [Option<&Arc<Row>>; 2] {
+        [0, 1].map(|shard| self.items[shard].as_ref().filter(|row| !row.is_merged()))
     }
 
     /// The shards there are, lowest first.
     pub fn shards(&self) -> impl Iterator<Item = &Arc<Row>> {
-        self.rows.iter().flatten()
+        self.rows().into_iter().flatten()
     }
+}
+
+/// What a write counted.
+pub fn counted(before: Option<&Meter>, after: &Meter) -> Usage {
+    let had = |name| before.and_then(|before| before.limits.get(name)).map_or(0, |counter| counter.total);
+    let used = after.limits.iter().map(|(name, counter)| (name.clone(), MilliTokens(counter.total - had(name))));
+    Usage { tokens: used.collect(), acquires: after.takes.total - before.map_or(0, |before| before.takes.total) }
+}
+
+/// Whether the usage after a write is the usage before it, if that was in the same window, and what the write counted.
+fn is_counted(before: Option<&Meter>, after: &Meter) -> bool {
+    Window::ALL.into_iter().all(|window| {
+        let is_same = |before: &&Meter| before.start(window) == after.start(window);
+        let mut usage = counted(before, after);
+        before.filter(is_same).into_iter().for_each(|before| usage.add(&before.usage(window)));
+        usage == after.usage(window)
+    })
 }
 
 fn number(action: &Action) -> usize {
     let (Action::Update(Update { key, .. }) | Action::Delete(key, _) | Action::Check(key, _)) = action;
-    let ItemKey { pk, .. } = key;
-    let shard = BucketKey::parse(pk).expect("only buckets are written to").shard;
+    let shard = BucketKey::parse(&key.pk).expect("only buckets are written to").shard;
     usize::try_from(shard).expect("one of two")
 }

@@ -3,49 +3,40 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use weirgate_aggregator::{Snapshots, parse_windows};
-use weirgate_shared::Window;
+use weirgate_aggregator::{DEFAULT_TTL_DAYS, TTL_DAYS};
 
-use crate::count::Options;
+use crate::copies::Options;
 
-/// Counts the usage of stream records that the aggregator could not process, from the objects of the failure bucket:
-/// what was not counted yet, once. It may be run twice, beside the aggregator, and again after it was interrupted.
+/// Makes the copies of usage that the aggregator could not make, from the objects of the failure bucket. It may run twice,
+/// beside the aggregator, and again after an interruption: a copy that is there already changes nothing.
 ///
-/// Exit code: 0 if all was counted, 1 if something was left (the output says what), 2 if the arguments are wrong.
+/// Exit code: 0 if all copies are there now, 1 if something is left (the output says what), 2 if the arguments are wrong.
 /// Region, credentials and endpoint come from where the AWS CLI has them too, also AWS_ENDPOINT_URL_DYNAMODB.
-/// It needs dynamodb:GetItem and dynamodb:UpdateItem on the table, and dynamodb:BatchGetItem for --dry-run.
+/// It needs dynamodb:GetItem and dynamodb:UpdateItem on the table; with --dry-run only the first.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "weirgate-replay", version)]
 pub struct Args {
-    /// The table whose usage is counted: the stack's output TableName
+    /// The table to copy usage in: the stack's output TableName
     #[arg(long, value_name = "NAME")]
     pub table: String,
 
-    /// The windows usage is counted in, with commas between: SNAPSHOT_WINDOWS of the aggregator
+    /// Days a snapshot is kept after its window: SNAPSHOT_TTL_DAYS of the aggregator
     ///
-    /// A window that is missing here is not counted; a later run with it counts it.
-    #[arg(long, value_name = "LIST", value_parser = windows)]
-    pub windows: Windows,
-
-    /// Days a snapshot is kept after its window: SNAPSHOT_TTL_DAYS of the aggregator, the least it ever was
-    ///
-    /// What belongs to a snapshot that may be gone is left: nobody knows what it had counted.
-    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(i64).range(1..=3650))]
+    /// Matters only for the snapshots that the replay makes itself; those that are there keep their ttl. Copies of windows
+    /// that ended longer ago are left, because their snapshots may be deleted.
+    #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_TTL_DAYS,
+        value_parser = clap::value_parser!(i64).range(TTL_DAYS))]
     pub ttl_days: i64,
 
-    /// Counts records of this table, the one that --table was restored from
+    /// Takes records of this table, the one that --table was restored from
     #[arg(long, value_name = "NAME")]
     pub from_table: Option<String>,
 
-    /// Also counts records of items without `v` (zae-limiter's), each time they are given
-    #[arg(long)]
-    pub without_v: bool,
-
-    /// Only says what would be added to which snapshot
+    /// Only prints the copies that the objects ask for
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Snapshots written to at the same time
+    /// The most copies under way at once
     #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
 
@@ -54,23 +45,13 @@ pub struct Args {
     pub objects: Vec<PathBuf>,
 }
 
-/// Kinds of windows, each once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Windows(pub Vec<Window>);
-
-fn windows(list: &str) -> Result<Windows, String> {
-    let parsed = parse_windows(list).map(Windows);
-    parsed.ok_or_else(|| "it takes one or more of hourly, daily and monthly, each once, with commas between".to_owned())
-}
-
 impl Args {
-    /// How to count.
+    /// Returns how to replay.
     #[must_use]
     pub fn options(&self) -> Options {
         Options {
-            snapshots: Snapshots { windows: self.windows.0.clone(), ttl_days: self.ttl_days },
+            ttl_days: self.ttl_days,
             from_table: self.from_table.clone(),
-            without_v: self.without_v,
             dry_run: self.dry_run,
             concurrency: usize::from(self.concurrency),
         }
@@ -83,30 +64,25 @@ mod tests {
 
     use super::*;
 
-    const RIGHT: [&str; 8] =
-        ["weirgate-replay", "--table", "t", "--windows", "hourly,daily", "--ttl-days", "90", "folder"];
-
     #[test]
-    fn the_settings_of_the_function_have_no_default_that_could_differ_from_it() {
+    fn the_table_and_the_objects_have_no_default() {
         Args::command().debug_assert();
-        let args = Args::try_parse_from(RIGHT).unwrap();
-        assert_eq!(args.options().snapshots.windows, [Window::Hourly, Window::Daily]);
-        for at in [1, 3, 5] {
-            let mut without = RIGHT.to_vec();
-            let flag = without.drain(at..at + 2).next().unwrap();
-            let error = Args::try_parse_from(without).unwrap_err().to_string();
-            assert!(error.contains(flag), "{error}");
+        let args = Args::try_parse_from(["weirgate-replay", "--table", "t", "folder"]).unwrap();
+        assert_eq!((args.ttl_days, args.concurrency, args.dry_run), (DEFAULT_TTL_DAYS, 32, false));
+        for (missing, line) in
+            [("--table", ["weirgate-replay", "folder"].as_slice()), ("<PATH>", &["", "--table", "t"])]
+        {
+            let error = Args::try_parse_from(line).unwrap_err().to_string();
+            assert!(error.contains(missing), "{error}");
         }
     }
 
     #[test]
     fn a_wrong_argument_is_named_with_what_it_takes() {
-        for (at, wrong, takes) in
-            [(4, "weekly", "hourly, daily and monthly"), (6, "0", "1..=3650"), (6, "x", "--ttl-days")]
+        for (flag, wrong, takes) in
+            [("--ttl-days", "0", "1..=3650"), ("--ttl-days", "x", "--ttl-days"), ("--concurrency", "257", "1..=256")]
         {
-            let mut arguments = RIGHT;
-            arguments[at] = wrong;
-            let error = Args::try_parse_from(arguments).unwrap_err();
+            let error = Args::try_parse_from(["weirgate-replay", "--table", "t", flag, wrong, "folder"]).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             let error = error.to_string();
             assert!(error.contains(wrong) && error.contains(takes), "{error}");

@@ -1,18 +1,18 @@
-//! Counts the usage of stream records that nobody could process, from what Lambda left of them in the failure bucket:
-//! what was not counted yet, once, however often and beside whatever else it runs.
+//! Gives the stream records that the aggregator gave up to it once more, from what Lambda left of them in the failure
+//! bucket. Copies are absolute, so a replay may run often, and beside the aggregator.
 //!
 //! # Layout
 //!
 //! - `args`: [`Args`]: what the command line says
-//! - `source`: files, folders and standard input to the objects in them, oldest first
+//! - `source`: files, folders and standard input to the objects in them
 //! - [`object`]: one object to its event, and the tables its records come from
-//! - [`count`]: an event to what was added to the snapshots, or would be
+//! - `copies`: [`Replay`]: an event to the copies that the aggregator makes of it
 //! - `report`: [`Done`]: what became of an object, and their sum
 //!
-//! Only usage is counted. Old images say nothing about today's buckets, so nothing is refilled and nothing split.
+//! Only usage is copied. Old images say nothing about today's buckets, so no bucket is refilled and none is split.
 
 mod args;
-pub mod count;
+mod copies;
 pub mod object;
 mod report;
 mod source;
@@ -22,28 +22,28 @@ use std::io::{Read, Write};
 use weirgate_store::{StoreError, Table};
 
 pub use args::Args;
-pub use count::Replay;
-pub use report::{Done, Sum, Tally};
+pub use copies::{Options, Replay};
+pub use report::{Done, Sum};
 pub use source::{Object, Place, SourceError, Unreadable, open};
 
 /// Why a replay ended before its last object.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// What was to be read could not be.
+    /// A file or folder cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The table cannot be reached at all.
     #[error(transparent)]
     Table(#[from] StoreError),
-    /// Nobody reads the output.
+    /// The output is closed.
     #[error("the output cannot be written: {0}")]
     Output(#[from] std::io::Error),
 }
 
-/// Counts all that `args` name, and writes a line for each object and their sum to `out`.
+/// Replays all that `args` name, and writes a line for each object and their sum to `out`.
 ///
 /// # Errors
-/// [`ReplayError`] if it could not go on. What was counted until then stays counted.
+/// [`ReplayError`] if it could not go on. Copies that were made until then stay.
 pub async fn replay(args: &Args, table: &Table, input: impl Read, out: &mut impl Write) -> Result<Sum, ReplayError> {
     // Shows early that the table is there, and corrects the clock by which snapshots have expired.
     table.warm().await?;

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What Lambda writes about a batch it gave up. Other fields say which function, and why; nobody needs them here.
+/// What Lambda writes about a batch it gave up. Other fields say which function, and why.
 #[derive(Deserialize)]
 struct Invocation<'a> {
     /// The event, as a text of JSON. Taken also as the JSON itself, as which some tools unpack it.
@@ -37,8 +37,8 @@ pub fn event(text: &str) -> Result<Cow<'_, str>, String> {
         Invocation { payload: Some(payload), .. } => Ok(Cow::Borrowed(payload.get())),
         Invocation { records: Some(_), .. } => Ok(Cow::Borrowed(text)),
         Invocation { batch: Some(_), .. } => {
-            Err("it has no payload, so it comes from a queue or a topic, which are told \
-            the place of the records only. While that is younger than 24 hours, make the mapping anew at TRIM_HORIZON"
+            Err("it has no payload, so it comes from a queue or a topic, which get \
+            only the place of the records. While that is younger than 24 hours, create the mapping again at TRIM_HORIZON"
                 .to_owned())
         }
         _ => Err(format!("{expected}; it has neither that nor Records")),
@@ -96,7 +96,7 @@ pub fn tables(event: &str) -> Result<BTreeSet<Option<TableArn>>, String> {
         arn: Option<Cow<'a, str>>,
     }
     let event: Event<'_> = serde_json::from_str(event).map_err(|error| error.to_string())?;
-    // Of another service nothing is counted, so its name does not matter.
+    // Of another service nothing is copied, so its name does not matter.
     let ours =
         event.records.iter().filter(|record| record.service.as_deref().is_none_or(|name| name == "aws:dynamodb"));
     Ok(ours.map(|record| record.arn.as_deref().and_then(TableArn::of_stream)).collect())

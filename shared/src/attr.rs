@@ -10,6 +10,12 @@ pub const SK: &str = "SK";
 pub const RF: &str = "rf";
 /// Counts every write to the bucket; starts at creation epoch ms × 1000.
 pub const V: &str = "v";
+/// `v` at creation. A later life of the same key has a higher one than any `v` of the earlier life.
+pub const BIRTH: &str = "birth";
+/// The hour that usage is counted for, in hours since 1970.
+pub const HOUR: &str = "uh";
+/// Write units left in the partition at `rf`, in thousandths of a unit; may be negative.
+pub const WRITE_UNITS: &str = "wcu";
 /// How many shards there were when this one was last split or merged.
 pub const SHARD_COUNT: &str = "shard_count";
 /// Leases held in this item: `h.{id} = {e, t, w}`.
@@ -28,6 +34,10 @@ pub const DUE_SHARD: &str = "due_shard";
 pub const OP: &str = "op";
 /// Counts granted acquires.
 pub const TAKES: &str = "takes";
+/// `takes` at the start of the hour.
+pub const TAKES_HOUR_BASE: &str = "th";
+/// `takes` at the start of the day.
+pub const TAKES_DAY_BASE: &str = "td";
 /// A client asks for a split: the shard was throttled, or is out of write units.
 pub const HOT: &str = "hot";
 /// Epoch ms of the last look at how often the shard is written to; also of its last split or merge.
@@ -83,14 +93,12 @@ pub const ENTITY_ID: &str = "entity_id";
 pub const RESOURCE: &str = "resource";
 /// Epoch seconds after which DynamoDB may delete the item.
 pub const TTL: &str = "ttl";
-/// Kind of a snapshot's window.
-pub const WINDOW: &str = "window";
-/// First instant of a snapshot's window, ISO 8601.
-pub const WINDOW_START: &str = "window_start";
-/// First instant after a snapshot's window, ISO 8601.
-pub const WINDOW_END: &str = "window_end";
-/// Granted acquires counted by a snapshot.
+/// Granted acquires of shard 0 in a snapshot. Those of shard i are in `#{i}`.
 pub const TOTAL_EVENTS: &str = "total_events";
+/// Number set in a snapshot: the shards whose numbers are final, because the window was over when they were copied.
+pub const FINAL: &str = "final";
+/// Number set in a snapshot: the shards of which an earlier life ended without a final copy.
+pub const UNFINISHED: &str = "unfinished#c";
 /// The index of what the reconciler must look at.
 pub const DUE_INDEX: &str = "DueIndex";
 
@@ -107,10 +115,37 @@ pub enum Field {
     RefillAmount,
     /// Refill period in ms.
     RefillPeriod,
+    /// Net consumed at the start of the hour, in millitokens.
+    HourBase,
+    /// Net consumed at the start of the day, in millitokens.
+    DayBase,
 }
 
 impl Field {
-    const ALL: [Self; 5] = [Self::Tokens, Self::Consumed, Self::Capacity, Self::RefillAmount, Self::RefillPeriod];
+    /// Every field, in the order of [`Self::index`].
+    pub const ALL: [Self; 7] = [
+        Self::Tokens,
+        Self::Consumed,
+        Self::Capacity,
+        Self::RefillAmount,
+        Self::RefillPeriod,
+        Self::HourBase,
+        Self::DayBase,
+    ];
+
+    /// The field's place in [`Self::ALL`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::Tokens => 0,
+            Self::Consumed => 1,
+            Self::Capacity => 2,
+            Self::RefillAmount => 3,
+            Self::RefillPeriod => 4,
+            Self::HourBase => 5,
+            Self::DayBase => 6,
+        }
+    }
 
     /// The last part of the attribute's name.
     #[must_use]
@@ -121,6 +156,8 @@ impl Field {
             Self::Capacity => "cp",
             Self::RefillAmount => "ra",
             Self::RefillPeriod => "rp",
+            Self::HourBase => "bh",
+            Self::DayBase => "bd",
         }
     }
 
@@ -139,16 +176,34 @@ impl Field {
     }
 }
 
-/// Attribute of a snapshot: the last `v` counted of one bucket shard.
+/// Attribute of a snapshot: the `v` of the image that a shard's numbers were copied from.
 #[must_use]
-pub fn counted_through(shard: u32) -> String {
+pub fn copied_at(shard: u32) -> String {
     format!("q{shard}")
 }
 
-/// Attribute of a snapshot: the ranges of `v` below `q{shard}` that were not counted.
+/// Attribute of a snapshot: what a shard used of `limit`, in tokens. Shard 0 has the limit's plain name, so that the
+/// snapshot of an unsharded bucket reads at a glance.
 #[must_use]
-pub fn not_counted(shard: u32) -> String {
-    format!("g{shard}")
+pub fn copied(limit: &LimitName, shard: u32) -> String {
+    if shard == 0 { limit.to_string() } else { format!("{limit}#{shard}") }
+}
+
+/// Attribute of a snapshot: the acquires of a shard.
+#[must_use]
+pub fn copied_takes(shard: u32) -> String {
+    if shard == 0 { TOTAL_EVENTS.to_owned() } else { format!("#{shard}") }
+}
+
+/// What the attribute of a limit ends with that holds the usage of earlier lives of all shards.
+pub const CARRY: &str = "#c";
+
+/// Whether an attribute of a bucket shard counts usage. A shard that is merged away keeps these, and `v`.
+#[must_use]
+pub fn counts_usage(attribute: &str) -> bool {
+    const COUNTERS: [&str; 5] = [BIRTH, HOUR, TAKES, TAKES_HOUR_BASE, TAKES_DAY_BASE];
+    let of_limit = |field| matches!(field, Field::Consumed | Field::HourBase | Field::DayBase);
+    COUNTERS.contains(&attribute) || Field::parse(attribute).is_some_and(|(_, field)| of_limit(field))
 }
 
 #[cfg(test)]
@@ -159,7 +214,8 @@ mod tests {
     fn a_limits_attribute_and_its_parser_agree() {
         for limit in ["rpm", "a_b", "a.b-c", "x_tk"] {
             let name = LimitName::new(limit).unwrap();
-            for field in Field::ALL {
+            for (at, field) in Field::ALL.into_iter().enumerate() {
+                assert_eq!(field.index(), at);
                 assert_eq!(Field::parse(&field.of(&name)), Some((limit, field)));
             }
         }

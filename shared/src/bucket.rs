@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::limit::{Rule, WCU};
 use crate::math::{self, Shard};
-use crate::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Terms, WriteId};
+use crate::{Bases, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, Meter, MilliTokens, Terms, WriteId};
 
 /// One bucket shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,16 +15,20 @@ pub struct Bucket {
     pub shard_count: u32,
     /// Up to when refill has been credited.
     pub rf: EpochMillis,
-    /// Counts every write; `None` in items of other software.
-    pub v: Option<i64>,
-    /// Counts granted acquires; `None` in items of other software.
-    pub takes: Option<i64>,
+    /// Counts every write.
+    pub v: i64,
+    /// `v` at creation.
+    pub birth: i64,
+    /// The hour that usage is counted for.
+    pub hour: Hour,
+    /// Counts granted acquires.
+    pub takes: Counter,
     /// The limits, by name; the hidden `wcu` is not among them.
     pub limits: BTreeMap<LimitName, LimitState>,
     /// Version of the configuration the limits are from; `None` if a caller brought them with a call.
     pub version: Option<i64>,
-    /// The hidden limit that counts write units; `None` if the item lacks it.
-    pub wcu: Option<LimitState>,
+    /// Write units left in the partition at `rf`, in thousandths; see [`WCU`].
+    pub write_units_left: MilliTokens,
     /// Leases held here; `None` if the item lacks the map.
     pub leases: Option<BTreeMap<WriteId, Lease>>,
     /// At or before the earliest expiry of a lease.
@@ -68,6 +72,8 @@ pub struct LimitState {
     pub tk: MilliTokens,
     /// Net consumed in this shard since it was created.
     pub tc: MilliTokens,
+    /// `tc` at the start of the current hour and day.
+    pub bases: Bases,
     /// The numbers of the whole bucket.
     pub rule: Rule,
 }
@@ -92,6 +98,14 @@ pub struct GiveBack {
     pub tc: MilliTokens,
 }
 
+impl LimitState {
+    /// A limit of which nothing was consumed.
+    #[must_use]
+    pub fn new(tk: MilliTokens, rule: Rule) -> Self {
+        Self { tk, tc: MilliTokens::ZERO, bases: Bases::default(), rule }
+    }
+}
+
 impl Bucket {
     /// A bucket as it is made: full.
     #[must_use]
@@ -101,17 +115,20 @@ impl Bucket {
         let shard = Shard::born(key.shard);
         let state = |limit: &Limit| {
             let (tk, rule) = (shard.share(limit.rule().capacity), *limit.rule());
-            (limit.name().clone(), LimitState { tk, tc: MilliTokens::ZERO, rule })
+            (limit.name().clone(), LimitState::new(tk, rule))
         };
+        let birth = now.0.saturating_mul(1000);
         Self {
             key,
             shard_count: shard.count,
             rf: now,
-            v: Some(now.0.saturating_mul(1000)),
-            takes: Some(0),
+            v: birth,
+            birth,
+            hour: Hour::of(now),
+            takes: Counter::default(),
             limits: terms.limits.iter().map(state).collect(),
             version: terms.version,
-            wcu: Some(LimitState { tk: WCU.capacity, tc: MilliTokens::ZERO, rule: WCU }),
+            write_units_left: WCU.capacity,
             leases: Some(BTreeMap::new()),
             due: None,
             op: None,
@@ -139,8 +156,28 @@ impl Bucket {
     /// is only throttled does not show it; its callers do.
     #[must_use]
     pub fn is_out_of_units(&self, at: EpochMillis) -> bool {
-        let left = |wcu: LimitState| math::refilled(wcu.tk, &wcu.rule, Shard::WHOLE, self.rf, at);
-        self.wcu.is_some_and(|wcu| left(wcu) < wcu.rule.capacity / 5)
+        self.write_units_at(at) < WCU.capacity / 5
+    }
+
+    /// The write units left in its partition at `at`, in thousandths.
+    pub(crate) fn write_units_at(&self, at: EpochMillis) -> MilliTokens {
+        math::refilled(self.write_units_left, &WCU, Shard::WHOLE, self.rf, at)
+    }
+
+    /// Its usage counters.
+    #[must_use]
+    pub fn meter(&self) -> Meter {
+        let counter = |(name, state): (&LimitName, &LimitState)| {
+            (name.clone(), Counter { total: state.tc.0, bases: state.bases })
+        };
+        Meter {
+            key: self.key.clone(),
+            v: self.v,
+            birth: self.birth,
+            hour: self.hour,
+            takes: self.takes,
+            limits: self.limits.iter().map(counter).collect(),
+        }
     }
 
     /// Whether its leases make every write to it cost more than one unit. Those it had when it was split do not count:
@@ -212,7 +249,7 @@ impl Bucket {
         }
         for limit in terms.limits.iter().filter(|limit| !self.limits.contains_key(limit.name())) {
             let rule = *limit.rule();
-            let state = LimitState { tk: self.shard().share(rule.capacity), tc: MilliTokens::ZERO, rule };
+            let state = LimitState::new(self.shard().share(rule.capacity), rule);
             next.limits.insert(limit.name().clone(), state);
         }
         if let Some(leases) = &mut next.leases {

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::{EntityId, Limit, Mode, Resource};
 
 /// Version of the table's schema that this code reads and writes.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 
 /// The most limits of one configuration, or given with a call: a write that changes and takes all of them still fits into
 /// an expression.

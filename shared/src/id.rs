@@ -96,9 +96,9 @@ name!(
     LimitName, "limit", 64,
     |b| b.is_ascii_alphabetic(),
     |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
-    "1 to 64 of A-Z a-z 0-9 _ . -, starting with a letter, and none of wcu, entity_id, resource, \
-     window, window_start, window_end, total_events, ttl, PK, SK, GSI1PK, GSI1SK, GSI2PK, GSI2SK, \
-     GSI3PK, GSI3SK, due_shard, due, q0, g0, q1, g1, ..."
+    "1 to 64 of A-Z a-z 0-9 _ . -, starting with a letter, and none of wcu, \
+     total_events, final, ttl, PK, SK, GSI1PK, GSI1SK, GSI2PK, GSI2SK, \
+     GSI3PK, GSI3SK, due_shard, due, q0, q1, ..."
 );
 name!(
     /// A lease or the last write of an item: random, unique for as long as it is looked at.
@@ -121,14 +121,10 @@ impl LimitName {
     /// Usage snapshots hold one attribute per limit beside their own, so the names must differ; also from those that an
     /// index takes for its keys, which are no numbers.
     fn is_free(name: &str) -> bool {
-        const TAKEN: [&str; 18] = [
+        const TAKEN: [&str; 14] = [
             "wcu",
-            "entity_id",
-            "resource",
-            "window",
-            "window_start",
-            "window_end",
             "total_events",
+            "final",
             "ttl",
             "PK",
             "SK",
@@ -141,13 +137,8 @@ impl LimitName {
             "due_shard",
             "due",
         ];
-        let counter = name.strip_prefix(['q', 'g']);
-        !TAKEN.contains(&name) && !counter.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-    }
-
-    /// The hidden limit that counts a partition's write units.
-    pub(crate) fn wcu() -> Self {
-        Self("wcu".into())
+        let copied_at = name.strip_prefix('q');
+        !TAKEN.contains(&name) && !copied_at.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     }
 }
 
@@ -193,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_limit_cannot_take_the_name_of_a_snapshot_attribute() {
-        for taken in ["wcu", "ttl", "total_events", "q0", "g17", "window", "PK"] {
+        for taken in ["wcu", "ttl", "total_events", "final", "q0", "q17", "PK"] {
             let error = LimitName::new(taken).unwrap_err();
             assert!(error.to_string().contains(taken), "{error}");
         }

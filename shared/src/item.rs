@@ -1,22 +1,22 @@
-//! Item codec: attributes in, [`Bucket`](crate::Bucket) or [`Counted`] out, and back. Never guesses: a wrong attribute is
-//! named.
+//! Item codec: attributes in, [`Bucket`](crate::Bucket) or [`Snapshot`](crate::Snapshot) out, and back. Never guesses: a
+//! wrong attribute is named.
 
 mod audit;
 mod bucket;
 mod config;
-mod counted;
 mod lease;
+mod snapshot;
 
 use crate::attr;
 use crate::{ItemKey, NameError};
 
 pub use audit::{read_audit, write_audit};
 pub(crate) use bucket::write_limit;
-pub use bucket::{BucketReader, read_bucket, write_bucket};
+pub use bucket::{BucketReader, is_merged, read_bucket, read_live, write_bucket};
 pub use config::{read_config, read_entity, read_schema, write_config, write_entity};
-pub use counted::{Counted, read_counted};
 pub(crate) use lease::write_held;
 pub use lease::{write_lease, write_leases};
+pub use snapshot::read_snapshot;
 
 /// An attribute as DynamoDB holds it, borrowed from wherever it came.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +29,8 @@ pub enum Attr<'a> {
     Bool(bool),
     /// A map.
     M(Vec<(&'a str, Attr<'a>)>),
+    /// A set of numbers, each in its decimal text.
+    Numbers(Vec<&'a str>),
     /// Anything this crate never writes.
     Other,
 }
@@ -87,6 +89,7 @@ fn size_bytes(value: &Attr<'_>) -> usize {
         Attr::N(text) => text.len().div_ceil(2) + 1,
         Attr::S(text) => text.len(),
         Attr::Bool(_) | Attr::Other => 1,
+        Attr::Numbers(numbers) => numbers.iter().map(|number| size_bytes(&Attr::N(number))).sum(),
         Attr::M(entries) => 3 + entries.iter().map(|(name, value)| 1 + name.len() + size_bytes(value)).sum::<usize>(),
     }
 }

@@ -11,9 +11,11 @@
 //! - `math`: credit, share, retry-after
 //! - `bucket`: [`Bucket`]: one shard as a value, and what can be taken from it
 //! - `whole`: [`Whole`]: all shards of a bucket together
+//! - `meter`: [`Meter`]: what a shard has used in its current hour and day
+//! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and live items
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
-//! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge, count, configure
+//! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge, copy, configure
 
 pub mod attr;
 mod audit;
@@ -24,7 +26,8 @@ mod item;
 mod key;
 mod limit;
 mod math;
-mod ranges;
+mod meter;
+mod snapshot;
 mod terms;
 mod units;
 mod whole;
@@ -36,8 +39,9 @@ pub use bucket::{Bucket, GiveBack, Lease, LimitState, Look, Scaling};
 pub use config::{Config, ConfigError, Entity, Level, MAX_BUCKET_LIMITS, MAX_LIMITS, SCHEMA_VERSION, Status, Stored};
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
-    Attr, BucketReader, Counted, ItemError, read_audit, read_bucket, read_config, read_counted, read_entity, read_key,
-    read_schema, write_audit, write_bucket, write_config, write_entity, write_lease, write_leases, write_units,
+    Attr, BucketReader, ItemError, is_merged, read_audit, read_bucket, read_config, read_entity, read_key, read_live,
+    read_schema, read_snapshot, write_audit, write_bucket, write_config, write_entity, write_lease, write_leases,
+    write_units,
 };
 pub use key::{
     AuditId, AuditKey, AuditOf, BUCKET_SK, BucketKey, ConfigKey, ConfigsOf, EntityKey, ItemKey, SnapshotKey,
@@ -45,8 +49,9 @@ pub use key::{
 };
 pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Mode, Rule};
 pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};
-pub use ranges::Ranges;
+pub use meter::{Bases, Counter, Meter, Usage};
+pub use snapshot::{Copied, Live, Snapshot, WindowUsage, usage};
 pub use terms::Terms;
 pub use units::{EpochMillis, MilliTokens, Millis};
 pub use whole::Whole;
-pub use window::{Iso, Window, parse_iso};
+pub use window::{Hour, Iso, Window, parse_iso};

@@ -1,4 +1,4 @@
-//! Usage windows: hours, days and months in UTC.
+//! Usage windows: hours and days in UTC.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,46 +14,64 @@ pub enum Window {
     Hourly,
     /// One day.
     Daily,
-    /// One calendar month.
-    Monthly,
 }
 
 impl Window {
     /// Every window, shortest first.
-    pub const ALL: [Self; 3] = [Self::Hourly, Self::Daily, Self::Monthly];
+    pub const ALL: [Self; 2] = [Self::Hourly, Self::Daily];
 
-    /// The name in keys, attributes and `SNAPSHOT_WINDOWS`.
+    /// The name in keys.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Hourly => "hourly",
             Self::Daily => "daily",
-            Self::Monthly => "monthly",
         }
     }
 
     /// The first instant of the window that `at` lies in.
     #[must_use]
-    pub fn start(self, at: EpochMillis) -> EpochMillis {
-        match self {
-            Self::Hourly => floor(at, 3_600_000),
-            Self::Daily => floor(at, 86_400_000),
-            Self::Monthly => midnight(date(at).replace_day(1).unwrap_or(Date::MIN)),
-        }
+    pub const fn start(self, at: EpochMillis) -> EpochMillis {
+        EpochMillis(at.0.saturating_sub(at.0.rem_euclid(self.length_ms())))
     }
 
     /// The first instant after the window that starts at `start`.
     #[must_use]
-    pub fn end(self, start: EpochMillis) -> EpochMillis {
+    pub const fn end(self, start: EpochMillis) -> EpochMillis {
+        EpochMillis(start.0.saturating_add(self.length_ms()))
+    }
+
+    const fn length_ms(self) -> i64 {
         match self {
-            Self::Hourly => EpochMillis(start.0.saturating_add(3_600_000)),
-            Self::Daily => EpochMillis(start.0.saturating_add(86_400_000)),
-            Self::Monthly => {
-                let month = date(start);
-                let days = i64::from(month.month().length(month.year()));
-                EpochMillis(start.0.saturating_add(days * 86_400_000))
-            }
+            Self::Hourly => HOUR_MS,
+            Self::Daily => 24 * HOUR_MS,
         }
+    }
+}
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// An hour: hours since 1970-01-01T00:00:00Z.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hour(pub i64);
+
+impl Hour {
+    /// The hour that `at` lies in.
+    #[must_use]
+    pub const fn of(at: EpochMillis) -> Self {
+        Self(at.0.div_euclid(HOUR_MS))
+    }
+
+    /// Its first instant.
+    #[must_use]
+    pub const fn start(self) -> EpochMillis {
+        EpochMillis(self.0.saturating_mul(HOUR_MS))
+    }
+
+    /// Whether both hours are of one day.
+    #[must_use]
+    pub const fn is_same_day(self, other: Self) -> bool {
+        self.0.div_euclid(24) == other.0.div_euclid(24)
     }
 }
 
@@ -98,18 +116,6 @@ fn utc(at: EpochMillis) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(at.0.div_euclid(1000)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-fn date(at: EpochMillis) -> Date {
-    utc(at).date()
-}
-
-fn midnight(date: Date) -> EpochMillis {
-    EpochMillis(date.midnight().assume_utc().unix_timestamp().saturating_mul(1000))
-}
-
-const fn floor(at: EpochMillis, span_ms: i64) -> EpochMillis {
-    EpochMillis(at.0.saturating_sub(at.0.rem_euclid(span_ms)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,7 +126,6 @@ mod tests {
         for (window, start, end) in [
             (Window::Hourly, "2028-02-29T23:00:00Z", "2028-03-01T00:00:00Z"),
             (Window::Daily, "2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"),
-            (Window::Monthly, "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"),
         ] {
             assert_eq!(Iso(window.start(at)).to_string(), start);
             assert_eq!(Iso(window.end(window.start(at))).to_string(), end);

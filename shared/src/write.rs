@@ -1,31 +1,32 @@
 //! Planned writes as data: what to change, and under which condition. The store renders and runs them.
 
 mod configure;
+mod copy;
 mod credit;
 mod due;
 mod expire;
 mod merge;
 mod refill;
 mod replace;
+mod roll;
 mod settle;
-mod snapshot;
 mod split;
 mod take;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attr::{self, Field};
-use crate::math::refilled;
 use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId, item};
 
 pub use configure::{MAX_ANCESTORS, configure, mark_schema, record, same_parent, set_entity};
+pub use copy::Copy;
 pub use expire::{Restored, expire, look};
 pub use merge::{fill, joined, merge, remove, still};
 pub use refill::{cut_units, refill};
 pub use replace::REVIEW;
+pub use roll::Roll;
 pub use settle::{LeaseChange, Settle, Settled};
-pub use snapshot::{Count, Piece};
 pub use split::{keep, may_split, split};
 pub use take::{Company, Take};
 
@@ -95,6 +96,8 @@ pub enum Value {
     Bool(bool),
     /// A map.
     Map(BTreeMap<String, Value>),
+    /// A set of whole numbers, not empty.
+    Numbers(BTreeSet<i64>),
 }
 
 impl Value {
@@ -131,33 +134,23 @@ pub enum Change {
     Set(Path, Value),
     /// Writes it if it is not there.
     SetIfAbsent(Path, Value),
-    /// Adds to a number; one that is not there counts as 0.
+    /// Writes what the second attribute, which must be there, held before the update.
+    Copy(Path, Path),
+    /// Adds to a number; one that is not there counts as 0. Adds to a set; one that is not there counts as empty.
     Add(Path, Value),
+    /// Takes out of a set, if it is there.
+    DeleteFrom(Path, Value),
     /// Removes it.
     Remove(Path),
 }
 
-/// What every write to a bucket carries: one more `v`, and its write units in `wcu`.
-///
-/// Items of other software have no `v`; it is not given to them, since their own writes would not raise it.
-fn every_write(view: Option<&Bucket>, wcu_credit: MilliTokens) -> Vec<Change> {
+/// What every write to a bucket carries: one more `v`, and the write units it costs.
+fn every_write(view: Option<&Bucket>, units_credit: MilliTokens) -> Vec<Change> {
     let units = MilliTokens::from_tokens(view.map_or(1, Bucket::write_units));
-    let wcu = LimitName::wcu();
-    let mut changes = vec![];
-    if view.is_none_or(|bucket| bucket.v.is_some()) {
-        changes.push(Change::Add(Path::of(attr::V), Value::Int(1)));
-    }
-    if view.is_none_or(|bucket| bucket.wcu.is_some()) {
-        changes.push(add_tokens(&wcu, Field::Tokens, wcu_credit - units));
-        changes.push(add_tokens(&wcu, Field::Consumed, units));
-    }
-    changes
-}
-
-/// What a write without a view must ask for: an item that counts its writes, as [`every_write`] takes for granted.
-/// One of other software, or none, then answers with what it is.
-fn counts_writes(view: Option<&Bucket>) -> Option<Condition> {
-    view.is_none().then(|| Condition::Present(Path::of(attr::V)))
+    vec![
+        Change::Add(Path::of(attr::V), Value::Int(1)),
+        Change::Add(Path::of(attr::WRITE_UNITS), Value::Int((units_credit - units).0)),
+    ]
 }
 
 /// The id by which a writer finds out what became of a write whose answer was lost. Writes that can be repeated
@@ -166,17 +159,15 @@ fn sign(op: &WriteId) -> Change {
     Change::Set(Path::of(attr::OP), Value::text(op.as_str()))
 }
 
-/// What `wcu` has gained since `rf`.
-fn wcu_credit(bucket: &Bucket, now: EpochMillis) -> MilliTokens {
-    bucket.wcu.map_or(MilliTokens::ZERO, |wcu| refilled(wcu.tk, &wcu.rule, Shard::WHOLE, bucket.rf, now) - wcu.tk)
+/// The write units that the partition has gained since `rf`, for a write that moves `rf`.
+fn units_credit(bucket: &Bucket, now: EpochMillis) -> MilliTokens {
+    bucket.write_units_at(now) - bucket.write_units_left
 }
 
 /// That the bucket has as many shards as it was seen with: its shares depend on it.
 fn same_count(shard: Shard) -> Condition {
     let count = Path::of(attr::SHARD_COUNT);
-    let same = Condition::Equals(count.clone(), Value::Int(i64::from(shard.count)));
-    // Items of other software need not say that they are whole.
-    if shard.count == 1 { Condition::AbsentOr(count, Box::new(same)) } else { same }
+    Condition::Equals(count, Value::Int(i64::from(shard.count)))
 }
 
 /// That nobody has credited, split or merged the bucket since it was seen.

@@ -28,14 +28,11 @@ fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
 #[test]
 fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_split() {
     let mut shard = whole(0);
-    let units = |tk| Some(LimitState { tk: MilliTokens(tk), ..model::wcu() });
-    for (tk, is_out) in [(200_000, false), (199_999, true)] {
-        shard.wcu = units(tk);
-        assert_eq!(shard.is_out_of_units(START), is_out, "{tk}");
+    for (left, is_out) in [(200_000, false), (199_999, true)] {
+        shard.write_units_left = MilliTokens(left);
+        assert_eq!(shard.is_out_of_units(START), is_out, "{left}");
     }
     assert!(!shard.is_out_of_units(later(1)), "a unit flows in every millisecond");
-    shard.wcu = None;
-    assert!(!shard.is_out_of_units(START));
 
     for (size, leases, split, is_crowded, units) in [
         (0, 0, 0, false, 1),

@@ -5,15 +5,13 @@ mod model;
 
 use std::collections::BTreeMap;
 
-use model::{Item, assert_due_is_a_lower_bound, bucket_key, config, held, limit_name};
+use model::table::Table;
+use model::world::START;
+use model::{Item, assert_due_is_a_lower_bound, bucket, bucket_key, config, held, limit_name, settle, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Company, LeaseChange, Settle, Take, expire};
-use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Rule, Scaling, Shard, WriteId, credit,
-};
-
-const START: EpochMillis = EpochMillis(1_700_000_000_000);
+use weirgate_shared::write::{LeaseChange, Take, expire};
+use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Rule, Shard, WriteId, credit};
 
 /// Rates that differ in one number or in all.
 fn rates() -> [Limit; 4] {
@@ -60,29 +58,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec((wait, 0..4usize, what).prop_map(|(wait, view, what)| Step { wait, view, what }), 1..50)
 }
 
-fn state(limit: &Limit, shard: Shard) -> LimitState {
-    LimitState { tk: shard.share(limit.rule().capacity), tc: MilliTokens::ZERO, rule: *limit.rule() }
-}
-
-fn bucket(limits: &[Limit], shard: Shard) -> Bucket {
-    Bucket {
-        key: bucket_key(shard.index),
-        shard_count: shard.count,
-        rf: START,
-        v: Some(1),
-        takes: Some(0),
-        limits: limits.iter().map(|limit| (limit.name().clone(), state(limit, shard))).collect(),
-        wcu: Some(model::wcu()),
-        leases: Some(BTreeMap::new()),
-        due: None,
-        op: None,
-        scaling: Scaling::default(),
-        size_bytes: 0,
-        lease_bytes: 0,
-        version: None,
-    }
-}
-
 fn shard() -> impl Strategy<Value = Shard> {
     let split = (0..2u32).prop_map(|index| Shard { index, count: 2 });
     prop_oneof![3 => Just(Shard::WHOLE), 1 => split]
@@ -97,13 +72,13 @@ proptest! {
         let names = ["rpm", "slots", "both"].map(limit_name);
         let key = bucket_key(shard.index);
         // The limit of two kinds is new to the bucket.
-        let mut item = Item::of_bucket(&bucket(&[rates[0].clone(), slots[0].clone()], shard));
-        let (mut images, mut now, mut id) = (vec![item.bucket()], START, 0);
+        let mut table = Table::of(&bucket(shard, &[rates[0].clone(), slots[0].clone()], START));
+        let (mut now, mut id) = (START, 0);
         for Step { wait, view, what } in steps {
             now = now.after(Millis(wait));
             id += 1;
             let op = WriteId::from_bits(id);
-            let view = images[images.len().saturating_sub(view + 1)].clone();
+            let view = table.image(shard.index, view).unwrap();
             let update = match what {
                 What::Take { knows, needs, lease } => {
                     let limits = [rates[knows.0].clone(), slots[knows.1].clone(), kinds[knows.2].clone()];
@@ -116,14 +91,14 @@ proptest! {
                     let lease =
                         Lease { expires: now.after(Millis(lease)), tokens: needs.clone(), owner: String::new() };
                     let leases = vec![(op.clone(), lease)];
-                    Take { key: &key, terms: (&limits).into(), needs, soft: BTreeMap::new(), takes: 1, leases, op, hot: false, company: Company::None, unknown: &[] }.on(Some(&view), now)
+                    Take { leases, ..take(&key, &limits, needs, op, now) }.on(Some(&view), now)
                 }
                 What::Expire => match expire(&view, now) {
                     Some((update, _)) => update,
                     None => continue,
                 },
                 What::End => {
-                    let bucket = item.bucket();
+                    let bucket = &table.shards()[&shard.index];
                     let leases = bucket.leases.as_ref().unwrap();
                     let Some((lease, held)) = leases.first_key_value() else { continue };
                     let slots = |(name, held): (&weirgate_shared::LimitName, &MilliTokens)| {
@@ -131,24 +106,22 @@ proptest! {
                         (name.clone(), weirgate_shared::write::Settled { tk, ..Default::default() })
                     };
                     let amounts = held.tokens.iter().map(slots).collect();
-                    let settle = Settle { key: &key, op, lease: Some((lease, LeaseChange::End)), amounts };
-                    settle.whole()
+                    settle(&key, op, Some((lease, LeaseChange::End)), amounts, now).whole(None)
                 }
             };
-            if !item.apply(&update) {
+            if !table.update(update) {
                 continue;
             }
-            let after = item.bucket();
+            let (item, after) = table.items().next().unwrap();
             let rate = after.limits[&names[0]];
             prop_assert!(rates.iter().any(|limit| *limit.rule() == rate.rule), "numbers of two callers are mixed");
             let balance = after.balance(&rate, now);
             prop_assert!(balance >= MilliTokens::ZERO, "a lowered limit made a debt: {:?}", balance);
             for (name, state) in after.limits.iter().filter(|(_, state)| state.rule.is_concurrent()) {
-                let all = state.tk + held(&after, name);
+                let all = state.tk + held(after, name);
                 prop_assert_eq!(all, after.share(state), "slots of {} made or lost", name);
             }
-            assert_due_is_a_lower_bound(&item, &after);
-            images.push(after);
+            assert_due_is_a_lower_bound(item, after);
         }
     }
 
@@ -163,15 +136,14 @@ proptest! {
         let (old, new) = (limit(old), limit(new));
         prop_assume!(old != new);
         let name = old.name().clone();
-        let mut before = bucket(std::slice::from_ref(&old), shard);
+        let mut before = bucket(shard, std::slice::from_ref(&old), START);
         let (old_share, new_share) = (shard.share(old.rule().capacity), shard.share(new.rule().capacity));
         before.limits.get_mut(&name).unwrap().tk = MilliTokens(old_share.0 * tk / 1000);
         let mut item = Item::of_bucket(&before);
         let (now, limits) = (START.after(Millis(wait)), std::slice::from_ref(&new));
         let need = MilliTokens(new_share.0 * need / 1000);
         let (key, needs) = (bucket_key(shard.index), [(name.clone(), need)].into());
-        let op = WriteId::from_bits(1);
-        let take = Take { key: &key, terms: limits.into(), needs, soft: BTreeMap::new(), takes: 1, leases: vec![], op, hot: false, company: Company::None, unknown: &[] };
+        let take = take(&key, limits, needs, WriteId::from_bits(1), now);
         let balance = before.balance(&before.limits[&name], now);
         let there = before.advanced(limits, now).limits[&name].tk;
         let applied = item.apply(&take.on(Some(&item.bucket()), now));
@@ -194,7 +166,7 @@ proptest! {
         let old = Limit::custom("rpm", 1000, 1, slow).unwrap();
         let new = Limit::custom("rpm", 1000, 50, 7).unwrap();
         let name = old.name().clone();
-        let mut before = bucket(std::slice::from_ref(&old), Shard::WHOLE);
+        let mut before = bucket(Shard::WHOLE, std::slice::from_ref(&old), START);
         before.limits.get_mut(&name).unwrap().tk = MilliTokens::ZERO;
         let (came, later) = (START.after(Millis(first)), START.after(Millis(first)).after(Millis(second)));
         let between = before.advanced(std::slice::from_ref(&new), came);
@@ -204,35 +176,23 @@ proptest! {
     }
 }
 
-/// One who knows `limit` and takes `need` tokens of it.
-fn take(limit: &Limit, need: i64, view: &Bucket, now: EpochMillis) -> weirgate_shared::write::Update {
-    let (key, limits, op) = (bucket_key(0), std::slice::from_ref(limit), WriteId::from_bits(1));
+/// A take of `need` tokens by a process that knows `limit`.
+fn take_of(limit: &Limit, need: i64, view: &Bucket, now: EpochMillis) -> weirgate_shared::write::Update {
+    let (key, limits) = (bucket_key(0), std::slice::from_ref(limit));
     let needs = BTreeMap::from([(limit.name().clone(), MilliTokens::from_tokens(need))]);
     let needs = needs.into_iter().filter(|(_, need)| *need > MilliTokens::ZERO).collect();
-    Take {
-        key: &key,
-        terms: limits.into(),
-        needs,
-        soft: BTreeMap::new(),
-        takes: 1,
-        leases: vec![],
-        op,
-        hot: false,
-        company: Company::None,
-        unknown: &[],
-    }
-    .on(Some(view), now)
+    take(&key, limits, needs, WriteId::from_bits(1), now).on(Some(view), now)
 }
 
 /// Lowering takes away what was seen above the new number; it was taken by others meanwhile.
 #[test]
 fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
     let (high, low) = (Limit::per_hour("rpm", 10).unwrap(), Limit::per_hour("rpm", 4).unwrap());
-    let view = bucket(std::slice::from_ref(&high), Shard::WHOLE);
+    let view = bucket(Shard::WHOLE, std::slice::from_ref(&high), START);
     let mut item = Item::of_bucket(&view);
-    assert!(item.apply(&take(&high, 8, &view, START)));
-    assert!(!item.apply(&take(&low, 0, &view, START)), "of the 10 seen, only 2 are left to take 6 away from");
-    assert!(item.apply(&take(&low, 0, &item.bucket(), START)));
+    assert!(item.apply(&take_of(&high, 8, &view, START)));
+    assert!(!item.apply(&take_of(&low, 0, &view, START)), "of the 10 seen, only 2 are left to take 6 away from");
+    assert!(item.apply(&take_of(&low, 0, &item.bucket(), START)));
     assert_eq!(item.bucket().limits[low.name()].tk, MilliTokens::from_tokens(2));
 }
 
@@ -240,9 +200,9 @@ fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
 #[test]
 fn who_saw_the_old_limit_cannot_credit_by_it_after_it_changed() {
     let (high, low) = (Limit::per_second("rpm", 10).unwrap(), Limit::per_second("rpm", 4).unwrap());
-    let mut view = bucket(std::slice::from_ref(&high), Shard::WHOLE);
+    let mut view = bucket(Shard::WHOLE, std::slice::from_ref(&high), START);
     view.limits.get_mut(high.name()).unwrap().tk = MilliTokens::ZERO;
     let mut item = Item::of_bucket(&view);
-    assert!(item.apply(&take(&low, 0, &view, START)));
-    assert!(!item.apply(&take(&high, 1, &view, START.after(Millis(10_000)))));
+    assert!(item.apply(&take_of(&low, 0, &view, START)));
+    assert!(!item.apply(&take_of(&high, 1, &view, START.after(Millis(10_000)))));
 }

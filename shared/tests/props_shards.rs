@@ -9,43 +9,15 @@ use model::fleet::fleet;
 use model::ops::ops;
 use model::table::{Table, whole};
 use model::world::START;
-use model::{bucket_key, config, held, limit_name};
+use model::{bucket, bucket_key, config, held, limit_name, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, Company, Take, Update, joined, merge, remove, split};
-use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, write_bucket,
-};
+use weirgate_shared::write::{Action, joined, merge, remove, split};
+use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, WriteId};
 
-/// A shard of a bucket with these limits, full.
 fn shard(limits: &[Limit], shard: Shard) -> Bucket {
-    let state = |limit: &Limit| {
-        let tk = shard.share(limit.rule().capacity);
-        (limit.name().clone(), LimitState { tk, tc: MilliTokens::ZERO, rule: *limit.rule() })
-    };
-    Bucket {
-        key: bucket_key(shard.index),
-        shard_count: shard.count,
-        rf: START,
-        v: Some(START.0 * 1000),
-        takes: Some(0),
-        limits: limits.iter().map(state).collect(),
-        wcu: Some(model::wcu()),
-        leases: Some(BTreeMap::new()),
-        due: None,
-        op: None,
-        scaling: Scaling::default(),
-        size_bytes: 0,
-        lease_bytes: 0,
-        version: None,
-    }
-}
-
-/// An item as somebody else made it.
-fn put(table: &mut Table, bucket: &Bucket) {
-    let update = Update { key: bucket.key.item_key(), conditions: vec![], changes: write_bucket(bucket) };
-    assert!(table.update(update));
+    bucket(shard, limits, START)
 }
 
 fn op(id: u64) -> WriteId {
@@ -93,14 +65,14 @@ proptest! {
 
     /// A shard is deleted; whoever goes on with it or with the others, tokens are only ever lost, and slots come back.
     #[test]
-    fn i1_holds_when_items_are_deleted_by_hand_and_made_again(
+    fn i1_holds_when_items_are_deleted_manually_and_made_again(
         mut fleet in fleet(false), rounds in vec((ops(0), any::<Index>(), any::<bool>()), 1..4),
     ) {
         for (ops, which, fills) in &rounds {
             for (op, skew) in &ops[..ops.len().div_ceil(3)] {
                 fleet.step(op, *skew)?;
             }
-            fleet.delete_by_hand(*which);
+            fleet.delete_manually(*which);
             if *fills {
                 fleet.fill()?;
             }
@@ -130,10 +102,9 @@ proptest! {
         let mut before = image.clone();
         let state = before.limits.get_mut(&rpm).unwrap();
         state.tk = (state.tk + MilliTokens(share(old).0 * changed / 1000)).min(share(old).max(state.tk));
-        let mut table = Table::default();
-        put(&mut table, &before);
+        let mut table = Table::of(&before);
         let planned = START.after(Millis(rest + late));
-        let actions = split(&image, 0, op(1), planned).unwrap();
+        let actions = split(&image, 0, op(1), planned);
         let free = |shard: &Bucket, at: EpochMillis| shard.balance(&shard.limits[&rpm], at);
         if !table.transact(&actions) {
             prop_assert!(changed != 0, "a split of what there is was refused");
@@ -173,9 +144,8 @@ fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
     (state.tk, state.tc) = (state.tk - two, two);
     let lease = Lease { expires: START, tokens: [(limit_name("rpm"), two)].into(), owner: String::new() };
     upper.leases = Some([(op(1), lease)].into());
-    let mut table = Table::default();
-    put(&mut table, &lower);
-    put(&mut table, &upper);
+    let mut table = Table::of(&lower);
+    table.put(&upper);
     let next = joined(&lower, &upper, START).unwrap();
     assert!(table.transact(&merge(&lower, next, &[&upper])));
     assert_eq!(table.shards()[&0].limits["rpm"].tk, MilliTokens::from_tokens(10));
@@ -186,16 +156,15 @@ fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
 #[test]
 fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let mut table = Table::default();
-    put(&mut table, &shard(&limits, Shard::WHOLE));
-    let plan = split(&table.shards()[&0], 0, op(1), START).unwrap();
+    let mut table = Table::of(&shard(&limits, Shard::WHOLE));
+    let plan = split(&table.shards()[&0], 0, op(1), START);
     assert!(table.transact(&plan));
     let next = joined(&table.shards()[&0], &table.shards()[&1], START).unwrap();
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
     assert!(table.transact(&merge(&lower, next, &[&upper])));
     // All of it within a millisecond, so the shard is as it was: the request that comes once more could happen.
     assert!(!table.transact(&plan));
-    assert!(table.transact(&split(&table.shards()[&0].clone(), 0, op(2), START).unwrap()));
+    assert!(table.transact(&split(&table.shards()[&0].clone(), 0, op(2), START)));
     assert!(table.shards()[&1].v > upper.v);
 }
 
@@ -204,26 +173,15 @@ fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
 fn a_split_happens_though_others_took_since_it_was_seen() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
     let (mut table, image) = (Table::default(), shard(&limits, Shard::WHOLE));
-    put(&mut table, &image);
+    table.put(&image);
     let three = MilliTokens::from_tokens(3);
     for id in 0..100 {
         let (key, op) = (bucket_key(0), op(id));
         let needs = [(limit_name("rpm"), if id == 0 { three } else { MilliTokens::ZERO })].into();
-        let take = Take {
-            key: &key,
-            terms: (&limits).into(),
-            needs,
-            soft: BTreeMap::new(),
-            takes: 1,
-            leases: vec![],
-            op,
-            hot: false,
-            company: Company::None,
-            unknown: &[],
-        };
+        let take = take(&key, &limits, needs, op, START);
         assert!(table.update(take.on(Some(&image), START)));
     }
-    assert!(table.transact(&split(&image, 0, op(100), START.after(Millis(1))).unwrap()));
+    assert!(table.transact(&split(&image, 0, op(100), START.after(Millis(1)))));
     let tk = |shard: u32| table.shards()[&shard].limits["rpm"].tk;
     assert_eq!((tk(0), tk(1)), (MilliTokens::from_tokens(2), MilliTokens::from_tokens(5)));
 }
@@ -250,21 +208,21 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
     let (one, part) = (shard(&limits, Shard::WHOLE), shard(&limits, Shard { index: 1, count: 2 }));
     let mut there = Table::default();
-    put(&mut there, &one);
-    put(&mut there, &part);
+    there.put(&one);
+    there.put(&part);
     assert!(!there.whole().is_complete());
     let plan = remove(&part, &one);
     let (mut gone, mut split_up, mut used) = (there.clone(), there.clone(), there.clone());
     gone.delete(0);
-    put(&mut split_up, &Bucket { v: one.v.map(|v| v + 1), ..shard(&limits, Shard { index: 0, count: 2 }) });
+    split_up.put(&Bucket { v: one.v + 1, ..shard(&limits, Shard { index: 0, count: 2 }) });
     let held = Lease { expires: START, tokens: BTreeMap::new(), owner: String::new() };
     let leases = Some([(WriteId::from_bits(1), held)].into());
-    put(&mut used, &Bucket { v: part.v.map(|v| v + 1), leases, ..part.clone() });
+    used.put(&Bucket { v: part.v + 1, leases, ..part.clone() });
     for table in [&mut gone, &mut split_up, &mut used] {
         assert!(!table.transact(&plan), "{:?}", table.shards().keys());
     }
     // Takes by callers who do not know yet do not keep it.
-    put(&mut there, &Bucket { v: part.v.map(|v| v + 1), ..part.clone() });
+    there.put(&Bucket { v: part.v + 1, ..part.clone() });
     assert!(there.transact(&plan));
     assert!(there.whole().is_complete());
     assert!(!whole(split_up.shards()).shards().is_empty() && split_up.whole().is_complete());
@@ -273,11 +231,10 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
 #[test]
 fn a_transaction_happens_whole_or_not_at_all() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let mut table = Table::default();
-    put(&mut table, &shard(&limits, Shard::WHOLE));
-    let [parent, child] = split(&table.shards()[&0], 0, op(1), START).unwrap();
+    let mut table = Table::of(&shard(&limits, Shard::WHOLE));
+    let [parent, child] = split(&table.shards()[&0], 0, op(1), START);
     let mut taken = table.clone();
-    put(&mut taken, &shard(&limits, Shard { index: 1, count: 2 }));
+    taken.put(&shard(&limits, Shard { index: 1, count: 2 }));
     let before = taken.shards().clone();
     assert!(!taken.transact(&[parent.clone(), child.clone()]));
     assert_eq!(*taken.shards(), before);

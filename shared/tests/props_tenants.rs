@@ -86,7 +86,7 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
             let config = |level| Thing::Config(ConfigKey { namespace: namespace.clone(), level });
             let id = AuditId::new(EpochMillis(at), u128::from(number));
             let audit = |of| Thing::Audit(AuditKey { namespace: namespace.clone(), of, id });
-            let window = Window::ALL[kind % 3];
+            let window = Window::ALL[kind % 2];
             match kind {
                 0 => Thing::Bucket(BucketKey { namespace, entity, resource, shard: number % 70 }),
                 1 => {

@@ -6,56 +6,30 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::world::{START, ops, world};
-use model::{Item, bucket_key, config};
+use model::{Item, bucket_key, config, settle};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Company, Settle, Settled, Take, cut_units, expire, refill};
-use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, credit,
-};
+use weirgate_shared::write::{Company, Take, cut_units, expire, refill};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, WriteId, credit};
 
-/// A bucket of one limit that was never split.
+/// A bucket of one limit that was never split, with `tk` of it.
 fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
-    Bucket {
-        key: bucket_key(0),
-        shard_count: 1,
-        rf: START,
-        v: Some(START.0 * 1000),
-        takes: Some(0),
-        limits: [(limit.name().clone(), LimitState { tk, tc: MilliTokens::ZERO, rule: *limit.rule() })].into(),
-        wcu: Some(model::wcu()),
-        leases: Some(BTreeMap::new()),
-        due: None,
-        op: None,
-        scaling: Scaling::default(),
-        size_bytes: 0,
-        lease_bytes: 0,
-        version: None,
-    }
+    let mut bucket = model::bucket(Shard::WHOLE, std::slice::from_ref(limit), START);
+    bucket.limits.get_mut(limit.name()).unwrap().tk = tk;
+    bucket
 }
 
-/// A take of one limit, without a lease.
+/// A take of one limit at `now`, without a lease.
 fn take<'a>(
-    key: &'a weirgate_shared::BucketKey,
+    key: &'a BucketKey,
     limit: &'a Limit,
     need: MilliTokens,
-    op: u64,
-    unknown: &'a [WriteId],
+    (op, unknown): (u64, &'a [WriteId]),
+    now: EpochMillis,
 ) -> Take<'a> {
     let needs = [(limit.name().clone(), need)].into();
-    let (limits, op) = (std::slice::from_ref(limit), WriteId::from_bits(op));
-    Take {
-        key,
-        terms: limits.into(),
-        needs,
-        soft: BTreeMap::new(),
-        takes: 1,
-        leases: vec![],
-        op,
-        hot: false,
-        company: Company::None,
-        unknown,
-    }
+    let take = model::take(key, std::slice::from_ref(limit), needs, WriteId::from_bits(op), now);
+    Take { unknown, ..take }
 }
 
 fn company() -> impl Strategy<Value = Company> {
@@ -89,7 +63,7 @@ proptest! {
             let need = MilliTokens(capacity.0 * part / 1000);
             // One in five knows nothing, as a caller that has just started.
             let view = back.checked_sub(1).map(|back| &images[images.len().saturating_sub(back + 1)]);
-            if item.apply(&Take { company, ..take(&key, &limit, need, 1, &[]) }.on(view, now)) {
+            if item.apply(&Take { company, ..take(&key, &limit, need, (1, &[]), now) }.on(view, now)) {
                 admitted.push((now, need));
                 images.push(item.bucket());
             }
@@ -121,12 +95,12 @@ proptest! {
             let need = MilliTokens(limit.rule().capacity.0 * part / 1000);
             let view = &images[images.len().saturating_sub(back + 1)];
             let before = item.bucket().holds(&name, now);
-            if item.apply(&Take { company, ..take(&key, &limit, need, 1, &[]) }.on(Some(view), now)) {
+            if item.apply(&Take { company, ..take(&key, &limit, need, (1, &[]), now) }.on(Some(view), now)) {
                 let lost = before - need - item.bucket().holds(&name, now);
                 prop_assert!(lost >= MilliTokens::ZERO && lost <= limit.rule().capacity / 128, "{:?}", lost);
                 images.push(item.bucket());
             } else {
-                let fresh = Take { company: Company::Others, ..take(&key, &limit, need, 1, &[]) };
+                let fresh = Take { company: Company::Others, ..take(&key, &limit, need, (1, &[]), now) };
                 prop_assert_eq!(item.apply(&fresh.on(Some(&item.bucket()), now)), before >= need);
             }
         }
@@ -171,25 +145,20 @@ proptest! {
         left in -3_000_000..=1_000_000i64, elapsed in 0..10_000i64, written in 0..4_000i64,
     ) {
         let limit = Limit::per_minute("rpm", 10).unwrap();
-        let wcu = LimitState { tk: MilliTokens(left), ..model::wcu() };
-        let image = Bucket { wcu: Some(wcu), ..bucket(&limit, MilliTokens::from_tokens(5)) };
+        let image = Bucket { write_units_left: MilliTokens(left), ..bucket(&limit, MilliTokens::from_tokens(5)) };
         let now = START.after(Millis(elapsed));
         let over = left + elapsed * 1000 - 1_000_000;
         let Some(update) = cut_units(&image, now) else {
             prop_assert!(over < 1_000_000, "{} have flowed over", over);
             return Ok(());
         };
-        let since = Bucket {
-            wcu: Some(LimitState { tk: MilliTokens(left - written * 1000), ..wcu }),
-            ..image.clone()
-        };
+        let since = Bucket { write_units_left: MilliTokens(left - written * 1000), ..image.clone() };
         let mut item = Item::of_bucket(&since);
         prop_assert_eq!(item.apply(&update), over >= written * 1000);
         if over >= written * 1000 {
             let after = item.bucket();
-            let units = after.wcu.unwrap();
-            let balance = units.tk + credit(&units.rule, Shard::WHOLE, after.rf, now);
-            prop_assert_eq!(balance, MilliTokens::from_tokens(999), "full, but for this write");
+            let there = after.write_units_left.0 + elapsed * 1000;
+            prop_assert_eq!(there, 999_000, "full, but for this write");
             prop_assert_eq!((after.rf, &after.limits), (image.rf, &image.limits));
             prop_assert!(!item.apply(&update), "once");
         }
@@ -226,43 +195,15 @@ fn a_take_that_may_have_happened_does_not_happen_again() {
     let limit = Limit::per_minute("rpm", 10).unwrap();
     let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
     let mut item = Item::of_bucket(&bucket(&limit, MilliTokens::from_tokens(5)));
-    assert!(item.apply(&take(&key, &limit, one, 7, &[]).on(None, START)));
+    assert!(item.apply(&take(&key, &limit, one, (7, &[]), START).on(None, START)));
     let unknown = [WriteId::from_bits(7)];
     for view in [None, Some(&item.bucket())] {
-        assert!(!item.apply(&take(&key, &limit, one, 8, &unknown).on(view, START)), "taken twice");
+        assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).on(view, START)), "taken twice");
     }
     let empty = bucket(&limit, MilliTokens::ZERO);
-    assert!(!item.apply(&take(&key, &limit, one, 8, &unknown).on(Some(&empty), START.after(Millis(60_000)))));
-    assert!(item.apply(&take(&key, &limit, one, 9, &[]).on(None, START)), "somebody else is not held up");
-}
-
-/// The other software would not raise it, and a snapshot that trusts it would miss the writes between.
-#[test]
-fn items_of_other_software_are_never_given_a_v() {
-    let limit = Limit::per_minute("rpm", 10).unwrap();
-    let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
-    for wcu in [None, Some(model::wcu())] {
-        let theirs = Bucket { v: None, takes: None, leases: None, wcu, ..bucket(&limit, MilliTokens::from_tokens(5)) };
-        let mut item = Item::of_bucket(&theirs);
-        let settled = Settled { tk: one, tc: -one, ceiling: Some(limit.rule().capacity) };
-        let amounts = [(limit.name().clone(), settled)].into();
-        let settle = Settle { key: &key, op: WriteId::from_bits(1), lease: None, amounts };
-        // Without a view nothing is known of the item: these may be refused, and then answer with it.
-        item.apply(&take(&key, &limit, one, 2, &[]).on(None, START));
-        item.apply(&settle.whole());
-        let view = item.bucket();
-        assert!(item.apply(&take(&key, &limit, one, 3, &[]).on(Some(&view), START)));
-        assert!(item.apply(&settle.cut(&item.bucket())));
-        let needs_refill = MilliTokens::from_tokens(8);
-        let later = START.after(Millis(60_000));
-        assert!(item.apply(&take(&key, &limit, needs_refill, 4, &[]).on(Some(&item.bucket()), later)));
-        let consumed = [(limit.name().clone(), needs_refill)].into();
-        let refilled = refill(&item.bucket(), &consumed, later.after(Millis(6_000))).unwrap();
-        assert!(item.apply(&refilled));
-        assert_eq!(expire(&item.bucket(), EpochMillis(i64::MAX)), None);
-        let bucket = item.bucket();
-        assert_eq!((bucket.v, bucket.wcu.is_some()), (None, wcu.is_some()));
-    }
+    let later = START.after(Millis(60_000));
+    assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).on(Some(&empty), later)));
+    assert!(item.apply(&take(&key, &limit, one, (9, &[]), START).on(None, START)), "other processes are not held up");
 }
 
 #[test]
@@ -271,14 +212,14 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
     let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
     let view = bucket(&limit, MilliTokens::from_tokens(5));
     let mut item = Item::default();
-    let nothing = || Take { needs: BTreeMap::new(), ..take(&key, &limit, one, 1, &[]) };
+    let nothing = || Take { needs: BTreeMap::new(), ..take(&key, &limit, one, (1, &[]), START) };
     for update in [
-        take(&key, &limit, one, 1, &[]).on(None, START),
-        take(&key, &limit, one, 1, &[]).on(Some(&view), START),
-        take(&key, &limit, MilliTokens::from_tokens(6), 1, &[]).on(Some(&view), START.after(Millis(60_000))),
+        take(&key, &limit, one, (1, &[]), START).on(None, START),
+        take(&key, &limit, one, (1, &[]), START).on(Some(&view), START),
+        take(&key, &limit, MilliTokens::from_tokens(6), (1, &[]), START).on(Some(&view), START.after(Millis(60_000))),
         nothing().on(None, START),
         nothing().on(Some(&view), START),
-        Settle { key: &key, op: WriteId::from_bits(1), lease: None, amounts: BTreeMap::new() }.whole(),
+        settle(&key, WriteId::from_bits(1), None, BTreeMap::new(), START).whole(None),
         refill(&view, &[(limit.name().clone(), one + one + one)].into(), START.after(Millis(6_000))).unwrap(),
     ] {
         assert!(!item.apply(&update), "{update:?}");
@@ -297,7 +238,7 @@ fn i2_a_refill_of_a_bucket_that_is_no_longer_full_loses_its_race() {
     let mut item = Item::of_bucket(&image);
     let consumed = [(limit.name().clone(), five)].into();
     let update = refill(&image, &consumed, now).unwrap();
-    assert!(item.apply(&take(&key, &limit, five, 1, &[]).on(Some(&image), taken)));
+    assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).on(Some(&image), taken)));
     assert!(!item.apply(&update));
     let balance = |bucket: &Bucket| bucket.balance(&bucket.limits[limit.name()], now);
     assert_eq!(

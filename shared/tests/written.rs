@@ -1,21 +1,21 @@
 //! Every planned write as text, beside what it was: what is changed, and under which conditions.
 //!
-//! `WRITTEN=1 cargo test -p weirgate-shared --test written` writes the file anew. What changes in it is to be understood,
+//! `WRITTEN=1 cargo test -p weirgate-shared --test written` writes the file again. What changes in it is to be understood,
 //! line by line: a condition that is gone is a guard that is gone.
 
 mod model;
 
 use std::collections::BTreeMap;
 
-use model::given::{START, bucket, foreign, half, id, later, lease, needs, rate, slots, whole, with_leases};
+use model::given::{START, bucket, half, id, later, lease, needs, rate, slots, whole, with_leases};
 use model::page::Page;
-use model::{bucket_key, limit_name};
+use model::{bucket_key, limit_name, settle};
 use weirgate_shared::write::{
-    Company, Count, LeaseChange, Piece, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look,
-    merge, refill, remove, split,
+    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look,
+    merge, refill, remove, split, still,
 };
 use weirgate_shared::{
-    Bucket, Counted, EpochMillis, Limit, LimitState, Look, MilliTokens, Ranges, Shard, SnapshotKey, Terms, Window,
+    Bucket, BucketKey, Copied, Counter, Hour, Limit, Look, Meter, MilliTokens, Shard, Snapshot, Terms, Usage, Window,
 };
 
 struct Ask<'a> {
@@ -26,11 +26,13 @@ struct Ask<'a> {
     lease: Option<i64>,
     hot: bool,
     company: Company,
+    roll: Roll,
 }
 
 impl<'a> Ask<'a> {
     fn of(limits: &'a [Limit], needs: &'a [(&'a str, i64)]) -> Self {
-        Self { limits, version: None, needs, soft: &[], lease: None, hot: false, company: Company::None }
+        let (company, roll) = (Company::None, Roll::to(Hour(0)));
+        Self { limits, version: None, needs, soft: &[], lease: None, hot: false, company, roll }
     }
 
     fn on(&self, view: Option<&Bucket>, ms: i64) -> Update {
@@ -38,7 +40,7 @@ impl<'a> Ask<'a> {
         self.with(&key, |take| take.on(view, later(ms)))
     }
 
-    fn with(&self, key: &weirgate_shared::BucketKey, plan: impl Fn(&Take<'_>) -> Update) -> Update {
+    fn with(&self, key: &BucketKey, plan: impl Fn(&Take<'_>) -> Update) -> Update {
         let unknown = [id(8), id(9)];
         plan(&Take {
             key,
@@ -47,6 +49,7 @@ impl<'a> Ask<'a> {
             soft: needs(self.soft),
             takes: 2,
             leases: self.lease.map(|ms| (id(5), lease(later(ms), self.needs))).into_iter().collect(),
+            roll: self.roll,
             op: id(9),
             hot: self.hot,
             company: self.company,
@@ -86,8 +89,6 @@ fn takes(page: &mut Page) {
     let mut large = whole(2000);
     large.size_bytes = 2500;
     page.update("take from an item of three units", two.on(Some(&large), 0));
-    page.update("take from foreign software's item", two.on(Some(&foreign(whole(2000))), 100));
-    page.update("take of what has flowed in there", two.on(Some(&foreign(whole(0))), 1000));
     let soft = Ask { soft: &[("rpm", 3000)], ..Ask::of(&limits, &[]) };
     page.update("take that may make a debt, without a view", soft.on(None, 0));
     page.update("take that may make a debt", soft.on(Some(&whole(1000)), 100));
@@ -112,6 +113,39 @@ fn takes(page: &mut Page) {
         "take of a limit that the bucket lacks",
         Ask::of(&both, &[("slots", 1000)]).on(Some(&whole(5000)), 100),
     );
+}
+
+fn rolls(page: &mut Page) {
+    let (limits, both) = ([rate()], [rate(), slots()]);
+    let ask = |roll, needs| Ask { roll, ..Ask::of(&limits, needs) };
+    let (hour, day) = (Roll::to(Hour(1)), Roll::to(Hour(24)));
+    let two: &[_] = &[("rpm", 2000)];
+    page.update("take that creates in a later hour", ask(hour, two).with(&bucket_key(0), |take| take.create(START)));
+    page.update("take without a view in a later hour", ask(hour, two).on(None, 0));
+    page.update("take that begins an hour", ask(hour, two).on(Some(&whole(2000)), 100));
+    page.update("take that begins an hour, of what has flowed in", ask(hour, two).on(Some(&whole(1999)), 100));
+    page.update("take of nothing that begins a day", ask(day, &[]).on(Some(&bucket(Shard::WHOLE, 5000, &both)), 100));
+    let raised = [Limit::custom("rpm", 20, 3, 100).unwrap(), slots()];
+    let changes = Ask { roll: day, ..Ask::of(&raised, &[("rpm", 2000)]) };
+    page.update("take that begins a day, and changes and brings limits", changes.on(Some(&whole(2000)), 100));
+    let by_others = |hour| Roll { hour: Hour(hour), by_others: true };
+    page.update("take in an hour that another process began", ask(by_others(1), two).on(Some(&whole(2000)), 100));
+    page.update("take in an hour that was seen", ask(by_others(0), two).on(Some(&whole(2000)), 100));
+    let ahead = |hour| Bucket { hour: Hour(hour), ..whole(2000) };
+    page.update("take by a clock that is behind", ask(hour, two).on(Some(&ahead(2)), 100));
+    page.update("take that ends an hour of the far future", ask(hour, two).on(Some(&ahead(3)), 100));
+
+    let (key, lease) = (bucket_key(0), id(5));
+    let settle = |tc: i64, takes, roll| {
+        let settled = Settled { tk: MilliTokens(-tc), tc: MilliTokens(tc), ceiling: None };
+        let amounts = BTreeMap::from([(limit_name("rpm"), settled)]);
+        Settle { takes, roll, ..settle(&key, id(9), Some((&lease, LeaseChange::End)), amounts, START) }
+    };
+    page.update("use more in a later hour, without a view", settle(500, 0, hour).whole(None));
+    page.update("use more, which begins an hour", settle(500, 0, hour).whole(Some(&whole(0))));
+    page.update("use as much in a later hour", settle(0, 0, hour).whole(Some(&whole(0))));
+    page.update("count acquires, which begins a day", settle(0, 3, day).cut(&whole(0)));
+    page.update("use less in an hour that another process began", settle(-500, 0, by_others(1)).cut(&whole(0)));
 }
 
 fn changes(page: &mut Page) {
@@ -143,26 +177,21 @@ fn changes(page: &mut Page) {
 
 fn settlements(page: &mut Page) {
     let (key, limit) = (bucket_key(0), limit_name("rpm"));
-    let settle = |lease, tk, ceiling: Option<i64>| Settle {
-        key: &key,
-        op: id(9),
-        lease,
-        amounts: BTreeMap::from([(
-            limit.clone(),
-            Settled { tk: MilliTokens(tk), tc: MilliTokens(-tk), ceiling: ceiling.map(MilliTokens) },
-        )]),
+    let settle = |lease, tk: i64, ceiling: Option<i64>| {
+        let settled = Settled { tk: MilliTokens(tk), tc: MilliTokens(-tk), ceiling: ceiling.map(MilliTokens) };
+        settle(&key, id(9), lease, [(limit.clone(), settled)].into(), START)
     };
     let lease = id(5);
     let hold = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (MilliTokens(2000), MilliTokens(500)))]));
-    page.update("end a lease", settle(Some((&lease, LeaseChange::End)), 0, None).whole());
-    page.update("end a lease of slots", settle(Some((&lease, LeaseChange::End)), 1000, None).whole());
-    page.update("renew a lease", settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).whole());
-    page.update("hold less", settle(Some((&lease, hold)), 1500, Some(10_000)).whole());
-    page.update("give back", settle(None, 2000, Some(10_000)).whole());
+    page.update("end a lease", settle(Some((&lease, LeaseChange::End)), 0, None).whole(None));
+    page.update("end a lease of slots", settle(Some((&lease, LeaseChange::End)), 1000, None).whole(None));
+    page.update("renew a lease", settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).whole(None));
+    page.update("hold less", settle(Some((&lease, hold)), 1500, Some(10_000)).whole(None));
+    page.update("give back", settle(None, 2000, Some(10_000)).whole(None));
     page.update("give back what fits", settle(None, 2000, Some(10_000)).cut(&whole(9000)));
     page.update("give back to a lowered limit", settle(None, 2000, Some(20_000)).cut(&whole(9000)));
     page.update("give back to what is above its share", settle(None, 2000, Some(10_000)).cut(&whole(10_500)));
-    page.update("give back nothing of a limit", settle(None, 0, Some(10_000)).whole());
+    page.update("give back nothing of a limit", settle(None, 0, Some(10_000)).whole(None));
     page.update("use more", settle(None, -2000, Some(10_000)).cut(&whole(1000)));
 }
 
@@ -178,9 +207,8 @@ fn functions(page: &mut Page) {
     let slow = Bucket::full(bucket_key(0), &[Limit::custom("rpm", 1, 1, 60_000_000).unwrap()], START);
     page.update("no refill before anything has flowed in", refill(&slow, &all, later(200)));
     let mut busy = whole(0);
-    busy.wcu = Some(LimitState { tk: MilliTokens(500_000), ..model::wcu() });
+    busy.write_units_left = MilliTokens(500_000);
     page.update("refill of a busy shard", refill(&busy, &all, later(200)));
-    page.update("refill of foreign software's item", refill(&foreign(whole(0)), &all, later(100)));
     let mut full = whole(0);
     full.size_bytes = 1025;
     page.update("cut the write units", cut_units(&full, later(1000)));
@@ -192,10 +220,6 @@ fn functions(page: &mut Page) {
     );
     page.update("expire", expire(&expired, later(100)).map(|(update, _)| update));
     page.update("nothing to expire", expire(&expired, later(99)).map(|(update, _)| update));
-    page.update(
-        "nothing to expire of foreign software",
-        expire(&foreign(expired.clone()), later(200)).map(|(update, _)| update),
-    );
     let ahead = with_leases(whole(5000), &[]);
     page.update("pull back a clock that ran ahead", expire(&ahead, later(-10_001)).map(|(update, _)| update));
     page.update("leave a clock that is ahead a little", expire(&ahead, later(-10_000)).map(|(update, _)| update));
@@ -206,19 +230,19 @@ fn functions(page: &mut Page) {
     page.update("expire above the share", expire(&over, later(100)).map(|(update, _)| update));
     let mut marked = half(0, 2000);
     marked.scaling.is_hot = true;
-    page.update("look", look(&marked, later(60_000)).map(|(update, _)| update));
+    page.update("look", look(&marked, later(60_000)).0);
     let mut resting = half(0, 2000);
-    resting.scaling.look = Some(Look { at: START, v: resting.v.unwrap() });
-    let looked = |ms| look(&resting, later(ms)).map(|(update, _)| update);
+    resting.scaling.look = Some(Look { at: START, v: resting.v });
+    let looked = |ms| look(&resting, later(ms)).0;
     page.update("look at a half that has been at rest since the last look", looked(60_000));
     page.update("look at a half too early to say whether it rests", looked(59_999));
-    page.update("look at what is whole", look(&whole(2000), later(60_000)).map(|(update, _)| update));
+    page.update("look at what is whole", look(&whole(2000), later(60_000)).0);
     let mut held = with_leases(half(0, 2000), &[(3, 100, &[("rpm", 1500)])]);
-    page.update("look at a lease that lasts", look(&held, later(99)).map(|(update, _)| update));
-    page.update("look at a lease that has expired", look(&held, later(100)).map(|(update, _)| update));
-    page.update("look by a clock that is behind", look(&half(0, 2000), later(-10_001)).map(|(update, _)| update));
+    page.update("look at a lease that lasts", look(&held, later(99)).0);
+    page.update("look at a lease that has expired", look(&held, later(100)).0);
+    page.update("look by a clock that is behind", look(&half(0, 2000), later(-10_001)).0);
     held.leases = None;
-    page.update("look at an item without leases", look(&held, later(99)).map(|(update, _)| update));
+    page.update("look at an item without leases", look(&held, later(99)).0);
 }
 
 fn shards(page: &mut Page) {
@@ -236,18 +260,18 @@ fn shards(page: &mut Page) {
         ("split by a clock that is behind", 5001, -100),
     ] {
         image.limits.get_mut("rpm").unwrap().tk = MilliTokens(tk);
-        page.write(title, &split(&image, 2, id(7), later(ms)).unwrap());
+        page.write(title, &split(&image, 2, id(7), later(ms)));
     }
     image.limits.get_mut("slots").unwrap().tk = MilliTokens::from_tokens(1);
-    page.write("split of one slot, that no operator asks for any more", &split(&image, 0, id(7), START).unwrap());
-    page.write("split of a half", &split(&half(1, 3000), 4, id(7), later(60_000)).unwrap());
-    assert_eq!(split(&foreign(whole(0)), 0, id(7), START), None);
+    page.write("split of one slot, that no operator asks for any more", &split(&image, 0, id(7), START));
+    page.write("split of a half", &split(&half(1, 3000), 4, id(7), later(60_000)));
     page.update("keep as many as were asked for", keep(&image, 4, later(100)));
     page.update("keep as many as there are", keep(&image, 2, later(100)));
     page.update("keep as many as are asked for of a half, and review it", keep(&half(1, 3000), 4, later(100)));
 
     let (mut lower, mut upper) = (half(0, 3000), half(1, 1000));
-    upper.v = upper.v.map(|v| v + 40);
+    upper.v += 40;
+    (upper.takes.total, upper.limits.get_mut("rpm").unwrap().tc) = (7, MilliTokens(3000));
     (upper.scaling.min_shards, lower.scaling.min_shards) = (4, 2);
     lower = with_leases(lower, &[(3, 100, &[("rpm", 500)]), (4, 900, &[("slots", 1000)])]);
     upper = with_leases(upper, &[(6, 200, &[("rpm", 700), ("slots", 1000)])]);
@@ -268,6 +292,7 @@ fn shards(page: &mut Page) {
     is_none(&late, &half(1, 0), 200);
     assert!(joined(&half(0, 0), &half(1, 0), START).is_some());
     page.write("remove", &remove(&half(1, 0), &whole(0)));
+    page.write("still there", &[still(&half(1, 0))]);
     let free = |limit: &Limit| MilliTokens::from_tokens(if limit.rule().is_concurrent() { 2 } else { 99 });
     page.write("fill", &fill(Shard { index: 1, count: 2 }, &lower, free, id(7), later(5000)));
     page.write(
@@ -275,54 +300,56 @@ fn shards(page: &mut Page) {
         &fill(Shard { index: 1, count: 2 }, &Bucket { shard_count: 4, ..lower.clone() }, free, id(7), later(5000)),
     );
     let mut new = lower;
-    new.v = Some(9_000_000_000);
+    new.v = 9_000_000_000;
     page.write("fill after a later write", &fill(Shard { index: 1, count: 2 }, &new, free, id(7), later(5000)));
 }
 
-fn counts(page: &mut Page) {
-    let bucket = bucket_key(1);
-    let window = Window::Hourly;
-    let limits = [limit_name("rpm"), limit_name("tpm")];
-    let piece = |low: i64, rpm: i64| Piece {
-        span: Some((low, low + 1)),
-        tokens: vec![MilliTokens(rpm), MilliTokens(-rpm)],
-        events: 2,
+fn copies(page: &mut Page) {
+    let usage = |rpm, tpm, acquires| {
+        let tokens = [("rpm", rpm), ("tpm", tpm)].map(|(name, milli)| (limit_name(name), MilliTokens(milli)));
+        Usage { tokens: tokens.into(), acquires }
     };
-    let pieces = [piece(10, 1500), piece(11, 250), piece(12, 1)];
-    let key = SnapshotKey {
-        namespace: bucket.namespace,
-        entity: bucket.entity,
-        resource: bucket.resource,
-        window,
-        start: EpochMillis(0),
+    let limits =
+        [("rpm", 1500), ("tpm", -250)].map(|(name, total)| (limit_name(name), Counter { total, ..Counter::default() }));
+    let meter = |shard, birth| Meter {
+        key: bucket_key(shard),
+        v: 12,
+        birth,
+        hour: Hour(498_648),
+        takes: Counter { total: 2, ..Counter::default() },
+        limits: limits.clone().into(),
     };
-    let count = |pieces| Count { key: key.clone(), shard: 1, limits: &limits, pieces, ttl_seconds: 77 };
-    page.update("count", count(&pieces).next());
-    let counted = |through, gaps: &str| Counted { through, gaps: gaps.parse::<Ranges>().unwrap() };
-    for (title, through, gaps) in [
-        ("count for the first time after all", None, ""),
-        ("count what follows", Some(10), "4-5"),
-        ("count what follows a gap", Some(8), "4-5"),
-        ("count the last", Some(12), ""),
-        ("count what was left out", Some(20), "4-5 9-12"),
-        ("count what was left out, and what follows", Some(12), "11-12"),
-        ("nothing left to count", Some(13), "4-5"),
-    ] {
-        match count(&pieces).rest(&counted(through, gaps)) {
-            Some(update) => page.update(title, update),
-            None => page.nothing(title),
-        }
-    }
-    let loose = [Piece { span: None, ..piece(0, 5) }];
-    page.update("count without a span", count(&loose).next());
-    assert!(count(&pieces).is_exact() && !count(&loose).is_exact());
-    assert_eq!(count(&loose).rest(&counted(Some(1), "")), None);
+    let copy = |shard, is_final| Copy::of(&meter(shard, 10), Window::Hourly, is_final, 1);
+    page.update("copy", copy(0, false).first());
+    page.update("final copy of another shard, to the day", Copy::of(&meter(3, 10), Window::Daily, true, 90).first());
+    let seen = |shard, v, is_final, usage| {
+        let copied = Copied { v, usage, is_final };
+        Snapshot { shards: [(shard, copied)].into(), ..Snapshot::default() }
+    };
+    let mut plan = |title: &str, copy: &Copy, seen: &Snapshot| match copy.after(seen) {
+        Some(update) => page.update(title, update),
+        None => page.nothing(title),
+    };
+    plan("copy after one of another shard", &copy(0, false), &seen(1, 12, true, usage(1, 1, 1)));
+    plan("copy after an older one of the same life", &copy(0, false), &seen(0, 10, true, usage(1, 1, 1)));
+    plan("no copy after a newer one", &copy(0, true), &seen(0, 13, false, usage(1, 1, 1)));
+    plan("no copy after the same one", &copy(0, true), &seen(0, 12, true, usage(1, 1, 1)));
+    plan("no interim copy after a final one of the same image", &copy(0, false), &seen(0, 12, true, usage(1, 1, 1)));
+    plan("final copy after an interim one of the same image", &copy(0, true), &seen(0, 12, false, usage(1, 1, 1)));
+    plan("copy after an earlier life that ended", &copy(3, false), &seen(3, 9, true, usage(7001, -8, 5)));
+    let mut other = usage(7001, -8, 5);
+    other.tokens.insert(limit_name("slots"), MilliTokens(1000));
+    plan(
+        "final copy after an earlier life, with other limits, that did not end",
+        &copy(0, true),
+        &seen(0, 9, false, other),
+    );
 }
 
 #[test]
 fn every_write_is_what_it_was() {
     let mut page = Page::default();
-    for chapter in [takes, changes, settlements, functions, shards, counts] {
+    for chapter in [takes, rolls, changes, settlements, functions, shards, copies] {
         chapter(&mut page);
     }
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/writes.txt");

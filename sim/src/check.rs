@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weirgate::{EpochMillis, Rule};
-use weirgate_shared::{Iso, Window};
+use weirgate::{EpochMillis, Rule, Window, WindowUsage};
+use weirgate_shared::{BUCKET_SK, Iso, ItemKey, Live, Millis, Snapshot, SnapshotKey};
 
 use crate::fleet::SHARE;
-use crate::image::{ACQUIRES, Consumed};
+use crate::image::ACQUIRES;
 use crate::scenario::Scenario;
 use crate::told::{Back, Claim, Of, Told};
 use crate::world::World;
@@ -137,54 +137,59 @@ fn slots_held(world: &World, of: Of, claims: &[&Claim], slots: i64, early: i64) 
     }
 }
 
-/// I3: usage is exact. Of each limit, and of the acquires, what the snapshot of each window says is what the stream says
-/// was consumed in it.
+/// I3: usage is exact. Of each limit, and of the acquires, what readers see of each window, from snapshots and items
+/// together, is what the stream says was consumed in it; and once a window has rested, readers are told that it is final.
 pub fn counted(world: &World) {
-    counted_since(world, &Consumed::new());
+    counted_since(world, EpochMillis(0));
 }
 
-/// The same of what was consumed since `before`, if all snapshots of that time are gone.
-pub fn counted_since(world: &World, before: &Consumed) {
-    // By entity, limit, window and its start.
-    type Usage = BTreeMap<(String, String, String, String), i64>;
-    let (mut counted, mut consumed) = (Usage::new(), Usage::new());
-    for item in world.dynamo().items() {
-        let (pk, sk) = (item["PK"]["S"].as_str().unwrap_or_default(), item["SK"]["S"].as_str().unwrap_or_default());
-        let Some((window, start)) = sk.strip_prefix("#USAGE#api#").and_then(|of| of.split_once('#')) else { continue };
-        let entity = pk.split('#').nth(1).unwrap_or_default();
-        for limit in ["rate", "slots", ACQUIRES] {
-            let of = [entity, limit, window, start].map(str::to_owned);
-            *counted.entry(of.into()).or_default() += milli(item[limit]["N"].as_str().unwrap_or("0"));
+/// The same of the windows that began at `since` or later: snapshots of earlier ones are gone.
+pub fn counted_since(world: &World, since: EpochMillis) {
+    let items = world.dynamo().items();
+    let (mut live, mut snapshots) = (BTreeMap::<String, Vec<Live>>::new(), BTreeMap::new());
+    for item in &items {
+        let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
+        let key = ItemKey { pk: text("PK"), sk: text("SK") };
+        if key.sk == BUCKET_SK {
+            let shard = weirgate_tests::live(item);
+            live.entry(shard.meter.key.entity.to_string()).or_default().push(shard);
+        } else if let Some(key) = SnapshotKey::parse(&key) {
+            snapshots.insert((key.entity.to_string(), key.window, key.start), weirgate_tests::snapshot(item));
         }
     }
-    for (of, amount) in world.consumed() {
-        let amount = amount - before.get(&of).copied().unwrap_or_default();
-        let (entity, limit, at) = of;
+    let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i64>> = BTreeMap::new();
+    for ((entity, limit, at), amount) in world.consumed() {
         for window in Window::ALL {
-            let start = Iso(window.start(EpochMillis(at))).to_string();
-            *consumed.entry((entity.clone(), limit.clone(), window.to_string(), start)).or_default() += amount;
+            let start = window.start(EpochMillis(at));
+            *consumed.entry((entity.clone(), window, start)).or_default().entry(limit.clone()).or_default() += amount;
         }
     }
-    let of: BTreeSet<_> = counted.keys().chain(consumed.keys()).collect();
-    for of in of {
-        let [counted, consumed] = [&counted, &consumed].map(|usage| usage.get(of).copied().unwrap_or_default());
+    let all: BTreeSet<_> = snapshots.keys().chain(consumed.keys()).filter(|(_, _, start)| *start >= since).collect();
+    let (no_snapshot, no_items) = (Snapshot::default(), vec![]);
+    for of in all {
+        let (entity, window, start) = of;
+        let snapshot = snapshots.get(of).unwrap_or(&no_snapshot);
+        let items = live.get(entity).unwrap_or(&no_items);
+        let WindowUsage { usage, is_final } = weirgate_shared::usage(*window, *start, snapshot, items, world.now());
+        let mut counted: BTreeMap<_, _> =
+            usage.tokens.iter().map(|(name, amount)| (name.to_string(), amount.0)).collect();
+        counted.insert(ACQUIRES.to_owned(), usage.acquires * 1000);
+        let mut consumed = consumed.get(of).cloned().unwrap_or_default();
+        [&mut counted, &mut consumed].into_iter().for_each(|usage| usage.retain(|_, amount| *amount != 0));
+        let start = Iso(*start);
         if counted != consumed {
-            let (entity, limit, window, start) = of;
+            world.violated(format!("I3: the {window} of {start} says {counted:?} of {entity}, {consumed:?} consumed"));
+        }
+        if !is_final && world.now() > window.end(of.2).after(RESTED) {
             world.violated(format!(
-                "I3: the {window} snapshot of {start} says {counted} {limit} of {entity}, {consumed} consumed"
+                "I3: the {window} of {start} of {entity} rests, and is not final: {snapshot:?} {items:?}"
             ));
         }
     }
 }
 
-/// A decimal number of tokens in millitokens.
-fn milli(text: &str) -> i64 {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let part = format!("{part:0<3}");
-    let (sign, whole) = whole.strip_prefix('-').map_or((1, whole), |whole| (-1, whole));
-    let number = |text: &str| text.parse::<i64>().expect("a number of tokens with three decimals at most");
-    sign * (number(whole) * 1000 + number(&part[..3]))
-}
+/// How long after its end a window is final, if everything was delivered and no lease is held.
+const RESTED: Millis = Millis(900_000);
 
 /// I7: what callers were told to have, and have not given back, is consumed in the table, and no more than that and what
 /// was asked for without an answer, each once. What was in doubt when somebody else wrote is lost if it is taken again:

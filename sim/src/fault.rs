@@ -136,13 +136,15 @@ pub enum Event {
     MergedByOperator,
     /// The reconciler merged shards.
     MergedByFunction,
-    /// Usage was counted.
-    Counted,
+    /// Usage was copied.
+    Copied,
+    /// A write began a new hour.
+    Rolled,
 }
 
 impl Event {
     /// All events.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Granted,
         Self::GrantedTogether,
         Self::GrantedAhead,
@@ -159,7 +161,8 @@ impl Event {
         Self::SplitByFunction,
         Self::MergedByOperator,
         Self::MergedByFunction,
-        Self::Counted,
+        Self::Copied,
+        Self::Rolled,
     ];
 }
 

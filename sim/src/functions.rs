@@ -6,11 +6,9 @@ use serde_json::{Value, json};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use weirgate::FakeClock;
-use weirgate_aggregator::{Invocation, Snapshots};
+use weirgate_aggregator::Invocation;
 use weirgate_reconciler::Deadline;
-use weirgate_replay::Replay;
-use weirgate_replay::count::Options;
-use weirgate_shared::Window;
+use weirgate_replay::{Options, Replay};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 
@@ -78,9 +76,7 @@ impl Mapping {
 
     fn pull(&mut self) {
         let there = self.world.streamed();
-        let is_ours = |record: &Value| {
-            record["dynamodb"]["Keys"]["SK"]["S"] == weirgate_shared::BUCKET_SK && record["eventName"] != "REMOVE"
-        };
+        let is_ours = |record: &Value| record["dynamodb"]["Keys"]["SK"]["S"] == weirgate_shared::BUCKET_SK;
         self.records.extend(self.world.records(self.seen..there).into_iter().filter(is_ours));
         self.seen = there;
     }
@@ -152,18 +148,20 @@ impl Mapping {
         let config = aggregator();
         let handled = weirgate_aggregator::handle(event, &table, &config, invocation);
         let handled = ended(world, &net, timeout(left, cut(handled, polls)).await)?;
-        let response = handled.expect("the event is one").response.ok()?;
-        world.happened(Event::Counted);
+        let handled = handled.expect("the event is one");
+        if handled.summary.copied > 0 {
+            world.happened(Event::Copied);
+        }
+        let response = handled.response.ok()?;
         Some(response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect())
     }
 
-    /// Counts what an object of the failure bucket holds, as `weirgate-replay` does.
+    /// Replays an object of the failure bucket, as `weirgate-replay` does.
     async fn replay(&self, object: &str) {
         let world = &self.world;
         let net = Net::new(world, "replay");
         let table = table(world, &net).await;
-        let (snapshots, concurrency) = (snapshots(), 4);
-        let options = Options { snapshots, from_table: None, without_v: false, dry_run: false, concurrency };
+        let options = Options { ttl_days: TTL_DAYS, from_table: None, dry_run: false, concurrency: 4 };
         let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
         let done = cut(Replay::new(&table, options, table.skew().now()).object("discarded", object), polls).await;
         match &done {
@@ -174,7 +172,7 @@ impl Mapping {
                 net.kill();
             }
         }
-        world.note(|| format!("replayed {:?}", done.map(|done| (done.windows, done.left))));
+        world.note(|| format!("replayed {done:?}"));
     }
 }
 
@@ -193,16 +191,16 @@ fn object(records: &[Value]) -> String {
     json!({"requestContext": context, "version": "1.0", "payload": event(&records)}).to_string()
 }
 
-fn snapshots() -> Snapshots {
-    Snapshots { windows: Window::ALL.to_vec(), ttl_days: 90 }
-}
+/// Days that a snapshot is kept.
+const TTL_DAYS: i64 = 90;
 
 fn aggregator() -> weirgate_aggregator::Config {
     weirgate_aggregator::Config {
         table_name: "weirgate".to_owned(),
-        snapshots: snapshots(),
+        snapshot_ttl_days: TTL_DAYS,
         write_concurrency: 4,
         max_shards: 4,
+        refill_writes: 1,
     }
 }
 

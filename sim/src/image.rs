@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use weirgate::{EpochMillis, MilliTokens};
-use weirgate_shared::{Attr, BUCKET_SK, Bucket, BucketKey, LimitName, WriteId, read_bucket};
+use weirgate::{EpochMillis, MilliTokens, Window};
+use weirgate_shared::{BUCKET_SK, Bucket, BucketKey, Counter, Hour, LimitName, Meter, Millis, WriteId};
 use weirgate_tests::Request;
 
 use crate::fault::Event;
@@ -27,22 +27,10 @@ pub(crate) fn parts(request: &Request) -> Vec<(String, String)> {
     }
 }
 
-/// A bucket shard from DynamoDB JSON.
+/// A live bucket shard from DynamoDB JSON; `None` for another item, or one that was merged away.
 fn bucket(pk: &str, item: &Value) -> Option<Bucket> {
     BucketKey::parse(pk)?;
-    let entries = item.as_object()?.iter().map(|(name, value)| (name.as_str(), attr(value)));
-    Some(read_bucket(entries).expect("the buckets of a run can be read"))
-}
-
-fn attr(value: &Value) -> Attr<'_> {
-    let Some((kind, value)) = value.as_object().and_then(|of| of.iter().next()) else { return Attr::Other };
-    match (kind.as_str(), value) {
-        ("N", Value::String(text)) => Attr::N(text),
-        ("S", Value::String(text)) => Attr::S(text),
-        ("BOOL", Value::Bool(is)) => Attr::Bool(*is),
-        ("M", Value::Object(of)) => Attr::M(of.iter().map(|(name, value)| (name.as_str(), attr(value))).collect()),
-        _ => Attr::Other,
-    }
+    item["rf"].is_object().then(|| weirgate_tests::bucket(item))
 }
 
 /// What all shards of a bucket hold together, as far as they are known.
@@ -163,12 +151,18 @@ pub(crate) fn told(record: &Value) -> String {
     )
 }
 
-/// What was consumed: in millitokens, by entity, limit, and the second in which it was written, in ms. Acquires are a
-/// limit of their own, [`ACQUIRES`].
+/// What was consumed: in millitokens, by entity, limit, and the start of the hour that it counts for, in ms. Acquires are
+/// a limit of their own, [`ACQUIRES`].
 pub type Consumed = BTreeMap<(String, String, i64), i64>;
 
-/// The name in snapshots of how many acquires there were.
-pub(crate) const ACQUIRES: &str = "total_events";
+/// The name under which acquires are consumed.
+pub(crate) const ACQUIRES: &str = "acquires";
+
+/// How far ahead the clock of a process may be when it begins an hour: one that was set since it was last compared is
+/// taken for right as long as it signs well.
+const WRONG_CLOCK: Millis = Millis(300_000);
+/// The same of clocks that are right: none is ahead of the dates of answers by more.
+const RIGHT_CLOCK: Millis = Millis(1_000);
 
 /// Who sent a write.
 pub(crate) struct Sender<'a> {
@@ -187,6 +181,10 @@ pub(crate) struct Images {
     /// The last `v` of every item there ever was.
     last: BTreeMap<String, i64>,
     consumed: Consumed,
+    /// What every item has counted.
+    meters: BTreeMap<String, Meter>,
+    /// What its writes consumed in its current hour and day, by limit.
+    used: BTreeMap<String, [BTreeMap<String, i64>; 2]>,
     /// When each lease that is no more was removed: from the first shard, and from the last one.
     gone: BTreeMap<String, (i64, i64)>,
     /// What it held then, by entity and limit.
@@ -198,6 +196,8 @@ pub(crate) struct Images {
     events: Vec<Event>,
     /// Slots of each bucket, by entity.
     slots: BTreeMap<String, i64>,
+    /// How far clocks may be ahead.
+    ahead: Millis,
     violations: Vec<String>,
 }
 
@@ -207,7 +207,8 @@ impl Images {
             let slots = plan.limits.iter().find(|limit| limit.rule().is_concurrent())?;
             Some((plan.entity.clone(), slots.rule().capacity.0))
         });
-        Self { slots: slots.collect(), ..Self::default() }
+        let ahead = if scenario.has_wrong_clocks() { WRONG_CLOCK } else { RIGHT_CLOCK };
+        Self { slots: slots.collect(), ahead, ..Self::default() }
     }
 
     /// Looks at one write.
@@ -228,29 +229,15 @@ impl Images {
         if record["eventName"] == "REMOVE" {
             let shard = self.live.remove(pk);
             self.ends(shard.as_ref(), None, now);
+            self.meters.remove(pk);
             return;
         }
-        let Some(shard) = bucket(pk, &record["dynamodb"]["NewImage"]) else { return };
-        let v = shard.v.expect("our buckets count their writes");
-        let is_next = self.last.get(pk).is_none_or(|last| v > *last);
-        if !is_next {
-            self.violations.push(format!("I3: {pk} goes from v {:?} to {v}", self.last.get(pk)));
-        }
-        self.last.insert(pk.to_owned(), v);
+        let image = &record["dynamodb"]["NewImage"];
+        let doubt = self.consume(pk, weirgate_tests::live(image).meter, now);
+        let shard = bucket(pk, image);
         let before = self.live.remove(pk);
-        self.ends(before.as_ref(), Some(&shard), now);
-        let second = now.0.div_euclid(1000) * 1000;
-        let mut doubt = vec![];
-        let mut consumes = |name: &str, amount: i64| {
-            *self.consumed.entry((entity.clone(), name.to_owned(), second)).or_default() += amount;
-            doubt.push((name.to_owned(), amount.max(0)));
-        };
-        let takes = |shard: &Bucket| shard.takes.unwrap_or_default();
-        consumes(ACQUIRES, (takes(&shard) - before.as_ref().map_or(0, takes)) * 1000);
-        for (name, state) in &shard.limits {
-            // As the design has it: from 0 when an item is made, by the difference when it changes, nothing when it goes.
-            let known = before.as_ref().and_then(|before| before.limits.get(name)).map_or(0, |state| state.tc.0);
-            consumes(name.as_str(), state.tc.0 - known);
+        self.ends(before.as_ref(), shard.as_ref(), now);
+        for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
             // What was taken of a shard before it was split may go back to what is left of it, and flows over there.
             if state.tk > state.rule.capacity {
                 let what = format!("{} of {}", state.tk, state.rule.capacity);
@@ -260,7 +247,53 @@ impl Images {
         if !sender.is_told {
             self.doubts.insert(pk.to_owned(), (sender.name.to_owned(), doubt));
         }
-        self.live.insert(pk.to_owned(), shard);
+        self.live.extend(shard.map(|shard| (pk.to_owned(), shard)));
+    }
+
+    /// Adds what a write consumed to the hour that its item counts then, and holds the item's own numbers against it:
+    /// what was consumed of each limit.
+    fn consume(&mut self, pk: &str, meter: Meter, now: EpochMillis) -> Vec<(String, i64)> {
+        let before = self.meters.get(pk);
+        let Meter { v, birth, hour, .. } = meter;
+        if self.last.get(pk).is_some_and(|last| v <= *last || before.is_none() && birth <= *last) {
+            self.violations.push(format!("I3: {pk} goes from v {:?} to {v}, born {birth}", self.last.get(pk)));
+        }
+        self.last.insert(pk.to_owned(), v);
+        let was = before.map_or(hour, |before| before.hour);
+        if hour < was || hour > Hour::of(now.after(self.ahead)) {
+            self.violations.push(format!("I3: {pk} goes from hour {} to {} at {}", was.0, hour.0, now.0));
+        }
+        self.events.extend((hour > was).then_some(Event::Rolled));
+        let entity = meter.key.entity.to_string();
+        let counters = |meter: &Meter| -> BTreeMap<String, Counter> {
+            let takes = (ACQUIRES.to_owned(), meter.takes);
+            meter.limits.iter().map(|(name, counter)| (name.to_string(), *counter)).chain([takes]).collect()
+        };
+        let had = before.map(counters).unwrap_or_default();
+        let used = self.used.entry(pk.to_owned()).or_default();
+        if before.is_none() {
+            *used = Default::default();
+        }
+        let mut consumed = vec![];
+        for (name, counter) in counters(&meter) {
+            let amount = counter.total - had.get(&name).map_or(0, |counter| counter.total);
+            for (window, used) in Window::ALL.into_iter().zip(used.iter_mut()) {
+                let sum = used.entry(name.clone()).or_default();
+                if window.start(was.start()) != window.start(hour.start()) {
+                    *sum = 0;
+                }
+                *sum += amount;
+                if counter.used(window) != *sum {
+                    let says = counter.used(window);
+                    self.violations.push(format!("I3: {pk} says {says} {name} {window}, and {sum} consumed"));
+                }
+            }
+            let amount = if name == ACQUIRES { amount * 1000 } else { amount };
+            *self.consumed.entry((entity.clone(), name.clone(), hour.start().0)).or_default() += amount;
+            consumed.push((name, amount.max(0)));
+        }
+        self.meters.insert(pk.to_owned(), meter);
+        consumed
     }
 
     /// Notes which leases a write removed, and what else it was for.

@@ -54,8 +54,8 @@ pub struct Scenario {
     pub tries_edge: bool,
 }
 
-/// Half a minute before the end of an hour, a day and a month, or the middle of an hour.
-const STARTS: [i64; 2] = [1_796_083_170_000, 1_795_170_600_000];
+/// The ends of windows that runs begin shortly before: of an hour, a day and a month; of an hour; and the middle of one.
+const ENDS: [i64; 3] = [1_796_083_200_000, 1_795_172_400_000, 1_795_170_600_000];
 
 impl Scenario {
     /// What `seed` says.
@@ -85,7 +85,7 @@ impl Scenario {
         let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 { 150 } else { 30 };
         Self {
             seed,
-            start: EpochMillis(STARTS[usize::from(rng.bool())] + rng.i64(0..1000)),
+            start: EpochMillis(ENDS[rng.usize(..ENDS.len())] - rng.i64(1_000..60_000)),
             lasts: Duration::from_secs(rng.u64(8..=most)),
             buckets,
             is_configured,

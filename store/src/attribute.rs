@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::Value;
-use weirgate_shared::{Attr, Bucket, Counted, ItemError, ItemKey, attr, read_bucket, read_counted, read_key};
+use weirgate_shared::{
+    Attr, Bucket, ItemError, ItemKey, Live, Snapshot, attr, is_merged, read_bucket, read_key, read_live, read_snapshot,
+};
 
 /// An item as DynamoDB returned it.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,12 +27,26 @@ impl Item {
         self.0.get(attr::PK).and_then(|pk| pk.as_s().ok()).cloned().unwrap_or_default()
     }
 
-    /// How far the item, a usage snapshot, has counted a bucket shard.
+    /// What the item, a bucket shard, live or merged away, has counted.
     ///
     /// # Errors
-    /// [`ItemError`] naming the attribute that is wrong.
-    pub fn counted(&self, shard: u32) -> Result<Counted, ItemError> {
-        read_counted(self.attributes(), shard)
+    /// [`ItemError`] naming the attribute that is wrong or missing.
+    pub fn live(&self) -> Result<Live, ItemError> {
+        read_live(self.attributes())
+    }
+
+    /// The item as a usage snapshot.
+    ///
+    /// # Errors
+    /// [`ItemError`] naming the attribute that is wrong or missing.
+    pub fn snapshot(&self) -> Result<Snapshot, ItemError> {
+        read_snapshot(self.attributes())
+    }
+
+    /// Whether the item is a shard that was merged away.
+    #[must_use]
+    pub fn is_merged(&self) -> bool {
+        is_merged(self.0.keys().map(String::as_str))
     }
 
     /// The item's keys; `None` if one is missing or no string.
@@ -50,6 +66,7 @@ fn read(value: &AttributeValue) -> Attr<'_> {
         AttributeValue::N(number) => Attr::N(number),
         AttributeValue::S(text) => Attr::S(text),
         AttributeValue::Bool(is) => Attr::Bool(*is),
+        AttributeValue::Ns(numbers) => Attr::Numbers(numbers.iter().map(String::as_str).collect()),
         AttributeValue::M(map) => Attr::M(map.iter().map(|(name, value)| (name.as_str(), read(value))).collect()),
         _ => Attr::Other,
     }
@@ -61,6 +78,7 @@ pub(crate) fn write(value: &Value) -> AttributeValue {
         Value::Tokens(amount) => AttributeValue::N(amount.to_string()),
         Value::Text(text) => AttributeValue::S(text.clone()),
         Value::Bool(is) => AttributeValue::Bool(*is),
+        Value::Numbers(numbers) => AttributeValue::Ns(numbers.iter().map(ToString::to_string).collect()),
         Value::Map(map) => AttributeValue::M(map.iter().map(|(name, value)| (name.clone(), write(value))).collect()),
     }
 }

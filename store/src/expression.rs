@@ -28,7 +28,7 @@ pub(crate) fn conditions(conditions: &[Condition]) -> Expression {
 fn whole(conditions: &[Condition], changes: &[Change]) -> Expression {
     let mut parts = Placeholders::default();
     let condition = conditions.iter().map(|condition| parts.condition(condition)).collect::<Vec<_>>();
-    let (mut set, mut add, mut remove) = (vec![], vec![], vec![]);
+    let (mut set, mut add, mut delete, mut remove) = (vec![], vec![], vec![], vec![]);
     for change in changes {
         match change {
             Change::Set(path, value) => set.push(format!("{} = {}", parts.path(path), parts.value(value))),
@@ -36,11 +36,13 @@ fn whole(conditions: &[Condition], changes: &[Change]) -> Expression {
                 let path = parts.path(path);
                 set.push(format!("{path} = if_not_exists({path}, {})", parts.value(value)));
             }
+            Change::Copy(to, from) => set.push(format!("{} = {}", parts.path(to), parts.path(from))),
+            Change::DeleteFrom(path, value) => delete.push(format!("{} {}", parts.path(path), parts.value(value))),
             Change::Add(path, value) => add.push(format!("{} {}", parts.path(path), parts.value(value))),
             Change::Remove(path) => remove.push(parts.path(path)),
         }
     }
-    let clauses = [("SET", set), ("ADD", add), ("REMOVE", remove)];
+    let clauses = [("SET", set), ("ADD", add), ("DELETE", delete), ("REMOVE", remove)];
     let clauses = clauses.into_iter().filter(|(_, actions)| !actions.is_empty());
     let update = clauses.map(|(verb, actions)| format!("{verb} {}", actions.join(", "))).collect::<Vec<_>>().join(" ");
     Expression {
@@ -98,10 +100,12 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use weirgate_shared::write::{Action, Company, Count, Piece, Take, fill, joined, merge, refill, split};
+    use weirgate_shared::write::{
+        Action, Company, Copy, Roll, Settle, Settled, Take, fill, joined, merge, refill, split,
+    };
     use weirgate_shared::{
-        Bucket, BucketKey, Counted, EpochMillis, ItemKey, Lease, Limit, Look, MAX_BUCKET_LIMITS, MAX_LIMITS,
-        MilliTokens, Millis, Scaling, SnapshotKey, Window, WriteId,
+        Bucket, BucketKey, Copied, EpochMillis, Hour, ItemKey, Lease, Limit, Look, MAX_BUCKET_LIMITS, MAX_LIMITS,
+        MilliTokens, Millis, Scaling, Snapshot, Window, WriteId,
     };
 
     #[test]
@@ -118,15 +122,21 @@ mod tests {
                 Change::SetIfAbsent(Path::of("due"), Value::Int(9)),
                 Change::Add(dotted, Value::Int(-5)),
                 Change::Remove(lease.then("e")),
+                Change::Copy(Path::of("th"), Path::of("takes")),
+                Change::DeleteFrom(Path::of("final"), Value::Numbers([3].into())),
             ],
         });
         assert_eq!(rendered.condition.unwrap(), "#0 >= :0 AND (attribute_not_exists(#1) OR #1 <= :1)");
-        assert_eq!(rendered.update, "SET #2.#3 = :2, #1 = if_not_exists(#1, :1) ADD #0 :3 REMOVE #2.#3.#4");
+        assert_eq!(
+            rendered.update,
+            "SET #2.#3 = :2, #1 = if_not_exists(#1, :1), #5 = #6 ADD #0 :3 DELETE #7 :4 REMOVE #2.#3.#4"
+        );
         assert_eq!(rendered.names["#0"], "b_a.b-c_tk");
-        assert_eq!((rendered.names.len(), rendered.values.len()), (5, 4));
+        assert_eq!((rendered.names.len(), rendered.values.len()), (8, 5));
     }
 
-    const NOW: EpochMillis = EpochMillis(1_795_197_600_000);
+    /// Before a day begins, so that takes begin it: with as much as they can have to say.
+    const NOW: EpochMillis = EpochMillis(1_795_219_200_000 - 2_000);
 
     /// Limits from the `first` on, no number of which is another's, so that each stands behind its own placeholder.
     fn limits(first: usize, count: usize) -> Vec<Limit> {
@@ -171,6 +181,7 @@ mod tests {
             soft: [].into(),
             takes: 1,
             leases: vec![(op.clone(), Lease { expires: later, tokens: BTreeMap::new(), owner: String::new() })],
+            roll: Roll::to(Hour::of(later)),
             op: op.clone(),
             hot: true,
             company: Company::None,
@@ -179,15 +190,26 @@ mod tests {
         take.on(Some(view), later)
     }
 
-    fn counts() -> Vec<Update> {
-        let names: Vec<_> = limits(0, MAX_BUCKET_LIMITS).iter().map(|limit| limit.name().clone()).collect();
-        let tokens = (1..).map(MilliTokens).take(names.len()).collect();
-        let pieces = [Piece { span: Some((10_000, 10_001)), tokens, events: 1 }];
-        let BucketKey { namespace, entity, resource, shard } = crowded(1).key;
-        let key = SnapshotKey { namespace, entity, resource, window: Window::Hourly, start: NOW };
-        let count = Count { key, shard, limits: &names, pieces: &pieces, ttl_seconds: 1 };
-        let known = Counted { through: Some(5_000), ..Counted::default() };
-        vec![count.next(), count.rest(&known).expect("they were not counted")]
+    /// Copies of all limits: without knowledge, and after an earlier life that had other ones.
+    fn copies() -> Vec<Update> {
+        let copy = Copy::of(&crowded(1).meter(), Window::Daily, true, 1);
+        let mut usage = copy.usage.clone();
+        usage.tokens = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS)
+            .iter()
+            .zip(1..)
+            .map(|(limit, at)| (limit.name().clone(), MilliTokens(at)))
+            .collect();
+        let earlier = Copied { v: copy.birth - 1, usage, is_final: false };
+        let seen = Snapshot { shards: [(copy.shard, earlier)].into(), ..Snapshot::default() };
+        vec![copy.first(), copy.after(&seen).expect("it is of a later life")]
+    }
+
+    /// A settlement of as many limits as a call can take from.
+    fn settle(view: &Bucket, brought: &[Limit], later: EpochMillis) -> Update {
+        let settled = Settled { tk: MilliTokens(1), tc: MilliTokens(-1), ceiling: Some(MilliTokens(1)) };
+        let amounts = brought.iter().map(|limit| (limit.name().clone(), settled)).collect();
+        let roll = Roll::to(Hour::of(later));
+        Settle { key: &view.key, op: id(1), lease: None, amounts, takes: 1, roll }.cut(view)
     }
 
     /// What DynamoDB takes: 4 KB of each expression, and 300 operators and functions.
@@ -205,14 +227,15 @@ mod tests {
         let forgotten = Bucket { leases: Some((0..30).map(lease).collect()), shard_count: 1, ..lower.clone() };
         let new = Bucket { limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(), ..lower.clone() };
         let writes = [
-            ("split", updates(split(&lower, 0, id(1), later).expect("it counts its writes"))),
+            ("split", updates(split(&lower, 0, id(1), later))),
             ("refill", vec![refill(&lower, &used, later).expect("it is dry")]),
-            ("count", counts()),
+            ("copy", copies()),
             ("merge", updates(merge(&lower, joined, &[&upper]))),
             ("fill", updates(fill(upper.shard(), &lower, |_| MilliTokens::ZERO, id(2), later))),
             ("take of changed limits", vec![take(&lower, &changed, later)]),
             ("take of changed limits and what leases held", vec![take(&forgotten, &changed, later)]),
             ("take of new limits", vec![take(&new, &limits(MAX_LIMITS, MAX_LIMITS), later)]),
+            ("settlement", vec![settle(&lower, &limits(10, MAX_LIMITS), later)]),
         ];
         for (kind, updates) in writes {
             assert!(!updates.is_empty(), "{kind}");

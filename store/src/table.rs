@@ -1,7 +1,6 @@
 //! Runs planned writes and reads against one table.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
@@ -20,7 +19,7 @@ use crate::{Connected, ErrorKind, Item, Meter, Skew, StoreError, attribute, expr
 pub enum Outcome {
     /// It happened; the item as it is now, if it was asked for.
     Applied(Option<Item>),
-    /// A condition did not hold; the item as it was, if there is one.
+    /// A condition did not hold; the item as it was, if there is one. A shard that was merged away counts as none.
     LostRace(Option<Item>),
 }
 
@@ -143,7 +142,7 @@ impl Table {
                 if let Some(meter) = &self.meter {
                     meter.count_lost(old.as_ref());
                 }
-                Ok(Outcome::LostRace(old))
+                Ok(Outcome::LostRace(old.filter(|item| !item.is_merged())))
             }
             Err(error) => {
                 Err(StoreError::new(&self.name, format!("UpdateItem of {} {}", update.key.pk, update.key.sk), error))
@@ -158,23 +157,6 @@ impl Table {
     /// [`StoreError`] of the last attempt.
     pub async fn update_with(&self, update: &Update, answer: Answer, retry: Retry) -> Result<Outcome, StoreError> {
         self.again(retry.of_plans(), || self.update(update, answer)).await
-    }
-
-    /// [`Self::update_with`] for a write that a second time does nothing; also whether an answer was lost, so that a race
-    /// that is lost may have been lost against this very write.
-    ///
-    /// # Errors
-    /// [`StoreError`] of the last attempt.
-    pub async fn update_once(&self, update: &Update, answer: Answer) -> Result<(Outcome, bool), StoreError> {
-        let is_in_doubt = AtomicBool::new(false);
-        let request = || async {
-            let result = self.update(update, answer).await;
-            let is_unknown = result.as_ref().is_err_and(|error| error.kind == ErrorKind::Unknown);
-            is_in_doubt.fetch_or(is_unknown, Ordering::Relaxed);
-            result
-        };
-        let outcome = self.again(Retry::Unknown.of_plans(), request).await?;
-        Ok((outcome, is_in_doubt.load(Ordering::Relaxed)))
     }
 
     /// What is due at `now` in one partition of `DueIndex`, oldest first, a page of `limit` at most, `after` the page
@@ -218,11 +200,22 @@ impl Table {
         Ok(DuePage { due, next: found.last_evaluated_key.map(Item) })
     }
 
-    /// Reads items, 100 at most; those that are not there are left out, in no order.
+    /// Reads items, 100 at most; those that are not there are left out, in no order. A shard that was merged away counts
+    /// as not there.
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts, also if DynamoDB kept some back each time.
     pub async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+        let mut items = self.read_all(keys).await?;
+        items.retain(|item| !item.is_merged());
+        Ok(items)
+    }
+
+    /// [`Self::read`], with shards that were merged away: they still say what they counted.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         let mut left: Vec<_> = keys.iter().map(attribute::key).collect();
         let mut items = vec![];
         for attempt in 0..ATTEMPTS {

@@ -152,7 +152,7 @@ impl Table {
                     Part::Held => None,
                 }));
             }
-            return Ok(Transacted::LostRace(parts));
+            return Ok(Transacted::LostRace(parts.into_iter().map(Part::without_merged).collect()));
         }
         let mut error = StoreError::new(&self.name, request(actions), error);
         if !reasons.is_empty() {
@@ -171,6 +171,16 @@ impl Table {
             table: self.name.clone(),
             reason,
             source: None,
+        }
+    }
+}
+
+impl Part {
+    /// A shard that was merged away counts as not there.
+    fn without_merged(self) -> Self {
+        match self {
+            Self::Lost(old) => Self::Lost(old.filter(|item| !item.is_merged())),
+            Self::Held => Self::Held,
         }
     }
 }

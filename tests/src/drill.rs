@@ -11,8 +11,7 @@ mod stuck;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use weirgate::{Config, EpochMillis, Level, Limit, RateLimiter, Table};
-use weirgate_shared::{Attr, EntityId, Namespace, Resource, SnapshotKey, Window, attr};
+use weirgate::{Config, EpochMillis, Level, Limit, RateLimiter, Table, Window};
 
 use crate::demo::{Stack, connected, now};
 use shell::Shell;
@@ -23,7 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "prod";
 const ENTITY: &str = "openai";
 const RESOURCE: &str = "gpt-4";
-const BUCKET: &str = "prod/BUCKET#openai#gpt-4#0";
 
 /// Runs every procedure of the page once, on a stack of its own.
 ///
@@ -110,35 +108,33 @@ impl<P: Fn(&str)> Drill<'_, P> {
         Ok(())
     }
 
+    /// Takes one token of a new resource, `times` times, and deletes its bucket. What was used is then in the stream alone.
+    async fn take_and_delete(&self, resource: &str, times: i64) -> Result<(), String> {
+        self.configure(resource, Limit::per_minute("rpm", 100_000).map_err(told)?).await?;
+        self.take_of(resource, times).await?;
+        self.delete(resource, 0).await
+    }
+
+    /// Deletes the item of a bucket's shard.
+    async fn delete(&self, resource: &str, shard: u32) -> Result<(), String> {
+        let delete = "aws dynamodb delete-item --table-name \"$of\" --key \"$(item \"$pk\" '#STATE')\"";
+        let pk = format!("{NAMESPACE}/BUCKET#{ENTITY}#{resource}#{shard}");
+        self.shell.text(delete, &[("of", self.table.name()), ("pk", &pk)]).await.map(drop)
+    }
+
     async fn take(&mut self, times: i64) -> Result<(), String> {
         self.take_of(RESOURCE, times).await?;
         self.taken += times;
         Ok(())
     }
 
-    /// Acquires that the snapshots of one kind of window count.
+    /// Acquires that readers see in all windows of one kind.
     async fn counted(&self, resource: &str, window: Window) -> Result<i64, String> {
-        let mut keys = vec![];
-        let mut start = window.start(self.started);
+        let limiter = self.limiter().await?;
+        let (mut sum, mut start) = (0, window.start(self.started));
         while start <= now() {
-            let key = SnapshotKey {
-                namespace: Namespace::new(NAMESPACE).map_err(told)?,
-                entity: EntityId::new(ENTITY).map_err(told)?,
-                resource: Resource::new(resource).map_err(told)?,
-                window,
-                start,
-            };
-            keys.push(key.item_key());
+            sum += limiter.usage(ENTITY, resource, window, start).await.map_err(told)?.usage.acquires;
             start = window.end(start);
-        }
-        let mut sum = 0;
-        for item in self.table.read(&keys).await.map_err(told)? {
-            for (name, value) in item.attributes() {
-                if let (attr::TOTAL_EVENTS, Attr::N(number)) = (name, value) {
-                    let whole = number.split('.').next().unwrap_or_default();
-                    sum += whole.parse::<i64>().map_err(|error| format!("{name} is {number}: {error}"))?;
-                }
-            }
         }
         Ok(sum)
     }
@@ -147,7 +143,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.until_counted_of(RESOURCE, expected).await
     }
 
-    /// Waits until hours and days count `expected`, and no more.
+    /// Waits until hours and days count `expected`, and no more. Usage of a bucket that is there is exact at once, that of a
+    /// deleted one when the stream has brought it.
     async fn until_counted_of(&self, resource: &str, expected: i64) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -165,7 +162,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.configure(RESOURCE, Limit::per_minute("rpm", 100_000).map_err(told)?).await?;
         self.take(20).await?;
         self.until_counted(20).await?;
-        self.say("20 acquires, counted");
+        self.say("20 acquires, counted without waiting for the stream");
         Ok(())
     }
 }

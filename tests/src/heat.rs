@@ -9,16 +9,16 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use weirgate::{Clock, FakeClock, Limit, RateLimiter};
-use weirgate_aggregator::{Invocation, Snapshots};
+use weirgate::{Clock, FakeClock, Limit, RateLimiter, Window};
+use weirgate_aggregator::Invocation;
 use weirgate_reconciler::Deadline;
-use weirgate_shared::{EpochMillis, MilliTokens, Shard, Window, credit};
+use weirgate_shared::{EpochMillis, MilliTokens, Shard, credit};
 use weirgate_store::Table;
 
 use crate::{Counts, Dynamo, Limits, Partitions};
 
-/// A full hour, so that no window ends during a run.
-const START: EpochMillis = EpochMillis(1_795_197_600_000);
+/// Ten minutes after an hour began, so that all usage of a run is counted for that hour.
+const START: EpochMillis = EpochMillis(1_795_198_200_000);
 /// How often Lambda calls the aggregator: the template's batch window.
 const BATCH: Duration = Duration::from_secs(1);
 
@@ -56,7 +56,7 @@ pub struct Report {
     pub entitled: MilliTokens,
     /// Items of the bucket after each run of the reconciler after the load.
     pub cooled: Vec<u32>,
-    /// Acquires and millitokens that the hourly snapshots say were used.
+    /// Acquires and tokens that the hour's usage has, as a reader sees it.
     pub counted: (u64, MilliTokens),
 }
 
@@ -133,7 +133,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         functions.aggregate().await;
         report.cooled.push(functions.shards());
     }
-    report.counted = functions.counted();
+    report.counted = functions.used().await;
     report
 }
 
@@ -150,9 +150,10 @@ impl Functions {
         self.left.extend(self.dynamo.stream());
         let config = weirgate_aggregator::Config {
             table_name: "weirgate".to_owned(),
-            snapshots: Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 },
+            snapshot_ttl_days: 90,
             write_concurrency: 32,
             max_shards: 64,
+            refill_writes: weirgate_aggregator::REFILL_WRITES,
         };
         while !self.left.is_empty() {
             let batch = self.left.len().min(10_000);
@@ -185,22 +186,19 @@ impl Functions {
         weirgate_reconciler::reconcile(&self.table, &config, self.clock.now(), deadline).await.expect("a summary");
     }
 
-    /// Items of the bucket.
+    /// Live shards of the bucket.
     fn shards(&self) -> u32 {
         let items = self.dynamo.items();
-        u32::try_from(items.iter().filter(|item| item["SK"]["S"] == "#STATE").count()).unwrap_or(u32::MAX)
+        let is_live = |item: &&Value| item["SK"]["S"] == "#STATE" && item["rf"].is_object();
+        u32::try_from(items.iter().filter(is_live).count()).unwrap_or(u32::MAX)
     }
 
-    /// What the hourly snapshots say.
-    fn counted(&self) -> (u64, MilliTokens) {
-        let items = self.dynamo.items();
-        let is_hourly = |item: &&Value| item["SK"]["S"].as_str().is_some_and(|sk| sk.contains("#hourly#"));
-        let sum = |attribute: &str| {
-            let numbers =
-                items.iter().filter(is_hourly).filter_map(|item| item[attribute]["N"].as_str()?.parse::<i64>().ok());
-            numbers.sum::<i64>()
-        };
-        (u64::try_from(sum("total_events")).unwrap_or_default(), MilliTokens::from_tokens(sum("rpm")))
+    /// What was used in the hour of the load.
+    async fn used(&self) -> (u64, MilliTokens) {
+        let reader = RateLimiter::builder("weirgate").table(self.dynamo.table().await).build().await;
+        let reader = reader.expect("the settings are good");
+        let used = reader.usage("openai", "gpt-4", Window::Hourly, START).await.expect("usage is read").usage;
+        (u64::try_from(used.acquires).unwrap_or_default(), used.tokens.get("rpm").copied().unwrap_or_default())
     }
 }
 

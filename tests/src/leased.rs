@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Change, Company, LeaseChange, Settle, Settled, Take, Update, Value};
+use weirgate_shared::write::{Change, Company, LeaseChange, Roll, Settle, Settled, Take, Update, Value};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MAX_PERIOD_MS, MilliTokens, Rule, Scaling,
-    WriteId, write_bucket,
+    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, WriteId, write_bucket,
 };
 use weirgate_store::{Answer, Outcome, Table};
 
@@ -39,27 +38,7 @@ pub fn tokens(amount: i64) -> MilliTokens {
 /// A full bucket with an empty map of leases, credited up to [`NOW`].
 #[must_use]
 pub fn full(entity: &str, limits: &[Limit]) -> Bucket {
-    let state = |limit: &Limit| {
-        let rule = *limit.rule();
-        (limit.name().clone(), LimitState { tk: rule.capacity, tc: MilliTokens::ZERO, rule })
-    };
-    let units = Rule { capacity: tokens(1000), refill_amount: tokens(1000), refill_period_ms: 1000 };
-    Bucket {
-        key: key(entity),
-        shard_count: 1,
-        rf: NOW,
-        v: Some(NOW.0 * 1000),
-        takes: Some(0),
-        limits: limits.iter().map(state).collect(),
-        wcu: Some(LimitState { tk: tokens(1000), tc: MilliTokens::ZERO, rule: units }),
-        leases: Some(BTreeMap::new()),
-        due: None,
-        op: None,
-        scaling: Scaling::default(),
-        size_bytes: 0,
-        lease_bytes: 0,
-        version: None,
-    }
+    Bucket::full(key(entity), limits, NOW)
 }
 
 /// The bucket after a take of `amounts`, in tokens, with a lease `id` that expires at `expires`.
@@ -123,6 +102,9 @@ fn attribute(value: &Value) -> serde_json::Value {
         Value::Tokens(amount) => serde_json::json!({"N": amount.to_string()}),
         Value::Text(text) => serde_json::json!({"S": text}),
         Value::Bool(is) => serde_json::json!({"BOOL": is}),
+        Value::Numbers(numbers) => {
+            serde_json::json!({"NS": numbers.iter().map(ToString::to_string).collect::<Vec<_>>()})
+        }
         Value::Map(map) => {
             let map = map.iter().map(|(name, value)| (name.clone(), attribute(value)));
             serde_json::json!({"M": serde_json::Map::from_iter(map)})
@@ -186,6 +168,7 @@ pub fn take(
         soft: BTreeMap::new(),
         takes: 1,
         leases: vec![(lease.clone(), held)],
+        roll: Roll::to(Hour::of(NOW)),
         op: lease.clone(),
         hot: false,
         company: Company::None,
@@ -203,5 +186,6 @@ pub fn end(bucket: &Bucket, lease: &WriteId, rate: Option<i64>, slots: i64) -> U
         amounts.insert(limit("quota"), back);
     }
     let op = id(&format!("end{lease}"));
-    Settle { key: &bucket.key, op, lease: Some((lease, LeaseChange::End)), amounts }.whole()
+    let roll = Roll::to(Hour::of(NOW));
+    Settle { key: &bucket.key, op, lease: Some((lease, LeaseChange::End)), amounts, takes: 0, roll }.whole(None)
 }

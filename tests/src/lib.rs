@@ -2,21 +2,25 @@
 //!
 //! # Layout
 //!
+//! - [`batches`]: stream batches of a load
 //! - [`bench`](mod@bench): what `make bench` measures
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - [`drill`]: the commands of `docs/operations.md`, run on a deployed stack
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
 //! - `partitions`: [`Partitions`]: what a partition of DynamoDB takes, on virtual time
 //! - [`heat`]: a hot bucket on virtual time
+//! - `image`: items in DynamoDB's JSON as values
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - [`scaling`]: how far one key goes, computed
 //! - [`template`](mod@template): `template.yaml`, read
 
+pub mod batches;
 pub mod bench;
 pub mod demo;
 pub mod drill;
 mod dynamo;
 pub mod heat;
+mod image;
 pub mod leased;
 mod lines;
 mod partitions;
@@ -24,5 +28,6 @@ pub mod scaling;
 pub mod template;
 
 pub use dynamo::{Dynamo, Fault, Request};
+pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
 pub use partitions::{Counts, Limits, Partitions};

@@ -53,8 +53,8 @@ impl Scenario {
         // A bucket is refilled at most once a batch, and each refill is a record of the next one.
         let (calls, refills) = (all_shards * shard_calls, all_shards * shard_calls);
         let call_ms = call_ms((shard_writes + shard_calls).div_ceil(shard_calls));
-        let usage_units_of_a_key = usage_units(shards, shard_calls);
-        let usage_units = keys * usage_units_of_a_key;
+        let usage_units_of_a_key = usage_units_an_hour(shards, shard_writes);
+        let usage_units_an_hour = keys * usage_units_of_a_key;
         let looks_a_minute = all_shards * LOOK_UNITS;
         Numbers {
             scenario: self,
@@ -63,7 +63,7 @@ impl Scenario {
             keys,
             shards,
             refills,
-            usage_units,
+            usage_units_an_hour,
             usage_units_of_a_key,
             looks_a_minute,
             records: writes + refills,
@@ -71,7 +71,7 @@ impl Scenario {
             call_ms,
             hour: Hour {
                 acquires: PicoDollars(writes * WRITE_UNIT_PRICE * HOUR_SECONDS),
-                usage: PicoDollars((usage_units + refills) * WRITE_UNIT_PRICE * HOUR_SECONDS),
+                usage: PicoDollars((usage_units_an_hour + refills * HOUR_SECONDS) * WRITE_UNIT_PRICE),
                 stream: PicoDollars(all_shards * STREAM_READS * STREAM_READ_PRICE * HOUR_SECONDS),
                 calls: PicoDollars(calls * (CALL_PRICE + run_price(call_ms)) * HOUR_SECONDS),
                 logs: PicoDollars(calls * LOG_BYTES * LOG_BYTE_PRICE * HOUR_SECONDS),
@@ -97,8 +97,8 @@ pub struct Numbers {
     pub shards: u64,
     /// Refills by the aggregator, at most; one write unit each.
     pub refills: u64,
-    /// Write units of usage snapshots.
-    pub usage_units: u64,
+    /// Write units of usage snapshots in an hour.
+    pub usage_units_an_hour: u64,
     /// Those of one key's snapshots, which lie in one partition.
     pub usage_units_of_a_key: u64,
     /// Write units of the reconciler, a minute.
@@ -131,7 +131,7 @@ impl Numbers {
     /// All write units of the table a second, the reconciler's spread over its minute.
     #[must_use]
     pub const fn write_units(&self) -> u64 {
-        self.writes + self.refills + self.usage_units + self.looks_a_minute.div_ceil(60)
+        self.writes + self.refills + self.usage_units_an_hour.div_ceil(HOUR_SECONDS) + self.looks_a_minute.div_ceil(60)
     }
 
     /// Calls of the aggregator at once, at most.
@@ -227,13 +227,21 @@ pub fn calls(records: u64, window_seconds: u64) -> u64 {
     by_time.max(records.div_ceil(BATCH_RECORDS))
 }
 
-/// Write units a second of one key's usage snapshots: every call writes one for each shard and window.
+/// Write units an hour of one key's usage snapshots: each shard is copied to every window when the hour ends, and before
+/// that once in [`INTERIM_WRITES`].
 #[must_use]
-pub const fn usage_units(shards: u64, calls_of_a_shard: u64) -> u64 {
-    shards * calls_of_a_shard * WINDOWS * snapshot_units(shards)
+pub const fn usage_units_an_hour(shards: u64, shard_writes: u64) -> u64 {
+    let all = final_units(shards);
+    all + (all * shard_writes * HOUR_SECONDS).div_ceil(INTERIM_WRITES)
 }
 
-/// Write units of one write of a usage snapshot, which keeps for each shard how far it was counted.
+/// Write units of one key's usage snapshots at the end of an hour: each shard is copied to every window.
+#[must_use]
+pub const fn final_units(shards: u64) -> u64 {
+    shards * WINDOWS * snapshot_units(shards)
+}
+
+/// Write units of one write of a usage snapshot, which keeps what each shard has used.
 #[must_use]
 pub const fn snapshot_units(shards: u64) -> u64 {
     (SNAPSHOT_BYTES + shards * SNAPSHOT_BYTES_PER_SHARD).div_ceil(1_024)
@@ -289,14 +297,15 @@ mod tests {
 
     #[test]
     fn an_hour_of_one_acquire_a_second_is_computed_by_hand() {
-        let Numbers { writes, shards, refills, usage_units, records, calls, call_ms, hour, .. } =
+        let Numbers { writes, shards, refills, usage_units_an_hour, records, calls, call_ms, hour, .. } =
             Scenario::alone(1).numbers();
-        assert_eq!((writes, shards, refills, usage_units, records, calls), (1, 1, 1, 2, 2, 1));
+        // Two copies end the hour, and some hours have two within.
+        assert_eq!((writes, shards, refills, usage_units_an_hour, records, calls), (1, 1, 1, 4, 2, 1));
         // 256 MB have 12,590 records a second: two records begin one millisecond.
         assert_eq!((function_records(), call_ms), (12_590, 11));
         // A write unit a second is $0.00225 an hour.
         assert_eq!(hour.acquires, PicoDollars(2_250_000_000));
-        assert_eq!(hour.usage, PicoDollars(3 * 2_250_000_000));
+        assert_eq!(hour.usage, PicoDollars(2_250_000_000 + 4 * 625_000));
         // 3,600 calls at $0.0000002, and 11 ms of a quarter GB each.
         assert_eq!(hour.calls, PicoDollars(3_600 * (200_000 + 13_333_400 * 11 / 4_000)));
         assert_eq!(hour.logs, PicoDollars(3_600 * 750_000));

@@ -5,35 +5,35 @@ mod aggregator;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use aggregator::{
-    HOUR, assert_exact, bucket, config, counted, deliver, deliver_until_done, event, moved, sequence_number, take,
-};
+use aggregator::usage::{assert_exact, copied, hourly, snapshots};
+use aggregator::{HOUR, bucket, config, deliver, deliver_until_done, event, sequence_number, take_in};
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use weirgate_aggregator::{Invocation, handle, parse};
+use weirgate_aggregator::{Invocation, Summary, handle, parse};
 use weirgate_shared::Window;
 use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault};
 
 const ENTITIES: [&str; 3] = ["a", "b", "c"];
 
-/// Three buckets, each taken from four times.
+/// Three buckets, each taken from four times, the last time an hour after the others: a final copy of the hour, and one
+/// of the day so far.
 async fn used() -> (Dynamo, Table, Vec<Value>) {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    for _ in 0..4 {
+    for hours in [0, 0, 0, 1] {
         for entity in ENTITIES {
-            take(&table, &bucket(entity, 0), 1_500).await;
+            take_in(&table, &bucket(entity, 0), 1_500, hours).await;
         }
     }
-    let records = dynamo.stream().into_iter().map(|record| moved(record, HOUR)).collect();
+    let records = aggregator::records(&dynamo);
     (dynamo, table, records)
 }
 
 #[tokio::test]
 async fn a_bad_record_is_skipped_and_the_others_count() {
     type Spoil = fn(&mut Value);
-    let spoil: [(&str, Spoil); 12] = [
+    let spoil: [(&str, Spoil); 17] = [
         ("NewImage is missing", |r| drop(r["dynamodb"].as_object_mut().unwrap().remove("NewImage"))),
         ("OldImage is missing", |r| drop(r["dynamodb"].as_object_mut().unwrap().remove("OldImage"))),
         ("NewImage is missing", |r| r["dynamodb"]["NewImage"] = json!("text")),
@@ -48,6 +48,11 @@ async fn a_bad_record_is_skipped_and_the_others_count() {
         ("ApproximateCreationDateTime is 0", |r| r["dynamodb"]["ApproximateCreationDateTime"] = json!(0)),
         ("Keys has no texts", |r| drop(r["dynamodb"].as_object_mut().unwrap().remove("Keys"))),
         ("eventName is", |r| r["eventName"] = json!("UPDATE")),
+        ("attribute uh is 600000", |r| r["dynamodb"]["NewImage"]["uh"]["N"] = "600000".into()),
+        ("attribute uh is 600000", |r| r["dynamodb"]["OldImage"]["uh"]["N"] = "600000".into()),
+        ("attribute birth", |r| r["dynamodb"]["OldImage"]["birth"]["N"] = i64::MAX.to_string().into()),
+        ("b_rpm_bh", |r| r["dynamodb"]["OldImage"]["b_rpm_bh"]["N"] = "far".into()),
+        ("attribute uh is missing", |r| drop(r["dynamodb"]["OldImage"].as_object_mut().unwrap().remove("uh"))),
     ];
     for (why, spoil) in spoil {
         let (dynamo, table, mut records) = used().await;
@@ -62,8 +67,9 @@ async fn a_bad_record_is_skipped_and_the_others_count() {
         let handled = deliver(&table, &records).await;
         assert_eq!((handled.summary.undecodable, handled.summary.skipped), (1, 0), "{why}");
         assert_eq!(handled.response.unwrap(), Default::default(), "no retry can mend it");
-        let usage = counted(&dynamo, Window::Daily);
-        assert_eq!((usage["a"]["tpm"], usage["b"]["tpm"], usage["c"]["tpm"]), (6_000, 6_000, 4_500), "{why}");
+        let hours = copied(&dynamo, Window::Hourly);
+        assert_eq!(hours.keys().map(|(key, _)| key.entity.as_str()).collect::<Vec<_>>(), ["a", "b"], "{why}");
+        assert!(hours.values().all(|usage| usage.acquires == 3), "{hours:?}");
     }
 }
 
@@ -71,15 +77,16 @@ async fn a_bad_record_is_skipped_and_the_others_count() {
 async fn what_was_undecodable_counts_once_it_is_mended() {
     let (dynamo, table, records) = used().await;
     let mut bad = records.clone();
-    bad[7]["dynamodb"]["NewImage"]["b_tpm_tc"]["N"] = "12x".into();
+    bad[10]["dynamodb"]["NewImage"]["b_tpm_tc"]["N"] = "12x".into();
     deliver(&table, &bad).await;
     deliver(&table, &records).await;
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
 async fn what_is_not_ours_is_skipped() {
-    let (dynamo, table, mut records) = used().await;
+    let (dynamo, table, records) = used().await;
+    let mut all = records.clone();
     let other = |change: fn(&mut Value)| {
         let mut record = records[5].clone();
         change(&mut record);
@@ -89,13 +96,14 @@ async fn what_is_not_ours_is_skipped() {
         other(|r| r["eventSource"] = json!("aws:kinesis")),
         other(|r| r["dynamodb"]["Keys"]["SK"]["S"] = "#META".into()),
         other(|r| r["dynamodb"]["Keys"]["PK"]["S"] = "default/ENTITY#a".into()),
-        other(|r| r["eventName"] = json!("REMOVE")),
+        other(|r| r["dynamodb"]["Keys"]["PK"]["S"] = "default/BUCKET#a#gpt-4#64".into()),
+        other(|r| drop(r["dynamodb"]["NewImage"].as_object_mut().unwrap().remove("v"))),
     ];
     let count = foreign.len();
-    records.extend(foreign);
-    let handled = deliver(&table, &records).await;
+    all.extend(foreign);
+    let handled = deliver(&table, &all).await;
     assert_eq!((handled.summary.skipped, handled.summary.undecodable), (count, 0));
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
@@ -138,7 +146,7 @@ async fn a_missing_permission_fails_the_batch_and_nothing_is_lost() {
     assert!(error.contains("not permitted"), "{error}");
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +155,7 @@ async fn a_throttled_write_is_tried_again_then_reported_and_nothing_is_lost() {
     dynamo.fail_next([Some(Fault::Throttle { key_range: true }), Some(Fault::Conflict)]);
     let handled = deliver(&table, &records).await;
     assert_eq!(handled.summary.failed, 0, "a throttle that passes");
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 
     let (dynamo, table, records) = used().await;
     dynamo.fail_when(|request| {
@@ -155,13 +163,13 @@ async fn a_throttled_write_is_tried_again_then_reported_and_nothing_is_lost() {
         hit.then_some(Fault::Throttle { key_range: false })
     });
     let handled = deliver(&table, &records).await;
-    assert_eq!(handled.summary.failed, 3, "one in each window");
+    assert_eq!((handled.summary.failed, handled.summary.copies_put_off), (1, 1), "the hour's copy is its last");
     let failures = handled.response.unwrap().batch_item_failures;
-    assert_eq!(failures.len(), 1, "all three stand for the same first record");
-    assert_eq!(failures[0].item_identifier, sequence_number(&records[1]));
+    assert_eq!(failures.len(), 1);
+    assert_eq!(failures[0].item_identifier, sequence_number(&records[10]));
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,28 +189,8 @@ async fn i7_a_lost_answer_counts_once() {
         dynamo.fail_when(move |request| seen.insert(request["Key"].to_string()).then_some(fault));
         let handled = deliver(&table, &records).await;
         assert_eq!(handled.summary.failed, 0, "{fault:?}");
-        assert_exact(&dynamo);
+        assert_exact(&dynamo, &records);
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_v_a_lost_answer_is_reported_and_not_repeated_blindly() {
-    let (dynamo, table, mut records) = used().await;
-    for record in &mut records {
-        for image in ["NewImage", "OldImage"] {
-            if let Some(image) = record["dynamodb"][image].as_object_mut() {
-                image.remove("v");
-            }
-        }
-    }
-    dynamo.fail_next([Some(Fault::LoseAnswer)]);
-    let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.counted, handled.summary.failed), (8, 1));
-    assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
-    assert_exact(&dynamo);
-    // What was certainly not applied is tried again.
-    dynamo.fail_next([Some(Fault::Throttle { key_range: false })]);
-    assert_eq!(deliver(&table, &records).await.summary.failed, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,66 +202,69 @@ async fn the_invocation_ends_before_its_deadline_with_what_is_left_reported() {
     let deadline = Instant::now() + Duration::from_secs(1);
     let handled = handle(&event(&records), &slow, &one_by_one, Invocation { now: HOUR, deadline }).await.unwrap();
     assert!(Instant::now() < deadline);
-    assert_eq!((handled.summary.counted, handled.summary.failed), (2, 7));
-    assert_eq!(handled.response.unwrap().batch_item_failures.len(), 3);
+    let Summary { copied, failed, copies_put_off, .. } = handled.summary;
+    assert_eq!((copied, failed, copies_put_off), (2, 2, 2));
+    assert_eq!(handled.response.unwrap().batch_item_failures.len(), 2);
     deliver_until_done(&dynamo.table().await, &records).await;
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
-/// It says nothing of the snapshot, so nothing is passed over.
+/// Such an answer says nothing of the snapshot, so nothing is passed over.
 #[tokio::test]
-async fn a_count_that_is_refused_for_a_reason_nobody_knows_comes_again() {
+async fn a_final_copy_that_is_refused_for_an_unknown_reason_comes_again() {
     let (dynamo, table, records) = used().await;
     dynamo.fail_next([Some(Fault::Rejected)]);
     let handled = deliver(&table, &records).await;
     assert_eq!((handled.summary.failed, handled.summary.refused), (1, 0));
     assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
     deliver_until_done(&table, &records).await;
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
 async fn a_failed_record_without_a_sequence_number_fails_the_whole_batch() {
     let (dynamo, table, mut records) = used().await;
-    records[0]["dynamodb"].as_object_mut().unwrap().remove("SequenceNumber");
+    records[9]["dynamodb"].as_object_mut().unwrap().remove("SequenceNumber");
     dynamo.fail_next([Some(Fault::Forbidden)]);
     let error = deliver(&table, &records).await.response.unwrap_err().to_string();
-    assert!(error.contains("record 0 has no SequenceNumber"), "{error}");
+    assert!(error.contains("record 9 has no SequenceNumber"), "{error}");
 }
 
-/// A bucket that is deleted and made again, or written by whoever likes to, has other limits each time. No count names
-/// more than fit into an expression.
+/// A tenant that writes other limits into its item each time spoils its own snapshot at the worst.
 #[tokio::test(start_paused = true)]
-async fn records_of_ever_other_limits_are_counted_in_writes_that_fit() {
+async fn records_of_ever_other_limits_are_copied_in_writes_that_fit() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    for _ in 0..60 {
-        take(&table, &bucket("a", 0), 1_500).await;
+    for hours in 0..20 {
+        take_in(&table, &bucket("a", 0), 1_500, hours).await;
     }
     let mut records = aggregator::records(&dynamo);
-    let fields = [("tk", "0"), ("tc", "9000"), ("cp", "9000"), ("ra", "9000"), ("rp", "1000")];
     for (round, record) in records.iter_mut().enumerate() {
         for limit in 0..38 {
-            for (field, value) in fields {
-                record["dynamodb"]["NewImage"][format!("b_l{round}-{limit}_{field}")] = json!({"N": value});
+            for field in ["tk", "tc", "cp", "ra", "rp", "bh", "bd"] {
+                for image in ["OldImage", "NewImage"] {
+                    if record["dynamodb"][image].is_object() {
+                        record["dynamodb"][image][format!("b_l{round}-{limit}_{field}")] = json!({"N": "9000"});
+                    }
+                }
             }
         }
     }
-    // A snapshot keeps few gaps, so those behind one that failed wait for it.
-    dynamo.fail_when(|request| {
-        let request = request.to_string();
-        let is_first = request.contains("#daily#") && request.contains("l0-37");
-        is_first.then_some(Fault::Throttle { key_range: true })
-    });
-    assert_eq!(deliver(&table, &records).await.summary.failed, 1);
-    dynamo.fail_when(|_| None);
-    let snapshot = || dynamo.item("default/ENTITY#a", "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
-    assert_eq!(snapshot(), Value::Null, "the first count of the day failed");
     let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.undecodable, handled.summary.failed), (0, 0));
-    assert_exact(&dynamo);
-    let day = snapshot();
-    for round in 0..60 {
-        assert_eq!(day[format!("l{round}-37")]["N"], "9");
-    }
+    assert_eq!((handled.summary.undecodable, handled.summary.failed, handled.summary.refused), (0, 0, 0));
+    assert!(snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)].shards[&0].is_final);
+}
+
+/// A snapshot that cannot be read has its copies in the log, and holds up no other bucket.
+#[tokio::test]
+async fn a_spoiled_snapshot_holds_up_no_other_bucket() {
+    let (dynamo, table, records) = used().await;
+    let (pk, sk) = ("default/ENTITY#a", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z");
+    dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}, "q0": {"S": "spoiled"}}));
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.refused, handled.summary.failed, handled.summary.copied), (1, 0, 5));
+    assert_eq!(handled.response.unwrap(), Default::default());
+    dynamo.delete(pk, sk);
+    deliver(&table, &records).await;
+    assert_exact(&dynamo, &records);
 }

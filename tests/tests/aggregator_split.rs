@@ -5,15 +5,16 @@ mod aggregator;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aggregator::usage::{assert_exact, copied, streamed};
 use aggregator::{
-    HOUR, assert_exact, bucket, config, counts, deliver, deliver_text, deliver_until_done, event, held, limits, marked,
-    name, new_id, records, run, shards, take, take_hot,
+    HOUR, bucket, config, counts, deliver, deliver_text, deliver_until_done, event, held, limits, marked, name, new_id,
+    records, run, shards, take, take_hot, take_in,
 };
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate_aggregator::{Config, Handled, Invocation, handle};
-use weirgate_shared::write::{Company, Take};
-use weirgate_shared::{Bucket, EpochMillis, Limit, MilliTokens, Millis, Whole};
+use weirgate_shared::write::{Company, Roll, Take};
+use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, Millis, Whole, Window};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{full, holding, store};
@@ -38,7 +39,8 @@ async fn i6_a_shard_that_a_client_asks_to_split_is_split_once_and_no_token_is_ma
         let other = upper.limits[name].tk;
         (state.tk.0 - other.0).abs() <= 1 && other > MilliTokens::ZERO
     }));
-    assert_exact(&dynamo);
+    let records = [records, aggregator::records(&dynamo)].concat();
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
@@ -61,7 +63,7 @@ async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
     let handled = deliver(&table, &after).await;
     assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.splits_put_off), (0, 0, 0));
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &[first, second, after].concat());
 }
 
 #[tokio::test]
@@ -73,14 +75,14 @@ async fn a_shard_whose_write_units_run_out_is_split_and_one_that_only_seems_so_i
         take(&table, &bucket("a", 0), 10).await;
         let mut item = dynamo.items().pop().unwrap();
         // The next take leaves one less.
-        item["b_wcu_tk"]["N"] = ((units + 1) * 1000).to_string().into();
+        item["wcu"]["N"] = ((units + 1) * 1000).to_string().into();
         dynamo.put(&item);
         take(&table, &bucket("a", 0), 10).await;
         let (batch, now) = (records(&dynamo), HOUR.after(Millis(now)));
         let handled = deliver_text(&table, &event(&batch[2..]), now).await;
         assert_eq!(handled.summary.splits, splits, "{units} units, {now:?}");
         if splits == 1 {
-            let full = shards(&table).await.iter().all(|shard| shard.wcu.unwrap().tk >= MilliTokens::from_tokens(990));
+            let full = shards(&table).await.iter().all(|shard| shard.write_units_left >= MilliTokens::from_tokens(990));
             assert!(full, "neither half is hot before it was written to");
         }
     }
@@ -117,10 +119,10 @@ async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more
     );
     // Those it had are no reason any more; as many as fill a write unit's quarter again are.
     let mut lower = halves[0].clone();
-    lower.v = lower.v.map(|v| v + 1);
+    lower.v += 1;
     assert_eq!(touch(&lower).await, 0);
     let mut lower = held(lower, 30, 40);
-    lower.v = lower.v.map(|v| v + 1);
+    lower.v += 1;
     assert_eq!(touch(&lower).await, 1);
     assert_eq!(counts(&table).await, [(0, 4), (1, 2), (2, 4)]);
 }
@@ -130,14 +132,17 @@ async fn a_bucket_has_no_more_shards_than_the_operator_allows() {
     for (max_shards, expected) in [(1, vec![(0, 1)]), (2, vec![(0, 2), (1, 2)]), (4, vec![(0, 4), (1, 2), (2, 4)])] {
         let (dynamo, table, mut batch) = marked().await;
         let config = Config { max_shards, ..config() };
+        let mut all = batch.clone();
         for _ in 0..3 {
             assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
             take_hot(&table, &bucket("a", 0)).await;
             batch = records(&dynamo);
+            all.extend(batch.clone());
         }
         assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
         assert_eq!(counts(&table).await, expected);
-        assert_exact(&dynamo);
+        all.extend(records(&dynamo));
+        assert_exact(&dynamo, &all);
     }
 }
 
@@ -158,6 +163,7 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
             soft: [].into(),
             takes: callers,
             leases: vec![],
+            roll: Roll::to(Hour::of(HOUR)),
             op: new_id(),
             hot: true,
             company: Company::None,
@@ -183,7 +189,7 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
         }
         let batch = records(&dynamo);
         all.extend(batch.clone());
-        // In other cuts, what was counted in front, and all of it twice.
+        // In other cuts, what was delivered in front, and all of it twice.
         deliver_until_done(&table, &batch[..batch.len() / 2]).await;
         deliver_until_done(&table, &all[all.len().saturating_sub(batch.len() + 3)..]).await;
         deliver_until_done(&table, &batch).await;
@@ -193,8 +199,18 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
     assert!(whole.is_complete());
     all.extend(records(&dynamo));
     deliver_until_done(&table, &all).await;
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &all);
     // Of what was there, nothing else is gone.
     let used: i64 = whole.shards().iter().map(|shard| shard.limits["tpm"].tc.0).sum();
     assert_eq!(whole.holds(&name("tpm"), HOUR), limits()[1].rule().capacity - MilliTokens(used));
+    // The next hour begins in each shard, so the snapshot alone has all of this one.
+    for shard in whole.shards() {
+        take_in(&table, &shard.key, 1, 1).await;
+    }
+    all.extend(records(&dynamo));
+    deliver_until_done(&table, &all).await;
+    assert_exact(&dynamo, &all);
+    let mut hours = streamed(&all, Window::Hourly);
+    assert!(hours.remove(&(bucket("a", 0), HOUR.after(Millis(3_600_000)))).is_some());
+    assert_eq!(copied(&dynamo, Window::Hourly), hours);
 }

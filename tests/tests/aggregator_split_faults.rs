@@ -4,17 +4,27 @@ mod aggregator;
 
 use std::time::Duration;
 
+use aggregator::usage::assert_exact;
 use aggregator::{
-    HOUR, assert_exact, bucket, config, counts, deliver, deliver_until_done, event, held, marked, records,
-    sequence_number, shards, take,
+    HOUR, bucket, config, counts, deliver, deliver_until_done, event, held, marked, records, sequence_number, shards,
+    take_in,
 };
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::{Config, Invocation, handle};
 use weirgate_shared::MilliTokens;
+use weirgate_store::Table;
 use weirgate_tests::leased::{load, store};
-use weirgate_tests::{Fault, Lines};
+use weirgate_tests::{Dynamo, Fault, Lines};
+
+/// The same as [`marked`], and the first take of the next hour.
+async fn marked_and_rolled() -> (Dynamo, Table, Vec<Value>) {
+    let (dynamo, table, marked) = marked().await;
+    take_in(&table, &bucket("a", 0), 10, 1).await;
+    let records = [marked, records(&dynamo)].concat();
+    (dynamo, table, records)
+}
 
 #[tokio::test(start_paused = true)]
 async fn two_splits_of_one_shard_at_the_same_time_are_one() {
@@ -27,7 +37,7 @@ async fn two_splits_of_one_shard_at_the_same_time_are_one() {
     assert_eq!((one.failed, other.failed), (0, 0));
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     assert_eq!(held(&table).await, before);
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &[records, aggregator::records(&dynamo)].concat());
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,50 +64,50 @@ async fn a_split_that_cannot_be_made_now_holds_up_nothing_and_is_made_by_the_nex
         Fault::LoseRequest,
     ];
     for fault in faults {
-        let (dynamo, table, batch) = marked().await;
+        let (dynamo, table, batch) = marked_and_rolled().await;
         dynamo.fail_transactions(move |_| Some(fault));
         let handled = deliver(&table, &batch).await;
         assert_eq!((handled.summary.splits_put_off, handled.summary.failed), (1, 0), "{fault:?}");
         assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");
-        assert_exact(&dynamo);
+        assert_eq!(handled.summary.copied, 2, "of the hour and the day");
+        assert_exact(&dynamo, &batch);
         dynamo.fail_transactions(|_| None);
-        take(&table, &bucket("a", 0), 10).await;
-        let batch = records(&dynamo);
-        assert_eq!(deliver(&table, &batch).await.summary.splits, 1, "{fault:?}");
-        assert_exact(&dynamo);
+        take_in(&table, &bucket("a", 0), 10, 1).await;
+        let next = records(&dynamo);
+        assert_eq!(deliver(&table, &next).await.summary.splits, 1, "{fault:?}");
+        assert_exact(&dynamo, &[batch, next].concat());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
-    let (dynamo, table, records) = marked().await;
-    drop(table);
-    // The counts take all there is.
+    let (dynamo, _, records) = marked_and_rolled().await;
     let slow = dynamo.clone().with_latency(Duration::from_millis(600)).table().await;
     let invocation = Invocation { now: HOUR, deadline: Instant::now() + Duration::from_millis(1_000) };
     let handled = handle(&event(&records), &slow, &config(), invocation).await.unwrap();
-    assert_eq!((handled.summary.counted, handled.summary.splits), (3, 1), "all at once");
-    let (dynamo, _, records) = marked().await;
+    assert_eq!((handled.summary.copied, handled.summary.splits), (2, 1), "all at once");
+    // The copies take all there is.
+    let (dynamo, _, records) = marked_and_rolled().await;
     let slow = dynamo.clone().with_latency(Duration::from_millis(600)).table().await;
     let invocation = Invocation { now: HOUR, deadline: Instant::now() + Duration::from_millis(1_000) };
-    let three = Config { write_concurrency: 3, ..config() };
-    let handled = handle(&event(&records), &slow, &three, invocation).await.unwrap();
-    assert_eq!((handled.summary.counted, handled.summary.splits_put_off), (3, 1));
+    let two = Config { write_concurrency: 2, ..config() };
+    let handled = handle(&event(&records), &slow, &two, invocation).await.unwrap();
+    assert_eq!((handled.summary.copied, handled.summary.splits_put_off), (2, 1));
     assert_eq!(handled.response.unwrap(), Default::default());
 }
 
 #[tokio::test]
 async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
-    let (dynamo, table, records) = marked().await;
+    let (dynamo, table, records) = marked_and_rolled().await;
     dynamo.fail_transactions(|_| Some(Fault::Forbidden));
     let handled = deliver(&table, &records).await;
     assert_eq!((handled.summary.failed, handled.summary.splits_put_off), (1, 0));
     let failures = handled.response.unwrap().batch_item_failures;
-    assert_eq!(failures[0].item_identifier, sequence_number(&records[1]), "the mark's");
+    assert_eq!(failures[0].item_identifier, sequence_number(&records[2]), "that of the newest image");
     dynamo.fail_transactions(|_| None);
     deliver_until_done(&table, &records).await;
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]

@@ -1,36 +1,62 @@
-//! Usage is counted exactly once (I3), however the stream is delivered.
+//! Usage is exact in every window (I3), however the stream is delivered.
 
 mod aggregator;
 
 use std::time::Duration;
 
+use aggregator::usage::{assert_exact, copied, hourly, of, read, snapshots, streamed};
 use aggregator::{
-    HOUR, assert_exact, bucket, consumed, counted, deliver, deliver_until_done, limits, moved, name, sequence_number,
-    settle, snapshots, take, take_at,
+    HOUR, bucket, deliver, deliver_until_done, later, limits, name, records, sequence_number, settle, take, take_at,
+    take_in,
 };
 use serde_json::{Value, json};
-use weirgate_shared::{EpochMillis, MilliTokens, Millis, Window};
+use weirgate::RateLimiter;
+use weirgate_shared::{EpochMillis, MilliTokens, Window};
 use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault};
 
-/// Three entities, one of them with two shards, used at 18:59:50 to 19:00:10.
+/// Hours after [`HOUR`] in which the buckets of [`used`] are used: the last one is the first of the next day.
+const HOURS: [i64; 4] = [0, 0, 1, 6];
+
+/// Three entities, one of them with two shards, used in three hours of two days.
 async fn used() -> (Dynamo, Table, Vec<Value>) {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    for round in 0..6 {
+    for (round, hours) in (0..).zip(HOURS) {
         for (entity, shard) in [("a", 0), ("b", 0), ("b", 1), ("c", 0)] {
             let key = bucket(entity, shard);
-            take(&table, &key, 1_250 + round).await;
-            if round == 3 {
+            take_in(&table, &key, 1_250 + round, hours).await;
+            if round == 1 {
                 settle(&table, &key, -2_001).await;
             }
         }
     }
-    let records = dynamo.stream();
-    assert_eq!(records.len(), 28);
-    let at = |index: usize| HOUR.after(Millis(3_590_000 + 700 * i64::try_from(index).unwrap()));
-    let records = records.into_iter().enumerate().map(|(index, record)| moved(record, at(index))).collect();
+    let records = records(&dynamo);
+    assert_eq!(records.len(), 20);
     (dynamo, table, records)
+}
+
+/// Forgets all snapshots.
+fn forget(dynamo: &Dynamo) {
+    for item in dynamo.items().iter().filter(|item| item["SK"]["S"] != "#STATE") {
+        dynamo.delete(item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
+    }
+}
+
+fn begins_an_hour(record: &Value) -> bool {
+    let [old, new] = ["OldImage", "NewImage"].map(|image| &record["dynamodb"][image]["uh"]);
+    old.is_object() && old != new
+}
+
+/// The record by which bucket `a` begins the hour `hours` after [`HOUR`].
+fn roll(records: &[Value], hours: i64) -> usize {
+    let hour = (later(hours).0 / 3_600_000).to_string();
+    let is_it = |record: &Value| {
+        begins_an_hour(record)
+            && record["dynamodb"]["Keys"]["PK"]["S"] == "default/BUCKET#a#gpt-4#0"
+            && record["dynamodb"]["NewImage"]["uh"]["N"] == hour.as_str()
+    };
+    records.iter().position(is_it).unwrap()
 }
 
 #[tokio::test]
@@ -38,32 +64,34 @@ async fn i3_usage_equals_consumption_in_every_window() {
     let (dynamo, table, records) = used().await;
     let handled = deliver(&table, &records).await;
     assert_eq!(handled.response.unwrap(), Default::default());
-    // Four shards; two hours, one day, one month.
-    assert_eq!((handled.summary.records, handled.summary.counted), (28, 16));
-    assert_exact(&dynamo);
-    assert_eq!(snapshots(&dynamo, Window::Hourly).len(), 6, "the hour boundary parts three entities' usage");
-    assert_eq!(snapshots(&dynamo, Window::Monthly).len(), 3);
-    assert_eq!(consumed(&dynamo)["a"]["tpm"], 6 * 1_250 + 15 - 2_001);
+    // Four shards, two hours and a day that ended.
+    assert_eq!((handled.summary.records, handled.summary.copied), (20, 12));
+    assert_exact(&dynamo, &records);
+    for window in Window::ALL {
+        let now = window.start(later(6));
+        let (mut ended, mut all) = (copied(&dynamo, window), streamed(&records, window));
+        ended.retain(|(_, start), _| *start < now);
+        all.retain(|(_, start), _| *start < now);
+        assert_eq!(ended, all, "a window that is over is in its snapshot: {window}");
+        assert!(!all.is_empty());
+    }
+    let hour = &read(&dynamo, Window::Hourly)[&(bucket("a", 0), HOUR)];
+    assert_eq!((hour.acquires, hour.tokens["tpm"]), (2, MilliTokens(1_250 + 1_251 - 2_001)));
 }
 
+/// The hour and the day in progress are exact without the stream.
 #[tokio::test]
-async fn usage_lies_in_the_hour_of_each_record() {
-    let (dynamo, table, records) = used().await;
-    deliver(&table, &records).await;
-    let hour_of = |record: &Value| record["dynamodb"]["ApproximateCreationDateTime"].as_i64().unwrap() / 3600;
-    let tc = |record: &Value, image: &str| {
-        record["dynamodb"][image]["b_tpm_tc"]["N"].as_str().map_or(0, |tc| tc.parse::<i128>().unwrap())
-    };
-    for snapshot in snapshots(&dynamo, Window::Hourly) {
-        let start = weirgate_shared::parse_iso(snapshot["window_start"]["S"].as_str().unwrap()).unwrap();
-        let of_this = |record: &&Value| {
-            hour_of(record) == start.0 / 3_600_000
-                && record["dynamodb"]["NewImage"]["entity_id"] == snapshot["entity_id"]
-        };
-        let expected: i128 =
-            records.iter().filter(of_this).map(|record| tc(record, "NewImage") - tc(record, "OldImage")).sum();
-        assert_eq!(aggregator::milli(snapshot["tpm"]["N"].as_str().unwrap()), expected);
-    }
+async fn i3_a_window_in_progress_is_exact_before_anything_is_delivered() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    take(&table, &bucket("a", 0), 1_500).await;
+    take(&table, &bucket("a", 0), 700).await;
+    settle(&table, &bucket("a", 0), -300).await;
+    assert_exact(&dynamo, &records(&dynamo));
+    // Hours later the day in progress is as exact.
+    take_in(&table, &bucket("a", 0), 9, 5).await;
+    let day = &read(&dynamo, Window::Daily)[&(bucket("a", 0), Window::Daily.start(HOUR))];
+    assert_eq!((day.acquires, day.tokens["tpm"]), (3, MilliTokens(1_909)));
 }
 
 #[tokio::test]
@@ -71,8 +99,8 @@ async fn i3_a_batch_delivered_twice_counts_once() {
     let (dynamo, table, records) = used().await;
     deliver(&table, &records).await;
     let again = deliver(&table, &records).await;
-    assert_eq!((again.summary.counted, again.summary.already_counted), (0, 16));
-    assert_exact(&dynamo);
+    assert_eq!((again.summary.copied, again.summary.superseded), (0, 12));
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
@@ -80,21 +108,19 @@ async fn i3_a_record_twice_in_one_batch_counts_once() {
     let (dynamo, table, records) = used().await;
     let doubled: Vec<_> = records.iter().chain(&records).cloned().collect();
     let handled = deliver(&table, &doubled).await;
-    assert_eq!(handled.summary.counted, 16, "and costs nothing");
-    assert_exact(&dynamo);
+    assert_eq!(handled.summary.copied, 12, "and costs nothing");
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
-async fn i3_batches_cut_anew_at_every_point_count_once() {
+async fn i3_batches_cut_anywhere_count_once() {
     let (dynamo, table, records) = used().await;
     for at in 0..=records.len() {
         // The first part was delivered before, with more behind it; now the rest comes with some of it again.
         deliver(&table, &records[..at]).await;
         deliver(&table, &records[at / 2..]).await;
-        assert_exact(&dynamo);
-        for item in dynamo.items().iter().filter(|item| item["SK"]["S"] != "#STATE") {
-            dynamo.delete(item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
-        }
+        assert_exact(&dynamo, &records);
+        forget(&dynamo);
     }
 }
 
@@ -108,105 +134,167 @@ async fn i3_a_batch_that_fails_half_way_counts_once() {
             (writes > 7).then_some(fault)
         });
         let half = deliver(&table, &records).await;
-        assert_eq!((half.summary.counted, half.summary.failed), (7, 9), "{fault:?}");
+        // The first copy of the day fails, and the one after it is not an earlier life's.
+        assert_eq!((half.summary.copied, half.summary.failed + half.summary.copies_put_off), (7, 5), "{fault:?}");
         assert!(!half.response.unwrap().batch_item_failures.is_empty());
         dynamo.fail_when(|_| None);
         deliver_until_done(&table, &records).await;
-        assert_exact(&dynamo);
-        for item in dynamo.items().iter().filter(|item| item["SK"]["S"] != "#STATE") {
-            dynamo.delete(item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
-        }
+        assert_exact(&dynamo, &records);
+        forget(&dynamo);
     }
 }
 
 #[tokio::test]
-async fn the_answer_names_the_first_record_behind_each_failed_write() {
+async fn the_answer_names_the_record_of_each_final_copy_that_failed() {
     let (dynamo, table, records) = used().await;
     dynamo.fail_when(|request| {
         let sk = request["Key"]["SK"]["S"].as_str().unwrap();
-        let hit = request["Key"]["PK"]["S"] == "default/ENTITY#c" && sk.contains("#hourly#2026-11-20T19");
+        let hit = request["Key"]["PK"]["S"] == "default/ENTITY#a" && sk.contains("#hourly#2026-11-20T19");
         hit.then_some(Fault::Forbidden)
     });
     let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.counted, handled.summary.failed), (15, 1));
-    let is_it = |record: &&Value| {
-        record["dynamodb"]["NewImage"]["entity_id"]["S"] == "c"
-            && record["dynamodb"]["ApproximateCreationDateTime"].as_i64().unwrap() >= HOUR.0 / 1000 + 3600
-    };
-    let first = records.iter().find(is_it).unwrap();
+    assert_eq!((handled.summary.copied, handled.summary.failed), (11, 1));
     let failures = handled.response.unwrap().batch_item_failures;
     assert_eq!(failures.len(), 1);
-    assert_eq!(failures[0].item_identifier, sequence_number(first));
+    assert_eq!(failures[0].item_identifier, sequence_number(&records[roll(&records, 6)]));
 }
 
+/// Any number of records within an hour may be lost: the next copy of the shard says what they said.
 #[tokio::test]
-async fn i3_a_batch_that_was_discarded_counts_once_when_it_is_replayed() {
+async fn i3_records_lost_within_an_hour_are_made_up_for_by_the_next_copy() {
     let (dynamo, table, records) = used().await;
-    let (first, discarded, last) = (&records[..9], &records[9..17], &records[17..]);
-    deliver(&table, first).await;
-    deliver(&table, last).await;
-    assert_ne!(counted(&dynamo, Window::Daily), consumed(&dynamo), "the discarded records are missing");
-    // An operator puts them back from the failure bucket, in pieces, and some of it more than once.
-    deliver(&table, &discarded[..5]).await;
-    deliver(&table, &discarded[3..]).await;
-    assert_exact(&dynamo);
-    deliver(&table, discarded).await;
-    deliver(&table, &records).await;
-    assert_exact(&dynamo);
+    let rolls: Vec<_> = records.iter().filter(|record| begins_an_hour(record)).cloned().collect();
+    assert_eq!(rolls.len(), 8);
+    deliver(&table, &rolls).await;
+    assert_exact(&dynamo, &records);
 }
 
+/// A final copy that was lost is missing, is known to be, and is closed by a replay.
 #[tokio::test]
-async fn i3_the_first_records_of_a_window_may_come_last() {
-    let (dynamo, table, records) = used().await;
-    deliver(&table, &records[12..]).await;
-    deliver(&table, &records[..12]).await;
-    deliver(&table, &records[..12]).await;
-    assert_exact(&dynamo);
+async fn i3_a_lost_final_copy_is_closed_by_a_replay() {
+    let (dynamo, table, mut left) = used().await;
+    let records = left.clone();
+    let lost = left.remove(roll(&left, 1));
+    deliver(&table, &left).await;
+    let (first, day) = (hourly(&bucket("a", 0), HOUR), of(&bucket("a", 0), Window::Daily, Window::Daily.start(HOUR)));
+    assert!(!snapshots(&dynamo).contains_key(&first), "the hour's only copy was lost");
+    assert!(snapshots(&dynamo)[&day].shards[&0].is_final, "the day does not need it");
+    assert_ne!(read(&dynamo, Window::Hourly), streamed(&records, Window::Hourly));
+    assert_eq!(read(&dynamo, Window::Daily), streamed(&records, Window::Daily));
+    deliver(&table, &[lost]).await;
+    assert!(snapshots(&dynamo)[&first].shards[&0].is_final);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
 async fn i3_records_out_of_order_in_a_batch_count_once() {
-    let (dynamo, table, mut records) = used().await;
-    records.reverse();
-    deliver(&table, &records).await;
-    assert_exact(&dynamo);
-    records.swap(3, 20);
-    deliver(&table, &records).await;
-    assert_exact(&dynamo);
-}
-
-#[tokio::test]
-async fn i3_a_bucket_that_is_deleted_and_made_anew_counts_both_lives() {
     let (dynamo, table, records) = used().await;
-    let before = consumed(&dynamo)["a"]["tpm"];
-    dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
+    let mut shuffled = records.clone();
+    shuffled.reverse();
+    deliver(&table, &shuffled).await;
+    assert_exact(&dynamo, &records);
+    shuffled.swap(3, 15);
+    deliver(&table, &shuffled).await;
+    assert_exact(&dynamo, &records);
+}
+
+/// Usage of both lives is in the hour, whichever copies come twice.
+#[tokio::test]
+async fn i3_a_bucket_that_is_deleted_and_made_again_counts_both_lives() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
     let key = bucket("a", 0);
-    let later = HOUR.after(Millis(5_000_000));
-    let limits = limits();
+    take(&table, &key, 5_000).await;
+    dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
     let needs = [(name("tpm"), MilliTokens(77))].into();
-    take_at(&table, &key, &limits, needs, later).await;
-    let anew = dynamo.stream();
-    assert_eq!(anew.len(), 2);
-    let all: Vec<_> = records.into_iter().chain(anew.into_iter().map(|record| moved(record, later))).collect();
-    let handled = deliver(&table, &all).await;
-    assert_eq!(handled.summary.skipped, 1, "the REMOVE");
-    deliver(&table, &all[20..]).await;
-    assert_eq!(counted(&dynamo, Window::Daily)["a"]["tpm"], before + 77);
+    take_at(&table, &key, &limits(), needs, EpochMillis(HOUR.0 + 60_000)).await;
+    take_in(&table, &key, 1, 1).await;
+    let records = records(&dynamo);
+    let mut skipped = 0;
+    for _ in 0..2 {
+        for at in 0..records.len() {
+            skipped += deliver(&table, &records[at..=at]).await.summary.skipped;
+        }
+        assert_exact(&dynamo, &records);
+    }
+    assert_eq!(skipped, 0);
+    let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
+    assert_eq!((hour.carry.tokens["tpm"], hour.carry.acquires), (MilliTokens(5_000), 1));
+    assert!(hour.shards[&0].is_final && hour.unfinished.is_empty());
+    // Both lives in one batch.
+    forget(&dynamo);
+    deliver(&table, &records).await;
+    assert_exact(&dynamo, &records);
+}
+
+/// A shard that is merged away and made again goes on counting: no carry, and no growth.
+#[tokio::test]
+async fn i3_splits_and_merges_within_an_hour_leave_one_copy_of_each_shard() {
+    let clock = weirgate::FakeClock::at(HOUR);
+    let dynamo = Dynamo::new().await.with_clock(clock.clone());
+    let table = dynamo.table_by(clock.clone()).await;
+    let limiter = RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap();
+    let limits = limits();
+    let take = async || {
+        for _ in 0..20 {
+            let take = limiter.acquire("a", "gpt-4").limits(&limits).take("rpm", 1).take("tpm", 3);
+            assert!(take.send().await.unwrap().is_granted());
+        }
+    };
+    let mut records = vec![];
+    for (minutes, shards) in [(0, 4), (1, 1), (2, 4), (3, 2), (4, 4)] {
+        clock.skew(minutes * 60_000);
+        assert_eq!(limiter.set_shards("a", "gpt-4", &limits, shards).await.unwrap(), shards);
+        take().await;
+        let new = aggregator::records(&dynamo);
+        deliver(&table, &new).await;
+        records.extend(new);
+        assert_exact(&dynamo, &records);
+    }
+    clock.skew(3_700_000);
+    take().await;
+    let new = aggregator::records(&dynamo);
+    deliver(&table, &new).await;
+    records.extend(new);
+    assert_exact(&dynamo, &records);
+    let hour = limiter.usage("a", "gpt-4", Window::Hourly, HOUR).await.unwrap().usage;
+    assert_eq!((hour.acquires, hour.tokens["rpm"]), (100, MilliTokens::from_tokens(100)));
+    let snapshot = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)];
+    assert_eq!(snapshot.carry, Default::default());
+    assert!(snapshot.shards.keys().all(|shard| *shard < 4), "{snapshot:?}");
+}
+
+/// `v` counts from the creation's milliseconds on; some millisecond comes shortly before an interim copy.
+async fn crossing() -> (Dynamo, Table, Vec<Value>) {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let at = (0..).map(|ms| EpochMillis(HOUR.0 + ms)).find(|at| at.0 * 1000 % 4096 == 4088).unwrap();
+    for _ in 0..10 {
+        let needs = [(name("rpm"), MilliTokens::from_tokens(1))].into();
+        take_at(&table, &bucket("a", 0), &limits(), needs, at).await;
+    }
+    let records = records(&dynamo);
+    (dynamo, table, records)
 }
 
 #[tokio::test]
-async fn a_record_that_uses_nothing_leaves_no_gap_behind() {
-    let (dynamo, table, _) = used().await;
-    let key = bucket("a", 0);
-    settle(&table, &key, 0).await;
-    take(&table, &key, 1).await;
-    let records = dynamo.stream();
-    deliver(&table, &records[..1]).await;
-    let handled = deliver(&table, &records[1..]).await;
-    assert_eq!(handled.summary.counted, 3);
-    let day = &snapshots(&dynamo, Window::Daily)[0];
-    assert!(day["g0"]["S"].as_str().unwrap().starts_with("0-"), "only what came before the first: {}", day["g0"]);
-    assert!(!day["g0"]["S"].as_str().unwrap().contains(' '));
+async fn a_busy_bucket_is_copied_within_the_hour() {
+    let (dynamo, table, records) = crossing().await;
+    let handled = deliver(&table, &records).await;
+    assert_eq!(handled.summary.copied, 2);
+    let copied = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)].shards[&0];
+    assert_eq!((copied.v % 4096, copied.usage.acquires, copied.is_final), (0, 9, false));
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interim_copy_that_fails_is_left_to_the_next_one() {
+    let (dynamo, table, records) = crossing().await;
+    dynamo.fail_when(|_| Some(Fault::Throttle { key_range: true }));
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.copies_put_off, handled.summary.failed), (2, 0));
+    assert_eq!(handled.response.unwrap(), Default::default());
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
@@ -217,8 +305,9 @@ async fn a_snapshot_has_the_attributes_that_readers_expect_and_no_others() {
     take(&table, &zero, 1_001).await;
     take(&table, &zero, 2_000_000).await;
     take(&table, &one, 5).await;
-    let records: Vec<_> = dynamo.stream().into_iter().map(|record| moved(record, HOUR)).collect();
-    deliver(&table, &records).await;
+    take_in(&table, &zero, 1, 1).await;
+    take_in(&table, &one, 1, 1).await;
+    deliver(&table, &records(&dynamo)).await;
     let v = HOUR.0 * 1000;
     let snapshot = dynamo.item("default/ENTITY#user-1", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z");
     assert_eq!(
@@ -226,18 +315,15 @@ async fn a_snapshot_has_the_attributes_that_readers_expect_and_no_others() {
         json!({
             "PK": {"S": "default/ENTITY#user-1"},
             "SK": {"S": "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"},
-            "entity_id": {"S": "user-1"},
-            "resource": {"S": "gpt-4"},
-            "window": {"S": "hourly"},
-            "window_start": {"S": "2026-11-20T18:00:00Z"},
-            "window_end": {"S": "2026-11-20T19:00:00Z"},
-            "rpm": {"N": "3"},
-            "tpm": {"N": "2001.006"},
-            "total_events": {"N": "3"},
+            "rpm": {"N": "2"},
+            "tpm": {"N": "2001.001"},
+            "total_events": {"N": "2"},
             "q0": {"N": (v + 1).to_string()},
-            "g0": {"S": format!("0-{}", v - 1)},
+            "rpm#1": {"N": "1"},
+            "tpm#1": {"N": "0.005"},
+            "#1": {"N": "1"},
             "q1": {"N": v.to_string()},
-            "g1": {"S": format!("0-{}", v - 1)},
+            "final": {"NS": ["0", "1"]},
             "ttl": {"N": ((HOUR.0 + 3_600_000) / 1000 + 90 * 86_400).to_string()},
         })
     );
@@ -247,15 +333,6 @@ async fn a_snapshot_has_the_attributes_that_readers_expect_and_no_others() {
 async fn two_batches_of_one_bucket_at_the_same_time_count_once() {
     let (dynamo, _, records) = used().await;
     let table = dynamo.clone().with_latency(Duration::from_millis(1)).table().await;
-    tokio::join!(deliver(&table, &records[..20]), deliver(&table, &records[10..]), deliver(&table, &records));
-    assert_exact(&dynamo);
-}
-
-#[tokio::test]
-async fn a_later_instant_than_any_record_does_not_move_usage() {
-    let (dynamo, table, records) = used().await;
-    let next_year = EpochMillis(HOUR.0 + 366 * 86_400_000);
-    aggregator::deliver_text(&table, &aggregator::event(&records), next_year).await;
-    assert_eq!(snapshots(&dynamo, Window::Daily).len(), 3);
-    assert_exact(&dynamo);
+    tokio::join!(deliver(&table, &records[..15]), deliver(&table, &records[10..]), deliver(&table, &records));
+    assert_exact(&dynamo, &records);
 }

@@ -12,7 +12,7 @@ use fleet::{Fleet, config, secs};
 use policy::{Asked, Call, Policy, enforce, is_like, listed};
 use proptest::prelude::*;
 use stored::{child, entity, resource, rpm};
-use weirgate::{AuditOf, Config, ConfigsOf, Error, Level, Limit, Prefetch, RateLimiter};
+use weirgate::{AuditOf, Config, ConfigsOf, Error, Level, Limit, Prefetch, RateLimiter, Window};
 use weirgate_shared::{Namespace, due_shards};
 
 const ACQUIRE: &str = "AcquirePolicy";
@@ -67,6 +67,8 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     assert_eq!(limiter.children(&entity("team"), None).await?.items, [entity("e-1")]);
     assert!(!limiter.audit(&AuditOf::Entity(entity("e-1")), None).await?.items.is_empty());
     let _ = limiter.peek("e-1", "gpt-4").send().await?;
+    // All shards of the bucket, and the snapshot.
+    let _ = limiter.usage("e-8", "gpt-4", Window::Daily, fleet.now()).await?;
     Ok(())
 }
 
@@ -183,6 +185,7 @@ async fn who_may_only_take_changes_no_limit_and_who_may_only_look_nothing() {
         let of = Policy::of(&policy, false);
         assert!(of.allows(&delete("acme/ENTITY#e-1"), Some("acme")));
         assert!(!of.allows(&delete("acme/AUDIT#e-1"), Some("acme")), "audit events stay");
+        assert!(!of.allows(&delete("acme/BUCKET#e-1#gpt-4#0"), Some("acme")), "a merged shard keeps its usage");
         assert!(!of.allows(&Call { in_transaction: false, ..delete("acme/ENTITY#e-1") }, Some("acme")));
     }
 }

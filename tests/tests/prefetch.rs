@@ -45,7 +45,7 @@ async fn load(limiter: &RateLimiter, limits: &[Limit], every: Duration, seconds:
 /// What the table says of the limit: consumed millitokens, and acquires.
 async fn counted(fleet: &Fleet, limit: &str) -> (i64, i64) {
     let bucket = fleet.bucket().await;
-    (bucket.limits[limit].tc.0, bucket.takes.unwrap())
+    (bucket.limits[limit].tc.0, bucket.takes.total)
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,85 +1,97 @@
-//! What is replayed from the failure bucket counts what was not counted, once (I3, I7).
+//! A replay of the failure bucket makes the copies of usage that the aggregator could not make (I3, I7).
 
 mod aggregator;
 mod discarded;
 
 use std::path::PathBuf;
 
-use aggregator::{HOUR, assert_exact, bucket, consumed, counted, deliver, moved, snapshots, take, take_at};
-use discarded::{Run, run, run_on, try_run_on, used, wrapped};
-use serde_json::{Value, json};
-use weirgate_replay::Tally;
+use aggregator::usage::{assert_exact, hourly, of, read, snapshots, streamed};
+use aggregator::{HOUR, bucket, deliver, later, take, take_at, take_in};
+use discarded::{COPIES, Run, lives, run, run_on, try_run_on, used, wrapped};
+use serde_json::json;
 use weirgate_shared::{Limit, MilliTokens, Millis, Window};
 use weirgate_tests::{Dynamo, Fault};
 
 /// As Lambda left it: written once, whatever this repository changes.
 const SAMPLE: &str = include_str!("../../events/failure-object.json");
 
-const fn all(counted: usize, before: usize) -> Tally {
-    Tally { counted, before, now_or_before: 0 }
-}
-
 #[tokio::test]
-async fn the_sample_is_counted_once() {
+async fn the_sample_is_copied_once() {
     let dynamo = Dynamo::new().await;
-    for expected in [all(3, 0), all(0, 3)] {
+    for expected in [[4, 0], [0, 4]] {
         let run = run(&dynamo, SAMPLE, &[]).await;
-        assert!(run.sum.is_complete(), "{}", run.out);
-        assert_eq!(run.sum.windows.into_values().collect::<Vec<_>>(), [expected; 3], "{}", run.out);
+        assert_eq!(run.copies(), expected, "{}", run.out);
     }
     let hour = dynamo.item("default/ENTITY#user-123", "#USAGE#gpt-4#hourly#2026-11-20T17:00:00Z");
-    assert_eq!((&hour["rpm"]["N"], &hour["tpm"]["N"]), (&"2".into(), &"1749.5".into()));
-    assert_eq!(hour["total_events"]["N"], "2");
+    assert_eq!((&hour["rpm"]["N"], &hour["tpm"]["N"]), (&json!("2"), &json!("1749.5")));
+    assert_eq!((&hour["total_events"]["N"], &hour["final"]["NS"]), (&json!("2"), &json!(["0"])));
+    let gone = dynamo.item("default/ENTITY#user-456", "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
+    assert_eq!((&gone["tpm"]["N"], &gone["final"]["NS"]), (&json!("320"), &json!(["0"])));
 }
 
 #[tokio::test]
-async fn only_usage_is_counted_nothing_is_refilled_or_split() {
+async fn i3_a_lost_final_copy_is_made_by_the_replay() {
+    let (dynamo, records) = used().await;
+    let table = dynamo.table().await;
+    // The second hour's first takes were discarded, and with them the copies of the first hour.
+    deliver(&table, &records[..4]).await;
+    deliver(&table, &records[12..]).await;
+    let hour = |dynamo: &Dynamo| read(dynamo, Window::Hourly).remove(&(bucket("b", 0), HOUR));
+    assert_eq!(hour(&dynamo), None, "nothing says what was used in the first hour");
+    assert_eq!(read(&dynamo, Window::Daily), streamed(&records, Window::Daily), "the day's later copies say all");
+    let run = run(&dynamo, &wrapped(&records[4..12]), &[]).await;
+    assert_eq!(run.copies(), [4, 4], "{}", run.out);
+    assert!(hour(&dynamo).is_some());
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test]
+async fn only_usage_is_copied_nothing_is_refilled_or_split() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     take(&table, &bucket("a", 0), 1_500).await;
-    aggregator::take_hot(&table, &bucket("a", 0)).await;
+    take_in(&table, &bucket("a", 0), 1_500, 1).await;
+    take(&table, &bucket("hot", 0), 1_500).await;
+    aggregator::take_hot(&table, &bucket("hot", 0)).await;
     let limits = [Limit::per_second("rps", 100).unwrap()];
     let needs = [(aggregator::name("rps"), MilliTokens::from_tokens(90))].into();
     take_at(&table, &bucket("dry", 0), &limits, needs, HOUR.after(Millis(-10_000))).await;
     let records = aggregator::records(&dynamo);
-    let states =
-        |dynamo: &Dynamo| ["a", "dry"].map(|entity| dynamo.item(&format!("default/BUCKET#{entity}#gpt-4#0"), "#STATE"));
+    let states = |dynamo: &Dynamo| {
+        ["a", "hot", "dry"].map(|entity| dynamo.item(&format!("default/BUCKET#{entity}#gpt-4#0"), "#STATE"))
+    };
     let before = states(&dynamo);
     let _ = dynamo.take_operations();
     let run = run(&dynamo, &wrapped(&records), &[]).await;
-    assert!(run.sum.is_complete(), "{}", run.out);
-    assert_eq!(dynamo.take_operations().get("TransactWriteItems"), None);
+    assert_eq!(run.copies(), [2, 0], "{}", run.out);
+    let operations = dynamo.take_operations();
+    assert_eq!((operations.get("TransactWriteItems"), operations.get("UpdateItem")), (None, Some(&2)));
     assert_eq!(states(&dynamo), before);
     // The aggregator does both, as these records show a hot shard and one that runs dry.
     let summary = deliver(&table, &records).await.summary;
-    assert_eq!((summary.counted, summary.splits, summary.refilled), (0, 1, 1));
+    assert_eq!((summary.copied, summary.superseded, summary.splits, summary.refilled), (0, 2, 1, 1));
 }
 
 #[tokio::test]
-async fn a_dry_run_says_what_would_be_counted_and_writes_nothing() {
+async fn a_dry_run_says_what_would_be_copied_and_writes_nothing() {
     let (dynamo, records) = used().await;
-    deliver(&dynamo.table().await, &records[..4]).await;
     let before = dynamo.items();
-    // Twice the same: the second time it would have been counted.
-    let twice = wrapped(&records).repeat(2);
-    let dry = run(&dynamo, &twice, &["--dry-run"]).await;
+    let dry = run(&dynamo, &wrapped(&records), &["--dry-run"]).await;
     assert_eq!(dynamo.items(), before);
-    assert!(
-        dry.out.contains("nothing was written") && dry.out.contains("would add to: default/ENTITY#a"),
-        "{}",
-        dry.out
+    assert_eq!((dry.sum.planned, dry.copies()), (COPIES, [0, 0]), "{}", dry.out);
+    assert!(dry.out.ends_with("12 copies planned; nothing was written\n"), "{}", dry.out);
+    let wet = run(&dynamo, &wrapped(&records), &[]).await;
+    assert_eq!((wet.sum.planned, wet.copies()), (0, [COPIES, 0]), "{}", wet.out);
+    // The amounts that it says are those that the snapshots got.
+    let hour = &snapshots(&dynamo)[&hourly(&bucket("b", 0), HOUR)].shards[&1];
+    let tokens: Vec<_> = hour.usage.tokens.iter().map(|(limit, amount)| format!(", {limit} {amount}")).collect();
+    let line = format!(
+        "planned: final copy to default/ENTITY#b #USAGE#gpt-4#hourly#2026-11-20T18:00:00Z of shard 1 at {}{}, {} acquires\n",
+        hour.v,
+        tokens.concat(),
+        hour.usage.acquires,
     );
-    let wet = run(&dynamo, &twice, &[]).await;
-    assert_eq!(dry.sum, wet.sum);
-    assert_exact(&dynamo);
-    // The amounts it says are those that the snapshots got.
-    let tpm = |items: &[Value]| {
-        let of = |item: &&Value| item["PK"]["S"] == "default/ENTITY#b" && item["window"]["S"] == "daily";
-        aggregator::milli(items.iter().find(of).unwrap()["tpm"]["N"].as_str().unwrap())
-    };
-    let line = dry.out.lines().find(|line| line.contains("ENTITY#b #USAGE#gpt-4#daily")).unwrap();
-    let said = line.split("tpm ").nth(1).unwrap().split(',').next().unwrap();
-    assert_eq!(aggregator::milli(said), tpm(&dynamo.items()) - tpm(&before), "{line}");
+    assert!(dry.out.contains(&line), "{line}{}", dry.out);
 }
 
 #[tokio::test]
@@ -89,9 +101,9 @@ async fn records_of_another_table_are_refused_by_name_unless_they_are_asked_for(
     let refused = run(&dynamo, &object, &[]).await;
     assert!(!refused.sum.is_complete() && refused.out.contains("\"old\""), "{}", refused.out);
     assert!(refused.out.contains("\"weirgate\"") && refused.out.contains("--from-table old"), "{}", refused.out);
-    assert_eq!(snapshots(&dynamo, Window::Daily).len(), 0);
-    assert!(run(&dynamo, &object, &["--from-table", "old"]).await.sum.is_complete());
-    assert_exact(&dynamo);
+    assert!(snapshots(&dynamo).is_empty());
+    assert_eq!(run(&dynamo, &object, &["--from-table", "old"]).await.copies(), [COPIES, 0]);
+    assert_exact(&dynamo, &records);
     let own = run(&dynamo, &wrapped(&records), &["--from-table", "old"]).await;
     assert!(!own.sum.is_complete(), "{}", own.out);
 }
@@ -103,7 +115,7 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
     let object = wrapped(&records[..6]);
     let elsewhere = wrapped(&records[6..]).replace("us-east-1", "eu-west-1");
     let refused = run(&dynamo, &elsewhere, &[]).await;
-    assert!(!refused.sum.is_complete() && snapshots(&dynamo, Window::Daily).is_empty(), "{}", refused.out);
+    assert!(!refused.sum.is_complete() && snapshots(&dynamo).is_empty(), "{}", refused.out);
     for part in ["arn:aws:dynamodb:eu-west-1:123456789012:table/weirgate", "in us-east-1", "AWS_REGION=eu-west-1"] {
         assert!(refused.out.contains(part), "{}", refused.out);
     }
@@ -120,103 +132,92 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
             assert!(out.contains(part), "{out}");
         }
     }
+    assert_ne!(read(&dynamo, Window::Hourly), streamed(&records, Window::Hourly));
     assert!(run(&dynamo, &wrapped(&records[6..]), &[]).await.sum.is_complete());
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
+/// A copy would make the snapshot again, with the numbers of one shard and without those of the others.
 #[tokio::test]
-async fn a_snapshot_that_may_have_expired_is_left() {
-    let (dynamo, records) = used().await;
-    // The clock of the machine is long past the sample's year only if the sample is moved back.
-    let old = |record: Value| moved(record, HOUR.after(Millis(-400 * 86_400_000)));
-    let records: Vec<_> = records.into_iter().map(old).collect();
-    let left = run(&dynamo, &wrapped(&records), &[]).await;
-    assert!(!left.sum.is_complete() && left.out.contains("may be gone"), "{}", left.out);
-    assert!(snapshots(&dynamo, Window::Daily).is_empty());
-    assert!(run(&dynamo, &wrapped(&records), &["--ttl-days", "3650"]).await.sum.is_complete());
-}
-
-#[tokio::test]
-async fn other_settings_do_not_shorten_the_life_of_a_snapshot() {
-    let (dynamo, records) = used().await;
-    deliver(&dynamo.table().await, &records[..4]).await;
-    let ttl = |dynamo: &Dynamo| snapshots(dynamo, Window::Daily)[0]["ttl"]["N"].clone();
-    let before = ttl(&dynamo);
-    assert!(run(&dynamo, &wrapped(&records), &["--ttl-days", "3000"]).await.sum.is_complete());
-    assert_eq!(ttl(&dynamo), before);
-}
-
-#[tokio::test]
-async fn a_window_that_was_not_named_is_counted_by_a_later_run() {
-    let (dynamo, records) = used().await;
-    assert!(run(&dynamo, &wrapped(&records), &["--windows", "hourly"]).await.sum.is_complete());
-    assert_eq!(counted(&dynamo, Window::Hourly), consumed(&dynamo));
-    assert!(counted(&dynamo, Window::Daily).is_empty());
-    assert!(run(&dynamo, &wrapped(&records), &[]).await.sum.is_complete());
-    assert_exact(&dynamo);
-}
-
-#[tokio::test]
-async fn what_cannot_be_counted_once_is_left_unless_it_is_asked_for() {
-    let zae = include_str!("../../events/aggregator-zae.json");
+async fn a_window_whose_snapshot_may_be_deleted_is_left() {
     let dynamo = Dynamo::new().await;
-    let left = run(&dynamo, zae, &[]).await;
-    assert!(!left.sum.is_complete() && left.out.contains("--without-v"), "{}", left.out);
-    assert!(snapshots(&dynamo, Window::Daily).is_empty());
-    for times in ["500", "1000"] {
-        assert!(run(&dynamo, zae, &["--without-v"]).await.sum.is_complete());
-        assert_eq!(snapshots(&dynamo, Window::Daily)[0]["tpm"]["N"], times);
+    let (table, key, long_ago) = (dynamo.table().await, bucket("a", 0), -400 * 24);
+    for hour in [long_ago, 0, 1] {
+        take_in(&table, &key, 1_500, hour).await;
     }
+    let records = aggregator::records(&dynamo);
+    let left = run(&dynamo, &wrapped(&records), &[]).await;
+    assert_eq!((left.sum.copied, left.sum.incomplete), (2, 1), "{}", left.out);
+    for part in ["hourly#2025-10-16T18:00:00Z", "daily#2025-10-16T00:00:00Z", "ended 90 days ago", "set --ttl-days"] {
+        assert!(left.out.contains(part), "{}", left.out);
+    }
+    let windows = Window::ALL.map(|window| of(&key, window, window.start(later(long_ago))));
+    assert!(windows.iter().all(|key| !snapshots(&dynamo).contains_key(key)));
+    assert_eq!(run(&dynamo, &wrapped(&records), &["--ttl-days", "3650"]).await.copies(), [2, 2]);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_left_and_the_rest_is_counted() {
+async fn a_snapshot_that_is_there_keeps_its_ttl() {
+    let (dynamo, records) = used().await;
+    deliver(&dynamo.table().await, &records[..12]).await;
+    let ttl = |entity| {
+        let day = dynamo.item(&format!("default/ENTITY#{entity}"), "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
+        day["ttl"]["N"].as_str().unwrap().parse::<i64>().unwrap()
+    };
+    dynamo.delete("default/ENTITY#a", "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
+    let before = ttl("b");
+    assert!(run(&dynamo, &wrapped(&records), &["--ttl-days", "3000"]).await.sum.is_complete());
+    assert_eq!((ttl("a"), ttl("b")), (before + 2910 * 86_400, before));
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_left_and_the_rest_is_copied() {
     let (dynamo, records) = used().await;
     let input = [include_str!("../../events/aggregator-undecodable.json"), "{}", &wrapped(&records), "{\"payload\":"]
         .join("\n");
     let Run { sum, out } = run(&dynamo, &input, &[]).await;
-    assert_eq!((sum.objects, sum.incomplete), (4, 3), "{out}");
+    assert_eq!((sum.objects, sum.incomplete, sum.copied), (4, 3, COPIES), "{out}");
     for why in ["OldImage is missing", "neither that nor Records", "it is no JSON", "object 4"] {
         assert!(out.contains(why), "{out}");
     }
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test(start_paused = true)]
-async fn i7_a_lost_answer_counts_once_and_what_fails_is_named_and_counted_by_the_next_run() {
+async fn i7_a_lost_answer_is_told_as_a_copy_that_is_there_and_what_fails_is_named() {
     for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied, Fault::Repeat, Fault::LoseRequest, Fault::Conflict] {
         let (dynamo, records) = used().await;
-        let mut seen = std::collections::HashSet::new();
-        dynamo.fail_when(move |request| seen.insert(request["Key"].to_string()).then_some(fault));
-        let run = run(&dynamo, &wrapped(&records), &[]).await;
-        assert!(run.sum.is_complete(), "{fault:?}: {}", run.out);
-        assert_exact(&dynamo);
-        // The next answer tells that they are counted, and not by which write: nobody had counted them, and nothing
-        // says so. A second shard is counted in the same snapshot, by a write that meets no fault.
-        let (sound, met) = (4, records.len() - 4);
-        let expected = match fault {
-            Fault::LoseAnswer | Fault::ServerErrorApplied => Tally { now_or_before: met, ..all(sound, 0) },
-            // A network that sends a request twice leaves no trace of the first.
-            Fault::Repeat => all(sound, met),
-            _ => all(records.len(), 0),
-        };
-        assert_eq!(run.sum.windows.values().collect::<Vec<_>>(), [&expected; 3], "{fault:?}: {}", run.out);
-        assert_eq!(run.out.contains("now or before (an answer was lost)"), expected.now_or_before > 0, "{}", run.out);
+        dynamo.fail_next([Some(fault)]);
+        let copies = run(&dynamo, &wrapped(&records), &[]).await.copies();
+        let there = usize::from(!matches!(fault, Fault::LoseRequest | Fault::Conflict));
+        assert_eq!(copies, [COPIES - there, there], "{fault:?}");
+        assert_exact(&dynamo, &records);
     }
     let (dynamo, records) = used().await;
-    dynamo.fail_when(|request| {
-        (request["Key"]["PK"]["S"] == "default/ENTITY#b").then_some(Fault::Throttle { key_range: false })
-    });
+    let throttled = |request: &serde_json::Value| request["Key"]["PK"]["S"] == "default/ENTITY#b";
+    dynamo.fail_when(move |request| throttled(request).then_some(Fault::Throttle { key_range: false }));
     let failed = run(&dynamo, &wrapped(&records), &[]).await;
-    assert!(!failed.sum.is_complete(), "{}", failed.out);
-    assert!(
-        failed.out.contains("default/ENTITY#b #USAGE#gpt-4#daily") && failed.out.contains("run this again"),
-        "{}",
-        failed.out
-    );
+    assert_eq!((failed.sum.copied, failed.sum.incomplete), (COPIES / 2, 1), "{}", failed.out);
+    let is_named =
+        |line: &str| line.contains("default/ENTITY#b #USAGE#gpt-4#daily") && line.ends_with("run this again");
+    assert!(failed.out.lines().any(is_named), "{}", failed.out);
     dynamo.fail_when(|_| None);
-    assert!(run(&dynamo, &wrapped(&records), &[]).await.sum.is_complete());
-    assert_exact(&dynamo);
+    assert_eq!(run(&dynamo, &wrapped(&records), &[]).await.copies(), [COPIES / 2; 2]);
+    assert_exact(&dynamo, &records);
+}
+
+/// The later life's copy would hide the earlier one's.
+#[tokio::test]
+async fn i3_a_later_life_waits_for_the_copy_of_an_earlier_one() {
+    let (dynamo, lives) = lives(3).await;
+    let records = lives.concat();
+    dynamo.fail_next([Some(Fault::Forbidden)]);
+    let Run { sum, out } = run(&dynamo, &wrapped(&records), &["--concurrency", "1"]).await;
+    assert_eq!((sum.copied, sum.incomplete), (3, 1), "{out}");
+    assert_eq!(out.matches("the copy before it was not made; run this again").count(), 2, "{out}");
+    assert_eq!(run(&dynamo, &wrapped(&records), &[]).await.copies(), [3, 3]);
+    assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
@@ -226,52 +227,22 @@ async fn without_a_table_nothing_is_read() {
     assert!(error.contains("no such table"), "{error}");
 }
 
-/// In the order of the writes one long range is counted off from its front, however many objects it is in. In any other
-/// order it would be cut into more ranges than a snapshot keeps, and the oldest would be lost.
-async fn outage() -> (Dynamo, Vec<String>) {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    let key = bucket("a", 0);
-    let mut records = vec![];
-    for at in 0..200 {
-        take(&table, &key, 1_000 + at).await;
-        records.extend(dynamo.stream().into_iter().map(|record| moved(record, HOUR.after(Millis(at * 1_000)))));
-    }
-    // Counted are the first and the last; between them every object of two records was discarded.
-    deliver(&table, &records[..2]).await;
-    deliver(&table, &records[198..]).await;
-    let objects: Vec<_> = records[2..198].chunks(2).map(wrapped).collect();
-    // As far from the order as can be: every other one forwards, then the rest backwards.
-    let (even, odd): (Vec<_>, Vec<_>) = objects.iter().enumerate().partition(|(at, _)| at % 2 == 0);
-    let shuffled: Vec<_> = even.into_iter().chain(odd.into_iter().rev()).map(|(_, object)| object.as_str()).collect();
-    (dynamo, shuffled.into_iter().map(str::to_owned).collect())
-}
-
+/// As `aws s3 sync` brings them: folders in folders, one object in each file, named by the time.
 #[tokio::test]
-async fn i3_many_objects_of_one_outage_are_counted_in_the_order_of_their_writes() {
-    let (dynamo, shuffled) = outage().await;
-    let run = run(&dynamo, &shuffled.join("\n"), &[]).await;
-    assert!(run.sum.is_complete(), "{}", run.out);
-    assert_exact(&dynamo);
-}
-
-/// As `aws s3 sync` brings them: folders in folders, one object in each file, under names that say nothing of the order.
-#[tokio::test]
-async fn i3_a_folder_of_objects_is_counted_in_the_order_of_their_writes_and_each_file_once() {
-    let (dynamo, shuffled) = outage().await;
+async fn i3_a_folder_is_replayed_in_the_order_of_its_names() {
+    let (dynamo, lives) = lives(9).await;
     let folder = Folder::new();
-    for (at, object) in shuffled.iter().enumerate() {
-        folder.write(&format!("shard-{}/2026/11/{at:03}.json", at % 3), object);
+    for (at, records) in lives.iter().enumerate().rev() {
+        folder.write(&format!("shard-{}/2026/11/20/2026-11-20T18.{at:02}.00.json", at / 3), &wrapped(records));
     }
     folder.write("shard-0/nothing/.keep", "");
-    let records = 2 * shuffled.len();
-    // The same files by other ways too: one of them by itself, below a folder that is given, and past a detour.
-    let paths = ["", "shard-1", "shard-0/2026/11/000.json", "shard-2/../shard-1/2026/11/001.json"];
-    let Run { sum, out } = run_on(&dynamo, &paths.map(|path| folder.0.join(path))).await;
-    assert_eq!((sum.objects, sum.records, sum.incomplete), (shuffled.len() + 1, records, 1), "{out}");
+    // Two objects of one shard by themselves, and once more with all of them.
+    let early = ["shard-0/2026", "shard-1/2026/11/20/2026-11-20T18.03.00.json", ""];
+    let Run { sum, out } = run_on(&dynamo, &early.map(|path| folder.0.join(path))).await;
+    assert_eq!((sum.objects, sum.records, sum.incomplete), (3 + 1 + 10, 2 * (3 + 1 + 9), 1), "{out}");
+    assert_eq!((sum.copied, sum.superseded), (2 * 9, 2 * 4), "{out}");
     assert!(out.contains(".keep: 0 records") && out.contains("it is empty"), "{out}");
-    assert_eq!(sum.windows[&Window::Daily], all(records, 0), "{out}");
-    assert_exact(&dynamo);
+    assert_exact(&dynamo, &lives.concat());
     let error = try_run_on(&dynamo, &[folder.0.join("shard-1"), folder.0.join("gone")]).await.unwrap_err().to_string();
     assert!(error.contains("gone") && error.contains("cannot be read"), "{error}");
 }
@@ -299,61 +270,21 @@ impl Drop for Folder {
     }
 }
 
-/// More missing ranges than a snapshot keeps: what was given up is not called counted.
-#[tokio::test]
-async fn what_a_snapshot_has_given_up_is_left_and_said() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    for _ in 0..60 {
-        take(&table, &bucket("a", 0), 1_000).await;
-    }
-    let records = aggregator::records(&dynamo);
-    let (kept, lost): (Vec<_>, Vec<_>) = records.iter().cloned().enumerate().partition(|(at, _)| at % 2 == 0);
-    for (_, record) in kept {
-        deliver(&table, &[record]).await;
-    }
-    let lost: Vec<_> = lost.into_iter().map(|(_, record)| record).collect();
-    let Run { sum, out } = run(&dynamo, &wrapped(&lost), &[]).await;
-    assert!(
-        !sum.is_complete() && out.contains("13 records") && out.contains("given up its oldest missing ranges"),
-        "{out}"
-    );
-    assert_eq!(sum.windows[&Window::Daily], all(17, 0), "{out}");
-    // Also once there is room again.
-    let again = run(&dynamo, &wrapped(&lost), &["--dry-run"]).await;
-    assert!(again.out.contains("30 records") && !again.sum.is_complete(), "{}", again.out);
-}
-
-/// A run that writes nothing supposes snapshots that give up ranges as the real ones do.
-#[tokio::test]
-async fn a_dry_run_gives_up_what_a_run_would() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    for _ in 0..60 {
-        take(&table, &bucket("a", 0), 1_000).await;
-    }
-    let records = aggregator::records(&dynamo);
-    let every_other = |from: usize| wrapped(&records.iter().skip(from).step_by(2).cloned().collect::<Vec<_>>());
-    let input = [every_other(0), every_other(1)].join("\n");
-    let dry = run(&dynamo, &input, &["--dry-run"]).await;
-    assert!(dry.out.contains("given up its oldest missing ranges"), "{}", dry.out);
-    assert_eq!(run(&dynamo, &input, &[]).await.sum, dry.sum, "{}", dry.out);
-}
-
 #[tokio::test]
 async fn a_snapshot_that_cannot_be_read_is_named() {
     let (dynamo, records) = used().await;
     deliver(&dynamo.table().await, &records[..8]).await;
     let mut snapshot = dynamo.item("default/ENTITY#a", "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z");
+    let q = snapshot["q0"].clone();
     snapshot["q0"] = json!({"S": "far"});
     dynamo.put(&snapshot);
-    for flags in [&["--dry-run"][..], &[]] {
-        let left = run(&dynamo, &wrapped(&records), flags).await;
-        assert!(!left.sum.is_complete(), "{}", left.out);
-        assert!(
-            left.out.contains("#USAGE#gpt-4#daily#2026-11-20T00:00:00Z cannot be read: attribute q0"),
-            "{}",
-            left.out
-        );
+    let left = run(&dynamo, &wrapped(&records), &[]).await;
+    assert_eq!(left.sum.incomplete, 1, "{}", left.out);
+    for part in ["#USAGE#gpt-4#daily#2026-11-20T00:00:00Z cannot be read: attribute q0", "correct its attribute"] {
+        assert!(left.out.contains(part), "{}", left.out);
     }
+    snapshot["q0"] = q;
+    dynamo.put(&snapshot);
+    assert!(run(&dynamo, &wrapped(&records), &[]).await.sum.is_complete());
+    assert_exact(&dynamo, &records);
 }

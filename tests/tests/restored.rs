@@ -3,7 +3,7 @@
 mod aggregator;
 mod discarded;
 
-use aggregator::{bucket, counted, deliver, records, take};
+use aggregator::{HOUR, bucket, deliver, later, records, take_in, usage};
 use discarded::{run, wrapped};
 use serde_json::{Value, json};
 use weirgate_shared::Window;
@@ -12,70 +12,97 @@ use weirgate_tests::Dynamo;
 
 const BUCKET: &str = "default/BUCKET#a#gpt-4#0";
 
-/// A table whose bucket was taken from five times and then three times; the records of the three, and the items as they
-/// were between.
+/// A table whose bucket was taken from five times and then, after the instant that is restored, three times in the same
+/// hour, twice in the next one and once in the one after it. Returns the records after that instant, and the items at it.
 async fn used() -> (Dynamo, Table, Vec<Value>, Vec<Value>) {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    for _ in 0..5 {
-        take(&table, &bucket("a", 0), 1_000).await;
-    }
+    take(&table, 5, 0).await;
     deliver(&table, &records(&dynamo)).await;
     let between = dynamo.items();
-    for _ in 0..3 {
-        take(&table, &bucket("a", 0), 1_000).await;
+    for (times, hours) in [(3, 0), (2, 1), (1, 2)] {
+        take(&table, times, hours).await;
     }
-    let later = records(&dynamo);
-    deliver(&table, &later).await;
-    (dynamo, table, later, between)
+    let after = records(&dynamo);
+    deliver(&table, &after).await;
+    assert_eq!(acquires(&dynamo), ([8, 2, 1], 11));
+    (dynamo, table, after, between)
 }
 
-/// Puts back the items that `is_restored`, as they were, and raises the bucket's `v` as the page says. Nobody sees that: a
-/// restored table has no stream.
+async fn take(table: &Table, times: usize, hours: i64) {
+    for _ in 0..times {
+        take_in(table, &bucket("a", 0), 1_000, hours).await;
+    }
+}
+
+/// Makes the items that `is_restored` what they were, and raises the bucket's `v` as the page says. No function sees
+/// that: a restored table has no stream.
 fn restore(dynamo: &Dynamo, between: &[Value], is_restored: impl Fn(&str) -> bool) {
-    for item in between.iter().filter(|item| is_restored(item["SK"]["S"].as_str().unwrap())) {
+    let sort_key = |item: &Value| item["SK"]["S"].as_str().unwrap().to_owned();
+    for item in dynamo.items().iter().filter(|item| is_restored(&sort_key(item))) {
+        dynamo.delete(item["PK"]["S"].as_str().unwrap(), &sort_key(item));
+    }
+    for item in between.iter().filter(|item| is_restored(&sort_key(item))) {
         dynamo.put(item);
     }
     let mut item = dynamo.item(BUCKET, "#STATE");
     let v: i64 = item["v"]["N"].as_str().unwrap().parse().unwrap();
     item["v"] = json!({"N": (v + 1_000_000_000).to_string()});
     dynamo.put(&item);
-    let _ = dynamo.stream();
+    drop(dynamo.stream());
 }
 
-async fn takes(dynamo: &Dynamo, table: &Table, times: usize) -> i128 {
-    for _ in 0..times {
-        take(table, &bucket("a", 0), 1_000).await;
-    }
-    deliver(table, &records(dynamo)).await;
-    counted(dynamo, Window::Daily)["a"]["takes"]
+/// Acquires of the three hours, and of their day.
+fn acquires(dynamo: &Dynamo) -> ([i64; 3], i64) {
+    let of = |window: Window, hours| {
+        let start = window.start(later(hours));
+        usage::read(dynamo, window).get(&(bucket("a", 0), start)).map_or(0, |usage| usage.acquires)
+    };
+    ([0, 1, 2].map(|hours| of(Window::Hourly, hours)), of(Window::Daily, 0))
 }
 
+/// A restore is no cut through all items at one instant. Without the raise, the copy would be taken for an old one.
 #[tokio::test]
-async fn i3_a_bucket_older_than_its_snapshots_gives_no_number_twice() {
-    let (dynamo, table, later, between) = used().await;
+async fn i3_the_next_copy_of_a_bucket_that_is_older_than_its_snapshot_wins() {
+    let (dynamo, table, _, between) = used().await;
     restore(&dynamo, &between, |sk| sk == "#STATE");
-    assert_eq!(takes(&dynamo, &table, 4).await, 8 + 4);
-    // What the snapshots have counted stays counted.
-    assert!(run(&dynamo, &wrapped(&later), &[]).await.sum.is_complete());
-    assert_eq!(takes(&dynamo, &table, 0).await, 8 + 4);
+    assert!(usage::snapshots(&dynamo)[&usage::hourly(&bucket("a", 0), HOUR)].shards[&0].is_final);
+    take(&table, 2, 0).await;
+    take(&table, 1, 1).await;
+    deliver(&table, &records(&dynamo)).await;
+    assert_eq!(acquires(&dynamo), ([5 + 2, 1, 0], 5 + 3));
 }
 
 #[tokio::test]
-async fn i3_what_snapshots_older_than_their_bucket_lack_is_a_missing_range_and_can_be_replayed() {
-    let (dynamo, table, later, between) = used().await;
+async fn i3_snapshots_that_are_older_than_their_bucket_lose_only_the_hours_that_it_has_left() {
+    let (dynamo, table, after, between) = used().await;
     restore(&dynamo, &between, |sk| sk != "#STATE");
-    assert_eq!(takes(&dynamo, &table, 4).await, 5 + 4);
-    assert!(run(&dynamo, &wrapped(&later), &[]).await.sum.is_complete());
-    assert_eq!(takes(&dynamo, &table, 0).await, 8 + 4);
+    take(&table, 4, 2).await;
+    deliver(&table, &records(&dynamo)).await;
+    assert_eq!(acquires(&dynamo), ([0, 0, 1 + 4], 11 + 4));
+    // The old table's records close them.
+    assert_eq!(run(&dynamo, &wrapped(&after), &[]).await.copies(), [3, 0]);
+    assert_eq!(acquires(&dynamo), ([8, 2, 1 + 4], 11 + 4));
 }
 
+/// Of the old table's records only those count that are about hours in which the restored bucket was not used.
 #[tokio::test]
 async fn i3_what_was_done_after_the_restored_instant_is_told_from_what_is_done_now() {
-    let (dynamo, table, later, between) = used().await;
-    restore(&dynamo, &between, |_| true);
-    assert_eq!(takes(&dynamo, &table, 4).await, 5 + 4);
-    // Three records of the old table, whose numbers would have been given once more.
-    assert!(run(&dynamo, &wrapped(&later), &[]).await.sum.is_complete());
-    assert_eq!(takes(&dynamo, &table, 0).await, 8 + 4);
+    for is_replayed_first in [true, false] {
+        let (dynamo, table, after, between) = used().await;
+        restore(&dynamo, &between, |_| true);
+        assert_eq!(acquires(&dynamo), ([5, 0, 0], 5));
+        let replay = async || run(&dynamo, &wrapped(&after), &[]).await.copies();
+        if is_replayed_first {
+            assert_eq!(replay().await, [3, 0]);
+            assert_eq!(acquires(&dynamo), ([5, 2, 0], 5), "the live item is newer than the old table's copy");
+        }
+        take(&table, 4, 2).await;
+        deliver(&table, &records(&dynamo)).await;
+        if !is_replayed_first {
+            assert_eq!(acquires(&dynamo), ([5, 0, 4], 5 + 4));
+            assert_eq!(replay().await, [1, 2]);
+        }
+        assert_eq!(acquires(&dynamo), ([5, 2, 4], 5 + 4));
+    }
 }

@@ -2,14 +2,14 @@
 
 mod aggregator;
 
-use aggregator::{bucket, deliver_text, event, take};
+use aggregator::{bucket, deliver_text, event, later, take, take_in};
 use saphyr::{LoadableYamlNode, Yaml};
-use serde_json::Value;
-use weirgate_shared::EpochMillis;
+use weirgate_aggregator::plan::INTERIM;
+use weirgate_shared::Window;
 use weirgate_tests::Dynamo;
 use weirgate_tests::scaling::{
-    Numbers, PicoDollars, Scenario, call_ms, facts, function_records, page, picture, readable_records, snapshot_units,
-    usage_units,
+    Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, page, picture, readable_records,
+    snapshot_units,
 };
 
 /// One to a million and beyond, about 70 of each power of ten.
@@ -92,13 +92,11 @@ fn the_stream_the_function_and_the_usage_keep_up_with_a_full_shard() {
         assert!(of_a_shard <= readable_records(), "{numbers:?}");
         assert!(of_a_shard <= facts::BATCH_RECORDS, "a batch holds what a second brings: {numbers:?}");
         assert!(numbers.call_ms < 1_000 * facts::BATCH_WINDOW_SECONDS, "{numbers:?}");
-        assert!(numbers.usage_units_of_a_key < facts::PARTITION_WRITE_UNITS, "{numbers:?}");
+        assert!(numbers.usage_units_of_a_key.div_ceil(3_600) <= 100, "{numbers:?}");
         assert!(numbers.running_milli() <= 1_000 * numbers.calls_at_once(), "{numbers:?}");
     }
     const { assert!(facts::BATCH_RECORDS * facts::EVENT_BYTES <= facts::PAYLOAD_BYTES) };
     assert!(call_ms(function_records()) >= 1_000);
-    let without_window = usage_units(facts::MAX_SHARDS, facts::STREAM_READS);
-    assert!(without_window > facts::PARTITION_WRITE_UNITS, "what the page warns of: {without_window}");
 }
 
 #[test]
@@ -114,8 +112,9 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
     ] {
         assert_eq!(default(name).as_integer(), Some(i64::try_from(fact).unwrap()), "{name}");
     }
-    let windows = default("SnapshotWindows").as_str().unwrap().split(',').count();
-    assert_eq!(u64::try_from(windows).unwrap(), facts::WINDOWS);
+    assert_eq!(facts::WINDOWS, u64::try_from(Window::ALL.len()).unwrap());
+    assert_eq!(facts::INTERIM_WRITES, u64::try_from(INTERIM).unwrap());
+    assert!(final_units(facts::MAX_SHARDS) <= 500, "in any second after the end of an hour");
     assert_eq!(default("Architecture").as_str(), Some("arm64"), "the price of a GB-second is that of arm64");
 }
 
@@ -134,41 +133,27 @@ async fn a_record_is_as_large_as_an_acquire_makes_it() {
     about(u64::try_from(record.to_string().len() + arn.len()).unwrap(), facts::EVENT_BYTES);
 }
 
-/// Every shard's record in a call of its own, three times: by then all shards are in the snapshots, and no count of
-/// writes is a round number, which DynamoDB keeps in fewer bytes.
+/// All shards are in the snapshots of the day and of the first hour when the last one of them ends that hour.
 #[tokio::test]
-async fn usage_of_sharded_buckets_costs_what_the_aggregator_is_billed() {
+async fn a_copy_costs_what_the_aggregator_is_billed() {
     let mut shards = 1_u32;
     while u64::from(shards) <= facts::MAX_SHARDS {
         let dynamo = Dynamo::new().await;
         let (table, meter) = dynamo.metered().await;
-        let mut spent = f64::NAN;
-        for _ in 0..3 {
+        for hours in [0, 1] {
             for shard in 0..shards {
-                take(&table, &bucket("openai", shard), 1_250_000).await;
+                take_in(&table, &bucket("openai", shard), 1_234_567, hours).await;
             }
-            let records = dynamo.stream();
+        }
+        let (mut ends, mut spent) = (aggregator::records(&dynamo).split_off(usize::try_from(shards).unwrap()), 0.0);
+        let last = ends.pop().unwrap();
+        for records in [ends, vec![last]] {
             let _ = meter.take();
-            for shard in 0..shards {
-                let is_of = |record: &&Value| {
-                    record["dynamodb"]["Keys"]["PK"]["S"].as_str().unwrap().ends_with(&format!("#{shard}"))
-                        && record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE"
-                };
-                let records: Vec<_> = records.iter().filter(is_of).cloned().collect();
-                assert_eq!(records.len(), 1);
-                deliver_text(&table, &event(&records), EpochMillis(1_795_197_600_000)).await;
-            }
+            deliver_text(&table, &event(&records), later(1)).await;
             spent = meter.take().total;
         }
-        // The configuration of these tests has a third window.
-        let windows = f64::from(u32::try_from(facts::WINDOWS).unwrap());
-        let model = f64::from(u32::try_from(usage_units(u64::from(shards), 1)).unwrap());
-        assert_eq!(
-            spent / 3.0 * windows,
-            model,
-            "{shards} shards, {} units a write",
-            snapshot_units(u64::from(shards))
-        );
+        let model = facts::WINDOWS * snapshot_units(u64::from(shards));
+        assert_eq!(spent, f64::from(u32::try_from(model).unwrap()), "{shards} shards");
         shards *= 2;
     }
 }

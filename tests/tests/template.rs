@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
 use weirgate_shared::write::{REVIEW, split};
-use weirgate_shared::{BUCKET_SK, EpochMillis, WriteId};
+use weirgate_shared::{BUCKET_SK, Bucket, EpochMillis, Hour, WriteId};
 use weirgate_store::{Answer, Outcome, Table, Transacted, indexes};
-use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, store, take};
+use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, store, take, tokens};
 use weirgate_tests::template::template;
 use weirgate_tests::{Dynamo, Fault, Lines};
 
@@ -62,9 +62,12 @@ fn matches(pattern: &Value, record: &Value) -> bool {
     }
 }
 
-/// A bucket is made and taken from: the stream's records of that.
+/// The stream's records of a bucket that was made, was used three times in the last hour of a year, and is taken from in
+/// the first one of the next.
 async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
-    let bucket = full("e-1", &limits());
+    let mut bucket = Bucket { hour: Hour(Hour::of(NOW).0 - 1), ..full("e-1", &limits()) };
+    bucket.takes.total = 3;
+    bucket.limits.get_mut("quota").unwrap().tc = tokens(2);
     store(table, &bucket).await;
     let update = take(&bucket, &id("lease"), EpochMillis(NOW.0 + 1), 1, 1, Some(&bucket), NOW);
     let done = table.update(&update, Answer::Nothing).await.unwrap();
@@ -85,7 +88,7 @@ async fn deliver(table: &Table, records: &[Value]) {
 }
 
 #[tokio::test]
-async fn the_stream_filter_takes_what_the_aggregator_counts_and_none_of_its_own_writes() {
+async fn the_stream_filter_takes_every_record_of_a_bucket_and_none_of_the_aggregators_own_writes() {
     let filters = &resource("Aggregator")["Events"]["Stream"]["Properties"]["FilterCriteria"]["Filters"];
     let patterns: Vec<Value> = filters
         .as_array()
@@ -105,12 +108,12 @@ async fn the_stream_filter_takes_what_the_aggregator_counts_and_none_of_its_own_
 
     deliver(&table, &records).await;
     let own = dynamo.stream();
-    assert!(!own.is_empty() && !own.iter().any(taken), "snapshots would call it for ever: {own:?}");
+    assert!(!own.is_empty() && !own.iter().any(taken), "snapshots would invoke it indefinitely: {own:?}");
     let bucket = key("e-1").item_key();
     dynamo.delete(&bucket.pk, &bucket.sk);
     let removed = dynamo.stream();
     assert_eq!(removed[0]["eventName"], "REMOVE");
-    assert!(!taken(&removed[0]), "a removed bucket has used nothing");
+    assert!(taken(&removed[0]), "the last image of a removed bucket has its usage");
 }
 
 /// What a parameter is if nobody says, as the function's environment has it.
@@ -193,11 +196,18 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     store(&table, &bucket).await;
     for (split_at, shard) in [0, 0, 1].into_iter().enumerate() {
         let shard = load(&table, &bucket.key.with_shard(shard)).await.unwrap();
-        let actions = split(&shard, 0, WriteId::from_bits(0), NOW).unwrap();
+        let actions = split(&shard, 0, WriteId::from_bits(0), NOW);
         assert_eq!(table.transact(&actions, &id(&format!("token{split_at}"))).await.unwrap(), Transacted::Applied);
     }
     let gone = bucket.key.with_shard(3).item_key();
     dynamo.delete(&gone.pk, &gone.sk);
+    // A bucket that was made again beside the half of its former life.
+    let again = full("e-4", &limits());
+    store(&table, &again).await;
+    let actions = split(&again, 0, WriteId::from_bits(0), NOW);
+    assert_eq!(table.transact(&actions, &id("token3")).await.unwrap(), Transacted::Applied);
+    dynamo.delete(&again.key.item_key().pk, BUCKET_SK);
+    store(&table, &again).await;
     let asked = enforce(&dynamo, None, None);
     table.warm().await.unwrap();
     dynamo.fail_next([Some(Fault::LoseRequest)]);
@@ -206,7 +216,7 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     assert_eq!(summary.leases_restored, 1);
     let due = NOW.after(REVIEW);
     let summary = reconcile(&table, &config, due, Deadline::after(Duration::from_secs(50))).await.unwrap();
-    assert_eq!((summary.shards_merged, summary.shards_repaired), (1, 1));
+    assert_eq!((summary.shards_merged, summary.shards_repaired), (1, 2));
     check_role("ReconcilerRole", &asked, &[]);
 }
 
@@ -227,15 +237,12 @@ async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
 }
 
 #[tokio::test]
-async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_line_has_what_was_to_be_counted() {
+async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_line_has_what_was_to_be_copied() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let mut records = lived(&dynamo, &table).await;
-    for record in &mut records {
-        record["dynamodb"]["ApproximateCreationDateTime"] = json!(NOW.0 / 1000);
-    }
-    let (pk, sk) = ("default/ENTITY#e-1", "#USAGE#gpt-4#daily#2026-01-01T00:00:00Z");
-    dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}, "quota": {"S": "many"}}));
+    let records = lived(&dynamo, &table).await;
+    let (pk, sk) = ("default/ENTITY#e-1", "#USAGE#gpt-4#daily#2025-12-31T00:00:00Z");
+    dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}, "q0": {"S": "far"}}));
     let lines = Lines::default();
     let writer = lines.clone();
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
@@ -243,7 +250,7 @@ async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_
     deliver(&table, &records).await;
     let heard = lines.heard("RefusedWrites");
     assert_eq!(heard.len(), 1, "{heard:?}");
-    for said in [&format!("count in {pk} {sk} of shard 0, writes 17"), "quota 1, slots 1, 1 acquires", "ERROR"] {
+    for said in [&format!("final copy to {pk} {sk} of shard 0 at "), "quota 2, slots 0, 3 acquires", "ERROR"] {
         assert!(heard[0].contains(said), "{heard:?}");
     }
 }

@@ -6,11 +6,13 @@ mod stored;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use fleet::{Fleet, config, pass, runtime, secs, settle};
+use fleet::{Fleet, START, config, pass, runtime, secs, settle};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use stored::{child, entity, resource};
-use weirgate::{AuditOf, Config, ConfigsOf, Error, FileError, Level, Limit, LimitsFile, Page, Prefetch, RateLimiter};
+use weirgate::{
+    AuditOf, Config, ConfigsOf, Error, FileError, Level, Limit, LimitsFile, Page, Prefetch, RateLimiter, Window,
+};
 use weirgate_tests::Dynamo;
 
 /// The tenant, and others whose names are as near to its own as names may be.
@@ -85,7 +87,7 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    (0..19_u8, 0..4_usize, 0..4_usize, 0..4_usize, 1..9_i64).prop_map(|(what, entity, other, resource, amount)| Step {
+    (0..20_u8, 0..4_usize, 0..4_usize, 0..4_usize, 1..9_i64).prop_map(|(what, entity, other, resource, amount)| Step {
         what,
         entity,
         other,
@@ -138,6 +140,7 @@ async fn take(limiter: &RateLimiter, step: Step) {
         }
         16 => drop(limiter.set_shards(name, of, &limits[..1], 1 << (amount % 4)).await),
         17 => limiter.check().await.unwrap(),
+        18 => drop(limiter.usage(name, of, Window::Hourly, START).await.unwrap()),
         _ => pass(secs(61)).await,
     }
 }
@@ -164,7 +167,7 @@ fn look_alikes() -> String {
 }
 
 async fn every_step(limiter: &RateLimiter) {
-    for what in 0..18 {
+    for what in 0..19 {
         for entity in 0..ENTITIES.len() {
             let (other, resource) = ((entity + 1) % 4, entity);
             take(limiter, Step { what, entity, other, resource, amount: 3 }).await;

@@ -4,14 +4,14 @@ mod aggregator;
 
 use std::time::Duration;
 
-use aggregator::{HOUR, deliver_text, event, records, take};
+use aggregator::{HOUR, deliver_text, event, later, records, take_in};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use weirgate_aggregator::Handled;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::REVIEW;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Limit, Look, Millis};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Hour, Limit, Look, Millis};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, store};
@@ -20,18 +20,23 @@ fn key_of(pk: &str) -> BucketKey {
     BucketKey::parse(pk).expect("it is a bucket's")
 }
 
-/// A table where `b` and a look-alike of `a` have used what `a` uses, and the records of a take of `a`.
+/// Takes `tokens` in one hour after [`HOUR`] and begins the next one, so that what was taken is copied.
+async fn used(table: &Table, pk: &str, tokens: &[i64], hours: i64) {
+    for (tokens, hours) in tokens.iter().map(|tokens| (*tokens, hours)).chain([(0, hours + 1)]) {
+        take_in(table, &key_of(pk), tokens, hours).await;
+    }
+}
+
+/// A table where `b` and a look-alike of `a` have used what `a` uses, and the records of what `a` used.
 async fn shared() -> (Dynamo, Table, Vec<Value>) {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0", "A/BUCKET#e#gpt-4#0"] {
-        take(&table, &key_of(pk), 5_000).await;
-        take(&table, &key_of(pk), 6_000).await;
+        used(&table, pk, &[5_000, 6_000], 0).await;
     }
     let theirs = records(&dynamo);
     deliver_text(&table, &event(&theirs), HOUR).await.response.unwrap();
-    take(&table, &key_of("a/BUCKET#e#gpt-4#0"), 1_500).await;
-    take(&table, &key_of("a/BUCKET#e#gpt-4#0"), 2_500).await;
+    used(&table, "a/BUCKET#e#gpt-4#0", &[1_500, 2_500], 0).await;
     let mut ours = records(&dynamo);
     // Without those of the others' snapshots.
     ours.retain(|record| record["dynamodb"]["Keys"]["PK"]["S"] == "a/BUCKET#e#gpt-4#0");
@@ -46,20 +51,23 @@ fn lie() -> impl Strategy<Value = (&'static str, Value)> {
     prop_oneof![
         text("PK", &["b/BUCKET#e#gpt-4#0", "b/ENTITY#e", "a-b/BUCKET#e#gpt-4#0"]),
         text("SK", &["#META", "#CONFIG", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"]),
-        text("entity_id", &["b", "b/ENTITY#e", "../b", "e#gpt-4#0"]),
-        text("resource", &["b/BUCKET#e", "gpt-4#1"]),
         text("parent_id", &["b", "b/BUCKET#e#gpt-4#0", "e"]),
         text("GSI2PK", &["b/RESOURCE#gpt-4"]),
         text("GSI3PK", &["b/ENTITY#e"]),
         text("due_shard", &["DUE#00", "b"]),
         text("op", &["b", "b/x"]),
-        text("g0", &["0-9223372036854775807"]),
+        text("uh", &["b"]),
         Just(("cascade", json!({"BOOL": true}))),
         Just(("hot", json!({"BOOL": true}))),
         Just(("shard_count", json!({"N": "4294967295"}))),
         Just(("min_shards", json!({"N": "64"}))),
         Just(("takes", json!({"N": "9223372036854775807"}))),
         Just(("v", json!({"N": "9223372036854775807"}))),
+        Just(("birth", json!({"N": "9223372036854775807"}))),
+        Just(("uh", json!({"N": "70380767"}))),
+        Just(("uh", json!({"N": "-1"}))),
+        Just(("th", json!({"N": "-9223372036854775808"}))),
+        Just(("b_tpm_bd", json!({"N": "-9223372036854775808"}))),
         Just(("rf", json!({"N": "-9223372036854775808"}))),
         Just(("b_tpm_tc", json!({"N": "9223372036854775807"}))),
         Just(("b_tpm_tk", json!({"N": "-9223372036854775808"}))),
@@ -76,24 +84,24 @@ proptest! {
     /// The key says whose a record is; its images are what somebody has written.
     #[test]
     fn a_record_counts_for_the_namespace_of_its_key_whatever_its_images_say(
-        new in prop::collection::vec(lie(), 0..6), old in prop::collection::vec(lie(), 0..6),
+        new in prop::collection::vec(lie(), 0..6), old in prop::collection::vec(lie(), 0..6), at in 1..3_usize,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (dynamo, table, mut records) = shared().await;
-            take(&table, &key_of("a/BUCKET#good#gpt-4#0"), 3_000).await;
+            used(&table, "a/BUCKET#good#gpt-4#0", &[3_000], 0).await;
             let good = aggregator::records(&dynamo);
             records.extend(good.into_iter().filter(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE"));
             let before = dynamo.items_of_others("a");
             for (image, lies) in [("NewImage", new), ("OldImage", old)] {
                 for (name, value) in lies {
-                    records[1]["dynamodb"][image][name] = value;
+                    records[at]["dynamodb"][image][name] = value;
                 }
             }
             let handled = deliver_text(&table, &event(&records), HOUR).await;
-            assert_eq!((handled.summary.records, handled.summary.failed), (3, 0), "{:?}", handled.summary);
+            assert_eq!((handled.summary.records, handled.summary.failed), (5, 0), "{:?}", handled.summary);
             assert_eq!(handled.response.unwrap(), Default::default());
-            // The record behind the lies counts, whatever becomes of theirs.
+            // The records behind the lies count, whatever becomes of theirs.
             assert_eq!(tpm_of(&dynamo, "a/ENTITY#good"), "3");
             assert_eq!(dynamo.items_of_others("a"), before);
         });
@@ -126,20 +134,21 @@ async fn a_record_with_a_made_up_key_counts_nowhere_else() {
             record["dynamodb"]["Keys"]["PK"] = json!({"S": pk});
         }
         let done = deliver_text(&table, &event(&records), HOUR).await.summary;
-        assert_eq!((done.undecodable + done.skipped, done.counted), (2, 0), "{pk:?}");
+        assert_eq!((done.undecodable + done.skipped, done.copied), (3, 0), "{pk:?}");
         assert_eq!(dynamo.items(), before, "{pk:?}");
     }
 }
 
-/// What `a` did with its own item by `spoil`, hot as it is, and a good record of `b` behind it, delivered; and how large
-/// the item is.
+/// What `a` did with its own item by `spoil`, hot as it is, when an hour began, and good records of `b` behind it,
+/// delivered.
 async fn delivered_beside(spoil: impl Fn(&mut Value)) -> (Dynamo, Handled, Vec<Value>) {
     let (dynamo, table, _) = shared().await;
     let mut item = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
     item["hot"] = json!({"BOOL": true});
+    item["uh"] = json!({"N": Hour::of(later(2)).0.to_string()});
     spoil(&mut item);
     dynamo.put(&item);
-    take(&table, &key_of("b/BUCKET#e#gpt-4#0"), 7_000).await;
+    used(&table, "b/BUCKET#e#gpt-4#0", &[7_000], 1).await;
     let mut records = records(&dynamo);
     records.retain(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE");
     let last = records.iter().rposition(|record| record["dynamodb"]["Keys"]["PK"]["S"] == "a/BUCKET#e#gpt-4#0");
@@ -157,16 +166,16 @@ fn tpm_of(dynamo: &Dynamo, entity: &str) -> Value {
 /// records of others from being counted.
 #[tokio::test]
 async fn an_item_of_too_many_limits_holds_up_nobody() {
-    for number in [41, 60, 150, 350] {
+    for number in [40, 41, 60, 150, 350] {
         let spoil = |item: &mut Value| {
             for limit in 2..number {
-                for (field, value) in [("tk", "0"), ("tc", "9000"), ("cp", "9000"), ("ra", "9000"), ("rp", "1000")] {
-                    item[format!("b_l{limit}_{field}")] = json!({"N": value});
+                for field in ["tk", "tc", "bh", "bd", "cp", "ra", "rp"] {
+                    item[format!("b_l{limit}_{field}")] = json!({"N": "9000"});
                 }
             }
         };
         let (dynamo, handled, records) = delivered_beside(spoil).await;
-        assert_eq!(records.len(), 2);
+        assert_eq!(records.len(), 3);
         assert_eq!((handled.summary.undecodable, handled.summary.failed), (usize::from(number > 40), 0), "{number}");
         assert_eq!(handled.response.unwrap(), Default::default(), "{number}");
         assert_eq!(tpm_of(&dynamo, "b/ENTITY#e"), "18", "{number}");
@@ -188,50 +197,55 @@ async fn an_item_that_is_full_holds_up_nobody() {
         let (dynamo, handled, _) = delivered_beside(spoil).await;
         assert_eq!((handled.summary.refused, handled.summary.failed), (1, 0), "{:?}", handled.summary);
         assert_eq!(handled.response.unwrap(), Default::default());
-        // Its usage is counted all the same.
-        assert_eq!((tpm_of(&dynamo, "b/ENTITY#e"), tpm_of(&dynamo, "a/ENTITY#e")), (json!("18"), json!("96")));
+        // Its usage is copied anyway.
+        assert_eq!((tpm_of(&dynamo, "b/ENTITY#e"), tpm_of(&dynamo, "a/ENTITY#e")), (json!("18"), json!("4")));
     }
 }
 
-/// And whoever may write to a snapshot of his. Usage that has no place in it is told, and kept as not counted.
+/// A tenant may write to its own snapshots, too. Usage that has no place in one is told in the log.
 #[tokio::test]
 async fn a_spoiled_snapshot_holds_up_nobody() {
-    let [day, hourly] = ["#USAGE#gpt-4#daily#2026-11-20T00:00:00Z", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"];
-    let spoil: [fn(&mut Value); 5] = [
-        |item| item["tpm"] = json!({"S": "many"}),
-        |item| item["q0"] = json!({"S": "far"}),
-        // As far as it looks there is a gap, and so `g` is looked at.
-        |item| (item["q0"], item["g0"]) = (json!({"N": "1"}), json!({"S": " "})),
-        |item| {
-            item["q0"] = json!({"N": "1"});
-            item.as_object_mut().unwrap().remove("g0");
-        },
-        |item| {
-            // Counting adds what is missing.
-            item.as_object_mut().unwrap().remove("g0");
-            fill(item);
-        },
+    let [day, hourly] = ["#USAGE#gpt-4#daily#2026-11-20T00:00:00Z", "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z"];
+    let spoil: [(fn(&mut Value), usize); 6] = [
+        (|item| item["q0"] = json!({"S": "far"}), 1),
+        // An earlier life, whose numbers cannot be carried over.
+        (|item| (item["q0"], item["tpm"]) = (json!({"N": "1"}), json!({"S": "many"})), 1),
+        (|item| (item["q0"], item["tpm#c"]) = (json!({"N": "1"}), json!({"S": "many"})), 1),
+        (|item| item["final"] = json!({"S": "all"}), 1),
+        (
+            |item| {
+                // The copy adds what is missing.
+                item.as_object_mut().unwrap().remove("q0");
+                fill(item);
+            },
+            1,
+        ),
+        // The copy says all there is to say.
+        (|item| item["tpm"] = json!({"S": "many"}), 0),
     ];
-    for (case, spoil) in spoil.iter().enumerate() {
+    for (case, (spoil, refused)) in spoil.iter().enumerate() {
         let (dynamo, table, ours) = shared().await;
         deliver_text(&table, &event(&ours), HOUR).await.response.unwrap();
         let good = dynamo.item("a/ENTITY#e", day);
         let mut spoiled = good.clone();
         spoil(&mut spoiled);
         dynamo.put(&spoiled);
-        take(&table, &key_of("a/BUCKET#e#gpt-4#0"), 2_000).await;
-        take(&table, &key_of("b/BUCKET#e#gpt-4#0"), 7_000).await;
+        used(&table, "a/BUCKET#e#gpt-4#0", &[2_000], 1).await;
+        used(&table, "b/BUCKET#e#gpt-4#0", &[7_000], 1).await;
         let mut records = records(&dynamo);
         records.retain(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE");
         let handled = deliver_text(&table, &event(&records), HOUR).await;
         let summary = &handled.summary;
-        assert_eq!((summary.refused, summary.failed, handled.response.unwrap()), (1, 0, Default::default()), "{case}");
+        assert_eq!((summary.refused, summary.failed), (*refused, 0), "{case}");
+        assert_eq!(handled.response.unwrap(), Default::default(), "{case}");
         assert_eq!(tpm_of(&dynamo, "b/ENTITY#e"), "18", "{case}");
-        assert_eq!(dynamo.item("a/ENTITY#e", day), spoiled, "{case}");
-        // The hour has it all, and the day counts it when it comes again to a snapshot that was mended.
-        assert_eq!(dynamo.item("a/ENTITY#e", hourly)["tpm"]["N"], "6", "{case}");
-        dynamo.put(&good);
-        deliver_text(&table, &event(&records), HOUR).await.response.unwrap();
+        assert_eq!(dynamo.item("a/ENTITY#e", day) == spoiled, *refused == 1, "{case}");
+        // The hour has its part, and the day has all when the records come again to a snapshot that was mended.
+        assert_eq!(dynamo.item("a/ENTITY#e", hourly)["tpm"]["N"], "2", "{case}");
+        if *refused == 1 {
+            dynamo.put(&good);
+            deliver_text(&table, &event(&records), HOUR).await.response.unwrap();
+        }
         assert_eq!(tpm_of(&dynamo, "a/ENTITY#e"), "6", "{case}");
     }
 }
@@ -288,8 +302,6 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
         ("due_shard", key_of("b/BUCKET#e#gpt-4#0").due_shard().as_str()),
         ("GSI2PK", "b/RESOURCE#gpt-4"),
         ("GSI3PK", "b/ENTITY#e"),
-        ("entity_id", "b"),
-        ("resource", "b/BUCKET#e"),
     ] {
         ours[name] = json!({"S": text});
     }
@@ -316,7 +328,7 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
     let table = dynamo.table().await;
     let shard = |pk: &str| {
         let mut bucket = Bucket { shard_count: 2, due: Some(NOW), ..of(pk, full("e", &limits())) };
-        bucket.scaling.look = Some(Look { at: EpochMillis(NOW.0 - REVIEW.0), v: bucket.v.unwrap_or_default() });
+        bucket.scaling.look = Some(Look { at: EpochMillis(NOW.0 - REVIEW.0), v: bucket.v });
         bucket
     };
     // Ours has one half; the other halves are others', and not due.

@@ -119,6 +119,7 @@ impl<'a> Attempt<'a> {
                 soft: self.soft.clone(),
                 takes: self.callers.iter().map(|caller| caller.takes).sum(),
                 leases: self.leases.iter().flatten().cloned().collect(),
+                roll: self.line.roll(self.inner, now),
                 op,
                 hot,
                 company: self.company(),
@@ -196,7 +197,7 @@ impl<'a> Attempt<'a> {
     /// Whether the shard, as it was seen, should be split: its write units have run out, or it was throttled, and
     /// not just after a split, when everybody pays for a write or two to learn of it. Once is enough to ask.
     fn wants_split(&self, seen: Option<&Bucket>, now: EpochMillis) -> bool {
-        let Some(seen) = seen.filter(|seen| seen.v.is_some() && !seen.scaling.is_hot) else { return false };
+        let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else { return false };
         let settled_at = seen.scaling.look.map_or(EpochMillis::default(), |look| look.at.after(SETTLING));
         let is_settled = |at: Instant| now.since(settled_at) > Millis::from(at.elapsed());
         let was_throttled = self.line.throttled().is_some_and(is_settled);
@@ -205,7 +206,7 @@ impl<'a> Attempt<'a> {
 
     /// One more write of unknown outcome; how many there are.
     fn in_doubt(&mut self, error: StoreError) -> u32 {
-        let (error, v_before) = (Arc::new(error), self.seen.as_ref().and_then(|bucket| bucket.v));
+        let (error, v_before) = (Arc::new(error), self.seen.as_ref().map(|bucket| bucket.v));
         let first = Doubt { writes: 0, v_before, error: Arc::clone(&error) };
         let doubt = self.doubt.get_or_insert(first);
         doubt.writes += 1;
@@ -221,11 +222,10 @@ impl<'a> Attempt<'a> {
             Some(Err(error)) => return self.fail_unreadable(error),
             None => unreachable!("the answer was asked for"),
         };
-        self.count_doubt(0, bucket.v.map(|v| v - 1));
-        let seen = self.seen.as_ref().and_then(|seen| seen.v);
-        if let (Some(seen), Some(v)) = (seen, bucket.v) {
-            let others = v - seen > 1;
-            // That nobody else wrote within a moment says nothing.
+        self.count_doubt(0, Some(bucket.v - 1));
+        if let Some(seen) = &self.seen {
+            let others = bucket.v - seen.v > 1;
+            // That no other process wrote within a moment says nothing.
             if others || self.is_old {
                 self.line.meets(others);
             }
@@ -244,7 +244,7 @@ impl<'a> Attempt<'a> {
         if ours.is_some() || self.leases.iter().flatten().any(holds) {
             // It is known of one write in doubt, unless it is this very one that arrived twice.
             let known = i64::from(ours != Some(self.ops.len() - 1));
-            self.count_doubt(known, bucket.v.map(|v| v - 1));
+            self.count_doubt(known, Some(bucket.v - 1));
             return self.grant(bucket, now).await;
         }
         // A write that was planned on this very state has failed because of it, not because of somebody else.
@@ -255,7 +255,7 @@ impl<'a> Attempt<'a> {
         } else if self.is_old && self.seen.is_some() {
             self.line.meets(false);
         }
-        self.count_doubt(0, bucket.v);
+        self.count_doubt(0, Some(bucket.v));
         self.saw(bucket);
         if self.planned.was_wrong(self.inner) {
             // The clock may have been set after this request was sent; then its answer has not corrected it.

@@ -15,7 +15,7 @@ use crate::limits::check_room;
 ///
 /// A failure is no reason to fail anybody: the ordinary write, or denial, comes next.
 pub(super) async fn make_way(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> bool {
-    let Some(update) = plan(line, bucket, first, now) else { return false };
+    let Some(update) = plan(inner, line, bucket, first, now) else { return false };
     match inner.update(&update).await {
         Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => {
             item.bucket().map(|bucket| line.saw(bucket)).is_ok()
@@ -32,7 +32,7 @@ pub(super) async fn make_way(inner: &Inner, line: &Line, bucket: &Bucket, first:
     }
 }
 
-fn plan(line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Option<Update> {
+fn plan(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Option<Update> {
     if bucket.expired(now).count() > bucket.reclaimable(now).count() {
         return expire(bucket, now).map(|(update, _)| update);
     }
@@ -47,6 +47,7 @@ fn plan(line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Optio
         soft: BTreeMap::new(),
         takes: 0,
         leases: vec![],
+        roll: line.roll(inner, now),
         op: op.clone(),
         hot: false,
         company: Company::None,

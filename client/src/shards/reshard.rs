@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, Company, Take, Update, joined, keep, merge, split};
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard, WriteId};
+use weirgate_shared::write::{Action, Company, Roll, Take, Update, joined, keep, merge, split};
+use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard, WriteId};
 use weirgate_store::Transacted;
 
 use super::Shards;
@@ -112,15 +112,9 @@ impl Resharding<'_> {
         let mut work = vec![];
         for shard in there {
             check_capacity(shard.limits.iter().map(|(name, state)| (name, &state.rule)), self.shards)?;
-            if shard.v.is_none() {
-                return Err(Error::Invalid(format!(
-                    "bucket {} is other software's: it cannot be split",
-                    shard.key.item_key().pk
-                )));
-            }
             if shard.shard().count < self.shards {
                 let op = WriteId::from_bits(fastrand::u64(..));
-                work.extend(split(shard, self.min_shards(), op, now).map(|actions| actions.to_vec()));
+                work.push(split(shard, self.min_shards(), op, now).to_vec());
             } else if shard.scaling.min_shards != self.min_shards() {
                 work.push(vec![Action::Update(keep(shard, self.min_shards(), now))]);
             }
@@ -152,6 +146,7 @@ impl Resharding<'_> {
             soft: BTreeMap::new(),
             takes: 0,
             leases: vec![],
+            roll: Roll::to(Hour::of(now)),
             op: op.clone(),
             hot: false,
             company: Company::None,

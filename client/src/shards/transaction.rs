@@ -59,7 +59,7 @@ pub(super) async fn take(
     }
     let op = WriteId::from_bits(fastrand::u64(..));
     let all: Vec<_> = shares.iter().flatten().collect();
-    let actions: Vec<_> = all.iter().map(|share| Action::Update(share.update(&op, now))).collect();
+    let actions: Vec<_> = all.iter().map(|share| Action::Update(share.update(inner, &op, now))).collect();
     if let Err(lost) = send(inner, &all, &actions, &op, deadline).await? {
         return Ok(Err(lost));
     }
@@ -109,7 +109,7 @@ impl Share<'_> {
     }
 
     /// The share's part of the transaction `op`.
-    fn update(&self, op: &WriteId, now: EpochMillis) -> Update {
+    fn update(&self, inner: &Inner, op: &WriteId, now: EpochMillis) -> Update {
         let owner = self.request.lease.as_ref().map(|(_, owner)| owner.to_string()).unwrap_or_default();
         let lease = |(id, expires): &(WriteId, EpochMillis)| {
             (id.clone(), Lease { expires: *expires, tokens: self.all(), owner: owner.clone() })
@@ -122,6 +122,7 @@ impl Share<'_> {
             // The acquire counts once.
             takes: if self.is_first { self.request.takes } else { 0 },
             leases: self.lease.iter().map(lease).collect(),
+            roll: self.line.roll(inner, now),
             op: op.clone(),
             hot: false,
             company: Company::None,

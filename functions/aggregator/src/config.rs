@@ -1,35 +1,35 @@
 //! What the environment says.
 
 use weirgate_runtime::{ConfigError, number, required};
-use weirgate_shared::{MAX_SHARDS, Window};
+use weirgate_shared::MAX_SHARDS;
 
 /// The function's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The table whose stream is read and whose snapshots are written.
     pub table_name: String,
-    /// Which snapshots are written, and for how long.
-    pub snapshots: Snapshots,
+    /// Days that a snapshot is kept after its window.
+    pub snapshot_ttl_days: i64,
     /// How many writes may be under way at once.
     pub write_concurrency: usize,
     /// The most shards that a hot bucket is split into: a power of two, 1 to 64. 1 splits none.
     pub max_shards: u32,
+    /// Writes to a shard in one batch from which on it is worth a write to credit it: [`REFILL_WRITES`], but for tests.
+    pub refill_writes: usize,
 }
 
-/// Which snapshots are written, and for how long.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshots {
-    /// Every record is counted once in each of these windows.
-    pub windows: Vec<Window>,
-    /// How long after its window a snapshot is kept.
-    pub ttl_days: i64,
-}
+/// Writes to a shard in one batch from which on it is worth a write to credit it. Callers that know the shard find what
+/// flowed in by themselves; one that does not is spared a failed write.
+pub const REFILL_WRITES: usize = 64;
+
+/// Days that a snapshot is kept after its window, if nothing else is said.
+pub const DEFAULT_TTL_DAYS: i64 = 90;
+/// The days that a snapshot can be kept.
+pub const TTL_DAYS: std::ops::RangeInclusive<i64> = 1..=3650;
 
 impl Config {
     /// The name of the table; there is no default.
     pub const TABLE_NAME: &str = "TABLE_NAME";
-    /// The windows usage is counted in.
-    pub const SNAPSHOT_WINDOWS: &str = "SNAPSHOT_WINDOWS";
     /// Days a snapshot is kept after its window has ended.
     pub const SNAPSHOT_TTL_DAYS: &str = "SNAPSHOT_TTL_DAYS";
     /// Writes under way at once.
@@ -42,19 +42,12 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] for the first one that is missing or wrong.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let windows = lookup(Self::SNAPSHOT_WINDOWS);
-        let windows = windows.as_deref().unwrap_or("hourly,daily");
         Ok(Self {
             table_name: required(&lookup, Self::TABLE_NAME, "the name of a DynamoDB table")?,
-            snapshots: Snapshots {
-                windows: parse_windows(windows).ok_or_else(|| {
-                    let takes = "one or more of hourly, daily and monthly, each once, with commas between";
-                    ConfigError::new(Self::SNAPSHOT_WINDOWS, Some(windows), takes)
-                })?,
-                ttl_days: number(&lookup, Self::SNAPSHOT_TTL_DAYS, 90, 1..=3650)?,
-            },
+            snapshot_ttl_days: number(&lookup, Self::SNAPSHOT_TTL_DAYS, DEFAULT_TTL_DAYS, TTL_DAYS)?,
             write_concurrency: number(&lookup, Self::WRITE_CONCURRENCY, 32, 1..=256)?,
             max_shards: max_shards(lookup(Self::MAX_SHARDS).as_deref())?,
+            refill_writes: REFILL_WRITES,
         })
     }
 }
@@ -63,14 +56,6 @@ fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
     let Some(value) = value else { return Ok(MAX_SHARDS) };
     let count = value.parse().ok().filter(|count: &u32| count.is_power_of_two() && *count <= MAX_SHARDS);
     count.ok_or_else(|| ConfigError::new(Config::MAX_SHARDS, Some(value), "a power of two from 1 to 64"))
-}
-
-/// The windows that a list such as `hourly,daily` names, each once.
-#[must_use]
-pub fn parse_windows(list: &str) -> Option<Vec<Window>> {
-    let windows = list.split(',').map(|name| name.trim().parse().ok()).collect::<Option<Vec<Window>>>()?;
-    let once = Window::ALL.iter().all(|kind| windows.iter().filter(|window| *window == kind).count() <= 1);
-    once.then_some(windows)
 }
 
 #[cfg(test)]
@@ -85,15 +70,13 @@ mod tests {
     fn only_the_table_has_no_default() {
         let config = with(&[("TABLE_NAME", "limits")]).unwrap();
         assert_eq!(config.table_name, "limits");
-        assert_eq!(config.snapshots, Snapshots { windows: vec![Window::Hourly, Window::Daily], ttl_days: 90 });
-        assert_eq!((config.write_concurrency, config.max_shards), (32, 64));
+        assert_eq!((config.snapshot_ttl_days, config.write_concurrency, config.max_shards), (90, 32, 64));
         for count in ["1", "2", "4", "8", "16", "32", "64"] {
             let config = with(&[("TABLE_NAME", "limits"), ("MAX_SHARDS", count)]).unwrap();
             assert_eq!(config.max_shards.to_string(), count);
         }
-        let all = [("TABLE_NAME", "t.1"), ("SNAPSHOT_WINDOWS", "monthly, hourly"), ("SNAPSHOT_TTL_DAYS", "7")];
-        let config = with(&all).unwrap();
-        assert_eq!(config.snapshots, Snapshots { windows: vec![Window::Monthly, Window::Hourly], ttl_days: 7 });
+        let config = with(&[("TABLE_NAME", "t.1"), ("SNAPSHOT_TTL_DAYS", "7")]).unwrap();
+        assert_eq!(config.snapshot_ttl_days, 7);
     }
 
     #[test]
@@ -101,9 +84,6 @@ mod tests {
         for (variable, value, takes) in [
             ("TABLE_NAME", "", "the name of a DynamoDB table"),
             ("TABLE_NAME", " ", "the name of a DynamoDB table"),
-            ("SNAPSHOT_WINDOWS", "hourly,weekly", "hourly, daily and monthly"),
-            ("SNAPSHOT_WINDOWS", "hourly,hourly", "each once"),
-            ("SNAPSHOT_WINDOWS", "", "hourly, daily and monthly"),
             ("SNAPSHOT_TTL_DAYS", "0", "from 1 to 3650"),
             ("SNAPSHOT_TTL_DAYS", "1.5", "a whole number from 1 to 3650"),
             ("WRITE_CONCURRENCY", "many\nlines", "from 1 to 256"),

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::write::{Count, Update};
-use weirgate_shared::{Bucket, Counted, ItemError, ItemKey, WriteId};
+use weirgate_shared::write::Copy;
+use weirgate_shared::{Bucket, ItemError, ItemKey, Snapshot, WriteId};
 use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
 
 use crate::plan::{Kind, Write};
 use crate::split::Split;
 
-/// How often a count that loses a race plans anew. Who wins a race has counted something, so one more attempt than
-/// there are others is always enough; more than a few others mean that something is wrong.
-const RACES: usize = 16;
+/// How often a copy is planned. The first finds no copy, or one of the same life; the second knows what is there. Another
+/// one means that two functions copy different lives of a shard at once.
+const COPY_TRIES: usize = 4;
 
 /// How often a split that loses a race plans anew. Takes do not make it lose; credits and other limits do, and they are
 /// rare.
@@ -22,14 +22,18 @@ const SPLIT_TRIES: usize = 4;
 /// What became of a planned write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It added usage.
-    Counted,
-    /// All of its records had been counted before.
-    AlreadyCounted,
+    /// It copied usage.
+    Copied,
+    /// The snapshot has a newer copy, or this one.
+    Superseded,
+    /// An interim copy that was not made this time: a later one says as much.
+    CopyPutOff,
     /// It credited a bucket.
     Refilled,
-    /// Somebody else had credited the bucket, or nobody needs to any more.
+    /// Another process had credited the bucket, or it needs no credit any more.
     RefillLost,
+    /// The bucket could not be credited this time. Callers find what flowed in by themselves.
+    RefillPutOff,
     /// It made two of a hot shard.
     Split,
     /// Somebody else had split the shard, or nobody needs to any more.
@@ -56,7 +60,7 @@ pub enum Why {
     /// DynamoDB refused it, or did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The snapshot does not say how far it has counted.
+    /// The snapshot does not say what it has copied.
     #[error("the snapshot {} {} cannot be read: {error}", key.pk, key.sk)]
     Snapshot {
         /// Which.
@@ -64,8 +68,8 @@ pub enum Why {
         /// What is wrong with it.
         error: ItemError,
     },
-    /// Others kept writing to the same snapshot.
-    #[error("lost {RACES} races for the snapshot")]
+    /// Others copied other lives of the shard at the same time.
+    #[error("lost {COPY_TRIES} races for the snapshot")]
     Races,
     /// The invocation was about to end.
     #[error("no time left before the deadline")]
@@ -82,16 +86,15 @@ impl Why {
     fn may_pass(&self) -> bool {
         match self {
             Self::Store(error) => error.kind.is_transient() || error.kind == ErrorKind::Rejected,
-            Self::OutOfTime => true,
-            Self::Snapshot { .. } | Self::Races => false,
+            Self::OutOfTime | Self::Races => true,
+            Self::Snapshot { .. } => false,
         }
     }
 }
 
 /// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given up, what has not
-/// started fails at once. Counts of the same shard in the same snapshot come one after the other, and none after one that
-/// failed, whose record and all behind it come again: out of order each would leave a gap, of which a snapshot keeps few.
-/// What is refused for good stops nothing: the count behind it keeps its range as not counted.
+/// started fails at once. Copies of a shard to the same snapshot are made one after the other, because those of an earlier
+/// life must come first. Only a failed final copy fails a record: everything else is made again by later records anyway.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
@@ -106,7 +109,9 @@ pub async fn execute(
         };
         let result = match (&write.kind, result) {
             (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string())),
-            // Whoever may write an item may spoil it, and the records of all others would come again with its own.
+            (Kind::Refill(_), Err(why)) if why.may_pass() => Ok(Effect::RefillPutOff),
+            (Kind::Copy(copy), Err(why)) if why.may_pass() && !copy.is_final => Ok(Effect::CopyPutOff),
+            // A tenant that may write an item may spoil it, and the records of all others would come again with its own.
             (kind, Err(why)) if why.is_lasting() => Ok(refused(kind, &why)),
             (_, result) => result,
         };
@@ -132,7 +137,7 @@ fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
     let mut turns: Vec<Vec<_>> = Vec::with_capacity(writes.len());
     for write in writes {
         let place = match &write.kind {
-            Kind::Count(count) => *places.entry((&count.key, count.shard)).or_insert(turns.len()),
+            Kind::Copy(copy) => *places.entry((&copy.key, copy.shard)).or_insert(turns.len()),
             Kind::Refill(_) | Kind::Split(_) => turns.len(),
         };
         match turns.get_mut(place) {
@@ -145,10 +150,7 @@ fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
 
 async fn run(table: &Table, write: &Write<'_>) -> Result<Effect, Why> {
     match &write.kind {
-        Kind::Count(count) => Ok(match add(table, count).await?.update {
-            Some(_) => Effect::Counted,
-            None => Effect::AlreadyCounted,
-        }),
+        Kind::Copy(copy) => run_copy(table, copy).await,
         // Conditional on `rf`, so a second time does nothing.
         Kind::Refill(update) => match table.update_with(update, Answer::Nothing, Retry::Unknown).await? {
             Outcome::Applied(_) => Ok(Effect::Refilled),
@@ -158,41 +160,21 @@ async fn run(table: &Table, write: &Write<'_>) -> Result<Effect, Why> {
     }
 }
 
-/// What became of a count.
-#[derive(Debug)]
-pub struct Added {
-    /// How far the snapshot had counted the shard before.
-    pub before: Counted,
-    /// What was added to it; `None` if all of it had been.
-    pub update: Option<Update>,
-    /// An answer was lost: what was counted before may have been counted by that write.
-    pub is_in_doubt: bool,
-}
-
-/// Adds what the snapshot has not counted yet.
+/// Makes one copy, unless the snapshot has a newer one.
 ///
 /// # Errors
-/// [`Why`] it was not added, or perhaps not.
-pub async fn add(table: &Table, count: &Count<'_>) -> Result<Added, Why> {
-    // Conditional on `q`, so a second time is told that it was counted; without a span, a write that may have been made
-    // is not made again here, but its records come again.
-    let (mut before, mut update, mut is_in_doubt) = (Counted::default(), count.next(), false);
-    for _ in 0..RACES {
-        let outcome = if count.is_exact() {
-            let (outcome, has_lost_answer) = table.update_once(&update, Answer::Nothing).await?;
-            is_in_doubt |= has_lost_answer;
-            outcome
-        } else {
-            table.update_with(&update, Answer::Nothing, Retry::Refused).await?
+/// [`Why`] it was not made, or perhaps not; it can be made again.
+pub async fn run_copy(table: &Table, copy: &Copy) -> Result<Effect, Why> {
+    let mut update = copy.first();
+    for _ in 0..COPY_TRIES {
+        let Outcome::LostRace(item) = table.update_with(&update, Answer::Nothing, Retry::Unknown).await? else {
+            return Ok(Effect::Copied);
         };
-        let Outcome::LostRace(old) = outcome else {
-            return Ok(Added { before, update: Some(update), is_in_doubt });
-        };
-        let unreadable = |error| Why::Snapshot { key: count.key.item_key(), error };
-        before = old.map_or_else(|| Ok(Counted::default()), |old| old.counted(count.shard)).map_err(unreadable)?;
-        match count.rest(&before) {
-            Some(rest) => update = rest,
-            None => return Ok(Added { before, update: None, is_in_doubt }),
+        let unreadable = |error| Why::Snapshot { key: copy.key.item_key(), error };
+        let seen = item.map_or_else(|| Ok(Snapshot::default()), |item| item.snapshot()).map_err(unreadable)?;
+        match copy.after(&seen) {
+            Some(next) => update = next,
+            None => return Ok(Effect::Superseded),
         }
     }
     Err(Why::Races)
@@ -230,7 +212,7 @@ async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
 
 fn refused(kind: &Kind<'_>, why: &Why) -> Effect {
     let what = match kind {
-        Kind::Count(count) => count.to_string(),
+        Kind::Copy(copy) => copy.to_string(),
         Kind::Refill(update) => format!("refill of {}", update.key.pk),
         Kind::Split(split) => format!("split of {}", split.image.key.item_key().pk),
     };

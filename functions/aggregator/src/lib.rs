@@ -23,7 +23,7 @@ pub mod report;
 mod split;
 mod timestamp;
 
-pub use config::{Config, Snapshots, parse_windows};
+pub use config::{Config, DEFAULT_TTL_DAYS, REFILL_WRITES, TTL_DAYS};
 pub use report::{Response, Summary};
 pub use split::Split;
 
@@ -63,8 +63,8 @@ pub async fn handle(
         let whole = texts.get(record.index).copied().unwrap_or_default();
         tracing::error!(index = record.index, why = record.why, record = whole, "undecodable record");
     }
-    let usage = plan::usage(std::mem::take(&mut batch.records));
-    let writes = plan::writes(&usage, config, invocation.now);
+    let shards = plan::shards(std::mem::take(&mut batch.records));
+    let writes = plan::writes(&shards, config, invocation.now);
     let stop = stop(started, invocation.deadline);
     let results = execute::execute(table, &writes, config.write_concurrency, stop).await;
     let (summary, response) = report::report(&batch, results);

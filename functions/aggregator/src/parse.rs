@@ -4,14 +4,14 @@
 //! fail the whole event for one attribute they do not know.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use weirgate_shared::attr::{self, Field};
-use weirgate_shared::{Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, ItemError, MilliTokens};
+use weirgate_shared::{
+    Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, Hour, ItemError, MAX_SHARDS, Meter, attr,
+};
 
 use crate::json::{Attribute, Fields, Object, Size, Text, Typed, raw, skip};
 use crate::timestamp;
@@ -19,31 +19,47 @@ use crate::timestamp;
 /// The records of one event.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
-    /// Those that say what was used of a bucket.
+    /// Those about bucket shards.
     pub records: Vec<Record>,
     /// The sequence number of every record of the event, by index.
     pub sequence_numbers: Vec<Option<Cow<'a, str>>>,
-    /// How many are not about buckets, or say that one is gone.
+    /// How many are not about our buckets.
     pub skipped: usize,
     /// Those about buckets that cannot be read.
     pub undecodable: Vec<Undecodable>,
 }
 
-/// What one record says was used of a bucket.
+/// One write to a bucket shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Its place in the event, from 0.
     pub index: usize,
     /// When the write happened, to the second or better.
     pub at: EpochMillis,
-    /// The bucket shard after the write, without its leases.
-    pub bucket: Bucket,
-    /// `v` before and after the write, if the item counts its writes.
-    pub span: Option<(i64, i64)>,
-    /// Net consumed of each limit, in the order of the bucket's limits.
-    pub used: Vec<MilliTokens>,
-    /// Granted acquires.
-    pub events: i64,
+    /// What the shard had counted before the write; `None` if there was no item.
+    pub before: Option<Before>,
+    /// What the write left.
+    pub after: After,
+}
+
+/// A shard before a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Before {
+    /// What it had counted.
+    pub meter: Meter,
+    /// Whether it was merged away.
+    pub is_merged: bool,
+}
+
+/// What a write left of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum After {
+    /// The shard, without its leases.
+    Live(Box<Bucket>),
+    /// What a shard that was merged away has counted.
+    Merged(Meter),
+    /// Nothing: the item was deleted.
+    Gone,
 }
 
 /// A record that is about a bucket and cannot be read.
@@ -149,8 +165,8 @@ struct RawRecord<'a> {
     created: Option<&'a str>,
     size_bytes: Option<usize>,
     keys: Keys<'a>,
-    new: Option<NewImage>,
-    old: Option<OldImage<'a>>,
+    new: Option<Image>,
+    old: Option<Image>,
 }
 
 impl<'a> Fields<'a> for RawRecord<'a> {
@@ -165,11 +181,11 @@ impl<'a> Fields<'a> for RawRecord<'a> {
             "SizeBytes" => self.size_bytes = raw(object)?.parse().ok(),
             "Keys" => drop(object.next_value_seed(Object(&mut self.keys))?),
             "NewImage" => {
-                let mut image = NewImage::default();
+                let mut image = Image::default();
                 self.new = object.next_value_seed(Object(&mut image))?.then_some(image);
             }
             "OldImage" => {
-                let mut image = OldImage::default();
+                let mut image = Image { is_old: true, ..Image::default() };
                 self.old = object.next_value_seed(Object(&mut image))?.then_some(image);
             }
             _ => skip(object)?,
@@ -178,8 +194,11 @@ impl<'a> Fields<'a> for RawRecord<'a> {
     }
 }
 
+/// How far the clock of a writer may be ahead when it begins an hour.
+const HOURS_AHEAD: i64 = 1;
+
 impl RawRecord<'_> {
-    /// The record, if it says what was used of a bucket; `None` if it does not; why it cannot be read, if it should.
+    /// The record, if it is about a bucket of ours; `None` if it is not; why it cannot be read, if it should.
     fn judge(self, index: usize) -> Result<Option<Record>, String> {
         if self.source.is_some_and(|source| source != "aws:dynamodb") {
             return Ok(None);
@@ -191,41 +210,47 @@ impl RawRecord<'_> {
             return Ok(None);
         }
         let key = BucketKey::parse(&pk).ok_or("PK is not {namespace}/BUCKET#{entity}#{resource}#{shard}")?;
-        let old = match self.event.as_deref() {
-            Some("REMOVE") => return Ok(None),
-            Some("INSERT") => OldImage::default(),
-            Some("MODIFY") => self.old.ok_or("OldImage is missing")?,
+        let (has_old, has_new) = match self.event.as_deref() {
+            Some("INSERT") => (false, true),
+            Some("MODIFY") => (true, true),
+            Some("REMOVE") => (true, false),
             other => return Err(format!("eventName is {other:?}, it takes INSERT, MODIFY or REMOVE")),
         };
-        let new = self.new.ok_or("NewImage is missing")?;
-        let flaw = new.flaw.or(old.flaw);
-        flaw.map_or(Ok(()), |flaw| Err(flaw.to_string()))?;
-        let mut bucket = new.reader.finish(key).map_err(|flaw| flaw.to_string())?;
-        bucket.lease_bytes = new.lease_bytes;
-        // Leases and indexed keys are not read, so the size is not known from the attributes. DynamoDB says what the
-        // keys and both images measure; the images are of nearly the same size.
-        let images = if self.event.as_deref() == Some("INSERT") { 1 } else { 2 };
-        bucket.size_bytes = self.size_bytes.unwrap_or_default().saturating_sub(pk.len() + sk.len() + 4) / images;
-
+        let old = has_old.then(|| self.old.ok_or("OldImage is missing")).transpose()?;
+        let new = has_new.then(|| self.new.ok_or("NewImage is missing")).transpose()?;
+        let is_ours = |image: &Option<Image>| image.as_ref().is_none_or(|image| image.reader.counts_writes());
+        if key.shard >= MAX_SHARDS || !is_ours(&old) || !is_ours(&new) {
+            return Ok(None);
+        }
         let created = self.created.ok_or("ApproximateCreationDateTime is missing")?;
         let at = timestamp::seconds(created).ok_or_else(|| {
             format!("ApproximateCreationDateTime is {created}, it takes seconds since 1970, of the years 1970 to 9998")
         })?;
-        let before = |limit: &str| old.consumed.get(limit).copied().unwrap_or_default();
-        let used: Vec<_> =
-            bucket.limits.iter().map(|(name, state)| state.tc - MilliTokens(before(name.as_str()))).collect();
-        // Without `v` it is other software's item, whose acquires leave our own callers' `takes` as it is.
-        let events = match bucket.takes.filter(|_| bucket.v.is_some()) {
-            Some(takes) => takes.saturating_sub(old.takes.unwrap_or_default()),
-            // Nothing counts the acquires of such an item; a write that changes no consumption is none.
-            None => i64::from(used.iter().any(|used| *used != MilliTokens::ZERO)),
-        };
-        let span = match (images, old.v, bucket.v) {
-            (1, _, Some(v)) => v.checked_sub(1).map(|before| (before, v)),
-            (_, Some(before), Some(v)) if v > before => Some((before, v)),
-            _ => None,
-        };
-        Ok(Some(Record { index, at, bucket, span, used, events }))
+        let before = old.map(|image| image.before(key.clone())).transpose()?;
+        // Leases and indexed keys are not read, so the size is not known from the attributes. DynamoDB says what the
+        // keys and both images measure; the images are of nearly the same size.
+        let images = usize::from(has_old) + usize::from(has_new);
+        let size_bytes = self.size_bytes.unwrap_or_default().saturating_sub(pk.len() + sk.len() + 4) / images;
+        let after = new.map_or(Ok(After::Gone), |image| image.after(key, size_bytes))?;
+        let latest = Hour(Hour::of(at).0.saturating_add(HOURS_AHEAD));
+        let hours = [before.as_ref().map(|before| before.meter.hour), after.hour()];
+        if let Some(hour) = hours.into_iter().flatten().find(|hour| *hour > latest) {
+            let (hour, written) = (hour.0, Hour::of(at).0);
+            return Err(format!(
+                "attribute uh is {hour}, it takes an hour that has begun: it was written in {written}"
+            ));
+        }
+        Ok(Some(Record { index, at, before, after }))
+    }
+}
+
+impl After {
+    const fn hour(&self) -> Option<Hour> {
+        match self {
+            Self::Live(bucket) => Some(bucket.hour),
+            Self::Merged(meter) => Some(meter.hour),
+            Self::Gone => None,
+        }
     }
 }
 
@@ -247,20 +272,25 @@ impl<'a> Fields<'a> for Keys<'a> {
     }
 }
 
-/// The item after the write: what a refill or a split needs to know of it. Of its leases that is their size.
+/// The item before or after a write. Of the old one that is what it has counted; of the new one also what a refill or a
+/// split needs to know, and the size of its leases.
 #[derive(Default)]
-struct NewImage {
+struct Image {
+    is_old: bool,
     reader: BucketReader,
     lease_bytes: usize,
     flaw: Option<ItemError>,
 }
 
-impl<'a> Fields<'a> for NewImage {
+impl<'a> Fields<'a> for Image {
     fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
-        let is_counted =
-            name.starts_with("b_") || matches!(&*name, attr::RF | attr::V | attr::TAKES | attr::SHARD_COUNT);
+        // The tokens show which limits a shard holds.
+        let is_counted = attr::counts_usage(&name) || name.ends_with("_tk") || matches!(&*name, attr::V | attr::RF);
+        let is_needed = is_counted
+            || !self.is_old && (name.starts_with("b_") || matches!(&*name, attr::WRITE_UNITS | attr::SHARD_COUNT));
         match &*name {
-            _ if is_counted => {}
+            _ if is_needed => {}
+            _ if self.is_old => return skip(object),
             attr::HOT | attr::DUE | attr::MIN_SHARDS | attr::SPLIT_BYTES => {}
             attr::LEASES => {
                 self.lease_bytes = object.next_value_seed(Size)?;
@@ -271,49 +301,26 @@ impl<'a> Fields<'a> for NewImage {
         let value = object.next_value_seed(Typed)?;
         let read = self.reader.attribute(&name, &borrowed(&value));
         // What only a split asks for is no reason to lose what was used.
-        self.flaw = self.flaw.take().or(read.err().filter(|_| is_counted));
+        self.flaw = self.flaw.take().or(read.err().filter(|_| is_needed));
         Ok(())
     }
 }
 
-/// The item before the write: only what usage is the difference from.
-#[derive(Default)]
-struct OldImage<'a> {
-    v: Option<i64>,
-    takes: Option<i64>,
-    consumed: BTreeMap<Cow<'a, str>, i64>,
-    flaw: Option<ItemError>,
-}
+impl Image {
+    fn before(self, key: BucketKey) -> Result<Before, String> {
+        let of_old = |flaw: ItemError| format!("OldImage: {flaw}");
+        self.flaw.map_or(Ok(()), |flaw| Err(of_old(flaw)))?;
+        Ok(Before { meter: self.reader.meter(key).map_err(of_old)?, is_merged: self.reader.is_merged() })
+    }
 
-impl<'a> Fields<'a> for OldImage<'a> {
-    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
-        let limit = Field::parse(&name).filter(|(_, field)| *field == Field::Consumed).map(|(limit, _)| limit);
-        if limit.is_none() && !matches!(&*name, attr::V | attr::TAKES) {
-            return skip(object);
+    fn after(self, key: BucketKey, size_bytes: usize) -> Result<After, String> {
+        self.flaw.map_or(Ok(()), |flaw| Err(flaw.to_string()))?;
+        if self.reader.is_merged() {
+            return self.reader.meter(key).map(After::Merged).map_err(|flaw| flaw.to_string());
         }
-        let value = object.next_value_seed(Typed)?;
-        let number = match &value {
-            Attribute::N(text) => text.parse().ok(),
-            _ => None,
-        };
-        let Some(number) = number else {
-            self.flaw = Some(ItemError {
-                attribute: format!("{name} of OldImage"),
-                value: format!("{value:?}"),
-                takes: "a whole number within 64 bits",
-            });
-            return Ok(());
-        };
-        match (&name, limit) {
-            (Cow::Borrowed(name), Some(_)) => {
-                let limit = Field::parse(name).map_or("", |(limit, _)| limit);
-                self.consumed.insert(Cow::Borrowed(limit), number);
-            }
-            (_, Some(limit)) => drop(self.consumed.insert(Cow::Owned(limit.to_owned()), number)),
-            _ if name == attr::V => self.v = Some(number),
-            _ => self.takes = Some(number),
-        }
-        Ok(())
+        let mut bucket = self.reader.finish(key).map_err(|flaw| flaw.to_string())?;
+        (bucket.size_bytes, bucket.lease_bytes) = (size_bytes, self.lease_bytes);
+        Ok(After::Live(Box::new(bucket)))
     }
 }
 

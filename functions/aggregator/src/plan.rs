@@ -1,301 +1,189 @@
-//! Records to planned writes: one count per bucket shard, window and run of records, the refills and the splits. Pure.
+//! Records to planned writes: copies of usage, refills and splits. Pure.
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Count, Piece, Update, cut_units, refill};
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MAX_BUCKET_LIMITS, MilliTokens, SnapshotKey, Window};
+use weirgate_shared::write::{Copy, Update, cut_units, refill};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, Meter, MilliTokens, Window};
 
-use crate::config::{Config, Snapshots};
-use crate::parse::Record;
+use crate::config::Config;
+use crate::parse::{After, Record};
 use crate::split::Split;
 
 /// Writes to a shard in one batch from which on it is looked at whether they become too many.
 const BUSY: usize = 200;
 
-/// What a batch says was used of one bucket shard.
+/// Writes to a shard after which its usage is copied before the hour is over: every five seconds at the most that one
+/// shard bears. Of slower ones the live item is read.
+pub const INTERIM: i64 = 4096;
+
+/// What a batch says of one bucket shard.
 #[derive(Debug)]
-pub struct Usage {
+pub struct Shard {
     key: BucketKey,
-    limits: Vec<LimitName>,
-    /// What no item counts comes first, by time; then by `v`, each span once.
-    pieces: Vec<Piece>,
-    /// Of each piece.
-    origins: Vec<Origin>,
-    /// The newest image, and where it came from.
-    last: (Bucket, Origin),
+    /// Images of which some window is to be copied, in the order of the records; whether each window ends with it.
+    copies: Vec<(Meter, [bool; 2], usize)>,
+    writes: usize,
+    /// Net consumed of each limit.
+    consumed: BTreeMap<LimitName, MilliTokens>,
+    /// The largest request of each limit: of a write that several callers share, their mean.
+    largest: BTreeMap<LimitName, MilliTokens>,
+    /// The newest image, when it was written, and its record.
+    last: Option<(Box<Bucket>, EpochMillis, usize)>,
 }
 
-/// Where a piece came from.
-#[derive(Debug, Clone, Copy)]
-struct Origin {
-    at: EpochMillis,
-    record: usize,
-}
-
-/// A planned write, and the first record behind it.
+/// A planned write, and the record behind it.
 #[derive(Debug)]
 pub struct Write<'a> {
     /// What it does.
     pub kind: Kind<'a>,
-    /// Index in the event of the first record it stands for.
+    /// Index in the event of the record it stands for.
     pub record: usize,
 }
 
 /// What a planned write does.
 #[derive(Debug)]
 pub enum Kind<'a> {
-    /// Adds usage to a snapshot.
-    Count(Count<'a>),
+    /// Copies usage to a snapshot.
+    Copy(Box<Copy>),
     /// Credits a bucket.
     Refill(Box<Update>),
     /// Makes two of a hot shard.
     Split(Box<Split<'a>>),
 }
 
-/// Folds the records of a batch per bucket shard, in the order of their keys. The pieces live here; the writes borrow them.
-///
-/// A shard is there more than once if its records speak of more limits than one count can name: somebody has deleted
-/// and made it again with others, or writes whatever he likes.
+/// Folds the records of a batch per bucket shard, in the order of their keys.
 #[must_use]
-pub fn usage(records: Vec<Record>) -> Vec<Usage> {
-    let mut shards: BTreeMap<BucketKey, Vec<Folding>> = BTreeMap::new();
+pub fn shards(records: Vec<Record>) -> Vec<Shard> {
+    let mut shards: BTreeMap<BucketKey, Shard> = BTreeMap::new();
     for record in records {
-        let shard = shards.entry(record.bucket.key.clone()).or_default();
-        match shard.last_mut().filter(|folding| folding.has_room(&record)) {
-            Some(folding) => folding.add(record),
-            None => shard.push(Folding::first(record)),
-        }
+        let key = record.key().clone();
+        shards.entry(key).or_insert_with_key(Shard::new).add(record);
     }
-    let finish = |(key, shard): (BucketKey, Vec<Folding>)| {
-        shard.into_iter().map(move |folding| folding.finish(key.clone())).collect::<Vec<_>>()
-    };
-    shards.into_iter().flat_map(finish).collect()
+    shards.into_values().collect()
 }
 
-/// The counts of all `usage`, each with the first record behind it, and nothing that goes by what the images say of the
-/// present: for records that come late. Counts of the same snapshot and shard come in the order of the writes.
-#[must_use]
-pub fn counts<'a>(usage: &'a [Usage], snapshots: &Snapshots) -> Vec<(Count<'a>, usize)> {
-    let mut counts = Vec::with_capacity(usage.len() * snapshots.windows.len());
-    for shard in usage {
-        shard.counts(snapshots, &mut counts);
-    }
-    counts
+/// The copies of all shards, each with its record. Those of a shard to the same snapshot come in the order of its lives.
+pub fn copies(shards: &[Shard], ttl_days: i64) -> impl Iterator<Item = (Copy, usize)> {
+    shards.iter().flat_map(move |shard| Window::ALL.into_iter().flat_map(move |window| shard.copies(window, ttl_days)))
 }
 
-/// The writes of all `usage`, none of which waits for another. A hot shard is split, which credits it too, or refilled.
-/// Splits come last: whatever holds them up, usage is counted.
+/// The writes of all shards, none of which waits for another. A hot shard is split, which credits it too, or refilled.
+/// Splits come last: whatever holds them up, usage is copied.
 #[must_use]
-pub fn writes<'a>(usage: &'a [Usage], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
-    let mut writes = Vec::with_capacity(usage.len() * (config.snapshots.windows.len() + 1));
+pub fn writes<'a>(shards: &'a [Shard], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
+    let copy = |(copy, record)| Write { kind: Kind::Copy(Box::new(copy)), record };
+    let mut writes: Vec<_> = copies(shards, config.snapshot_ttl_days).map(copy).collect();
     let mut splits = vec![];
-    for (at, shard) in usage.iter().enumerate() {
-        let mut counts = vec![];
-        shard.counts(&config.snapshots, &mut counts);
-        writes.extend(counts.into_iter().map(|(count, record)| Write { kind: Kind::Count(count), record }));
-        // What is there now, only the last part of a shard's records knows.
-        if usage.get(at + 1).is_some_and(|next| next.key == shard.key) {
-            continue;
-        }
-        match shard.split(usage, config.max_shards, now) {
+    for shard in shards {
+        match shard.split(shards, config.max_shards, now) {
             Some(split) => splits.push(split),
-            None => writes.extend(shard.refill(now)),
+            None => writes.extend(shard.refill(config.refill_writes, now)),
         }
     }
     writes.append(&mut splits);
     writes
 }
 
-/// A bucket shard's records, as they come.
-struct Folding {
-    limits: Vec<LimitName>,
-    pieces: Vec<(Piece, Origin)>,
-    last: (Bucket, Origin),
+impl Record {
+    fn key(&self) -> &BucketKey {
+        match (&self.after, &self.before) {
+            (After::Live(bucket), _) => &bucket.key,
+            (After::Merged(meter), _) => &meter.key,
+            (After::Gone, Some(before)) => &before.meter.key,
+            (After::Gone, None) => unreachable!("a removal has an old image, or it was not read"),
+        }
+    }
 }
 
-impl Folding {
-    fn first(record: Record) -> Self {
-        let origin = Origin { at: record.at, record: record.index };
-        let limits = record.bucket.limits.keys().cloned().collect();
-        let piece = Piece { span: record.span, tokens: record.used, events: record.events };
-        let mut folding = Self { limits, pieces: vec![], last: (record.bucket, origin) };
-        folding.push(piece, origin);
-        folding
+impl Shard {
+    fn new(key: &BucketKey) -> Self {
+        let (consumed, largest) = (BTreeMap::new(), BTreeMap::new());
+        Self { key: key.clone(), copies: vec![], writes: 0, consumed, largest, last: None }
     }
 
     fn add(&mut self, record: Record) {
-        let origin = Origin { at: record.at, record: record.index };
-        let tokens = self.in_order(&record);
-        self.push(Piece { span: record.span, tokens, events: record.events }, origin);
-        if record.bucket.v >= self.last.0.v {
-            self.last = (record.bucket, origin);
+        let Record { index, at, before, after } = record;
+        self.writes += 1;
+        if let After::Live(bucket) = &after {
+            self.consume(before.as_ref().map(|before| &before.meter), bucket);
         }
-    }
-
-    /// Whether one count can name the limits of the record too.
-    fn has_room(&self, record: &Record) -> bool {
-        let names = record.bucket.limits.keys();
-        names.clone().eq(&self.limits)
-            || self.limits.len() + names.filter(|name| !self.limits.contains(name)).count() <= MAX_BUCKET_LIMITS
-    }
-
-    fn push(&mut self, piece: Piece, origin: Origin) {
-        let nothing = piece.events == 0 && piece.tokens.iter().all(|tokens| *tokens == MilliTokens::ZERO);
-        // With a span, also nothing must be counted, or the next batch would find a gap.
-        if piece.span.is_some() || !nothing {
-            self.pieces.push((piece, origin));
-        }
-    }
-
-    /// What the record used of each of the shard's limits, which may have become more.
-    fn in_order(&mut self, record: &Record) -> Vec<MilliTokens> {
-        let names = record.bucket.limits.keys();
-        if names.clone().eq(&self.limits) {
-            return record.used.clone();
-        }
-        let mut used: BTreeMap<&LimitName, MilliTokens> = names.zip(record.used.iter().copied()).collect();
-        let known = self.limits.iter().map(|name| used.remove(name).unwrap_or_default());
-        let mut tokens: Vec<_> = known.collect();
-        for (name, used) in used {
-            self.limits.push(name.clone());
-            tokens.push(used);
-        }
-        tokens
-    }
-
-    fn finish(mut self, key: BucketKey) -> Usage {
-        // Records of one item come in order unless a batch was put together by hand. Of a span that came twice, the
-        // first is kept.
-        self.pieces.sort_by_key(|(piece, origin)| match piece.span {
-            None => (None, origin.at.0, origin.record),
-            span => (span, 0, origin.record),
-        });
-        self.pieces.dedup_by(|(next, _), (piece, _)| piece.span.is_some() && next.span == piece.span);
-        let (pieces, origins) = self.pieces.into_iter().unzip();
-        Usage { key, limits: self.limits, pieces, origins, last: self.last }
-    }
-}
-
-impl Usage {
-    /// One count for each window, and for each run of pieces that lie in it and follow each other without a gap.
-    fn counts<'a>(&'a self, snapshots: &Snapshots, counts: &mut Vec<(Count<'a>, usize)>) {
-        for window in &snapshots.windows {
-            self.counts_in(*window, snapshots.ttl_days, counts);
-        }
-    }
-
-    fn counts_in<'a>(&'a self, window: Window, ttl_days: i64, counts: &mut Vec<(Count<'a>, usize)>) {
-        let mut from = 0;
-        while from < self.pieces.len() {
-            let start = window.start(self.origins[from].at);
-            let end = window.end(start);
-            let is_here = |at: EpochMillis| start <= at && at < end;
-            let follows = |to: usize| match (self.pieces[to - 1].span, self.pieces[to].span) {
-                (None, None) => true,
-                (Some((_, through)), Some((after, _))) => through == after,
-                _ => false,
-            };
-            let mut to = from + 1;
-            while to < self.pieces.len() && is_here(self.origins[to].at) && follows(to) {
-                to += 1;
+        match (before, after) {
+            (Some(before), After::Gone) => self.copies.push((before.meter, [true; 2], index)),
+            (None, After::Gone) => {}
+            // Not final: a split may make the shard again within the window. Until then readers find the item.
+            (_, After::Merged(meter)) => self.copies.push((meter, [false; 2], index)),
+            (before, After::Live(bucket)) => {
+                let is_revived = before.as_ref().is_some_and(|before| before.is_merged);
+                if let Some(before) = before.filter(|before| before.meter.hour < bucket.hour) {
+                    let is_new_day = !before.meter.hour.is_same_day(bucket.hour);
+                    self.copies.push((before.meter, [true, is_new_day], index));
+                }
+                // Its former copies are final no more.
+                if is_revived || bucket.v % INTERIM == 0 {
+                    self.copies.push((bucket.meter(), [false; 2], index));
+                }
+                if self.last.as_ref().is_none_or(|(last, ..)| bucket.v >= last.v) {
+                    self.last = Some((bucket, at, index));
+                }
             }
-            let BucketKey { namespace, entity, resource, shard } = self.key.clone();
-            let count = Count {
-                key: SnapshotKey { namespace, entity, resource, window, start },
-                shard,
-                limits: &self.limits,
-                pieces: &self.pieces[from..to],
-                ttl_seconds: end.0.div_euclid(1000).saturating_add(ttl_days.saturating_mul(86_400)),
-            };
-            let record = self.origins[from..to].iter().map(|origin| origin.record).min().unwrap_or_default();
-            counts.push((count, record));
-            from = to;
         }
     }
 
-    fn refill(&self, now: EpochMillis) -> Option<Write<'_>> {
-        let mut consumed: BTreeMap<LimitName, MilliTokens> = BTreeMap::new();
-        for (at, name) in self.limits.iter().enumerate() {
-            let used = self.pieces.iter().filter_map(|piece| piece.tokens.get(at)).copied().sum();
-            consumed.insert(name.clone(), used);
+    fn consume(&mut self, before: Option<&Meter>, after: &Bucket) {
+        let acquires = after.takes.total.saturating_sub(before.map_or(0, |before| before.takes.total));
+        for (name, state) in &after.limits {
+            let had = before.and_then(|before| before.limits.get(name)).map_or(0, |counter| counter.total);
+            let used = state.tc.0.saturating_sub(had);
+            *self.consumed.entry(name.clone()).or_default() += MilliTokens(used);
+            // A write that grants none is no request.
+            if acquires > 0 {
+                let mean = MilliTokens(used.saturating_add(acquires - 1).div_euclid(acquires));
+                let largest = self.largest.entry(name.clone()).or_default();
+                *largest = mean.max(*largest);
+            }
         }
-        let (image, Origin { record, .. }) = &self.last;
-        let is_busy = self.pieces.len() >= BUSY;
-        let update = refill(image, &consumed, now).or_else(|| cut_units(image, now).filter(|_| is_busy))?;
+    }
+
+    /// The newest image of each window of this kind, once for each life of the shard.
+    fn copies(&self, window: Window, ttl_days: i64) -> Vec<(Copy, usize)> {
+        let mut copies: Vec<(Copy, usize)> = vec![];
+        let place = usize::from(window == Window::Daily);
+        for (meter, ends, record) in &self.copies {
+            let copy = Copy::of(meter, window, ends[place], ttl_days);
+            if copies.iter().any(|(known, _)| known.supersedes(&copy)) {
+                continue;
+            }
+            copies.retain(|(known, _)| !copy.supersedes(known));
+            copies.push((copy, *record));
+        }
+        copies.sort_by_key(|(copy, _)| copy.birth);
+        copies
+    }
+
+    fn refill(&self, from_writes: usize, now: EpochMillis) -> Option<Write<'_>> {
+        let (image, _, record) = self.last.as_ref()?;
+        let refill = || refill(image, &self.consumed, now).filter(|_| self.writes >= from_writes);
+        let update = refill().or_else(|| cut_units(image, now).filter(|_| self.writes >= BUSY))?;
         Some(Write { kind: Kind::Refill(Box::new(update)), record: *record })
     }
 
-    fn split<'a>(&'a self, usage: &'a [Usage], max_shards: u32, now: EpochMillis) -> Option<Write<'a>> {
-        let (image, Origin { at, record }) = &self.last;
+    fn split<'a>(&'a self, shards: &'a [Self], max_shards: u32, now: EpochMillis) -> Option<Write<'a>> {
+        let (image, at, record) = self.last.as_ref()?;
         let largest = || {
-            let bucket = |usage: &Usage| usage.key.with_shard(0);
+            let bucket = |shard: &Self| shard.key.with_shard(0);
             let own = bucket(self);
             // They come by key, so the shards of one bucket are together. All of a batch may be hot.
-            let first = usage.partition_point(|other| bucket(other) < own);
-            largest(usage[first..].iter().take_while(|other| bucket(other) == own))
+            let first = shards.partition_point(|other| bucket(other) < own);
+            let mut largest: BTreeMap<LimitName, MilliTokens> = BTreeMap::new();
+            for shard in shards[first..].iter().take_while(|other| bucket(other) == own) {
+                for (name, amount) in &shard.largest {
+                    let known = largest.entry(name.clone()).or_default();
+                    *known = (*known).max(*amount);
+                }
+            }
+            largest
         };
         let split = Split::of(image, *at, largest, max_shards, now)?;
         Some(Write { kind: Kind::Split(Box::new(split)), record: *record })
-    }
-}
-
-/// The largest request of each limit: of a write that several callers share, their mean. A write that grants none is no
-/// request.
-fn largest<'a>(shards: impl Iterator<Item = &'a Usage>) -> BTreeMap<LimitName, MilliTokens> {
-    let mut largest = BTreeMap::new();
-    for shard in shards {
-        for piece in shard.pieces.iter().filter(|piece| piece.events > 0) {
-            for (name, used) in shard.limits.iter().zip(&piece.tokens) {
-                let mean = MilliTokens(used.0.saturating_add(piece.events - 1).div_euclid(piece.events));
-                let known: &mut MilliTokens = largest.entry(name.clone()).or_default();
-                *known = mean.max(*known);
-            }
-        }
-    }
-    largest
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::array::uniform3;
-    use proptest::collection::vec;
-    use proptest::option::of;
-    use proptest::prelude::*;
-    use weirgate_shared::Limit;
-
-    use super::*;
-
-    const NAMES: [&str; 3] = ["rpd", "rpm", "tpm"];
-
-    /// The record `index` of a bucket that had just these limits then, and what was used of each.
-    fn record(index: usize, used: &[Option<i64>; 3]) -> Record {
-        let there = NAMES.iter().zip(used).filter_map(|(name, used)| Some((*name, (*used)?)));
-        let limits: Vec<_> = there.clone().map(|(name, _)| Limit::per_minute(name, 100).unwrap()).collect();
-        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
-        let at = EpochMillis(0);
-        let bucket = Bucket::full(key, limits.as_slice(), at);
-        let v = i64::try_from(index).unwrap();
-        let used = there.map(|(_, used)| MilliTokens(used)).collect();
-        Record { index, at, bucket, span: Some((v, v + 1)), used, events: 1 }
-    }
-
-    proptest! {
-        /// I3 where limits come and go within a batch: what a record says of a limit is counted for that limit.
-        #[test]
-        fn i3_each_limit_is_counted_by_its_name_whatever_limits_the_records_before_had(
-            records in vec(uniform3(of(-9..9_i64)), 1..9),
-        ) {
-            let usage = usage(records.iter().enumerate().map(|(index, used)| record(index, used)).collect());
-            prop_assert_eq!(usage.len(), 1);
-            let Usage { limits, pieces, .. } = &usage[0];
-            prop_assert_eq!(pieces.len(), records.len());
-            for (piece, used) in pieces.iter().zip(&records) {
-                let counted = NAMES.map(|name| {
-                    let at = limits.iter().position(|limit| limit.as_str() == name);
-                    at.and_then(|at| piece.tokens.get(at)).map_or(0, |tokens| tokens.0)
-                });
-                prop_assert_eq!(counted, used.map(Option::unwrap_or_default));
-            }
-        }
     }
 }

@@ -33,18 +33,22 @@ pub struct ItemFailure {
 pub struct Summary {
     /// Records in the event.
     pub records: usize,
-    /// Records that are not about buckets, or say that one is gone.
+    /// Records that are not about our buckets.
     pub skipped: usize,
     /// Records about buckets that cannot be read.
     pub undecodable: usize,
-    /// Writes that added usage.
-    pub counted: usize,
-    /// Counts that a former delivery had made.
-    pub already_counted: usize,
+    /// Copies of usage that were made.
+    pub copied: usize,
+    /// Copies that are there already, or newer ones.
+    pub superseded: usize,
+    /// Interim copies that were not made this time: a later one says as much.
+    pub copies_put_off: usize,
     /// Buckets credited.
     pub refilled: usize,
-    /// Refills that somebody else had made.
+    /// Refills that another process had made.
     pub refills_lost: usize,
+    /// Refills that were not made this time: callers find what flowed in by themselves.
+    pub refills_put_off: usize,
     /// Hot shards made two.
     pub splits: usize,
     /// Splits that somebody else had made, or that nobody needs any more.
@@ -63,10 +67,12 @@ impl Summary {
             records = self.records,
             skipped = self.skipped,
             undecodable = self.undecodable,
-            counted = self.counted,
-            already_counted = self.already_counted,
+            copied = self.copied,
+            superseded = self.superseded,
+            copies_put_off = self.copies_put_off,
             refilled = self.refilled,
             refills_lost = self.refills_lost,
+            refills_put_off = self.refills_put_off,
             splits = self.splits,
             splits_lost = self.splits_lost,
             splits_put_off = self.splits_put_off,
@@ -108,10 +114,12 @@ pub fn report(batch: &Batch<'_>, results: Vec<Result<Effect, Failure>>) -> (Summ
     let mut failures = vec![];
     for result in results {
         match result {
-            Ok(Effect::Counted) => summary.counted += 1,
-            Ok(Effect::AlreadyCounted) => summary.already_counted += 1,
+            Ok(Effect::Copied) => summary.copied += 1,
+            Ok(Effect::Superseded) => summary.superseded += 1,
+            Ok(Effect::CopyPutOff) => summary.copies_put_off += 1,
             Ok(Effect::Refilled) => summary.refilled += 1,
             Ok(Effect::RefillLost) => summary.refills_lost += 1,
+            Ok(Effect::RefillPutOff) => summary.refills_put_off += 1,
             Ok(Effect::Split) => summary.splits += 1,
             Ok(Effect::SplitLost) => summary.splits_lost += 1,
             Ok(Effect::SplitPutOff) => summary.splits_put_off += 1,
@@ -122,8 +130,8 @@ pub fn report(batch: &Batch<'_>, results: Vec<Result<Effect, Failure>>) -> (Summ
             }
         }
     }
-    let Summary { counted, already_counted, refilled, refills_lost, splits, splits_lost, .. } = summary;
-    let all_failed = counted + already_counted + refilled + refills_lost + splits + splits_lost == 0;
+    let Summary { copied, superseded, refilled, refills_lost, splits, splits_lost, .. } = summary;
+    let all_failed = copied + superseded + refilled + refills_lost + splits + splits_lost == 0;
     let response = answer(&batch.sequence_numbers, failures, all_failed);
     (summary, response)
 }

@@ -30,7 +30,7 @@ impl<'a> Split<'a> {
         now: EpochMillis,
     ) -> Option<Self> {
         // What flowed in by the latest instant is the most there can have been: no shard is hot for a rounded time.
-        if image.v.is_none() || !is_hot(image, at.after(REST_OF_SECOND).min(now)) {
+        if !is_hot(image, at.after(REST_OF_SECOND).min(now)) {
             return None;
         }
         let largest = largest();
@@ -41,7 +41,7 @@ impl<'a> Split<'a> {
     #[must_use]
     pub fn actions(&self, image: &Bucket, op: WriteId) -> Option<[Action; 2]> {
         let asked = image.scaling.min_shards;
-        may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now)).flatten()
+        may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now))
     }
 
     /// Whether the shard, which is `image` by now, is still to be split: nobody has done it or has made it cool.

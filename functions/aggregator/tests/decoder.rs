@@ -51,7 +51,8 @@ fn run(text: &str) -> Option<(usize, usize, usize)> {
     assert_eq!(counts.0 + counts.1 + counts.2, batch.sequence_numbers.len(), "no record is lost");
     let usage = plan::usage(batch.records);
     let snapshots = Snapshots { windows: Window::ALL.to_vec(), ttl_days: 90 };
-    let config = Config { table_name: "t".to_owned(), snapshots, write_concurrency: 1, max_shards: 64 };
+    let config =
+        Config { table_name: "t".to_owned(), snapshots, write_concurrency: 1, max_shards: 64, refill_writes: 1 };
     let _ = plan::writes(&usage, &config, EpochMillis(i64::MAX));
     Some(counts)
 }

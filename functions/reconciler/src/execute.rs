@@ -18,8 +18,6 @@ pub enum Done {
     Written(Restored),
     /// Nothing was to be done, or it is gone.
     Nothing,
-    /// Other software writes it; left alone.
-    Foreign,
     /// Others wrote to it each time first; it is still due.
     LostRace,
     /// It cannot be read; it is still due.
@@ -40,7 +38,6 @@ pub async fn settle(table: &Table, mut image: Bucket, plan: impl Fn(&Bucket) -> 
         let planned = match plan(&image) {
             Plan::Write(planned) => planned,
             Plan::Nothing => return Ok(Done::Nothing),
-            Plan::Foreign => return Ok(Done::Foreign),
         };
         let item = match table.update_with(&planned.update, Answer::Nothing, Retry::Refused).await {
             // At most one of the writes that were sent from one `v` is applied, and they all give the same back.

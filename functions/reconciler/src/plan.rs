@@ -10,8 +10,6 @@ pub enum Plan {
     Write(Planned),
     /// Nothing: the index was behind, or somebody else has done it.
     Nothing,
-    /// It has no `v`: other software writes it too, and would not notice what is done to it.
-    Foreign,
 }
 
 /// A write, what it gives back, and how to recognise it when its answer was lost.
@@ -46,9 +44,8 @@ pub enum Fate {
 #[must_use]
 pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
     let Some(due) = bucket.due.filter(|due| *due <= now) else { return Plan::Nothing };
-    let Some(v) = bucket.v else { return Plan::Foreign };
     match expire(bucket, now) {
-        Some((update, restored)) => Plan::Write(Planned { update, restored, seen: Seen { v, due } }),
+        Some((update, restored)) => Plan::Write(Planned { update, restored, seen: Seen { v: bucket.v, due } }),
         None => Plan::Nothing,
     }
 }
@@ -57,18 +54,13 @@ pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
 /// [`plan`] does, and its writes counted from now on.
 #[must_use]
 pub fn plan_look(bucket: &Bucket, now: EpochMillis) -> Plan {
-    let Some(v) = bucket.v else { return Plan::Foreign };
     if bucket.shard().count == 1 || bucket.scaling.look.is_some_and(|look| look.at >= now) {
         return plan(bucket, now);
     }
-    match look(bucket, now) {
-        Some((update, restored)) => {
-            // Without a `due` it is in nobody's way; whether an answer that was lost meant something does not matter.
-            let seen = Seen { v, due: bucket.due.unwrap_or(EpochMillis(i64::MAX)) };
-            Plan::Write(Planned { update, restored, seen })
-        }
-        None => Plan::Nothing,
-    }
+    let (update, restored) = look(bucket, now);
+    // Without a `due` it is in nobody's way; whether an answer that was lost meant something does not matter.
+    let seen = Seen { v: bucket.v, due: bucket.due.unwrap_or(EpochMillis(i64::MAX)) };
+    Plan::Write(Planned { update, restored, seen })
 }
 
 impl Planned {
@@ -80,7 +72,7 @@ impl Planned {
     /// gives back: then both report it. Only the report is wrong; the tokens are given back once.
     #[must_use]
     pub fn fate(&self, image: &Bucket) -> Fate {
-        if image.v == Some(self.seen.v) {
+        if image.v == self.seen.v {
             return Fate::Open;
         }
         if image.due.is_none_or(|due| due > self.seen.due) { Fate::Applied } else { Fate::Never }

@@ -33,8 +33,6 @@ pub struct Summary {
     pub left_over: u64,
     /// Buckets left due because they cannot be read; each has an ERROR line.
     pub undecodable: u64,
-    /// Buckets left due because other software writes them too.
-    pub foreign: u64,
     /// Partitions of the index that were not read to their end, so more may be due than was seen.
     pub partitions_unfinished: u64,
     /// For how long the oldest had been due at the start, in ms; 0 if nothing was.
@@ -72,7 +70,6 @@ impl Summary {
                 }
             }
             Some(Ok(Done::Nothing)) => {}
-            Some(Ok(Done::Foreign)) => self.foreign += 1,
             Some(Ok(Done::LostRace)) => self.lost_race(),
             Some(Ok(Done::Undecodable)) => self.undecodable += 1,
             Some(Err(error)) => self.left(1, Some(error)),
@@ -141,7 +138,6 @@ impl Summary {
         self.lost_races += other.lost_races;
         self.left_over += other.left_over;
         self.undecodable += other.undecodable;
-        self.foreign += other.foreign;
         self.partitions_unfinished += other.partitions_unfinished;
         self.oldest_due_age_ms = self.oldest_due_age_ms.max(other.oldest_due_age_ms);
         other.errors.into_iter().for_each(|error| self.name(error));
@@ -167,7 +163,6 @@ impl Summary {
             lost_races = self.lost_races,
             left_over = self.left_over,
             undecodable = self.undecodable,
-            foreign = self.foreign,
             partitions_unfinished = self.partitions_unfinished,
             oldest_due_age_ms = self.oldest_due_age_ms,
             errors,

@@ -48,7 +48,7 @@ pub struct Review<'a> {
 /// Whether `bucket` is due for a look, and with it its whole bucket: not only for its leases.
 #[must_use]
 pub fn is_reviewed(bucket: &Bucket, now: EpochMillis) -> bool {
-    bucket.v.is_some() && bucket.shard().count > 1 && bucket.key.shard < MAX_SHARDS && is_old(bucket, REVIEW, now)
+    bucket.shard().count > 1 && bucket.key.shard < MAX_SHARDS && is_old(bucket, REVIEW, now)
 }
 
 /// What is to be done about `shards`, which are all that could be read of one bucket. `is_all` says whether there are no
@@ -82,7 +82,7 @@ pub fn review(
             }
         }
     }
-    let is_left = |shard: &&Bucket| shard.v.is_some() && shard.shard().count > 1 && !merged.contains(&shard.key.shard);
+    let is_left = |shard: &&Bucket| shard.shard().count > 1 && !merged.contains(&shard.key.shard);
     review.looks = shards.iter().filter(is_left).filter(|shard| is_old(shard, OLD, now)).collect();
     review
 }
@@ -173,13 +173,12 @@ impl<'a> Group<'a> {
 }
 
 /// How often the shard was written to since its last look, in thousandths of write units a second. `None` if that
-/// cannot be said, or if it must stay as it is: a client asks for a split, or leases have expired, whose tokens would
-/// be missing in the usage of a shard that goes.
+/// cannot be said, or if it must stay as it is: a client asks for a split, or leases have expired.
 fn heat(shard: &Bucket, now: EpochMillis) -> Option<i128> {
     let look = shard.scaling.look.filter(|look| look.at.after(REVIEW) <= now)?;
     if shard.scaling.is_hot || shard.expired(now).next().is_some() {
         return None;
     }
-    let writes = i128::from(shard.v?.saturating_sub(look.v).max(0));
+    let writes = i128::from(shard.v.saturating_sub(look.v).max(0));
     Some(writes * i128::from(shard.write_units()) * 1_000_000 / i128::from(now.since(look.at).0.max(1)))
 }

@@ -8,25 +8,24 @@ use crate::attr::{self, Field};
 use crate::limit::Rule;
 use crate::write::{Change, Path, Value};
 use crate::{
-    Bucket, BucketKey, EpochMillis, Lease, LimitName, LimitState, Look, MAX_BUCKET_LIMITS, MilliTokens, Scaling,
-    WriteId,
+    Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Lease, LimitName, LimitState, Live, Look, MAX_BUCKET_LIMITS,
+    Meter, MilliTokens, Scaling, WriteId,
 };
-
-/// The name of the hidden limit.
-const WCU: &str = "wcu";
 
 /// The numbers of one limit, as far as they were seen.
 #[derive(Debug, Default)]
 struct PartialLimit {
-    fields: [Option<i64>; 5],
+    fields: [Option<i64>; Field::ALL.len()],
 }
 
 impl PartialLimit {
-    fn finish(&self, name: &str) -> Result<LimitState, ItemError> {
-        let number = |field: Field| {
-            self.fields[position(field)]
-                .ok_or_else(|| ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number"))
-        };
+    fn number(&self, name: &str, field: Field) -> Result<i64, ItemError> {
+        self.fields[field.index()]
+            .ok_or_else(|| ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number"))
+    }
+
+    fn state(&self, name: &str) -> Result<LimitState, ItemError> {
+        let number = |field| self.number(name, field);
         let rule = Rule {
             capacity: MilliTokens(number(Field::Capacity)?),
             refill_amount: MilliTokens(number(Field::RefillAmount)?),
@@ -40,29 +39,33 @@ impl PartialLimit {
                 takes: "a period of at least 1 ms and no negative amounts",
             });
         }
-        let (tk, tc) = (MilliTokens(number(Field::Tokens)?), MilliTokens(number(Field::Consumed)?));
-        Ok(LimitState { tk, tc, rule })
+        let Counter { total, bases } = self.counter(name)?;
+        Ok(LimitState { tk: MilliTokens(number(Field::Tokens)?), tc: MilliTokens(total), bases, rule })
     }
-}
 
-const fn position(field: Field) -> usize {
-    match field {
-        Field::Tokens => 0,
-        Field::Consumed => 1,
-        Field::Capacity => 2,
-        Field::RefillAmount => 3,
-        Field::RefillPeriod => 4,
+    /// Whether this is a limit of the shard. One that was merged away and made again may have counted others before.
+    fn is_held(&self) -> bool {
+        [Field::Tokens, Field::Capacity].iter().any(|field| self.fields[field.index()].is_some())
+    }
+
+    fn counter(&self, name: &str) -> Result<Counter, ItemError> {
+        let number = |field| self.number(name, field);
+        let bases = Bases { hour: number(Field::HourBase)?, day: number(Field::DayBase)? };
+        Ok(Counter { total: number(Field::Consumed)?, bases })
     }
 }
 
 /// Collects the attributes of a bucket item in any order.
 #[derive(Debug, Default)]
 pub struct BucketReader {
-    /// By name: an item holds as many as fit into 400 KB, if somebody means ill.
+    /// By name: an item holds as many as fit into 400 KB, if a tenant is malicious.
     limits: BTreeMap<Box<str>, PartialLimit>,
     rf: Option<i64>,
     v: Option<i64>,
-    takes: Option<i64>,
+    birth: Option<i64>,
+    hour: Option<i64>,
+    takes: [Option<i64>; 3],
+    write_units_left: Option<i64>,
     shard_count: Option<u32>,
     due: Option<i64>,
     version: Option<i64>,
@@ -84,7 +87,12 @@ impl BucketReader {
         match name {
             attr::RF => self.rf = Some(integer(name, value)?),
             attr::V => self.v = Some(integer(name, value)?),
-            attr::TAKES => self.takes = Some(integer(name, value)?),
+            attr::BIRTH => self.birth = Some(integer(name, value)?),
+            attr::HOUR => self.hour = Some(integer(name, value)?),
+            attr::TAKES => self.takes[0] = Some(integer(name, value)?),
+            attr::TAKES_HOUR_BASE => self.takes[1] = Some(integer(name, value)?),
+            attr::TAKES_DAY_BASE => self.takes[2] = Some(integer(name, value)?),
+            attr::WRITE_UNITS => self.write_units_left = Some(integer(name, value)?),
             attr::VERSION => self.version = Some(integer(name, value)?),
             attr::DUE => self.due = Some(integer(name, value)?),
             attr::SHARD_COUNT => self.shard_count = Some(count(name, value)?),
@@ -102,10 +110,10 @@ impl BucketReader {
                 if let Some((limit, field)) = Field::parse(name) {
                     let number = Some(integer(name, value)?);
                     match self.limits.get_mut(limit) {
-                        Some(known) => known.fields[position(field)] = number,
+                        Some(known) => known.fields[field.index()] = number,
                         None => {
                             let mut first = PartialLimit::default();
-                            first.fields[position(field)] = number;
+                            first.fields[field.index()] = number;
                             self.limits.insert(limit.into(), first);
                         }
                     }
@@ -115,40 +123,42 @@ impl BucketReader {
         Ok(())
     }
 
+    /// Whether this is an item of this software at all: all of them count their writes.
+    #[must_use]
+    pub const fn counts_writes(&self) -> bool {
+        self.v.is_some()
+    }
+
+    /// Whether the shard was merged away: its item keeps what was counted, and nothing that could be taken.
+    #[must_use]
+    pub const fn is_merged(&self) -> bool {
+        self.rf.is_none() && self.shard_count.is_none() && self.birth.is_some()
+    }
+
     /// The bucket shard `key`, once all attributes were taken.
     ///
     /// # Errors
-    /// [`ItemError`] if an attribute that every bucket has was missing, or the limits are more than writes can bear.
+    /// [`ItemError`] if an attribute that every bucket has was missing, its usage makes no sense, or the limits are more
+    /// than writes can bear.
     pub fn finish(self, key: BucketKey) -> Result<Bucket, ItemError> {
-        let (mut limits, mut wcu) = (BTreeMap::new(), None);
-        let found = self.limits.len() - usize::from(self.limits.contains_key(WCU));
-        if found > MAX_BUCKET_LIMITS {
-            let (attribute, value) = ("b_{limit}_tk".to_owned(), format!("there for {found} limits"));
-            return Err(ItemError { attribute, value, takes: "40 limits at most" });
-        }
-        for (name, partial) in &self.limits {
-            let state = partial.finish(name)?;
-            if **name == *WCU {
-                wcu = Some(state);
-            } else {
-                let limit = LimitName::new(&**name).map_err(|error| ItemError {
-                    attribute: format!("b_{name}_tk"),
-                    value: error.value,
-                    takes: error.rule,
-                })?;
-                limits.insert(limit, state);
-            }
-        }
+        // First: what other software has written is told by the lack of `v`.
+        let (v, birth) = self.life()?;
+        let rf = self.rf.ok_or_else(|| ItemError::missing(attr::RF, "epoch milliseconds"))?;
+        let write_units_left = self.write_units_left.ok_or_else(|| ItemError::missing(attr::WRITE_UNITS, WHOLE))?;
+        let (hour, takes) = (self.hour()?, self.takes()?);
+        let limits = self.limits(PartialLimit::is_held, PartialLimit::state)?;
         let look = self.look.0.zip(self.look.1).map(|(at, v)| Look { at: EpochMillis(at), v });
         Ok(Bucket {
             key,
             shard_count: self.shard_count.unwrap_or(1),
-            rf: EpochMillis(self.rf.ok_or_else(|| ItemError::missing(attr::RF, "epoch milliseconds"))?),
-            v: self.v,
-            takes: self.takes,
+            rf: EpochMillis(rf),
+            v,
+            birth,
+            hour,
+            takes,
             limits,
             version: self.version,
-            wcu,
+            write_units_left: MilliTokens(write_units_left),
             leases: self.leases,
             due: self.due.map(EpochMillis),
             op: self.op,
@@ -157,7 +167,70 @@ impl BucketReader {
             lease_bytes: self.lease_bytes,
         })
     }
+
+    /// The usage counters of the shard `key`, live or merged away, once all their attributes were taken.
+    ///
+    /// # Errors
+    /// [`ItemError`] if one of them was missing or makes no sense, or the limits are more than writes can bear.
+    pub fn meter(&self, key: BucketKey) -> Result<Meter, ItemError> {
+        let (v, birth) = self.life()?;
+        let (hour, takes) = (self.hour()?, self.takes()?);
+        // Of a limit that a shard does not hold, no roll sets the bases: it was used in an hour that is over.
+        let is_counted = |partial: &PartialLimit| self.is_merged() || partial.is_held();
+        Ok(Meter { key, v, birth, hour, takes, limits: self.limits(is_counted, PartialLimit::counter)? })
+    }
+
+    fn life(&self) -> Result<(i64, i64), ItemError> {
+        let v = self.v.ok_or_else(|| ItemError::missing(attr::V, WHOLE))?;
+        let birth = self.birth.ok_or_else(|| ItemError::missing(attr::BIRTH, WHOLE))?;
+        if (0..=v).contains(&birth) {
+            return Ok((v, birth));
+        }
+        let birth = birth.to_string();
+        Err(ItemError::new(attr::BIRTH, &Attr::N(&birth), "a whole number from 0 to the `v` of the item"))
+    }
+
+    fn hour(&self) -> Result<Hour, ItemError> {
+        let takes = "hours since 1970, of the years 1970 to 9998";
+        let hour = self.hour.ok_or_else(|| ItemError::missing(attr::HOUR, takes))?;
+        if (0..END_HOUR).contains(&hour) {
+            return Ok(Hour(hour));
+        }
+        Err(ItemError::new(attr::HOUR, &Attr::N(&hour.to_string()), takes))
+    }
+
+    fn takes(&self) -> Result<Counter, ItemError> {
+        let names = [attr::TAKES, attr::TAKES_HOUR_BASE, attr::TAKES_DAY_BASE];
+        let number = |at: usize| self.takes[at].ok_or_else(|| ItemError::missing(names[at], WHOLE));
+        Ok(Counter { total: number(0)?, bases: Bases { hour: number(1)?, day: number(2)? } })
+    }
+
+    fn limits<T>(
+        &self,
+        is_there: impl Fn(&PartialLimit) -> bool,
+        read: impl Fn(&PartialLimit, &str) -> Result<T, ItemError>,
+    ) -> Result<BTreeMap<LimitName, T>, ItemError> {
+        let there: Vec<_> = self.limits.iter().filter(|(_, partial)| is_there(partial)).collect();
+        let found = there.len();
+        if found > MAX_BUCKET_LIMITS {
+            let (attribute, value) = ("b_{limit}_tk".to_owned(), format!("there for {found} limits"));
+            return Err(ItemError { attribute, value, takes: "40 limits at most" });
+        }
+        let limit = |(name, partial): (&Box<str>, &PartialLimit)| {
+            let limit = LimitName::new(&**name).map_err(|error| ItemError {
+                attribute: format!("b_{name}_tk"),
+                value: error.value,
+                takes: error.rule,
+            })?;
+            Ok((limit, read(partial, name)?))
+        };
+        there.into_iter().map(limit).collect()
+    }
 }
+
+const WHOLE: &str = "a whole number";
+/// The first hour of the year 9999, where dates end.
+const END_HOUR: i64 = 253_370_764_800 / 3600;
 
 fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
     let count = u32::try_from(integer(name, value)?).ok().filter(|count| *count > 0);
@@ -169,6 +242,21 @@ fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
 pub fn read_bucket<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Bucket, ItemError> {
+    let (reader, key) = read(item)?;
+    reader.finish(key)
+}
+
+/// Reads what a bucket shard's item, live or merged away, has counted.
+///
+/// # Errors
+/// [`ItemError`] naming the attribute that is wrong or missing.
+pub fn read_live<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Live, ItemError> {
+    let (reader, key) = read(item)?;
+    let holds_leases = reader.leases.as_ref().is_some_and(|leases| !leases.is_empty());
+    Ok(Live { meter: reader.meter(key)?, holds_leases })
+}
+
+fn read<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<(BucketReader, BucketKey), ItemError> {
     let (mut reader, mut key) = (BucketReader::default(), None);
     for (name, value) in item {
         if let (attr::PK, Attr::S(pk)) = (name, &value) {
@@ -176,7 +264,18 @@ pub fn read_bucket<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Resul
         }
         reader.attribute(name, &value)?;
     }
-    reader.finish(key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?)
+    Ok((reader, key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?))
+}
+
+/// Whether the item with these attributes is a shard that was merged away.
+#[must_use]
+pub fn is_merged<'a>(attributes: impl Iterator<Item = &'a str>) -> bool {
+    let (mut is_live, mut has_birth) = (false, false);
+    for name in attributes {
+        is_live |= matches!(name, attr::RF | attr::SHARD_COUNT);
+        has_birth |= name == attr::BIRTH;
+    }
+    has_birth && !is_live
 }
 
 /// All attributes of a bucket's item but its keys, as changes that write them.
@@ -185,17 +284,20 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
     let set = |name: &'static str, value: Value| Change::Set(Path::of(name), value);
     let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (bucket.key.by_resource(), bucket.key.by_entity());
     let mut changes = vec![
-        set(attr::ENTITY_ID, Value::text(bucket.key.entity.as_str())),
-        set(attr::RESOURCE, Value::text(bucket.key.resource.as_str())),
         set(attr::GSI2PK, Value::Text(gsi2pk)),
         set(attr::GSI2SK, Value::Text(gsi2sk)),
         set(attr::GSI3PK, Value::Text(gsi3pk)),
         set(attr::GSI3SK, Value::Text(gsi3sk)),
         set(attr::SHARD_COUNT, Value::Int(i64::from(bucket.shard_count))),
         set(attr::RF, Value::Int(bucket.rf.0)),
+        set(attr::V, Value::Int(bucket.v)),
+        set(attr::BIRTH, Value::Int(bucket.birth)),
+        set(attr::HOUR, Value::Int(bucket.hour.0)),
+        set(attr::TAKES, Value::Int(bucket.takes.total)),
+        set(attr::TAKES_HOUR_BASE, Value::Int(bucket.takes.bases.hour)),
+        set(attr::TAKES_DAY_BASE, Value::Int(bucket.takes.bases.day)),
+        set(attr::WRITE_UNITS, Value::Int(bucket.write_units_left.0)),
     ];
-    changes.extend(bucket.v.map(|v| set(attr::V, Value::Int(v))));
-    changes.extend(bucket.takes.map(|takes| set(attr::TAKES, Value::Int(takes))));
     changes.extend(bucket.version.map(|version| set(attr::VERSION, Value::Int(version))));
     changes.extend(bucket.op.as_ref().map(|op| set(attr::OP, Value::text(op.as_str()))));
     changes.extend(bucket.leases.as_ref().map(|leases| set(attr::LEASES, write_leases(leases))));
@@ -210,33 +312,52 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
         changes.push(set(attr::DUE, Value::Int(due.0)));
         changes.push(set(attr::DUE_SHARD, Value::Text(bucket.key.due_shard())));
     }
-    let wcu = LimitName::wcu();
-    let limits = bucket.limits.iter().chain(bucket.wcu.iter().map(|state| (&wcu, state)));
-    changes.extend(limits.flat_map(|(name, state)| write_limit(name, state)));
+    changes.extend(bucket.limits.iter().flat_map(|(name, state)| write_limit(name, state)));
     changes
 }
 
-/// The five numbers of one limit, as changes that write them.
-pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; 5] {
-    [
-        (Field::Tokens, state.tk.0),
-        (Field::Consumed, state.tc.0),
-        (Field::Capacity, state.rule.capacity.0),
-        (Field::RefillAmount, state.rule.refill_amount.0),
-        (Field::RefillPeriod, state.rule.refill_period_ms),
-    ]
-    .map(|(field, number)| Change::Set(Path::limit(name, field), Value::Int(number)))
+/// The numbers of one limit, as changes that write them.
+pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; Field::ALL.len()] {
+    let LimitState { tk, tc, bases, rule } = state;
+    Field::ALL.map(|field| {
+        let number = match field {
+            Field::Tokens => tk.0,
+            Field::Consumed => tc.0,
+            Field::Capacity => rule.capacity.0,
+            Field::RefillAmount => rule.refill_amount.0,
+            Field::RefillPeriod => rule.refill_period_ms,
+            Field::HourBase => bases.hour,
+            Field::DayBase => bases.day,
+        };
+        Change::Set(Path::limit(name, field), Value::Int(number))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SOUND: [(&str, &str); 15] = [
+        (attr::RF, "0"),
+        (attr::V, "0"),
+        (attr::BIRTH, "0"),
+        (attr::HOUR, "0"),
+        (attr::TAKES, "0"),
+        (attr::TAKES_HOUR_BASE, "0"),
+        (attr::TAKES_DAY_BASE, "0"),
+        (attr::WRITE_UNITS, "0"),
+        ("b_a_tk", "0"),
+        ("b_a_tc", "0"),
+        ("b_a_cp", "0"),
+        ("b_a_ra", "0"),
+        ("b_a_rp", "1"),
+        ("b_a_bh", "0"),
+        ("b_a_bd", "0"),
+    ];
+
     fn read(attributes: &[(&str, &str)]) -> Result<Bucket, ItemError> {
-        let sound =
-            [(attr::RF, "0"), ("b_a_tk", "0"), ("b_a_tc", "0"), ("b_a_cp", "0"), ("b_a_ra", "0"), ("b_a_rp", "1")];
         let mut reader = BucketReader::default();
-        for (name, number) in sound.iter().chain(attributes) {
+        for (name, number) in SOUND.iter().chain(attributes) {
             reader.attribute(name, &Attr::N(number))?;
         }
         reader.finish(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").expect("a key"))
@@ -260,9 +381,9 @@ mod tests {
     #[test]
     fn a_bucket_of_more_limits_than_a_write_can_bear_is_refused() {
         let with = |limits: usize| {
-            let fields = ["tk", "tc", "cp", "ra", "rp"];
-            let names = (1..limits).map(|at| format!("l{at}")).chain(["wcu".to_owned()]);
-            let names: Vec<_> = names.flat_map(|name| fields.map(|field| format!("b_{name}_{field}"))).collect();
+            let names = (1..limits).map(|at| format!("l{at}"));
+            let field = |name: String| Field::ALL.map(|field| format!("b_{name}_{}", field.suffix()));
+            let names: Vec<_> = names.flat_map(field).collect();
             read(&names.iter().map(|name| (name.as_str(), "1")).collect::<Vec<_>>())
         };
         assert_eq!(with(MAX_BUCKET_LIMITS).map(|bucket| bucket.limits.len()), Ok(MAX_BUCKET_LIMITS));
@@ -274,8 +395,26 @@ mod tests {
     }
 
     #[test]
+    fn usage_that_makes_no_sense_is_named() {
+        for (attribute, number, takes) in [
+            (attr::BIRTH, "1", "from 0 to the `v`"),
+            (attr::BIRTH, "-1", "from 0 to the `v`"),
+            (attr::HOUR, "-1", "hours since 1970"),
+            (attr::HOUR, "70380768", "hours since 1970"),
+            (attr::HOUR, "9223372036854775807", "hours since 1970"),
+            ("b_a_bh", "far", "a whole number"),
+        ] {
+            let error = read(&[(attribute, number)]).unwrap_err();
+            assert_eq!(error.attribute, attribute);
+            assert!(error.to_string().contains(takes), "{error}");
+        }
+        assert!(read(&[("b_a_bh", "5"), (attr::HOUR, "70380767")]).is_ok(), "usage may be negative");
+    }
+
+    #[test]
     fn an_item_is_as_large_as_its_names_and_values() {
-        // Each number is of one digit, in two bytes; the names are of 2 and 5 times 6.
-        assert_eq!(read(&[]).map(|bucket| bucket.size_bytes), Ok(6 * 2 + 2 + 5 * 6));
+        // Each number is of one digit, in two bytes.
+        let names: usize = SOUND.iter().map(|(name, _)| name.len()).sum();
+        assert_eq!(read(&[]).map(|bucket| bucket.size_bytes), Ok(SOUND.len() * 2 + names));
     }
 }

@@ -22,10 +22,9 @@ pub struct Restored {
 /// pulls back an `rf` from a clock that ran ahead. Only if nobody wrote to the bucket since it was read: `due` must
 /// stay at or before every expiry, also that of a lease taken meanwhile.
 ///
-/// `None` if nothing is to be done, or if the item is not ours.
+/// `None` if nothing is to be done.
 #[must_use]
 pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
-    bucket.v?;
     let (mut next, restored) = expired(bucket, now);
     if next == *bucket {
         return None;
@@ -40,8 +39,8 @@ pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
 /// leases are those that were seen: then `due` is at or before every expiry, and what was taken meanwhile counts as
 /// taken since the look. A shard that has been at rest since the last look, and still is, is not due for another one.
 #[must_use]
-pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
-    let v = bucket.v?.saturating_add(1);
+pub fn look(bucket: &Bucket, now: EpochMillis) -> (Update, Restored) {
+    let v = bucket.v.saturating_add(1);
     let (mut next, restored) = expired(bucket, now);
     next.scaling.look = Some(Look { at: now, v });
     next.scaling.is_hot = false;
@@ -49,9 +48,9 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
     next.due = if rests { first_expiry(&next) } else { next_due(&next, now) };
     if restored.leases > 0 || next.rf != bucket.rf || rests {
         count_units(&mut next, 1);
-        return Some((replace(bucket, next), restored));
+        return (replace(bucket, next), restored);
     }
-    let conditions = vec![Condition::Present(Path::of(attr::V)), same_count(bucket.shard()), same_leases(bucket)];
+    let conditions = vec![Condition::Present(Path::of(attr::RF)), same_count(bucket.shard()), same_leases(bucket)];
     let mut changes = every_write(Some(bucket), MilliTokens::ZERO);
     changes.push(Change::Set(Path::of(attr::LOOK_AT), Value::Int(now.0)));
     changes.push(Change::Set(Path::of(attr::LOOK_V), Value::Int(v)));
@@ -64,7 +63,7 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
         }
         None => changes.extend([Change::Remove(due), Change::Remove(partition)]),
     }
-    Some((Update { key: bucket.key.item_key(), conditions, changes }, restored))
+    (Update { key: bucket.key.item_key(), conditions, changes }, restored)
 }
 
 /// Whether nobody has written to the shard since a look that is old enough for a merge. What kept it from being merged now
@@ -72,7 +71,7 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
 /// minute until then would cost forever.
 fn is_at_rest(bucket: &Bucket, now: EpochMillis) -> bool {
     let look = bucket.scaling.look.filter(|look| look.at.after(REVIEW) <= now);
-    look.is_some_and(|look| bucket.v.is_some_and(|v| v <= look.v))
+    look.is_some_and(|look| bucket.v <= look.v)
 }
 
 /// `bucket` without its expired leases, with a `due` and an `rf` that are right.

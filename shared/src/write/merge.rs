@@ -5,22 +5,19 @@
 use std::collections::BTreeMap;
 
 use super::expire::expired;
-use super::replace::{count_units, next_due, replace, unchanged};
-use super::{Action, Condition, Path, Update, same_count, same_leases};
+use super::replace::{bury, count_units, make, next_due, replace};
+use super::{Action, Condition, Path, same_count, same_leases};
+use crate::limit::WCU;
 use crate::math::refilled;
-use crate::{Bucket, EpochMillis, Limit, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, attr, item};
+use crate::{Bucket, Counter, EpochMillis, Hour, Limit, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, attr};
 
 /// The shard that `lower` and `upper` are halves of, with what both have at `now`, and by the limits of `lower`.
 /// `None` if it cannot be: they are no halves of one shard, leases are held in `upper`, the limits differ by name, or a
-/// clock ran ahead.
-///
-/// What was consumed in `upper` stays counted where it was counted: in the snapshots. Rate tokens that its expired leases
-/// give back were not, and leave the consumption of `lower`, since nothing is counted of an item's end.
+/// clock ran ahead. What was consumed in `upper` stays counted there.
 #[must_use]
 pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket> {
     let whole = lower.shard().whole()?;
     let is_pair = lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
-    let (v, upper_v) = (lower.v?, upper.v?);
     let ((mut next, _), (freed, _)) = (expired(lower, now), expired(upper, now));
     let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
     let same_names = lower.limits.keys().eq(upper.limits.keys());
@@ -30,31 +27,29 @@ pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket
     let limits: Vec<_> = next.limits.iter().map(|(name, state)| Limit::of(name.clone(), state.rule)).collect();
     let from = freed.advanced(&limits, now).limits;
     for (name, state) in &mut next.limits {
-        let consumed = |shard: &Bucket| shard.limits.get(name).map_or(MilliTokens::ZERO, |state| state.tc);
-        state.tc += consumed(&freed) - consumed(upper);
         let add = from.get(name).map_or(MilliTokens::ZERO, |state| state.tk);
         let here = refilled(state.tk, &state.rule, lower.shard(), next.rf, now);
         state.tk = add + if state.rule.is_concurrent() { state.tk } else { here };
     }
-    if let Some(wcu) = &mut next.wcu {
-        wcu.tk = refilled(wcu.tk, &wcu.rule, Shard::WHOLE, next.rf, now);
-    }
+    next.write_units_left = next.write_units_at(now);
     next.rf = now;
     next.shard_count = whole.count;
     // Above every `v` of the upper shard, so that one of its number can be made again.
-    next.v = Some(v.max(upper_v).saturating_add(1));
+    next.v = lower.v.max(upper.v).saturating_add(1);
     let min_shards = next.scaling.min_shards.max(upper.scaling.min_shards);
-    next.scaling = Scaling { look: next.v.map(|v| Look { at: now, v }), min_shards, ..Scaling::default() };
+    next.scaling = Scaling { look: Some(Look { at: now, v: next.v }), min_shards, ..Scaling::default() };
     next.due = next_due(&next, now);
     Some(next)
 }
 
-/// Replaces `lower` by `joined`, and deletes the shards `gone` that are part of it.
+/// Replaces `lower` by `joined`, and leaves of the shards `gone` that are part of it what they have counted: usage of
+/// their windows, which the next shard of the same number goes on with.
 #[must_use]
 pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action> {
+    let now = joined.rf;
     count_units(&mut joined, 2);
     let mut actions = vec![Action::Update(replace(lower, joined))];
-    actions.extend(gone.iter().map(|shard| Action::Delete(shard.key.item_key(), vec![unchanged(shard)])));
+    actions.extend(gone.iter().map(|shard| Action::Update(bury(shard, &expired(shard, now).0))));
     actions
 }
 
@@ -64,14 +59,14 @@ pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action
 /// took is in the stream.
 #[must_use]
 pub fn remove(gone: &Bucket, whole: &Bucket) -> Vec<Action> {
-    let here = vec![Condition::Present(Path::of(attr::V)), same_count(gone.shard()), same_leases(gone)];
+    let here = vec![Condition::Present(Path::of(attr::RF)), same_count(gone.shard()), same_leases(gone)];
     vec![Action::Delete(gone.key.item_key(), here), still(whole)]
 }
 
 /// Asks that `bucket` is still the shard that it is: neither split nor merged, nor gone.
 #[must_use]
 pub fn still(bucket: &Bucket) -> Action {
-    let same = vec![Condition::Present(Path::of(attr::PK)), same_count(bucket.shard())];
+    let same = vec![Condition::Present(Path::of(attr::RF)), same_count(bucket.shard())];
     Action::Check(bucket.key.item_key(), same)
 }
 
@@ -85,17 +80,20 @@ pub fn fill(
     op: WriteId,
     now: EpochMillis,
 ) -> Vec<Action> {
-    let v = Some(now.0.saturating_mul(1000).max(other.v.unwrap_or_default()).saturating_add(1));
+    let v = now.0.saturating_mul(1000).max(other.v).saturating_add(1);
     let mut made = Bucket {
         key: other.key.with_shard(shard.index),
         shard_count: shard.count,
         rf: now,
         v,
-        takes: Some(0),
+        birth: v,
+        hour: Hour::of(now),
+        takes: Counter::default(),
+        write_units_left: WCU.capacity,
         op: Some(op),
         leases: Some(BTreeMap::new()),
         scaling: Scaling {
-            look: v.map(|v| Look { at: now, v }),
+            look: Some(Look { at: now, v }),
             min_shards: other.scaling.min_shards,
             ..Scaling::default()
         },
@@ -104,13 +102,8 @@ pub fn fill(
     for (name, state) in &mut made.limits {
         let limit = Limit::of(name.clone(), state.rule);
         let tk = if state.rule.is_concurrent() { slots(&limit) } else { MilliTokens::ZERO };
-        *state = LimitState { tk, tc: MilliTokens::ZERO, rule: state.rule };
-    }
-    if let Some(wcu) = &mut made.wcu {
-        *wcu = LimitState { tk: wcu.rule.capacity, tc: MilliTokens::ZERO, rule: wcu.rule };
+        *state = LimitState::new(tk, state.rule);
     }
     made.due = next_due(&made, now);
-    let conditions = vec![Condition::Absent(Path::of(attr::PK))];
-    let make = Update { key: made.key.item_key(), conditions, changes: item::write_bucket(&made) };
-    vec![Action::Update(make), still(other)]
+    vec![Action::Update(make(&made)), still(other)]
 }

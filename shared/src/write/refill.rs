@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::credit::Credit;
-use super::{Change, Condition, Path, Update, Value, add_tokens, every_write, same_rf, tokens, wcu_credit};
-use crate::attr::{self, Field};
+use super::{Change, Condition, Path, Update, Value, every_write, same_rf, units_credit};
+use crate::attr;
+use crate::limit::WCU;
 use crate::math::credit;
 use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard};
 
@@ -23,14 +24,14 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
         let used = consumed.get(name).copied().unwrap_or_default();
         used > MilliTokens::ZERO && state.tk < used + used && flowed(state) > MilliTokens::ZERO
     };
-    let is_fresh = image.v.is_some() && now.since(image.rf) < REST;
+    let is_fresh = now.since(image.rf) < REST;
     if is_fresh || !image.limits.iter().any(is_hungry) {
         return None;
     }
     let mut update = Update {
         key: image.key.item_key(),
         conditions: same_rf(image).into(),
-        changes: every_write(Some(image), wcu_credit(image, now)),
+        changes: every_write(Some(image), units_credit(image, now)),
     };
     update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));
     for (name, state) in image.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
@@ -56,18 +57,14 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
 /// Only if they are full, so it can be repeated.
 #[must_use]
 pub fn cut_units(image: &Bucket, now: EpochMillis) -> Option<Update> {
-    let wcu = image.wcu.filter(|_| image.v.is_some())?;
-    let full = wcu.rule.capacity - credit(&wcu.rule, Shard::WHOLE, image.rf, now);
-    if wcu.tk - full < wcu.rule.capacity {
+    let full = WCU.capacity - credit(&WCU, Shard::WHOLE, image.rf, now);
+    if image.write_units_left - full < WCU.capacity {
         return None;
     }
-    let (name, units) = (LimitName::wcu(), MilliTokens::from_tokens(image.write_units()));
+    let units = MilliTokens::from_tokens(image.write_units());
+    let left = Path::of(attr::WRITE_UNITS);
     let mut conditions = same_rf(image).to_vec();
-    conditions.push(Condition::AtLeast(tokens(&name), Value::Int(full.0)));
-    let changes = vec![
-        Change::Add(Path::of(attr::V), Value::Int(1)),
-        Change::Set(tokens(&name), Value::Int((full - units).0)),
-        add_tokens(&name, Field::Consumed, units),
-    ];
+    conditions.push(Condition::AtLeast(left.clone(), Value::Int(full.0)));
+    let changes = vec![Change::Add(Path::of(attr::V), Value::Int(1)), Change::Set(left, Value::Int((full - units).0))];
     Some(Update { key: image.key.item_key(), conditions, changes })
 }

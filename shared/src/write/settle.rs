@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Condition, Path, Update, Value, add_tokens, counts_writes, every_write, sign, tokens};
+use super::{Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, sign, tokens};
 use crate::attr::{self, Field};
 use crate::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
 
@@ -17,6 +17,10 @@ pub struct Settle<'a> {
     pub lease: Option<(&'a WriteId, LeaseChange)>,
     /// What changes, by limit.
     pub amounts: BTreeMap<LimitName, Settled>,
+    /// Acquires granted earlier that this write counts.
+    pub takes: i64,
+    /// The hour that a change of consumption, or of acquires, counts for.
+    pub roll: Roll,
 }
 
 /// What becomes of a lease.
@@ -44,24 +48,30 @@ pub struct Settled {
 }
 
 impl Settle<'_> {
-    /// The whole settlement, if no balance passes its ceiling.
+    /// The settlement with all its amounts, if no balance passes its ceiling. What was `seen` of the shard tells only
+    /// whether a new hour has begun.
     #[must_use]
-    pub fn whole(&self) -> Update {
-        self.update(None)
+    pub fn whole(&self, seen: Option<&Bucket>) -> Update {
+        self.update(seen, None)
     }
 
     /// The settlement with what fits under the ceilings of `bucket`: a balance that has refilled meanwhile takes back
     /// only what makes it full.
     #[must_use]
     pub fn cut(&self, bucket: &Bucket) -> Update {
-        self.update(Some(bucket))
+        self.update(Some(bucket), Some(bucket))
     }
 
-    fn update(&self, view: Option<&Bucket>) -> Update {
+    fn update(&self, seen: Option<&Bucket>, view: Option<&Bucket>) -> Update {
         let mut update =
             Update { key: self.key.item_key(), conditions: vec![], changes: every_write(view, MilliTokens::ZERO) };
         update.changes.push(sign(&self.op));
-        update.conditions.extend(counts_writes(view));
+        if self.takes > 0 {
+            update.changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
+        }
+        if self.takes > 0 || self.amounts.values().any(|settled| settled.tc != MilliTokens::ZERO) {
+            self.roll.write(&mut update, seen);
+        }
         match &self.lease {
             None => {
                 update.conditions.push(Condition::Present(Path::of(attr::RF)));

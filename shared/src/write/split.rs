@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::replace::REVIEW;
+use super::replace::{REVIEW, make};
 use super::{Action, Change, Condition, Path, Update, Value, add_tokens, due, every_write, same_rf, tokens};
 use crate::attr::{self, Field};
+use crate::limit::WCU;
 use crate::math::credit;
-use crate::{Bucket, EpochMillis, LimitName, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, item};
+use crate::{Bucket, Counter, EpochMillis, Hour, LimitName, LimitState, Look, MilliTokens, Scaling, Shard, WriteId};
 
 /// Whether the halves of `shard` would each have a share of every limit that holds one token, and the `largest` request
 /// seen of it; and whether the bucket then has `max_shards` at most.
@@ -17,18 +18,19 @@ pub fn may_split(bucket: &Bucket, max_shards: u32, largest: &BTreeMap<LimitName,
         let asked = largest.get(name).copied().unwrap_or_default().max(MilliTokens::from_tokens(1));
         smaller.share(state.rule.capacity) >= asked
     };
-    bucket.v.is_some() && smaller.count <= max_shards && bucket.limits.iter().all(fits)
+    smaller.count <= max_shards && bucket.limits.iter().all(fits)
 }
 
 /// Splits the shard `image` into its halves: the tokens that are there at `now` are divided between them, debts and
 /// leases stay where they are. One transaction; it happens once, and whatever others took since the image: what the new
 /// shard gets is fixed, the old one keeps the rest, if neither gets more than its share or goes into debt by it.
 ///
-/// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new item. `None` for an item of other
-/// software.
+/// A new half that was merged away before continues to count where it stopped.
+///
+/// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new item.
 #[must_use]
-pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> Option<[Action; 2]> {
-    let v = image.v?;
+pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> [Action; 2] {
+    let v = image.v;
     let (kept, new) = image.shard().halves();
     let at = image.rf.max(now);
     let look = Look { at: now, v };
@@ -56,11 +58,13 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
         key: image.key.with_shard(new.index),
         shard_count: new.count,
         rf: at,
-        v: Some(new_v),
-        takes: Some(0),
+        v: new_v,
+        birth: new_v,
+        hour: Hour::of(now),
+        takes: Counter::default(),
         limits: BTreeMap::new(),
         version: image.version,
-        wcu: None,
+        write_units_left: WCU.capacity,
         leases: Some(BTreeMap::new()),
         due: Some(now.after(REVIEW)),
         op: Some(op),
@@ -68,22 +72,15 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
         size_bytes: 0,
         lease_bytes: 0,
     };
-    child.scaling.look = child.v.map(|v| Look { at: now, v });
+    child.scaling.look = Some(Look { at: now, v: new_v });
     for (name, state) in &image.limits {
         let tk = divide(&mut parent, name, state, image.shard(), credit(&state.rule, image.shard(), image.rf, at));
-        child.limits.insert(name.clone(), LimitState { tk, tc: MilliTokens::ZERO, rule: state.rule });
+        child.limits.insert(name.clone(), LimitState::new(tk, state.rule));
     }
-    if let Some(wcu) = image.wcu {
-        // Both start full, so neither is hot before it was written to. A write in a transaction costs twice.
-        let (name, units) = (LimitName::wcu(), MilliTokens::from_tokens(image.write_units().saturating_mul(2)));
-        let full = wcu.rule.capacity - units;
-        parent.changes.push(Change::Set(tokens(&name), Value::Int(full.0)));
-        parent.changes.push(add_tokens(&name, Field::Consumed, units));
-        child.wcu = Some(LimitState { tk: full, tc: units, rule: wcu.rule });
-    }
-    let absent = vec![Condition::Absent(Path::of(attr::PK))];
-    let child = Update { key: child.key.item_key(), conditions: absent, changes: item::write_bucket(&child) };
-    Some([Action::Update(parent), Action::Update(child)])
+    // Both start full, so neither is hot before it was written to. A write in a transaction costs twice.
+    child.write_units_left -= MilliTokens::from_tokens(image.write_units().saturating_mul(2));
+    parent.changes.push(Change::Set(Path::of(attr::WRITE_UNITS), Value::Int(child.write_units_left.0)));
+    [Action::Update(parent), Action::Update(make(&child))]
 }
 
 /// Has `shard` keep that an operator asked for `min_shards`, 0 for none, and be reviewed by that.
@@ -160,6 +157,5 @@ mod tests {
         assert!(!may(&bucket, 1, "a", 1000));
         let quarter = Bucket { shard_count: 4, ..bucket.clone() };
         assert!(!may(&quarter, 64, "a", 0), "an eighth of four slots is none");
-        assert!(!may(&Bucket { v: None, ..bucket }, 2, "a", 1000));
     }
 }

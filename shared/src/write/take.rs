@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::credit::Credit;
+use super::replace::unchanged;
 use super::{
-    Change, Condition, Path, Update, Value, add_tokens, counts_writes, every_write, same_count, same_rf, sign, tokens,
-    wcu_credit,
+    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, same_count, same_rf, sign, tokens,
+    units_credit,
 };
 use crate::attr::{self, Field};
-use crate::limit::{Rule, WCU};
+use crate::limit::Rule;
 use crate::math::{Shard, credit, ready_at};
 use crate::{
     Bucket, BucketKey, EpochMillis, GiveBack, Lease, LimitName, LimitState, MilliTokens, Millis, Terms, WriteId, item,
@@ -29,6 +30,8 @@ pub struct Take<'a> {
     pub takes: i64,
     /// Leases written with the take; their tokens are among `needs`.
     pub leases: Vec<(WriteId, Lease)>,
+    /// The hour that this counts for.
+    pub roll: Roll,
     /// Id of this write.
     pub op: WriteId,
     /// Asks for a split: the shard, as it was seen, was throttled.
@@ -95,10 +98,10 @@ impl Take<'_> {
     /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`, which is `floor` or
     /// later, fits above it.
     fn plain(&self, view: Option<&Bucket>, floor: EpochMillis, now: EpochMillis) -> Update {
-        let mut update = self.update(every_write(view, MilliTokens::ZERO));
-        update.conditions.push(same_count(self.shard(view)));
-        // A take of nothing has no other condition, and would make an item of what is gone.
-        update.conditions.push(counts_writes(view).unwrap_or_else(|| Condition::Present(Path::of(attr::RF))));
+        let mut update = self.update(view, MilliTokens::ZERO);
+        // Neither holds for a shard that is gone or merged away.
+        push_new(&mut update, same_count(self.shard(view)));
+        update.conditions.push(Condition::Present(Path::of(attr::RF)));
         let mut is_rate = false;
         for (name, &need) in self.needs.iter().chain(&self.soft) {
             update.conditions.push(match self.is_soft(name) {
@@ -124,8 +127,8 @@ impl Take<'_> {
     /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving `rf`: `tk` says what
     /// is there at `rf`, and may go below zero. So takes exclude each other only where there is not enough for both.
     fn against_credit(&self, bucket: &Bucket, now: EpochMillis) -> Update {
-        let mut update = self.update(every_write(Some(bucket), MilliTokens::ZERO));
-        update.conditions.extend(same_rf(bucket));
+        let mut update = self.update(Some(bucket), MilliTokens::ZERO);
+        same_rf(bucket).into_iter().for_each(|condition| push_new(&mut update, condition));
         reclaim(&mut update, bucket, now);
         for (name, state) in &bucket.limits {
             let need = self.need(name);
@@ -151,8 +154,8 @@ impl Take<'_> {
     /// Brings the callers' limits to the bucket along with the take. `rf` moves, so all that has flowed in by the old
     /// rules is credited; only if `rf` is the one seen.
     fn changing(&self, bucket: &Bucket, now: EpochMillis) -> Update {
-        let mut update = self.update(every_write(Some(bucket), wcu_credit(bucket, now)));
-        update.conditions.extend(same_rf(bucket));
+        let mut update = self.update(Some(bucket), units_credit(bucket, now));
+        same_rf(bucket).into_iter().for_each(|condition| push_new(&mut update, condition));
         // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
         let rf = bucket.rf.after(Millis(1)).max(now);
         update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
@@ -161,7 +164,7 @@ impl Take<'_> {
         for (name, next) in &bucket.advanced(self.terms, now).limits {
             let need = self.need(name);
             let Some(state) = bucket.limits.get(name) else {
-                let next = LimitState { tk: next.tk - need, tc: next.tc + need, rule: next.rule };
+                let next = LimitState { tk: next.tk - need, tc: next.tc + need, ..*next };
                 update.conditions.push(Condition::Absent(tokens(name)));
                 update.changes.extend(item::write_limit(name, &next));
                 continue;
@@ -178,7 +181,7 @@ impl Take<'_> {
                 credit.write(&mut update, name, state);
             } else {
                 // What is free is counted anew from the leases, so none may have come or gone since.
-                update.conditions.extend(same_v(bucket));
+                update.conditions.push(unchanged(bucket));
                 let at_least = Value::Int((need - next.tk + state.tk).0);
                 update.conditions.extend((!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)));
                 update.changes.push(Change::Set(tokens(name), Value::Int((next.tk - need).0)));
@@ -249,9 +252,8 @@ impl Take<'_> {
             let need = self.need(limit);
             (state.tk, state.tc) = (state.tk - need, need);
         }
-        let unit = MilliTokens::from_tokens(1);
-        bucket.wcu = Some(LimitState { tk: WCU.capacity - unit, tc: unit, rule: WCU });
-        bucket.takes = Some(self.takes);
+        bucket.write_units_left -= MilliTokens::from_tokens(1);
+        (bucket.hour, bucket.takes.total) = (self.roll.hour, self.takes);
         bucket.leases = Some(self.leases.iter().cloned().collect());
         bucket.due = self.first_expiry();
         bucket.op = Some(self.op.clone());
@@ -259,7 +261,8 @@ impl Take<'_> {
         Update { key: self.key.item_key(), conditions, changes: item::write_bucket(&bucket) }
     }
 
-    fn update(&self, mut changes: Vec<Change>) -> Update {
+    fn update(&self, view: Option<&Bucket>, units_credit: MilliTokens) -> Update {
+        let mut changes = every_write(view, units_credit);
         changes.push(sign(&self.op));
         changes.extend(self.hot.then(|| Change::Set(Path::of(attr::HOT), Value::Bool(true))));
         changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
@@ -267,7 +270,9 @@ impl Take<'_> {
         let mut conditions: Vec<_> = self.unknown.iter().map(differs).collect();
         // All leases are written together, so one of them stands for all.
         conditions.extend(self.leases.first().map(|(id, _)| Condition::Absent(Path::lease(id))));
-        Update { key: self.key.item_key(), conditions, changes }
+        let mut update = Update { key: self.key.item_key(), conditions, changes };
+        self.roll.write(&mut update, view);
+        update
     }
 
     fn first_expiry(&self) -> Option<EpochMillis> {
@@ -290,9 +295,11 @@ impl Take<'_> {
     }
 }
 
-/// That nobody wrote to the bucket since it was seen; items of other software cannot tell.
-fn same_v(bucket: &Bucket) -> Option<Condition> {
-    bucket.v.map(|v| Condition::Equals(Path::of(attr::V), Value::Int(v)))
+/// Adds a condition that a roll may have brought already.
+fn push_new(update: &mut Update, condition: Condition) {
+    if !update.conditions.contains(&condition) {
+        update.conditions.push(condition);
+    }
 }
 
 /// Removes the expired leases, if their holders have neither renewed nor adjusted them since.

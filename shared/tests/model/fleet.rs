@@ -4,18 +4,19 @@ mod books;
 mod hands;
 mod takes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, LeaseChange, Settle, Settled, expire, joined, look, merge, refill, split};
+use weirgate_shared::write::{Action, LeaseChange, Settled, expire, joined, look, merge, refill, split};
 use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MilliTokens, Millis, WriteId};
 
 use super::mirror::Mirror;
 use super::ops::{Back, Op};
 use super::table::{Shards, Table};
 use super::world::START;
-use super::{bucket_key, limit_name};
+use super::{bucket_key, limit_name, settle};
 
 type Needs = BTreeMap<LimitName, MilliTokens>;
 
@@ -42,7 +43,6 @@ struct Event {
 }
 
 /// The bucket, and the books.
-#[derive(Debug)]
 pub struct Fleet {
     limits: Vec<Limit>,
     table: Table,
@@ -62,7 +62,9 @@ pub struct Fleet {
     /// Every split and merge planned so far, and when.
     plans: Vec<(EpochMillis, Vec<Action>)>,
     ids: u64,
-    /// Somebody deleted items by hand; what those owed is forgotten.
+    /// Shards that were at rest at a look, and are not looked at again.
+    rested: BTreeSet<u32>,
+    /// Somebody deleted items manually; what those owed is forgotten, and a new bucket begins full.
     is_torn: bool,
     forgotten: MilliTokens,
 }
@@ -74,6 +76,12 @@ pub fn fleet(are_clocks_right: bool) -> impl Strategy<Value = Fleet> {
         let rate = Limit::custom("rpm", capacity, amount, period).unwrap();
         Fleet::new(rate, Limit::concurrent("slots", slots).unwrap(), rounds, are_clocks_right)
     })
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} shards of {:?}", self.table.shards().len(), self.limits)
+    }
 }
 
 impl Fleet {
@@ -92,21 +100,30 @@ impl Fleet {
             events: vec![],
             plans: vec![],
             ids: 0,
+            rested: BTreeSet::new(),
             is_torn: false,
             forgotten: MilliTokens::ZERO,
         };
         if rounds > 0 {
-            let update = fleet.planned(0, None, &Needs::new(), None, 0, START);
+            let update = fleet.planned(0, None, &Needs::new(), None, 0, (START, false));
             fleet.write(update, Some(START)).unwrap();
         }
         for _ in 1..rounds {
             for shard in fleet.table.shards().clone().values() {
-                let actions = split(shard, 0, fleet.id(), START).unwrap();
+                let actions = split(shard, 0, fleet.id(), START);
                 fleet.transact(&actions, Some(START)).unwrap();
             }
         }
         fleet.check().unwrap();
         fleet
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    pub fn now(&self) -> EpochMillis {
+        self.now
     }
 
     fn id(&mut self) -> WriteId {
@@ -132,24 +149,27 @@ impl Fleet {
                 let grant = self.leased.remove(&(shard, id.clone())).unwrap();
                 let settled = Settled { tk: grant.slots, ..Settled::default() };
                 let (key, amounts) = (bucket_key(shard), [(limit_name("slots"), settled)].into());
-                let settle = Settle { key: &key, op: self.id(), lease: Some((&id, LeaseChange::End)), amounts };
-                prop_assert!(self.write(settle.whole(), None)?);
-                prop_assert!(!self.table.update(settle.whole()), "I4: a lease gave back twice");
+                let settle = settle(&key, self.id(), Some((&id, LeaseChange::End)), amounts, clock);
+                prop_assert!(self.write(settle.whole(None), None)?);
+                prop_assert!(!self.table.update(settle.whole(None)), "I4: a lease gave back twice");
             }
             Op::Renew(which, later) => {
                 let Some((shard, id)) = self.lease(*which) else { return Ok(()) };
                 let expires = self.table.shards()[&shard].leases.as_ref().unwrap()[&id].expires.after(Millis(*later));
                 let (key, change) = (bucket_key(shard), Some((&id, LeaseChange::Renew(expires))));
-                let settle = Settle { key: &key, op: self.id(), lease: change, amounts: BTreeMap::new() };
-                prop_assert!(self.write(settle.whole(), None)?);
+                let settle = settle(&key, self.id(), change, BTreeMap::new(), clock);
+                prop_assert!(self.write(settle.whole(None), None)?);
             }
-            Op::Adjust { grant, part, back } => self.adjust(*grant, *part, *back)?,
+            Op::Adjust { grant, part, back } => self.adjust(*grant, *part, *back, clock)?,
             Op::Expire { shard, back, look: is_look } => {
                 let shard = self.number(*shard);
                 let Some(image) = self.table.image(shard, *back) else { return Ok(()) };
-                let plan = if *is_look { look(&image, clock) } else { expire(&image, clock) };
+                let plan = if *is_look { Some(look(&image, clock)) } else { expire(&image, clock) };
                 let is_there = self.table.shards().contains_key(&shard);
                 if let Some((update, _)) = plan {
+                    if *is_look && image.scaling.look.is_some_and(|look| look.v == image.v) {
+                        self.rested.insert(shard);
+                    }
                     let is_done = self.write(update, Some(clock))?;
                     prop_assert!(is_done || *back > 0 || !is_there);
                 }
@@ -185,11 +205,11 @@ impl Fleet {
             return Ok(());
         };
         let (one, other) = (self.id(), self.id());
-        let actions = split(&image, 0, one, clock).unwrap();
+        let actions = split(&image, 0, one, clock);
         let is_there = self.table.shards().contains_key(&shard);
         self.plans.push((clock, actions.to_vec()));
         if self.transact(&actions, Some(clock))? {
-            let again = split(&image, 0, other, clock).unwrap();
+            let again = split(&image, 0, other, clock);
             prop_assert!(!self.table.transact(&actions), "I7: its answer was lost, and it split once more");
             prop_assert!(!self.table.transact(&again), "I7: two split it, and it is split twice");
         } else {

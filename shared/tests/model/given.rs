@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, LimitName, Look, MilliTokens, Millis, Shard, WriteId};
 
-use super::{bucket_key, limit_name};
+use super::limit_name;
 
 /// A lease: its id, how long after the start it ends, and what it holds.
 pub type Held<'a> = (u64, i64, &'a [(&'a str, i64)]);
@@ -27,15 +27,12 @@ pub fn slots() -> Limit {
     Limit::concurrent("slots", 6).unwrap()
 }
 
-/// One shard, credited up to the start.
+/// One shard with `tk` of its rates, credited up to the start.
 pub fn bucket(shard: Shard, tk: i64, limits: &[Limit]) -> Bucket {
-    let mut bucket = Bucket::full(bucket_key(shard.index), limits, START);
-    bucket.shard_count = shard.count;
-    for state in bucket.limits.values_mut() {
-        let whole = shard.share(state.rule.capacity);
-        state.tk = if state.rule.is_concurrent() { whole } else { MilliTokens(tk) };
+    let mut bucket = Bucket { op: Some(id(1)), ..super::bucket(shard, limits, START) };
+    for state in bucket.limits.values_mut().filter(|state| !state.rule.is_concurrent()) {
+        state.tk = MilliTokens(tk);
     }
-    bucket.op = Some(id(1));
     bucket
 }
 
@@ -45,7 +42,7 @@ pub fn whole(tk: i64) -> Bucket {
 
 pub fn half(index: u32, tk: i64) -> Bucket {
     let mut bucket = bucket(Shard { index, count: 2 }, tk, &[rate(), slots()]);
-    bucket.scaling.look = Some(Look { at: START, v: bucket.v.unwrap() - 7 });
+    bucket.scaling.look = Some(Look { at: START, v: bucket.v - 7 });
     bucket.due = Some(later(60_000));
     bucket
 }
@@ -62,11 +59,5 @@ pub fn with_leases(mut bucket: Bucket, leases: &[Held<'_>]) -> Bucket {
     let leases = leases.iter().map(|(bits, ms, held)| (id(*bits), lease(later(*ms), held)));
     bucket.leases = Some(leases.collect());
     bucket.due = bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min();
-    bucket
-}
-
-/// Of software that counts no writes.
-pub fn foreign(mut bucket: Bucket) -> Bucket {
-    (bucket.v, bucket.takes, bucket.wcu, bucket.leases, bucket.op) = (None, None, None, None, None);
     bucket
 }

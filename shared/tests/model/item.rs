@@ -3,19 +3,21 @@
 //! Stricter than DynamoDB nowhere, more forgiving nowhere: what it answers with a `ValidationException` panics here,
 //! since no planned write may ever be invalid.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::write::{Change, Condition, Path, Update, Value};
-use weirgate_shared::{Attr, Bucket, Counted, read_bucket, read_counted};
+use weirgate_shared::{Attr, Bucket, Live, Snapshot, is_merged, read_bucket, read_live, read_snapshot};
 
 /// An attribute's value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Held {
     /// A number: thousandths, for sums without rounding, and the text DynamoDB answers with.
     Number(i128, String),
     Text(String),
     Bool(bool),
     Map(BTreeMap<String, Held>),
+    /// A set of numbers, each in the text DynamoDB answers with.
+    Numbers(BTreeSet<String>),
 }
 
 impl Held {
@@ -41,6 +43,14 @@ impl Held {
             Self::Text(text) => Attr::S(text),
             Self::Bool(is) => Attr::Bool(*is),
             Self::Map(map) => Attr::M(map.iter().map(|(name, held)| (name.as_str(), held.attr())).collect()),
+            Self::Numbers(numbers) => Attr::Numbers(numbers.iter().map(String::as_str).collect()),
+        }
+    }
+
+    fn numbers(&self) -> &BTreeSet<String> {
+        match self {
+            Self::Numbers(numbers) => numbers,
+            other => panic!("ValidationException: {other:?} is no set of numbers"),
         }
     }
 }
@@ -53,12 +63,13 @@ impl From<&Value> for Held {
             Value::Text(text) => Self::Text(text.clone()),
             Value::Bool(is) => Self::Bool(*is),
             Value::Map(map) => Self::Map(map.iter().map(|(name, value)| (name.clone(), value.into())).collect()),
+            Value::Numbers(numbers) => Self::Numbers(numbers.iter().map(ToString::to_string).collect()),
         }
     }
 }
 
 /// An item; one without attributes does not exist.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Item(pub BTreeMap<String, Held>);
 
 impl Item {
@@ -80,7 +91,9 @@ impl Item {
         if !update.conditions.iter().all(|condition| self.holds(condition)) {
             return false;
         }
-        // Every change sees the item as it was, as in DynamoDB; no two touch the same path, so order does not matter.
+        // Every change sees the item as it was, as in DynamoDB; no two touch the same path, so order does not matter but
+        // for what is copied.
+        let before = self.clone();
         let (pk, sk) = (Held::Text(update.key.pk.clone()), Held::Text(update.key.sk.clone()));
         assert!(self.0.get("PK").is_none_or(|here| *here == pk), "an update of another item");
         self.0.extend([("PK".to_owned(), pk), ("SK".to_owned(), sk)]);
@@ -90,6 +103,25 @@ impl Item {
                 Change::SetIfAbsent(path, value) => {
                     if self.get(path).is_none() {
                         self.set(path, value.into());
+                    }
+                }
+                Change::Copy(to, from) => {
+                    let held = before.get(from).cloned();
+                    self.set(to, held.unwrap_or_else(|| panic!("ValidationException: {from:?} is not there to copy")));
+                }
+                Change::Add(path, Value::Numbers(more)) => {
+                    let mut numbers = self.get(path).map_or_else(BTreeSet::new, |held| held.numbers().clone());
+                    numbers.extend(more.iter().map(ToString::to_string));
+                    self.set(path, Held::Numbers(numbers));
+                }
+                Change::DeleteFrom(path, value) => {
+                    let gone = Held::from(value);
+                    let left = self.get(path).map(|held| held.numbers() - gone.numbers());
+                    match left {
+                        // A set is never empty.
+                        Some(left) if left.is_empty() => drop(self.0.remove(path.0[0].as_ref())),
+                        Some(left) => self.set(path, Held::Numbers(left)),
+                        None => {}
                     }
                 }
                 Change::Add(path, value) => {
@@ -154,8 +186,19 @@ impl Item {
         read_bucket(self.attributes()).unwrap_or_else(|error| panic!("a write broke the bucket: {error}"))
     }
 
-    pub fn counted(&self, shard: u32) -> Counted {
-        read_counted(self.attributes(), shard).unwrap_or_else(|error| panic!("a write broke the snapshot: {error}"))
+    /// Whether this item is a shard that was merged away.
+    pub fn is_merged(&self) -> bool {
+        is_merged(self.0.keys().map(String::as_str))
+    }
+
+    /// What the shard that this item is, live or merged away, has counted.
+    pub fn live(&self) -> Live {
+        read_live(self.attributes()).unwrap_or_else(|error| panic!("a write broke the counters: {error}"))
+    }
+
+    /// The usage snapshot this item is.
+    pub fn snapshot(&self) -> Snapshot {
+        read_snapshot(self.attributes()).unwrap_or_else(|error| panic!("a write broke the snapshot: {error}"))
     }
 
     /// A number that is written in tokens.
@@ -169,7 +212,12 @@ fn assert_no_overlap(changes: &[Change]) {
     let paths: Vec<_> = changes
         .iter()
         .map(|change| match change {
-            Change::Set(path, _) | Change::SetIfAbsent(path, _) | Change::Add(path, _) | Change::Remove(path) => path,
+            Change::Set(path, _)
+            | Change::SetIfAbsent(path, _)
+            | Change::Copy(path, _)
+            | Change::Add(path, _)
+            | Change::DeleteFrom(path, _)
+            | Change::Remove(path) => path,
         })
         .collect();
     for (at, path) in paths.iter().enumerate() {

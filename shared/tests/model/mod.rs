@@ -8,11 +8,17 @@ pub mod item;
 pub mod mirror;
 pub mod ops;
 pub mod page;
+pub mod stream;
 pub mod table;
 pub mod world;
 
+use std::collections::BTreeMap;
+
 use proptest::test_runner::{Config, FileFailurePersistence};
-use weirgate_shared::{Bucket, BucketKey, EntityId, EpochMillis, LimitName, MilliTokens, Namespace, Resource, Rule};
+use weirgate_shared::write::{Company, LeaseChange, Roll, Settle, Settled, Take};
+use weirgate_shared::{
+    Bucket, BucketKey, EntityId, EpochMillis, Hour, Limit, LimitName, MilliTokens, Namespace, Resource, Shard, WriteId,
+};
 
 pub use item::{Held, Item};
 
@@ -40,6 +46,40 @@ pub fn limit_name(name: &str) -> LimitName {
     LimitName::new(name).unwrap()
 }
 
+/// A take of one acquire without a lease, by a process that is alone and whose clock says `now`.
+pub fn take<'a>(
+    key: &'a BucketKey,
+    limits: &'a [Limit],
+    needs: BTreeMap<LimitName, MilliTokens>,
+    op: WriteId,
+    now: EpochMillis,
+) -> Take<'a> {
+    Take {
+        key,
+        terms: limits.into(),
+        needs,
+        soft: BTreeMap::new(),
+        takes: 1,
+        leases: vec![],
+        roll: Roll::to(Hour::of(now)),
+        op,
+        hot: false,
+        company: Company::None,
+        unknown: &[],
+    }
+}
+
+/// A settlement by a process whose clock says `now`.
+pub fn settle<'a>(
+    key: &'a BucketKey,
+    op: WriteId,
+    lease: Option<(&'a WriteId, LeaseChange)>,
+    amounts: BTreeMap<LimitName, Settled>,
+    now: EpochMillis,
+) -> Settle<'a> {
+    Settle { key, op, lease, amounts, takes: 0, roll: Roll::to(Hour::of(now)) }
+}
+
 /// What `name` holds in the leases of `bucket`, together.
 pub fn held(bucket: &Bucket, name: &LimitName) -> MilliTokens {
     bucket.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(name)).copied().sum()
@@ -50,14 +90,13 @@ pub fn first_expiry(bucket: &Bucket) -> Option<EpochMillis> {
     bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min()
 }
 
-/// A hidden limit for items made by tests: what the first take would write.
-pub fn wcu() -> weirgate_shared::LimitState {
-    let thousand = MilliTokens::from_tokens(1000);
-    weirgate_shared::LimitState {
-        tk: thousand,
-        tc: MilliTokens::ZERO,
-        rule: Rule { capacity: thousand, refill_amount: thousand, refill_period_ms: 1000 },
+/// A shard of a bucket with these limits, full, that was made at `at`.
+pub fn bucket(shard: Shard, limits: &[Limit], at: EpochMillis) -> Bucket {
+    let mut bucket = Bucket { shard_count: shard.count, ..Bucket::full(bucket_key(shard.index), limits, at) };
+    for state in bucket.limits.values_mut() {
+        state.tk = shard.share(state.rule.capacity);
     }
+    bucket
 }
 
 /// `due` is at or before the first expiry, in the partition of its key, and there whenever a lease is.

@@ -61,6 +61,8 @@ pub struct Ask {
     pub slots: i64,
     /// How long the lease lasts; without one, if no slots are asked.
     pub lease: Option<i64>,
+    /// Takes for granted that another process has begun the hour.
+    pub by_others: bool,
 }
 
 /// How much of a rate.
@@ -80,10 +82,11 @@ fn ask() -> impl Strategy<Value = Ask> {
     let much = prop_oneof![3 => (0..=1000i64).prop_map(Much::Part), 2 => (-1..=1i64).prop_map(Much::There)];
     let slots = prop_oneof![3 => Just(0), 2 => 1..3i64, 1 => 3..9i64];
     let lease = option::of(prop_oneof![0..200i64, 0..3000i64]);
-    (much, slots, lease).prop_map(|(rate, slots, lease)| Ask { rate, slots, lease })
+    let by_others = prop::bool::weighted(0.1);
+    (much, slots, lease, by_others).prop_map(|(rate, slots, lease, by_others)| Ask { rate, slots, lease, by_others })
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub fn op() -> impl Strategy<Value = Op> {
     let which = any::<Index>;
     let wait = prop_oneof![1..20i64, 200..600i64, 1..3000i64];
     let view = || prop_oneof![1 => Just(None), 7 => back().prop_map(Some)];

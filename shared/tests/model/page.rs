@@ -18,6 +18,7 @@ fn value(value: &Value) -> String {
             let entries: Vec<_> = map.iter().map(|(name, held)| format!("{name}: {}", self::value(held))).collect();
             format!("{{{}}}", entries.join(", "))
         }
+        Value::Numbers(numbers) => format!("{numbers:?}"),
     }
 }
 
@@ -37,6 +38,8 @@ fn change(made: &Change) -> String {
     match made {
         Change::Set(at, what) => format!("{} := {}", path(at), value(what)),
         Change::SetIfAbsent(at, what) => format!("{} := {} if there is none", path(at), value(what)),
+        Change::Copy(to, from) => format!("{} := {} before", path(to), path(from)),
+        Change::DeleteFrom(at, what) => format!("{} -= {}", path(at), value(what)),
         Change::Add(at, what) => format!("{} += {}", path(at), value(what)),
         Change::Remove(at) => format!("remove {}", path(at)),
     }

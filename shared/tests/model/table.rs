@@ -1,15 +1,19 @@
-//! A table of the shards of one bucket: planned writes and transactions as DynamoDB does them, and what its stream says
-//! of them to those who count usage.
+//! A table of the shards of one bucket: planned writes and transactions as DynamoDB does them, the records of its stream,
+//! and what was used, by the definition of usage.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{Bucket, BucketKey, ItemKey, LimitName, MilliTokens, Whole};
+use weirgate_shared::{
+    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Live, Meter, MilliTokens, Usage, Whole, Window, attr,
+    write_bucket,
+};
 
 use super::Item;
+use super::stream::{Image, Record};
 
-/// The shards there are at a moment, by number.
+/// The shards there are at a moment, by number. A shard that was merged away is none.
 pub type Shards = BTreeMap<u32, Rc<Bucket>>;
 
 /// All items of one bucket.
@@ -19,9 +23,10 @@ pub struct Table {
     shards: Shards,
     /// Everything a shard of this number ever was, oldest first, through all its lives.
     images: BTreeMap<u32, Vec<Rc<Bucket>>>,
-    /// Of each limit, what the stream's records add up to: an INSERT counts from 0, a MODIFY by difference, a REMOVE not.
-    consumed: BTreeMap<LimitName, MilliTokens>,
-    takes: i64,
+    /// The records of each item, in their order.
+    stream: BTreeMap<u32, Vec<Record>>,
+    /// What each life of each shard used in each hour: every change of a counter belongs to the hour of the item after it.
+    used: BTreeMap<(u32, i64, Hour), Usage>,
 }
 
 impl Table {
@@ -44,10 +49,8 @@ impl Table {
         for (action, key) in actions.iter().zip(keys) {
             match action {
                 Action::Update(update) => {
-                    let item = self.items.entry(key).or_default();
-                    assert!(item.apply(update));
-                    let image = Rc::new(item.bucket());
-                    self.record(key, image);
+                    assert!(self.items.entry(key).or_default().apply(update));
+                    self.record(key);
                 }
                 Action::Delete(..) => self.delete(key),
                 Action::Check(..) => {}
@@ -60,32 +63,74 @@ impl Table {
         self.transact(&[Action::Update(update)])
     }
 
-    /// Deletes an item, as a write does, or somebody by hand.
-    pub fn delete(&mut self, shard: u32) {
-        self.items.remove(&shard);
-        self.shards.remove(&shard);
+    /// A table with one item.
+    pub fn of(bucket: &Bucket) -> Self {
+        let mut table = Self::default();
+        table.put(bucket);
+        table
     }
 
-    /// A record of the stream: an INSERT or a MODIFY.
-    fn record(&mut self, shard: u32, image: Rc<Bucket>) {
-        // A snapshot remembers the last `v` it counted of a shard's number, and takes what is not above it for a replay.
-        let highest = self.images.get(&shard).and_then(|images| images.last()).and_then(|image| image.v);
-        assert!(image.v > highest, "I3: shard {shard} is at {:?}, its number was at {highest:?} before", image.v);
-        let before = self.shards.insert(shard, Rc::clone(&image));
-        for (name, state) in &image.limits {
-            let from = before.as_ref().and_then(|before| before.limits.get(name)).map(|state| state.tc);
-            *self.consumed.entry(name.clone()).or_default() += state.tc - from.unwrap_or_default();
+    /// Writes an item as other software would, whatever there is.
+    pub fn put(&mut self, bucket: &Bucket) {
+        let update = Update { key: bucket.key.item_key(), conditions: vec![], changes: write_bucket(bucket) };
+        assert!(self.update(update));
+    }
+
+    /// Deletes an item, as a write does, or somebody manually.
+    pub fn delete(&mut self, shard: u32) {
+        if self.items.remove(&shard).is_some() {
+            self.record(shard);
         }
-        self.takes += image.takes.unwrap() - before.and_then(|before| before.takes).unwrap_or_default();
-        self.images.entry(shard).or_default().push(image);
+    }
+
+    /// Enters the record of a write, and what it used.
+    fn record(&mut self, shard: u32) {
+        let records = self.stream.entry(shard).or_default();
+        let before = records.last().and_then(|record| record.after.clone());
+        let highest =
+            records.last().map(|Record { before, after }| after.as_ref().or(before.as_ref()).unwrap().meter.v);
+        let item = self.items.get(&shard);
+        let after = item.map(|item| Rc::new(Image { meter: item.live().meter, is_merged: item.is_merged() }));
+        records.push(Record { before: before.clone(), after: after.clone() });
+        self.shards.remove(&shard);
+        let (Some(item), Some(after)) = (item, after) else { return };
+        // A copy of an image replaces those of a lower `v`, and no other.
+        assert!(Some(after.meter.v) > highest, "I3: {:?}, and {highest:?} was the highest before", after.meter);
+        let used = self.used.entry((shard, after.meter.birth, after.meter.hour)).or_default();
+        used.add(&difference(before.as_ref().map(|before| &before.meter), &after.meter));
+        for window in Window::ALL {
+            let used = self.used_by_life(window, after.meter.start(window), shard, after.meter.v);
+            assert_eq!(plain(after.meter.usage(window)), used, "I3: {window} of {:?}", after.meter);
+        }
+        if after.is_merged {
+            let is_kept = |name: &String| matches!(&**name, "PK" | "SK" | "v") || attr::counts_usage(name);
+            assert!(item.0.keys().all(is_kept), "more than counters are left: {item:?}");
+        } else {
+            let image = Rc::new(item.bucket());
+            assert_eq!(image.meter(), after.meter);
+            self.shards.insert(shard, Rc::clone(&image));
+            self.images.entry(shard).or_default().push(image);
+        }
     }
 
     pub fn shards(&self) -> &Shards {
         &self.shards
     }
 
+    /// The items of all shards that there are.
     pub fn items(&self) -> impl Iterator<Item = (&Item, &Rc<Bucket>)> {
-        self.items.values().zip(self.shards.values())
+        self.items.iter().filter_map(|(number, item)| Some((item, self.shards.get(number)?)))
+    }
+
+    /// The items of shards that were merged away, by number.
+    pub fn merged(&self) -> impl Iterator<Item = (u32, &Item)> {
+        let is_merged = |(number, _): &(&u32, &Item)| !self.shards.contains_key(number);
+        self.items.iter().filter(is_merged).map(|(number, item)| (*number, item))
+    }
+
+    /// What all items, live or merged away, have counted.
+    pub fn live(&self) -> Vec<Live> {
+        self.items.values().map(Item::live).collect()
     }
 
     pub fn whole(&self) -> Whole {
@@ -103,15 +148,63 @@ impl Table {
         images.get(images.len().saturating_sub(back.saturating_add(1))).cloned()
     }
 
-    /// What the records say was consumed of `limit`.
-    pub fn consumed(&self, limit: &LimitName) -> MilliTokens {
-        self.consumed.get(limit).copied().unwrap_or_default()
+    pub fn stream(&self) -> &BTreeMap<u32, Vec<Record>> {
+        &self.stream
     }
 
-    /// How many acquires the records say were granted.
-    pub fn takes(&self) -> i64 {
-        self.takes
+    /// The windows of this kind in which any item was written to.
+    pub fn windows(&self, window: Window) -> Vec<EpochMillis> {
+        let mut starts: Vec<_> = self.used.keys().map(|(_, _, hour)| window.start(hour.start())).collect();
+        starts.sort();
+        starts.dedup();
+        starts
     }
+
+    /// What was used in a window, by all shards.
+    pub fn used(&self, window: Window, start: EpochMillis) -> Usage {
+        self.used_by(window, start, |_, _| true)
+    }
+
+    /// What was used in a window by the life of a shard that the image `v` is of.
+    pub fn used_by_life(&self, window: Window, start: EpochMillis, shard: u32, v: i64) -> Usage {
+        let births = self.used.keys().filter(|(number, birth, _)| *number == shard && *birth <= v);
+        let life = births.map(|(_, birth, _)| *birth).max();
+        self.used_by(window, start, |number, birth| number == shard && Some(birth) == life)
+    }
+
+    fn used_by(&self, window: Window, start: EpochMillis, is_asked: impl Fn(u32, i64) -> bool) -> Usage {
+        let mut sum = Usage::default();
+        for ((shard, birth, hour), used) in &self.used {
+            if window.start(hour.start()) == start && is_asked(*shard, *birth) {
+                sum.add(used);
+            }
+        }
+        plain(sum)
+    }
+
+    /// What was consumed of `limit`, in all hours.
+    pub fn consumed(&self, limit: &LimitName) -> MilliTokens {
+        self.used.values().filter_map(|used| used.tokens.get(limit)).copied().sum()
+    }
+
+    /// How many acquires were granted, in all hours.
+    pub fn takes(&self) -> i64 {
+        self.used.values().map(|used| used.acquires).sum()
+    }
+}
+
+/// Without the limits of which nothing was used.
+pub fn plain(mut usage: Usage) -> Usage {
+    usage.tokens.retain(|_, amount| *amount != MilliTokens::ZERO);
+    usage
+}
+
+/// By how much a write changed what is counted; a new item counts from 0.
+fn difference(before: Option<&Meter>, after: &Meter) -> Usage {
+    let before_of = |name| before.and_then(|before| before.limits.get(name)).map_or(0, |counter| counter.total);
+    let tokens = after.limits.iter().map(|(name, after)| (name.clone(), MilliTokens(after.total - before_of(name))));
+    let acquires = after.takes.total - before.map_or(0, |before| before.takes.total);
+    Usage { tokens: tokens.collect(), acquires }
 }
 
 pub fn whole(shards: &Shards) -> Whole {

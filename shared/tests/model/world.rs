@@ -6,15 +6,15 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Company, LeaseChange, Settle, Settled, Take, expire, refill};
+use weirgate_shared::write::{LeaseChange, Settled, Take, expire, refill};
 use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Scaling, Shard, WriteId, credit,
-    refilled,
+    Bucket, EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, WriteId, credit, refilled,
 };
 
-use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name};
+use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name, settle, take};
 
-pub const START: EpochMillis = EpochMillis(1_700_000_000_000);
+/// Some seconds before a day begins.
+pub const START: EpochMillis = EpochMillis(1_700_006_400_000 - 5_000);
 
 /// How old the view of a writer is: none, or so many images ago.
 pub type View = Option<usize>;
@@ -110,27 +110,7 @@ impl World {
         let mut images = vec![];
         // Clients create only shard 0 of 1.
         if is_there || shard != Shard::WHOLE {
-            let state = |limit: &Limit| {
-                let state =
-                    LimitState { tk: shard.share(limit.rule().capacity), tc: MilliTokens::ZERO, rule: *limit.rule() };
-                (limit.name().clone(), state)
-            };
-            item = Item::of_bucket(&Bucket {
-                key: bucket_key(shard.index),
-                shard_count: shard.count,
-                rf: START,
-                v: Some(START.0 * 1000),
-                takes: Some(0),
-                limits: [&rate, &slots].map(state).into(),
-                wcu: Some(super::wcu()),
-                leases: Some(BTreeMap::new()),
-                due: None,
-                op: None,
-                scaling: Scaling::default(),
-                size_bytes: 0,
-                lease_bytes: 0,
-                version: None,
-            });
+            item = Item::of_bucket(&super::bucket(shard, &[rate.clone(), slots.clone()], START));
             images.push((START, item.bucket()));
         }
         let (held, loose) = (BTreeMap::new(), vec![]);
@@ -185,16 +165,16 @@ impl World {
         let flowed = self.share(0) + credit(&rate.rule, self.shard, START.min(self.images[0].1.rf), bucket.rf);
         prop_assert!(rate.tc + rate.tk <= flowed, "minted: {:?} used, {:?} left of {flowed:?}", rate.tc, rate.tk);
         prop_assert!(rate.tk <= self.share(0));
-        prop_assert_eq!(bucket.takes, Some(self.takes));
+        prop_assert_eq!(bucket.takes.total, self.takes);
         assert_due_is_a_lower_bound(&self.item, &bucket);
         Ok(())
     }
 
-    /// Notes the write that was just applied; `v` counts each by one, or a snapshot would miss it.
+    /// Notes the write that was just applied; `v` counts each by one, or a copy of it would be taken for an older one.
     fn applied(&mut self) -> Result<Bucket, TestCaseError> {
         let bucket = self.item.bucket();
         if let Some((_, before)) = self.images.last() {
-            prop_assert_eq!(bucket.v, before.v.map(|v| v + 1));
+            prop_assert_eq!(bucket.v, before.v + 1);
         }
         self.images.push((self.now, bucket.clone()));
         Ok(bucket)
@@ -211,9 +191,9 @@ impl World {
                 let back = self.held[&lease].1;
                 let settled = Settled { tk: back, ..Settled::default() };
                 let amounts = [(limit_name("slots"), settled)].into();
-                let settle = Settle { key: &key, op: self.id(), lease: Some((&lease, LeaseChange::End)), amounts };
-                prop_assert!(self.item.apply(&settle.whole()));
-                prop_assert!(!self.item.apply(&settle.whole()), "a lease gave back twice");
+                let settle = settle(&key, self.id(), Some((&lease, LeaseChange::End)), amounts, clock);
+                prop_assert!(self.item.apply(&settle.whole(None)));
+                prop_assert!(!self.item.apply(&settle.whole(None)), "a lease gave back twice");
                 self.held.remove(&lease);
                 self.applied()?;
             }
@@ -224,8 +204,8 @@ impl World {
                 let settled = Settled { tk: old - new, tc: new - old, ceiling: Some(self.share(0)) };
                 let change = LeaseChange::Hold([(limit_name("rpm"), (old, new))].into());
                 let amounts = [(limit_name("rpm"), settled)].into();
-                let settle = Settle { key: &key, op: self.id(), lease: Some((&lease, change)), amounts };
-                let update = self.view(*view).map_or_else(|| settle.whole(), |bucket| settle.cut(&bucket));
+                let settle = settle(&key, self.id(), Some((&lease, change)), amounts, clock);
+                let update = self.view(*view).map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
                 if self.item.apply(&update) || self.item.apply(&settle.cut(&self.item.bucket())) {
                     self.held.get_mut(&lease).unwrap().0 = new;
                     self.used += new - old;
@@ -236,8 +216,8 @@ impl World {
                 let Some(lease) = self.lease(*which) else { return Ok(()) };
                 let expires = self.item.bucket().leases.unwrap()[&lease].expires.after(Millis(*later));
                 let change = Some((&lease, LeaseChange::Renew(expires)));
-                let settle = Settle { key: &key, op: self.id(), lease: change, amounts: BTreeMap::new() };
-                prop_assert!(self.item.apply(&settle.whole()));
+                let settle = settle(&key, self.id(), change, BTreeMap::new(), clock);
+                prop_assert!(self.item.apply(&settle.whole(None)));
                 self.applied()?;
             }
             Op::GiveBack { take, view } => {
@@ -248,8 +228,8 @@ impl World {
                 let taken = self.loose[at];
                 let settled = Settled { tk: taken, tc: -taken, ceiling: Some(self.share(0)) };
                 let amounts = [(limit_name("rpm"), settled)].into();
-                let settle = Settle { key: &key, op: self.id(), lease: None, amounts };
-                let update = self.view(*view).map_or_else(|| settle.whole(), |bucket| settle.cut(&bucket));
+                let settle = settle(&key, self.id(), None, amounts, clock);
+                let update = self.view(*view).map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
                 if self.item.apply(&update) {
                     self.loose.remove(at);
                     self.used -= taken;
@@ -316,18 +296,7 @@ impl World {
             .collect();
         let (key, op) = (bucket_key(self.shard.index), self.id());
         let limits = self.limits.clone();
-        let take = Take {
-            key: &key,
-            terms: (&limits).into(),
-            needs,
-            soft: BTreeMap::new(),
-            takes: 1,
-            leases,
-            op,
-            hot: false,
-            company: Company::None,
-            unknown: &[],
-        };
+        let take = Take { leases, ..take(&key, &limits, needs, op, clock) };
         let update = if self.item.exists() { take.on(view.as_ref(), clock) } else { take.create(clock) };
         let before = self.item.exists().then(|| self.item.bucket());
         let applied = self.item.apply(&update);

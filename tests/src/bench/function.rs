@@ -4,14 +4,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
-use super::aggregator::BATCHES;
 use super::server::serve;
 use super::{Row, print};
 use crate::Dynamo;
+use crate::batches::{batch, event};
 
 const STARTS: usize = 20;
 
@@ -34,7 +33,7 @@ pub async fn run() {
 
     let dynamo = Dynamo::new().await;
     let endpoint = serve(&dynamo);
-    let event = large_event();
+    let event = event(&batch(1_000, 1_000).await.1);
     let (mut starts, mut peaks) = (vec![], vec![]);
     for _ in 0..STARTS {
         let (start, peak_kib) = invoke(&binary, &endpoint, &event).await;
@@ -55,14 +54,6 @@ pub async fn run() {
         target: "at most 32 MiB",
         is_met: peak <= 32 * 1024,
     });
-}
-
-fn large_event() -> String {
-    let record = |at: usize| {
-        let event: Value = serde_json::from_str(BATCHES[at % BATCHES.len()].1).expect("a recorded event");
-        event["Records"][at / BATCHES.len() % 100].clone()
-    };
-    json!({"Records": (0..1_000).map(record).collect::<Vec<_>>()}).to_string()
 }
 
 /// Runs the function for one event; says how long it took to ask for it, and its peak memory in KiB.

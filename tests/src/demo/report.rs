@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
-use weirgate::{EpochMillis, MilliTokens, Table};
-use weirgate_shared::{Attr, BucketKey, EntityId, Namespace, Resource, SnapshotKey, Window, attr};
+use weirgate::{EpochMillis, MilliTokens, RateLimiter, Table, Window};
+use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 
 use super::drive::{Driven, HELD, HELD_SLOTS};
 use super::ledger::{Bucket, Consumed};
@@ -56,7 +56,7 @@ impl Report {
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
-            report.counted = counted(table, &report.consumed, started).await?;
+            report.counted = counted(table, &report.consumed, started).await.map_err(|error| error.to_string())?;
             report.slots_restored = slots_back(table).await?;
             // A function's lines are in the log when its invocation has ended.
             let logged = stack.logged()?;
@@ -72,9 +72,7 @@ impl Report {
     #[must_use]
     pub fn is_exact(&self) -> bool {
         let agrees = |(bucket, consumed): (&Bucket, &Consumed)| {
-            [Window::Hourly, Window::Daily]
-                .into_iter()
-                .all(|window| self.counted.get(&(bucket.clone(), window)) == Some(consumed))
+            Window::ALL.into_iter().all(|window| self.counted.get(&(bucket.clone(), window)) == Some(consumed))
         };
         !self.consumed.is_empty() && self.consumed.iter().all(agrees)
     }
@@ -128,46 +126,29 @@ impl fmt::Display for Report {
     }
 }
 
-/// What the snapshots of all windows since `started` count.
+/// What readers see was used in all windows since `started`.
 async fn counted(
     table: &Table,
     consumed: &BTreeMap<Bucket, Consumed>,
     started: EpochMillis,
-) -> Result<BTreeMap<(Bucket, Window), Consumed>, String> {
+) -> Result<BTreeMap<(Bucket, Window), Consumed>, weirgate::Error> {
+    let limiter = RateLimiter::builder(table.name()).table(table.clone()).build().await?;
     let mut sums = BTreeMap::new();
-    for (bucket, consumed) in consumed {
-        for window in [Window::Hourly, Window::Daily] {
-            let keys = snapshots(bucket, window, started)?;
-            let items = table.read(&keys).await.map_err(|error| error.to_string())?;
+    for bucket in consumed.keys() {
+        for window in Window::ALL {
             let sum: &mut Consumed = sums.entry((bucket.clone(), window)).or_default();
-            for (name, value) in items.iter().flat_map(|item| item.attributes()) {
-                let Attr::N(number) = value else { continue };
-                if name == attr::TOTAL_EVENTS {
-                    sum.events += number.parse::<i64>().map_err(|error| format!("{name} is {number}: {error}"))?;
-                } else if consumed.tokens.contains_key(name) {
-                    *sum.tokens.entry(name.to_owned()).or_default() += milli(number)?;
+            let mut start = window.start(started);
+            while start <= now() {
+                let used = limiter.usage(&bucket.0, &bucket.1, window, start).await?.usage;
+                sum.events += used.acquires;
+                for (limit, amount) in used.tokens {
+                    *sum.tokens.entry(limit.to_string()).or_default() += amount;
                 }
+                start = window.end(start);
             }
         }
     }
     Ok(sums)
-}
-
-fn snapshots(bucket: &Bucket, window: Window, started: EpochMillis) -> Result<Vec<weirgate_shared::ItemKey>, String> {
-    let mut keys = vec![];
-    let mut start = window.start(started);
-    while start <= now() {
-        let key = SnapshotKey {
-            namespace: namespace()?,
-            entity: EntityId::new(&*bucket.0).map_err(|error| error.to_string())?,
-            resource: Resource::new(&*bucket.1).map_err(|error| error.to_string())?,
-            window,
-            start,
-        };
-        keys.push(key.item_key());
-        start = window.end(start);
-    }
-    Ok(keys)
 }
 
 /// How many of the killed holder's slots are free.
@@ -186,15 +167,6 @@ async fn slots_back(table: &Table) -> Result<MilliTokens, String> {
 
 fn namespace() -> Result<Namespace, String> {
     Namespace::new("default").map_err(|error| error.to_string())
-}
-
-/// Exact: `1.25` tokens are 1250 millitokens.
-fn milli(tokens: &str) -> Result<MilliTokens, String> {
-    let (sign, digits) = tokens.strip_prefix('-').map_or((1, tokens), |digits| (-1, digits));
-    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let number: i64 =
-        format!("{whole}{part:0<3}").parse().map_err(|error| format!("{tokens} is no amount: {error}"))?;
-    if part.len() > 3 { Err(format!("{tokens} is finer than a millitoken")) } else { Ok(MilliTokens(sign * number)) }
 }
 
 /// The sum of one field over all lines the functions logged.

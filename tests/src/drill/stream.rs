@@ -1,15 +1,18 @@
-//! Records are discarded and replayed; the stream's mapping is lost and made anew.
+//! Records are discarded and replayed; the stream's mapping is lost and made again.
 
 use serde_json::{Value, json};
 
-use super::{BUCKET, Drill, expect, told};
+use super::{Drill, ENTITY, NAMESPACE, expect, told};
+
+/// A resource whose records are discarded.
+const DISCARDED: &str = "discarded";
 
 impl<P: Fn(&str)> Drill<'_, P> {
-    /// Takes, while the records go past the function as if it had failed with them; gives them back as Lambda would
-    /// have written them.
-    pub(super) async fn discard(&mut self, times: i64) -> Result<String, String> {
+    /// Takes from a resource and deletes its bucket, while the records pass the function by. Returns the object that Lambda
+    /// would have written if the function had failed.
+    pub(super) async fn discard(&self, resource: &str, times: i64) -> Result<String, String> {
         self.drop_mapping().await?;
-        self.take(times).await?;
+        self.take_and_delete(resource, times).await?;
         let read = "shard=$(aws dynamodbstreams describe-stream --stream-arn \"$stream\" --output text \
              --query 'StreamDescription.Shards[-1].ShardId')
              iterator=$(aws dynamodbstreams get-shard-iterator --stream-arn \"$stream\" --shard-id \"$shard\" \
@@ -20,10 +23,11 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let (records, stream) = said.split_once("---").ok_or("the stream was not read")?;
         let stream = stream.trim();
         let mut records: Vec<Value> = serde_json::from_str(records).map_err(told)?;
-        records.retain(|record| record["dynamodb"]["Keys"]["PK"]["S"] == BUCKET);
-        let times = usize::try_from(times).map_err(told)?;
-        let mut records = records.split_off(records.len().saturating_sub(times));
-        expect(records.len() == times, || format!("the stream has {} records of {times}", records.len()))?;
+        let pk = format!("{NAMESPACE}/BUCKET#{ENTITY}#{resource}#0");
+        records.retain(|record| record["dynamodb"]["Keys"]["PK"]["S"] == *pk);
+        // With the record of the deletion.
+        let expected = usize::try_from(times + 1).map_err(told)?;
+        expect(records.len() == expected, || format!("the stream has {} records of {expected}", records.len()))?;
         for record in &mut records {
             record["eventSourceARN"] = json!(stream);
             record["eventSource"] = json!("aws:dynamodb");
@@ -32,7 +36,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let object = json!({
             "requestContext": {"condition": "RetryAttemptsExhausted", "approximateInvokeCount": 101},
             "version": "1.0",
-            "DDBStreamBatchInfo": {"streamArn": stream, "batchSize": times},
+            "DDBStreamBatchInfo": {"streamArn": stream, "batchSize": expected},
             "payload": payload,
         });
         self.map("LATEST").await?;
@@ -45,7 +49,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.shell.text(delete, &[]).await.map(drop)
     }
 
-    /// Another one: it is made anew where the stream ends.
+    /// Another one: it is made again where the stream ends.
     async fn map(&self, position: &str) -> Result<(), String> {
         let map = "aws lambda create-event-source-mapping --function-name \"$aggregator\" --event-source-arn \"$stream\" \
              --starting-position \"$position\" --function-response-types ReportBatchItemFailures --query UUID --output text";
@@ -58,12 +62,11 @@ impl<P: Fn(&str)> Drill<'_, P> {
     }
 
     pub(super) async fn discarded(&mut self) -> Result<(), String> {
-        let object = self.discard(7).await?;
+        let object = self.discard(DISCARDED, 7).await?;
         self.put_object(&object, "first").await?;
-        self.take(5).await?;
-        self.until_counted(self.taken - 7).await?;
-        let gap = self.missing().await?;
-        expect(gap.len() == 1 && gap[0].1 - gap[0].0 == 7, || format!("missing is {gap:?}, not 7 writes"))?;
+        self.take_and_delete("later", 5).await?;
+        self.until_counted_of("later", 5).await?;
+        self.until_counted_of(DISCARDED, 0).await?;
         // What the function says when DynamoDB is away, which it never is here.
         let log = "aws logs create-log-stream --log-group-name \"/aws/lambda/$aggregator\" --log-stream-name drill
              aws logs put-log-events --log-group-name \"/aws/lambda/$aggregator\" --log-stream-name drill \
@@ -72,40 +75,33 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let why = self.shell.block("why", &[]).await?;
         expect(why.contains("throttled"), || format!("the log does not say why records failed: {why}"))?;
         let said = self.shell.block("replay", &[]).await?;
-        expect(said.contains("daily 7 counted, 0 before; nothing was written"), || said.clone())?;
-        self.until_counted(self.taken).await?;
+        let is_made =
+            said.contains(" copies planned; nothing was written\n") && said.ends_with(" made, 0 already there\n");
+        expect(is_made, || said.clone())?;
+        self.until_counted_of(DISCARDED, 7).await?;
         let again = self.shell.block("replay", &[]).await?;
-        expect(again.contains("daily 0 counted, 7 before"), || again.clone())?;
-        self.until_counted(self.taken).await?;
-        let gap = self.missing().await?;
-        expect(gap.is_empty(), || format!("{gap:?} is missing after the replay"))?;
-        self.say("7 discarded records, replayed twice, counted once");
+        expect(again.contains(" records: 0 copies made, "), || again.clone())?;
+        self.until_counted_of(DISCARDED, 7).await?;
+        self.say("8 discarded records, replayed twice: usage is exact");
         Ok(())
-    }
-
-    /// The missing ranges of the day, but for what lies before its first count.
-    async fn missing(&self) -> Result<Vec<(i64, i64)>, String> {
-        let said = self.shell.block("missing", &[]).await?;
-        let parts = said.split_whitespace().filter_map(|word| word.split_once('-'));
-        let numbers = parts.filter_map(|(after, through)| Some((after.parse().ok()?, through.parse().ok()?)));
-        Ok(numbers.filter(|(after, _): &(i64, i64)| *after != 0).collect())
     }
 
     pub(super) async fn stream(&mut self) -> Result<(), String> {
         self.drop_mapping().await?;
-        self.take(6).await?;
+        self.take_and_delete("unmapped", 6).await?;
         self.shell.block("again", &[]).await?;
-        self.until_counted(self.taken).await?;
-        self.say("the mapping was deleted and made anew: all of the last 24 hours came again, counted once");
+        self.until_counted_of("unmapped", 6).await?;
+        self.until_counted_of(DISCARDED, 7).await?;
+        self.say("the mapping was deleted and made again: all of the last 24 hours came again, and usage is exact");
 
         let disable =
             "aws lambda update-event-source-mapping --uuid \"$mapping\" --no-enabled --query State --output text";
         self.shell.text(disable, &[]).await?;
         let mapping = self.shell.block("mapping", &[]).await?;
         expect(mapping.contains("Disabled"), || format!("the disabled mapping is said to be {mapping}"))?;
-        self.take(4).await?;
+        self.take_and_delete("disabled", 4).await?;
         self.shell.block("enable", &[]).await?;
-        self.until_counted(self.taken).await?;
+        self.until_counted_of("disabled", 4).await?;
         let mapping = self.shell.block("mapping", &[]).await?;
         expect(mapping.contains("Enabled"), || format!("the enabled mapping is said to be {mapping}"))?;
         self.say("the mapping was disabled and enabled: it went on where it had stopped");
@@ -124,8 +120,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let all = self.shell.block("mapping", &[]).await?;
         let is_only = all.lines().count() == 1 && all.starts_with(anew.trim()) && all.contains("Enabled");
         expect(is_only && anew != gone, || format!("the stack's mapping is {anew}, and there are {all}"))?;
-        self.take(5).await?;
-        self.until_counted(self.taken).await?;
+        self.take_and_delete("handed-back", 5).await?;
+        self.until_counted_of("handed-back", 5).await?;
         self.say("the mapping made by hand was given back to the stack");
         Ok(())
     }

@@ -26,54 +26,68 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let lag = self.shell.block("lag", &[]).await?;
         expect(lag.trim() == "61234.0", || format!("the lag is said to be {lag}"))?;
 
+        self.damaged().await
+    }
+
+    /// A snapshot of a bucket of two shards is spoiled. A merge copies the second shard, and so does the split after it.
+    async fn damaged(&self) -> Result<(), String> {
         let limit = Limit::per_minute("rpm", 100_000).map_err(told)?;
         self.configure(WIDE, limit.clone()).await?;
-        let shards = self.limiter().await?.set_shards(ENTITY, WIDE, &[limit], 2).await.map_err(told)?;
-        expect(shards == 2, || format!("a bucket of two shards has {shards}"))?;
+        let set_shards = async |count| {
+            let shards = self.limiter().await?.set_shards(ENTITY, WIDE, &[limit.clone()], count).await.map_err(told)?;
+            expect(shards == count, || format!("a bucket of {count} shards has {shards}"))
+        };
+        set_shards(2).await?;
         self.take_of(WIDE, 20).await?;
-        self.until_counted_of(WIDE, 20).await?;
-        self.both_count().await?;
-
+        set_shards(1).await?;
         let day = Iso(Window::Daily.start(now())).to_string();
-        let day = day.get(..10).unwrap_or_default().to_owned();
-        let damage = "aws dynamodb update-item --table-name \"$table\" --update-expression 'SET q1 = :far' \
-             --expression-attribute-values '{\":far\":{\"S\":\"far\"}}' \
-             --key \"$(item prod/ENTITY#openai \"#USAGE#wide#daily#${day}T00:00:00Z\")\"";
-        self.shell.text(damage, &[("day", &day)]).await?;
-        let snapshot = format!("#USAGE#wide#daily#{day}T00:00:00Z");
-        let note = "aws dynamodb update-item --table-name \"$table\" --key \"$(item prod/ENTITY#openai \"$snapshot\")\" \
-             --update-expression 'SET note = :note' --expression-attribute-values '{\":note\":{\"S\":\"ours\"}}'";
-        self.shell.text(note, &[("snapshot", &snapshot)]).await?;
-        self.take_of(WIDE, 40).await?;
+        let snapshot = format!("#USAGE#wide#daily#{day}");
+        let snapshot = ("snapshot", snapshot.as_str());
+        let damage = "aws dynamodb update-item --table-name \"$table\" --key \"$(item prod/ENTITY#openai \"$snapshot\")\" \
+             --update-expression 'SET q1 = :far' --condition-expression 'attribute_exists(q1)' \
+             --expression-attribute-values '{\":far\":{\"S\":\"far\"}}'";
         let deadline = Instant::now() + PATIENCE;
-        while self.counted(WIDE, Window::Hourly).await? != 60 {
-            expect(Instant::now() < deadline, || "the hours do not go on beside a damaged day".to_owned())?;
-            tokio::time::sleep(Duration::from_millis(300)).await;
+        while let Err(error) = self.shell.text(damage, &[snapshot]).await {
+            expect(Instant::now() < deadline, || format!("a merged shard is not copied: {error}"))?;
         }
-        let log = self.shell.block("refused", &[]).await?;
-        for named in ["cannot be read", "count in", "rpm", "#USAGE#wide#daily#", "attribute q1"] {
+        set_shards(2).await?;
+        let missing = self.shell.block("missing", &[("usage", "#USAGE#wide#hourly#")]).await?;
+        let is_second = missing.trim_end().ends_with(" q1") && !missing.contains("q0");
+        expect(is_second, || format!("the second shard alone was copied, and missing says {missing}"))?;
+        let log = self.until_said("refused", &[], |log| log.contains("attribute q1")).await?;
+        for named in ["interim copy to", "#USAGE#wide#daily#", "of shard 1 at", "rpm"] {
             expect(log.contains(named), || format!("the log does not say {named}: {log}"))?;
         }
-        let short = self.counted(WIDE, Window::Daily).await?;
-        expect(short < 60, || format!("a day that cannot be read counts {short} of 60"))?;
-        self.shell.block("strip", &[("snapshot", &snapshot)]).await?;
-        let strips_q = self.shell.block("strip", &[("snapshot", &snapshot), ("attribute", "q1")]).await;
-        expect(strips_q.is_err(), || format!("what says how much was counted was taken out: {strips_q:?}"))?;
-        self.shell.block("mend", &[("resource", WIDE), ("limits", "rpm"), ("day", &day)]).await?;
+        let read = self.counted(WIDE, Window::Daily).await;
+        expect(read.is_err(), || format!("a day that cannot be read counts {read:?}"))?;
+        self.shell.block("strip", &[snapshot, ("attributes", "q1 #1 rpm#1")]).await?;
+        self.until_counted_of(WIDE, 20).await?;
+        self.take_of(WIDE, 40).await?;
+        set_shards(1).await?;
+        // What is left is in the snapshots alone.
+        self.delete(WIDE, 0).await?;
+        self.delete(WIDE, 1).await?;
         self.until_counted_of(WIDE, 60).await?;
-        self.both_count().await?;
-        self.shell.block("enable", &[]).await?;
-        self.take_of(WIDE, 10).await?;
-        self.until_counted_of(WIDE, 70).await?;
-        self.say("a damaged snapshot of two shards was named by the log, and made anew from its hours");
+        self.until_said("missing", &[("usage", "#USAGE#wide#")], str::is_empty).await?;
+        self.say("a damaged snapshot of two shards was named by the log, and made whole by the next copies");
         Ok(())
     }
 
-    /// The page's command shows how far the day has counted each of two shards.
-    async fn both_count(&self) -> Result<(), String> {
-        let missing = self.shell.block("missing", &[("usage", "#USAGE#wide#daily#")]).await?;
-        let of_shard = |shard: &str| missing.lines().any(|line| line.split('\t').nth(1) == Some(shard));
-        expect(of_shard("q0") && of_shard("q1"), || format!("two shards have counted, and missing says {missing}"))
+    /// Runs a block until it says what it should.
+    async fn until_said(
+        &self,
+        block: &str,
+        variables: &[(&str, &str)],
+        holds: impl Fn(&str) -> bool,
+    ) -> Result<String, String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = self.shell.block(block, variables).await?;
+            if holds(&said) {
+                return Ok(said);
+            }
+            expect(Instant::now() < deadline, || format!("{block} says {said}"))?;
+        }
     }
 
     pub(super) async fn reconciler(&mut self) -> Result<(), String> {

@@ -54,8 +54,12 @@ pub const BATCH_WINDOW_SECONDS: u64 = 1;
 pub const PARALLELIZATION: u64 = 1;
 /// `AggregatorMemoryMb` and `ReconcilerMemoryMb` of `template.yaml`.
 pub const MEMORY_MB: u64 = 256;
-/// How many windows `SnapshotWindows` of `template.yaml` names.
+/// Windows that usage is copied for: the hour and the day.
 pub const WINDOWS: u64 = 2;
+/// Writes to a shard after which its usage is copied before the hour is over: `INTERIM` of the aggregator.
+pub const INTERIM_WRITES: u64 = 4_096;
+/// Seconds within which the processes that write to a shard begin its new hour; the client's constant.
+pub const ROLL_SECONDS: u64 = 2;
 /// Records a second that the aggregator reads and plans on one core of a desktop: `make bench`.
 pub const CORE_RECORDS: u64 = 174_000;
 /// Memory at which a function has one vCPU.
@@ -66,9 +70,17 @@ pub const VCPUS_PER_CORE: u64 = 2;
 /// What a call of the aggregator takes beside reading: its writes, which run side by side; assumed.
 pub const CALL_WRITES_MS: u64 = 10;
 /// A usage snapshot without what it keeps of each bucket shard. Tested against what the aggregator's writes cost.
-pub const SNAPSHOT_BYTES: u64 = 260;
-/// What a usage snapshot keeps of one bucket shard (`q{shard}` and `g{shard}`). Tested likewise.
-pub const SNAPSHOT_BYTES_PER_SHARD: u64 = 34;
+pub const SNAPSHOT_BYTES: u64 = 90;
+/// What a usage snapshot keeps of one bucket shard with two limits. Tested likewise.
+pub const SNAPSHOT_BYTES_PER_SHARD: u64 = 46;
+/// Write units of an acquire with the usage of its hour and day, in thousandths, rounded up, by load: measured on billed
+/// units over simulated time by `tests/tests/usage_cost.rs`, which holds these numbers.
+pub const USAGE_LOADS: [(&str, u64); 4] = [
+    ("one bucket at 1/s", 1_002),
+    ("a million users at 1/min", 1_034),
+    ("800/s on one shard", 1_002),
+    ("a bucket used once an hour", 3_000),
+];
 /// Log of one call: Lambda's two lines and the function's own; assumed.
 pub const LOG_BYTES: u64 = 1_500;
 

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::facts::*;
 use super::{
-    Grouped, Numbers, PicoDollars, Scenario, call_ms, calls, function_records, readable_records, snapshot_units,
-    usage_units,
+    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, readable_records, snapshot_units,
+    usage_units_an_hour,
 };
 
 /// The rates the tables have a row for.
@@ -27,7 +27,7 @@ pub fn written(page: &str) -> Result<String, String> {
     Ok(page)
 }
 
-fn parts() -> [(&'static str, String); 8] {
+fn parts() -> [(&'static str, String); 9] {
     [
         ("answer", answer()),
         ("alone", rows(Scenario::alone)),
@@ -37,6 +37,7 @@ fn parts() -> [(&'static str, String); 8] {
         ("shards", splitting()),
         ("aggregator", aggregator()),
         ("money", money()),
+        ("usage", usage()),
     ]
 }
 
@@ -204,17 +205,20 @@ fn aggregator() -> String {
             busy = took.div_ceil(10),
         ),
         format!(
-            "A call writes {WINDOWS} snapshots for its bucket shard, and refills that at most once. A snapshot keeps \
-             {SNAPSHOT_BYTES_PER_SHARD} bytes for each shard: a write of it costs {one} unit up to {upto} shards, {last} at {MAX_SHARDS}. All \
-             snapshots of one entity lie in one partition: {usage} write units a second at {MAX_SHARDS} shards, of the {thousand} it \
-             takes. Without the window (`StreamBatchWindowSeconds=0`) it would be {at_once}: **do not set it to 0 for a key of \
-             {MAX_SHARDS} shards.**",
+            "A call refills its bucket shard at most once. It copies the shard's usage to {WINDOWS} snapshots when the hour ends, and \
+             once in {interim} writes before that, every {seconds} seconds at {writes} writes a second. A snapshot keeps about \
+             {SNAPSHOT_BYTES_PER_SHARD} bytes for each shard of two limits: a write of it costs {one} unit up to {upto} shards, {last} at \
+             {MAX_SHARDS}. All snapshots of one entity lie in one partition: of the {thousand} write units a second that it takes, {usage} \
+             at {MAX_SHARDS} busy shards within the hour, and {ends} within the {ROLL_SECONDS} seconds or so in which the processes end it.",
+            interim = Grouped(INTERIM_WRITES),
+            seconds = INTERIM_WRITES.div_ceil(SHARD_WRITES),
+            writes = SHARD_WRITES,
             one = snapshot_units(1),
             upto = largest_with(snapshot_units(1)),
             last = snapshot_units(MAX_SHARDS),
-            usage = usage_units(MAX_SHARDS, calls(records, BATCH_WINDOW_SECONDS)),
+            usage = usage_units_an_hour(MAX_SHARDS, SHARD_WRITES).div_ceil(3_600),
+            ends = final_units(MAX_SHARDS),
             thousand = Grouped(PARTITION_WRITE_UNITS),
-            at_once = Grouped(usage_units(MAX_SHARDS, calls(records, 0))),
         ),
         format!(
             "Calls at once are stream shards times the parallelization factor ({PARALLELIZATION}): at most {most} for one key, of the \
@@ -228,6 +232,14 @@ fn aggregator() -> String {
 /// The largest shard count at which a snapshot's write costs no more than so many units.
 fn largest_with(units: u64) -> u64 {
     (0..=MAX_SHARDS.ilog2()).map(|k| 1 << k).filter(|shards| snapshot_units(*shards) <= units).max().unwrap_or(1)
+}
+
+fn usage() -> String {
+    let mut text = String::from("| load | write units per acquire |\n|---|--:|\n");
+    for (load, milli) in USAGE_LOADS {
+        let _ = writeln!(text, "| {load} | {}.{:03} |", milli / 1_000, milli % 1_000);
+    }
+    text
 }
 
 fn money() -> String {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod usage;
 pub mod uses;
 
 use std::collections::BTreeMap;
@@ -11,10 +12,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::report::BatchError;
-use weirgate_aggregator::{Config, Handled, Invocation, Response, Snapshots, handle};
-use weirgate_shared::write::{self, Change, Company, Path, Settle, Settled, Take, Update};
+use weirgate_aggregator::{Config, Handled, Invocation, Response, handle};
+use weirgate_shared::write::{self, Change, Company, Path, Roll, Settle, Settled, Take, Update};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Limit, LimitName, MilliTokens, Shard, Whole, Window, WriteId, attr,
+    Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard, Whole, WriteId, attr,
 };
 use weirgate_store::{Answer, Outcome, Table};
 use weirgate_tests::Dynamo;
@@ -25,9 +26,10 @@ pub const HOUR: EpochMillis = EpochMillis(1_795_197_600_000);
 pub fn config() -> Config {
     Config {
         table_name: "weirgate".to_owned(),
-        snapshots: Snapshots { windows: Window::ALL.to_vec(), ttl_days: 90 },
+        snapshot_ttl_days: 90,
         write_concurrency: 8,
         max_shards: 64,
+        refill_writes: 1,
     }
 }
 
@@ -52,8 +54,18 @@ pub fn new_id() -> WriteId {
 
 /// Takes one request and `tokens` from a bucket, which is created if it is not there.
 pub async fn take(table: &Table, key: &BucketKey, tokens: i64) {
+    take_in(table, key, tokens, 0).await;
+}
+
+/// The same, `hours` later.
+pub async fn take_in(table: &Table, key: &BucketKey, tokens: i64, hours: i64) {
     let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1)), (name("tpm"), MilliTokens(tokens))]);
-    take_at(table, key, &limits(), needs, HOUR).await;
+    take_at(table, key, &limits(), needs, later(hours)).await;
+}
+
+/// So many hours after [`HOUR`].
+pub fn later(hours: i64) -> EpochMillis {
+    EpochMillis(HOUR.0 + hours * 3_600_000)
 }
 
 /// Takes as the client does: on what the last answer showed.
@@ -71,6 +83,7 @@ pub async fn take_at(
         soft: [].into(),
         takes: 1,
         leases: vec![],
+        roll: Roll::to(Hour::of(at)),
         op: new_id(),
         hot: false,
         company: Company::None,
@@ -90,6 +103,7 @@ pub async fn take_hot(table: &Table, key: &BucketKey) {
         soft: [].into(),
         takes: 1,
         leases: vec![],
+        roll: Roll::to(Hour::of(HOUR)),
         op: new_id(),
         hot: true,
         company: Company::None,
@@ -124,9 +138,16 @@ fn create(take: &Take<'_>, at: EpochMillis) -> Update {
 
 /// Adds `tokens`, also negative ones, to what a bucket has consumed.
 pub async fn settle(table: &Table, key: &BucketKey, tokens: i64) {
+    settle_in(table, key, tokens, 0).await;
+}
+
+/// The same, `hours` after [`HOUR`].
+pub async fn settle_in(table: &Table, key: &BucketKey, tokens: i64, hours: i64) {
     let settled = Settled { tk: MilliTokens(-tokens), tc: MilliTokens(tokens), ceiling: None };
     let amounts = BTreeMap::from([(name("tpm"), settled)]);
-    apply(table, &Settle { key, op: new_id(), lease: None, amounts }.whole()).await;
+    let roll = Roll::to(Hour::of(later(hours)));
+    let seen = table.read(&[key.item_key()]).await.unwrap().first().map(|item| item.bucket().unwrap());
+    apply(table, &Settle { key, op: new_id(), lease: None, amounts, takes: 0, roll }.whole(seen.as_ref())).await;
 }
 
 pub async fn apply(table: &Table, update: &Update) {
@@ -136,12 +157,6 @@ pub async fn apply(table: &Table, update: &Update) {
 
 pub fn event(records: &[Value]) -> String {
     json!({"Records": records}).to_string()
-}
-
-/// The record as if its write had happened at `at`.
-pub fn moved(mut record: Value, at: EpochMillis) -> Value {
-    record["dynamodb"]["ApproximateCreationDateTime"] = json!(at.0.div_euclid(1000));
-    record
 }
 
 pub fn sequence_number(record: &Value) -> &str {
@@ -175,60 +190,18 @@ pub async fn deliver_until_done(table: &Table, records: &[Value]) {
     panic!("a batch never ends");
 }
 
-/// Usage of one (entity, resource): each limit in millitokens, and `total_events`.
-pub type Used = BTreeMap<String, i128>;
-
-/// What the snapshots of one kind of window add up to, by entity.
-pub fn counted(dynamo: &Dynamo, window: Window) -> BTreeMap<String, Used> {
-    let mut sums: BTreeMap<String, Used> = BTreeMap::new();
-    for item in snapshots(dynamo, window) {
-        let sum = sums.entry(item["entity_id"]["S"].as_str().unwrap().to_owned()).or_default();
-        for limit in ["rpm", "tpm"] {
-            *sum.entry(limit.to_owned()).or_default() += milli(item[limit]["N"].as_str().unwrap());
-        }
-        *sum.entry("takes".to_owned()).or_default() += milli(item["total_events"]["N"].as_str().unwrap()) / 1000;
-    }
-    sums
-}
-
-pub fn snapshots(dynamo: &Dynamo, window: Window) -> Vec<Value> {
-    let marker = format!("#{window}#");
-    let sk = |item: &Value| item["SK"]["S"].as_str().unwrap_or_default().to_owned();
-    let mut items = dynamo.items();
-    items.retain(|item| sk(item).starts_with("#USAGE#") && sk(item).contains(&marker));
-    items.sort_by_key(sk);
-    items
-}
-
-/// What the buckets themselves say was consumed since they were made, by entity, all shards.
-pub fn consumed(dynamo: &Dynamo) -> BTreeMap<String, Used> {
-    let mut sums: BTreeMap<String, Used> = BTreeMap::new();
-    for item in dynamo.items().iter().filter(|item| item["SK"]["S"] == "#STATE") {
-        let sum = sums.entry(item["entity_id"]["S"].as_str().unwrap().to_owned()).or_default();
-        for (attribute, key) in [("b_rpm_tc", "rpm"), ("b_tpm_tc", "tpm"), ("takes", "takes")] {
-            *sum.entry(key.to_owned()).or_default() += item[attribute]["N"].as_str().unwrap().parse::<i128>().unwrap();
-        }
-    }
-    sums
-}
-
-pub fn assert_exact(dynamo: &Dynamo) {
-    for window in Window::ALL {
-        assert_eq!(counted(dynamo, window), consumed(dynamo), "{window}");
-    }
-}
-
-/// A decimal number of tokens in millitokens; it must not be finer than that.
-pub fn milli(tokens: &str) -> i128 {
-    let (sign, size) = tokens.strip_prefix('-').map_or((1, tokens), |size| (-1, size));
-    let (whole, part) = size.split_once('.').unwrap_or((size, ""));
-    assert!(part.len() <= 3, "{tokens}");
-    sign * format!("{whole}{part:0<3}").parse::<i128>().unwrap()
-}
-
-/// The records of what happened since the last call, as if all of it had happened at the start of the hour.
+/// The records of what happened since the last call, dated by the hour that they count for.
 pub fn records(dynamo: &Dynamo) -> Vec<Value> {
-    dynamo.stream().into_iter().map(|record| moved(record, HOUR)).collect()
+    dynamo.stream().into_iter().map(dated).collect()
+}
+
+fn dated(mut record: Value) -> Value {
+    let image = &record["dynamodb"][if record["eventName"] == "REMOVE" { "OldImage" } else { "NewImage" }];
+    if let Some(hour) = image["uh"]["N"].as_str() {
+        let hour = Hour(hour.parse().unwrap());
+        record["dynamodb"]["ApproximateCreationDateTime"] = json!(hour.start().0.div_euclid(1000));
+    }
+    record
 }
 
 /// A bucket that a client asks to be split, and the records of it.

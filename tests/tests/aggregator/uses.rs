@@ -2,45 +2,46 @@
 
 use proptest::prelude::*;
 use serde_json::Value;
-use weirgate_shared::{BucketKey, Millis};
+use weirgate_shared::BucketKey;
 use weirgate_tests::Dynamo;
 
-use super::{HOUR, moved, settle, take};
+use super::{records, settle_in, take, take_in};
 
-/// One write to one of some bucket shards, and how long after the former one.
+/// One write to one of some bucket shards, and how many hours after the former one.
 #[derive(Debug, Clone)]
 pub struct Use {
     shard: usize,
     tokens: i64,
     is_take: bool,
-    wait_ms: i64,
+    hours: i64,
 }
 
-/// A use of one of so many shards, less than so long after the former one.
-pub fn a_use(shards: usize, wait_ms: i64) -> impl Strategy<Value = Use> {
-    (0..shards, -3_000..9_000i64, prop::bool::weighted(0.8), 0..wait_ms).prop_map(
-        |(shard, tokens, is_take, wait_ms)| Use {
-            shard,
-            tokens: if is_take { tokens.abs() } else { tokens },
-            is_take,
-            wait_ms,
-        },
-    )
+/// A use of one of so many shards, up to so many hours after the former one.
+pub fn a_use(shards: usize, hours: i64) -> impl Strategy<Value = Use> {
+    let hours = prop_oneof![3 => Just(0), 1 => 1..=hours];
+    (0..shards, -3_000..9_000i64, prop::bool::weighted(0.8), hours).prop_map(|(shard, tokens, is_take, hours)| Use {
+        shard,
+        tokens: if is_take { tokens.abs() } else { tokens },
+        is_take,
+        hours,
+    })
 }
 
 /// The records of making the `shards` and of their `uses`.
 pub async fn written(dynamo: &Dynamo, shards: &[BucketKey], uses: &[Use]) -> Vec<Value> {
     let table = dynamo.table().await;
-    let (mut at, mut records) = (HOUR, vec![]);
+    let mut hours = 0;
     for shard in shards {
         take(&table, shard, 1).await;
     }
     for used in uses {
-        records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
-        at = at.after(Millis(used.wait_ms));
+        hours += used.hours;
         let shard = &shards[used.shard];
-        if used.is_take { take(&table, shard, used.tokens).await } else { settle(&table, shard, used.tokens).await }
+        if used.is_take {
+            take_in(&table, shard, used.tokens, hours).await;
+        } else {
+            settle_in(&table, shard, used.tokens, hours).await;
+        }
     }
-    records.extend(dynamo.stream().into_iter().map(|record| moved(record, at)));
-    records
+    records(dynamo)
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
-use weirgate_shared::write::{Action, Company, REVIEW, Take, split};
+use weirgate_shared::write::{Action, Company, REVIEW, Roll, Take, split};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Millis, Whole, WriteId,
+    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Millis, Whole, WriteId,
 };
 use weirgate_store::{Answer, Outcome, Table, Transacted};
 use weirgate_tests::leased::{NOW, full, id, key, limit, store, tokens};
@@ -51,7 +51,7 @@ pub async fn transact(table: &Table, actions: &[Action]) -> Transacted {
 }
 
 pub async fn split_one(table: &Table, shard: &Bucket, at: EpochMillis) {
-    let actions = split(shard, shard.scaling.min_shards, new_id(), at).unwrap();
+    let actions = split(shard, shard.scaling.min_shards, new_id(), at);
     assert_eq!(transact(table, &actions).await, Transacted::Applied);
 }
 
@@ -116,6 +116,7 @@ pub async fn lease(table: &Table, key: &BucketKey, shard: u32, lease: &str, expi
         soft: [].into(),
         takes: 1,
         leases,
+        roll: Roll::to(Hour::of(now)),
         op: new_id(),
         hot: false,
         company: Company::None,

@@ -1,4 +1,4 @@
-//! Items that somebody deletes by hand, and how they are made again.
+//! Items that somebody deletes manually, and how they are made again.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -12,19 +12,39 @@ use crate::model::{held, limit_name};
 
 impl Fleet {
     /// Deletes a shard, but not the last one. What it held nobody knows, and who held its leases has them no more.
-    pub fn delete_by_hand(&mut self, which: Index) {
+    pub fn delete_manually(&mut self, which: Index) {
         let numbers: Vec<_> = self.table.shards().keys().copied().collect();
         if numbers.len() > 1 {
-            let shard = *which.get(&numbers);
-            // The `v` of a new item is above that of a former one only if a moment has passed.
-            self.now = self.now.after(Millis(1));
-            self.is_torn = true;
-            self.forgotten +=
-                (-free(&self.table.shards()[&shard], &limit_name("rpm"), self.now)).max(MilliTokens::ZERO);
-            self.table.delete(shard);
-            self.leased.retain(|(held, _), _| *held != shard);
-            self.past.push(self.table.shards().clone());
+            self.delete(*which.get(&numbers));
         }
+    }
+
+    /// Deletes what is left of a shard that was merged away.
+    pub fn delete_merged(&mut self, which: Index) {
+        let numbers: Vec<_> = self.table.merged().map(|(number, _)| number).collect();
+        if !numbers.is_empty() {
+            self.delete(*which.get(&numbers));
+        }
+    }
+
+    /// Deletes all shards. The next take makes a new bucket.
+    pub fn delete_all(&mut self) {
+        for shard in self.table.shards().clone().into_keys() {
+            self.delete(shard);
+        }
+        self.forgotten += self.limits[0].rule().capacity;
+    }
+
+    fn delete(&mut self, shard: u32) {
+        // The `v` of a new item is above that of a former one only if clocks have passed what they are apart.
+        self.now = self.now.after(Millis(5_000));
+        self.is_torn = true;
+        if let Some(gone) = self.table.shards().get(&shard) {
+            self.forgotten += (-free(gone, &limit_name("rpm"), self.now)).max(MilliTokens::ZERO);
+        }
+        self.table.delete(shard);
+        self.leased.retain(|(held, _), _| *held != shard);
+        self.past.push(self.table.shards().clone());
     }
 
     /// Makes the shards that are missing, with the slots that are missing.
@@ -43,7 +63,7 @@ impl Fleet {
             prop_assert_eq!(made.limits["rpm"].tk, MilliTokens::ZERO, "I1: nobody knows what it had");
             self.check()?;
         }
-        if self.is_torn {
+        if self.is_torn && !self.table.shards().is_empty() {
             let slots = &self.limits[1];
             let all = |shard: &std::rc::Rc<weirgate_shared::Bucket>| {
                 shard.limits[slots.name()].tk + held(shard, slots.name())

@@ -1,16 +1,14 @@
 //! Takes from one shard and from several, and what becomes of them afterwards.
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, Company, LeaseChange, Settle, Settled, Take, Update};
-use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId, credit};
+use weirgate_shared::write::{Action, LeaseChange, Roll, Settle, Settled, Take, Update};
+use weirgate_shared::{Bucket, EpochMillis, Hour, Lease, MilliTokens, Millis, WriteId, credit};
 
 use super::{Fleet, Grant, Needs};
 use crate::model::ops::{Ask, Back, Much};
 use crate::model::table::whole;
-use crate::model::{bucket_key, limit_name};
+use crate::model::{bucket_key, limit_name, settle, take};
 
 /// The lease of a take, and when it expires.
 type Until = (WriteId, EpochMillis);
@@ -24,26 +22,15 @@ impl Fleet {
         needs: &Needs,
         lease: Option<&Until>,
         takes: i64,
-        clock: EpochMillis,
+        (clock, by_others): (EpochMillis, bool),
     ) -> Update {
         let (key, op) = (bucket_key(shard), self.id());
         let lease = lease.map(|(id, expires)| {
             (id.clone(), Lease { expires: *expires, tokens: needs.clone(), owner: "me".to_owned() })
         });
         let (leases, unknown) = (lease.into_iter().collect(), std::slice::from_ref(&op));
-        let (limits, needs) = (&self.limits, needs.clone());
-        let take = Take {
-            key: &key,
-            terms: limits.into(),
-            needs,
-            soft: BTreeMap::new(),
-            takes,
-            leases,
-            op: op.clone(),
-            hot: false,
-            company: Company::None,
-            unknown,
-        };
+        let take = take(&key, &self.limits, needs.clone(), op.clone(), clock);
+        let take = Take { takes, leases, roll: Roll { by_others, ..take.roll }, unknown, ..take };
         if self.table.shards().is_empty() { take.create(clock) } else { take.on(view, clock) }
     }
 
@@ -55,9 +42,10 @@ impl Fleet {
         clock: EpochMillis,
     ) -> Result<(), TestCaseError> {
         let rpm = limit_name("rpm");
+        let creates = self.table.shards().is_empty();
+        let shard = if creates { 0 } else { shard };
         let view = back.and_then(|back| self.table.image(shard, back));
         let there = self.table.shards().get(&shard).cloned();
-        let creates = self.table.shards().is_empty();
         let whole = self.limits[0].rule().capacity;
         let (share, holds) =
             there.as_ref().map_or((whole, whole), |there| (there.share(&there.limits[&rpm]), there.holds(&rpm, clock)));
@@ -68,17 +56,18 @@ impl Fleet {
                 needs.entry(limit.name().clone()).and_modify(|need| *need = (*need).min(limit.rule().capacity));
             }
         }
-        let update = self.planned(shard, view.as_deref(), &needs, lease.as_ref(), 1, clock);
+        let update = self.planned(shard, view.as_deref(), &needs, lease.as_ref(), 1, (clock, ask.by_others));
         let is_done = self.write(update, Some(clock))?;
         match there {
             None => prop_assert_eq!(is_done, creates, "a take made a shard that is not there"),
             Some(there) => {
                 let is_enough = is_enough(&there, &needs, clock);
                 prop_assert!(is_enough || !is_done, "I1: {:?} taken at {:?} from {:?}", needs, clock, there);
-                prop_assert!(is_done || !is_enough || back != Some(0), "I2: {:?} of {:?}", needs, there);
+                let is_sure = back == Some(0) && !ask.by_others;
+                prop_assert!(is_done || !is_enough || !is_sure, "I2: {:?} of {:?}", needs, there);
             }
         }
-        if is_done { self.book(&[(shard, needs)], lease.as_ref()) } else { Ok(()) }
+        if is_done { self.book(&[(shard, needs)], lease.as_ref(), clock) } else { Ok(()) }
     }
 
     pub(super) fn spread(
@@ -88,7 +77,9 @@ impl Fleet {
         ask: &Ask,
         clock: EpochMillis,
     ) -> Result<(), TestCaseError> {
-        let Some(seen) = self.past.iter().nth_back(back).cloned() else { return Ok(()) };
+        // What there is no shard of is created by a take.
+        let is_there = !self.table.shards().is_empty();
+        let Some(seen) = self.past.iter().nth_back(back).filter(|_| is_there).cloned() else { return Ok(()) };
         let (rpm, whole) = (limit_name("rpm"), whole(&seen));
         let (needs, lease) = self.asked(ask, self.limits[0].rule().capacity, whole.holds(&rpm, clock), clock);
         let is_in_all = needs.iter().all(|(limit, need)| whole.holds(limit, clock) >= *need);
@@ -106,19 +97,20 @@ impl Fleet {
         let mut actions = vec![];
         for (at, (shard, needs)) in parts.iter().enumerate() {
             let (view, takes) = (Some(&*seen[shard]), i64::from(at == 0));
-            actions.push(Action::Update(self.planned(*shard, view, needs, lease.as_ref(), takes, clock)));
+            let by = (clock, ask.by_others);
+            actions.push(Action::Update(self.planned(*shard, view, needs, lease.as_ref(), takes, by)));
         }
         if actions.is_empty() {
             return Ok(());
         }
         if !self.transact(&actions, Some(clock))? {
-            prop_assert!(back > 0, "I2: {:?} of {:?} is there, and was refused", parts, before);
+            prop_assert!(back > 0 || ask.by_others, "I2: {:?} of {:?} is there, and was refused", parts, before);
             return Ok(());
         }
         for (shard, needs) in &parts {
             prop_assert!(is_enough(&before[shard], needs, clock), "I1: {:?} taken from {:?}", needs, before[shard]);
         }
-        self.book(&parts, lease.as_ref())
+        self.book(&parts, lease.as_ref(), clock)
     }
 
     /// I5: a spread of so many thousandths of the capacity succeeds at the instant that is named, and not before.
@@ -141,7 +133,8 @@ impl Fleet {
         let parts = whole.spread(&needs, at);
         prop_assert!(parts.is_some(), "{:?} is too early for {:?} of {:?}", at, needs, whole);
         let shards = self.table.shards().clone();
-        let plan = |(shard, needs)| Action::Update(self.planned(shard, Some(&shards[&shard]), &needs, None, 1, at));
+        let plan =
+            |(shard, needs)| Action::Update(self.planned(shard, Some(&shards[&shard]), &needs, None, 1, (at, false)));
         let actions: Vec<_> = parts.unwrap().into_iter().map(plan).collect();
         prop_assert!(self.table.clone().transact(&actions), "{:?} is too early for {:?} of {:?}", at, needs, whole);
         Ok(())
@@ -162,8 +155,10 @@ impl Fleet {
     }
 
     /// Enters a take that was applied.
-    fn book(&mut self, parts: &[(u32, Needs)], lease: Option<&Until>) -> Result<(), TestCaseError> {
+    fn book(&mut self, parts: &[(u32, Needs)], lease: Option<&Until>, clock: EpochMillis) -> Result<(), TestCaseError> {
         for (shard, needs) in parts {
+            let hour = self.table.shards()[shard].hour;
+            prop_assert!(hour >= Hour::of(clock), "I3: taken at {:?}, and counted for {:?}", clock, hour);
             let need = |limit: &str| needs.get(limit).copied().unwrap_or_default();
             let bucket = &self.table.shards()[shard];
             let ceiling = bucket.share(&bucket.limits[&limit_name("rpm")]);
@@ -184,7 +179,13 @@ impl Fleet {
         Ok(())
     }
 
-    pub(super) fn adjust(&mut self, which: Index, part: i64, back: Option<Back>) -> Result<(), TestCaseError> {
+    pub(super) fn adjust(
+        &mut self,
+        which: Index,
+        part: i64,
+        back: Option<Back>,
+        clock: EpochMillis,
+    ) -> Result<(), TestCaseError> {
         let (rpm, leased) = (limit_name("rpm"), self.leased.keys().cloned().collect::<Vec<_>>());
         if leased.len() + self.loose.len() == 0 {
             return Ok(());
@@ -206,13 +207,16 @@ impl Fleet {
         }
         let (key, op) = (bucket_key(shard), self.id());
         let lease = id.map(|id| (id, LeaseChange::Hold([(rpm.clone(), (old, new))].into())));
-        let settle = Settle { key: &key, op, lease, amounts: [(rpm.clone(), settled)].into() };
+        // Some count acquires that were granted before.
+        let takes = part % 2;
+        let settle = Settle { takes, ..settle(&key, op, lease, [(rpm.clone(), settled)].into(), clock) };
         let before = self.table.shards()[&shard].clone();
         let view = back.and_then(|back| self.table.image(shard, back));
-        let update = view.map_or_else(|| settle.whole(), |view| settle.cut(&view));
+        let update = view.map_or_else(|| settle.whole(None), |view| settle.cut(&view));
         prop_assert!(self.write(update, None)? || self.write(settle.cut(&before), None)?);
         let given = self.table.shards()[&shard].limits[&rpm].tk - before.limits[&rpm].tk;
         *self.used.entry(rpm.clone()).or_default() += new - old;
+        self.granted += takes;
         if let Some(mirror) = &mut self.mirror {
             if new > old {
                 let state = &before.limits[&rpm];

@@ -1,0 +1,211 @@
+//! Usage as the aggregator copies it, of all runs of the protocol. Two functions get their records in any cuts and order,
+//! as often as they like, late or not at all; their answers are lost, and they die between two writes.
+
+use std::sync::Arc;
+
+use stateright::{Model, Property};
+use weirgate_shared::write::{Action, Copy};
+use weirgate_shared::{Millis, Usage, WindowUsage, usage};
+
+use crate::bounds::Bounds;
+use crate::guard::{self, Guard, Kind};
+use crate::item::Item;
+use crate::protocol::Protocol;
+use crate::reached::{Event, Reached};
+use crate::runs::{self, Case, Moment};
+
+/// The model.
+#[derive(Debug)]
+pub struct Copying {
+    cases: Vec<Case>,
+    without: Option<Guard>,
+    happens: Vec<Event>,
+    reached: Reached,
+}
+
+/// The snapshot of one window of one run, and the functions that copy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Copies {
+    case: usize,
+    snapshot: Arc<Item>,
+    functions: [Option<Function>; 2],
+    /// Writes of the run that must have happened by now, because their records were delivered.
+    writes: usize,
+    /// Records that end the window for a life of a shard and were reported as done, as bits.
+    ended: u32,
+    /// A copy replaced a newer one.
+    is_older: bool,
+}
+
+/// A function with a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Function {
+    batch: usize,
+    /// Copies of it that were made.
+    done: usize,
+    /// What a failed condition showed, if it changes the next try.
+    seen: Option<Arc<Item>>,
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A function gets a batch.
+    Deliver(usize, usize),
+    /// A function writes.
+    Write(usize),
+    /// A function writes, and the answer is lost: it will write the same again.
+    WriteUnheard(usize),
+    /// A function dies.
+    Kill(usize),
+}
+
+impl Copying {
+    /// The model of all that the runs of a protocol of this size leave in the stream.
+    #[must_use]
+    pub fn new(bounds: Bounds) -> Self {
+        let (without, happens) = (bounds.without, bounds.happens.clone());
+        Self { cases: runs::cases(&Protocol::new(bounds)), without, happens, reached: Reached::default() }
+    }
+
+    /// Returns what should have happened in some state, and did not.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Event> {
+        self.reached.missing(&self.happens)
+    }
+
+    fn write(&self, last: &Copies, number: usize, is_heard: bool) -> Option<Copies> {
+        let mut next = last.clone();
+        let function = next.functions[number].as_mut()?;
+        let batch = &self.cases[last.case].batches[function.batch];
+        let copy = &batch.copies[function.done];
+        let after = function.seen.as_ref().and_then(|seen| copy.after(&seen.snapshot()));
+        let mut actions = [Action::Update(after.unwrap_or_else(|| copy.first()))];
+        guard::strip(&mut actions, Kind::Copy, self.without);
+        let [Action::Update(update)] = actions else { return None };
+        if Arc::make_mut(&mut next.snapshot).apply(&update) {
+            next.is_older |= self.is_older(&last.snapshot, &next.snapshot, copy);
+        } else if !is_heard {
+            return None;
+        } else if let Some(update) = copy.after(&last.snapshot.snapshot()) {
+            function.seen.iter().for_each(|_| self.reached.note(Event::CarryLost));
+            function.seen = (update != copy.first()).then(|| Arc::clone(&last.snapshot));
+            return Some(next);
+        } else {
+            self.reached.note(Event::Superseded);
+        }
+        if is_heard {
+            (function.done, function.seen) = (function.done + 1, None);
+            if function.done == batch.copies.len() {
+                next.ended |= batch.ends;
+                next.functions[number] = None;
+            }
+        }
+        Some(next)
+    }
+
+    /// Whether a copy has replaced a newer one.
+    fn is_older(&self, was: &Item, is: &Item, copy: &Copy) -> bool {
+        self.reached.note(if copy.is_final { Event::Final } else { Event::Interim });
+        let (was, is) = (was.snapshot(), is.snapshot());
+        let (Some(was), Some(is)) = (was.shards.get(&copy.shard), is.shards.get(&copy.shard)) else { return false };
+        self.reached.note(if was.v < copy.birth { Event::Carried } else { Event::Replaced });
+        (is.v, is.is_final) < (was.v, was.is_final)
+    }
+
+    fn read(&self, state: &Copies, moment: &Moment, after_end: Millis) -> WindowUsage {
+        let Case { window, start, .. } = &self.cases[state.case];
+        usage(*window, *start, &state.snapshot.snapshot(), &moment.live, window.end(*start).after(after_end))
+    }
+
+    /// Whether a reader finds what was used, at each moment by when all that ended the window was delivered.
+    fn is_exact(&self, state: &Copies) -> bool {
+        let known = |moment: &&Moment| moment.ends & !state.ended == 0;
+        let mut moments = self.cases[state.case].moments[state.writes..].iter().filter(known);
+        moments.all(|moment| is_same(&self.read(state, moment, Millis(0)).usage, &moment.truth))
+    }
+
+    /// Whether the copies that are marked as final say what was used by the end of the run.
+    fn is_marked_right(&self, state: &Copies) -> bool {
+        let lives = &self.cases[state.case].lives;
+        let mut finals = state.snapshot.snapshot().shards.into_iter().filter(|(_, copied)| copied.is_final);
+        finals.all(|(shard, copied)| {
+            let life = lives.range(..=(shard, copied.v)).next_back();
+            life.is_some_and(|(_, used)| is_same(used, &copied.usage))
+        })
+    }
+
+    /// Whether, at the end of the run, what reads as final soon after the window is what was used, and a window reads as
+    /// final at last if all that ended it was delivered. Of lives that no item shows, only the stream tells.
+    fn is_final_right(&self, state: &Copies) -> bool {
+        let Case { moments, gone, .. } = &self.cases[state.case];
+        let Some(last) = moments.last().filter(|_| gone & !state.ended == 0) else { return true };
+        let soon = self.read(state, last, Millis(10_000));
+        let is_right = !soon.is_final || is_same(&soon.usage, &last.truth);
+        is_right && (last.ends & !state.ended != 0 || self.read(state, last, Millis(600_000)).is_final)
+    }
+}
+
+/// Whether both say the same, amounts of 0 aside.
+fn is_same(one: &Usage, other: &Usage) -> bool {
+    let holds = |one: &Usage, other: &Usage| {
+        one.tokens.iter().all(|(limit, amount)| other.tokens.get(limit).copied().unwrap_or_default() == *amount)
+    };
+    one.acquires == other.acquires && holds(one, other) && holds(other, one)
+}
+
+impl Model for Copying {
+    type State = Copies;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<Copies> {
+        let start = |case| Copies {
+            case,
+            snapshot: Arc::default(),
+            functions: [None, None],
+            writes: 0,
+            ended: 0,
+            is_older: false,
+        };
+        (0..self.cases.len()).map(start).collect()
+    }
+
+    fn actions(&self, state: &Copies, steps: &mut Vec<Step>) {
+        for (number, _) in state.functions.iter().enumerate().filter(|(_, function)| function.is_some()) {
+            steps.extend([Step::Write(number), Step::WriteUnheard(number), Step::Kill(number)]);
+        }
+        let Some(free) = state.functions.iter().position(Option::is_none) else { return };
+        let batches = self.cases[state.case].batches.iter().enumerate();
+        let may_come = batches.filter(|(_, batch)| batch.follows & !state.ended == 0);
+        steps.extend(may_come.map(|(batch, _)| Step::Deliver(free, batch)));
+    }
+
+    fn next_state(&self, last: &Copies, step: Step) -> Option<Copies> {
+        let mut next = last.clone();
+        match step {
+            Step::Write(number) => next = self.write(last, number, true)?,
+            Step::WriteUnheard(number) => next = self.write(last, number, false)?,
+            Step::Kill(number) => next.functions[number] = None,
+            Step::Deliver(number, batch) => {
+                let Case { batches, .. } = &self.cases[last.case];
+                next.writes = next.writes.max(batches[batch].last);
+                match batches[batch].copies.is_empty() {
+                    true => next.ended |= batches[batch].ends,
+                    false => next.functions[number] = Some(Function { batch, done: 0, seen: None }),
+                }
+            }
+        }
+        // Both are alike, so it does not matter which is the first.
+        next.functions.sort_by_key(|function| function.as_ref().map(|it| (it.batch, it.done, it.seen.is_some())));
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("I3: a window whose ends were copied reads as what was used", Self::is_exact),
+            Property::always("I3: what is marked as final was used", Self::is_marked_right),
+            Property::always("I3: what reads as final was used", Self::is_final_right),
+            Property::always("I3: no copy replaces a newer one", |_, state: &Copies| !state.is_older),
+        ]
+    }
+}

@@ -1,0 +1,154 @@
+//! An object's event to copies of usage, planned and made as the aggregator does it.
+
+use std::collections::BTreeMap;
+
+use futures_util::StreamExt;
+use weirgate_aggregator::execute::{Effect, Why, run_copy};
+use weirgate_aggregator::{parse, plan};
+use weirgate_shared::EpochMillis;
+use weirgate_shared::write::Copy;
+use weirgate_store::{ErrorKind, Table};
+
+use crate::object::{TableArn, event, tables};
+use crate::report::Done;
+
+/// How to replay.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Days that a snapshot is kept after its window.
+    pub ttl_days: i64,
+    /// The table that the records come from, if it is not the one that is written to.
+    pub from_table: Option<String>,
+    /// Whether nothing is written.
+    pub dry_run: bool,
+    /// The most copies under way at once.
+    pub concurrency: usize,
+}
+
+/// A replay under way.
+#[derive(Debug)]
+pub struct Replay<'t> {
+    table: &'t Table,
+    options: Options,
+    now: EpochMillis,
+    /// The table that the records of the objects so far come from.
+    from: Option<TableArn>,
+}
+
+impl<'t> Replay<'t> {
+    /// Begins a replay into `table`. A snapshot may have expired by `now`.
+    #[must_use]
+    pub const fn new(table: &'t Table, options: Options, now: EpochMillis) -> Self {
+        Self { table, options, now, from: None }
+    }
+
+    /// Makes the copies that the records of one object ask for, and returns what became of them.
+    pub async fn object(&mut self, name: &str, text: &str) -> Done {
+        let mut done = Done::new(name.to_owned());
+        if let Err(why) = self.replay(text, &mut done).await {
+            done.left.push(why);
+        }
+        done
+    }
+
+    async fn replay(&mut self, text: &str, done: &mut Done) -> Result<(), String> {
+        let event = event(text)?;
+        let batch = parse::records(&event).map_err(|error| error.to_string())?;
+        self.belongs(&event)?;
+        done.records = batch.sequence_numbers.len();
+        for record in &batch.undecodable {
+            let (index, why) = (record.index, &record.why);
+            done.left
+                .push(format!("record {index} cannot be read: {why}; keep the object for a version that reads it"));
+        }
+        let shards = plan::shards(batch.records);
+        let mut turns: BTreeMap<_, Vec<Copy>> = BTreeMap::new();
+        for (copy, _) in plan::copies(&shards, self.options.ttl_days) {
+            if copy.ttl_seconds.saturating_mul(1000) <= self.now.0 {
+                let days = self.options.ttl_days;
+                done.left.push(format!(
+                    "{copy}: the window ended {days} days ago or earlier, so its snapshot may be deleted, and a copy would \
+                     make one without the other shards; if SNAPSHOT_TTL_DAYS is larger, set --ttl-days to it"
+                ));
+            } else if self.options.dry_run {
+                done.planned.push(copy.to_string());
+            } else {
+                turns.entry((copy.key.item_key(), copy.shard)).or_default().push(copy);
+            }
+        }
+        let results = turns.into_values().map(|copies| in_turn(self.table, copies));
+        let mut results = futures_util::stream::iter(results).buffered(self.options.concurrency);
+        while let Some(results) = results.next().await {
+            for result in results {
+                match result {
+                    Ok(Effect::Copied) => done.copied += 1,
+                    Ok(_) => done.superseded += 1,
+                    Err(why) => done.left.push(why),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that all records come from the expected table, which is one and the same in all objects.
+    fn belongs(&mut self, event: &str) -> Result<(), String> {
+        let own = self.table.name();
+        let expected = self.options.from_table.as_deref().unwrap_or(own);
+        let mut first = self.from.clone();
+        for from in tables(event)? {
+            let Some(from) = from else {
+                return Err("a record does not say of which table it is (eventSourceARN)".to_owned());
+            };
+            if from.name() != expected {
+                return Err(format!(
+                    "its records are of table {0:?}, not of {expected:?}; if {own:?} was restored from it, set \
+                     --from-table {0}",
+                    from.name()
+                ));
+            }
+            let region = self.table.region().filter(|_| self.options.from_table.is_none());
+            if let Some(region) = region.filter(|region| *region != from.region()) {
+                return Err(format!(
+                    "its records are of {from}, and {own:?} is the table of that name in {region}; set AWS_REGION={} to \
+                     replay them there",
+                    from.region()
+                ));
+            }
+            match &first {
+                Some(first) if *first != from => {
+                    return Err(format!(
+                        "its records are of {from}, those before them of {first}, which is another table of the same \
+                         name; replay the objects of each table in a run of its own"
+                    ));
+                }
+                _ => first = Some(from),
+            }
+        }
+        // An object that is left says nothing of those behind it.
+        self.from = first;
+        Ok(())
+    }
+}
+
+/// Copies one shard to one snapshot, image after image: an earlier life must come before a later one. So the first copy
+/// that fails ends the turn.
+async fn in_turn(table: &Table, copies: Vec<Copy>) -> Vec<Result<Effect, String>> {
+    let mut results = vec![];
+    for copy in copies {
+        let waits = results.last().is_some_and(Result::is_err);
+        results.push(match waits {
+            true => Err(format!("{copy}: the copy before it was not made; run this again")),
+            false => run_copy(table, &copy).await.map_err(|why| failure(&copy, &why)),
+        });
+    }
+    results
+}
+
+fn failure(copy: &Copy, why: &Why) -> String {
+    let remedy = match why {
+        Why::Snapshot { .. } => "correct its attribute and run this again",
+        Why::Store(error) if error.kind == ErrorKind::Invalid => "correct the item and run this again",
+        _ => "run this again",
+    };
+    format!("{copy}: {why}; {remedy}")
+}

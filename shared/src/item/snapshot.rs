@@ -1,0 +1,141 @@
+//! A usage snapshot's item.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Attr, ItemError, integer};
+use crate::{Copied, LimitName, MilliTokens, Snapshot, Usage, attr};
+
+/// Whose numbers an attribute holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Shard(u32),
+    Carry,
+}
+
+/// Reads a snapshot from all attributes of its item.
+///
+/// # Errors
+/// [`ItemError`] naming the attribute that is wrong or missing.
+pub fn read_snapshot<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Snapshot, ItemError> {
+    let (mut carry, mut unfinished, mut finals) = (Usage::default(), BTreeSet::new(), BTreeSet::new());
+    let (mut copied_at, mut usage) = (BTreeMap::new(), BTreeMap::<u32, Usage>::new());
+    for (name, value) in item {
+        if name == attr::FINAL {
+            finals = shards(name, &value)?;
+        } else if name == attr::UNFINISHED {
+            unfinished = shards(name, &value)?;
+        } else if let Some(shard) = name.strip_prefix('q').and_then(canonical) {
+            copied_at.insert(shard, integer(name, &value)?);
+        } else if let Some((counted, owner)) = owner(name) {
+            let of = match owner {
+                Owner::Shard(shard) => usage.entry(shard).or_default(),
+                Owner::Carry => &mut carry,
+            };
+            if counted.is_empty() || counted == attr::TOTAL_EVENTS {
+                of.acquires = integer(name, &value)?;
+            } else if let Ok(limit) = LimitName::new(counted) {
+                of.tokens.insert(limit, tokens(name, &value)?);
+            }
+        }
+    }
+    let mut shards: BTreeMap<u32, Copied> = BTreeMap::new();
+    for (shard, usage) in usage {
+        if usage == Usage::default() && !copied_at.contains_key(&shard) {
+            continue;
+        }
+        let v = copied_at
+            .remove(&shard)
+            .ok_or_else(|| ItemError::missing(&attr::copied_at(shard), "the `v` that the shard's numbers are of"))?;
+        shards.insert(shard, Copied { v, usage, is_final: finals.contains(&shard) });
+    }
+    let without_usage = |(shard, v)| (shard, Copied { v, usage: Usage::default(), is_final: finals.contains(&shard) });
+    shards.extend(copied_at.into_iter().map(without_usage));
+    Ok(Snapshot { shards, carry, unfinished })
+}
+
+/// The limit that an attribute counts, and whose number it is; the empty name and `total_events` count acquires.
+fn owner(name: &str) -> Option<(&str, Owner)> {
+    match name.split_once('#') {
+        None => Some((name, Owner::Shard(0))),
+        Some((counted, "c")) => Some((counted, Owner::Carry)),
+        Some((counted, shard)) => Some((counted, Owner::Shard(canonical(shard)?))),
+    }
+}
+
+/// A shard's number in the only spelling it has.
+fn canonical(digits: &str) -> Option<u32> {
+    let shard: u32 = digits.parse().ok()?;
+    (shard.to_string() == digits).then_some(shard)
+}
+
+fn shards(name: &str, value: &Attr<'_>) -> Result<BTreeSet<u32>, ItemError> {
+    let wrong = || ItemError::new(name, value, "a set of shard numbers");
+    let Attr::Numbers(numbers) = value else { return Err(wrong()) };
+    numbers.iter().map(|number| canonical(number).ok_or_else(wrong)).collect()
+}
+
+/// An amount in tokens, with three decimals at most.
+fn tokens(name: &str, value: &Attr<'_>) -> Result<MilliTokens, ItemError> {
+    let parsed = if let Attr::N(text) = value { milli(text) } else { None };
+    parsed.ok_or_else(|| ItemError::new(name, value, "an amount of tokens with three decimals at most"))
+}
+
+fn milli(text: &str) -> Option<MilliTokens> {
+    let (sign, size) = text.strip_prefix('-').map_or((1, text), |size| (-1, size));
+    let (whole, part) = size.split_once('.').unwrap_or((size, ""));
+    let is_plain = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || part.len() > 3 || !is_plain(whole) || !is_plain(part) {
+        return None;
+    }
+    let digits: i128 = format!("{whole}{part:0<3}").parse().ok()?;
+    i64::try_from(sign * digits).ok().map(MilliTokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_as_they_are_written() {
+        for amount in [0, 1, -1, 1000, 1250, -2500, 1_000_000_010, i64::MAX, i64::MIN] {
+            assert_eq!(milli(&MilliTokens(amount).to_string()), Some(MilliTokens(amount)));
+        }
+        for wrong in ["", "-", ".", "1.2345", "1e3", "+1", "1.-2", "9223372036854775.808", "1 "] {
+            assert_eq!(milli(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_reads_at_a_glance() {
+        let item = [
+            ("PK", Attr::S("default/ENTITY#e-1")),
+            ("rpm", Attr::N("3.5")),
+            ("rpm#12", Attr::N("-2")),
+            ("rpm#c", Attr::N("7")),
+            ("total_events", Attr::N("4")),
+            ("#12", Attr::N("1")),
+            ("total_events#c", Attr::N("9")),
+            ("q0", Attr::N("100")),
+            ("q12", Attr::N("200")),
+            ("final", Attr::Numbers(vec!["12"])),
+            ("unfinished#c", Attr::Numbers(vec!["3"])),
+            ("ttl", Attr::N("1")),
+        ];
+        let rpm = |milli| [(LimitName::new("rpm").unwrap(), MilliTokens(milli))].into();
+        let copied =
+            |v, milli, acquires, is_final| Copied { v, usage: Usage { tokens: rpm(milli), acquires }, is_final };
+        let read = read_snapshot(item.iter().cloned()).unwrap();
+        assert_eq!(read.shards, [(0, copied(100, 3500, 4, false)), (12, copied(200, -2000, 1, true))].into());
+        assert_eq!((read.carry, read.unfinished), (Usage { tokens: rpm(7000), acquires: 9 }, [3].into()));
+        for (name, value, attribute) in [
+            ("q0", Attr::S("far"), "q0"),
+            ("rpm", Attr::S("x"), "rpm"),
+            ("final", Attr::N("1"), "final"),
+            ("tpm#4", Attr::N("1"), "q4"),
+        ] {
+            let other = item.iter().filter(|(known, _)| *known != name).cloned();
+            let error = read_snapshot(other.chain([(name, value)])).unwrap_err();
+            assert_eq!(error.attribute, attribute, "{error}");
+        }
+    }
+}

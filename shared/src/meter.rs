@@ -1,0 +1,104 @@
+//! What a bucket shard has used in its current hour and day, as its item counts it.
+
+use std::collections::BTreeMap;
+
+use crate::{BucketKey, EpochMillis, Hour, LimitName, MilliTokens, SnapshotKey, Window};
+
+/// A counter's values at the start of the item's current hour, and of the day that hour is in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Bases {
+    /// At the start of the hour.
+    pub hour: i64,
+    /// At the start of the day.
+    pub day: i64,
+}
+
+/// A number that only this shard counts, since its creation, and its values when the current windows began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Counter {
+    /// Now.
+    pub total: i64,
+    /// At the start of the current hour and day.
+    pub bases: Bases,
+}
+
+impl Counter {
+    /// What was counted in the current window of this kind. Negative if more came back than was taken: tokens that were
+    /// taken in one hour may return in the next.
+    #[must_use]
+    pub const fn used(&self, window: Window) -> i64 {
+        self.total.saturating_sub(match window {
+            Window::Hourly => self.bases.hour,
+            Window::Daily => self.bases.day,
+        })
+    }
+}
+
+/// The usage counters of a bucket shard, live or merged away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meter {
+    /// The shard.
+    pub key: BucketKey,
+    /// Counts every write; two images of one life with the same `v` are the same.
+    pub v: i64,
+    /// `v` at creation.
+    pub birth: i64,
+    /// The hour that is counted.
+    pub hour: Hour,
+    /// Granted acquires.
+    pub takes: Counter,
+    /// Net consumed of each limit, in millitokens.
+    pub limits: BTreeMap<LimitName, Counter>,
+}
+
+impl Meter {
+    /// The first instant of its current window of this kind.
+    #[must_use]
+    pub const fn start(&self, window: Window) -> EpochMillis {
+        window.start(self.hour.start())
+    }
+
+    /// The snapshot that its current window of this kind is copied to.
+    #[must_use]
+    pub fn snapshot(&self, window: Window) -> SnapshotKey {
+        let BucketKey { namespace, entity, resource, .. } = self.key.clone();
+        SnapshotKey { namespace, entity, resource, window, start: self.start(window) }
+    }
+
+    /// What it has used in its current window of this kind.
+    #[must_use]
+    pub fn usage(&self, window: Window) -> Usage {
+        let used = |(name, counter): (&LimitName, &Counter)| (name.clone(), MilliTokens(counter.used(window)));
+        Usage { tokens: self.limits.iter().map(used).collect(), acquires: self.takes.used(window) }
+    }
+}
+
+/// An amount of usage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Net consumed of each limit. Negative where more came back in the window than was taken in it.
+    pub tokens: BTreeMap<LimitName, MilliTokens>,
+    /// Granted acquires.
+    pub acquires: i64,
+}
+
+impl Usage {
+    /// Adds another amount.
+    pub fn add(&mut self, other: &Self) {
+        self.acquires = self.acquires.saturating_add(other.acquires);
+        for (name, amount) in &other.tokens {
+            *self.tokens.entry(name.clone()).or_default() += *amount;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_the_counter_less_its_value_when_the_window_began() {
+        let counter = Counter { total: 12, bases: Bases { hour: 15, day: 4 } };
+        assert_eq!(Window::ALL.map(|window| counter.used(window)), [-3, 8]);
+    }
+}

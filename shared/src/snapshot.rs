@@ -1,0 +1,92 @@
+//! A usage snapshot as a value, and the usage of a window from its snapshot and the live items.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{EpochMillis, Meter, Millis, Usage, Window};
+
+/// What a snapshot's item says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The copies, by shard.
+    pub shards: BTreeMap<u32, Copied>,
+    /// Usage of earlier lives: of items that were deleted and made again within the window.
+    pub carry: Usage,
+    /// Shards of which an earlier life ended without a final copy: its last writes are missing from `carry`.
+    pub unfinished: BTreeSet<u32>,
+}
+
+/// What was copied of one shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// `v` of the image it was copied from.
+    pub v: i64,
+    /// What the shard had used by then.
+    pub usage: Usage,
+    /// Whether the window was over for the shard by then.
+    pub is_final: bool,
+}
+
+/// A shard's item as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Live {
+    /// Its counters.
+    pub meter: Meter,
+    /// Whether it holds leases, which may still return tokens to the current window.
+    pub holds_leases: bool,
+}
+
+/// What was used in a window.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WindowUsage {
+    /// How much.
+    pub usage: Usage,
+    /// Whether it will not change any more: the window is over, and so are the copies of all shards known to have been
+    /// written to in it. A window in progress is exact and not final.
+    pub is_final: bool,
+}
+
+/// How long after its end a window may still get takes: those of processes that have not rolled yet, and clocks differ.
+const LATE_TAKES: Millis = Millis(10_000);
+/// How long a final copy may be on its way through the stream before a shard without any copy of its life counts as unused.
+const DELIVERY: Millis = Millis(600_000);
+
+/// The usage of the window that starts at `start`: the snapshot's numbers, replaced by those of the `live` items where
+/// these are newer.
+///
+/// `live` must have been read before the snapshot: an item that rolled over in between then has its final copy in the
+/// snapshot, or on its way there.
+#[must_use]
+pub fn usage(window: Window, start: EpochMillis, snapshot: &Snapshot, live: &[Live], now: EpochMillis) -> WindowUsage {
+    let end = window.end(start);
+    let mut usage = snapshot.carry.clone();
+    let mut is_final = now >= end.after(LATE_TAKES) && snapshot.unfinished.is_empty();
+    let mut shards = snapshot.shards.clone();
+    for Live { meter, holds_leases } in live {
+        let copied = shards.get(&meter.key.shard);
+        if meter.start(window) == start && copied.is_none_or(|copied| copied.v <= meter.v) {
+            if let Some(earlier) = copied.filter(|copied| copied.v < meter.birth) {
+                // The item was deleted and made again, and nothing of the new life was copied yet.
+                usage.add(&earlier.usage);
+                is_final &= earlier.is_final;
+            }
+            let mut used = meter.usage(window);
+            // What a limit counted that the shard does not hold since it was merged away is only in its copy.
+            for (limit, amount) in
+                copied.filter(|copied| copied.v >= meter.birth).iter().flat_map(|of| &of.usage.tokens)
+            {
+                used.tokens.entry(limit.clone()).or_insert(*amount);
+            }
+            shards.insert(meter.key.shard, Copied { v: meter.v, usage: used, is_final: !holds_leases });
+        } else if meter.start(window) > start
+            && copied.is_none_or(|copied| copied.v < meter.birth)
+            && EpochMillis(meter.birth.div_euclid(1000)) < end
+        {
+            is_final &= now >= end.after(DELIVERY);
+        }
+    }
+    for copied in shards.values() {
+        usage.add(&copied.usage);
+        is_final &= copied.is_final;
+    }
+    WindowUsage { usage, is_final }
+}

@@ -1,0 +1,150 @@
+//! Copying a shard's usage into the snapshot of a window: absolute numbers, so a copy can be repeated, delayed or skipped.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::{Change, Condition, Path, Update, Value};
+use crate::{ItemKey, LimitName, Meter, MilliTokens, Snapshot, SnapshotKey, Usage, Window, attr};
+
+/// What one image of a bucket shard says was used in one window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copy {
+    /// The snapshot.
+    pub key: SnapshotKey,
+    /// The bucket shard.
+    pub shard: u32,
+    /// `v` of the image.
+    pub v: i64,
+    /// `v` at the shard's creation.
+    pub birth: i64,
+    /// What was used by then.
+    pub usage: Usage,
+    /// Whether no later write of this life of the shard is counted in the window.
+    pub is_final: bool,
+    /// Epoch seconds after which the snapshot may be deleted, if this copy makes it.
+    pub ttl_seconds: i64,
+}
+
+impl Copy {
+    /// Copies the current window of an image. The snapshot is kept for `ttl_days` after the window.
+    #[must_use]
+    pub fn of(meter: &Meter, window: Window, is_final: bool, ttl_days: i64) -> Self {
+        let end_seconds = window.end(meter.start(window)).0.div_euclid(1000);
+        Self {
+            key: meter.snapshot(window),
+            shard: meter.key.shard,
+            v: meter.v,
+            birth: meter.birth,
+            usage: meter.usage(window),
+            is_final,
+            ttl_seconds: end_seconds.saturating_add(ttl_days.saturating_mul(86_400)),
+        }
+    }
+
+    /// Whether this copy says all that `other` says: it is of the same life, and not older.
+    #[must_use]
+    pub fn supersedes(&self, other: &Self) -> bool {
+        self.key == other.key
+            && self.shard == other.shard
+            && self.birth == other.birth
+            && (self.v, self.is_final) >= (other.v, other.is_final)
+    }
+
+    /// The copy, if the snapshot has none of the shard, or an older one of the same life.
+    #[must_use]
+    pub fn first(&self) -> Update {
+        let q = Path::of(attr::copied_at(self.shard));
+        let older = Value::Int(self.v.saturating_sub(1));
+        let bounds = [Condition::AtLeast(q.clone(), Value::Int(self.birth)), Condition::AtMost(q.clone(), older)];
+        let conditions = bounds.map(|bound| Condition::AbsentOr(q.clone(), Box::new(bound))).into();
+        self.update(conditions, vec![])
+    }
+
+    /// The copy, once it is known what the snapshot has: `None` if that is newer. Numbers of an earlier life move to the
+    /// carry, once, because the copy they belong to must still be there.
+    #[must_use]
+    pub fn after(&self, seen: &Snapshot) -> Option<Update> {
+        let Some(earlier) = seen.shards.get(&self.shard) else { return Some(self.first()) };
+        let q = Path::of(attr::copied_at(self.shard));
+        let conditions = vec![Condition::Equals(q, Value::Int(earlier.v))];
+        if earlier.v >= self.birth {
+            // A final copy says more than an interim one of the same image.
+            let is_older = (earlier.v, earlier.is_final) < (self.v, self.is_final);
+            return is_older.then(|| self.update(conditions, vec![]));
+        }
+        let mut changes = vec![Change::Add(carry(attr::TOTAL_EVENTS), Value::Int(earlier.usage.acquires))];
+        for (limit, amount) in &earlier.usage.tokens {
+            changes.push(Change::Add(carry(limit.as_str()), Value::Tokens(*amount)));
+            if !self.usage.tokens.contains_key(limit) {
+                changes.push(Change::Remove(Path::of(attr::copied(limit, self.shard))));
+            }
+        }
+        if !earlier.is_final {
+            changes.push(Change::Add(Path::of(attr::UNFINISHED), self.shards()));
+        }
+        Some(self.update(conditions, changes))
+    }
+
+    fn update(&self, conditions: Vec<Condition>, mut changes: Vec<Change>) -> Update {
+        let amount = |(limit, amount): (&LimitName, &MilliTokens)| {
+            Change::Set(Path::of(attr::copied(limit, self.shard)), Value::Tokens(*amount))
+        };
+        changes.extend(self.usage.tokens.iter().map(amount));
+        changes.push(Change::Set(Path::of(attr::copied_takes(self.shard)), Value::Int(self.usage.acquires)));
+        changes.push(Change::Set(Path::of(attr::copied_at(self.shard)), Value::Int(self.v)));
+        let finals = Path::of(attr::FINAL);
+        changes.push(match self.is_final {
+            true => Change::Add(finals, self.shards()),
+            false => Change::DeleteFrom(finals, self.shards()),
+        });
+        // As long as was said when the snapshot was made: a later copy with other settings must not shorten it.
+        changes.push(Change::SetIfAbsent(Path::of(attr::TTL), Value::Int(self.ttl_seconds)));
+        Update { key: self.key.item_key(), conditions, changes }
+    }
+
+    fn shards(&self) -> Value {
+        Value::Numbers(BTreeSet::from([i64::from(self.shard)]))
+    }
+}
+
+fn carry(counted: &str) -> Path {
+    Path::of(format!("{counted}{}", attr::CARRY))
+}
+
+/// What is copied where, for a log that must do when it cannot be.
+impl fmt::Display for Copy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ItemKey { pk, sk } = self.key.item_key();
+        let kind = if self.is_final { "final" } else { "interim" };
+        write!(f, "{kind} copy to {pk} {sk} of shard {} at {}", self.shard, self.v)?;
+        for (limit, amount) in &self.usage.tokens {
+            write!(f, ", {limit} {amount}")?;
+        }
+        write!(f, ", {} acquires", self.usage.acquires)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BucketKey, Counter, Hour};
+
+    #[test]
+    fn a_copy_says_what_was_used_where() {
+        let counter = |total| Counter { total, ..Counter::default() };
+        let limits = [("rpm", 3000), ("tpm", -2000)];
+        let meter = Meter {
+            key: BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap(),
+            v: 8,
+            birth: 1,
+            hour: Hour(498_648),
+            takes: counter(2),
+            limits: limits.map(|(name, milli)| (LimitName::new(name).unwrap(), counter(milli))).into(),
+        };
+        assert_eq!(
+            Copy::of(&meter, Window::Daily, true, 0).to_string(),
+            "final copy to default/ENTITY#e-1 #USAGE#gpt-4#daily#2026-11-20T00:00:00Z of shard 3 at 8, rpm 3, tpm -2, \
+             2 acquires"
+        );
+    }
+}

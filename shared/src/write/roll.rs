@@ -1,0 +1,62 @@
+//! Beginning a new hour: the counters' values become the bases that its usage is counted from.
+
+use super::{Change, Condition, Path, Update, Value, same_rf};
+use crate::attr::{self, Field};
+use crate::{Bucket, Hour};
+
+/// The hour that a write which counts usage belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roll {
+    /// The hour. Writes to a shard that already counts this hour or a later one do not roll.
+    pub hour: Hour,
+    /// Takes for granted that another process has rolled the shard since it was seen. A write that is mistaken fails.
+    pub by_others: bool,
+}
+
+impl Roll {
+    /// Rolls to `hour` unless the shard was seen in it.
+    #[must_use]
+    pub const fn to(hour: Hour) -> Self {
+        Self { hour, by_others: false }
+    }
+
+    /// Whether a write that counts usage must roll `bucket`. An hour that no clock can have reached is a damaged one.
+    fn is_due(self, bucket: &Bucket) -> bool {
+        bucket.hour < self.hour || bucket.hour.0 > self.hour.0.saturating_add(1)
+    }
+
+    /// Adds to `update` what its usage is counted by: nothing, the condition that the shard has been rolled, or the roll.
+    ///
+    /// A roll sets the bases of all limits, so the limits must be those that were seen: a write that adds one moves `rf`.
+    pub(super) fn write(self, update: &mut Update, view: Option<&Bucket>) {
+        let hour = Path::of(attr::HOUR);
+        let Some(bucket) = view.filter(|bucket| !(self.by_others && self.is_due(bucket))) else {
+            update.conditions.push(Condition::AtLeast(hour, Value::Int(self.hour.0)));
+            return;
+        };
+        if !self.is_due(bucket) {
+            return;
+        }
+        update.conditions.push(Condition::Equals(hour.clone(), Value::Int(bucket.hour.0)));
+        for condition in same_rf(bucket) {
+            if !update.conditions.contains(&condition) {
+                update.conditions.push(condition);
+            }
+        }
+        update.changes.push(Change::Set(hour, Value::Int(self.hour.0)));
+        let mut base = |to: Path, from: Path| update.changes.push(Change::Copy(to, from));
+        let is_new_day = !bucket.hour.is_same_day(self.hour);
+        let takes = Path::of(attr::TAKES);
+        base(Path::of(attr::TAKES_HOUR_BASE), takes.clone());
+        if is_new_day {
+            base(Path::of(attr::TAKES_DAY_BASE), takes);
+        }
+        for limit in bucket.limits.keys() {
+            let consumed = Path::limit(limit, Field::Consumed);
+            base(Path::limit(limit, Field::HourBase), consumed.clone());
+            if is_new_day {
+                base(Path::limit(limit, Field::DayBase), consumed);
+            }
+        }
+    }
+}

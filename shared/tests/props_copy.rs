@@ -1,0 +1,254 @@
+//! I3 for copies: whatever is delivered twice, re-cut, late, left out or raced, the usage of every hour and day is exact.
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::config;
+use model::fleet::{Fleet, fleet};
+use model::ops::{Op, op};
+use model::stream::{Record, Snapshots, Writer, copies};
+use model::table::{Table, plain};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use weirgate_shared::write::Copy;
+use weirgate_shared::{EpochMillis, Live, Millis, Usage, Window, usage};
+
+/// How far clocks are off at the most, in ms.
+const SKEW: i64 = 2_000;
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A write, by a clock that is off by so much.
+    Op(Op, i64),
+    Delete(Index),
+    DeleteMerged(Index),
+    DeleteAll,
+    Fill,
+    Deliver(Batch),
+    /// All that was ever written comes once more.
+    Replay(Vec<u8>),
+}
+
+/// One invocation of the function.
+#[derive(Debug, Clone)]
+struct Batch {
+    /// Records of this item, or of all.
+    only: Option<Index>,
+    size: usize,
+    /// Which copies are left out.
+    without: Vec<bool>,
+    /// Another invocation at the same time, given the same records and so many before them; which of the two writes next.
+    rival: Option<(usize, Vec<bool>)>,
+}
+
+fn batch() -> impl Strategy<Value = Batch> {
+    let without = prop_oneof![2 => Just(vec![]), 1 => vec(prop::bool::weighted(0.4), 8)];
+    let rival = option::weighted(0.3, (0..6usize, vec(any::<bool>(), 0..20)));
+    let batch = (option::of(any::<Index>()), 1..12usize, without, rival);
+    batch.prop_map(|(only, size, without, rival)| Batch { only, size, without, rival })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    const HOUR: i64 = 3_600_000;
+    let skew = || prop_oneof![2 => Just(0), 1 => -SKEW..=SKEW];
+    let wait = prop_oneof![1 => 0..2 * HOUR, 1 => Just(HOUR), 1 => 20 * HOUR..30 * HOUR];
+    prop_oneof![
+        24 => (op(), skew()).prop_map(|(op, skew)| Step::Op(op, skew)),
+        4 => wait.prop_map(|span| Step::Op(Op::Wait(span), 0)),
+        1 => any::<Index>().prop_map(Step::Delete),
+        1 => any::<Index>().prop_map(Step::DeleteMerged),
+        1 => Just(Step::DeleteAll),
+        2 => Just(Step::Fill),
+        10 => batch().prop_map(Step::Deliver),
+        1 => vec(any::<u8>(), 4).prop_map(Step::Replay),
+    ]
+}
+
+/// The bucket, its snapshots, and what was delivered.
+#[derive(Debug)]
+struct World {
+    fleet: Fleet,
+    snapshots: Snapshots,
+    /// How many records of each item were delivered.
+    delivered: BTreeMap<u32, usize>,
+    /// Final copies that were left out.
+    left_out: Vec<Copy>,
+    /// What windows were said to have used for good.
+    settled: BTreeMap<(Window, EpochMillis), Usage>,
+    /// The live items after each step, and how many records there were.
+    past: Vec<(Vec<Live>, BTreeMap<u32, usize>)>,
+}
+
+impl World {
+    fn new(fleet: Fleet) -> Self {
+        let (snapshots, delivered, left_out) = (Snapshots::default(), BTreeMap::new(), vec![]);
+        Self { fleet, snapshots, delivered, left_out, settled: BTreeMap::new(), past: vec![] }
+    }
+
+    fn table(&self) -> &Table {
+        self.fleet.table()
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Op(op, skew) => self.fleet.step(op, *skew)?,
+            Step::Delete(which) => self.fleet.delete_manually(*which),
+            Step::DeleteMerged(which) => self.fleet.delete_merged(*which),
+            Step::DeleteAll => self.fleet.delete_all(),
+            Step::Fill => self.fleet.fill()?,
+            Step::Deliver(batch) => self.deliver(batch),
+            Step::Replay(order) => self.replay(order),
+        }
+        let counts = self.table().stream().iter().map(|(item, records)| (*item, records.len()));
+        let now = (self.table().live(), counts.collect());
+        self.past.push(now);
+        Ok(())
+    }
+
+    fn records(&self, item: u32, range: std::ops::Range<usize>) -> &[Record] {
+        &self.table().stream()[&item][range]
+    }
+
+    fn deliver(&mut self, batch: &Batch) {
+        let items: Vec<_> = self.table().stream().keys().copied().collect();
+        let Some(only) = batch.only.as_ref().map(|which| (!items.is_empty()).then(|| *which.get(&items))) else {
+            return self.deliver_of(&items, batch);
+        };
+        self.deliver_of(only.as_slice(), batch);
+    }
+
+    fn deliver_of(&mut self, items: &[u32], batch: &Batch) {
+        let (mut ours, mut theirs) = (vec![], vec![]);
+        for item in items {
+            let from = self.delivered.get(item).copied().unwrap_or_default();
+            let until = self.table().stream()[item].len().min(from + batch.size);
+            let records = self.records(*item, from..until).to_vec();
+            // The next life of an item is delivered after the last record of the one before, or that one is lost.
+            let ends = |copy: &Copy| {
+                let ended = records.iter().filter(|record| record.is_end()).filter_map(|record| record.before.as_ref());
+                ended.into_iter().any(|image| image.meter.birth == copy.birth)
+            };
+            for (place, copy) in copies(&records).into_iter().enumerate() {
+                let is_left_out = batch.without.get(place).copied().unwrap_or_default();
+                match copy.is_final {
+                    true if is_left_out && !ends(&copy) => self.left_out.push(copy),
+                    false if is_left_out => {}
+                    _ => ours.push(copy),
+                }
+            }
+            if let Some((before, _)) = &batch.rival {
+                theirs.extend(copies(self.records(*item, from.saturating_sub(*before)..until)));
+            }
+            self.delivered.insert(*item, until);
+        }
+        let (mut ours, mut theirs) = (Writer::new(ours), Writer::new(theirs));
+        for is_ours in batch.rival.iter().flat_map(|(_, turns)| turns) {
+            if *is_ours { &mut ours } else { &mut theirs }.step(&mut self.snapshots);
+        }
+        ours.finish(&mut self.snapshots);
+        theirs.finish(&mut self.snapshots);
+    }
+
+    fn replay(&mut self, order: &[u8]) {
+        let mut items: Vec<_> = self.table().stream().keys().copied().collect();
+        items.sort_by_key(|item| order[usize::try_from(*item).unwrap() % order.len()]);
+        for item in items {
+            let all = self.table().stream()[&item].len();
+            Writer::new(copies(self.records(item, 0..all))).finish(&mut self.snapshots);
+            self.delivered.insert(item, all);
+        }
+        self.left_out.clear();
+    }
+
+    /// The windows of which a final copy was not delivered.
+    fn missing(&self) -> Vec<(Window, EpochMillis)> {
+        let later = self.table().stream().iter().flat_map(|(item, records)| {
+            let from = self.delivered.get(item).copied().unwrap_or_default();
+            records[from..].iter().flat_map(Record::copies)
+        });
+        let finals = later.chain(self.left_out.iter().cloned()).filter(|copy| copy.is_final);
+        finals.map(|copy| (copy.key.window, copy.key.start)).collect()
+    }
+
+    /// The usage of all windows of which no final copy is missing: what is in progress needs no copies at all.
+    fn check(&mut self, earlier: Index) -> Result<(), TestCaseError> {
+        let (missing, now, live) = (self.missing(), self.fleet.now(), self.table().live());
+        for window in Window::ALL {
+            for start in self.fleet.table().windows(window) {
+                if missing.contains(&(window, start)) {
+                    continue;
+                }
+                let (snapshot, used) = (self.snapshots.read(window, start), self.fleet.table().used(window, start));
+                let read = usage(window, start, &snapshot, &live, now);
+                prop_assert_eq!(plain(read.usage), used.clone(), "{} {:?} of {:?}", window, start, snapshot);
+                if read.is_final {
+                    self.settled.entry((window, start)).or_insert(used.clone());
+                }
+                let settled = self.settled.get(&(window, start)).unwrap_or(&used);
+                prop_assert_eq!(settled, &used, "{} {:?} was said to be final", window, start);
+                let holds = |item: &Live| item.meter.start(window) == start && item.holds_leases;
+                let is_over = now >= window.end(start).after(Millis(600_000));
+                prop_assert!(read.is_final || !is_over || live.iter().any(holds), "{} {:?} never ends", window, start);
+
+                // The items were read some time before the snapshot.
+                let (seen, counts) = earlier.get(&self.past);
+                let new = |(item, records): (&u32, &Vec<Record>)| {
+                    let written = records[counts.get(item).copied().unwrap_or_default()..].iter();
+                    written.filter_map(|record| record.after.clone()).any(|image| image.meter.start(window) == start)
+                };
+                if !self.fleet.table().stream().iter().any(new) {
+                    let read = usage(window, start, &snapshot, seen, now);
+                    prop_assert_eq!(plain(read.usage), used, "{} {:?} of items read before", window, start);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Once all copies were delivered, the snapshots say which shards have left their window, and what these used in it.
+    fn check_copies(&self) -> Result<(), TestCaseError> {
+        for window in Window::ALL {
+            for start in self.table().windows(window) {
+                let snapshot = self.snapshots.read(window, start);
+                prop_assert!(snapshot.unfinished.is_empty(), "{:?}", snapshot);
+                for (shard, copied) in snapshot.shards.iter().filter(|(_, copied)| copied.is_final) {
+                    let used = self.table().used_by_life(window, start, *shard, copied.v);
+                    prop_assert_eq!(plain(copied.usage.clone()), used, "{} {:?} of {}", window, start, shard);
+                }
+                let live = self.table().shards().values().filter(|shard| shard.meter().start(window) == start);
+                let open: Vec<_> = live.map(|shard| shard.key.shard).collect();
+                let mut finals = snapshot.shards.iter().filter(|(shard, _)| !open.contains(shard));
+                prop_assert!(finals.all(|(_, copied)| copied.is_final), "{:?} but {:?}", snapshot, open);
+                if open.is_empty() {
+                    let read = usage(window, start, &snapshot, &[], self.fleet.now());
+                    let used = self.table().used(window, start);
+                    prop_assert_eq!(plain(read.usage), used, "{} {:?} without items", window, start);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(config(3_000))]
+
+    #[test]
+    fn i3_usage_is_exact_however_copies_are_delivered(
+        fleet in fleet(false), steps in vec((step(), any::<Index>()), 1..60), order in vec(any::<u8>(), 4),
+    ) {
+        let mut world = World::new(fleet);
+        for (step, earlier) in &steps {
+            world.step(step)?;
+            world.check(*earlier)?;
+        }
+        for _ in 0..2 {
+            world.step(&Step::Replay(order.clone()))?;
+            world.check(steps[0].1)?;
+            world.check_copies()?;
+        }
+    }
+}

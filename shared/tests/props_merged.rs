@@ -1,0 +1,199 @@
+//! I3 and I6 for a shard that was merged away: what its item keeps, what no write can do to it, and how it goes on counting
+//! when a split makes a shard of its number again.
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::fleet::{Fleet, fleet};
+use model::ops::{Op, ops};
+use model::table::Table;
+use model::world::START;
+use model::{bucket, bucket_key, config, limit_name, settle, take};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use weirgate_shared::write::{
+    Action, Company, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look,
+    merge, refill, remove, split, still,
+};
+use weirgate_shared::{
+    Bucket, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, Usage, Window, WriteId,
+};
+
+/// Hours after the one that ends the day in which the model's time starts.
+fn hours(after: i64) -> EpochMillis {
+    Hour(Hour::of(START).0 + after).start().after(Millis(1))
+}
+
+fn limits() -> [Limit; 2] {
+    [Limit::custom("rpm", 100, 100, 1000).unwrap(), Limit::concurrent("slots", 6).unwrap()]
+}
+
+fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
+    [(limit_name("rpm"), MilliTokens::from_tokens(tokens))].into()
+}
+
+/// Of no write of the fleet.
+fn id(bits: u64) -> WriteId {
+    WriteId::from_bits(bits << 40)
+}
+
+fn used(bucket: &Bucket) -> [(i64, i64); 2] {
+    Window::ALL.map(|window| {
+        let Usage { tokens, acquires } = bucket.meter().usage(window);
+        (tokens["rpm"].whole_tokens(), acquires)
+    })
+}
+
+/// A bucket that was split, took in both halves, and was merged again; and its upper half before that.
+fn merged() -> (Table, Bucket) {
+    let mut table = Table::of(&bucket(Shard::WHOLE, &limits(), START));
+    let whole = table.shards()[&0].clone();
+    assert!(table.transact(&split(&whole, 0, id(7), START)));
+    let (key, limits) = (bucket_key(1), limits());
+    let upper = table.shards()[&1].clone();
+    assert!(table.update(take(&key, &limits, rpm(8), id(1), hours(1)).on(Some(&upper), hours(1))));
+    let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
+    assert!(table.transact(&merge(&lower, joined(&lower, &upper, hours(1)).unwrap(), &[&upper])));
+    (table, Bucket::clone(&upper))
+}
+
+#[test]
+fn a_shard_that_was_merged_away_keeps_what_it_counted_and_nothing_else() {
+    let (table, upper) = merged();
+    let (_, item) = table.merged().next().unwrap();
+    assert_eq!(item.live().meter, Meter { v: upper.v + 1, ..upper.meter() });
+    assert!(item.is_merged() && !item.live().holds_leases);
+    let names: Vec<_> = item.0.keys().map(String::as_str).collect();
+    let kept = ["PK", "SK", "b_rpm_bd", "b_rpm_bh", "b_rpm_tc", "b_slots_bd", "b_slots_bh", "b_slots_tc"];
+    assert_eq!(names, [kept.as_slice(), &["birth", "takes", "td", "th", "uh", "v"]].concat());
+}
+
+#[test]
+fn a_shard_of_the_same_number_goes_on_counting() {
+    let (mut table, upper) = merged();
+    let whole = table.shards()[&0].clone();
+    let filled = fill(upper.shard(), &whole, |_| MilliTokens::ZERO, id(9), hours(1));
+    let mut by_repair = table.clone();
+    assert!(by_repair.transact(&filled));
+    assert!(table.transact(&split(&whole, 0, id(8), hours(1))));
+    for table in [&table, &by_repair] {
+        let revived = &table.shards()[&1];
+        assert!(revived.v > upper.v + 1);
+        assert_eq!(revived.meter(), Meter { v: revived.v, ..upper.meter() });
+        assert_eq!(used(revived), [(8, 1), (8, 1)]);
+    }
+    let (key, limits, revived) = (bucket_key(1), limits(), table.shards()[&1].clone());
+    assert!(table.update(take(&key, &limits, rpm(2), id(1), hours(2)).on(Some(&revived), hours(2))));
+    assert_eq!(used(&table.shards()[&1]), [(2, 1), (10, 2)]);
+}
+
+/// The bucket was deleted and made again with other limits: what no roll sets a base of must not count in every hour.
+#[test]
+fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more() {
+    let (table, upper) = merged();
+    let only_slots = [limits()[1].clone()];
+    let whole = bucket(Shard::WHOLE, &only_slots, hours(1));
+    let [_, Action::Update(child)] = split(&whole, 0, id(8), hours(1)) else { panic!("two updates") };
+    let (_, item) = table.merged().next().unwrap();
+    let mut item = item.clone();
+    assert!(item.apply(&child));
+    let revived = item.bucket();
+    assert_eq!((&revived.takes, revived.birth), (&upper.takes, upper.birth));
+    let take = take(&revived.key, &only_slots, BTreeMap::new(), id(1), hours(2));
+    assert!(item.apply(&take.on(Some(&revived), hours(2))));
+    for meter in [item.bucket().meter(), item.live().meter] {
+        assert_eq!(
+            meter.usage(Window::Hourly),
+            Usage { tokens: [(limit_name("slots"), MilliTokens::ZERO)].into(), acquires: 1 }
+        );
+    }
+}
+
+/// Every write that can be planned by an image of a shard, now that it is merged away.
+fn planned(view: &Bucket, at: EpochMillis, by_others: bool) -> Vec<Update> {
+    let (key, limits, changed) = (&view.key, limits(), [Limit::custom("rpm", 7, 7, 700).unwrap()]);
+    let roll = Roll { by_others, ..Roll::to(Hour::of(at)) };
+    let mut updates = vec![];
+    for limits in [limits.as_slice(), &changed, &[]] {
+        for (needs, soft) in
+            [(rpm(1), rpm(0)), (rpm(30), rpm(0)), (BTreeMap::new(), rpm(1)), (BTreeMap::new(), BTreeMap::new())]
+        {
+            let soft = if needs.is_empty() { soft } else { BTreeMap::new() };
+            let lease = Lease { expires: at, tokens: BTreeMap::new(), owner: String::new() };
+            for leases in [vec![], vec![(id(4), lease)]] {
+                for company in [Company::None, Company::Others, Company::Unseen] {
+                    let (needs, soft, leases) = (needs.clone(), soft.clone(), leases.clone());
+                    let take = Take { soft, leases, roll, company, ..take(key, limits, needs, id(3), at) };
+                    updates.extend([take.on(None, at), take.on(Some(view), at)]);
+                }
+            }
+        }
+    }
+    let known = view.leases.iter().flatten().map(|(id, _)| id.clone()).next().unwrap_or(id(5));
+    for change in [LeaseChange::End, LeaseChange::Renew(at), LeaseChange::Hold(BTreeMap::new())] {
+        for lease in [None, Some((&known, change))] {
+            for (tc, takes) in [(0, 0), (1, 0), (0, 1)] {
+                let settled = Settled { tk: MilliTokens(tc), tc: MilliTokens(-tc), ceiling: None };
+                let amounts = if tc == 0 { BTreeMap::new() } else { [(limit_name("rpm"), settled)].into() };
+                let settle = Settle { takes, roll, ..settle(key, id(3), lease.clone(), amounts, at) };
+                updates.extend([settle.whole(None), settle.whole(Some(view)), settle.cut(view)]);
+            }
+        }
+    }
+    let consumed = [(limit_name("rpm"), MilliTokens::from_tokens(1_000))].into();
+    updates.extend(refill(view, &consumed, at).into_iter().chain(cut_units(view, at)));
+    updates.extend(expire(view, at).into_iter().chain([look(view, at)]).map(|(update, _)| update));
+    updates.extend([keep(view, 0, at), keep(view, 4, at)]);
+    updates
+}
+
+/// What is planned for several shards of which one, that is merged away now, was as in `view`.
+fn resharding(table: &Table, view: &Bucket, at: EpochMillis) -> Vec<Vec<Action>> {
+    let (whole, (_, new)) = (view.shard().whole(), view.shard().halves());
+    let image = |number: u32| table.image(number, 0);
+    let filled = fill(new, view, |_| MilliTokens::ZERO, id(9), at);
+    let mut plans = vec![split(view, 0, id(8), at).into(), filled, vec![still(view)]];
+    if let Some(lower) = whole.and_then(|whole| image(whole.index)).filter(|lower| lower.key != view.key) {
+        plans.extend(joined(&lower, view, at).map(|next| merge(&lower, next, &[view])));
+        plans.push(remove(view, &lower));
+    }
+    if let Some(upper) = image(new.index) {
+        plans.extend(joined(view, &upper, at).map(|next| merge(view, next, &[&upper])));
+    }
+    plans
+}
+
+/// Merges what can be merged, once all leases have expired.
+fn merge_all(fleet: &mut Fleet, pairs: &[Index]) -> Result<(), TestCaseError> {
+    fleet.step(&Op::Wait(10_000), 0)?;
+    pairs.iter().try_for_each(|pair| fleet.step(&Op::Merge { pair: *pair, backs: (0, 0) }, 0))
+}
+
+proptest! {
+    #![proptest_config(config(64))]
+
+    /// Whatever a process knew of the shard: nothing is taken of it, given back to it, or left in it.
+    #[test]
+    fn i1_no_write_reaches_a_shard_that_was_merged_away(
+        mut fleet in fleet(false), ops in ops(0), pairs in vec(any::<Index>(), 1..6), by_others in any::<bool>(),
+    ) {
+        for (op, skew) in &ops {
+            fleet.step(op, *skew)?;
+        }
+        merge_all(&mut fleet, &pairs)?;
+        let table = fleet.table();
+        for (number, item) in table.merged() {
+            let views: Vec<_> = (0..5).filter_map(|back| table.image(number, back)).collect();
+            for (view, at) in views.iter().flat_map(|view| [START, fleet.now(), hours(30)].map(|at| (view, at))) {
+                for update in planned(view, at, by_others) {
+                    prop_assert!(!item.clone().apply(&update), "{:?} to {:?}", update, item);
+                }
+                for plan in resharding(table, view, at) {
+                    prop_assert!(!table.clone().transact(&plan), "{:?} to {:?}", plan, item);
+                }
+            }
+        }
+    }
+}
