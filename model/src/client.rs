@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{
-    Action, Company, Condition, LeaseChange, Path, Roll, Settle, Settled, Take, Update, Value,
-};
+use weirgate_shared::write::{Action, Company, Condition, LeaseChange, Path, Roll, Settle, Settled, Take, Value};
 use weirgate_shared::{EpochMillis, Hour, Lease, MilliTokens, WriteId, attr};
 
 use crate::guard::Kind;
@@ -16,7 +14,7 @@ use crate::state::{Sent, State};
 use crate::table::Row;
 
 /// One client.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Client {
     /// It has crashed.
     pub is_gone: bool,
@@ -72,18 +70,12 @@ pub struct Doing {
     round: u8,
     /// When the lease of this round begins.
     since: i64,
-    /// The outcome of a write of this round is unknown.
-    in_doubt: bool,
     creates: bool,
     /// Only what fits is given back.
     is_cut: bool,
 }
 
 impl Client {
-    pub(crate) const fn new(requests: u8) -> Self {
-        Self { is_gone: false, left: requests, views: [None, None], grant: None, doing: None }
-    }
-
     /// Whether it has heard of a second shard.
     pub(crate) fn knows_of_two(&self) -> bool {
         self.views.iter().flatten().any(|row| row.bucket().shard_count > 1)
@@ -99,6 +91,18 @@ impl Doing {
     const fn ends(&self) -> bool {
         matches!(self.wish, Wish::Release | Wish::RollBack)
     }
+
+    /// Writes once more. After an unknown outcome the lease stays, and tells.
+    pub(crate) fn write(&mut self, now: i64) {
+        self.writes += 1;
+        self.sent = Some(now);
+    }
+
+    /// Begins another round: the writes before it have not happened, or count as taken.
+    fn begin(&mut self, now: i64) {
+        (self.round, self.since, self.creates) = (self.writes, now, false);
+        self.write(now);
+    }
 }
 
 impl Protocol {
@@ -110,15 +114,8 @@ impl Protocol {
         }
         let sent = Some(state.now);
         let (writes, round, since) = (1, 0, state.now);
-        let (in_doubt, creates, is_cut) = (false, false, false);
-        client.doing = Some(Doing { wish, shard, sent, writes, round, since, in_doubt, creates, is_cut });
-    }
-
-    /// The client tries again after an unknown outcome. The lease stays, and tells.
-    pub(crate) fn again(&self, state: &mut State, who: usize) {
-        let doing = state.clients[who].doing.as_mut().expect("it is in doubt");
-        doing.sent = Some(state.now);
-        doing.writes += 1;
+        let (creates, is_cut) = (false, false);
+        client.doing = Some(Doing { wish, shard, sent, writes, round, since, creates, is_cut });
     }
 
     /// The client leaves it at that. Who has given up a release has no lease any more.
@@ -140,7 +137,7 @@ impl Protocol {
         let client = &state.clients[who];
         let doing = client.doing.as_ref().expect("a write is under way");
         let clock = self.at(doing.sent.expect("a write is under way"));
-        let key = self.key(doing.shard);
+        let key = &self.keys[doing.shard];
         let name = self.bounds.limit.name();
         let view = client.views[doing.shard].as_ref().map(|row| row.bucket());
         // The second client takes for granted that the first one rolls, until it learns better.
@@ -154,7 +151,7 @@ impl Protocol {
                 .lease(state, who, doing)
                 .map(|(id, expires)| (id, Lease { expires, tokens: needs.clone(), owner: String::new() }));
             let take = Take {
-                key: &key,
+                key,
                 terms: terms.as_slice().into(),
                 needs,
                 soft: BTreeMap::new(),
@@ -184,17 +181,18 @@ impl Protocol {
             _ => (Kind::Release, LeaseChange::End, None),
         };
         let amounts = settled.map(|settled| (name.clone(), settled)).into_iter().collect();
-        let ends = change == LeaseChange::End;
+        // Ending a lease gives back what it holds, so it must hold what its holder knows of.
+        let held = BTreeMap::from([(name.to_string(), Value::Int(grant.amount.0))]);
+        let held = Condition::Equals(Path::lease(&grant.id).then(attr::LEASE_TOKENS), Value::Map(held));
+        let held = (change == LeaseChange::End).then_some(held);
         let op = self.id(state, who, 90);
-        let settle = Settle { key: &key, op, lease: Some((&grant.id, change)), amounts, takes: 0, roll };
+        let settle = Settle { key, op, lease: Some((&grant.id, change)), amounts, takes: 0, roll };
         let mut update = match view.filter(|_| doing.is_cut) {
             Some(view) => settle.cut(view),
             None => settle.whole(view),
         };
-        if ends {
-            hold(&mut update, &grant.id, name.as_str(), grant.amount);
-        }
-        Sent { kind, actions: vec![Action::Update(update)], clock, admitted: MilliTokens::ZERO, ops: vec![] }
+        update.conditions.extend(held);
+        Sent::of(kind, vec![Action::Update(update)], clock)
     }
 
     fn lease(&self, state: &State, who: usize, doing: &Doing) -> Option<(WriteId, EpochMillis)> {
@@ -213,9 +211,7 @@ impl Protocol {
         if matches!(fate, Fate::Answered | Fate::Doubled) {
             self.hears(state, who, applied);
         } else {
-            let doing = state.clients[who].doing.as_mut().expect("a write was under way");
-            doing.sent = None;
-            doing.in_doubt = true;
+            state.clients[who].doing.as_mut().expect("a write was under way").sent = None;
         }
     }
 
@@ -235,8 +231,7 @@ impl Protocol {
                     grant.is_renewed = true;
                 } else if is_held && !applied && doing.writes < self.bounds.attempts {
                     doing.is_cut = true;
-                    doing.writes += 1;
-                    doing.sent = Some(state.now);
+                    doing.write(state.now);
                     state.clients[who].doing = Some(doing);
                     return;
                 } else if !is_held {
@@ -265,14 +260,11 @@ impl Protocol {
             if is_elsewhere {
                 // It has become part of the one it was split off, or is seen there.
                 doing.shard = 1 - doing.shard;
-                doing.round = doing.writes;
-                doing.since = state.now;
-                doing.in_doubt = false;
+                doing.begin(state.now);
             } else {
                 doing.creates = true;
+                doing.write(state.now);
             }
-            doing.writes += 1;
-            doing.sent = Some(state.now);
             return may_try.then_some(doing);
         };
         let by_id = (doing.round..doing.writes).any(|part| row.bucket().op == Some(self.id(state, who, part + 1)));
@@ -296,19 +288,7 @@ impl Protocol {
         if !may_try || there.values().any(|state| state.tk < need) {
             return None;
         }
-        doing.round = doing.writes;
-        doing.since = state.now;
-        doing.in_doubt = false;
-        doing.creates = false;
-        doing.writes += 1;
-        doing.sent = Some(state.now);
+        doing.begin(state.now);
         Some(doing)
     }
-}
-
-/// Ending a lease gives back what it holds, so it must hold what its holder knows of.
-fn hold(update: &mut Update, id: &WriteId, limit: &str, amount: MilliTokens) {
-    let path = Path::lease(id).then(attr::LEASE_TOKENS);
-    let held = BTreeMap::from([(limit.to_owned(), Value::Int(amount.0))]);
-    update.conditions.push(Condition::Equals(path, Value::Map(held)));
 }

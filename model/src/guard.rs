@@ -46,6 +46,7 @@ pub fn name(condition: &Condition) -> String {
         Condition::Differs(path, _) => format!("{} <>", place(path)),
         Condition::AtLeast(path, _) => format!("{} >=", place(path)),
         Condition::AtMost(path, _) => format!("{} <=", place(path)),
+        Condition::Lacks(path, _) => format!("{} lacks", place(path)),
         Condition::AbsentOr(_, condition) => name(condition),
     }
 }

@@ -5,9 +5,11 @@ use weirgate_shared::{BucketKey, EntityId, EpochMillis, MilliTokens, Millis, Nam
 
 use crate::bounds::Bounds;
 use crate::client::{Client, Wish};
+use crate::guard::Kind;
 use crate::reached::{Event, Reached};
 use crate::state::State;
-use crate::work::{Job, Work};
+use crate::table::Row;
+use crate::work::Job;
 
 /// The model.
 #[derive(Debug)]
@@ -15,7 +17,7 @@ pub struct Protocol {
     /// How large it is.
     pub bounds: Bounds,
     pub(crate) reached: Reached,
-    keys: [BucketKey; 2],
+    pub(crate) keys: [BucketKey; 2],
 }
 
 /// What becomes of a request that is under way.
@@ -64,9 +66,6 @@ pub enum Step {
 
 impl Protocol {
     /// The model of this size.
-    ///
-    /// # Panics
-    /// Never: the names are right.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         let key = |shard| BucketKey {
@@ -82,10 +81,6 @@ impl Protocol {
     #[must_use]
     pub fn missing(&self) -> Vec<Event> {
         self.reached.missing(&self.bounds.happens)
-    }
-
-    pub(crate) fn key(&self, shard: usize) -> BucketKey {
-        self.keys[shard].clone()
     }
 
     /// The instant of a tick.
@@ -153,26 +148,21 @@ impl Protocol {
             None if state.works > 0 => steps.extend(self.jobs(state).into_iter().map(Step::Read)),
             None => {}
             Some(work) => {
-                let Work { read, .. } = work;
-                let clocks: &[bool] =
-                    if *read < state.now && !Self::is_fixed(work) { &[false, true] } else { &[false] };
-                for is_late in clocks {
-                    steps.push(Step::Work(*is_late, false));
-                    if state.faults > 0 {
-                        steps.push(Step::Work(*is_late, true));
-                    }
+                // A write that is fixed already is the same whenever it is made.
+                let clocks = if work.read < state.now && work.sent.is_none() { 0..2 } else { 0..1 };
+                let fates = if state.faults > 0 { 0..2 } else { 0..1 };
+                for is_late in clocks.map(|clock| clock == 1) {
+                    steps.extend(fates.clone().map(|fate| Step::Work(is_late, fate == 1)));
                 }
-                if state.faults > 0 {
-                    steps.push(Step::Kill);
-                }
+                steps.extend((state.faults > 0).then_some(Step::Kill));
                 if state.works > 0 {
-                    let credited = |shard: &usize| self.planned_now(state, Job::Refill(*shard)).is_some();
-                    let does = self.bounds.jobs.contains(&crate::guard::Kind::Refill);
+                    let credited = |shard: &usize| self.planned_now(state, (Kind::Refill, *shard)).is_some();
+                    let does = self.bounds.jobs.contains(&Kind::Refill);
                     steps.extend((0..2).filter(|shard| does && credited(shard)).map(Step::Credit));
                 }
             }
         }
-        steps.extend((0..2).filter(|shard| self.due(state, *shard).is_some()).map(Step::Restore));
+        steps.extend((0..2).filter(|shard| self.is_due(state, *shard)).map(Step::Restore));
     }
 
     /// I1 over the whole run: admitted, and still to be admitted, is what there was and flowed in.
@@ -181,7 +171,7 @@ impl Protocol {
         let Some(last) = state.table.shards().map(|row| row.bucket().rf).max().filter(|_| !rule.is_concurrent()) else {
             return false;
         };
-        let left = |row: &crate::table::Row| row.limit().tk + credit(rule, row.bucket().shard(), row.bucket().rf, last);
+        let left = |row: &Row| row.limit().tk + credit(rule, row.bucket().shard(), row.bucket().rf, last);
         let all = state.table.shards().map(|row| left(row)).sum::<MilliTokens>() + MilliTokens(state.books.used);
         // The bucket is made at the first tick, or later: then less has flowed in.
         all > rule.capacity + credit(rule, Shard::WHOLE, self.bounds.start, last)
@@ -190,7 +180,7 @@ impl Protocol {
     /// Slots: each is free, or held by a lease.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
-        let all = |row: &crate::table::Row| row.limit().tk + row.held();
+        let all = |row: &Row| row.limit().tk + row.held();
         let is_free = state.table.shards().all(|row| row.limit().tk >= MilliTokens::ZERO);
         let sum: MilliTokens = state.table.shards().map(|row| all(row)).sum();
         !rule.is_concurrent() || state.table.rows()[0].is_none() || is_free && sum == rule.capacity
@@ -209,7 +199,9 @@ impl Model for Protocol {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::new(self.bounds.requests, self.bounds.faults, self.bounds.works)]
+        let Bounds { requests, faults, works, .. } = self.bounds;
+        let clients = requests.map(|left| Client { left, ..Client::default() });
+        vec![State { clients, faults, works, ..State::default() }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -228,14 +220,14 @@ impl Model for Protocol {
                 next.faults -= u8::from(fate != Fate::Answered);
                 self.arrive(&mut next, who, fate);
             }
-            Step::Again(who) => self.again(&mut next, who),
+            Step::Again(who) => next.clients[who].doing.as_mut()?.write(last.now),
             Step::GiveUp(who) => self.give_up(&mut next, who),
             Step::Crash(who) => {
                 next.faults -= 1;
                 if next.clients[who].doing.as_ref().is_some_and(|doing| doing.sent.is_some()) {
                     next.late = Some(std::sync::Arc::new(self.sent(&next, who)));
                 }
-                next.clients[who] = Client { is_gone: true, ..Client::new(0) };
+                next.clients[who] = Client { is_gone: true, ..Client::default() };
             }
             Step::ArriveLate => {
                 let sent = next.late.take()?;
@@ -249,17 +241,13 @@ impl Model for Protocol {
             }
             Step::Credit(shard) => {
                 next.works -= 1;
-                let sent = self.planned_now(last, Job::Refill(shard))?;
-                self.write(&mut next, &sent);
+                self.write(&mut next, &self.planned_now(last, (Kind::Refill, shard))?);
             }
             Step::Kill => {
                 next.faults -= 1;
                 next.work = None;
             }
-            Step::Restore(shard) => {
-                let sent = self.due(last, shard)?;
-                self.write(&mut next, &sent);
-            }
+            Step::Restore(shard) => drop(self.write(&mut next, &self.planned_now(last, (Kind::Expire, shard))?)),
         }
         Some(next)
     }
@@ -269,31 +257,29 @@ impl Model for Protocol {
             Property::always("I1: no interval admits too much", |model: &Self, state: &State| {
                 state.books.is_within(model.bounds.limit.rule())
             }),
-            Property::always("I1: no token is minted", |model: &Self, state: &State| !model.is_minted(state)),
-            Property::always("I1, I4, I6: every slot is free, or held once", |model: &Self, state: &State| {
-                model.has_all_slots(state)
+            Property::always("I1: no token is minted", |model: &Self, state| !model.is_minted(state)),
+            Property::always("I1, I4, I6: every slot is free, or held once", Self::has_all_slots),
+            Property::always("I3: recorded is what was consumed", |_, State { books, .. }: &State| {
+                (books.used, books.takes) == (books.recorded, books.recorded_takes)
             }),
-            Property::always("I3: recorded is what was consumed", |_: &Self, state: &State| {
-                (state.books.used, state.books.takes) == (state.books.recorded, state.books.recorded_takes)
-            }),
-            Property::always("I3: every write has a higher v", |_: &Self, state: &State| !state.table.has_reused_v),
-            Property::always("I3: a shard says what was counted in its hour and day", |_: &Self, state: &State| {
+            Property::always("I3: every write has a higher v", |_, state: &State| !state.table.has_reused_v),
+            Property::always("I3: a shard says what was counted in its hour and day", |_, state: &State| {
                 !state.table.is_miscounted
             }),
-            Property::always("I3: no take counts for an hour before its own", |_: &Self, state: &State| {
-                !state.is_belated
-            }),
+            Property::always("I3: no take counts for an hour before its own", |_, state: &State| !state.is_belated),
             Property::always("I4: a lease is its holder's until it expires", |model: &Self, state: &State| {
                 state.clients.iter().all(|client| model.is_held_for(state, client))
             }),
             Property::always("I4: in the end no lease is left", |model: &Self, state: &State| {
                 let mut steps = vec![];
-                model.actions(state, &mut steps);
-                let is_free = |row: &std::sync::Arc<crate::table::Row>| row.held() == MilliTokens::ZERO;
-                !steps.is_empty() || state.table.shards().all(is_free)
+                let is_free = state.table.shards().all(|row| row.held() == MilliTokens::ZERO);
+                is_free || {
+                    model.actions(state, &mut steps);
+                    !steps.is_empty()
+                }
             }),
-            Property::always("I7: a take that is repeated happens once", |_: &Self, state: &State| !state.is_repeated),
-            Property::always("I6: splits and merges keep the tokens", |_: &Self, state: &State| !state.is_uneven),
+            Property::always("I7: a take that is repeated happens once", |_, state: &State| !state.is_repeated),
+            Property::always("I6: splits and merges keep the tokens", |_, state: &State| !state.is_uneven),
         ]
     }
 }

@@ -1,54 +1,27 @@
 //! What has happened in some state: a model in which nothing goes wrong proves nothing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashSet;
+use std::sync::RwLock;
+
+use crate::guard::Kind;
 
 /// Something that must happen at least once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A bucket was made.
-    Created,
+    /// A write of this kind.
+    Done(Kind),
+    /// A write of this kind whose condition did not hold.
+    Lost(Kind),
     /// A take of what `tk` says.
     Plain,
     /// A take of the credit since `rf`.
     Credit,
     /// A take of a shard that was full, and was cut.
     Full,
-    /// A take whose condition did not hold.
-    TakeLost,
-    /// A write began an hour.
-    Rolled,
-    /// A take gave back what expired leases held.
+    /// A take that gave back what expired leases held.
     Reclaimed,
-    /// The reconciler did.
-    Expired,
-    /// Another write came before the reconciler's.
-    ExpireLost,
-    /// A lease was released.
-    Released,
-    /// Tokens were given back unused.
-    RolledBack,
-    /// A lease had ended before it was released.
-    EndLost,
-    /// A lease was renewed.
-    Renewed,
-    /// A lease had ended before it was renewed.
-    RenewLost,
-    /// The aggregator credited a shard.
-    Refilled,
-    /// Another write had credited it before.
-    RefillLost,
-    /// A shard became two.
-    Split,
-    /// It could not, because another write had changed it.
-    SplitLost,
-    /// It became two again after a merge.
+    /// A split of a shard that had been split and merged before.
     Revived,
-    /// Two shards became one.
-    Merged,
-    /// They could not, because another write had changed them.
-    MergeLost,
-    /// A look at a shard.
-    Looked,
     /// A client met a shard that is gone.
     Missing,
     /// A request was applied after its client had given up.
@@ -75,21 +48,21 @@ pub enum Event {
 
 /// The events so far.
 #[derive(Debug, Default)]
-pub(crate) struct Reached(AtomicU64);
+pub(crate) struct Reached(RwLock<HashSet<Event>>);
 
 impl Reached {
     pub(crate) fn note(&self, event: Event) {
-        self.0.fetch_or(bit(event), Ordering::Relaxed);
+        if !self.has(event) {
+            self.0.write().expect("no thread panics with it").insert(event);
+        }
+    }
+
+    fn has(&self, event: Event) -> bool {
+        self.0.read().expect("no thread panics with it").contains(&event)
     }
 
     /// Returns those of `events` that have not happened.
     pub(crate) fn missing(&self, events: &[Event]) -> Vec<Event> {
-        let reached = self.0.load(Ordering::Relaxed);
-        events.iter().filter(|event| reached & bit(**event) == 0).copied().collect()
+        events.iter().filter(|event| !self.has(**event)).copied().collect()
     }
-}
-
-#[expect(clippy::as_conversions, reason = "the number of a variant")]
-const fn bit(event: Event) -> u64 {
-    1 << event as u32
 }

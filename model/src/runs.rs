@@ -36,7 +36,7 @@ pub(crate) struct Batch {
     pub(crate) copies: Vec<Copy>,
     /// Those records that end the window for a life of the shard.
     pub(crate) ends: u32,
-    /// Earlier deletions of the shard: the stream delivers them first.
+    /// Earlier deletions of the shard, which a stream delivers first and a replay does not.
     pub(crate) follows: u32,
     /// How many writes there are when the last of them happens.
     pub(crate) last: usize,

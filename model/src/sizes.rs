@@ -3,8 +3,8 @@
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
 use crate::bounds::Bounds;
-use crate::guard::Kind;
-use crate::reached::Event::*;
+use crate::guard::Kind::{self, *};
+use crate::reached::Event::{self, *};
 
 /// A day's end.
 const DAY: EpochMillis = EpochMillis(1_700_006_400_000);
@@ -13,6 +13,12 @@ const HOUR: EpochMillis = DAY.after(Millis(3_600_000));
 
 fn of(limit: Result<Limit, weirgate_shared::LimitError>) -> Limit {
     limit.expect("a limit")
+}
+
+/// What must happen: writes that are made, writes that lose a race, and more.
+fn happens(done: &[Kind], lost: &[Kind], more: &[Event]) -> Vec<Event> {
+    let (done, lost) = (done.iter().map(|kind| Done(*kind)), lost.iter().map(|kind| Lost(*kind)));
+    done.chain(lost).chain(more.iter().copied()).collect()
 }
 
 /// A rate on one or two shards: takes of what is there, of credit and of what is full; refills by the aggregator, splits
@@ -34,11 +40,12 @@ pub fn rate() -> Bounds {
         rolls_back: false,
         faults: 1,
         works: 2,
-        jobs: vec![Kind::Refill, Kind::Split, Kind::Merge],
-        happens: vec![
-            Created, Plain, Credit, Full, TakeLost, Rolled, Refilled, RefillLost, Split, SplitLost, Merged, MergeLost,
-            Missing, LateDone, LateLost, FoundById,
-        ],
+        jobs: vec![Refill, Split, Merge],
+        happens: happens(
+            &[Create, Roll, Refill, Split, Merge],
+            &[Take, Refill, Split, Merge],
+            &[Plain, Credit, Full, Missing, LateDone, LateLost, FoundById],
+        ),
         keeps_stream: false,
         without: None,
     }
@@ -51,12 +58,9 @@ pub fn leases() -> Bounds {
         start: HOUR.after(Millis(-1000)),
         lease: Some(1),
         attempts: 2,
-        jobs: vec![Kind::Expire],
+        jobs: vec![Expire],
         works: 1,
-        happens: vec![
-            Created, Plain, Credit, Full, Rolled, Reclaimed, Expired, ExpireLost, Released, EndLost, FoundById,
-            FoundLease, LateDone, LateLost,
-        ],
+        happens: happens(&[Roll, Expire], &[Expire, Release], &[Full, Reclaimed, FoundById, FoundLease, LateLost]),
         ..rate()
     }
 }
@@ -70,7 +74,7 @@ pub fn slots() -> Bounds {
         lease: Some(1),
         works: 0,
         jobs: vec![],
-        happens: vec![Created, Plain, Rolled, Reclaimed, Expired, Released, EndLost],
+        happens: happens(&[Create, Roll, Expire, Release], &[Release], &[Plain, Reclaimed]),
         ..rate()
     }
 }
@@ -78,14 +82,14 @@ pub fn slots() -> Bounds {
 /// A bucket that becomes two shards, one, and two again.
 #[must_use]
 pub fn again() -> Bounds {
-    Bounds { works: 3, faults: 0, happens: vec![Split, Merged, Revived, Rolled], requests: [2, 1], ..rate() }
+    Bounds { works: 3, faults: 0, happens: happens(&[Split, Merge, Roll], &[], &[Revived]), requests: [2, 1], ..rate() }
 }
 
 /// Shards that are looked at while they are used.
 #[must_use]
 pub fn looks() -> Bounds {
-    let (start, jobs) = (HOUR.after(Millis(-1000)), vec![Kind::Split, Kind::Look]);
-    Bounds { start, jobs, happens: vec![Split, Looked, Missing, FoundById, Rolled], ..rate() }
+    let (start, jobs) = (HOUR.after(Millis(-1000)), vec![Split, Look]);
+    Bounds { start, jobs, happens: happens(&[Split, Look, Roll], &[], &[Missing, FoundById]), ..rate() }
 }
 
 /// A rate whose leases are made to last longer, and given back unused.
@@ -95,7 +99,7 @@ pub fn renewals() -> Bounds {
         renews: true,
         rolls_back: true,
         faults: 0,
-        happens: vec![Created, RolledBack, Renewed, RenewLost, EndLost, ExpireLost, Rolled],
+        happens: happens(&[Create, RollBack, Renew, Roll], &[Renew, Release, Expire], &[]),
         ..leases()
     }
 }
@@ -108,24 +112,24 @@ pub fn moved_slots() -> Bounds {
         ticks: 1,
         works: 2,
         releases: [true, false],
-        jobs: vec![Kind::Split, Kind::Merge],
-        happens: vec![Created, Split, SplitLost, Merged, MergeLost, Expired, Missing],
+        jobs: vec![Split, Merge],
+        happens: happens(&[Create, Split, Merge, Expire], &[Split, Merge], &[Missing]),
         ..slots()
     }
 }
 
-/// A bucket that rests, and is emptied as often as it goes.
+/// A bucket that rests within an hour, and is emptied as often as it goes.
 #[must_use]
 pub fn rested() -> Bounds {
     Bounds {
-        start: HOUR.after(Millis(-1000)),
+        start: HOUR,
         needs: vec![1, 3],
         requests: [2, 1],
         ticks: 1,
         works: 1,
         faults: 0,
-        jobs: vec![Kind::Refill, Kind::Split],
-        happens: vec![Created, Plain, Credit, Full, Refilled, RefillLost, Rolled],
+        jobs: vec![Refill, Split],
+        happens: happens(&[Create, Refill], &[Refill], &[Plain, Credit, Full]),
         ..rate()
     }
 }
@@ -144,7 +148,7 @@ pub fn returned() -> Bounds {
         works: 0,
         faults: 0,
         jobs: vec![],
-        happens: vec![Created, Credit, Full, TakeLost, RolledBack, Rolled],
+        happens: happens(&[Create, RollBack, Roll], &[Take], &[Credit, Full]),
         ..rate()
     }
 }
@@ -157,7 +161,7 @@ pub fn brought() -> Bounds {
         requests: [2, 1],
         works: 0,
         jobs: vec![],
-        happens: vec![Created, Plain, Credit, Full, TakeLost, Rolled],
+        happens: happens(&[Create, Roll], &[Take], &[Plain, Credit, Full]),
         ..rate()
     }
 }
@@ -175,9 +179,9 @@ pub fn recorded() -> Bounds {
         attempts: 2,
         works: 3,
         faults: 0,
-        jobs: vec![Kind::Split, Kind::Merge],
+        jobs: vec![Split, Merge],
         keeps_stream: true,
-        happens: vec![Interim, Final, Replaced, Superseded],
+        happens: happens(&[], &[], &[Interim, Final, Replaced, Superseded]),
         ..rate()
     }
 }
@@ -187,8 +191,9 @@ pub fn recorded() -> Bounds {
 pub fn deleted() -> Bounds {
     Bounds {
         requests: [3, 0],
-        jobs: vec![Kind::Split, Kind::Merge, Kind::Delete],
-        happens: vec![Interim, Final, Replaced, Superseded, Carried, CarryLost],
+        works: 2,
+        jobs: vec![Split, Merge, Delete],
+        happens: happens(&[], &[], &[Interim, Final, Replaced, Superseded, Carried, CarryLost]),
         ..recorded()
     }
 }

@@ -3,8 +3,8 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use weirgate_shared::write::{Action, Change};
-use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, WriteId};
+use weirgate_shared::write::{Action, Change, Condition};
+use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, WriteId, attr};
 
 use crate::books::Books;
 use crate::client::Client;
@@ -15,7 +15,7 @@ use crate::table::{Row, Table, counted};
 use crate::work::Work;
 
 /// Everything that decides what can happen next, and the books.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct State {
     /// Ticks of the clock, which is everybody's.
     pub now: i64,
@@ -64,23 +64,10 @@ impl Hash for Sent {
     }
 }
 
-impl State {
-    /// A state before anything has happened.
-    pub(crate) fn new(requests: [u8; 2], faults: u8, works: u8) -> Self {
-        Self {
-            now: 0,
-            table: Table::default(),
-            clients: requests.map(Client::new),
-            late: None,
-            work: None,
-            faults,
-            works,
-            books: Books::default(),
-            is_uneven: false,
-            is_repeated: false,
-            is_belated: false,
-            stream: vec![],
-        }
+impl Sent {
+    /// A write that takes nothing.
+    pub(crate) const fn of(kind: Kind, actions: Vec<Action>, clock: EpochMillis) -> Self {
+        Self { kind, actions, clock, admitted: MilliTokens::ZERO, ops: vec![] }
     }
 }
 
@@ -91,8 +78,9 @@ impl Protocol {
         let mut actions = sent.actions.clone();
         guard::strip(&mut actions, kind, self.bounds.without);
         let before = state.table.clone();
-        if !state.table.transact(&actions) {
-            self.refused(kind);
+        let is_applied = state.table.transact(&actions);
+        self.note(kind, &actions, is_applied);
+        if !is_applied {
             return false;
         }
         let counts = matches!(kind, Kind::Take | Kind::Create | Kind::RollBack);
@@ -122,7 +110,12 @@ impl Protocol {
         let last = before.shards().filter_map(|row| row.bucket().op.as_ref());
         state.is_repeated |= last.into_iter().any(|op| sent.ops.contains(op));
         state.is_uneven |= !self.is_even(&before, &state.table);
-        self.applied(kind, &actions, gone > MilliTokens::ZERO, &before);
+        if kind == Kind::Take && gone > MilliTokens::ZERO {
+            self.reached.note(Event::Reclaimed);
+        }
+        if kind == Kind::Split && before.items[1].is_some() {
+            self.reached.note(Event::Revived);
+        }
         true
     }
 
@@ -135,54 +128,26 @@ impl Protocol {
         !changed || sum(limit, [Some(was), was_upper], at) == sum(limit, [Some(is), is_upper], at)
     }
 
-    fn applied(&self, kind: Kind, actions: &[Action], gave_back: bool, before: &Table) {
-        let event = match kind {
-            Kind::Create => Event::Created,
-            Kind::Take => self.kind_of_take(actions),
-            Kind::Release => Event::Released,
-            Kind::RollBack => Event::RolledBack,
-            Kind::Renew => Event::Renewed,
-            Kind::Refill => Event::Refilled,
-            Kind::Split => Event::Split,
-            Kind::Merge => Event::Merged,
-            Kind::Expire => Event::Expired,
-            Kind::Look => Event::Looked,
-            Kind::Copy | Kind::Delete | Kind::Roll => return,
-        };
-        self.reached.note(event);
-        if kind == Kind::Take && gave_back {
-            self.reached.note(Event::Reclaimed);
+    /// Notes what a write has done, or would have done.
+    fn note(&self, kind: Kind, actions: &[Action], is_applied: bool) {
+        self.reached.note(if is_applied { Event::Done(kind) } else { Event::Lost(kind) });
+        if is_applied && actions.iter().any(guard::rolls) {
+            self.reached.note(Event::Done(Kind::Roll));
         }
-        if kind == Kind::Split && before.items[1].as_ref().is_some_and(|row| row.is_merged()) {
-            self.reached.note(Event::Revived);
-        }
-        if actions.iter().any(guard::rolls) {
-            self.reached.note(Event::Rolled);
+        if is_applied && kind == Kind::Take {
+            self.reached.note(kind_of_take(actions));
         }
     }
+}
 
-    fn kind_of_take(&self, actions: &[Action]) -> Event {
-        let [Action::Update(update)] = actions else { return Event::Plain };
-        let is_set = |change: &Change| matches!(change, Change::Set(path, _) if path.0[0].ends_with("_tk"));
-        let asks = |name: &str| update.conditions.iter().any(|condition| guard::name(condition) == name);
-        match (update.changes.iter().any(is_set), asks("rf present")) {
-            (true, _) => Event::Full,
-            (false, false) => Event::Credit,
-            (false, true) => Event::Plain,
-        }
-    }
-
-    fn refused(&self, kind: Kind) {
-        self.reached.note(match kind {
-            Kind::Take | Kind::Create => Event::TakeLost,
-            Kind::Release | Kind::RollBack => Event::EndLost,
-            Kind::Renew => Event::RenewLost,
-            Kind::Refill => Event::RefillLost,
-            Kind::Split => Event::SplitLost,
-            Kind::Merge => Event::MergeLost,
-            Kind::Expire | Kind::Look => Event::ExpireLost,
-            Kind::Copy | Kind::Delete | Kind::Roll => return,
-        });
+fn kind_of_take(actions: &[Action]) -> Event {
+    let [Action::Update(update)] = actions else { return Event::Plain };
+    let is_set = |change: &Change| matches!(change, Change::Set(path, _) if path.0[0].ends_with("_tk"));
+    let is_plain = |condition: &Condition| matches!(condition, Condition::Present(path) if path.0[0] == attr::RF);
+    match (update.changes.iter().any(is_set), update.conditions.iter().any(is_plain)) {
+        (true, _) => Event::Full,
+        (false, false) => Event::Credit,
+        (false, true) => Event::Plain,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::write::{Action, expire, joined, look, merge, refill, split};
-use weirgate_shared::{EpochMillis, MilliTokens, WriteId};
+use weirgate_shared::{EpochMillis, WriteId};
 
 use crate::guard::Kind;
 use crate::protocol::Protocol;
@@ -20,48 +20,39 @@ pub struct Work {
     pub read: i64,
     rows: [Option<Arc<Row>>; 2],
     /// Its answer was lost, and it is to write the same again.
-    sent: Option<Arc<Sent>>,
+    pub sent: Option<Arc<Sent>>,
 }
 
-/// A write of a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Job {
-    /// Credits a shard.
-    Refill(usize),
-    /// Makes two of the one shard.
-    Split,
-    /// Makes one of the two shards.
-    Merge,
-    /// Gives back what expired leases of a shard held.
-    Expire(usize),
-    /// Looks at a shard.
-    Look(usize),
-    /// Deletes a shard's item, as an operator may.
-    Delete(usize),
+/// A write of a function, and its shard.
+pub type Job = (Kind, usize);
+
+impl Work {
+    fn of(state: &State, job: Job) -> Self {
+        Self { job, read: state.now, rows: state.table.rows().map(|row| row.cloned()), sent: None }
+    }
 }
 
 impl Protocol {
     /// What a function may begin to do in `state`.
     pub(crate) fn jobs(&self, state: &State) -> Vec<Job> {
-        let mut jobs = vec![];
         let counts: Vec<_> = state.table.shards().map(|row| row.bucket().shard_count).collect();
-        let has_leases = |row: &Arc<Row>| row.bucket().leases.iter().flatten().next().is_some();
-        let does = |kind| self.bounds.jobs.contains(&kind);
-        for (shard, row) in state.table.rows().into_iter().enumerate() {
-            let Some(row) = row else { continue };
-            jobs.extend(does(Kind::Refill).then_some(Job::Refill(shard)));
-            jobs.extend((does(Kind::Expire) && has_leases(row)).then_some(Job::Expire(shard)));
-            jobs.extend((does(Kind::Look) && counts.len() > 1).then_some(Job::Look(shard)));
-            jobs.extend(does(Kind::Delete).then_some(Job::Delete(shard)));
-        }
-        jobs.extend((does(Kind::Split) && counts == [1]).then_some(Job::Split));
-        jobs.extend((does(Kind::Merge) && counts.len() > 1).then_some(Job::Merge));
-        jobs
+        let may = |kind, row: &Row| match kind {
+            Kind::Expire => row.bucket().leases.iter().flatten().next().is_some(),
+            Kind::Look => counts.len() > 1,
+            Kind::Split => counts == [1],
+            Kind::Merge => counts.len() > 1 && row.bucket().key.shard == 0,
+            _ => true,
+        };
+        let of = |row: &Arc<Row>| {
+            let shard = usize::from(row.bucket().key.shard > 0);
+            self.bounds.jobs.iter().filter(|kind| may(**kind, row)).map(|kind| (*kind, shard)).collect::<Vec<_>>()
+        };
+        state.table.shards().flat_map(of).collect()
     }
 
     pub(crate) fn read(&self, state: &mut State, job: Job) {
         state.works -= 1;
-        state.work = Some(Work { job, read: state.now, rows: state.table.rows().map(|row| row.cloned()), sent: None });
+        state.work = Some(Work::of(state, job));
     }
 
     /// The function writes, by the clock of when it has read or by that of now. If its answer is lost, it will do so again.
@@ -77,48 +68,36 @@ impl Protocol {
         }
     }
 
-    /// Whether the write is fixed already, so that it does not matter when it is made.
-    pub(crate) const fn is_fixed(work: &Work) -> bool {
-        work.sent.is_some()
-    }
-
     /// What a function writes that reads and writes at once.
     pub(crate) fn planned_now(&self, state: &State, job: Job) -> Option<Sent> {
-        let work = Work { job, read: state.now, rows: state.table.rows().map(|row| row.cloned()), sent: None };
-        self.planned(&work, self.at(state.now))
+        self.planned(&Work::of(state, job), self.at(state.now))
     }
 
     fn planned(&self, work: &Work, clock: EpochMillis) -> Option<Sent> {
         let image = |shard: usize| work.rows[shard].as_ref().map(|row| row.bucket());
-        let (kind, actions) = match work.job {
-            Job::Refill(shard) => {
+        let (kind, shard) = work.job;
+        let actions = match kind {
+            Kind::Refill => {
                 let consumed = BTreeMap::from([(self.bounds.limit.name().clone(), self.bounds.limit.rule().capacity)]);
-                (Kind::Refill, vec![Action::Update(refill(image(shard)?, &consumed, clock)?)])
+                vec![Action::Update(refill(image(shard)?, &consumed, clock)?)]
             }
-            Job::Split => (Kind::Split, split(image(0)?, 0, WriteId::from_bits(7), clock).into()),
-            Job::Merge => {
+            Kind::Split => split(image(0)?, 0, WriteId::from_bits(7), clock).into(),
+            Kind::Merge => {
                 let (lower, upper) = (image(0)?, image(1)?);
-                (Kind::Merge, merge(lower, joined(lower, upper, clock)?, &[upper]))
+                merge(lower, joined(lower, upper, clock)?, &[upper])
             }
-            Job::Expire(shard) => (Kind::Expire, vec![Action::Update(expire(image(shard)?, clock)?.0)]),
-            Job::Look(shard) => (Kind::Look, vec![Action::Update(look(image(shard)?, clock).0)]),
-            Job::Delete(shard) => (Kind::Delete, vec![Action::Delete(image(shard)?.key.item_key(), vec![])]),
+            Kind::Expire => vec![Action::Update(expire(image(shard)?, clock)?.0)],
+            Kind::Look => vec![Action::Update(look(image(shard)?, clock).0)],
+            Kind::Delete => vec![Action::Delete(image(shard)?.key.item_key(), vec![])],
+            _ => return None,
         };
-        Some(Sent { kind, actions, clock, admitted: MilliTokens::ZERO, ops: vec![] })
+        Some(Sent::of(kind, actions, clock))
     }
 
-    /// What the reconciler writes at once about a shard that is due: its run is never given up for good.
-    pub(crate) fn due(&self, state: &State, shard: usize) -> Option<Sent> {
-        let clock = self.at(state.now);
-        let row = state.table.rows()[shard].filter(|row| row.bucket().due.is_some_and(|due| due <= clock))?;
-        let (update, restored) = expire(row.bucket(), clock)?;
-        let sent = Sent {
-            kind: Kind::Expire,
-            actions: vec![Action::Update(update)],
-            clock,
-            admitted: MilliTokens::ZERO,
-            ops: vec![],
-        };
-        (restored.leases > 0).then_some(sent)
+    /// Whether the reconciler gives back at once what expired leases of a shard held: its run is never given up.
+    pub(crate) fn is_due(&self, state: &State, shard: usize) -> bool {
+        let now = self.at(state.now);
+        let has_expired = |row: &Arc<Row>| row.bucket().expired(now).next().is_some();
+        state.table.rows()[shard].is_some_and(|row| row.bucket().due.is_some_and(|due| due <= now) && has_expired(row))
     }
 }

@@ -195,6 +195,12 @@ pub fn copied_takes(shard: u32) -> String {
     if shard == 0 { TOTAL_EVENTS.to_owned() } else { format!("#{shard}") }
 }
 
+/// Attribute of a snapshot, a number set: the `v` at which each earlier life of a shard was added to the carry.
+#[must_use]
+pub fn carried(shard: u32) -> String {
+    format!("#c{shard}")
+}
+
 /// What the attribute of a limit ends with that holds the usage of earlier lives of all shards.
 pub const CARRY: &str = "#c";
 

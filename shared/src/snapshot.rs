@@ -11,6 +11,8 @@ pub struct Snapshot {
     pub shards: BTreeMap<u32, Copied>,
     /// Usage of earlier lives: of items that were deleted and made again within the window.
     pub carry: Usage,
+    /// By shard, the `v` at which each earlier life was added to `carry`.
+    pub carried: BTreeMap<u32, BTreeSet<i64>>,
     /// Shards of which an earlier life ended without a final copy: its last writes are missing from `carry`.
     pub unfinished: BTreeSet<u32>,
 }
@@ -47,8 +49,9 @@ pub struct WindowUsage {
 
 /// How long after its end a window may still get takes: those of processes that have not rolled yet, and clocks differ.
 const LATE_TAKES: Millis = Millis(10_000);
-/// How long a final copy may be on its way through the stream before a shard without any copy of its life counts as unused.
-const DELIVERY: Millis = Millis(600_000);
+/// How long a final copy may be on its way before a shard without any copy of its life counts as unused: as long as a
+/// stream keeps its records.
+const DELIVERY: Millis = Millis(86_400_000);
 
 /// The usage of the window that starts at `start`: the snapshot's numbers, replaced by those of the `live` items where
 /// these are newer.
@@ -79,7 +82,7 @@ pub fn usage(window: Window, start: EpochMillis, snapshot: &Snapshot, live: &[Li
             shards.insert(meter.key.shard, Copied { v: meter.v, usage: used, is_final: !holds_leases });
         } else if meter.start(window) > start
             && copied.is_none_or(|copied| copied.v < meter.birth)
-            && EpochMillis(meter.birth.div_euclid(1000)) < end
+            && EpochMillis(meter.birth.div_euclid(1000)) < end.after(LATE_TAKES)
         {
             is_final &= now >= end.after(DELIVERY);
         }
@@ -89,4 +92,32 @@ pub fn usage(window: Window, start: EpochMillis, snapshot: &Snapshot, live: &[Li
         is_final &= copied.is_final;
     }
     WindowUsage { usage, is_final }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BucketKey, Counter, Hour};
+
+    /// The process that made it may still have counted for the hour before, whose copy is on its way then.
+    #[test]
+    fn a_window_is_not_final_while_a_shard_made_right_after_it_may_be_copied_to_it() {
+        let start = Hour(498_648).start();
+        let end = Window::Hourly.end(start);
+        let is_final = |born: Millis, now: Millis| {
+            let birth = end.after(born).0 * 1000;
+            let meter = Meter {
+                key: BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
+                v: birth + 9,
+                birth,
+                hour: Hour::of(end),
+                takes: Counter::default(),
+                limits: BTreeMap::new(),
+            };
+            let live = [Live { meter, holds_leases: false }];
+            usage(Window::Hourly, start, &Snapshot::default(), &live, end.after(now)).is_final
+        };
+        assert!(!is_final(Millis(500), LATE_TAKES) && is_final(Millis(500), DELIVERY));
+        assert!(is_final(LATE_TAKES, LATE_TAKES), "no process counts for the window by then");
+    }
 }

@@ -123,6 +123,8 @@ pub enum Condition {
     AtLeast(Path, Value),
     /// It is at most this.
     AtMost(Path, Value),
+    /// It is a set, and this number is not in it.
+    Lacks(Path, i64),
     /// It is not there, or the condition holds for it.
     AbsentOr(Path, Box<Condition>),
 }

@@ -75,7 +75,7 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
     reconcile(world).await;
     mapping.drain().await;
     // Windows of the run are over by now, and nothing of them is on its way.
-    world.pass(Duration::from_secs(2 * 3600)).await;
+    world.pass(Duration::from_secs(26 * 3600)).await;
     check::counted(world);
     outlives_ttl(world, mapping, &limiter).await;
 }

@@ -189,7 +189,7 @@ pub fn counted_since(world: &World, since: EpochMillis) {
 }
 
 /// How long after its end a window is final, if everything was delivered and no lease is held.
-const RESTED: Millis = Millis(900_000);
+const RESTED: Millis = Millis(25 * 3_600_000);
 
 /// I7: what callers were told to have, and have not given back, is consumed in the table, and no more than that and what
 /// was asked for without an answer, each once. What was in doubt when somebody else wrote is lost if it is taken again:

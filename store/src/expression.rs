@@ -88,6 +88,9 @@ impl Placeholders {
             Condition::Differs(path, value) => format!("{} <> {}", self.path(path), self.value(value)),
             Condition::AtLeast(path, value) => format!("{} >= {}", self.path(path), self.value(value)),
             Condition::AtMost(path, value) => format!("{} <= {}", self.path(path), self.value(value)),
+            Condition::Lacks(path, number) => {
+                format!("NOT contains({}, {})", self.path(path), self.value(&Value::Int(*number)))
+            }
             Condition::AbsentOr(path, other) => {
                 format!("(attribute_not_exists({}) OR {})", self.path(path), self.condition(other))
             }

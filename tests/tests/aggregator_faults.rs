@@ -254,17 +254,3 @@ async fn records_of_ever_other_limits_are_copied_in_writes_that_fit() {
     assert_eq!((handled.summary.undecodable, handled.summary.failed, handled.summary.refused), (0, 0, 0));
     assert!(snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)].shards[&0].is_final);
 }
-
-/// A snapshot that cannot be read has its copies in the log, and holds up no other bucket.
-#[tokio::test]
-async fn a_spoiled_snapshot_holds_up_no_other_bucket() {
-    let (dynamo, table, records) = used().await;
-    let (pk, sk) = ("default/ENTITY#a", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z");
-    dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}, "q0": {"S": "spoiled"}}));
-    let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.refused, handled.summary.failed, handled.summary.copied), (1, 0, 5));
-    assert_eq!(handled.response.unwrap(), Default::default());
-    dynamo.delete(pk, sk);
-    deliver(&table, &records).await;
-    assert_exact(&dynamo, &records);
-}

@@ -3,6 +3,7 @@
 mod aggregator;
 
 use aggregator::{HOUR, deliver_text};
+use serde_json::{Value, json};
 use weirgate_aggregator::{Summary, parse};
 use weirgate_tests::Dynamo;
 
@@ -10,58 +11,97 @@ fn summary(records: usize) -> Summary {
     Summary { records, ..Summary::default() }
 }
 
-/// What the function does with the event, and the snapshot of its hour.
-async fn handled(event: &str) -> (Summary, serde_json::Value) {
+/// What the function does with the event, and the table after it.
+async fn handled(event: &str) -> (Summary, Dynamo) {
     let dynamo = Dynamo::new().await;
     let handled = deliver_text(&dynamo.table().await, event, HOUR).await;
     assert_eq!(handled.response.unwrap(), Default::default());
-    (handled.summary, dynamo.item("default/ENTITY#user-123", "#USAGE#gpt-4#hourly#2026-11-20T17:00:00Z"))
+    (handled.summary, dynamo)
+}
+
+/// A snapshot without its keys and `ttl`.
+fn snapshot(dynamo: &Dynamo, window: &str) -> Value {
+    let mut item = dynamo.item("default/ENTITY#user-123", &format!("#USAGE#gpt-4#{window}:00:00Z"));
+    for name in ["PK", "SK", "ttl"] {
+        item.as_object_mut().unwrap().remove(name);
+    }
+    item
 }
 
 #[tokio::test]
-async fn insert_counts_from_zero() {
-    let (done, hour) = handled(include_str!("../../events/aggregator-insert.json")).await;
-    assert_eq!(done, Summary { counted: 3, ..summary(1) });
-    assert_eq!((&hour["rpm"]["N"], &hour["tpm"]["N"]), (&"1".into(), &"1250".into()));
-    assert_eq!((&hour["total_events"]["N"], &hour["q0"]["N"]), (&"1".into(), &"1795195320000000".into()));
+async fn insert_copies_nothing_because_the_item_says_what_was_used() {
+    let (done, dynamo) = handled(include_str!("../../events/aggregator-insert.json")).await;
+    assert_eq!((done, dynamo.items()), (summary(1), vec![]));
 }
 
 #[tokio::test]
-async fn modify_counts_the_difference_also_a_negative_one() {
-    // A take of 749.5 tokens, and an adjustment by -250.
-    let (done, hour) = handled(include_str!("../../events/aggregator-modify.json")).await;
-    assert_eq!(done, Summary { counted: 3, ..summary(2) });
-    assert_eq!((&hour["rpm"]["N"], &hour["tpm"]["N"]), (&"1".into(), &"499.5".into()));
-    assert_eq!((&hour["total_events"]["N"], &hour["q0"]["N"]), (&"1".into(), &"1795195320000003".into()));
+async fn modify_copies_a_busy_shard_now_and_then() {
+    // A take with which `v` becomes a multiple of 4,096, and an adjustment, which the next copy will have.
+    let (done, dynamo) = handled(include_str!("../../events/aggregator-modify.json")).await;
+    assert_eq!(done, Summary { copied: 2, ..summary(2) });
+    let used =
+        json!({"rpm": {"N": "2"}, "tpm": {"N": "1999.5"}, "total_events": {"N": "2"}, "q0": {"N": "1795195320000512"}});
+    assert_eq!(
+        [snapshot(&dynamo, "hourly#2026-11-20T17"), snapshot(&dynamo, "daily#2026-11-20T00")],
+        [used.clone(), used]
+    );
 }
 
 #[tokio::test]
-async fn an_item_of_zae_limiter_counts_without_v() {
-    let (done, hour) = handled(include_str!("../../events/aggregator-zae.json")).await;
-    assert_eq!(done, Summary { counted: 3, ..summary(1) });
-    assert_eq!((&hour["rpm"]["N"], &hour["tpm"]["N"]), (&"1".into(), &"500".into()));
-    assert_eq!(hour["total_events"]["N"], "1");
-    assert!(hour.get("q0").is_none() && hour.get("g0").is_none());
+async fn a_roll_copies_the_hour_and_the_day_that_are_over() {
+    let (done, dynamo) = handled(include_str!("../../events/aggregator-roll.json")).await;
+    assert_eq!(done, Summary { copied: 3, ..summary(2) });
+    for (window, rpm, tpm, v) in [
+        ("hourly#2026-11-20T17", "3", "2499.5", "1795195320000003"),
+        ("hourly#2026-11-20T18", "1", "750", "1795195320000004"),
+        ("daily#2026-11-20T00", "4", "3249.5", "1795195320000004"),
+    ] {
+        let used = json!({"rpm": {"N": rpm}, "tpm": {"N": tpm}, "total_events": {"N": rpm}, "q0": {"N": v}, "final": {"NS": ["0"]}});
+        assert_eq!(snapshot(&dynamo, window), used, "{window}");
+    }
 }
 
 #[tokio::test]
-async fn ttl_remove_is_skipped() {
-    let (done, hour) = handled(include_str!("../../events/aggregator-ttl-remove.json")).await;
-    assert_eq!((done, hour), (Summary { skipped: 1, ..summary(1) }, serde_json::Value::Null));
+async fn remove_copies_what_the_item_said_last() {
+    let (done, dynamo) = handled(include_str!("../../events/aggregator-remove.json")).await;
+    assert_eq!(done, Summary { copied: 2, ..summary(1) });
+    let hour = snapshot(&dynamo, "hourly#2026-11-20T18");
+    assert_eq!((&hour["tpm"]["N"], &hour["final"]["NS"]), (&"750".into(), &json!(["0"])));
+    assert_eq!(snapshot(&dynamo, "daily#2026-11-20T00")["tpm"]["N"], "3249.5");
 }
 
+#[tokio::test]
+async fn a_merge_copies_the_shard_that_goes_also_what_came_back_to_it() {
+    let (done, dynamo) = handled(include_str!("../../events/aggregator-merged.json")).await;
+    assert_eq!(done, Summary { copied: 2, ..summary(1) });
+    let used = json!({
+        "rpm#1": {"N": "2"}, "tpm#1": {"N": "-250"}, "#1": {"N": "2"}, "q1": {"N": "1795195320000010"},
+    });
+    assert_eq!(snapshot(&dynamo, "hourly#2026-11-20T17"), used);
+}
+
+/// Of another table, of another kind, and of other software, whose buckets do not count their writes.
 #[tokio::test]
 async fn foreign_is_skipped() {
-    let (done, _) = handled(include_str!("../../events/aggregator-foreign.json")).await;
-    assert_eq!(done, Summary { skipped: 2, ..summary(2) });
+    let (done, dynamo) = handled(include_str!("../../events/aggregator-foreign.json")).await;
+    assert_eq!((done, dynamo.items()), (Summary { skipped: 3, ..summary(3) }, vec![]));
 }
 
 #[tokio::test]
-async fn undecodable_is_counted_and_skipped() {
+async fn undecodable_is_told_and_skipped() {
     let event = include_str!("../../events/aggregator-undecodable.json");
-    let (done, hour) = handled(event).await;
-    assert_eq!((done, hour), (Summary { undecodable: 2, ..summary(2) }, serde_json::Value::Null));
-    let why: Vec<_> = parse::records(event).unwrap().undecodable.into_iter().map(|record| record.why).collect();
-    assert!(why[0].contains("b_tpm_tc is \"1e6 tokens\""), "{why:?}");
-    assert!(why[1].contains("OldImage is missing"), "{why:?}");
+    let (done, dynamo) = handled(event).await;
+    assert_eq!((done, dynamo.items()), (Summary { undecodable: 7, ..summary(7) }, vec![]));
+    let undecodable = parse::records(event).unwrap().undecodable;
+    for (record, why) in undecodable.iter().zip([
+        "b_tpm_tc is \"1e6 tokens\"",
+        "OldImage is missing",
+        "uh is 70000000, it takes an hour that has begun",
+        "birth is \"1795195320000513\", it takes a whole number from 0 to the `v` of the item",
+        "b_rpm_bh is \"none\"",
+        "uh is missing",
+        "OldImage: attribute uh is missing",
+    ]) {
+        assert!(record.why.contains(why), "{} says {}", record.index, record.why);
+    }
 }

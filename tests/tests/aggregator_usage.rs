@@ -227,6 +227,39 @@ async fn i3_a_bucket_that_is_deleted_and_made_again_counts_both_lives() {
     assert_exact(&dynamo, &records);
 }
 
+/// The records of a life may come back from a failure file when a later life has long been copied.
+#[tokio::test(start_paused = true)]
+async fn i3_an_earlier_life_that_is_replayed_late_counts_once() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let key = bucket("a", 0);
+    for life in 0..3 {
+        let needs = [(name("tpm"), MilliTokens(5_000 + life))].into();
+        take_at(&table, &key, &limits(), needs, EpochMillis(HOUR.0 + life * 60_000)).await;
+        if life < 2 {
+            dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
+        }
+    }
+    take_in(&table, &key, 1, 1).await;
+    let records = records(&dynamo);
+    let is_removal = |record: &&Value| record["eventName"] == "REMOVE";
+    let removals: Vec<_> = records.iter().filter(is_removal).cloned().collect();
+    assert_eq!(removals.len(), 2);
+    deliver(&table, &records[records.len() - 1..]).await;
+    for at in [1, 0, 0, 1] {
+        // Two replays at once, whose answers are lost.
+        dynamo.fail_next([Some(Fault::LoseAnswer), None, Some(Fault::ServerErrorApplied)]);
+        let slow = dynamo.clone().with_latency(Duration::from_millis(1)).table().await;
+        tokio::join!(deliver(&slow, &removals[at..=at]), deliver(&slow, &removals[at..=at]));
+        dynamo.forget_faults();
+    }
+    assert_exact(&dynamo, &records);
+    deliver(&table, &records).await;
+    assert_exact(&dynamo, &records);
+    let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
+    assert_eq!((hour.carry.acquires, hour.carried[&0].len()), (2, 2));
+}
+
 /// A shard that is merged away and made again goes on counting: no carry, and no growth.
 #[tokio::test]
 async fn i3_splits_and_merges_within_an_hour_leave_one_copy_of_each_shard() {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sharded::{DUE, change, counts, is_complete, later, lease, run, sharded, shards, split_one, total};
 use weirgate_reconciler::Summary;
 use weirgate_shared::BucketKey;
+use weirgate_shared::attr::counts_usage;
 use weirgate_shared::write::REVIEW;
 use weirgate_tests::leased::{id, load, tokens};
 use weirgate_tests::{Dynamo, Fault};
@@ -194,18 +195,28 @@ async fn a_renewal_beside_a_look_is_not_undone() {
 }
 
 #[tokio::test]
-async fn a_look_makes_no_shard_of_one_that_is_gone() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    let key = sharded(&table, 2).await;
-    let keep = load(&table, &key).await.unwrap();
-    change(&table, &key, 1, |shard| shard.v += 1_000_000).await;
-    let (other, gone) = (dynamo.clone(), key.with_shard(1).item_key());
-    dynamo.fail_when(move |_| {
-        other.delete(&gone.pk, &gone.sk);
-        None
-    });
-    run(&table, DUE).await;
-    let left = shards(&table, &key).await;
-    assert_eq!((left.len(), left[0].limits.clone()), (1, keep.limits));
+async fn a_look_makes_no_shard_of_one_that_is_gone_or_merged() {
+    for is_merged in [false, true] {
+        let dynamo = Dynamo::new().await;
+        let table = dynamo.table().await;
+        let key = sharded(&table, 2).await;
+        let keep = load(&table, &key).await.unwrap();
+        change(&table, &key, 1, |shard| shard.v += 1_000_000).await;
+        let (other, gone) = (dynamo.clone(), key.with_shard(1).item_key());
+        let mut left = dynamo.item(&gone.pk, &gone.sk);
+        left.as_object_mut().unwrap().retain(|name, _| ["PK", "SK", "v"].contains(&&**name) || counts_usage(name));
+        let expected = if is_merged { left.clone() } else { Value::Null };
+        let at = gone.clone();
+        dynamo.fail_when(move |_| {
+            match is_merged {
+                true => other.put(&left),
+                false => other.delete(&gone.pk, &gone.sk),
+            }
+            None
+        });
+        run(&table, DUE).await;
+        let shards = shards(&table, &key).await;
+        assert_eq!((shards.len(), shards[0].limits.clone()), (1, keep.limits));
+        assert_eq!(dynamo.item(&at.pk, &at.sk), expected);
+    }
 }

@@ -1,9 +1,10 @@
 //! What a record says, at the edges of what is ours.
 
 use serde_json::{Value, json};
-use weirgate_aggregator::parse;
-use weirgate_aggregator::plan;
-use weirgate_shared::MilliTokens;
+use weirgate_aggregator::parse::{After, Before};
+use weirgate_aggregator::{parse, plan};
+use weirgate_shared::write::Copy;
+use weirgate_shared::{Bucket, Hour, Window};
 
 const SAMPLE: &str = include_str!("../../../events/aggregator-modify.json");
 
@@ -18,6 +19,13 @@ fn event(change: impl FnOnce(&mut Value)) -> String {
 
 fn one(text: &str) -> parse::Record {
     parse::records(text).unwrap().records.remove(0)
+}
+
+fn live(record: &parse::Record) -> &Bucket {
+    match &record.after {
+        After::Live(bucket) => bucket,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -49,34 +57,113 @@ fn only_states_of_buckets_are_ours() {
 fn an_image_is_half_of_what_both_measure_without_their_keys() {
     let text = event(|record| record["dynamodb"]["SizeBytes"] = json!(1000));
     let record = one(&text);
-    let keys = record.bucket.key.item_key();
-    assert_eq!(record.bucket.size_bytes, (1000 - keys.pk.len() - keys.sk.len() - "PKSK".len()) / 2);
+    let keys = live(&record).key.item_key();
+    assert_eq!(live(&record).size_bytes, (1000 - keys.pk.len() - keys.sk.len() - "PKSK".len()) / 2);
+}
+
+/// Of software that does not count its writes, before the write or after it.
+#[test]
+fn a_record_of_an_item_without_v_is_skipped() {
+    for image in ["OldImage", "NewImage"] {
+        let text = event(|record| drop(record["dynamodb"][image].as_object_mut().unwrap().remove("v")));
+        let batch = parse::records(&text).unwrap();
+        assert_eq!((batch.skipped, batch.undecodable.len()), (1, 0), "{image}");
+    }
 }
 
 #[test]
-fn a_span_rises() {
-    let with = |old: i64, new: i64| {
+fn an_hour_that_has_not_begun_is_no_hour_of_ours() {
+    let of = |image: &str, after: i64| {
+        let written = json!(1_795_195_341);
         let text = event(|record| {
-            record["dynamodb"]["OldImage"]["v"] = json!({ "N": old.to_string() });
-            record["dynamodb"]["NewImage"]["v"] = json!({ "N": new.to_string() });
+            record["dynamodb"]["ApproximateCreationDateTime"] = written;
+            record["dynamodb"][image]["uh"]["N"] = json!((498_665 + after).to_string());
         });
-        one(&text).span
+        let batch = parse::records(&text).unwrap();
+        (batch.records.len(), batch.undecodable.first().map(|record| record.why.clone()))
     };
-    assert_eq!([with(4, 5), with(5, 5), with(6, 5)], [Some((4, 5)), None, None]);
+    for image in ["OldImage", "NewImage"] {
+        // The clock of a writer may be ahead.
+        assert_eq!(of(image, 1), (1, None), "{image}");
+        let (records, why) = of(image, 2);
+        assert!(records == 0 && why.is_some_and(|why| why.contains("uh is 498667")), "{image}");
+    }
 }
 
-/// Their usage would be counted at each delivery, and say nothing.
+/// What an old image counts is read as its new one is; of what was merged away, nothing else is there.
 #[test]
-fn a_write_without_a_span_counts_if_it_says_anything() {
-    let counts = |events: i64, used: i64| {
-        let record = parse::Record { span: None, events, ..one(SAMPLE) };
-        let used = record.used.iter().map(|_| MilliTokens(used)).collect();
-        let usage = plan::usage(vec![parse::Record { used, ..record }]);
-        let snapshots = weirgate_aggregator::Snapshots { windows: vec![weirgate_shared::Window::Hourly], ttl_days: 1 };
-        let config =
-            weirgate_aggregator::Config { table_name: "t".to_owned(), snapshots, write_concurrency: 1, max_shards: 1 };
-        let writes = plan::writes(&usage, &config, weirgate_shared::EpochMillis(0));
-        writes.iter().filter(|write| matches!(write.kind, plan::Kind::Count(_))).count()
+fn both_images_are_read_for_what_they_counted() {
+    let record = one(SAMPLE);
+    let Some(Before { meter, is_merged: false }) = &record.before else { panic!("{record:?}") };
+    assert_eq!(
+        (meter.v + 1, meter.limits.keys().collect::<Vec<_>>()),
+        (live(&record).v, live(&record).limits.keys().collect())
+    );
+    let merged = parse::records(include_str!("../../../events/aggregator-merged.json")).unwrap().records.remove(0);
+    let (Some(Before { meter: before, is_merged: false }), After::Merged(after)) = (merged.before, merged.after) else {
+        panic!("it was merged away");
     };
-    assert_eq!([counts(0, 0), counts(1, 0), counts(0, 1)], [0, 1, 1]);
+    assert_eq!((after.v, &after.limits, after.hour), (before.v + 1, &before.limits, before.hour));
+}
+
+/// The copies of some records, with the index of the record behind each.
+fn copies(records: Vec<parse::Record>) -> Vec<(Copy, usize)> {
+    plan::copies(&plan::shards(records), 90).collect()
+}
+
+/// A record that changes an item from one image to the other.
+fn modify(index: usize, before: &Bucket, after: &Bucket) -> parse::Record {
+    let before = Some(Before { meter: before.meter(), is_merged: false });
+    parse::Record { index, before, after: After::Live(Box::new(after.clone())), ..one(SAMPLE) }
+}
+
+#[test]
+fn a_shard_is_copied_when_its_hour_ends_or_a_few_thousand_writes_after_the_last_time() {
+    let first = Bucket { v: 8_191, birth: 5, ..live(&one(SAMPLE)).clone() };
+    let next = |v| Bucket { v, ..first.clone() };
+    let rolled = |v, hours| Bucket { hour: Hour(first.hour.0 + hours), ..next(v) };
+    let of = |records| {
+        let said = |(copy, record): (Copy, usize)| (copy.key.window, copy.v, copy.is_final, record);
+        copies(records).into_iter().map(said).collect::<Vec<_>>()
+    };
+    let (hour, day) = (Window::Hourly, Window::Daily);
+    assert_eq!(of(vec![modify(3, &first, &next(8_193))]), []);
+    assert_eq!(of(vec![modify(3, &first, &next(8_192))]), [(hour, 8_192, false, 3), (day, 8_192, false, 3)]);
+    assert_eq!(of(vec![modify(3, &first, &rolled(8_193, 1))]), [(hour, 8_191, true, 3), (day, 8_191, false, 3)]);
+    assert_eq!(of(vec![modify(3, &first, &rolled(8_193, 7))]), [(hour, 8_191, true, 3), (day, 8_191, true, 3)]);
+    // The newest of each window.
+    let batch = vec![
+        modify(3, &first, &next(8_192)),
+        modify(4, &next(8_192), &rolled(8_193, 1)),
+        modify(5, &rolled(8_193, 1), &rolled(12_288, 1)),
+    ];
+    let [one, two, three] = [(hour, 8_192, true, 4), (hour, 12_288, false, 5), (day, 12_288, false, 5)];
+    assert_eq!(of(batch), [one, two, three]);
+    // An hour of the far future was a mistake, and its end is none of the hour that is counted.
+    assert_eq!(of(vec![modify(3, &rolled(8_191, 1), &first)]), []);
+}
+
+#[test]
+fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
+    let first = live(&one(SAMPLE)).clone();
+    let gone = parse::Record { after: After::Gone, ..modify(1, &first, &first) };
+    let again = Bucket { v: first.v + 9_000, birth: first.v + 9_000, ..first.clone() };
+    let made = parse::Record { index: 2, before: None, after: After::Live(Box::new(again.clone())), ..gone.clone() };
+    let merged = parse::Record { index: 3, after: After::Merged(again.meter()), ..gone.clone() };
+    let merged = parse::Record { before: Some(Before { meter: again.meter(), is_merged: false }), ..merged };
+    let after = Bucket { v: again.v + 2, ..again.clone() };
+    let revived = parse::Record {
+        index: 4,
+        before: Some(Before { meter: again.meter(), is_merged: true }),
+        ..modify(4, &again, &after)
+    };
+    let of = |records| {
+        let hourly = copies(records).into_iter().filter(|(copy, _)| copy.key.window == Window::Hourly);
+        hourly.map(|(copy, record)| (copy.birth, copy.v, copy.is_final, record)).collect::<Vec<_>>()
+    };
+    let end = (first.birth, first.v, true, 1);
+    assert_eq!(of(vec![gone.clone(), made.clone()]), [end]);
+    assert_eq!(of(vec![gone.clone(), made.clone(), merged.clone()]), [end, (again.birth, again.v, false, 3)]);
+    // A merge is no end.
+    assert_eq!(of(vec![gone, made, merged, revived]), [end, (again.birth, after.v, false, 4)]);
 }

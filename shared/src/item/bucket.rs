@@ -216,15 +216,15 @@ impl BucketReader {
             let (attribute, value) = ("b_{limit}_tk".to_owned(), format!("there for {found} limits"));
             return Err(ItemError { attribute, value, takes: "40 limits at most" });
         }
-        let limit = |(name, partial): (&Box<str>, &PartialLimit)| {
-            let limit = LimitName::new(&**name).map_err(|error| ItemError {
+        let limit = |name: &str, partial: &PartialLimit| {
+            let limit = LimitName::new(name).map_err(|error| ItemError {
                 attribute: format!("b_{name}_tk"),
                 value: error.value,
                 takes: error.rule,
             })?;
             Ok((limit, read(partial, name)?))
         };
-        there.into_iter().map(limit).collect()
+        there.into_iter().map(|(name, partial)| limit(name, partial)).collect()
     }
 }
 

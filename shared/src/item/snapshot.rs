@@ -17,13 +17,17 @@ enum Owner {
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
 pub fn read_snapshot<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Snapshot, ItemError> {
-    let (mut carry, mut unfinished, mut finals) = (Usage::default(), BTreeSet::new(), BTreeSet::new());
+    let (mut carry, mut carried) = (Usage::default(), BTreeMap::new());
+    let (mut unfinished, mut finals) = (BTreeSet::new(), BTreeSet::new());
     let (mut copied_at, mut usage) = (BTreeMap::new(), BTreeMap::<u32, Usage>::new());
     for (name, value) in item {
         if name == attr::FINAL {
             finals = shards(name, &value)?;
         } else if name == attr::UNFINISHED {
             unfinished = shards(name, &value)?;
+        } else if let Some(shard) = name.strip_prefix("#c").and_then(canonical) {
+            let lives = numbers(name, &value)?.iter().map(|v| integer(name, &Attr::N(v)));
+            carried.insert(shard, lives.collect::<Result<_, _>>()?);
         } else if let Some(shard) = name.strip_prefix('q').and_then(canonical) {
             copied_at.insert(shard, integer(name, &value)?);
         } else if let Some((counted, owner)) = owner(name) {
@@ -50,7 +54,7 @@ pub fn read_snapshot<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Res
     }
     let without_usage = |(shard, v)| (shard, Copied { v, usage: Usage::default(), is_final: finals.contains(&shard) });
     shards.extend(copied_at.into_iter().map(without_usage));
-    Ok(Snapshot { shards, carry, unfinished })
+    Ok(Snapshot { shards, carry, carried, unfinished })
 }
 
 /// The limit that an attribute counts, and whose number it is; the empty name and `total_events` count acquires.
@@ -70,8 +74,11 @@ fn canonical(digits: &str) -> Option<u32> {
 
 fn shards(name: &str, value: &Attr<'_>) -> Result<BTreeSet<u32>, ItemError> {
     let wrong = || ItemError::new(name, value, "a set of shard numbers");
-    let Attr::Numbers(numbers) = value else { return Err(wrong()) };
-    numbers.iter().map(|number| canonical(number).ok_or_else(wrong)).collect()
+    numbers(name, value)?.iter().map(|number| canonical(number).ok_or_else(wrong)).collect()
+}
+
+fn numbers<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [&'a str], ItemError> {
+    if let Attr::Numbers(numbers) = value { Ok(numbers) } else { Err(ItemError::new(name, value, "a set of numbers")) }
 }
 
 /// An amount in tokens, with three decimals at most.
@@ -119,6 +126,7 @@ mod tests {
             ("q12", Attr::N("200")),
             ("final", Attr::Numbers(vec!["12"])),
             ("unfinished#c", Attr::Numbers(vec!["3"])),
+            ("#c12", Attr::Numbers(vec!["50", "60"])),
             ("ttl", Attr::N("1")),
         ];
         let rpm = |milli| [(LimitName::new("rpm").unwrap(), MilliTokens(milli))].into();
@@ -127,8 +135,10 @@ mod tests {
         let read = read_snapshot(item.iter().cloned()).unwrap();
         assert_eq!(read.shards, [(0, copied(100, 3500, 4, false)), (12, copied(200, -2000, 1, true))].into());
         assert_eq!((read.carry, read.unfinished), (Usage { tokens: rpm(7000), acquires: 9 }, [3].into()));
+        assert_eq!(read.carried, [(12, [50, 60].into())].into());
         for (name, value, attribute) in [
             ("q0", Attr::S("far"), "q0"),
+            ("#c12", Attr::Numbers(vec!["far"]), "#c12"),
             ("rpm", Attr::S("x"), "rpm"),
             ("final", Attr::N("1"), "final"),
             ("tpm#4", Attr::N("1"), "q4"),

@@ -60,29 +60,44 @@ impl Copy {
         self.update(conditions, vec![])
     }
 
-    /// The copy, once it is known what the snapshot has: `None` if that is newer. Numbers of an earlier life move to the
-    /// carry, once, because the copy they belong to must still be there.
+    /// The copy, once it is known what the snapshot has: `None` if that says all of it. Numbers of an earlier life move to
+    /// the carry, once, because the copy they belong to must still be there.
     #[must_use]
     pub fn after(&self, seen: &Snapshot) -> Option<Update> {
-        let Some(earlier) = seen.shards.get(&self.shard) else { return Some(self.first()) };
-        let q = Path::of(attr::copied_at(self.shard));
-        let conditions = vec![Condition::Equals(q, Value::Int(earlier.v))];
-        if earlier.v >= self.birth {
-            // A final copy says more than an interim one of the same image.
-            let is_older = (earlier.v, earlier.is_final) < (self.v, self.is_final);
-            return is_older.then(|| self.update(conditions, vec![]));
-        }
-        let mut changes = vec![Change::Add(carry(attr::TOTAL_EVENTS), Value::Int(earlier.usage.acquires))];
-        for (limit, amount) in &earlier.usage.tokens {
-            changes.push(Change::Add(carry(limit.as_str()), Value::Tokens(*amount)));
-            if !self.usage.tokens.contains_key(limit) {
-                changes.push(Change::Remove(Path::of(attr::copied(limit, self.shard))));
+        let Some(copied) = seen.shards.get(&self.shard) else { return Some(self.first()) };
+        let is_newest = Condition::Equals(Path::of(attr::copied_at(self.shard)), Value::Int(copied.v));
+        if copied.v < self.birth {
+            let mut changes = self.carry(&copied.usage, copied.v);
+            let left = copied.usage.tokens.keys().filter(|limit| !self.usage.tokens.contains_key(*limit));
+            changes.extend(left.map(|limit| Change::Remove(Path::of(attr::copied(limit, self.shard)))));
+            if !copied.is_final {
+                changes.push(Change::Add(Path::of(attr::UNFINISHED), self.shards()));
             }
+            return Some(self.update(vec![is_newest], changes));
         }
-        if !earlier.is_final {
-            changes.push(Change::Add(Path::of(attr::UNFINISHED), self.shards()));
+        // A final copy says more than an interim one of the same image.
+        if (copied.v, copied.is_final) < (self.v, self.is_final) {
+            return Some(self.update(vec![is_newest], vec![]));
         }
-        Some(self.update(conditions, changes))
+        // The last copy of a life, and a later one is there: this is an earlier life's, which comes late, from a replay.
+        let carried = seen.carried.get(&self.shard);
+        let is_carried = carried.is_some_and(|lives| lives.range(self.birth..=self.v).next().is_some());
+        (self.is_final && copied.v > self.v && !is_carried).then(|| {
+            let carried = Path::of(attr::carried(self.shard));
+            let is_first = Condition::AbsentOr(carried.clone(), Box::new(Condition::Lacks(carried, self.v)));
+            let changes = self.carry(&self.usage, self.v);
+            Update { key: self.key.item_key(), conditions: vec![is_newest, is_first], changes }
+        })
+    }
+
+    /// Adds what a life used until `v` to the carry.
+    fn carry(&self, usage: &Usage, v: i64) -> Vec<Change> {
+        let carry = |counted: &str| Path::of(format!("{counted}{}", attr::CARRY));
+        let tokens = usage.tokens.iter();
+        let tokens = tokens.map(|(limit, amount)| Change::Add(carry(limit.as_str()), Value::Tokens(*amount)));
+        let takes = Change::Add(carry(attr::TOTAL_EVENTS), Value::Int(usage.acquires));
+        let life = Change::Add(Path::of(attr::carried(self.shard)), Value::Numbers(BTreeSet::from([v])));
+        tokens.chain([takes, life]).collect()
     }
 
     fn update(&self, conditions: Vec<Condition>, mut changes: Vec<Change>) -> Update {
@@ -105,10 +120,6 @@ impl Copy {
     fn shards(&self) -> Value {
         Value::Numbers(BTreeSet::from([i64::from(self.shard)]))
     }
-}
-
-fn carry(counted: &str) -> Path {
-    Path::of(format!("{counted}{}", attr::CARRY))
 }
 
 /// What is copied where, for a log that must do when it cannot be.

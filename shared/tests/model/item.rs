@@ -151,6 +151,9 @@ impl Item {
             Condition::Differs(path, value) => self.get(path) != Some(&value.into()),
             Condition::AtLeast(path, value) => number(path, value).is_some_and(|(here, there)| here >= there),
             Condition::AtMost(path, value) => number(path, value).is_some_and(|(here, there)| here <= there),
+            Condition::Lacks(path, number) => {
+                !self.get(path).is_some_and(|held| held.numbers().contains(&number.to_string()))
+            }
             Condition::AbsentOr(path, condition) => self.get(path).is_none() || self.holds(condition),
         }
     }

@@ -30,6 +30,7 @@ fn condition(asked: &Condition) -> String {
         Condition::Differs(at, what) => format!("{} <> {}", path(at), value(what)),
         Condition::AtLeast(at, what) => format!("{} >= {}", path(at), value(what)),
         Condition::AtMost(at, what) => format!("{} <= {}", path(at), value(what)),
+        Condition::Lacks(at, number) => format!("{number} not in {}", path(at)),
         Condition::AbsentOr(at, asked) => format!("no {} or {}", path(at), condition(asked)),
     }
 }

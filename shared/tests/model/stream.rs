@@ -51,7 +51,8 @@ impl Record {
         };
         match (&self.before, &self.after) {
             (Some(before), None) => of(&before.meter, [true; 2]),
-            (_, Some(after)) if after.is_merged => of(&after.meter, [true; 2]),
+            // A split may make the shard again within the window.
+            (_, Some(after)) if after.is_merged => of(&after.meter, [false; 2]),
             (before, Some(after)) => {
                 let mut copies = vec![];
                 if let Some(before) = before.as_ref().filter(|before| before.meter.hour < after.meter.hour) {
@@ -66,11 +67,6 @@ impl Record {
             }
             (None, None) => unreachable!("a record of nothing"),
         }
-    }
-
-    /// Whether this ends a life of its item.
-    pub fn is_end(&self) -> bool {
-        self.after.is_none()
     }
 }
 
