@@ -25,6 +25,8 @@ pub struct Bucket {
     pub takes: Counter,
     /// The limits, by name; the hidden `wcu` is not among them.
     pub limits: BTreeMap<LimitName, LimitState>,
+    /// Limits that it does not hold any more and has counted: the shard was merged away with them, and made again without.
+    pub unheld: BTreeMap<LimitName, Counter>,
     /// Version of the configuration the limits are from; `None` if a caller brought them with a call.
     pub version: Option<i64>,
     /// Write units left in the partition at `rf`, in thousandths; see [`WCU`].
@@ -127,6 +129,7 @@ impl Bucket {
             hour: Hour::of(now),
             takes: Counter::default(),
             limits: terms.limits.iter().map(state).collect(),
+            unheld: BTreeMap::new(),
             version: terms.version,
             write_units_left: WCU.capacity,
             leases: Some(BTreeMap::new()),
@@ -176,7 +179,7 @@ impl Bucket {
             birth: self.birth,
             hour: self.hour,
             takes: self.takes,
-            limits: self.limits.iter().map(counter).collect(),
+            limits: self.limits.iter().map(counter).chain(self.unheld.clone()).collect(),
         }
     }
 

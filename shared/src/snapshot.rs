@@ -72,14 +72,8 @@ pub fn usage(window: Window, start: EpochMillis, snapshot: &Snapshot, live: &[Li
                 usage.add(&earlier.usage);
                 is_final &= earlier.is_final;
             }
-            let mut used = meter.usage(window);
-            // What a limit counted that the shard does not hold since it was merged away is only in its copy.
-            for (limit, amount) in
-                copied.filter(|copied| copied.v >= meter.birth).iter().flat_map(|of| &of.usage.tokens)
-            {
-                used.tokens.entry(limit.clone()).or_insert(*amount);
-            }
-            shards.insert(meter.key.shard, Copied { v: meter.v, usage: used, is_final: !holds_leases });
+            let is_final = !holds_leases;
+            shards.insert(meter.key.shard, Copied { v: meter.v, usage: meter.usage(window), is_final });
         } else if meter.start(window) > start
             && copied.is_none_or(|copied| copied.v < meter.birth)
             && EpochMillis(meter.birth.div_euclid(1000)) < end.after(LATE_TAKES)

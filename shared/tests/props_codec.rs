@@ -102,7 +102,7 @@ prop_compose! {
         let scaling = Scaling { is_hot, look, min_shards, split_bytes };
         let (hour, takes) = (Hour(hour), Counter { total: takes, bases });
         Bucket {
-            key, shard_count, rf, v, birth, hour, takes, limits, version, write_units_left, leases, due, op, scaling,
+            key, shard_count, rf, v, birth, hour, takes, limits, unheld: BTreeMap::new(), version, write_units_left, leases, due, op, scaling,
             size_bytes: 0, lease_bytes: 0,
         }
     }

@@ -28,8 +28,10 @@ enum Step {
     DeleteAll,
     Fill,
     Deliver(Batch),
-    /// All that was ever written comes once more.
+    /// All that was ever written comes once more, by items in this order.
     Replay(Vec<u8>),
+    /// The first records of all items come once more.
+    Again(Index),
 }
 
 /// One invocation of the function.
@@ -64,6 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Fill),
         10 => batch().prop_map(Step::Deliver),
         1 => vec(any::<u8>(), 4).prop_map(Step::Replay),
+        1 => any::<Index>().prop_map(Step::Again),
     ]
 }
 
@@ -106,6 +109,7 @@ impl World {
             Step::Fill => self.fleet.fill()?,
             Step::Deliver(batch) => self.deliver(batch),
             Step::Replay(order) => self.replay(order),
+            Step::Again(until) => self.again(*until),
         }
         let counts = self.table().stream().iter().map(|(item, records)| (*item, records.len()));
         let now = (self.table().live(), counts.collect());
@@ -164,6 +168,13 @@ impl World {
             self.delivered.insert(item, all);
         }
         self.left_out.clear();
+    }
+
+    fn again(&mut self, until: Index) {
+        for records in self.fleet.table().stream().values() {
+            let first = &records[..until.index(records.len() + 1)];
+            Writer::new(copies(first)).finish(&mut self.snapshots);
+        }
     }
 
     /// The windows of which a final copy was not delivered, and whether its item is gone.
@@ -306,6 +317,7 @@ fn i3_what_an_earlier_life_used_of_any_limit_is_carried_once() {
 fn i3_an_earlier_life_is_carried_also_when_it_comes_late_and_more_than_once() {
     let mut snapshots = Snapshots::default();
     let (first, second) = (copy(10, 12, &[("rpm", 5_000)], true), copy(20, 21, &[("rpm", 1_000)], false));
+    let first = Copy { ends_life: true, ..first };
     for copy in [&second, &first, &first, &second] {
         Writer::new(vec![copy.clone()]).finish(&mut snapshots);
     }

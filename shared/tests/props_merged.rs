@@ -106,7 +106,7 @@ fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more() {
     for meter in [item.bucket().meter(), item.live().meter] {
         assert_eq!(
             meter.usage(Window::Hourly),
-            Usage { tokens: [(limit_name("slots"), MilliTokens::ZERO)].into(), acquires: 1 }
+            Usage { tokens: ["rpm", "slots"].map(|name| (limit_name(name), MilliTokens::ZERO)).into(), acquires: 1 }
         );
     }
 }

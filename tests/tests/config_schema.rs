@@ -7,6 +7,7 @@ use fleet::Fleet;
 use serde_json::json;
 use stored::{child, configured, rpm, take};
 use weirgate::{Config, Error, Level};
+use weirgate_shared::SCHEMA_VERSION;
 use weirgate_store::ErrorKind;
 use weirgate_tests::{Dynamo, Fault};
 
@@ -15,7 +16,9 @@ const SK: &str = "#VERSION";
 
 fn other_version(error: &Error) -> bool {
     let text = error.to_string();
-    matches!(error, Error::Version { found: 2, supported: 1, .. }) && text.contains("default") && text.contains('2')
+    matches!(error, Error::Version { found: 1, supported: SCHEMA_VERSION, .. })
+        && text.contains("default")
+        && text.contains('1')
 }
 
 #[tokio::test(start_paused = true)]
@@ -27,7 +30,7 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
     assert!(fleet.dynamo.item(PK, SK).is_null(), "looking changes nothing");
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
     let item = fleet.dynamo.item(PK, SK);
-    assert_eq!(item["schema"]["N"], "1");
+    assert_eq!(item["schema"]["N"], SCHEMA_VERSION.to_string());
     // Changes that all touch one item would stand in each other's way.
     fleet.dynamo.fail_transactions(|request| {
         assert!(!request.to_string().contains(SK), "{request}");
@@ -43,7 +46,7 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
 async fn another_version_is_an_error_before_any_write() {
     let fleet = Fleet::new().await;
     configured(&fleet, &Level::System, [rpm(5)]).await;
-    fleet.dynamo.put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "schema": {"N": "2"}}));
+    fleet.dynamo.put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "schema": {"N": "1"}}));
     let limiter = fleet.limiter().await;
     let before = fleet.dynamo.items();
     let _ = fleet.dynamo.take_operations();

@@ -202,11 +202,13 @@ async fn an_item_that_is_full_holds_up_nobody() {
     }
 }
 
+type Spoil = fn(&mut Value);
+
 /// A tenant may write to its own snapshots, too. Usage that has no place in one is told in the log.
 #[tokio::test]
 async fn a_spoiled_snapshot_holds_up_nobody() {
     let [day, hourly] = ["#USAGE#gpt-4#daily#2026-11-20T00:00:00Z", "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z"];
-    let spoil: [(fn(&mut Value), usize); 6] = [
+    let spoil: [(Spoil, usize); 6] = [
         (|item| item["q0"] = json!({"S": "far"}), 1),
         // An earlier life, whose numbers cannot be carried over.
         (|item| (item["q0"], item["tpm"]) = (json!({"N": "1"}), json!({"S": "many"})), 1),

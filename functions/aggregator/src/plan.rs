@@ -20,8 +20,8 @@ pub const INTERIM: i64 = 4096;
 #[derive(Debug)]
 pub struct Shard {
     key: BucketKey,
-    /// Images of which some window is to be copied, in the order of the records; whether each window ends with it.
-    copies: Vec<(Meter, [bool; 2], usize)>,
+    /// Images of which some window is to be copied, in the order of the records, and what ends with each.
+    copies: Vec<(Meter, Ends, usize)>,
     writes: usize,
     /// Net consumed of each limit.
     consumed: BTreeMap<LimitName, MilliTokens>,
@@ -29,6 +29,15 @@ pub struct Shard {
     largest: BTreeMap<LimitName, MilliTokens>,
     /// The newest image, when it was written, and its record.
     last: Option<(Box<Bucket>, EpochMillis, usize)>,
+}
+
+/// What ends with an image: of each also what comes before it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Ends {
+    Nothing,
+    Hour,
+    Day,
+    Life,
 }
 
 /// A planned write, and the record behind it.
@@ -108,19 +117,19 @@ impl Shard {
             self.consume(before.as_ref().map(|before| &before.meter), bucket);
         }
         match (before, after) {
-            (Some(before), After::Gone) => self.copies.push((before.meter, [true; 2], index)),
+            (Some(before), After::Gone) => self.copies.push((before.meter, Ends::Life, index)),
             (None, After::Gone) => {}
             // Not final: a split may make the shard again within the window. Until then readers find the item.
-            (_, After::Merged(meter)) => self.copies.push((meter, [false; 2], index)),
+            (_, After::Merged(meter)) => self.copies.push((meter, Ends::Nothing, index)),
             (before, After::Live(bucket)) => {
                 let is_revived = before.as_ref().is_some_and(|before| before.is_merged);
                 if let Some(before) = before.filter(|before| before.meter.hour < bucket.hour) {
-                    let is_new_day = !before.meter.hour.is_same_day(bucket.hour);
-                    self.copies.push((before.meter, [true, is_new_day], index));
+                    let is_same_day = before.meter.hour.is_same_day(bucket.hour);
+                    self.copies.push((before.meter, if is_same_day { Ends::Hour } else { Ends::Day }, index));
                 }
                 // Its former copies are final no more.
                 if is_revived || bucket.v % INTERIM == 0 {
-                    self.copies.push((bucket.meter(), [false; 2], index));
+                    self.copies.push((bucket.meter(), Ends::Nothing, index));
                 }
                 if self.last.as_ref().is_none_or(|(last, ..)| bucket.v >= last.v) {
                     self.last = Some((bucket, at, index));
@@ -147,9 +156,10 @@ impl Shard {
     /// The newest image of each window of this kind, once for each life of the shard.
     fn copies(&self, window: Window, ttl_days: i64) -> Vec<(Copy, usize)> {
         let mut copies: Vec<(Copy, usize)> = vec![];
-        let place = usize::from(window == Window::Daily);
+        let end = if window == Window::Daily { Ends::Day } else { Ends::Hour };
         for (meter, ends, record) in &self.copies {
-            let copy = Copy::of(meter, window, ends[place], ttl_days);
+            let copy = Copy::of(meter, window, *ends >= end, ttl_days);
+            let copy = Copy { ends_life: *ends == Ends::Life, ..copy };
             if copies.iter().any(|(known, _)| known.supersedes(&copy)) {
                 continue;
             }

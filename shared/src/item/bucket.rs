@@ -147,6 +147,7 @@ impl BucketReader {
         let write_units_left = self.write_units_left.ok_or_else(|| ItemError::missing(attr::WRITE_UNITS, WHOLE))?;
         let (hour, takes) = (self.hour()?, self.takes()?);
         let limits = self.limits(PartialLimit::is_held, PartialLimit::state)?;
+        let unheld = self.limits(|partial| !partial.is_held(), PartialLimit::counter)?;
         let look = self.look.0.zip(self.look.1).map(|(at, v)| Look { at: EpochMillis(at), v });
         Ok(Bucket {
             key,
@@ -157,6 +158,7 @@ impl BucketReader {
             hour,
             takes,
             limits,
+            unheld,
             version: self.version,
             write_units_left: MilliTokens(write_units_left),
             leases: self.leases,
@@ -175,9 +177,7 @@ impl BucketReader {
     pub fn meter(&self, key: BucketKey) -> Result<Meter, ItemError> {
         let (v, birth) = self.life()?;
         let (hour, takes) = (self.hour()?, self.takes()?);
-        // Of a limit that a shard does not hold, no roll sets the bases: it was used in an hour that is over.
-        let is_counted = |partial: &PartialLimit| self.is_merged() || partial.is_held();
-        Ok(Meter { key, v, birth, hour, takes, limits: self.limits(is_counted, PartialLimit::counter)? })
+        Ok(Meter { key, v, birth, hour, takes, limits: self.limits(|_| true, PartialLimit::counter)? })
     }
 
     fn life(&self) -> Result<(i64, i64), ItemError> {

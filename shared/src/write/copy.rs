@@ -21,6 +21,8 @@ pub struct Copy {
     pub usage: Usage,
     /// Whether no later write of this life of the shard is counted in the window.
     pub is_final: bool,
+    /// Whether the item was deleted with it.
+    pub ends_life: bool,
     /// Epoch seconds after which the snapshot may be deleted, if this copy makes it.
     pub ttl_seconds: i64,
 }
@@ -37,6 +39,7 @@ impl Copy {
             birth: meter.birth,
             usage: meter.usage(window),
             is_final,
+            ends_life: false,
             ttl_seconds: end_seconds.saturating_add(ttl_days.saturating_mul(86_400)),
         }
     }
@@ -47,7 +50,7 @@ impl Copy {
         self.key == other.key
             && self.shard == other.shard
             && self.birth == other.birth
-            && (self.v, self.is_final) >= (other.v, other.is_final)
+            && (self.v, self.is_final, self.ends_life) >= (other.v, other.is_final, other.ends_life)
     }
 
     /// The copy, if the snapshot has none of the shard, or an older one of the same life.
@@ -79,10 +82,10 @@ impl Copy {
         if (copied.v, copied.is_final) < (self.v, self.is_final) {
             return Some(self.update(vec![is_newest], vec![]));
         }
-        // The last copy of a life, and a later one is there: this is an earlier life's, which comes late, from a replay.
+        // The item was deleted with this copy, and there is a newer one: of a later life. This one comes late, from a replay.
         let carried = seen.carried.get(&self.shard);
         let is_carried = carried.is_some_and(|lives| lives.range(self.birth..=self.v).next().is_some());
-        (self.is_final && copied.v > self.v && !is_carried).then(|| {
+        (self.ends_life && copied.v > self.v && !is_carried).then(|| {
             let carried = Path::of(attr::carried(self.shard));
             let is_first = Condition::AbsentOr(carried.clone(), Box::new(Condition::Lacks(carried, self.v)));
             let changes = self.carry(&self.usage, self.v);

@@ -89,6 +89,7 @@ pub fn fill(
         birth: v,
         hour: Hour::of(now),
         takes: Counter::default(),
+        unheld: BTreeMap::new(),
         write_units_left: WCU.capacity,
         op: Some(op),
         leases: Some(BTreeMap::new()),

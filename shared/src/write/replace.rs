@@ -38,7 +38,10 @@ pub(super) fn make(bucket: &Bucket) -> Update {
         (false, _) => Change::Set(path, value),
     };
     let changes = attributes(bucket).into_iter().map(keep).collect();
-    Update { key: bucket.key.item_key(), conditions: vec![Condition::Absent(Path::of(attr::RF))], changes }
+    let v = Path::of(attr::V);
+    let is_older = Condition::AtMost(v.clone(), Value::Int(bucket.v.saturating_sub(1)));
+    let conditions = vec![Condition::Absent(Path::of(attr::RF)), Condition::AbsentOr(v, Box::new(is_older))];
+    Update { key: bucket.key.item_key(), conditions, changes }
 }
 
 fn attributes(bucket: &Bucket) -> BTreeMap<Path, Value> {

@@ -51,7 +51,7 @@ impl Roll {
         if is_new_day {
             base(Path::of(attr::TAKES_DAY_BASE), takes);
         }
-        for limit in bucket.limits.keys() {
+        for limit in bucket.limits.keys().chain(bucket.unheld.keys()) {
             let consumed = Path::limit(limit, Field::Consumed);
             base(Path::limit(limit, Field::HourBase), consumed.clone());
             if is_new_day {

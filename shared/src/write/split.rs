@@ -63,6 +63,7 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
         hour: Hour::of(now),
         takes: Counter::default(),
         limits: BTreeMap::new(),
+        unheld: BTreeMap::new(),
         version: image.version,
         write_units_left: WCU.capacity,
         leases: Some(BTreeMap::new()),

@@ -166,7 +166,13 @@ impl Take<'_> {
             let Some(state) = bucket.limits.get(name) else {
                 let next = LimitState { tk: next.tk - need, tc: next.tc + need, ..*next };
                 update.conditions.push(Condition::Absent(tokens(name)));
-                update.changes.extend(item::write_limit(name, &next));
+                let mut changes = item::write_limit(name, &next).to_vec();
+                if bucket.unheld.contains_key(name) {
+                    // It goes on counting where it stopped.
+                    changes.retain(|change| !matches!(change, Change::Set(at, _) if attr::counts_usage(&at.0[0])));
+                    changes.push(add_tokens(name, Field::Consumed, need));
+                }
+                update.changes.extend(changes);
                 continue;
             };
             let back = bucket.give_back(name, bucket.reclaimable(now).map(|(_, lease)| lease));

@@ -42,7 +42,7 @@ pub fn copies<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Copy> {
 impl Record {
     /// The copies of this record alone.
     pub fn copies(&self) -> Vec<Copy> {
-        let of = |meter: &Meter, is_final: [bool; 2]| {
+        let of = |meter: &Meter, is_final: [bool; 2]| -> Vec<Copy> {
             Window::ALL
                 .into_iter()
                 .zip(is_final)
@@ -50,7 +50,10 @@ impl Record {
                 .collect()
         };
         match (&self.before, &self.after) {
-            (Some(before), None) => of(&before.meter, [true; 2]),
+            (Some(before), None) => {
+                let last = |copy| Copy { ends_life: true, ..copy };
+                of(&before.meter, [true; 2]).into_iter().map(last).collect()
+            }
             // A split may make the shard again within the window.
             (_, Some(after)) if after.is_merged => of(&after.meter, [false; 2]),
             (before, Some(after)) => {
@@ -93,11 +96,12 @@ impl Snapshots {
 pub struct Writer {
     copies: VecDeque<Copy>,
     next: Option<Update>,
+    refused: usize,
 }
 
 impl Writer {
     pub fn new(copies: Vec<Copy>) -> Self {
-        Self { copies: copies.into(), next: None }
+        Self { copies: copies.into(), next: None, refused: 0 }
     }
 
     /// Makes one write: the first of the next copy, or what a refusal showed to be needed. Says whether it had any to make.
@@ -107,6 +111,8 @@ impl Writer {
         let item = snapshots.0.entry(copy.key.item_key()).or_default();
         if !item.apply(&update) {
             self.next = copy.after(&item.snapshot());
+            self.refused += 1;
+            assert!(self.refused < 1000, "I3: this can never be copied: {copy}");
         }
         if self.next.is_none() {
             self.copies.pop_front();

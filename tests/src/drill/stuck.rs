@@ -34,7 +34,12 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let limit = Limit::per_minute("rpm", 100_000).map_err(told)?;
         self.configure(WIDE, limit.clone()).await?;
         let set_shards = async |count| {
-            let shards = self.limiter().await?.set_shards(ENTITY, WIDE, &[limit.clone()], count).await.map_err(told)?;
+            let shards = self
+                .limiter()
+                .await?
+                .set_shards(ENTITY, WIDE, std::slice::from_ref(&limit), count)
+                .await
+                .map_err(told)?;
             expect(shards == count, || format!("a bucket of {count} shards has {shards}"))
         };
         set_shards(2).await?;
