@@ -105,7 +105,7 @@ fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
         hour: Hour(bytes.amount().min(LAST_HOUR)),
         takes: counter(bytes),
         limits,
-        unheld: BTreeMap::new(),
+        unheld: if bytes.one_in(4) { [(name("q-1"), counter(bytes))].into() } else { BTreeMap::new() },
         version: bytes.one_in(2).then(|| bytes.number()),
         write_units_left: MilliTokens(bytes.number()),
         leases: (!bytes.one_in(8)).then_some(leases),

@@ -29,7 +29,7 @@ pub struct Bucket {
     pub unheld: BTreeMap<LimitName, Counter>,
     /// Version of the configuration the limits are from; `None` if a caller brought them with a call.
     pub version: Option<i64>,
-    /// Write units left in the partition at `rf`, in thousandths; see [`WCU`].
+    /// Write units left in the partition at `rf`, in thousandths: of 1,000 a second.
     pub write_units_left: MilliTokens,
     /// Leases held here; `None` if the item lacks the map.
     pub leases: Option<BTreeMap<WriteId, Lease>>,

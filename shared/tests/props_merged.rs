@@ -89,26 +89,27 @@ fn a_shard_of_the_same_number_goes_on_counting() {
     assert_eq!(used(&table.shards()[&1]), [(2, 1), (10, 2)]);
 }
 
-/// The bucket was deleted and made again with other limits: what no roll sets a base of must not count in every hour.
+/// The bucket was deleted and made again with other limits. The table checks each image by what was used.
 #[test]
-fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more() {
-    let (table, upper) = merged();
-    let only_slots = [limits()[1].clone()];
-    let whole = bucket(Shard::WHOLE, &only_slots, hours(1));
-    let [_, Action::Update(child)] = split(&whole, 0, id(8), hours(1)) else { panic!("two updates") };
-    let (_, item) = table.merged().next().unwrap();
-    let mut item = item.clone();
-    assert!(item.apply(&child));
-    let revived = item.bucket();
-    assert_eq!((&revived.takes, revived.birth), (&upper.takes, upper.birth));
-    let take = take(&revived.key, &only_slots, BTreeMap::new(), id(1), hours(2));
-    assert!(item.apply(&take.on(Some(&revived), hours(2))));
-    for meter in [item.bucket().meter(), item.live().meter] {
-        assert_eq!(
-            meter.usage(Window::Hourly),
-            Usage { tokens: ["rpm", "slots"].map(|name| (limit_name(name), MilliTokens::ZERO)).into(), acquires: 1 }
-        );
-    }
+fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brought_again() {
+    let (mut table, upper) = merged();
+    table.delete(0);
+    let (at, only_slots) = (hours(1).after(Millis(60_000)), [limits()[1].clone()]);
+    let take_of = |shard, limits: &[Limit], needs, at, view: Option<&Bucket>| {
+        let key = bucket_key(shard);
+        let take = take(&key, limits, needs, id(1), at);
+        view.map_or_else(|| take.create(at), |view| take.on(Some(view), at))
+    };
+    assert!(table.update(take_of(0, &only_slots, BTreeMap::new(), at, None)));
+    let whole = table.shards()[&0].clone();
+    assert!(table.transact(&split(&whole, 0, id(8), at)));
+    let revived = table.shards()[&1].clone();
+    assert_eq!((revived.birth, revived.limits.len(), used(&revived)), (upper.birth, 1, [(8, 1), (8, 1)]));
+    assert!(table.update(take_of(1, &only_slots, BTreeMap::new(), hours(2), Some(&revived))));
+    let rolled = table.shards()[&1].clone();
+    assert_eq!(used(&rolled), [(0, 1), (8, 2)]);
+    assert!(table.update(take_of(1, &limits(), rpm(2), hours(2), Some(&rolled))));
+    assert_eq!((used(&table.shards()[&1]), table.shards()[&1].limits.len()), ([(2, 2), (10, 3)], 2));
 }
 
 /// Every write that can be planned by an image of a shard, now that it is merged away.

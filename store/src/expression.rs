@@ -107,8 +107,8 @@ mod tests {
         Action, Company, Copy, Roll, Settle, Settled, Take, fill, joined, merge, refill, split,
     };
     use weirgate_shared::{
-        Bucket, BucketKey, Copied, EpochMillis, Hour, ItemKey, Lease, Limit, Look, MAX_BUCKET_LIMITS, MAX_LIMITS,
-        MilliTokens, Millis, Scaling, Snapshot, Window, WriteId,
+        Bucket, BucketKey, Copied, Counter, EpochMillis, Hour, ItemKey, Lease, Limit, Look, MAX_BUCKET_LIMITS,
+        MAX_LIMITS, MilliTokens, Millis, Scaling, Snapshot, Window, WriteId,
     };
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
 
     /// Limits from the `first` on, no number of which is another's, so that each stands behind its own placeholder.
     fn limits(first: usize, count: usize) -> Vec<Limit> {
-        let letter = |at: usize| char::from(b'0' + u8::try_from(at).expect("there are few"));
+        let letter = |at: usize| char::from(b'a' + u8::try_from(at).expect("there are few"));
         let limit = |at: usize| {
             let name: String = std::iter::repeat_n('n', 62).chain([letter(at / 10), letter(at % 10)]).collect();
             let number = i64::try_from(at).expect("there are few") + 1;
@@ -152,13 +152,15 @@ mod tests {
         (first..first + count).map(limit).collect()
     }
 
-    /// One half of a bucket that has all the limits it can have, each with another balance.
+    /// One half of a bucket that has all the limits it can have, each with another balance, and has counted as many others.
     fn crowded(index: u32) -> Bucket {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).expect("a key");
         let mut bucket = Bucket::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
         for (at, state) in (1..).zip(bucket.limits.values_mut()) {
             (state.tk, state.tc) = (MilliTokens(7_000 * at), MilliTokens(11_000 * at));
         }
+        let others = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS);
+        bucket.unheld = others.iter().map(|limit| (limit.name().clone(), Counter::default())).collect();
         bucket.shard_count = 2;
         bucket.scaling = Scaling { is_hot: true, look: Some(Look { at: NOW, v: 5 }), ..Scaling::default() };
         bucket
@@ -197,7 +199,7 @@ mod tests {
     fn copies() -> Vec<Update> {
         let copy = Copy::of(&crowded(1).meter(), Window::Daily, true, 1);
         let mut usage = copy.usage.clone();
-        usage.tokens = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS)
+        usage.tokens = limits(2 * MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS)
             .iter()
             .zip(1..)
             .map(|(limit, at)| (limit.name().clone(), MilliTokens(at)))

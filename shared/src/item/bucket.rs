@@ -210,8 +210,7 @@ impl BucketReader {
         is_there: impl Fn(&PartialLimit) -> bool,
         read: impl Fn(&PartialLimit, &str) -> Result<T, ItemError>,
     ) -> Result<BTreeMap<LimitName, T>, ItemError> {
-        let there: Vec<_> = self.limits.iter().filter(|(_, partial)| is_there(partial)).collect();
-        let found = there.len();
+        let found = self.limits.len();
         if found > MAX_BUCKET_LIMITS {
             let (attribute, value) = ("b_{limit}_tk".to_owned(), format!("there for {found} limits"));
             return Err(ItemError { attribute, value, takes: "40 limits at most" });
@@ -224,7 +223,8 @@ impl BucketReader {
             })?;
             Ok((limit, read(partial, name)?))
         };
-        there.into_iter().map(|(name, partial)| limit(name, partial)).collect()
+        let there = self.limits.iter().filter(|(_, partial)| is_there(partial));
+        there.map(|(name, partial)| limit(name, partial)).collect()
     }
 }
 
