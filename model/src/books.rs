@@ -2,7 +2,7 @@
 
 use weirgate_shared::{EpochMillis, MilliTokens, Rule, Shard, credit};
 
-/// The takes and returns between two writes, by the clocks of those who planned them.
+/// The takes and returns between two writes, by the clocks that planned them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Span {
     from: EpochMillis,
@@ -48,7 +48,7 @@ impl Books {
         self.spans.retain(|span| !is_covered(span));
     }
 
-    /// I1: no interval holds more than the capacity and what flowed in meanwhile.
+    /// I1: no interval holds more than the capacity and the credit meanwhile.
     #[must_use]
     pub fn is_within(&self, rule: &Rule) -> bool {
         let most = |span: &Span| rule.capacity + credit(rule, Shard::WHOLE, span.from, span.to);

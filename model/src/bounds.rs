@@ -26,7 +26,7 @@ pub struct Bounds {
     pub attempts: u8,
     /// How many ticks the lease of a take lasts; without one, nothing is held.
     pub lease: Option<i64>,
-    /// Who of the clients releases its lease; one that does not lets it expire.
+    /// Which client releases its lease; one that does not lets it expire.
     pub releases: [bool; 2],
     /// Whether leases are made to last a tick longer.
     pub renews: bool,

@@ -81,7 +81,7 @@ impl Client {
         self.views.iter().flatten().any(|row| row.bucket().shard_count > 1)
     }
 
-    /// Whether its lease is one that nobody else may have ended.
+    /// Returns the lease that no other process may have ended.
     pub(crate) fn relies_on(&self, now: EpochMillis) -> Option<&Grant> {
         self.grant.as_ref().filter(|grant| grant.expires > now && !self.doing.as_ref().is_some_and(Doing::ends))
     }
@@ -118,7 +118,7 @@ impl Protocol {
         client.doing = Some(Doing { wish, shard, sent, writes, round, since, creates, is_cut });
     }
 
-    /// The client leaves it at that. Who has given up a release has no lease any more.
+    /// The client leaves it at that. Once it has given up a release, it has no lease any more.
     pub(crate) fn give_up(&self, state: &mut State, who: usize) {
         let client = &mut state.clients[who];
         if client.doing.take().is_some_and(|doing| doing.ends()) {
@@ -234,7 +234,7 @@ impl Protocol {
                     doing.write(state.now);
                     state.clients[who].doing = Some(doing);
                     return;
-                } else if !is_held {
+                } else if !is_held || doing.ends() {
                     state.clients[who].grant = None;
                 }
                 None

@@ -121,7 +121,7 @@ impl Copying {
     }
 
     /// Whether a reader finds what was used, at each moment by when all that ended the window was delivered. If that was
-    /// out of order, the end of an earlier life may be missing for good, and the snapshot says so.
+    /// out of order, the end of an earlier life may be missing permanently, and the snapshot says so.
     fn is_exact(&self, state: &Copies) -> bool {
         if state.is_overtaken && !state.snapshot.snapshot().unfinished.is_empty() {
             return true;

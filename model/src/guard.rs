@@ -15,7 +15,7 @@ pub enum Kind {
     RollBack,
     /// A client keeps its lease for longer.
     Renew,
-    /// The aggregator credits what has flowed in.
+    /// The aggregator credits refill.
     Refill,
     /// The aggregator makes two shards of one.
     Split,

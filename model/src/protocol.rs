@@ -31,7 +31,7 @@ pub enum Fate {
     AnswerLost,
     /// It does not arrive.
     Lost,
-    /// It arrives when nobody waits for it any more.
+    /// It arrives when its client does not wait any more.
     Late,
 }
 
@@ -50,7 +50,7 @@ pub enum Step {
     GiveUp(usize),
     /// A client ends; what it has under way may still arrive.
     Crash(usize),
-    /// The request arrives that nobody waits for.
+    /// The late request arrives.
     ArriveLate,
     /// A function reads.
     Read(Job),
@@ -90,7 +90,7 @@ impl Protocol {
 
     fn of_client(&self, state: &State, who: usize, steps: &mut Vec<Step>) {
         let client = &state.clients[who];
-        // Who of two like clients comes first, and whom the one fault hits, is a matter of their names.
+        // Which of two like clients comes first, and which the one fault hits, is a matter of their names.
         let [one, other] = self.bounds.requests;
         let is_like = one == other && self.bounds.releases[0] == self.bounds.releases[1];
         let is_first = who == 0 || !is_like || self.bounds.faults > 0 || state.clients[0].left < one;
@@ -114,7 +114,7 @@ impl Protocol {
                 steps.push(Step::GiveUp(who));
             }
         }
-        // Who has nothing under way and nothing to lose can as well do nothing.
+        // A client with nothing under way and nothing to lose can as well do nothing.
         let matters = client.grant.is_some() || client.doing.as_ref().is_some_and(|doing| doing.sent.is_some());
         if may_fail && matters && state.late.is_none() {
             steps.push(Step::Crash(who));
@@ -165,7 +165,7 @@ impl Protocol {
         steps.extend((0..2).filter(|shard| self.is_due(state, *shard)).map(Step::Restore));
     }
 
-    /// I1 over the whole run: admitted, and still to be admitted, is what there was and flowed in.
+    /// I1 over the whole run: admitted, and still to be admitted, is the capacity and the credit.
     fn is_minted(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
         let Some(last) = state.table.shards().map(|row| row.bucket().rf).max().filter(|_| !rule.is_concurrent()) else {
@@ -173,7 +173,7 @@ impl Protocol {
         };
         let left = |row: &Row| row.limit().tk + credit(rule, row.bucket().shard(), row.bucket().rf, last);
         let all = state.table.shards().map(|row| left(row)).sum::<MilliTokens>() + MilliTokens(state.books.used);
-        // The bucket is made at the first tick, or later: then less has flowed in.
+        // The bucket is made at the first tick, or later: then the credit is less.
         all > rule.capacity + credit(rule, Shard::WHOLE, self.bounds.start, last)
     }
 

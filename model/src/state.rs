@@ -17,13 +17,13 @@ use crate::work::Work;
 /// Everything that decides what can happen next, and the books.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct State {
-    /// Ticks of the clock, which is everybody's.
+    /// Ticks of the one clock.
     pub now: i64,
     /// The items.
     pub table: Table,
-    /// Who takes.
+    /// The clients.
     pub clients: [Client; 2],
-    /// A request that is still under way, though nobody waits for it.
+    /// A request that is still under way, though its client does not wait any more.
     pub late: Option<Arc<Sent>>,
     /// What a function has read and not written yet.
     pub work: Option<Work>,
@@ -98,7 +98,7 @@ impl Protocol {
         }
         let gone = gone(&before, &state.table);
         let is_rate = !self.bounds.limit.rule().is_concurrent();
-        // Who releases a rate has used it; a slot has counted when it was taken.
+        // A rate that is released was used; a slot has counted when it was taken.
         let unused = if is_rate && kind != Kind::Release { gone } else { MilliTokens::ZERO };
         state.books.used += admitted.0 - unused.0;
         state.books.takes += i64::from(matches!(kind, Kind::Take | Kind::Create));

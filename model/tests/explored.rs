@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stateright::{Checker, Model};
+use stateright::{Checker, HasDiscoveries, Model};
 use weirgate_model::{Bounds, Copying, Protocol, sizes};
 
 macro_rules! explored {
@@ -12,7 +12,7 @@ macro_rules! explored {
         $(#[$ignore])?
         fn $name() {
             let start = Instant::now();
-            let checker = $model.checker().threads(2).spawn_bfs().join();
+            let checker = $model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
             let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
             println!("{}: {states} states, {steps} steps, {depth} deep, {:?}", stringify!($name), start.elapsed());
             checker.assert_properties();

@@ -42,13 +42,23 @@ struct Batch {
     size: usize,
     /// Which copies are left out.
     without: Vec<bool>,
-    /// Another invocation at the same time, given the same records and so many before them; which of the two writes next.
-    rival: Option<(usize, Vec<bool>)>,
+    /// Another invocation at the same time.
+    rival: Option<Rival>,
+}
+
+/// An invocation with the same records as another one, and some before and after them.
+#[derive(Debug, Clone)]
+struct Rival {
+    before: usize,
+    after: usize,
+    /// Whether it is the one that writes next.
+    turns: Vec<bool>,
 }
 
 fn batch() -> impl Strategy<Value = Batch> {
     let without = prop_oneof![2 => Just(vec![]), 1 => vec(prop::bool::weighted(0.4), 8)];
-    let rival = option::weighted(0.3, (0..6usize, vec(any::<bool>(), 0..20)));
+    let rival = (0..6usize, 0..6usize, vec(any::<bool>(), 0..20));
+    let rival = option::weighted(0.3, rival.prop_map(|(before, after, turns)| Rival { before, after, turns }));
     let batch = (option::of(any::<Index>()), 1..12usize, without, rival);
     batch.prop_map(|(only, size, without, rival)| Batch { only, size, without, rival })
 }
@@ -146,17 +156,14 @@ impl World {
                     _ => ours.push(copy),
                 }
             }
-            if let Some((before, _)) = &batch.rival {
-                theirs.extend(copies(self.records(*item, from.saturating_sub(*before)..until)));
+            if let Some(Rival { before, after, .. }) = &batch.rival {
+                let end = self.table().stream()[item].len().min(until + after);
+                theirs.extend(copies(self.records(*item, from.saturating_sub(*before)..end)));
             }
             self.delivered.insert(*item, until);
         }
-        let (mut ours, mut theirs) = (Writer::new(ours), Writer::new(theirs));
-        for is_ours in batch.rival.iter().flat_map(|(_, turns)| turns) {
-            if *is_ours { &mut ours } else { &mut theirs }.step(&mut self.snapshots);
-        }
-        ours.finish(&mut self.snapshots);
-        theirs.finish(&mut self.snapshots);
+        let turns = batch.rival.as_ref().map_or(&[][..], |rival| &rival.turns);
+        race(ours, theirs, turns, &mut self.snapshots);
     }
 
     fn replay(&mut self, order: &[u8]) {
@@ -164,7 +171,9 @@ impl World {
         items.sort_by_key(|item| order[usize::try_from(*item).unwrap() % order.len()]);
         for item in items {
             let all = self.table().stream()[&item].len();
-            Writer::new(copies(self.records(item, 0..all))).finish(&mut self.snapshots);
+            let turns: Vec<_> = order.iter().flat_map(|bits| (0..8).map(move |bit| bits >> bit & 1 == 1)).collect();
+            let copies = || copies(self.records(item, 0..all));
+            race(copies(), copies(), &turns, &mut self.snapshots);
             self.delivered.insert(item, all);
         }
         self.left_out.clear();
@@ -261,6 +270,16 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Two invocations make their copies at the same time; whether the second one writes next.
+fn race(one: Vec<Copy>, other: Vec<Copy>, turns: &[bool], snapshots: &mut Snapshots) {
+    let (mut one, mut other) = (Writer::new(one), Writer::new(other));
+    for is_other in turns {
+        if *is_other { &mut other } else { &mut one }.step(snapshots);
+    }
+    one.finish(snapshots);
+    other.finish(snapshots);
 }
 
 proptest! {
