@@ -343,3 +343,28 @@ fn i3_an_earlier_life_is_carried_also_when_it_comes_late_and_more_than_once() {
     let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
     assert_eq!((snapshot.carry, snapshot.unfinished.is_empty()), (first.usage, true));
 }
+
+/// Only the record of a deletion ends a life: an hour may begin again after a damaged one.
+#[test]
+fn i3_the_end_of_an_hour_is_no_end_of_a_life() {
+    let mut snapshots = Snapshots::default();
+    for copy in [copy(10, 14, &[("rpm", 6_000)], false), copy(10, 12, &[("rpm", 5_000)], true)] {
+        Writer::new(vec![copy]).finish(&mut snapshots);
+    }
+    let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
+    assert_eq!((snapshot.shards[&0].v, snapshot.carry), (14, Usage::default()));
+}
+
+#[test]
+fn i3_a_window_is_not_final_while_the_end_of_an_earlier_life_is_missing() {
+    let mut snapshots = Snapshots::default();
+    for is_final in [false, true] {
+        Writer::new(vec![copy(10, 12, &[("rpm", 5_000)], is_final)]).finish(&mut snapshots);
+        let limits = [(limit_name("rpm"), Counter { total: 1_000, ..Counter::default() })].into();
+        let takes = Counter { total: 1, ..Counter::default() };
+        let meter = Meter { key: bucket_key(0), v: 21, birth: 20, hour: Hour(0), takes, limits };
+        let (snapshot, live) = (snapshots.read(Window::Hourly, EpochMillis(0)), [Live { meter, holds_leases: false }]);
+        let read = usage(Window::Hourly, EpochMillis(0), &snapshot, &live, EpochMillis(i64::MAX));
+        assert_eq!((read.usage.tokens["rpm"], read.usage.acquires, read.is_final), (MilliTokens(6_000), 2, is_final));
+    }
+}

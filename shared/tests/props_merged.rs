@@ -89,6 +89,19 @@ fn a_shard_of_the_same_number_goes_on_counting() {
     assert_eq!(used(&table.shards()[&1]), [(2, 1), (10, 2)]);
 }
 
+/// Its copies would be taken for older ones.
+#[test]
+fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {
+    let (table, _) = merged();
+    let (_, item) = table.merged().next().unwrap();
+    let v = item.live().meter.v;
+    for (lower_v, is_made) in [(v - 1, false), (v, true)] {
+        let whole = Bucket { v: lower_v, ..bucket(Shard::WHOLE, &limits(), EpochMillis(0)) };
+        let [_, Action::Update(child)] = split(&whole, 0, id(8), EpochMillis(0)) else { panic!("two updates") };
+        assert_eq!(item.clone().apply(&child), is_made);
+    }
+}
+
 /// The bucket was deleted and made again with other limits. The table checks each image by what was used.
 #[test]
 fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brought_again() {

@@ -24,8 +24,8 @@ pub struct Report {
     counted: BTreeMap<(Bucket, Window), Consumed>,
     /// Slots of the killed holder that are back in the bucket.
     pub slots_restored: MilliTokens,
-    /// Buckets that the aggregator refilled.
-    pub refills: u64,
+    /// Stream records that the aggregator has read.
+    pub records: u64,
     /// Acquires that were granted, and write units of everything the callers did.
     pub granted: u64,
     /// See `granted`.
@@ -47,7 +47,7 @@ impl Report {
             consumed: driven.consumed,
             counted: BTreeMap::new(),
             slots_restored: MilliTokens::ZERO,
-            refills: 0,
+            records: 0,
             granted: sum(|stats| stats.granted),
             denied: sum(|stats| stats.denied),
             writes: sum(|stats| stats.writes),
@@ -60,7 +60,7 @@ impl Report {
             report.slots_restored = slots_back(table).await?;
             // A function's lines are in the log when its invocation has ended.
             let logged = stack.logged()?;
-            report.refills = total(&logged, "refilled");
+            report.records = total(&logged, "records");
             if report.is_good() || Instant::now() >= deadline {
                 return Ok(report);
             }
@@ -77,11 +77,11 @@ impl Report {
         !self.consumed.is_empty() && self.consumed.iter().all(agrees)
     }
 
-    /// Whether usage is exact and the killed holder's slots are back. Nobody else asks for them, so nobody but the
+    /// Whether usage is exact, the aggregator has read the stream, and the killed holder's slots are back. Nobody else asks for them, so nobody but the
     /// reconciler can have given them back.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.is_exact() && self.slots_restored == MilliTokens::from_tokens(HELD_SLOTS)
+        self.is_exact() && self.slots_restored == MilliTokens::from_tokens(HELD_SLOTS) && self.records > 0
     }
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for Report {
             row("acquires", consumed.events.to_string(), hourly.events.to_string(), daily.events.to_string())?;
         }
         writeln!(f)?;
-        let Self { granted, denied, writes, write_units, settlements, refills, .. } = self;
+        let Self { granted, denied, writes, write_units, settlements, records, .. } = self;
         let each = |units: f64| units / f64::from(u32::try_from(*granted).unwrap_or(u32::MAX)).max(1.0);
         let takes = f64::from(u32::try_from(writes - settlements).unwrap_or(u32::MAX));
         writeln!(f, "acquires granted   {granted:>10}   denied {denied}")?;
@@ -118,7 +118,7 @@ impl fmt::Display for Report {
             "write units        {write_units:>10}   {:.2} per acquire, table and indexes, all writes",
             each(*write_units)
         )?;
-        writeln!(f, "buckets refilled   {refills:>10}   by the aggregator")?;
+        writeln!(f, "stream records     {records:>10}   read by the aggregator")?;
         let slots = self.slots_restored.to_string();
         writeln!(f, "slots given back   {slots:>10}   of {HELD_SLOTS} that a killed holder had, by the reconciler")?;
         let verdict = if self.is_exact() { "usage is exact" } else { "USAGE DIFFERS from what was consumed" };
