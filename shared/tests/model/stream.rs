@@ -1,4 +1,4 @@
-//! The records of a table's stream, the copies that they lead to, and who makes them.
+//! The records of a table's stream, the copies that they lead to, and a process that makes these.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;

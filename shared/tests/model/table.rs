@@ -76,7 +76,7 @@ impl Table {
         assert!(self.update(update));
     }
 
-    /// Deletes an item, as a write does, or somebody manually.
+    /// Deletes an item, as a write or an operator does.
     pub fn delete(&mut self, shard: u32) {
         if self.items.remove(&shard).is_some() {
             self.record(shard);

@@ -1,4 +1,4 @@
-//! Items that somebody deletes manually, and how they are made again.
+//! Items that an operator deletes, and how they are made again.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -11,7 +11,7 @@ use crate::model::table::Shards;
 use crate::model::{held, limit_name};
 
 impl Fleet {
-    /// Deletes a shard, but not the last one. What it held nobody knows, and who held its leases has them no more.
+    /// Deletes a shard, but not the last one. What it held is lost, and so are its leases.
     pub fn delete_manually(&mut self, which: Index) {
         let numbers: Vec<_> = self.table.shards().keys().copied().collect();
         if numbers.len() > 1 {
