@@ -58,7 +58,7 @@ fn of(record: &Record) -> &BucketKey {
     match (&record.after, &record.before) {
         (After::Live(bucket), _) => &bucket.key,
         (After::Merged(meter), _) => &meter.key,
-        (After::Gone, before) => &before.as_ref().expect("what is gone was there").meter.key,
+        (After::Gone, before) => &before.as_ref().expect("what is gone was there").key,
     }
 }
 

@@ -226,7 +226,7 @@ proptest! {
             let batch = parse::records(text).expect("it is an event");
             let ours = batch.records.into_iter().filter(|record| match (&record.after, &record.before) {
                 (parse::After::Live(bucket), _) => bucket.key.namespace.as_str() == "default",
-                (_, before) => before.as_ref().is_some_and(|before| before.meter.key.namespace.as_str() == "default"),
+                (_, before) => before.as_ref().is_some_and(|before| before.key.namespace.as_str() == "default"),
             });
             ours.map(|record| (record.at, record.before, record.after)).collect::<Vec<_>>()
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use stateright::Model;
-use weirgate_aggregator::parse::{After, Before, Record};
+use weirgate_aggregator::parse::{After, Record};
 use weirgate_aggregator::plan;
 use weirgate_shared::write::Copy;
 use weirgate_shared::{EpochMillis, Live, Meter, Usage, Window};
@@ -78,7 +78,7 @@ fn windows(stream: &Stream) -> Vec<Case> {
     let mut items = [None, None];
     let write = |(index, (shard, after)): (usize, &(usize, Option<Arc<Row>>))| {
         let before = std::mem::replace(&mut items[*shard], after.clone());
-        let before = before.map(|row| Before { meter: row.meter.clone(), is_merged: row.is_merged() });
+        let before = before.map(|row| row.meter.clone());
         let live = items.iter().flatten().map(|row| row.read()).collect();
         let after = match after.as_deref() {
             None => After::Gone,
@@ -100,7 +100,7 @@ fn case(stream: &Stream, records: &[Record], live: &[Vec<Live>], window: Window,
     let (mut truth, mut ends, mut ended, mut deletions) = (Usage::default(), 0, vec![], 0);
     moments.push(Moment { truth: truth.clone(), live: vec![], ends });
     for (at, (Record { before, .. }, (_, after))) in records.iter().zip(stream).enumerate() {
-        let before = before.as_ref().map(|before| &before.meter);
+        let before = before.as_ref();
         let after_in = after.as_ref().map(|row| &row.meter).filter(is_in);
         if let Some(before) = before.filter(|before| is_in(before) && after_in.is_none()) {
             ends |= 1 << at;

@@ -331,8 +331,6 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
         let read = read_bucket(item.attributes());
         match name {
             "due" => assert_eq!(read.unwrap().due, None),
-            // A bucket that was never split is whole.
-            "shard_count" => assert_eq!(read.unwrap().shard_count, 1),
             _ => {
                 let error = read.unwrap_err();
                 assert_eq!((error.attribute.as_str(), error.value.as_str()), (name, "missing"));

@@ -37,18 +37,9 @@ pub struct Record {
     /// When the write happened, to the second or better.
     pub at: EpochMillis,
     /// What the shard had counted before the write; `None` if there was no item.
-    pub before: Option<Before>,
+    pub before: Option<Meter>,
     /// What the write left.
     pub after: After,
-}
-
-/// A shard before a write.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Before {
-    /// What it had counted.
-    pub meter: Meter,
-    /// Whether it was merged away.
-    pub is_merged: bool,
 }
 
 /// What a write left of a shard.
@@ -233,7 +224,7 @@ impl RawRecord<'_> {
         let size_bytes = self.size_bytes.unwrap_or_default().saturating_sub(pk.len() + sk.len() + 4) / images;
         let after = new.map_or(Ok(After::Gone), |image| image.after(key, size_bytes))?;
         let latest = Hour(Hour::of(at).0.saturating_add(HOURS_AHEAD));
-        let hours = [before.as_ref().map(|before| before.meter.hour), after.hour()];
+        let hours = [before.as_ref().map(|before| before.hour), after.hour()];
         if let Some(hour) = hours.into_iter().flatten().find(|hour| *hour > latest) {
             let (hour, written) = (hour.0, Hour::of(at).0);
             return Err(format!(
@@ -307,10 +298,10 @@ impl<'a> Fields<'a> for Image {
 }
 
 impl Image {
-    fn before(self, key: BucketKey) -> Result<Before, String> {
+    fn before(self, key: BucketKey) -> Result<Meter, String> {
         let of_old = |flaw: ItemError| format!("OldImage: {flaw}");
         self.flaw.map_or(Ok(()), |flaw| Err(of_old(flaw)))?;
-        Ok(Before { meter: self.reader.meter(key).map_err(of_old)?, is_merged: self.reader.is_merged() })
+        self.reader.meter(key).map_err(of_old)
     }
 
     fn after(self, key: BucketKey, size_bytes: usize) -> Result<After, String> {

@@ -98,7 +98,7 @@ impl Record {
         match (&self.after, &self.before) {
             (After::Live(bucket), _) => &bucket.key,
             (After::Merged(meter), _) => &meter.key,
-            (After::Gone, Some(before)) => &before.meter.key,
+            (After::Gone, Some(before)) => &before.key,
             (After::Gone, None) => unreachable!("a removal has an old image, or it was not read"),
         }
     }
@@ -114,21 +114,19 @@ impl Shard {
         let Record { index, at, before, after } = record;
         self.writes += 1;
         if let After::Live(bucket) = &after {
-            self.consume(before.as_ref().map(|before| &before.meter), bucket);
+            self.consume(before.as_ref(), bucket);
         }
         match (before, after) {
-            (Some(before), After::Gone) => self.copies.push((before.meter, Ends::Life, index)),
+            (Some(before), After::Gone) => self.copies.push((before, Ends::Life, index)),
             (None, After::Gone) => {}
             // Not final: a split may make the shard again within the window. Until then readers find the item.
             (_, After::Merged(meter)) => self.copies.push((meter, Ends::Nothing, index)),
             (before, After::Live(bucket)) => {
-                let is_revived = before.as_ref().is_some_and(|before| before.is_merged);
-                if let Some(before) = before.filter(|before| before.meter.hour < bucket.hour) {
-                    let is_same_day = before.meter.hour.is_same_day(bucket.hour);
-                    self.copies.push((before.meter, if is_same_day { Ends::Hour } else { Ends::Day }, index));
+                if let Some(before) = before.filter(|before| before.hour < bucket.hour) {
+                    let is_same_day = before.hour.is_same_day(bucket.hour);
+                    self.copies.push((before, if is_same_day { Ends::Hour } else { Ends::Day }, index));
                 }
-                // Its former copies are final no more.
-                if is_revived || bucket.v % INTERIM == 0 {
+                if bucket.v % INTERIM == 0 {
                     self.copies.push((bucket.meter(), Ends::Nothing, index));
                 }
                 if self.last.as_ref().is_none_or(|(last, ..)| bucket.v >= last.v) {

@@ -1,7 +1,7 @@
 //! What a record says, at the edges of what is ours.
 
 use serde_json::{Value, json};
-use weirgate_aggregator::parse::{After, Before};
+use weirgate_aggregator::parse::After;
 use weirgate_aggregator::{parse, plan};
 use weirgate_shared::write::Copy;
 use weirgate_shared::{Bucket, Hour, Window};
@@ -94,13 +94,13 @@ fn an_hour_that_has_not_begun_is_no_hour_of_ours() {
 #[test]
 fn both_images_are_read_for_what_they_counted() {
     let record = one(SAMPLE);
-    let Some(Before { meter, is_merged: false }) = &record.before else { panic!("{record:?}") };
+    let Some(meter) = &record.before else { panic!("{record:?}") };
     assert_eq!(
         (meter.v + 1, meter.limits.keys().collect::<Vec<_>>()),
         (live(&record).v, live(&record).limits.keys().collect())
     );
     let merged = parse::records(include_str!("../../../events/aggregator-merged.json")).unwrap().records.remove(0);
-    let (Some(Before { meter: before, is_merged: false }), After::Merged(after)) = (merged.before, merged.after) else {
+    let (Some(before), After::Merged(after)) = (merged.before, merged.after) else {
         panic!("it was merged away");
     };
     assert_eq!((after.v, &after.limits, after.hour), (before.v + 1, &before.limits, before.hour));
@@ -113,7 +113,7 @@ fn copies(records: Vec<parse::Record>) -> Vec<(Copy, usize)> {
 
 /// A record that changes an item from one image to the other.
 fn modify(index: usize, before: &Bucket, after: &Bucket) -> parse::Record {
-    let before = Some(Before { meter: before.meter(), is_merged: false });
+    let before = Some(before.meter());
     parse::Record { index, before, after: After::Live(Box::new(after.clone())), ..one(SAMPLE) }
 }
 
@@ -150,13 +150,9 @@ fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
     let again = Bucket { v: first.v + 9_000, birth: first.v + 9_000, ..first.clone() };
     let made = parse::Record { index: 2, before: None, after: After::Live(Box::new(again.clone())), ..gone.clone() };
     let merged = parse::Record { index: 3, after: After::Merged(again.meter()), ..gone.clone() };
-    let merged = parse::Record { before: Some(Before { meter: again.meter(), is_merged: false }), ..merged };
+    let merged = parse::Record { before: Some(again.meter()), ..merged };
     let after = Bucket { v: again.v + 2, ..again.clone() };
-    let revived = parse::Record {
-        index: 4,
-        before: Some(Before { meter: again.meter(), is_merged: true }),
-        ..modify(4, &again, &after)
-    };
+    let revived = parse::Record { index: 4, before: Some(again.meter()), ..modify(4, &again, &after) };
     let of = |records| {
         let hourly = copies(records).into_iter().filter(|(copy, _)| copy.key.window == Window::Hourly);
         hourly.map(|(copy, record)| (copy.birth, copy.v, copy.is_final, record)).collect::<Vec<_>>()
@@ -164,6 +160,6 @@ fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
     let end = (first.birth, first.v, true, 1);
     assert_eq!(of(vec![gone.clone(), made.clone()]), [end]);
     assert_eq!(of(vec![gone.clone(), made.clone(), merged.clone()]), [end, (again.birth, again.v, false, 3)]);
-    // A merge is no end.
-    assert_eq!(of(vec![gone, made, merged, revived]), [end, (again.birth, after.v, false, 4)]);
+    // A merge is no end, and a revived shard goes on from its copy.
+    assert_eq!(of(vec![gone, made, merged, revived]), [end, (again.birth, again.v, false, 3)]);
 }

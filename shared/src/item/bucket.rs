@@ -151,7 +151,9 @@ impl BucketReader {
         let look = self.look.0.zip(self.look.1).map(|(at, v)| Look { at: EpochMillis(at), v });
         Ok(Bucket {
             key,
-            shard_count: self.shard_count.unwrap_or(1),
+            shard_count: self
+                .shard_count
+                .ok_or_else(|| ItemError::missing(attr::SHARD_COUNT, "a whole number from 1"))?,
             rf: EpochMillis(rf),
             v,
             birth,
@@ -337,7 +339,8 @@ pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; Fiel
 mod tests {
     use super::*;
 
-    const SOUND: [(&str, &str); 15] = [
+    const SOUND: [(&str, &str); 16] = [
+        (attr::SHARD_COUNT, "1"),
         (attr::RF, "0"),
         (attr::V, "0"),
         (attr::BIRTH, "0"),

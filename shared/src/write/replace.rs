@@ -8,7 +8,7 @@ use crate::{Bucket, EpochMillis, Millis, attr, item};
 /// How long after a look at a shard the next one is due.
 pub const REVIEW: Millis = Millis(60_000);
 
-/// That nobody wrote to `bucket` since it was seen.
+/// Requires that `bucket` was not written to since it was seen.
 pub(super) fn unchanged(bucket: &Bucket) -> Condition {
     Condition::Equals(Path::of(attr::V), Value::Int(bucket.v))
 }
@@ -52,7 +52,7 @@ fn attributes(bucket: &Bucket) -> BTreeMap<Path, Value> {
     item::write_bucket(bucket).into_iter().map(set).collect()
 }
 
-/// Turns the attributes of `old` into those of `after`, if nobody wrote to it since it was seen.
+/// Turns the attributes of `old` into those of `after`, if it was not written to since it was seen.
 fn change(old: &Bucket, after: BTreeMap<Path, Value>) -> Update {
     let mut before = attributes(old);
     let mut changes: Vec<_> = after

@@ -62,8 +62,7 @@ impl Record {
                     let is_new_day = !before.meter.hour.is_same_day(after.meter.hour);
                     copies.extend(of(&before.meter, [true, is_new_day]));
                 }
-                let is_revived = before.as_ref().is_some_and(|before| before.is_merged);
-                if is_revived || after.meter.v % INTERIM == 0 {
+                if after.meter.v % INTERIM == 0 {
                     copies.extend(of(&after.meter, [false; 2]));
                 }
                 copies
