@@ -29,10 +29,10 @@ use weirgate_store::{Clock, Connected, Connection, Meter, SystemClock, Table, co
 pub use faults::Fault;
 use faults::Faults;
 use faults::untimely;
-pub(crate) use faults::{TRANSACTION, cancelled, throttled};
+pub(crate) use faults::{TRANSACTION, cancelled, conflict, throttled_by};
 
 /// The table every test uses.
-const TABLE: &str = "weirgate";
+pub(crate) const TABLE: &str = "weirgate";
 
 /// An embedded DynamoDB with one table. Clones share it.
 #[derive(Clone)]
@@ -245,11 +245,20 @@ impl Dynamo {
     /// # Errors
     /// If the fault loses the answer.
     pub fn meet(&self, request: &Request, fault: Option<Fault>) -> Result<HttpResponse, ConnectorError> {
+        self.meet_with(request, fault, || self.run(&request.operation, &request.body))
+    }
+
+    /// [`Self::meet`] for a request that `run` runs.
+    pub(crate) fn meet_with(
+        &self,
+        request: &Request,
+        fault: Option<Fault>,
+        run: impl Fn() -> (u16, String),
+    ) -> Result<HttpResponse, ConnectorError> {
         let now = self.clock.as_ref().map(|clock| clock.now());
-        let run = || self.run(&request.operation, &request.body);
         let answer = match now.and_then(|now| untimely(&request.signed, now)) {
             Some(refused) => Ok(refused),
-            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(&request.operation, &request.body, run)),
+            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(&request.operation, &request.body, &run)),
         };
         answer.map(|answer| response(answer, now))
     }
@@ -310,7 +319,7 @@ pub(crate) async fn table(transport: impl HttpClient + 'static, clock: Arc<dyn C
     Table::new(connected(transport, clock).await, TABLE)
 }
 
-async fn connected(transport: impl HttpClient + 'static, clock: Arc<dyn Clock>) -> Connected {
+pub(crate) async fn connected(transport: impl HttpClient + 'static, clock: Arc<dyn Clock>) -> Connected {
     let http_client = Some(SharedHttpClient::new(transport));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
     connect(Connection { http_client, local_endpoint, clock, ..Connection::default() }).await

@@ -7,7 +7,7 @@
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - [`drill`]: the commands of `docs/operations.md`, run on a deployed stack
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
-//! - `partitions`: [`Partitions`]: what a partition of DynamoDB takes, on virtual time
+//! - `partitions`: [`Partitions`]: what a table of DynamoDB takes, and how its transactions conflict, on virtual time
 //! - [`heat`]: a hot bucket on virtual time
 //! - `image`: items in DynamoDB's JSON as values
 //! - [`leased`]: buckets with leases, as values and in the table
@@ -30,4 +30,4 @@ pub mod template;
 pub use dynamo::{Dynamo, Fault, Request};
 pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
-pub use partitions::{Counts, Limits, Partitions};
+pub use partitions::{Counts, InAll, Limits, Partitions};

@@ -1,11 +1,21 @@
-//! What a partition of DynamoDB takes: the embedded database, throttled by key, on the runtime's clock, from a seed.
+//! What a table of DynamoDB takes: the embedded database with the limits of partitions and the conflicts of
+//! transactions, on the runtime's clock, from a seed.
 //!
-//! Every partition key of the table is a partition of its own with a balance of write units, which refills at a rate up
-//! to a burst. A write to a partition with less than one unit left is refused and changes nothing. Any other is applied,
-//! and what it costs is taken from the balance, which may go below zero. A transaction with a part in such a partition is
-//! cancelled, at no cost. Not modelled: the partitions of secondary indexes, the limit of reads (they pass, and are
-//! counted), the limits of the table and the account, and that DynamoDB lets keys share a partition and splits one that
-//! stays hot.
+//! - Each partition key of the table and of each index is a partition of its own. It has one balance of write units and
+//!   one of read units, which refill at a rate up to a burst. A request to a partition whose balance is too low is
+//!   throttled and changes nothing. Any other is applied and charged by item size, so a balance may fall below zero.
+//! - A write that changes an entry of an index is throttled with the index's partition.
+//! - A table can have limits in all: a new one takes 4,000 writes and 12,000 reads a second.
+//! - `BatchGetItem` leaves out the keys of partitions that are spent, and fails only if all are.
+//! - A transaction is cancelled if one of its items was written within the conflict window, or belongs to a running
+//!   transaction. It runs for one window; a single write to its items conflicts meanwhile.
+//!
+//! Not modelled: keys that share a partition, partitions that split because they stay hot, tables that grow.
+
+mod balances;
+mod conflicts;
+mod indexes;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{RangeInclusive, Sub};
@@ -16,30 +26,63 @@ use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents};
 use aws_smithy_runtime_api::client::http::{
     HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
 };
-use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
-use serde_json::{Value, json};
+use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+use aws_smithy_runtime_api::client::result::ConnectorError;
 use tokio::time::{Instant, sleep_until};
 use weirgate_store::{Meter, Table};
 
-use crate::dynamo::{Dynamo, Request, TRANSACTION, cancelled, table, throttled};
+use crate::dynamo::{Dynamo, Fault, Request, TRANSACTION, connected, table};
+use balances::{Balances, Of};
+use conflicts::Conflicts;
+use indexes::Scratch;
 
-/// What partitions take, and how long answers take.
+/// What partitions take, how transactions conflict, and how long answers take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Write units that flow into a partition's balance each second.
     pub units_per_second: u32,
     /// The most write units a balance holds, and what it begins with.
     pub burst: u32,
+    /// Read units that flow into a partition's balance each second.
+    pub reads_per_second: u32,
+    /// The most read units a balance holds, and what it begins with.
+    pub read_burst: u32,
+    /// Limits of the whole table, and of each whole index; none by default.
+    pub in_all: Option<InAll>,
+    /// For how long a write to an item cancels transactions on it, and for how long a transaction runs; 0 by default.
+    pub conflict_window: Duration,
     /// A request takes as long as is drawn from here, to the microsecond; the timer rounds it up to whole milliseconds.
     /// It arrives after half of it.
     pub latency: RangeInclusive<Duration>,
 }
 
+/// What a table, or an index, takes each second in all its partitions. It begins with as much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InAll {
+    /// Write units.
+    pub writes: u32,
+    /// Read units.
+    pub reads: u32,
+}
+
+impl InAll {
+    /// A table on demand that was just created.
+    pub const NEW: Self = Self { writes: 4_000, reads: 12_000 };
+}
+
 impl Default for Limits {
-    /// DynamoDB's 1,000 units a second, a second's worth of burst, and answers within 3 to 9 milliseconds.
+    /// DynamoDB's 1,000 write units and 3,000 read units a second, a second's worth of burst, and answers within 3 to 9
+    /// milliseconds; no limit in all, and no conflicts.
     fn default() -> Self {
-        let latency = Duration::from_millis(3)..=Duration::from_millis(9);
-        Self { units_per_second: 1000, burst: 1000, latency }
+        Self {
+            units_per_second: 1000,
+            burst: 1000,
+            reads_per_second: 3000,
+            read_burst: 3000,
+            in_all: None,
+            conflict_window: Duration::ZERO,
+            latency: Duration::from_millis(3)..=Duration::from_millis(9),
+        }
     }
 }
 
@@ -52,8 +95,20 @@ pub struct Counts {
     pub writes: u64,
     /// Writes that were refused because a partition of theirs was spent.
     pub throttled: u64,
+    /// Those of them whose spent partition was an index's.
+    pub index_throttled: u64,
+    /// Writes, transactions among them, that were refused because a transaction was in the way.
+    pub conflicts: u64,
     /// Write units of the table, without its indexes.
     pub units: u64,
+    /// Write units of the indexes.
+    pub index_units: u64,
+    /// Reads that were refused as a whole because all their partitions were spent.
+    pub reads_throttled: u64,
+    /// Keys that a `BatchGetItem` gave back unprocessed.
+    pub kept_back: u64,
+    /// Read units, of the table and its indexes, in halves.
+    pub half_reads: u64,
 }
 
 impl Counts {
@@ -73,7 +128,13 @@ impl Sub for Counts {
             requests: self.requests - before.requests,
             writes: self.writes - before.writes,
             throttled: self.throttled - before.throttled,
+            index_throttled: self.index_throttled - before.index_throttled,
+            conflicts: self.conflicts - before.conflicts,
             units: self.units - before.units,
+            index_units: self.index_units - before.index_units,
+            reads_throttled: self.reads_throttled - before.reads_throttled,
+            kept_back: self.kept_back - before.kept_back,
+            half_reads: self.half_reads - before.half_reads,
         }
     }
 }
@@ -94,27 +155,13 @@ pub struct Partitions {
 struct State {
     rng: fastrand::Rng,
     started: Instant,
-    partitions: BTreeMap<String, Partition>,
+    balances: Balances,
+    conflicts: Conflicts,
+    scratch: Option<Scratch>,
     total: Counts,
     seconds: BTreeMap<u64, Counts>,
     /// Tokens of the transactions that happened: to ask for one again writes nothing.
     tokens: BTreeSet<String>,
-}
-
-#[derive(Debug)]
-struct Partition {
-    /// In billionths of a unit, so that what flows in is exact.
-    balance: i128,
-    at: Instant,
-    counts: Counts,
-}
-
-const BILLION: i128 = 1_000_000_000;
-
-/// An item that a request writes.
-struct Target<'a> {
-    pk: &'a str,
-    sk: &'a str,
 }
 
 impl Partitions {
@@ -124,7 +171,9 @@ impl Partitions {
         let state = State {
             rng: fastrand::Rng::with_seed(seed),
             started: Instant::now(),
-            partitions: BTreeMap::new(),
+            balances: Balances::new(&limits),
+            conflicts: Conflicts::new(limits.conflict_window),
+            scratch: None,
             total: Counts::default(),
             seconds: BTreeMap::new(),
             tokens: BTreeSet::new(),
@@ -143,6 +192,11 @@ impl Partitions {
         (self.table().await.with_meter(meter.clone()), meter)
     }
 
+    /// An SDK client of the database behind its partitions.
+    pub async fn client(&self) -> aws_sdk_dynamodb::Client {
+        connected(self.clone(), self.dynamo.clock()).await.client
+    }
+
     /// What arrived so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -155,10 +209,31 @@ impl Partitions {
         self.state().seconds.clone()
     }
 
-    /// What arrived so far at one partition; of a transaction, the units of its items there.
+    /// What arrived so far at one partition of the table; of a transaction, the units of its items there.
     #[must_use]
     pub fn partition(&self, pk: &str) -> Counts {
-        self.state().partitions.get(pk).map(|partition| partition.counts).unwrap_or_default()
+        self.state().balances.counts(Of::Table, pk)
+    }
+
+    /// What arrived so far at one partition of an index. `units` are the index's own.
+    #[must_use]
+    pub fn index_partition(&self, index: &'static str, pk: &str) -> Counts {
+        self.state().balances.counts(Of::Index(index), pk)
+    }
+
+    /// Returns the answer to a request that meets this fault, or none, and for how long the request ran. For transports
+    /// of one's own, which [`Dynamo::reached_by`] builds a table on.
+    ///
+    /// # Errors
+    /// If the fault loses the answer.
+    pub fn meet(&self, request: &Request, fault: Option<Fault>) -> Result<HttpResponse, ConnectorError> {
+        self.dynamo.meet_with(request, fault, || self.run(&request.operation, &request.body))
+    }
+
+    /// For how long a request runs after it has arrived: a transaction for one conflict window.
+    #[must_use]
+    pub fn runs_for(&self, request: &Request) -> Duration {
+        if request.operation == TRANSACTION { self.limits.conflict_window } else { Duration::ZERO }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -171,148 +246,14 @@ impl Partitions {
         let (least, most) = (micros(self.limits.latency.start()), micros(self.limits.latency.end()));
         Duration::from_micros(self.state().rng.u64(least..=most.max(least)))
     }
-
-    /// Runs a request that has arrived.
-    fn run(&self, operation: &str, request: &Value) -> (u16, String) {
-        let targets = targets(operation, request);
-        let spent = self.state().arrive(&targets, &self.limits);
-        if targets.is_empty() {
-            return self.dynamo.run(operation, request);
-        }
-        let token = request["ClientRequestToken"].as_str().unwrap_or_default();
-        if spent.contains(&true) && !self.state().tokens.contains(token) {
-            self.state().refuse(&targets, &spent);
-            if operation != TRANSACTION {
-                return throttled(true);
-            }
-            let codes: Vec<_> = spent.iter().map(|spent| if *spent { "ThrottlingError" } else { "None" }).collect();
-            return cancelled(&codes);
-        }
-        let mut request = request.clone();
-        request["ReturnConsumedCapacity"] = "INDEXES".into();
-        if operation == TRANSACTION {
-            return self.transact(&targets, &request, token);
-        }
-        let (status, body) = self.dynamo.run(operation, &request);
-        let answer = serde_json::from_str(&body).expect("an answer is JSON");
-        let units = match status {
-            200 => reported(&answer),
-            _ if is(&answer, "ConditionalCheckFailedException") => match &answer["Item"] {
-                Value::Null => self.units(&targets[0]),
-                item => units(item),
-            },
-            _ => 0,
-        };
-        self.state().charge(targets[0].pk, units);
-        (status, body)
-    }
-
-    /// DynamoDB reports what a transaction costs the table, and here it must be known of each item: two units for each
-    /// KB of it, as it was or as it is, whichever is larger, and as it was if the transaction is cancelled. One that
-    /// was asked for again costs reads.
-    fn transact(&self, targets: &[Target<'_>], request: &Value, token: &str) -> (u16, String) {
-        let before: Vec<_> = targets.iter().map(|target| self.units(target)).collect();
-        let (status, body) = self.dynamo.run(TRANSACTION, request);
-        let answer: Value = serde_json::from_str(&body).expect("an answer is JSON");
-        let is_again = answer["ConsumedCapacity"][0]["ReadCapacityUnits"].is_number();
-        if (status == 200 && !is_again) || is(&answer, "TransactionCanceledException") {
-            for (target, before) in targets.iter().zip(before) {
-                let units = if status == 200 { before.max(self.units(target)) } else { before };
-                self.state().charge(target.pk, 2 * units);
-            }
-        }
-        if status == 200 {
-            self.state().tokens.insert(token.to_owned());
-        }
-        (status, body)
-    }
-
-    /// What a write costs that leaves the item as it is.
-    fn units(&self, target: &Target<'_>) -> u64 {
-        units(&self.dynamo.item(target.pk, target.sk))
-    }
 }
 
 impl State {
-    /// Counts a request, fills up the partitions it writes to, and says of each item whether its partition is spent.
-    fn arrive(&mut self, targets: &[Target<'_>], limits: &Limits) -> Vec<bool> {
-        let now = Instant::now();
-        let full = i128::from(limits.burst) * BILLION;
-        let is_write = u64::from(!targets.is_empty());
-        self.count(|counts| {
-            counts.requests += 1;
-            counts.writes += is_write;
-        });
-        let pks: BTreeSet<_> = targets.iter().map(|target| target.pk).collect();
-        for pk in pks {
-            let fresh = || Partition { balance: full, at: now, counts: Counts::default() };
-            let partition = self.partitions.entry(pk.to_owned()).or_insert_with(fresh);
-            let passed = i128::try_from(now.duration_since(partition.at).as_nanos()).unwrap_or(i128::MAX);
-            let flowed = passed.saturating_mul(i128::from(limits.units_per_second));
-            partition.balance = partition.balance.saturating_add(flowed).min(full);
-            partition.at = now;
-            partition.counts.requests += 1;
-            partition.counts.writes += 1;
-        }
-        targets.iter().map(|target| self.partitions[target.pk].balance < BILLION).collect()
-    }
-
-    fn refuse(&mut self, targets: &[Target<'_>], spent: &[bool]) {
-        self.count(|counts| counts.throttled += 1);
-        let spent: BTreeSet<_> = targets.iter().zip(spent).filter(|(_, spent)| **spent).map(|(at, _)| at.pk).collect();
-        for pk in spent {
-            self.partitions.get_mut(pk).expect("the write has arrived there").counts.throttled += 1;
-        }
-    }
-
-    fn charge(&mut self, pk: &str, units: u64) {
-        self.count(|counts| counts.units += units);
-        let partition = self.partitions.get_mut(pk).expect("the write has arrived there");
-        partition.balance -= i128::from(units) * BILLION;
-        partition.counts.units += units;
-    }
-
     fn count(&mut self, count: impl Fn(&mut Counts)) {
         let second = Instant::now().duration_since(self.started).as_secs();
         count(&mut self.total);
         count(self.seconds.entry(second).or_default());
     }
-}
-
-/// The items that a request writes or, in a transaction, checks; none if it only reads.
-fn targets<'a>(operation: &str, request: &'a Value) -> Vec<Target<'a>> {
-    let target = |key: &'a Value| Target {
-        pk: key["PK"]["S"].as_str().expect("a partition key is text"),
-        sk: key["SK"]["S"].as_str().expect("a sort key is text"),
-    };
-    match operation {
-        "UpdateItem" | "DeleteItem" => vec![target(&request["Key"])],
-        "PutItem" => vec![target(&request["Item"])],
-        TRANSACTION => {
-            let actions = request["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let actions = actions.iter().flat_map(|action| action.as_object().into_iter().flat_map(|of| of.values()));
-            actions.map(|action| target(action.get("Key").unwrap_or_else(|| &action["Item"]))).collect()
-        }
-        _ => vec![],
-    }
-}
-
-/// Write units that the answer reports of the table's own item.
-fn reported(answer: &Value) -> u64 {
-    // Whole numbers, written as floats.
-    let units = answer["ConsumedCapacity"]["Table"]["CapacityUnits"].as_f64();
-    units.and_then(|units| units.to_string().parse().ok()).expect("a write that was applied reports whole units")
-}
-
-/// A unit for each KB begun of an item, one if there is none.
-fn units(item: &Value) -> u64 {
-    let item = if item.is_null() { json!({}) } else { item.clone() };
-    let item: dynoxide::Item = serde_json::from_value(item).expect("an item is DynamoDB JSON");
-    u64::try_from(dynoxide::types::item_size(&item).div_ceil(1024)).unwrap_or(u64::MAX).max(1)
-}
-
-fn is(answer: &Value, kind: &str) -> bool {
-    answer["__type"].as_str().is_some_and(|name| name.ends_with(kind))
 }
 
 impl HttpClient for Partitions {
@@ -328,7 +269,7 @@ impl HttpConnector for Partitions {
             let sent = Instant::now();
             sleep_until(sent + latency / 2).await;
             let answer = partitions.dynamo.answer(&request, || partitions.run(&request.operation, &request.body));
-            sleep_until(sent + latency).await;
+            sleep_until(sent + latency + partitions.runs_for(&request)).await;
             answer
         })
     }

@@ -117,8 +117,18 @@ const THROTTLED: &str = "Throughput exceeds the current capacity of your table o
 /// The answer to a throttled write: its partition is too hot, or (`false`) the account is over its throughput.
 pub(crate) fn throttled(key_range: bool) -> (u16, String) {
     let reason = if key_range { "TableWriteKeyRangeThroughputExceeded" } else { "TableWriteAccountLimitExceeded" };
-    let reasons = json!([{"reason": reason, "resource": "arn:aws:dynamodb:::table/weirgate"}]);
+    throttled_by(reason, "table/weirgate")
+}
+
+/// The answer to a request that is throttled for this reason, at a table or an index.
+pub(crate) fn throttled_by(reason: &str, resource: &str) -> (u16, String) {
+    let reasons = json!([{"reason": reason, "resource": format!("arn:aws:dynamodb:::{resource}")}]);
     error("ThrottlingException", &json!({"message": THROTTLED, "throttlingReasons": reasons}))
+}
+
+/// The answer to a single write to an item of a running transaction.
+pub(crate) fn conflict() -> (u16, String) {
+    error("TransactionConflictException", &json!({"message": "Transaction is ongoing for the item"}))
 }
 
 /// The answer to a cancelled transaction, with the code of every part; `None` for a part that was not in the way.

@@ -1,0 +1,182 @@
+//! What each partition has left.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Counts, Limits};
+use crate::dynamo::throttled_by;
+
+/// Whose partition it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Of {
+    Table,
+    /// By its name.
+    Index(&'static str),
+}
+
+/// What a balance is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Read,
+    Write,
+}
+
+/// Why a request is throttled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Spent {
+    pub of: Of,
+    kind: Kind,
+    is_key_range: bool,
+}
+
+impl Spent {
+    /// The answer to the request, with the reason by the name that DynamoDB gives it.
+    pub fn answer(self) -> (u16, String) {
+        let (of, resource) = match self.of {
+            Of::Table => ("Table", "table/weirgate".to_owned()),
+            Of::Index(name) => ("Index", format!("table/weirgate/index/{name}")),
+        };
+        let kind = if self.kind == Kind::Read { "Read" } else { "Write" };
+        let limit = if self.is_key_range { "KeyRangeThroughputExceeded" } else { "AccountLimitExceeded" };
+        throttled_by(&format!("{of}{kind}{limit}"), &resource)
+    }
+}
+
+/// The balances of all partitions, and of the table and its indexes as wholes.
+#[derive(Debug)]
+pub(super) struct Balances {
+    limits: Limits,
+    partitions: BTreeMap<Of, BTreeMap<String, Partition>>,
+    wholes: BTreeMap<(Of, Kind), Balance>,
+}
+
+#[derive(Debug)]
+struct Partition {
+    writes: Balance,
+    reads: Balance,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Balance {
+    /// In billionths of a unit, so that what flows in is exact.
+    left: i128,
+    per_second: u32,
+    burst: u32,
+    at: Instant,
+}
+
+const BILLION: i128 = 1_000_000_000;
+
+impl Balance {
+    fn full(per_second: u32, burst: u32) -> Self {
+        Self { left: i128::from(burst) * BILLION, per_second, burst, at: Instant::now() }
+    }
+
+    fn is_below(&mut self, halves: u64) -> bool {
+        let now = Instant::now();
+        let passed = i128::try_from(now.duration_since(self.at).as_nanos()).unwrap_or(i128::MAX);
+        let flowed = passed.saturating_mul(i128::from(self.per_second));
+        self.left = self.left.saturating_add(flowed).min(i128::from(self.burst) * BILLION);
+        self.at = now;
+        self.left < i128::from(halves) * BILLION / 2
+    }
+
+    fn take(&mut self, halves: u64) {
+        self.left -= i128::from(halves) * BILLION / 2;
+    }
+}
+
+impl Balances {
+    pub fn new(limits: &Limits) -> Self {
+        Self { limits: limits.clone(), partitions: BTreeMap::new(), wholes: BTreeMap::new() }
+    }
+
+    pub fn counts(&self, of: Of, pk: &str) -> Counts {
+        let partition = self.partitions.get(&of).and_then(|of| of.get(pk));
+        partition.map(|partition| partition.counts).unwrap_or_default()
+    }
+
+    /// Changes what was counted of a partition.
+    pub fn count(&mut self, of: Of, pk: &str, count: impl Fn(&mut Counts)) {
+        count(&mut self.partition(of, pk).counts);
+    }
+
+    /// Whether a request that costs at least so many half units is throttled there.
+    pub fn spent(&mut self, of: Of, kind: Kind, pk: &str, halves: u64) -> Option<Spent> {
+        if self.whole(of, kind).is_some_and(|whole| whole.is_below(halves)) {
+            return Some(Spent { of, kind, is_key_range: false });
+        }
+        let is_spent = self.partition(of, pk).balance(kind).is_below(halves);
+        is_spent.then_some(Spent { of, kind, is_key_range: true })
+    }
+
+    /// Whether any write to an index may be throttled now.
+    pub fn may_throttle_indexes(&mut self) -> bool {
+        let is_below = |balance: &mut Balance| balance.is_below(2);
+        let wholes = self.wholes.iter_mut().filter(|((of, kind), _)| *of != Of::Table && *kind == Kind::Write);
+        let partitions = self.partitions.iter_mut().filter(|(of, _)| **of != Of::Table);
+        let mut partitions = partitions.flat_map(|(_, of)| of.values_mut().map(|partition| &mut partition.writes));
+        wholes.map(|(_, whole)| whole).any(is_below) || partitions.any(is_below)
+    }
+
+    /// Takes what a request has cost.
+    pub fn charge(&mut self, of: Of, kind: Kind, pk: &str, halves: u64) {
+        if let Some(whole) = self.whole(of, kind) {
+            whole.take(halves);
+        }
+        let partition = self.partition(of, pk);
+        partition.balance(kind).take(halves);
+        match kind {
+            Kind::Read => partition.counts.half_reads += halves,
+            Kind::Write => partition.counts.units += halves / 2,
+        }
+    }
+
+    fn whole(&mut self, of: Of, kind: Kind) -> Option<&mut Balance> {
+        let in_all = self.limits.in_all?;
+        let most = if kind == Kind::Read { in_all.reads } else { in_all.writes };
+        Some(self.wholes.entry((of, kind)).or_insert_with(|| Balance::full(most, most)))
+    }
+
+    fn partition(&mut self, of: Of, pk: &str) -> &mut Partition {
+        let partitions = self.partitions.entry(of).or_default();
+        if !partitions.contains_key(pk) {
+            let fresh = Partition {
+                writes: Balance::full(self.limits.units_per_second, self.limits.burst),
+                reads: Balance::full(self.limits.reads_per_second, self.limits.read_burst),
+                counts: Counts::default(),
+            };
+            partitions.insert(pk.to_owned(), fresh);
+        }
+        partitions.get_mut(pk).expect("it was put there if it was missing")
+    }
+}
+
+impl Partition {
+    const fn balance(&mut self, kind: Kind) -> &mut Balance {
+        match kind {
+            Kind::Read => &mut self.reads,
+            Kind::Write => &mut self.writes,
+        }
+    }
+}
+
+/// Write units of an item: one for each KB begun, one if there is none.
+pub(super) fn write_units(item: &Value) -> u64 {
+    size(item).div_ceil(1024).max(1)
+}
+
+/// Half read units of an item: two for each 4 KB begun if the read is strongly consistent, one if not; those of 4 KB if
+/// there is none.
+pub(super) fn half_read_units(item: &Value, is_consistent: bool) -> u64 {
+    size(item).div_ceil(4096).max(1) * if is_consistent { 2 } else { 1 }
+}
+
+pub(super) fn size(item: &Value) -> u64 {
+    let item = if item.is_null() { json!({}) } else { item.clone() };
+    let item: dynoxide::Item = serde_json::from_value(item).expect("an item is DynamoDB JSON");
+    u64::try_from(dynoxide::types::item_size(&item)).unwrap_or(u64::MAX)
+}
