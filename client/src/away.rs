@@ -57,7 +57,9 @@ pub(crate) fn check(when_away: WhenAway) -> Result<(), Error> {
 
 /// Whether `error` says that DynamoDB is away.
 fn is_away(error: &Error) -> bool {
-    let is_away = |kind| !matches!(kind, ErrorKind::Conflict) && ErrorKind::is_transient(kind);
+    // One bucket that is too hot says nothing about DynamoDB.
+    let is_busy = |kind| matches!(kind, ErrorKind::Conflict | ErrorKind::Throttled { key_range: true });
+    let is_away = |kind| !is_busy(kind) && ErrorKind::is_transient(kind);
     match error {
         Error::Away { .. } => true,
         Error::Store(error) => is_away(error.kind),

@@ -50,7 +50,7 @@ impl Builder {
             audit_kept: Duration::from_secs(90 * 86_400),
             clock: None,
             timeout: Duration::from_secs(5),
-            denial_memory: Duration::from_secs(1),
+            denial_memory: Duration::from_secs(30),
             is_shadow: false,
             tells_resource: false,
             when_away: WhenAway::Fail,
@@ -105,8 +105,10 @@ impl Builder {
         self
     }
 
-    /// How long a denial is answered from memory at most, before the table is asked again: 1 s if not said. Until the
-    /// retry time in any case, and never longer than 50 ms for slots.
+    /// The longest that a denial is answered from memory before the table is read again: 30 s by default.
+    ///
+    /// A denial by a rate is remembered for a tenth of its retry-after, between 1 s and 30 s; one by slots for 50 ms. This
+    /// setting makes both shorter, never longer. A caller that comes back at its retry time is not denied from memory.
     #[must_use]
     pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
         self.denial_memory = denial_memory;

@@ -4,11 +4,14 @@
 //! by a task of its own, so a caller that goes away does not stop the others.
 
 mod attempt;
+mod check;
 mod early;
+mod gap;
 mod make_way;
 mod overview;
 mod pace;
 mod plan;
+mod promises;
 mod roll;
 mod serve;
 
@@ -28,9 +31,14 @@ use crate::shards::Shards;
 use crate::{Denied, Error};
 
 pub(crate) use attempt::backoff;
+#[cfg(test)]
+pub(crate) use check::SLOT_MEMORY;
+pub(crate) use check::memory;
+use gap::Gap;
 pub(crate) use overview::Overview;
 use pace::Pace;
-pub(crate) use serve::{SLOT_MEMORY, serve};
+use promises::Promises;
+pub(crate) use serve::serve;
 
 /// What is asked of each limit.
 pub(crate) type Needs = BTreeMap<LimitName, MilliTokens>;
@@ -128,6 +136,10 @@ struct State {
     /// When the shard was found missing, if that is the last that is known of it: there is no view then.
     absent: Option<Instant>,
     throttled: Option<Throttled>,
+    /// What throttles leave of this process's writes.
+    gap: Gap,
+    /// Until when what was seen counts as new, because the shard is too hot to be read.
+    trusted_until: Option<Instant>,
     /// Since when a request is under way.
     asking: Option<Instant>,
     /// Why the last one failed, if it did.
@@ -140,6 +152,8 @@ struct Throttled {
     at: Instant,
     /// There was another a moment before.
     again: bool,
+    /// No write has passed since.
+    is_last: bool,
 }
 
 /// What an answer showed of the bucket, and when.
@@ -227,6 +241,10 @@ impl Line {
 
     /// Keeps what an answer showed, unless a later one is known already.
     pub(crate) fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
+        self.saw_at(bucket, Instant::now())
+    }
+
+    fn saw_at(&self, bucket: Bucket, at: Instant) -> Arc<Bucket> {
         let bucket = Arc::new(bucket);
         let mut state = self.state();
         let is_older = |view: &View| view.bucket.v > bucket.v;
@@ -238,8 +256,9 @@ impl Line {
             if state.view.as_ref().is_some_and(|view| view.bucket.shard() != bucket.shard()) {
                 // It was split or merged: the heat was another shard's.
                 state.throttled = None;
+                state.gap.shrink();
             }
-            state.view = Some(View { bucket: Arc::clone(&bucket), at: Instant::now(), is_outdated: false });
+            state.view = Some(View { bucket: Arc::clone(&bucket), at, is_outdated: false });
         }
         bucket
     }
@@ -281,8 +300,33 @@ impl Line {
     /// The shard is too hot.
     fn was_throttled(&self) {
         let mut state = self.state();
-        let again = state.throttled.is_some_and(|throttled| throttled.at.elapsed() < AVOIDED);
-        state.throttled = Some(Throttled { at: Instant::now(), again });
+        let is_again = |throttled: Throttled| throttled.at.elapsed() < if throttled.is_last { HEAT } else { AVOIDED };
+        let again = state.throttled.is_some_and(is_again);
+        state.throttled = Some(Throttled { at: Instant::now(), again, is_last: true });
+        state.gap.widen();
+    }
+
+    /// A write was not throttled.
+    fn passed(&self) {
+        let mut state = self.state();
+        if let Some(throttled) = &mut state.throttled {
+            throttled.is_last = false;
+        }
+        state.gap.narrow();
+    }
+
+    /// Until when this process leaves the shard to others, after throttles.
+    fn held_until(&self) -> Option<Instant> {
+        self.state().gap.until()
+    }
+
+    /// The shard is too hot to be read: what was seen of it counts as new for a moment.
+    fn trusts(&self, span: Duration) {
+        self.state().trusted_until = Some(Instant::now() + span);
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.state().trusted_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// When the shard was last throttled, if that was twice in a row and a moment ago. Once is a crest, which a partition

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, WriteId};
-use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Transacted};
+use weirgate_store::{Answer, Consistency, ErrorKind, Item, Outcome, Retry, StoreError, Transacted};
 
 use crate::inner::Inner;
 use crate::stats::count;
@@ -32,6 +33,23 @@ impl Inner {
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
         self.heed(self.table.read(keys).await)
+    }
+
+    /// Reads up to 100 items, as consistent as is asked; a throttled read is repeated until the deadline, if there is one.
+    pub(crate) async fn read_by(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.heed(self.table.read_by(keys, consistency, deadline).await)
+    }
+
+    /// Reads one item once.
+    pub(crate) async fn read_once(&self, key: &ItemKey, consistency: Consistency) -> Result<Option<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.heed(self.table.read_once(key, consistency).await)
     }
 
     /// Reads up to 100 items, with shards that were merged away.

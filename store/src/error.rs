@@ -4,6 +4,7 @@ use std::error::Error;
 
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::operation::batch_get_item::BatchGetItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::CancellationReason;
@@ -179,8 +180,10 @@ fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
 pub(crate) const CONDITION_FAILED: &str = "ConditionalCheckFailed";
 /// Why a write was throttled: its own partition is over its throughput.
 const KEY_RANGE: &str = "TableWriteKeyRangeThroughputExceeded";
+/// The same of a read.
+const READ_KEY_RANGE: &str = "TableReadKeyRangeThroughputExceeded";
 
-/// DynamoDB names the resource and reason of a throttle; only this one says that a single key is too hot.
+/// DynamoDB names the resource and reason of a throttle; only these say that a single key is too hot.
 fn is_key_range<E: Error + 'static>(error: &E) -> bool {
     let error: &(dyn Error + 'static) = error;
     let reasons = match error.downcast_ref::<UpdateItemError>() {
@@ -192,10 +195,17 @@ fn is_key_range<E: Error + 'static>(error: &E) -> bool {
             Some(TransactWriteItemsError::ProvisionedThroughputExceededException(throttle)) => {
                 throttle.throttling_reasons()
             }
-            _ => return false,
+            Some(_) => return false,
+            None => match error.downcast_ref::<BatchGetItemError>() {
+                Some(BatchGetItemError::ThrottlingException(throttle)) => throttle.throttling_reasons(),
+                Some(BatchGetItemError::ProvisionedThroughputExceededException(throttle)) => {
+                    throttle.throttling_reasons()
+                }
+                _ => return false,
+            },
         },
     };
-    reasons.iter().any(|reason| reason.reason() == Some(KEY_RANGE))
+    reasons.iter().any(|reason| reason.reason().is_some_and(|reason| [KEY_RANGE, READ_KEY_RANGE].contains(&reason)))
 }
 
 fn cancelled<E: Error + 'static>(error: &E) -> ErrorKind {

@@ -34,5 +34,5 @@ pub use list::{Listing, Page};
 pub use meter::{Meter, Units};
 pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::Skew;
-pub use table::{Answer, Due, DuePage, Outcome, Retry, Table};
+pub use table::{Answer, Consistency, Due, DuePage, Outcome, Retry, Table};
 pub use transact::{Part, Transacted};

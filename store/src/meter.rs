@@ -1,4 +1,4 @@
-//! Adds up the write units that DynamoDB reports: for tests, benchmarks and the demo.
+//! Adds up the capacity that DynamoDB reports: for tests, benchmarks and the demo.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +21,8 @@ pub struct Units {
     pub total: f64,
     /// Write units of the table alone.
     pub table: f64,
+    /// Read units of `BatchGetItem`.
+    pub read: f64,
     /// Write units of each index.
     pub indexes: BTreeMap<String, f64>,
 }
@@ -49,6 +51,12 @@ impl Meter {
         units.requests += 1;
         units.total += cost;
         units.table += cost;
+    }
+
+    /// A `BatchGetItem`, which is none of the requests.
+    pub(crate) fn count_read(&self, consumed: &ConsumedCapacity) {
+        let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        units.read += consumed.capacity_units().unwrap_or_default();
     }
 
     /// A transaction that is asked for again under its token costs reads, which are not counted.

@@ -9,6 +9,7 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
     AttributeValue, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
 };
+use tokio::time::Instant;
 use weirgate_shared::write::Update;
 use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
@@ -64,6 +65,24 @@ pub struct DuePage {
     pub due: Vec<Due>,
     /// Where the next page begins; `None` after the last one.
     pub next: Option<Item>,
+}
+
+/// How new the items are that a read answers with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consistency {
+    /// As they are: one read unit for each 4 KB.
+    Strong,
+    /// As they were a moment ago, within a second as a rule: half a unit for each 4 KB. Enough for planning a write,
+    /// whose condition tells whether the item is still the same.
+    Eventual,
+}
+
+type Key = HashMap<String, AttributeValue>;
+
+/// What one `BatchGetItem` answered.
+struct Batch {
+    items: Vec<Item>,
+    kept_back: Vec<Key>,
 }
 
 const ATTEMPTS: u32 = 4;
@@ -206,9 +225,7 @@ impl Table {
     /// # Errors
     /// [`StoreError`] of the last of four attempts, also if DynamoDB kept some back each time.
     pub async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        let mut items = self.read_all(keys).await?;
-        items.retain(|item| !item.is_merged());
-        Ok(items)
+        self.read_by(keys, Consistency::Strong, None).await
     }
 
     /// [`Self::read`], with shards that were merged away: they still say what they counted.
@@ -216,34 +233,91 @@ impl Table {
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+        self.read_stubbornly(keys, Consistency::Strong, None).await
+    }
+
+    /// [`Self::read`] as consistent as is asked. Where `deadline` is given, a throttled read is repeated until then,
+    /// only for the items that are still missing.
+    ///
+    /// # Errors
+    /// As [`Self::read`], or the throttle that was met last before the deadline.
+    pub async fn read_by(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Item>, StoreError> {
+        let mut items = self.read_stubbornly(keys, consistency, deadline).await?;
+        items.retain(|item| !item.is_merged());
+        Ok(items)
+    }
+
+    /// Reads one item, in one request; a shard that was merged away counts as not there.
+    ///
+    /// # Errors
+    /// [`StoreError`], also if DynamoDB kept the item back.
+    pub async fn read_once(&self, key: &ItemKey, consistency: Consistency) -> Result<Option<Item>, StoreError> {
+        let batch = self.batch(vec![attribute::key(key)], consistency).await?;
+        if !batch.kept_back.is_empty() {
+            return Err(self.kept_back(batch.kept_back.len()));
+        }
+        Ok(batch.items.into_iter().find(|item| !item.is_merged()))
+    }
+
+    async fn read_stubbornly(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Item>, StoreError> {
         let mut left: Vec<_> = keys.iter().map(attribute::key).collect();
-        let mut items = vec![];
-        for attempt in 0..ATTEMPTS {
-            if left.is_empty() {
-                return Ok(items);
-            }
-            if attempt > 0 {
-                pause(attempt).await;
-            }
-            let wanted = KeysAndAttributes::builder().set_keys(Some(left)).consistent_read(true).build();
-            let wanted = wanted.map_err(|error| self.refused("BatchGetItem", error.into()))?;
-            let read = || async {
-                let request = self.client.batch_get_item().request_items(&self.name, wanted.clone());
-                let request = request.set_return_consumed_capacity(self.report());
-                Box::pin(request.send())
-                    .await
-                    .map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))
+        let (mut items, mut failures) = (vec![], 0);
+        while !left.is_empty() {
+            let failure = match self.batch(left.clone(), consistency).await {
+                Ok(batch) => {
+                    items.extend(batch.items);
+                    left = batch.kept_back;
+                    if left.is_empty() {
+                        break;
+                    }
+                    self.kept_back(left.len())
+                }
+                Err(error) if error.kind.is_transient() => error,
+                Err(error) => return Err(error),
             };
-            let mut found = self.again(ErrorKind::is_transient, read).await?;
-            let responses = found.responses.take().unwrap_or_default();
-            items.extend(responses.into_values().flatten().map(Item));
-            let kept_back = found.unprocessed_keys.take().unwrap_or_default();
-            left = kept_back.into_values().flat_map(|more| more.keys).collect();
+            failures += 1;
+            let until = deadline.filter(|_| matches!(failure.kind, ErrorKind::Throttled { .. }));
+            let next = Instant::now() + jitter(failures);
+            if until.map_or(failures == ATTEMPTS, |until| next >= until) {
+                return Err(failure);
+            }
+            tracing::debug!(error = %failure, failures, "trying again");
+            tokio::time::sleep_until(next).await;
         }
-        if left.is_empty() {
-            return Ok(items);
+        Ok(items)
+    }
+
+    /// One request for items.
+    async fn batch(&self, keys: Vec<Key>, consistency: Consistency) -> Result<Batch, StoreError> {
+        let is_strong = consistency == Consistency::Strong;
+        let wanted = KeysAndAttributes::builder().set_keys(Some(keys)).consistent_read(is_strong).build();
+        let wanted = wanted.map_err(|error| self.refused("BatchGetItem", error.into()))?;
+        let request = self.client.batch_get_item().request_items(&self.name, wanted);
+        let request = request.set_return_consumed_capacity(self.report());
+        let found = Box::pin(request.send()).await;
+        let mut found = found.map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))?;
+        if let Some(meter) = &self.meter {
+            found.consumed_capacity().iter().for_each(|capacity| meter.count_read(capacity));
         }
-        Err(self.refused("BatchGetItem", format!("{} items were kept back {ATTEMPTS} times", left.len()).into()))
+        let items = found.responses.take().unwrap_or_default().into_values().flatten().map(Item).collect();
+        let kept_back = found.unprocessed_keys.take().unwrap_or_default();
+        Ok(Batch { items, kept_back: kept_back.into_values().flat_map(|more| more.keys).collect() })
+    }
+
+    /// DynamoDB keeps back items whose partitions are over their throughput, and answers with the others.
+    fn kept_back(&self, items: usize) -> StoreError {
+        let kind = ErrorKind::Throttled { key_range: true };
+        StoreError { kind, ..self.refused("BatchGetItem", format!("DynamoDB kept {items} items back").into()) }
     }
 
     /// Reads one item that need not exist: warms the connection, and shows early that the table is there.
@@ -299,9 +373,12 @@ impl Table {
     }
 }
 
-/// Full jitter, doubling: 0 to 25 ms, 0 to 50 ms, 0 to 100 ms.
 async fn pause(attempt: u32) {
-    let most = FIRST_DELAY.saturating_mul(1 << attempt.saturating_sub(1).min(10));
-    let micros = fastrand::u64(0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX));
-    tokio::time::sleep(Duration::from_micros(micros)).await;
+    tokio::time::sleep(jitter(attempt)).await;
+}
+
+/// Full jitter, doubling: 0 to 25 ms, 0 to 50 ms, 0 to 100 ms, up to 0 to 800 ms.
+fn jitter(attempt: u32) -> Duration {
+    let most = FIRST_DELAY.saturating_mul(1 << attempt.saturating_sub(1).min(5));
+    Duration::from_micros(fastrand::u64(0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }

@@ -4,7 +4,7 @@ mod fleet;
 
 use std::time::Duration;
 
-use fleet::{Fleet, ask, by_name, config, denied, granted, millis, pass, runtime, secs, tokens};
+use fleet::{Fleet, PK, ask, by_name, config, denied, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
 use weirgate::{Decision, Limit, MilliTokens};
 
@@ -57,34 +57,69 @@ async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_repeated_before_its_time_costs_no_request() {
+async fn a_denial_repeated_within_its_memory_costs_no_request_and_after_it_a_read() {
     let fleet = Fleet::new().await;
-    let limiter = fleet.builder().await.denial_memory(secs(3600)).build().await.unwrap();
+    let limiter = fleet.limiter().await;
     let hourly = [Limit::per_hour("rph", 1).unwrap()];
     let _ = granted(&limiter, &hourly, &[("rph", 1)]).await;
     assert_eq!(denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after, Some(secs(3600)));
     let _ = fleet.dynamo.take_requests();
     for passed in 1..=100 {
-        pass(secs(30)).await;
-        let left = denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after;
-        assert_eq!(left, Some(secs(3600 - 30 * passed)));
+        pass(secs(29)).await;
+        for twice in 0..2 {
+            let left = denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after;
+            assert_eq!(left, Some(secs(3600 - 29 * passed)));
+            // 30 s are a tenth of five minutes.
+            let reads = if passed % 2 == 0 && twice == 0 { vec![("BatchGetItem".to_owned(), 1)] } else { vec![] };
+            assert_eq!(fleet.dynamo.take_operations().into_iter().collect::<Vec<_>>(), reads);
+        }
     }
-    assert_eq!(fleet.dynamo.take_requests(), 0);
-    pass(secs(600)).await;
+    pass(secs(700)).await;
     let _ = granted(&limiter, &hourly, &[("rph", 1)]).await;
+    assert_eq!(fleet.writes(), 1, "it is written to once its time has come");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_looked_up_again_after_the_memory_ends() {
+    for (limit, memory) in [
+        (Limit::custom("r", 1, 1, 5_000), secs(1)),
+        (Limit::custom("r", 1, 1, 100_000), secs(10)),
+        (Limit::per_hour("r", 1), secs(30)),
+    ] {
+        let fleet = Fleet::new().await;
+        let (here, there) = (fleet.limiter().await, fleet.limiter().await);
+        let limits = [limit.unwrap()];
+        let grant = granted(&there, &limits, &[("r", 1)]).await;
+        denied(&here, &limits, &[("r", 1)]).await;
+        let _ = grant.rollback().await.unwrap();
+        pass(memory - millis(1)).await;
+        denied(&here, &limits, &[("r", 1)]).await;
+        pass(millis(1)).await;
+        let _ = granted(&here, &limits, &[("r", 1)]).await;
+    }
+}
+
+/// A process saw the debt that another made and paid back. A caller that was told a time before finds the tokens then.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_waits_its_time_out_is_not_denied_by_what_was_seen_before() {
     let fleet = Fleet::new().await;
-    let (here, there) = (fleet.limiter().await, fleet.limiter().await);
-    let hourly = [Limit::per_hour("rph", 1).unwrap()];
-    let grant = granted(&there, &hourly, &[("rph", 1)]).await;
-    denied(&here, &hourly, &[("rph", 1)]).await;
-    let _ = grant.rollback().await.unwrap();
-    denied(&here, &hourly, &[("rph", 1)]).await;
-    pass(millis(1_001)).await;
-    let _ = granted(&here, &hourly, &[("rph", 1)]).await;
+    let limiter = fleet.limiter().await;
+    let limits = [Limit::custom("r", 10, 1, 10_000).unwrap()];
+    let set = |milli: i64| {
+        let mut item = fleet.dynamo.item(PK, "#STATE");
+        item["b_r_tk"] = serde_json::json!({"N": milli.to_string()});
+        fleet.dynamo.put(&item);
+    };
+    let _ = granted(&limiter, &limits, &[("r", 10)]).await;
+    assert_eq!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after, Some(secs(10)));
+    pass(millis(9_900)).await;
+    set(-500_000);
+    assert!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after > Some(secs(5_000)));
+    set(0);
+    pass(millis(99)).await;
+    assert!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after > Some(secs(5_000)), "from memory");
+    pass(millis(1)).await;
+    let _ = granted(&limiter, &limits, &[("r", 1)]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -129,6 +129,9 @@ impl<'a> Attempt<'a> {
             self.line.asks();
             let outcome = self.inner.update(&update).await;
             self.line.heard(&outcome);
+            if outcome.is_ok() {
+                self.line.passed();
+            }
             match outcome {
                 Ok(Outcome::Applied(item)) => {
                     if hot {

@@ -1,9 +1,13 @@
 //! A bucket as the lines of all its shards see it together.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use weirgate_shared::EpochMillis;
+
+use super::Promises;
 
 /// A bucket as the lines of all its shards see it together.
 #[derive(Debug)]
@@ -16,6 +20,7 @@ pub(crate) struct Overview {
     last: AtomicU32,
     /// The newest version of configured limits that a shard was seen with.
     pub(super) version: AtomicI64,
+    promises: Mutex<Promises>,
 }
 
 impl Default for Overview {
@@ -25,6 +30,7 @@ impl Default for Overview {
             most: AtomicU32::new(1),
             last: AtomicU32::new(0),
             version: AtomicI64::new(0),
+            promises: Mutex::default(),
         }
     }
 }
@@ -48,5 +54,16 @@ impl Overview {
 
     pub(crate) fn set_most(&self, most: u32) {
         self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// A caller is denied at `now`, and told to come back.
+    pub(crate) fn promise(&self, now: EpochMillis, retry_after: Option<Duration>) {
+        self.promises.lock().unwrap_or_else(PoisonError::into_inner).keep(now, retry_after);
+    }
+
+    /// Whether what was seen so long ago is older than an instant that a denied caller was told to come back at, and that
+    /// has come.
+    pub(crate) fn is_due(&self, now: EpochMillis, age: Duration) -> bool {
+        self.promises.lock().unwrap_or_else(PoisonError::into_inner).outdate(now, age)
     }
 }

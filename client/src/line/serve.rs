@@ -5,18 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
 use weirgate_store::{ErrorKind, StoreError};
 
 use super::attempt::{self, Resolved, pause};
 use super::make_way::make_way;
-use super::{Caller, Line, Verdict, View, Why, plan};
+use super::{Caller, Line, Verdict, View, Why, memory, plan};
 use crate::inner::Inner;
 use crate::shards::PLENTY;
 use crate::stats::count;
 use crate::{Error, decision};
 
-/// How long a denial for want of slots is remembered: another process may release one at any moment.
-pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
+/// For how long what was seen counts as new where the shard is too hot to be read.
+const TRUST: Duration = Duration::from_secs(1);
 
 /// Serves `line` until it is empty.
 pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
@@ -71,12 +72,21 @@ impl Server {
                 return;
             }
             self.deny_short(view);
+            if chosen.is_empty() {
+                // Nobody fits into what was seen a while ago: a read shows how it is now.
+                self.check().await;
+                return;
+            }
         }
         if chosen.is_empty() {
-            // Nobody fits into what was seen a while ago: the first one's write shows how it is now.
             chosen.extend(self.waiting.pop_front());
         }
         if chosen.is_empty() {
+            return;
+        }
+        if let Some(until) = self.line.held_until() {
+            self.back_in_line(chosen);
+            self.wait_until(until).await;
             return;
         }
         match attempt::take(&self.inner, &self.line, chosen).await {
@@ -96,17 +106,60 @@ impl Server {
                     caller.send_elsewhere(Why::Throttled(Arc::clone(&error)));
                 }
             }
-            Resolved::Refused(chosen, _) => {
+            Resolved::Refused(chosen, error) => {
                 self.back_in_line(chosen);
                 self.failures += 1;
-                pause(self.failures, &self.waiting).await;
+                if is_hot(&error) {
+                    // It may be short by now, or split.
+                    self.check().await;
+                } else {
+                    pause(self.failures, &self.waiting).await;
+                }
             }
         }
     }
 
+    /// Reads the shard for those in line. If it is too hot for that, denies those for whom it was seen short.
+    async fn check(&mut self) {
+        let (view, Some(first)) = (self.line.view(), self.waiting.front()) else { return };
+        let seen = view.as_ref().map(|view| &*view.bucket);
+        let short = seen.and_then(|bucket| plan::shortage(bucket, first, self.inner.now()));
+        let lacks_slots = short.iter().flatten().any(|status| status.is_short() && status.is_concurrent());
+        match self.line.check(&self.inner, seen, lacks_slots).await {
+            Ok(()) if self.line.is_absent() => {
+                for caller in std::mem::take(&mut self.waiting) {
+                    caller.send_elsewhere(Why::Missing);
+                }
+            }
+            Ok(()) => {}
+            Err(Error::Store(error)) if error.kind.is_transient() => {
+                count(&self.inner.counters.refused, 1);
+                tracing::debug!(%error, "could not be read for now");
+                self.failures += 1;
+                if let Some(view) = view.filter(|_| is_hot(&error)) {
+                    self.line.trusts(TRUST);
+                    self.deny_short(&view);
+                }
+                pause(self.failures, &self.waiting).await;
+            }
+            Err(error) => {
+                for caller in std::mem::take(&mut self.waiting) {
+                    caller.tell(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Waits for others to write, and no longer than those in line have time.
+    async fn wait_until(&mut self, until: Instant) {
+        let first = self.waiting.iter().map(|caller| caller.deadline).min();
+        tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
+        self.waiting.extend(self.line.next(true));
+    }
+
     /// Whether it is this shard that is too hot, and not the only one.
     fn can_go_elsewhere(&self, error: &StoreError) -> bool {
-        error.kind == (ErrorKind::Throttled { key_range: true }) && self.line.bucket.most() > 1
+        is_hot(error) && self.line.bucket.most() > 1
     }
 
     fn back_in_line(&mut self, chosen: Vec<Caller>) {
@@ -120,22 +173,29 @@ impl Server {
         let now = self.inner.now();
         for caller in std::mem::take(&mut self.waiting) {
             match plan::shortage(&view.bucket, &caller, now) {
-                Some(shortage) if !self.is_fresh(view, &caller, &shortage) => self.waiting.push_back(caller),
+                Some(shortage) if !self.is_fresh(view, &caller, &shortage, now) => self.waiting.push_back(caller),
                 Some(_) if view.bucket.shard().count > 1 => caller.send_elsewhere(Why::Short),
                 Some(shortage) => {
                     count(&self.inner.counters.local_denied, u64::from(view.at < caller.joined));
-                    caller.tell(Ok(Verdict::Denied(decision::denied(shortage))));
+                    self.deny(caller, shortage, now);
                 }
                 None => self.waiting.push_back(caller),
             }
         }
     }
 
-    fn is_fresh(&self, view: &View, caller: &Caller, shortage: &[decision::LimitStatus]) -> bool {
-        let memory = self.inner.settings.denial_memory;
-        let lacks_slots = shortage.iter().any(|status| status.is_short() && status.is_concurrent());
-        let memory = if lacks_slots { memory.min(SLOT_MEMORY) } else { memory };
-        view.at >= caller.joined || view.at.elapsed() < memory
+    fn deny(&self, caller: Caller, shortage: Vec<decision::LimitStatus>, now: EpochMillis) {
+        let denied = decision::denied(shortage);
+        self.line.bucket.promise(now, denied.retry_after);
+        caller.tell(Ok(Verdict::Denied(denied)));
+    }
+
+    fn is_fresh(&self, view: &View, caller: &Caller, shortage: &[decision::LimitStatus], now: EpochMillis) -> bool {
+        let (age, most) = (view.at.elapsed(), self.inner.settings.denial_memory);
+        let mut short = shortage.iter().filter(|status| status.is_short());
+        view.at >= caller.joined
+            || !self.line.bucket.is_due(now, age)
+                && (self.line.is_trusted() || short.all(|status| age < memory(status, age, most)))
     }
 
     /// Waits a moment where processes compete for the last tokens, while more callers come.
@@ -177,6 +237,10 @@ impl Server {
                 self.waiting.push_back(caller);
                 continue;
             }
+            if let Some(shortage) = self.last_seen_short(&caller) {
+                self.deny(caller, shortage, self.inner.now());
+                continue;
+            }
             let timeout = Error::Timeout {
                 bucket: self.line.key.item_key().pk,
                 after: caller.deadline - caller.joined,
@@ -185,4 +249,16 @@ impl Server {
             caller.tell(Err(timeout));
         }
     }
+
+    /// What the caller lacks by what was seen last, if the shard is too hot to tell how it is now.
+    fn last_seen_short(&self, caller: &Caller) -> Option<Vec<decision::LimitStatus>> {
+        let view = self.line.view().filter(|view| !view.is_outdated && view.bucket.shard().count == 1)?;
+        self.line.failure().filter(|error| is_hot(error))?;
+        plan::shortage(&view.bucket, caller, self.inner.now())
+    }
+}
+
+/// Whether it is the item's own partition that is over its throughput.
+fn is_hot(error: &StoreError) -> bool {
+    error.kind == (ErrorKind::Throttled { key_range: true })
 }

@@ -26,7 +26,7 @@ impl Shards {
     }
 
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
-    pub(crate) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl Fn(&View) -> bool) -> Whole {
+    pub(crate) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl FnMut(&View) -> bool) -> Whole {
         let views = self.lines().into_iter().filter_map(|line| line.view()).filter(|view| !view.is_outdated);
         Whole::new(views.filter(fresh).map(|view| view.bucket.advanced(limits, now)).collect())
     }

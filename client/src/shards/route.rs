@@ -14,10 +14,10 @@ use super::transaction::{self, Parts};
 use crate::clock::after;
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::line::{self, Caller, Line, Needs, SLOT_MEMORY, Told, Verdict, Why, backoff};
+use crate::line::{self, Caller, Line, Needs, Told, Verdict, Why, backoff, memory};
 use crate::prefetch::{self, Pool};
 use crate::stats::count;
-use crate::{Denied, Error, LimitStatus};
+use crate::{Denied, Error};
 
 /// How long a line may take to say that the time is over.
 const GRACE: Duration = Duration::from_millis(20);
@@ -71,18 +71,27 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
     if shards.pool.as_ref().is_some_and(|pool| pool.has(request)) {
         return None;
     }
-    let memory = inner.settings.denial_memory;
+    let most = inner.settings.denial_memory;
     // What one shard of several lacks says nothing about the others: only a denial by all of them is remembered.
-    if shards.overview().most() > 1 && (*shards.denied()).is_none_or(|at| at.elapsed() >= memory) {
+    let denied_at = *shards.denied();
+    if shards.overview().most() > 1 && denied_at.is_none_or(|at| at.elapsed() >= most) {
         return None;
     }
     let now = inner.now();
-    let seen_within = |memory| shards.seen(&request.limits, now, |view| view.at.elapsed() < memory);
-    let whole = seen_within(memory);
+    let mut age = denied_at.map(|at| at.elapsed()).filter(|_| shards.overview().most() > 1).unwrap_or_default();
+    let whole = shards.seen(&request.limits, now, |view| {
+        let seen = view.at.elapsed();
+        let is_known = seen < most;
+        age = age.max(if is_known { seen } else { Duration::ZERO });
+        is_known
+    });
     let Judgement::Denied(denied) = judge(&whole, request, now) else { return None };
-    let lacks_slots = denied.short().any(LimitStatus::is_concurrent);
-    let is_known = whole.is_complete() && (!lacks_slots || seen_within(memory.min(SLOT_MEMORY)).is_complete());
-    is_known.then_some(denied)
+    let is_fresh = denied.short().all(|status| age < memory(status, age, most));
+    if !whole.is_complete() || !is_fresh || shards.overview().is_due(now, age) {
+        return None;
+    }
+    shards.overview().promise(now, denied.retry_after);
+    Some(denied)
 }
 
 struct Asking<'a> {
@@ -218,6 +227,7 @@ impl<'a> Asking<'a> {
         let verdict = match judge(&whole, self.request, now) {
             Judgement::Denied(denied) => {
                 *self.shards.denied() = Some(Instant::now());
+                self.shards.overview().promise(now, denied.retry_after);
                 Verdict::Denied(denied)
             }
             Judgement::One(shard) => return Ok(Err(Some(self.shards.line(shard)))),

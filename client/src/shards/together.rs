@@ -83,6 +83,7 @@ async fn plan<'a>(
             }
             Judgement::Denied(denied) => {
                 *shards.denied() = Some(Instant::now());
+                shards.overview().promise(now, denied.retry_after);
                 denials.push((at, denied));
                 continue;
             }

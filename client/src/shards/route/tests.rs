@@ -6,6 +6,7 @@ use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{Connection, Table, connect, connect_by};
 
 use super::*;
+use crate::line::SLOT_MEMORY;
 use crate::{FakeClock, RateLimiter};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
@@ -124,7 +125,7 @@ async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only
 async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
     let (inner, shards) = (inner().await, bucket_of(1));
     see(&shards, &[(0, 1_000, 1_000)]);
-    let [enough, rate, slots] = [("rpd", 1_000), ("rpd", 1_001), ("slots", 1_001)].map(|need| request(&[need]));
+    let [enough, rate, slots] = [("rpd", 1_000), ("rpd", 2_000), ("slots", 1_001)].map(|need| request(&[need]));
     let denies = |request| remembered(&inner, &shards, request).is_some();
     let memory = inner.settings.denial_memory;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);

@@ -1,0 +1,64 @@
+//! A shard that was seen short is read, not written to, before its retry time: a write that fails costs twice to ten times
+//! as much, and a partition takes a thousand of them a second.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::Bucket;
+use weirgate_store::Consistency;
+
+use super::Line;
+use crate::inner::Inner;
+use crate::{Error, LimitStatus};
+
+/// How long a denial for want of slots is remembered: another process may release one at any moment.
+pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
+/// The shortest memory of a denial by a rate.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// How long a denial by one limit is remembered that was seen short so long ago: for a rate a tenth of its retry-after,
+/// between 1 s and 30 s; no longer than `most`.
+pub(crate) fn memory(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
+    if short.is_concurrent() {
+        return SLOT_MEMORY.min(most);
+    }
+    let wait = short.retry_after.map_or(Duration::MAX, |left| left.saturating_add(age));
+    (wait / 10).clamp(SHORTEST, LONGEST).min(most)
+}
+
+impl Line {
+    /// Reads the shard, which was `seen` short, or was never seen and is too hot to be written to. Whether there is enough by now can be half a second old; whether a slot is
+    /// free, not.
+    ///
+    /// # Errors
+    /// The store's; [`Error::Unreadable`] if the item is damaged.
+    pub(super) async fn check(&self, inner: &Inner, seen: Option<&Bucket>, lacks_slots: bool) -> Result<(), Error> {
+        let known = seen.map_or(i64::MIN, |seen| seen.v);
+        let mut consistency = if lacks_slots { Consistency::Strong } else { Consistency::Eventual };
+        loop {
+            let at = Instant::now();
+            self.asks();
+            let found = inner.read_once(&self.key.item_key(), consistency).await;
+            self.heard(&found);
+            let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
+            let bucket = found?.map(|item| item.bucket()).transpose().map_err(unreadable)?;
+            match bucket {
+                Some(bucket) if bucket.v >= known => drop(self.saw_at(bucket, at)),
+                // From before what was seen, or of an item that was deleted since.
+                _ if consistency == Consistency::Eventual => {
+                    consistency = Consistency::Strong;
+                    continue;
+                }
+                Some(bucket) => {
+                    self.forget();
+                    self.saw_at(bucket, at);
+                }
+                None if self.key.shard == 0 && self.bucket.most() == 1 => self.forget(),
+                None => self.gone(),
+            }
+            return Ok(());
+        }
+    }
+}

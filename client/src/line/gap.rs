@@ -1,0 +1,80 @@
+//! How rarely a process writes to a shard whose partition throttles it.
+//!
+//! The gap between its writes doubles with each throttle and halves with each write that passes. So as many processes as
+//! there are offer a partition about twice what it takes, and a single write, such as a split, gets through.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const FIRST: Duration = Duration::from_millis(25);
+const LONGEST: Duration = Duration::from_secs(4);
+
+/// The gap between two writes; zero where none is throttled.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Gap {
+    length: Duration,
+    until: Option<Instant>,
+}
+
+impl Gap {
+    /// A write was throttled.
+    pub(super) fn widen(&mut self) {
+        self.set((self.length * 2).clamp(FIRST, LONGEST));
+    }
+
+    /// A write was not throttled.
+    pub(super) fn narrow(&mut self) {
+        self.set(self.half());
+    }
+
+    /// The shard was split, so its partition has half of the load.
+    pub(super) fn shrink(&mut self) {
+        self.length = self.half();
+    }
+
+    /// Until when no write is due; `None` if that has passed.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.until.filter(|until| Instant::now() < *until)
+    }
+
+    fn half(self) -> Duration {
+        if self.length > FIRST { self.length / 2 } else { Duration::ZERO }
+    }
+
+    /// The next write is due after half of the gap to one and a half of it, so processes do not stay in step.
+    fn set(&mut self, length: Duration) {
+        self.length = length;
+        let micros = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        let wait = Duration::from_micros(micros / 2 + fastrand::u64(0..=micros));
+        self.until = (!length.is_zero()).then(|| Instant::now() + wait);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gap_doubles_with_each_throttle_and_halves_with_each_write_that_passes() {
+        let mut gap = Gap::default();
+        assert_eq!(gap.until(), None);
+        let lengths: Vec<_> = (0..10)
+            .map(|_| {
+                gap.widen();
+                gap.length.as_millis()
+            })
+            .collect();
+        assert_eq!(lengths, [25, 50, 100, 200, 400, 800, 1600, 3200, 4000, 4000]);
+        let wait = gap.until().unwrap() - Instant::now();
+        assert!((LONGEST / 2..=LONGEST * 3 / 2).contains(&wait), "{wait:?}");
+        advance(wait).await;
+        assert_eq!(gap.until(), None);
+        for _ in 0..9 {
+            gap.narrow();
+        }
+        assert_eq!((gap.length, gap.until()), (Duration::ZERO, None));
+    }
+}

@@ -1,0 +1,102 @@
+//! An exhausted limit denies any number of processes: by reads, from memory, and never by an error or a grant.
+
+mod fleet;
+
+use std::time::Duration;
+
+use fleet::{START, ask, millis, secs};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use weirgate::{Builder, Decision, FakeClock, Limit, RateLimiter, WhenAway};
+use weirgate_tests::{Dynamo, Limits, Partitions};
+
+/// A bucket whose tokens are used up, behind partitions that take so many units a second.
+async fn exhausted(units_per_second: u32, limits: &[Limit], take: &str) -> (FakeClock, Dynamo, Partitions) {
+    let clock = FakeClock::at(START);
+    let dynamo = Dynamo::new().await.with_clock(clock.clone());
+    let capacity = limits[0].rule().capacity.0 / 1_000;
+    let first = RateLimiter::builder("weirgate").table(dynamo.table().await).build().await.unwrap();
+    let _ = ask(&first, limits, &[(take, capacity)]).send().await.unwrap().granted().expect("a full bucket");
+    let what = Limits { units_per_second, burst: units_per_second, ..Limits::default() };
+    (clock, dynamo.clone(), Partitions::over(dynamo, what, 7))
+}
+
+#[derive(Debug, Default)]
+struct Answers {
+    denied: u64,
+    granted: u64,
+    errors: u64,
+}
+
+/// Has so many processes ask again and again, each `pause` after its answer.
+async fn ask_again_and_again(
+    partitions: &Partitions,
+    processes: u64,
+    (lasts, pause): (Duration, Duration),
+    limits: &[Limit],
+    settings: impl Fn(Builder) -> Builder,
+) -> Answers {
+    fastrand::seed(7);
+    let mut asking = JoinSet::new();
+    let began = Instant::now();
+    for process in 0..processes {
+        let builder = RateLimiter::builder("weirgate").table(partitions.table().await);
+        let (limiter, limits) = (settings(builder).build().await.unwrap(), limits.to_vec());
+        asking.spawn(async move {
+            let mut answers = Answers::default();
+            sleep_until(began + millis(process % 1_000)).await;
+            while began.elapsed() < lasts {
+                let name = limits[0].name().as_str();
+                match ask(&limiter, &limits, &[(name, 1)]).send().await {
+                    Ok(Decision::Denied(denied)) if denied.degraded.is_none() => answers.denied += 1,
+                    Ok(Decision::Granted(_)) => answers.granted += 1,
+                    other => {
+                        eprintln!("{other:?}");
+                        answers.errors += 1;
+                    }
+                }
+                tokio::time::sleep(pause).await;
+            }
+            answers
+        });
+    }
+    let mut all = Answers::default();
+    for answers in asking.join_all().await {
+        all.denied += answers.denied;
+        all.granted += answers.granted;
+        all.errors += answers.errors;
+    }
+    all
+}
+
+/// 120 processes on 10 units a second are 12,000 on a partition's 1,000.
+#[tokio::test(start_paused = true)]
+async fn an_exhausted_limit_denies_any_number_of_processes() {
+    let daily = [Limit::per_day("rpd", 1_000).unwrap()];
+    for when_away in [WhenAway::Fail, WhenAway::Allow] {
+        let (_, _, partitions) = exhausted(10, &daily, "rpd").await;
+        let settings = |builder: Builder| builder.when_away(when_away);
+        let answers = ask_again_and_again(&partitions, 120, (secs(20), millis(100)), &daily, settings).await;
+        eprintln!("{answers:?} {:?}", partitions.counts());
+        assert_eq!((answers.granted, answers.errors), (0, 0), "{answers:?}");
+        assert!(answers.denied > 120 * 100, "{answers:?}");
+    }
+}
+
+/// Once a process knows the bucket, a denial that reaches the table is a read of one item, and no write.
+#[tokio::test(start_paused = true)]
+async fn a_denial_costs_half_a_read_unit_and_no_write() {
+    let fleet = fleet::Fleet::new().await;
+    let (limiter, meter) = fleet.metered().await;
+    let both = [Limit::per_day("rpd", 1_000).unwrap(), Limit::concurrent("slots", 1).unwrap()];
+    let _grant = fleet::granted(&limiter, &both, &[("rpd", 1_000), ("slots", 1)]).await;
+    for (limit, units) in [("rpd", 0.5), ("slots", 1.0)] {
+        fleet::pass(secs(31)).await;
+        let (_, _) = (meter.take(), fleet.dynamo.take_requests());
+        for _ in 0..10 {
+            let _ = fleet::denied(&limiter, &both, &[(limit, 1)]).await;
+        }
+        let used = meter.take();
+        assert_eq!((used.read, used.total, fleet.dynamo.take_requests()), (units, 0.0, 1), "{limit}");
+    }
+}
