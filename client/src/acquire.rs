@@ -193,14 +193,14 @@ impl<'a> Acquire<'a> {
         while let Some(shards) = next.take() {
             let BucketKey { entity, resource, .. } = &shards.key;
             let resolved = resolve(inner, &shards, age, self.timeout).await?;
-            asked.is_old |= resolved.is_old();
+            asked.is_old |= resolved.is_old(inner.ages.now());
             let rules = resolved.rules.as_deref();
             if Arc::ptr_eq(&shards, &own) {
                 let Some(Rules { level, limits, status, .. }) = rules else {
                     return Err(Error::NotConfigured { entity: entity.clone(), resource: resource.clone() });
                 };
                 if let Some(name) = lacking(amounts, limits).filter(|_| *status == Status::Enforced) {
-                    if resolved.is_old() && age == Age::Cached {
+                    if resolved.is_old(inner.ages.now()) && age == Age::Cached {
                         // It may be new.
                         age = Age::Recent;
                         next = Some(shards);

@@ -17,7 +17,8 @@ pub use breaker::Breaker;
 pub(crate) use breaker::{Circuit, Open, Permit};
 pub(crate) use local::{LocalBuckets, LocalHold};
 
-/// What an acquire answers while DynamoDB is away: it gives no answer, server errors, or is over its throughput.
+/// What an acquire answers while DynamoDB is away: it gives no answer, server errors, or is over its throughput, or the
+/// process cannot load its credentials for now.
 ///
 /// Everything else it says is no reason: missing permission, a table that is not there and requests that are refused stay
 /// errors.
@@ -57,8 +58,9 @@ pub(crate) fn check(when_away: WhenAway) -> Result<(), Error> {
 
 /// Whether `error` says that DynamoDB is away.
 fn is_away(error: &Error) -> bool {
-    // One bucket that is too hot says nothing about DynamoDB.
-    let is_busy = |kind| matches!(kind, ErrorKind::Conflict | ErrorKind::Throttled { key_range: true });
+    // One bucket that is too hot says nothing about DynamoDB, nor does an index.
+    let is_busy =
+        |kind| matches!(kind, ErrorKind::Conflict | ErrorKind::Crowded | ErrorKind::Throttled { key_range: true });
     let is_away = |kind| !is_busy(kind) && ErrorKind::is_transient(kind);
     match error {
         Error::Away { .. } => true,

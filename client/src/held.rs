@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_shared::write::{LeaseChange, Settled};
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Whole, WriteId};
 
 use weirgate_store::ErrorKind;
 
+use crate::ages::Moment;
 use crate::decision::{self, LimitStatus};
 use crate::inner::Inner;
 use crate::limits::Limits;
@@ -40,7 +40,7 @@ pub(crate) struct Part {
     /// The shard after the take.
     pub(crate) bucket: Arc<Bucket>,
     /// When it was taken, if that was ahead.
-    pub(crate) ahead: Option<Instant>,
+    pub(crate) ahead: Option<Moment>,
 }
 
 impl Part {
@@ -237,7 +237,7 @@ impl Held {
     }
 
     /// What it holds, taken ahead at this instant, or later.
-    pub(crate) fn taken_ahead(mut self, at: Instant) -> Vec<Part> {
+    pub(crate) fn taken_ahead(mut self, at: Moment) -> Vec<Part> {
         let mut parts = std::mem::take(&mut self.parts);
         parts.iter_mut().for_each(|part| part.ahead = Some(at));
         parts
@@ -283,7 +283,7 @@ impl Held {
             inner: &self.inner,
             shards: &self.shards,
             line: Arc::clone(&part.line),
-            op: WriteId::from_bits(fastrand::u64(..)),
+            op: weirgate_store::random_id(),
             lease: self.lease.as_ref().map(|(id, expires)| (id, *expires, change)),
             amounts,
             takes: 0,

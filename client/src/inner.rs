@@ -5,19 +5,21 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use quick_cache::unsync::Cache;
+use quick_cache::{DefaultHashBuilder, Lifecycle, UnitWeighter};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EntityId, Millis, Namespace, Resource};
 use weirgate_store::Table;
 
+use crate::ages::AgeClock;
 use crate::away::{Circuit, LocalBuckets};
 use crate::config::Known;
-use crate::prefetch::Pool;
 use crate::shards::Shards;
 use crate::stats::Counters;
 use crate::{Breaker, Prefetch, WhenAway};
 
-/// How many buckets a limiter remembers; more than these are forgotten while nobody waits for them.
+/// How many buckets a limiter remembers: of more than these, those used least are forgotten. Not one that is in use.
 const MAX_BUCKETS: usize = 10_000;
 /// The latest that a process begins to count for a new hour.
 const MAX_ROLL_LAG: Millis = Millis(2_000);
@@ -33,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) known: Known,
     /// Where a decision was made last: grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
+    /// What ages are measured by.
+    pub(crate) ages: AgeClock,
     pub(crate) started: Instant,
     /// By how much the machine's clock was ahead of the time since then when it was last read, in ms.
     pub(crate) ahead_ms: AtomicI64,
@@ -42,11 +46,31 @@ pub(crate) struct Inner {
     buckets: Mutex<Buckets>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Buckets {
-    known: HashMap<BucketKey, Arc<Shards>>,
+    known: Cache<BucketKey, Arc<Shards>, UnitWeighter, DefaultHashBuilder, Used>,
     /// Nothing is taken ahead any more.
     is_shut_down: bool,
+}
+
+impl Buckets {
+    fn new(most: usize) -> Self {
+        let capacity = u64::try_from(most).unwrap_or(u64::MAX);
+        let known = Cache::with(most, capacity, UnitWeighter, DefaultHashBuilder::default(), Used);
+        Self { known, is_shut_down: false }
+    }
+}
+
+/// Keeps buckets that callers, grants, or the keepers of pools hold.
+#[derive(Debug)]
+struct Used;
+
+impl Lifecycle<BucketKey, Arc<Shards>> for Used {
+    type RequestState = ();
+
+    fn is_pinned(&self, _: &BucketKey, bucket: &Arc<Shards>) -> bool {
+        Arc::strong_count(bucket) > 1
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -67,6 +91,7 @@ pub(crate) struct Settings {
 
 impl Inner {
     pub(crate) fn new(table: Table, namespace: Namespace, settings: Settings, breaker: Breaker) -> Self {
+        let ages = AgeClock::new(table.skew().clone());
         Self {
             ahead_ms: AtomicI64::new(table.skew().local().0),
             roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
@@ -75,11 +100,12 @@ impl Inner {
             namespace,
             settings,
             counters: Counters::default(),
-            breaker: Circuit::new(breaker),
+            breaker: Circuit::new(breaker, ages.clone()),
             local: LocalBuckets::default(),
             known: Known::default(),
+            ages,
             runtime: OnceLock::new(),
-            buckets: Mutex::default(),
+            buckets: Mutex::new(Buckets::new(MAX_BUCKETS)),
         }
     }
 
@@ -100,30 +126,63 @@ impl Inner {
         if let Some(bucket) = buckets.known.get(&key) {
             return Arc::clone(bucket);
         }
-        if buckets.known.len() >= MAX_BUCKETS {
-            // Who keeps a pool is among those that hold its bucket.
-            buckets.known.retain(|_, bucket| Arc::strong_count(bucket) > 1);
-        }
         let takes_ahead = !buckets.is_shut_down && !self.settings.is_shadow;
         let prefetch = self.settings.prefetch.get(&key.resource).filter(|_| takes_ahead);
-        let bucket = Arc::new(Shards::new(key.clone(), prefetch.copied().map(Pool::new)));
+        let bucket = Arc::new(Shards::new(key.clone(), prefetch.copied(), self.ages.clone()));
         buckets.known.insert(key, Arc::clone(&bucket));
         bucket
     }
 
     /// Forgets what was seen of all buckets.
     pub(crate) fn forget_views(&self) {
-        self.buckets().known.values().for_each(|bucket| bucket.forget_views());
+        self.buckets().known.iter().for_each(|(_, bucket)| bucket.forget_views());
+    }
+
+    /// The wall clock has jumped ahead since all buckets were seen.
+    pub(crate) fn doubt_views(&self) {
+        self.buckets().known.iter().for_each(|(_, bucket)| bucket.doubt_views());
     }
 
     /// The buckets that tokens may have been taken ahead of; from now on none are.
     pub(crate) fn shut_down(&self) -> Vec<Arc<Shards>> {
         let mut buckets = self.buckets();
         buckets.is_shut_down = true;
-        buckets.known.values().filter(|bucket| bucket.pool.is_some()).map(Arc::clone).collect()
+        let all = buckets.known.iter().map(|(_, bucket)| bucket);
+        all.filter(|bucket| bucket.pool.is_some()).map(Arc::clone).collect()
     }
 
     fn buckets(&self) -> MutexGuard<'_, Buckets> {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weirgate_store::{Connection, connect_by};
+
+    use super::*;
+    use crate::RateLimiter;
+
+    #[tokio::test]
+    async fn one_bucket_too_many_forgets_no_more_than_one_and_none_that_is_used() {
+        let table = Table::new(connect_by(Connection::default(), |_| None), "limits");
+        let limiter = RateLimiter::builder("limits").table(table).build().await.unwrap();
+        let bucket = |at: usize| {
+            limiter.inner.bucket(EntityId::new(format!("e-{at}")).unwrap(), Resource::new("gpt-4").unwrap())
+        };
+        let held = bucket(0);
+        for at in 1..MAX_BUCKETS {
+            bucket(at).line(0).gone();
+        }
+        let known = |range: std::ops::Range<usize>| range.filter(|at| bucket(*at).line(0).is_absent()).count();
+        assert_eq!(known(1..MAX_BUCKETS), MAX_BUCKETS - 1);
+        for at in MAX_BUCKETS..MAX_BUCKETS + 100 {
+            drop(bucket(at));
+        }
+        assert!(Arc::ptr_eq(&held, &bucket(0)), "a bucket in use stays");
+        assert!(limiter.inner.buckets().known.len() <= MAX_BUCKETS);
+        // Looking for a forgotten one makes it anew, in the place of another.
+        let known = known(1..MAX_BUCKETS);
+        assert!(known >= MAX_BUCKETS - 1_000, "{known}");
     }
 }

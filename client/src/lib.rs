@@ -53,6 +53,7 @@
 
 mod acquire;
 mod acquire_all;
+mod ages;
 mod away;
 #[cfg(feature = "blocking")]
 pub mod blocking;

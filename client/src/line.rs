@@ -7,6 +7,7 @@ mod attempt;
 mod check;
 mod early;
 mod gap;
+mod late;
 mod make_way;
 mod overview;
 mod pace;
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId};
 use weirgate_store::StoreError;
 
+use crate::ages::Moment;
 use crate::held::Held;
 use crate::limits::Limits;
 use crate::shards::Shards;
@@ -134,12 +136,12 @@ struct State {
     /// Others have written to the shard between what was seen of it last and the time before.
     has_company: Option<bool>,
     /// When the shard was found missing, if that is the last that is known of it: there is no view then.
-    absent: Option<Instant>,
+    absent: Option<Moment>,
     throttled: Option<Throttled>,
     /// What throttles leave of this process's writes.
     gap: Gap,
     /// Until when what was seen counts as new, because the shard is too hot to be read.
-    trusted_until: Option<Instant>,
+    trusted_until: Option<Moment>,
     /// Since when a request is under way.
     asking: Option<Instant>,
     /// Why the last one failed, if it did.
@@ -149,7 +151,7 @@ struct State {
 /// A throttle of the shard.
 #[derive(Debug, Clone, Copy)]
 struct Throttled {
-    at: Instant,
+    at: Moment,
     /// There was another a moment before.
     again: bool,
     /// No write has passed since.
@@ -160,9 +162,11 @@ struct Throttled {
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) bucket: Arc<Bucket>,
-    pub(crate) at: Instant,
+    pub(crate) at: Moment,
     /// This process has taken from it since, by a write that does not answer with the item.
     pub(crate) is_outdated: bool,
+    /// The wall clock has jumped ahead since: the process was frozen, or the clock was set.
+    pub(crate) is_doubted: bool,
 }
 
 /// For how long a throttle is a reason to ask for a split.
@@ -241,10 +245,10 @@ impl Line {
 
     /// Keeps what an answer showed, unless a later one is known already.
     pub(crate) fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
-        self.saw_at(bucket, Instant::now())
+        self.saw_at(bucket, self.bucket.ages.now())
     }
 
-    fn saw_at(&self, bucket: Bucket, at: Instant) -> Arc<Bucket> {
+    fn saw_at(&self, bucket: Bucket, at: Moment) -> Arc<Bucket> {
         let bucket = Arc::new(bucket);
         let mut state = self.state();
         let is_older = |view: &View| view.bucket.v > bucket.v;
@@ -258,9 +262,19 @@ impl Line {
                 state.throttled = None;
                 state.gap.shrink();
             }
-            state.view = Some(View { bucket: Arc::clone(&bucket), at, is_outdated: false });
+            state.view = Some(View { bucket: Arc::clone(&bucket), at, is_outdated: false, is_doubted: false });
         }
         bucket
+    }
+
+    /// How old a view is.
+    pub(crate) fn age(&self, view: &View) -> Duration {
+        self.bucket.ages.age(view.at)
+    }
+
+    /// Whether a view is of after a call had `joined`.
+    pub(crate) fn is_since(&self, view: &View, joined: Instant) -> bool {
+        view.at >= self.bucket.ages.of(joined)
     }
 
     /// What of the pace changes with what became of a write.
@@ -280,6 +294,18 @@ impl Line {
         }
     }
 
+    /// The wall clock has jumped ahead since it was seen.
+    pub(crate) fn doubt(&self) {
+        if let Some(view) = &mut self.state().view {
+            view.is_doubted = true;
+        }
+    }
+
+    /// What was seen, by a time that is beyond doubt.
+    pub(crate) fn sure_view(&self) -> Option<View> {
+        self.view().filter(|view| !view.is_doubted)
+    }
+
     /// Keeps a bucket that was made by a write which does not answer with it.
     pub(crate) fn made(&self, bucket: &Bucket) {
         drop(self.saw(bucket.clone()));
@@ -289,20 +315,21 @@ impl Line {
     /// Forgets the shard, and remembers for a while that it is gone.
     pub(crate) fn gone(&self) {
         let mut state = self.state();
-        (state.view, state.absent) = (None, Some(Instant::now()));
+        (state.view, state.absent) = (None, Some(self.bucket.ages.now()));
     }
 
     /// Whether the shard was missing a moment ago.
     pub(crate) fn is_absent(&self) -> bool {
-        self.state().absent.is_some_and(|at| at.elapsed() < Duration::from_secs(1))
+        self.state().absent.is_some_and(|at| self.bucket.ages.age(at) < Duration::from_secs(1))
     }
 
     /// The shard is too hot.
     fn was_throttled(&self) {
         let mut state = self.state();
-        let is_again = |throttled: Throttled| throttled.at.elapsed() < if throttled.is_last { HEAT } else { AVOIDED };
+        let at = self.bucket.ages.now();
+        let is_again = |throttled: Throttled| at.since(throttled.at) < if throttled.is_last { HEAT } else { AVOIDED };
         let again = state.throttled.is_some_and(is_again);
-        state.throttled = Some(Throttled { at: Instant::now(), again, is_last: true });
+        state.throttled = Some(Throttled { at, again, is_last: true });
         state.gap.widen();
     }
 
@@ -322,22 +349,23 @@ impl Line {
 
     /// The shard is too hot to be read: what was seen of it counts as new for a moment.
     fn trusts(&self, span: Duration) {
-        self.state().trusted_until = Some(Instant::now() + span);
+        self.state().trusted_until = Some(self.bucket.ages.now() + span);
     }
 
     fn is_trusted(&self) -> bool {
-        self.state().trusted_until.is_some_and(|until| Instant::now() < until)
+        self.state().trusted_until.is_some_and(|until| self.bucket.ages.now() < until)
     }
 
-    /// When the shard was last throttled, if that was twice in a row and a moment ago. Once is a crest, which a partition
+    /// How long ago the shard was last throttled, if that was twice in a row and a moment ago. Once is a crest, which a partition
     /// that is used to the full meets now and then.
-    fn throttled(&self) -> Option<Instant> {
-        self.state().throttled.filter(|throttled| throttled.again && throttled.at.elapsed() < HEAT).map(|it| it.at)
+    fn throttled(&self) -> Option<Duration> {
+        let throttled = self.state().throttled.filter(|throttled| throttled.again)?;
+        Some(self.bucket.ages.age(throttled.at)).filter(|age| *age < HEAT)
     }
 
     /// Whether the shard is to be left alone for a moment.
     pub(crate) fn is_hot(&self) -> bool {
-        self.state().throttled.is_some_and(|throttled| throttled.at.elapsed() < AVOIDED)
+        self.state().throttled.is_some_and(|throttled| self.bucket.ages.age(throttled.at) < AVOIDED)
     }
 
     /// A write asked for the split: that is enough.
@@ -362,7 +390,7 @@ impl Caller {
         let (lasts, owner) = self.lease.as_ref()?;
         let expires = now.after((*lasts).into());
         let lease = Lease { expires, tokens: self.all(), owner: owner.to_string() };
-        Some((WriteId::from_bits(fastrand::u64(..)), lease))
+        Some((weirgate_store::random_id(), lease))
     }
 
     /// Answers the caller. One that has gone away needs no answer, and a grant goes back by itself.

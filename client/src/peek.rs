@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_shared::{Bucket, Limit, Status, Whole};
 
 use crate::config::Age;
@@ -81,7 +80,7 @@ impl<'a> Peek<'a> {
         if disabled.is_some() {
             return Ok(Balances { retry_after: None, status: Status::Disabled, limits: vec![] });
         }
-        let since = Instant::now().checked_sub(self.max_age).unwrap_or_else(Instant::now);
+        let since = inner.ages.now().before(self.max_age);
         let unknown = targets.iter().filter(|target| !self.is_known(inner, target)).map(|target| &target.shards);
         let (unknown, timeout) = (unknown.collect::<Vec<_>>(), inner.settings.timeout);
         let looked = tokio::time::timeout(timeout, look_at(inner, &unknown, since)).await;
@@ -93,7 +92,7 @@ impl<'a> Peek<'a> {
     }
 
     fn is_known(&self, inner: &Arc<Inner>, target: &Target) -> bool {
-        let is_fresh = |at: Instant| !self.max_age.is_zero() && at.elapsed() <= self.max_age;
+        let is_fresh = |at| !self.max_age.is_zero() && inner.ages.age(at) <= self.max_age;
         target.shards.seen(&target.request.limits, inner.now(), |view| is_fresh(view.at)).is_complete()
     }
 }

@@ -10,6 +10,9 @@ use crate::inner::Inner;
 /// By how much a clock is off, in ms, before it counts as wrong: dates of answers are whole seconds.
 const WRONG_MS: i64 = 1_000;
 
+/// By how much a clock is off, in ms, before DynamoDB refuses what is signed by it, with a margin.
+const REFUSED_MS: i64 = 305_000;
+
 /// When a write was planned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planned {
@@ -22,16 +25,19 @@ impl Inner {
     /// The time now: the machine's, corrected by the table's answers.
     ///
     /// A clock that was set is wrong until the next answer, and one that went back or ahead by less than minutes still
-    /// signs well. A view and a time that is too late let a write move a balance out of its place; without views a
-    /// write takes so little for granted that a time that is too late only makes it fail. So they are forgotten when
-    /// the wall clock and the monotonic one disagree about the time since the last reading. They do so too where a
-    /// frozen function goes on, and then the views are old.
+    /// signs well. A view and a time that is too late let a write move a balance out of its place. So views are doubted
+    /// when the wall clock has run ahead of the monotonic one: where a process was frozen they are as good as before, and
+    /// where the clock was set the answer to the next take tells. Views are forgotten when the clock has gone back.
     pub(crate) fn now(&self) -> EpochMillis {
         let skew = self.table.skew();
         let ahead = skew.local().0.saturating_sub(Millis::from(self.started.elapsed()).0);
-        if is_wrong(ahead.saturating_sub(self.ahead_ms.load(Ordering::Relaxed))) {
-            // Before it is stored: whoever finds nothing to forget must find nothing to use either.
+        // Before it is stored: where nothing is found to forget, nothing may be found to use either.
+        let jump = ahead.saturating_sub(self.ahead_ms.load(Ordering::Relaxed));
+        if jump < -WRONG_MS {
             self.forget_views();
+        } else if jump > WRONG_MS && jump < REFUSED_MS {
+            // What a clock that is further ahead signs is refused.
+            self.doubt_views();
         }
         self.ahead_ms.store(ahead, Ordering::Relaxed);
         skew.now()
@@ -53,6 +59,11 @@ impl Planned {
     /// Whether it was planned too early: what was there seems to have been there longer, and leases expire too soon.
     pub(crate) fn was_early(self, inner: &Inner) -> bool {
         self.lag_ms(inner) > WRONG_MS
+    }
+
+    /// Whether it was planned too late: less had flowed in than it seemed.
+    pub(crate) fn was_late(self, inner: &Inner) -> bool {
+        self.lag_ms(inner) < -WRONG_MS
     }
 
     /// Whether the clock has changed since by more than time passed.

@@ -114,7 +114,7 @@ impl Settling<'_> {
     }
 
     fn whole(&self) -> Update {
-        let seen = self.line.view().map(|view| view.bucket);
+        let seen = self.line.sure_view().map(|view| view.bucket);
         self.end_what_is_held(self.settle().whole(seen.as_deref()))
     }
 

@@ -10,12 +10,12 @@ mod transaction;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::time::Instant;
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
 
+use crate::ages::{AgeClock, Moment};
 use crate::config::Slot;
 use crate::line::{Line, Needs, Overview, View};
-use crate::prefetch::Pool;
+use crate::prefetch::{Pool, Prefetch};
 
 pub(crate) use look::look_at;
 pub(crate) use route::{Request, ask, ask_table, remembered};
@@ -34,18 +34,19 @@ pub(crate) struct Shards {
     /// The lines of the others.
     others: Mutex<BTreeMap<u32, Arc<Line>>>,
     /// When the bucket as a whole was last too short for somebody.
-    denied: Mutex<Option<Instant>>,
+    denied: Mutex<Option<Moment>>,
     /// What is configured for it.
     pub(crate) config: Slot,
     /// When all shards were last read.
-    looked: tokio::sync::Mutex<Option<Instant>>,
+    looked: tokio::sync::Mutex<Option<Moment>>,
     /// What was taken ahead, where that is asked for.
     pub(crate) pool: Option<Pool>,
 }
 
 impl Shards {
-    pub(crate) fn new(key: BucketKey, pool: Option<Pool>) -> Self {
-        let first = Arc::new(Line::new(key.clone(), Arc::default()));
+    pub(crate) fn new(key: BucketKey, prefetch: Option<Prefetch>, ages: AgeClock) -> Self {
+        let pool = prefetch.map(|prefetch| Pool::new(prefetch, ages.clone()));
+        let first = Arc::new(Line::new(key.clone(), Arc::new(Overview::new(ages))));
         let (others, denied, config) = (Mutex::default(), Mutex::default(), Slot::default());
         Self { key, first, others, denied, config, looked: tokio::sync::Mutex::default(), pool }
     }
@@ -73,13 +74,23 @@ impl Shards {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn denied(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn denied(&self) -> MutexGuard<'_, Option<Moment>> {
         self.denied.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bucket as a whole is too short for somebody.
+    fn was_denied(&self) {
+        *self.denied() = Some(self.overview().ages.now());
     }
 
     /// Forgets what was seen of all shards.
     pub(crate) fn forget_views(&self) {
         self.lines().iter().for_each(|line| line.forget());
+    }
+
+    /// The wall clock has jumped ahead since all shards were seen.
+    pub(crate) fn doubt_views(&self) {
+        self.lines().iter().for_each(|line| line.doubt());
     }
 
     /// The most that a shard has of `limit`; where none is known, that is all it can have.
@@ -125,7 +136,7 @@ impl Shards {
 /// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one that the newest answer
 /// says is whole there, or the smallest that may exist.
 fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
-    let (mut whole, mut deepest): (Option<(Instant, u32)>, _) = (None, None);
+    let (mut whole, mut deepest): (Option<(Moment, u32)>, _) = (None, None);
     let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2)).take_while(|count| *count <= most);
     for count in counts {
         let index = pick % count;

@@ -61,6 +61,7 @@ pub struct Outcome {
 pub fn run(seed: u64, is_loud: bool) -> Outcome {
     // Pauses before a second attempt and ids are drawn from the thread's dice.
     fastrand::seed(seed);
+    weirgate_store::seed_ids_of_thread();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_loud))
 }

@@ -10,9 +10,9 @@ use aws_sdk_dynamodb::config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::config::{
     BehaviorVersion, Config, Credentials, Region, SharedHttpClient, StalledStreamProtectionConfig,
 };
-use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
 use crate::date::Dates;
+use crate::idle::Https;
 use crate::{Clock, Skew, SystemClock};
 
 /// How to reach DynamoDB. Region, credentials and endpoint come from the environment, also `AWS_ENDPOINT_URL`.
@@ -56,7 +56,7 @@ impl Default for Connection {
 /// The SDK's own retries are off: they repeat a write whose answer was lost, and a write that adds would then count
 /// more than once. [`crate::Table`] retries what was certainly not applied.
 pub async fn connect(connection: Connection) -> Connected {
-    let http = connection.http_client.clone().unwrap_or_else(https);
+    let http = http(&connection);
     let config = match local(&connection) {
         Some(local) => local,
         None => environment(&http).await,
@@ -68,7 +68,7 @@ pub async fn connect(connection: Connection) -> Connected {
 /// unless the connection names a local one.
 #[must_use]
 pub fn connect_by(connection: Connection, lookup: impl Fn(&str) -> Option<String>) -> Connected {
-    let http = connection.http_client.clone().unwrap_or_else(https);
+    let http = http(&connection);
     let config = local(&connection).unwrap_or_else(|| variables(lookup));
     build(connection, http, config)
 }
@@ -81,10 +81,9 @@ fn local(connection: &Connection) -> Option<aws_sdk_dynamodb::config::Builder> {
     Some(local)
 }
 
-fn https() -> SharedHttpClient {
-    // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast on the small CPU
-    // share of a small function.
-    aws_smithy_http_client::Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
+fn http(connection: &Connection) -> SharedHttpClient {
+    let https = || SharedHttpClient::new(Https::new(Arc::clone(&connection.clock)));
+    connection.http_client.clone().unwrap_or_else(https)
 }
 
 fn build(connection: Connection, http: SharedHttpClient, config: aws_sdk_dynamodb::config::Builder) -> Connected {

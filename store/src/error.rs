@@ -5,9 +5,11 @@ use std::error::Error;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::operation::batch_get_item::BatchGetItemError;
+use aws_sdk_dynamodb::operation::get_item::GetItemError;
+use aws_sdk_dynamodb::operation::query::QueryError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::CancellationReason;
+use aws_sdk_dynamodb::types::{CancellationReason, ThrottlingReason};
 use hyper_util::client::legacy::Error as HttpError;
 
 /// A request that could not be decided.
@@ -30,11 +32,13 @@ pub struct StoreError {
 /// What an error means for the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Not applied: the table, an index or the account is over its throughput.
+    /// Not applied: the table or the account is over its throughput.
     Throttled {
         /// The item's own partition is: its bucket is hotter than one partition takes.
         key_range: bool,
     },
+    /// Not applied: an index is over its throughput, or something that a transaction wrote is. It says nothing about other items, nor that this one is written to too often.
+    Crowded,
     /// Not applied: a transaction was under way on the item, or a write in another region.
     Conflict,
     /// Not applied: no connection could be made, so nothing was sent.
@@ -48,6 +52,9 @@ pub enum ErrorKind {
     Forbidden,
     /// Not applied: there are no credentials to sign with, so nothing was sent.
     NoCredentials,
+    /// Not applied: credentials could not be loaded for now, or those that were are not valid yet, or not any more. Where
+    /// many processes start at the same time, their source is throttled too.
+    CredentialsUnavailable,
     /// Not applied: there is no such table.
     NoTable,
     /// Not applied, and never will be: the request is not well formed, or what the item holds does not allow it.
@@ -60,6 +67,7 @@ impl std::fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Throttled { .. } => "throttled",
+            Self::Crowded => "throttled in one place",
             Self::Conflict => "in conflict with another write",
             Self::Unreachable => "no connection, nothing was sent; check the region, the endpoint and the network",
             Self::Skewed => "signed by a clock that is off and now corrected; if this repeats, set the machine's clock",
@@ -67,6 +75,9 @@ impl std::fmt::Display for ErrorKind {
             Self::Forbidden => "not permitted; the caller's role needs this action on this table",
             Self::NoCredentials => {
                 "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the process a profile or a role"
+            }
+            Self::CredentialsUnavailable => {
+                "credentials could not be loaded, or are not valid now; if this repeats, check where the process gets them"
             }
             Self::NoTable => "no such table in this region and account; deploy the stack, or correct the name",
             Self::Invalid => "refused as invalid",
@@ -79,7 +90,22 @@ impl ErrorKind {
     /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(self) -> bool {
-        matches!(self, Self::Throttled { .. } | Self::Conflict | Self::Unreachable | Self::Skewed | Self::Unknown)
+        matches!(
+            self,
+            Self::Throttled { .. }
+                | Self::Crowded
+                | Self::Conflict
+                | Self::Unreachable
+                | Self::Skewed
+                | Self::CredentialsUnavailable
+                | Self::Unknown
+        )
+    }
+
+    /// Whether something is over its throughput.
+    #[must_use]
+    pub const fn is_throttle(self) -> bool {
+        matches!(self, Self::Throttled { .. } | Self::Crowded)
     }
 
     /// Whether the request certainly changed nothing.
@@ -138,7 +164,7 @@ where
         "ThrottlingException"
         | "ProvisionedThroughputExceededException"
         | "RequestLimitExceeded"
-        | "LimitExceededException" => ErrorKind::Throttled { key_range: is_key_range(service.err()) },
+        | "LimitExceededException" => throttled(reasons(service.err()).iter().filter_map(ThrottlingReason::reason)),
         "TransactionConflictException" | "ReplicatedWriteConflictException" => ErrorKind::Conflict,
         "TransactionCanceledException" => cancelled(service.err()),
         // The first request under its token has not ended; asking once more tells what became of it.
@@ -146,11 +172,10 @@ where
         "ResourceNotFoundException" => ErrorKind::NoTable,
         "RequestExpired" | "RequestTimeTooSkewed" | "RequestInTheFuture" => ErrorKind::Skewed,
         "InvalidSignatureException" if is_untimely(service.err().meta().message()) => ErrorKind::Skewed,
-        "AccessDeniedException"
-        | "UnrecognizedClientException"
-        | "ExpiredTokenException"
-        | "InvalidSignatureException"
-        | "MissingAuthenticationTokenException" => ErrorKind::Forbidden,
+        "AccessDeniedException" | "InvalidSignatureException" | "MissingAuthenticationTokenException" => {
+            ErrorKind::Forbidden
+        }
+        "UnrecognizedClientException" | "ExpiredTokenException" => ErrorKind::CredentialsUnavailable,
         "ValidationException" | "ItemCollectionSizeLimitExceededException" | "IdempotentParameterMismatchException" => {
             ErrorKind::Invalid
         }
@@ -167,8 +192,14 @@ fn is_untimely(message: Option<&str>) -> bool {
 /// A request without an answer. Most failures to load credentials are failed connections themselves, so they come first.
 fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    if causes.clone().any(|cause| cause.is::<CredentialsError>()) {
-        ErrorKind::NoCredentials
+    if let Some(error) = causes.clone().find_map(|cause| cause.downcast_ref::<CredentialsError>()) {
+        // Nothing is there to load them from, or the rest is throttled or fails.
+        match error {
+            CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_) => {
+                ErrorKind::NoCredentials
+            }
+            _ => ErrorKind::CredentialsUnavailable,
+        }
     } else if causes.any(|cause| cause.downcast_ref::<HttpError>().is_some_and(HttpError::is_connect)) {
         ErrorKind::Unreachable
     } else {
@@ -182,30 +213,38 @@ pub(crate) const CONDITION_FAILED: &str = "ConditionalCheckFailed";
 const KEY_RANGE: &str = "TableWriteKeyRangeThroughputExceeded";
 /// The same of a read.
 const READ_KEY_RANGE: &str = "TableReadKeyRangeThroughputExceeded";
+/// The end of such a reason, of writes or reads, of the table or an index.
+const ANY_KEY_RANGE: &str = "KeyRangeThroughputExceeded";
 
-/// DynamoDB names the resource and reason of a throttle; only these say that a single key is too hot.
-fn is_key_range<E: Error + 'static>(error: &E) -> bool {
-    let error: &(dyn Error + 'static) = error;
-    let reasons = match error.downcast_ref::<UpdateItemError>() {
-        Some(UpdateItemError::ThrottlingException(throttle)) => throttle.throttling_reasons(),
-        Some(UpdateItemError::ProvisionedThroughputExceededException(throttle)) => throttle.throttling_reasons(),
-        Some(_) => return false,
-        None => match error.downcast_ref::<TransactWriteItemsError>() {
-            Some(TransactWriteItemsError::ThrottlingException(throttle)) => throttle.throttling_reasons(),
-            Some(TransactWriteItemsError::ProvisionedThroughputExceededException(throttle)) => {
-                throttle.throttling_reasons()
-            }
-            Some(_) => return false,
-            None => match error.downcast_ref::<BatchGetItemError>() {
-                Some(BatchGetItemError::ThrottlingException(throttle)) => throttle.throttling_reasons(),
-                Some(BatchGetItemError::ProvisionedThroughputExceededException(throttle)) => {
-                    throttle.throttling_reasons()
+/// Returns what a throttle means, by its reasons: what is throttled (`Table`, `Index`), by what (`Read`, `Write`), and of
+/// what there is too much (`KeyRangeThroughputExceeded`, `AccountLimitExceeded`, `ProvisionedThroughputExceeded`,
+/// `MaxOnDemandThroughputExceeded`).
+fn throttled<'a>(reasons: impl Iterator<Item = &'a str> + Clone) -> ErrorKind {
+    let is_local = |reason: &str| reason.ends_with(ANY_KEY_RANGE) || reason.starts_with("Index");
+    if reasons.clone().any(|reason| [KEY_RANGE, READ_KEY_RANGE].contains(&reason)) {
+        ErrorKind::Throttled { key_range: true }
+    } else if reasons.clone().next().is_some() && reasons.clone().all(is_local) {
+        ErrorKind::Crowded
+    } else {
+        ErrorKind::Throttled { key_range: false }
+    }
+}
+
+/// Returns the reasons that DynamoDB names for a throttle.
+fn reasons<E: Error + 'static>(error: &E) -> &[ThrottlingReason] {
+    macro_rules! of {
+        ($($operation:ident),*) => {$(
+            match (error as &dyn Error).downcast_ref::<$operation>() {
+                Some($operation::ThrottlingException(throttle)) => return throttle.throttling_reasons(),
+                Some($operation::ProvisionedThroughputExceededException(throttle)) => {
+                    return throttle.throttling_reasons();
                 }
-                _ => return false,
-            },
-        },
-    };
-    reasons.iter().any(|reason| reason.reason().is_some_and(|reason| [KEY_RANGE, READ_KEY_RANGE].contains(&reason)))
+                _ => {}
+            }
+        )*};
+    }
+    of!(UpdateItemError, TransactWriteItemsError, BatchGetItemError, GetItemError, QueryError);
+    &[]
 }
 
 fn cancelled<E: Error + 'static>(error: &E) -> ErrorKind {
@@ -226,9 +265,9 @@ fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
         ErrorKind::Conflict
     } else if any(&["ThrottlingError", "ProvisionedThroughputExceeded"]) {
         // A reason of a cancellation has no field for what was exceeded: only its text could tell, and the one that is
-        // documented speaks of "your table or index".
+        // documented speaks of "your table or index". A single hot bucket does that, so it says nothing about others.
         let key_range = reasons.iter().any(|reason| reason.message().is_some_and(|text| text.contains(KEY_RANGE)));
-        ErrorKind::Throttled { key_range }
+        if key_range { ErrorKind::Throttled { key_range } } else { ErrorKind::Crowded }
     } else if any(&["ValidationError", "ItemCollectionSizeLimitExceeded"]) {
         ErrorKind::Invalid
     } else {
@@ -264,7 +303,17 @@ mod tests {
             ("InvalidSignatureException", early, ErrorKind::Skewed),
             ("RequestExpired", "", ErrorKind::Skewed),
             ("InvalidSignatureException", wrong, ErrorKind::Forbidden),
-            ("ExpiredTokenException", "The security token included in the request is expired", ErrorKind::Forbidden),
+            (
+                "ExpiredTokenException",
+                "The security token included in the request is expired",
+                ErrorKind::CredentialsUnavailable,
+            ),
+            (
+                "UnrecognizedClientException",
+                "The security token included in the request is invalid.",
+                ErrorKind::CredentialsUnavailable,
+            ),
+            ("MissingAuthenticationTokenException", "Request is missing Authentication Token", ErrorKind::Forbidden),
         ] {
             let error = UpdateItemError::generic(ErrorMetadata::builder().code(code).message(message).build());
             let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
@@ -298,6 +347,82 @@ mod tests {
         assert!(ErrorKind::Rejected.is_refused() && !ErrorKind::Rejected.is_transient());
     }
 
+    /// The shape that AWS documents: resource, operation, and limit in one word.
+    #[test]
+    fn a_throttle_is_what_its_reasons_say_of_the_table_an_index_or_the_account() {
+        use aws_sdk_dynamodb::types::error::{ProvisionedThroughputExceededException, ThrottlingException};
+
+        let (write, place) = (ErrorKind::Throttled { key_range: true }, ErrorKind::Crowded);
+        let all = ErrorKind::Throttled { key_range: false };
+        for (named, expected) in [
+            (vec!["TableWriteKeyRangeThroughputExceeded"], write),
+            (vec!["IndexWriteKeyRangeThroughputExceeded", "TableWriteKeyRangeThroughputExceeded"], write),
+            (vec!["TableReadKeyRangeThroughputExceeded"], write),
+            (vec!["IndexWriteKeyRangeThroughputExceeded"], place),
+            (vec!["IndexReadKeyRangeThroughputExceeded"], place),
+            (vec!["IndexWriteProvisionedThroughputExceeded"], place),
+            (vec!["IndexWriteMaxOnDemandThroughputExceeded"], place),
+            (vec!["IndexWriteKeyRangeThroughputExceeded", "TableWriteAccountLimitExceeded"], all),
+            (vec!["TableWriteAccountLimitExceeded"], all),
+            (vec!["TableReadAccountLimitExceeded"], all),
+            (vec!["TableWriteProvisionedThroughputExceeded"], all),
+            (vec!["TableWriteMaxOnDemandThroughputExceeded"], all),
+            (vec!["SomethingNew"], all),
+            (vec![], all),
+        ] {
+            let reason = |name: &&str| {
+                let resource = "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate";
+                ThrottlingReason::builder().reason(*name).resource(resource).build()
+            };
+            let reasons: Vec<_> = named.iter().map(reason).collect();
+            let code =
+                |code| ErrorMetadata::builder().code(code).message("Throughput exceeds the current capacity").build();
+            let throttling = ThrottlingException::builder()
+                .set_throttling_reasons(Some(reasons.clone()))
+                .meta(code("ThrottlingException"))
+                .build();
+            let provisioned = ProvisionedThroughputExceededException::builder()
+                .set_throttling_reasons(Some(reasons))
+                .meta(code("ProvisionedThroughputExceededException"))
+                .build();
+            let answer = || HttpResponse::new(400_u16.try_into().unwrap(), "".into());
+            let kinds = [
+                kind(&SdkError::service_error(UpdateItemError::ThrottlingException(throttling.clone()), answer())),
+                kind(&SdkError::service_error(GetItemError::ThrottlingException(throttling.clone()), answer())),
+                kind(&SdkError::service_error(QueryError::ThrottlingException(throttling.clone()), answer())),
+                kind(&SdkError::service_error(BatchGetItemError::ThrottlingException(throttling), answer())),
+                kind(&SdkError::service_error(
+                    BatchGetItemError::ProvisionedThroughputExceededException(provisioned.clone()),
+                    answer(),
+                )),
+                kind(&SdkError::service_error(
+                    TransactWriteItemsError::ProvisionedThroughputExceededException(provisioned),
+                    answer(),
+                )),
+            ];
+            assert!(kinds.iter().all(|kind| *kind == expected), "{named:?}: {kinds:?}");
+        }
+        assert!(place.is_transient() && place.is_refused() && place.is_throttle());
+    }
+
+    #[test]
+    fn credentials_that_cannot_be_loaded_now_are_told_from_none_at_all() {
+        for (error, expected) in [
+            (CredentialsError::not_loaded("no provider has any"), ErrorKind::NoCredentials),
+            (CredentialsError::invalid_configuration("a profile without a role"), ErrorKind::NoCredentials),
+            (CredentialsError::provider_error("throttled"), ErrorKind::CredentialsUnavailable),
+            (
+                CredentialsError::provider_timed_out(std::time::Duration::from_secs(5)),
+                ErrorKind::CredentialsUnavailable,
+            ),
+            (CredentialsError::unhandled("connection reset"), ErrorKind::CredentialsUnavailable),
+        ] {
+            assert_eq!(unanswered(&error), expected, "{error}");
+        }
+        let later = ErrorKind::CredentialsUnavailable;
+        assert!(later.is_transient() && later.is_refused());
+    }
+
     fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {
         let reason = |(code, text): &(&str, &str)| CancellationReason::builder().code(*code).message(*text).build();
         cancelled_by(&reasons.iter().map(reason).collect::<Vec<_>>())
@@ -311,8 +436,8 @@ mod tests {
         let invalid = ("ValidationError", "Type mismatch");
         assert_eq!(kind_of(&[none, conflict]), ErrorKind::Conflict);
         assert_eq!(kind_of(&[throttle, conflict]), ErrorKind::Conflict);
-        assert_eq!(kind_of(&[invalid, throttle]), ErrorKind::Throttled { key_range: false });
-        assert_eq!(kind_of(&[none, provisioned]), ErrorKind::Throttled { key_range: false });
+        assert_eq!(kind_of(&[invalid, throttle]), ErrorKind::Crowded);
+        assert_eq!(kind_of(&[none, provisioned]), ErrorKind::Crowded);
         assert_eq!(kind_of(&[none, invalid]), ErrorKind::Invalid);
         assert_eq!(kind_of(&[("ItemCollectionSizeLimitExceeded", "")]), ErrorKind::Invalid);
         assert_eq!(kind_of(&[none, ("SomethingNew", "")]), ErrorKind::Rejected);

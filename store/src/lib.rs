@@ -10,6 +10,8 @@
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
 //! - `error`: [`StoreError`]: what an SDK error means for the write
+//! - `idle`: HTTP connections, which a process that was frozen makes again
+//! - `ids`: [`random_id`]: ids of writes and leases, from the operating system's generator
 //! - `schema`: the table's definition, for local use
 //! - `meter`: [`Meter`] adds up the write units that DynamoDB reports
 
@@ -19,6 +21,8 @@ mod connect;
 mod date;
 mod error;
 mod expression;
+mod idle;
+mod ids;
 mod list;
 mod meter;
 mod schema;
@@ -30,6 +34,7 @@ pub use attribute::Item;
 pub use clock::{Clock, SystemClock};
 pub use connect::{Connected, Connection, connect, connect_by};
 pub use error::{ErrorKind, StoreError};
+pub use ids::{random_bits, random_id, seed_ids_of_thread};
 pub use list::{Listing, Page};
 pub use meter::{Meter, Units};
 pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};

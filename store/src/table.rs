@@ -286,7 +286,7 @@ impl Table {
                 Err(error) => return Err(error),
             };
             failures += 1;
-            let until = deadline.filter(|_| matches!(failure.kind, ErrorKind::Throttled { .. }));
+            let until = deadline.filter(|_| failure.kind.is_throttle());
             let next = Instant::now() + jitter(failures);
             if until.map_or(failures == ATTEMPTS, |until| next >= until) {
                 return Err(failure);
@@ -364,7 +364,7 @@ impl Table {
 
     fn refused(&self, request: &str, reason: Box<dyn std::error::Error + Send + Sync>) -> StoreError {
         StoreError {
-            kind: crate::ErrorKind::Throttled { key_range: false },
+            kind: ErrorKind::Throttled { key_range: false },
             request: request.to_owned(),
             table: self.name.clone(),
             reason: reason.to_string(),

@@ -157,7 +157,7 @@ impl Table {
         let mut error = StoreError::new(&self.name, request(actions), error);
         if !reasons.is_empty() {
             error.reason = why(actions, &reasons);
-            if let (Some(meter), false) = (&self.meter, matches!(error.kind, ErrorKind::Throttled { .. })) {
+            if let (Some(meter), false) = (&self.meter, error.kind.is_throttle()) {
                 meter.count_cancelled(actions.iter().map(|_| None));
             }
         }

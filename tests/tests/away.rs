@@ -264,7 +264,9 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
     }
     for fault in [Fault::Throttle { key_range: false }, Fault::LoseRequest] {
         outage(&fleet, fault);
-        fleet.dynamo.fail_transactions(move |_| Some(fault));
+        // A cancelled transaction does not say whether one bucket is too hot or the whole table.
+        let is_throttle = matches!(fault, Fault::Throttle { .. });
+        fleet.dynamo.fail_transactions(move |_| Some(if is_throttle { Fault::ServerError } else { fault }));
         let both = ["a", "b"].map(|entity| limiter.acquire(entity, "gpt-4").limits(&rpm).take("rpm", 1));
         let grants = limiter.acquire_all(both).in_one_transaction().send().await.unwrap().granted().unwrap();
         assert!(grants[0].degraded().is_some());
@@ -280,6 +282,22 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
         assert!(degraded > 3);
         over(&fleet);
         fleet.dynamo.fail_transactions(|_| None);
+    }
+}
+
+/// One hot bucket cancels the transactions that write to it.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_transaction_neither_opens_the_breaker_nor_fails_open() {
+    let fleet = Fleet::new().await;
+    let limiter = limiter(&fleet, WhenAway::Allow, Breaker { failures: 2, ..NEVER }).await;
+    for _ in 0..3 {
+        fleet.dynamo.fail_transactions(|_| Some(Fault::Throttle { key_range: false }));
+        let both = ["a", "b"].map(|entity| limiter.acquire(entity, "gpt-4").limits(&limits()).take("rpm", 1));
+        let answer = limiter.acquire_all(both).in_one_transaction().send().await;
+        assert!(matches!(answer, Err(Error::Timeout { .. })), "{answer:?}");
+        fleet.dynamo.fail_transactions(|_| None);
+        assert!(take(&limiter, 1).await.unwrap().degraded().is_none());
+        assert_eq!(limiter.stats().breaker_opened, 0);
     }
 }
 

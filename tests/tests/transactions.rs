@@ -118,7 +118,7 @@ async fn a_conflict_is_transient_and_names_the_item() {
 #[tokio::test(start_paused = true)]
 async fn a_throttled_transaction_is_one_also_if_it_comes_as_a_cancellation() {
     let (dynamo, error) = failed(Fault::Throttle { key_range: false }).await;
-    assert_eq!(error.kind, ErrorKind::Throttled { key_range: false });
+    assert_eq!(error.kind, ErrorKind::Crowded);
     assert!(error.to_string().contains("ThrottlingError at a #STATE: Throughput exceeds"), "{error}");
     assert_eq!(stored(&dynamo, "a"), Some(1));
     let (_, error) = failed(Fault::Throttle { key_range: true }).await;

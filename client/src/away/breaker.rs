@@ -3,13 +3,15 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_store::{ErrorKind, StoreError};
+
+use crate::ages::{AgeClock, Moment};
 
 /// When a limiter stops asking DynamoDB, and for how long.
 ///
-/// A failure is a connection that cannot be made, a request without an answer, a server error, or a table or account over its throughput. Whatever else
-/// DynamoDB answers shows that it is there. A single bucket that is too hot is neither.
+/// A failure is a connection that cannot be made, a request without an answer, a server error, or a table or account over
+/// its throughput. Whatever else DynamoDB answers shows that it is there. A single bucket, index or partition that is too
+/// hot is neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
     /// Failed requests in a row after which it opens; 0 never. 10 if nothing is said.
@@ -31,6 +33,7 @@ impl Default for Breaker {
 #[derive(Debug)]
 pub(crate) struct Circuit {
     settings: Breaker,
+    ages: AgeClock,
     state: Mutex<State>,
 }
 
@@ -39,7 +42,7 @@ enum State {
     /// Everybody asks; failures in a row.
     Closed(u32),
     /// Nobody does.
-    Open { until: Instant, pause: Duration, why: String },
+    Open { until: Moment, pause: Duration, why: String },
     /// One does.
     HalfOpen { pause: Duration, why: String },
 }
@@ -61,8 +64,8 @@ pub(crate) struct Open {
 }
 
 impl Circuit {
-    pub(crate) const fn new(settings: Breaker) -> Self {
-        Self { settings, state: Mutex::new(State::Closed(0)) }
+    pub(crate) const fn new(settings: Breaker, ages: AgeClock) -> Self {
+        Self { settings, ages, state: Mutex::new(State::Closed(0)) }
     }
 
     /// The shortest pause.
@@ -73,11 +76,11 @@ impl Circuit {
     /// Whether to ask.
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
         let mut state = self.state();
-        let now = Instant::now();
+        let now = self.ages.now();
         let (is_probe, answer) = match &*state {
             State::Closed(_) => (false, None),
             State::Open { until, pause, why } if *until <= now => (true, Some((*pause, why.clone()))),
-            State::Open { until, why, .. } => return Err(Open { why: why.clone(), left: *until - now }),
+            State::Open { until, why, .. } => return Err(Open { why: why.clone(), left: until.since(now) }),
             State::HalfOpen { pause, why } => return Err(Open { why: why.clone(), left: *pause }),
         };
         if let Some((pause, why)) = answer {
@@ -92,7 +95,14 @@ impl Circuit {
         let mut state = self.state();
         let Some(failure) = error.filter(|error| is_failure(error.kind)) else {
             let says_nothing = |error: &StoreError| {
-                matches!(error.kind, ErrorKind::Throttled { .. } | ErrorKind::NoCredentials | ErrorKind::Skewed)
+                matches!(
+                    error.kind,
+                    ErrorKind::Throttled { .. }
+                        | ErrorKind::Crowded
+                        | ErrorKind::NoCredentials
+                        | ErrorKind::CredentialsUnavailable
+                        | ErrorKind::Skewed
+                )
             };
             if !error.is_some_and(says_nothing) {
                 *state = State::Closed(0);
@@ -112,7 +122,7 @@ impl Circuit {
             // Requests from before it opened.
             State::Open { .. } => return false,
         };
-        *state = State::Open { until: Instant::now() + pause, pause, why: failure.to_string() };
+        *state = State::Open { until: self.ages.now() + pause, pause, why: failure.to_string() };
         true
     }
 
@@ -130,7 +140,7 @@ impl Drop for Permit<'_> {
         }
         let mut state = self.circuit.state();
         if let State::HalfOpen { pause, why } = &*state {
-            *state = State::Open { until: Instant::now(), pause: *pause, why: why.clone() };
+            *state = State::Open { until: self.circuit.ages.now(), pause: *pause, why: why.clone() };
         }
     }
 }

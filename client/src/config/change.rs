@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, mark_schema, record};
-use weirgate_shared::{AuditEvent, Change, ItemKey, WriteId, schema_key};
+use weirgate_shared::{AuditEvent, Change, ItemKey, schema_key};
 use weirgate_store::{ErrorKind, Item, Transacted};
 
 use super::known::Changed;
@@ -65,7 +65,7 @@ impl<'a> Editing<'a> {
     async fn transact(&self, actions: &[Action]) -> Result<bool, Error> {
         // Also if nobody waits for the answer any more, or there is none.
         let _forgetting = Forgetting(self);
-        let token = WriteId::from_bits(fastrand::u64(..));
+        let token = weirgate_store::random_id();
         let (mut failures, mut doubt) = (0, None);
         loop {
             match self.inner.transact(actions, &token).await {

@@ -82,7 +82,7 @@ impl RateLimiter {
             if before.as_ref() == next {
                 return Ok(existed);
             }
-            let new_op = WriteId::from_bits(fastrand::u64(..));
+            let new_op = weirgate_store::random_id();
             let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
             let keeps_parent = before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
             let parent = next.and_then(|next| next.parent.as_ref()).filter(|_| !keeps_parent);

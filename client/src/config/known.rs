@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::Cache;
-use tokio::time::Instant;
 use weirgate_shared::{AuditId, Config, Entity, EntityId, EpochMillis, Level, Stored};
 
+use crate::ages::Moment;
 use crate::stats::counters;
 
 /// The most configurations and entities that are remembered, missing ones among them.
@@ -16,7 +16,7 @@ const MOST: usize = 20_000;
 #[derive(Debug, Clone)]
 pub(crate) struct Read<T> {
     /// When, before it was asked for.
-    pub(crate) at: Instant,
+    pub(crate) at: Moment,
     pub(crate) value: T,
 }
 
@@ -106,7 +106,7 @@ impl Known {
 
     /// An id for the event of a change made now. Those of one process sort as they were made.
     pub(crate) fn next_event(&self, now: EpochMillis) -> AuditId {
-        let random = u128::from(fastrand::u64(..)) << 16;
+        let random = u128::from(weirgate_store::random_bits()) << 16;
         let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
         let id = match *last {
             Some(last) if last.at() >= now => last.next(),
@@ -131,11 +131,12 @@ pub(crate) enum Changed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ages::AgeClock;
 
     /// What was read before a change must not be remembered after it.
     #[test]
     fn what_was_read_before_a_change_is_not_remembered_after_it() {
-        let (known, read) = (Known::default(), Read { at: Instant::now(), value: Arc::default() });
+        let (known, read) = (Known::default(), Read { at: AgeClock::default().now(), value: Arc::default() });
         let remember = |generation| known.remember(generation, [(Level::System, read.clone())], None);
         let before = known.generation();
         remember(before);

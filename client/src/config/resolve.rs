@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_shared::{
     Config, Entity, EntityId, EntityKey, Level, Limit, Mode, Status, Stored, read_config, read_entity, schema_key,
 };
@@ -13,6 +12,7 @@ use weirgate_store::Item;
 use super::known::Read;
 use super::schema;
 use crate::Error;
+use crate::ages::Moment;
 use crate::clock::deadline;
 use crate::inner::Inner;
 use crate::limits::Limits;
@@ -30,8 +30,8 @@ pub(crate) struct Resolved {
     /// Whom the entity cascades to.
     pub(crate) parent: Option<EntityId>,
     /// When the table was last asked for the oldest part, answered or not.
-    asked: Instant,
-    good_until: Instant,
+    asked: Moment,
+    good_until: Moment,
     generation: u64,
 }
 
@@ -84,20 +84,19 @@ pub(crate) enum Age {
 impl Resolved {
     /// What a file says, which needs no table.
     #[cfg(feature = "yaml")]
-    fn of_file(file: &crate::LimitsFile, key: &weirgate_shared::BucketKey) -> Option<Arc<Self>> {
+    fn of_file(file: &crate::LimitsFile, now: Moment, key: &weirgate_shared::BucketKey) -> Option<Arc<Self>> {
         let (rules, parent) = file.rules(&key.entity, &key.resource)?;
-        let now = Instant::now();
         Some(Arc::new(Self { rules: Some(rules), parent, asked: now, good_until: now, generation: 0 }))
     }
 
     /// Whether it may have changed long enough ago to be asked for again.
-    pub(crate) fn is_old(&self) -> bool {
-        self.asked.elapsed() >= RECENT
+    pub(crate) fn is_old(&self, now: Moment) -> bool {
+        now.since(self.asked) >= RECENT
     }
 
     /// Whether a bucket of a `newer` version was met, which is known of limits that are in force by now.
-    fn is_behind(&self, newer: i64) -> bool {
-        self.rules.as_ref().is_some_and(|rules| rules.limits.version < Some(newer)) && self.is_old()
+    fn is_behind(&self, newer: i64, now: Moment) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.limits.version < Some(newer)) && self.is_old(now)
     }
 }
 
@@ -119,15 +118,17 @@ pub(crate) async fn resolve(
     timeout: Duration,
 ) -> Result<Arc<Resolved>, Error> {
     #[cfg(feature = "yaml")]
-    if let Some(said) = inner.settings.file.as_ref().and_then(|file| Resolved::of_file(file, &shards.key)) {
+    if let Some(said) =
+        inner.settings.file.as_ref().and_then(|file| Resolved::of_file(file, inner.ages.now(), &shards.key))
+    {
         return Ok(said);
     }
     let slot = &shards.config;
     let is_good = |resolved: &Arc<Resolved>, age: Age| {
         resolved.generation == inner.known.generation()
             && match age {
-                Age::Cached => Instant::now() < resolved.good_until,
-                Age::Recent => !resolved.is_old(),
+                Age::Cached => inner.ages.now() < resolved.good_until,
+                Age::Recent => !resolved.is_old(inner.ages.now()),
             }
     };
     let counters = &inner.known.counters;
@@ -137,7 +138,7 @@ pub(crate) async fn resolve(
     };
     let mut age = age;
     if let Some(known) = known.filter(|known| is_good(known, age)) {
-        if !known.is_behind(shards.overview().version()) {
+        if !known.is_behind(shards.overview().version(), inner.ages.now()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.rules.is_none()));
             return Ok(known);
@@ -202,14 +203,15 @@ impl<'a> Loading<'a> {
         count(&self.inner.known.counters.stale, 1);
         let bucket = self.shards.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read again: those known before are used");
-        Ok(self.resolved(Some(Instant::now())))
+        let failed = self.inner.ages.now();
+        Ok(self.resolved(Some(failed)))
     }
 
     /// Reads what is not known, or too old, in one request.
     async fn read(&mut self) -> Result<(), Error> {
         let (inner, namespace) = (self.inner, &self.inner.namespace);
-        let at = Instant::now();
-        let is_missing = |read_at: Option<Instant>| read_at.is_none_or(|read| at.duration_since(read) >= self.max_age);
+        let at = inner.ages.now();
+        let is_missing = |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
         let mut wanted: Vec<Option<usize>> = vec![];
         let mut keys = vec![];
         for (place, (level, known)) in self.levels.iter().enumerate() {
@@ -267,9 +269,10 @@ impl<'a> Loading<'a> {
     }
 
     /// What the levels amount to; `failed` is when they could not be read again.
-    fn resolved(self, failed: Option<Instant>) -> Resolved {
+    fn resolved(self, failed: Option<Moment>) -> Resolved {
         let oldest = self.levels.iter().filter_map(|(_, known)| Some(known.as_ref()?.at));
-        let oldest = oldest.chain(self.entity.as_ref().map(|known| known.at)).min().unwrap_or_else(Instant::now);
+        let oldest =
+            oldest.chain(self.entity.as_ref().map(|known| known.at)).min().unwrap_or_else(|| self.inner.ages.now());
         let stored = || self.levels.iter().filter_map(|(level, known)| Some((level, known.as_ref()?)));
         let version = stored().map(|(_, known)| known.value.version).fold(0, i64::saturating_add);
         let rules = stored().find_map(|(level, known)| {

@@ -8,7 +8,7 @@ use weirgate_shared::write::{Company, Take};
 use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId};
 use weirgate_store::{ErrorKind, Item, Outcome, StoreError};
 
-use super::{Caller, Line, Needs, Verdict, early};
+use super::{Caller, Line, Needs, Verdict, View, early, late};
 use crate::Error;
 use crate::held::{Held, Part};
 use crate::inner::Inner;
@@ -58,6 +58,8 @@ struct Attempt<'a> {
     seen: Option<Arc<Bucket>>,
     /// It was seen a while before.
     is_old: bool,
+    /// Since then the wall clock has jumped ahead.
+    is_doubted: bool,
     doubt: Option<Doubt>,
     missing: bool,
 }
@@ -91,6 +93,7 @@ impl<'a> Attempt<'a> {
             ops: vec![],
             seen: None,
             is_old: false,
+            is_doubted: false,
             doubt: None,
             missing: false,
         }
@@ -99,8 +102,13 @@ impl<'a> Attempt<'a> {
     async fn run(mut self) -> Resolved {
         loop {
             let now = self.replan();
-            let view = self.line.view();
-            self.is_old = view.as_ref().is_some_and(|view| view.at.elapsed() >= RECENT);
+            let roll = self.line.roll(self.inner, now);
+            let is_safe =
+                |view: &View| !view.is_doubted || late::is_safe(&view.bucket, &self.callers[0].limits, roll, now);
+            let view = self.line.view().filter(is_safe);
+            self.is_doubted |= view.as_ref().is_some_and(|view| view.is_doubted);
+            let is_doubted = view.as_ref().is_some_and(|view| view.is_doubted);
+            self.is_old = view.as_ref().is_some_and(|view| self.line.age(view) >= RECENT);
             self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
             if let Some(Err(error)) = bucket.map(|bucket| check_room(bucket, &self.callers[0].limits)) {
@@ -108,7 +116,7 @@ impl<'a> Attempt<'a> {
                 self.line.forget();
                 return self.fail(error);
             }
-            let op = WriteId::from_bits(fastrand::u64(..));
+            let op = weirgate_store::random_id();
             let hot = self.wants_split(bucket, now);
             // Its own id is among them: a network that repeats the request does not take twice either.
             self.ops.push(op.clone());
@@ -119,13 +127,16 @@ impl<'a> Attempt<'a> {
                 soft: self.soft.clone(),
                 takes: self.callers.iter().map(|caller| caller.takes).sum(),
                 leases: self.leases.iter().flatten().cloned().collect(),
-                roll: self.line.roll(self.inner, now),
+                roll,
                 op,
                 hot,
                 company: self.company(),
                 unknown: &self.ops,
             };
-            let update = if self.missing { take.create(now) } else { take.on(bucket, now) };
+            let mut update = if self.missing { take.create(now) } else { take.on(bucket, now) };
+            if let Some(seen) = bucket.filter(|_| is_doubted && !self.missing) {
+                late::only_as_seen(&mut update, &take, seen, now);
+            }
             self.line.asks();
             let outcome = self.inner.update(&update).await;
             self.line.heard(&outcome);
@@ -202,7 +213,7 @@ impl<'a> Attempt<'a> {
     fn wants_split(&self, seen: Option<&Bucket>, now: EpochMillis) -> bool {
         let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else { return false };
         let settled_at = seen.scaling.look.map_or(EpochMillis::default(), |look| look.at.after(SETTLING));
-        let is_settled = |at: Instant| now.since(settled_at) > Millis::from(at.elapsed());
+        let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
         let was_throttled = self.line.throttled().is_some_and(is_settled);
         was_throttled || seen.is_out_of_units(now)
     }
@@ -295,6 +306,11 @@ impl<'a> Attempt<'a> {
     /// over by then, or wrote leases, which would end too soon; otherwise it is as good as any.
     async fn grant(self, bucket: Bucket, at: EpochMillis) -> Resolved {
         let bucket = self.saw(bucket);
+        let mut was_there = true;
+        if let (Some(seen), true) = (&self.seen, self.is_doubted && self.planned.was_late(self.inner)) {
+            let owner = (self.line, &self.callers[0].shards);
+            was_there = late::put_right(self.inner, owner, (seen, &bucket), &super::all(&self.needs, &self.soft)).await;
+        }
         let was_early = self.planned.was_early(self.inner);
         let spilled = was_early && early::spilled(&self.needs, &bucket, self.inner.now());
         let mut again = vec![];
@@ -303,7 +319,7 @@ impl<'a> Attempt<'a> {
                 Part { line: Arc::clone(self.line), amounts: caller.all(), bucket: Arc::clone(&bucket), ahead: None };
             let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
             let lease = lease.map(|(id, lease)| (id, lease.expires));
-            let is_good = !was_early || !spilled && lease.is_none();
+            let is_good = was_there && (!was_early || !spilled && lease.is_none());
             let held = Held::new(owner, vec![part], caller.limits.clone(), lease, at);
             if is_good {
                 caller.tell(Ok(Verdict::Granted(held.into())));

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_shared::Bucket;
 use weirgate_store::Consistency;
 
@@ -38,7 +37,7 @@ impl Line {
         let known = seen.map_or(i64::MIN, |seen| seen.v);
         let mut consistency = if lacks_slots { Consistency::Strong } else { Consistency::Eventual };
         loop {
-            let at = Instant::now();
+            let at = self.bucket.ages.now();
             self.asks();
             let found = inner.read_once(&self.key.item_key(), consistency).await;
             self.heard(&found);

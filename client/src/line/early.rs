@@ -30,5 +30,5 @@ pub(super) async fn take_back(inner: &Inner, held: Held, needs: &Needs, after: &
     let milli = if stays { u64::try_from(rate.0).unwrap_or_default() } else { 0 };
     count(&inner.counters.unknown_milli, milli);
     let bucket = after.key.item_key().pk;
-    tracing::warn!(bucket, milli, ?ended, "a take by a clock that was behind is made again; so much stays taken");
+    tracing::warn!(bucket, milli, ?ended, "a take by a clock that was off is made again; so much stays taken");
 }

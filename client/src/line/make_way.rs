@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Company, Take, Update, expire};
-use weirgate_shared::{Bucket, EpochMillis, WriteId};
+use weirgate_shared::{Bucket, EpochMillis};
 use weirgate_store::Outcome;
 
 use super::{Caller, Line};
@@ -39,7 +39,7 @@ fn plan(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochM
     if bucket.has_rules(&first.limits) || check_room(bucket, &first.limits).is_err() {
         return None;
     }
-    let op = WriteId::from_bits(fastrand::u64(..));
+    let op = weirgate_store::random_id();
     let nothing = Take {
         key: &line.key,
         terms: (&first.limits).into(),

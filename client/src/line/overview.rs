@@ -8,10 +8,13 @@ use tokio::sync::Notify;
 use weirgate_shared::EpochMillis;
 
 use super::Promises;
+use crate::ages::AgeClock;
 
 /// A bucket as the lines of all its shards see it together.
 #[derive(Debug)]
 pub(crate) struct Overview {
+    /// What the ages of all that was seen are measured by.
+    pub(crate) ages: AgeClock,
     /// Tokens came back to the bucket through this process.
     pub(crate) given_back: Arc<Notify>,
     /// The largest number of shards seen.
@@ -23,9 +26,10 @@ pub(crate) struct Overview {
     promises: Mutex<Promises>,
 }
 
-impl Default for Overview {
-    fn default() -> Self {
+impl Overview {
+    pub(crate) fn new(ages: AgeClock) -> Self {
         Self {
+            ages,
             given_back: Arc::default(),
             most: AtomicU32::new(1),
             last: AtomicU32::new(0),
@@ -33,9 +37,7 @@ impl Default for Overview {
             promises: Mutex::default(),
         }
     }
-}
 
-impl Overview {
     pub(crate) fn most(&self) -> u32 {
         self.most.load(Ordering::Relaxed)
     }

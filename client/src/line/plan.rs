@@ -63,6 +63,7 @@ mod tests {
     use weirgate_shared::{BucketKey, Limit, LimitName, MilliTokens};
 
     use super::*;
+    use crate::ages::AgeClock;
     use crate::limits::Limits;
     use crate::shards::Shards;
 
@@ -85,7 +86,7 @@ mod tests {
     }
 
     fn shards() -> Arc<Shards> {
-        Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None))
+        Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None, AgeClock::default()))
     }
 
     /// A bucket seen so many seconds ago, when this was left.

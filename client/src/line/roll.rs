@@ -16,9 +16,10 @@ impl Line {
     pub(crate) fn roll(&self, inner: &Inner, now: EpochMillis) -> Roll {
         let hour = Hour::of(EpochMillis(now.0.saturating_sub(inner.roll_lag.0)));
         let begun = now.since(hour.start());
+        let now_aged = self.bucket.ages.now();
         let state = self.state();
         let is_begun = state.view.as_ref().filter(|_| state.has_company != Some(false)).is_some_and(|view| {
-            let age = Millis::from(view.at.elapsed());
+            let age = Millis::from(now_aged.since(view.at));
             let seen = EpochMillis(now.0.saturating_sub(age.0));
             // What was seen since the hour began shows whether it was.
             age > begun && acquires(&view.bucket, seen, begun) >= CERTAIN

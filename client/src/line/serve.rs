@@ -66,7 +66,7 @@ impl Server {
         let (mut chosen, others) = plan::select(bucket, std::mem::take(&mut self.waiting), now);
         self.waiting = others;
         if let Some(view) = &view {
-            if let (true, Some(first)) = (chosen.is_empty(), self.waiting.front())
+            if let (true, Some(first)) = (chosen.is_empty() && !view.is_doubted, self.waiting.front())
                 && make_way(&self.inner, &self.line, &view.bucket, first, now).await
             {
                 return;
@@ -176,7 +176,7 @@ impl Server {
                 Some(shortage) if !self.is_fresh(view, &caller, &shortage, now) => self.waiting.push_back(caller),
                 Some(_) if view.bucket.shard().count > 1 => caller.send_elsewhere(Why::Short),
                 Some(shortage) => {
-                    count(&self.inner.counters.local_denied, u64::from(view.at < caller.joined));
+                    count(&self.inner.counters.local_denied, u64::from(!self.line.is_since(view, caller.joined)));
                     self.deny(caller, shortage, now);
                 }
                 None => self.waiting.push_back(caller),
@@ -191,9 +191,9 @@ impl Server {
     }
 
     fn is_fresh(&self, view: &View, caller: &Caller, shortage: &[decision::LimitStatus], now: EpochMillis) -> bool {
-        let (age, most) = (view.at.elapsed(), self.inner.settings.denial_memory);
+        let (age, most) = (self.line.age(view), self.inner.settings.denial_memory);
         let mut short = shortage.iter().filter(|status| status.is_short());
-        view.at >= caller.joined
+        self.line.is_since(view, caller.joined)
             || !self.line.bucket.is_due(now, age)
                 && (self.line.is_trusted() || short.all(|status| age < memory(status, age, most)))
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_shared::{LimitName, MilliTokens, Millis};
 
+use crate::ages::Moment;
 use crate::line::Needs;
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Demand {
     /// When the window began.
-    since: Instant,
+    since: Moment,
     flows: BTreeMap<LimitName, Flow>,
 }
 
@@ -27,13 +27,13 @@ struct Flow {
 }
 
 impl Demand {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Moment) -> Self {
         Self { since: now, flows: BTreeMap::new() }
     }
 
     /// Begins another window if this one is over.
-    pub(super) fn advance(&mut self, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.since);
+    pub(super) fn advance(&mut self, now: Moment) {
+        let elapsed = now.since(self.since);
         if elapsed < WINDOW {
             return;
         }
@@ -68,6 +68,7 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ages::AgeClock;
 
     const SECOND: Millis = Millis(1000);
 
@@ -76,11 +77,11 @@ mod tests {
     }
 
     /// Asks for a token every `every_ms` for `seconds`; what is expected of the next second then.
-    fn ask(demand: &mut Demand, now: &mut Instant, every_ms: u64, seconds: u64) -> i64 {
+    fn ask(demand: &mut Demand, now: &mut Moment, every_ms: u64, seconds: u64) -> i64 {
         for _ in 0..seconds * 1000 / every_ms {
             demand.advance(*now);
             demand.count(&Needs::from([(name(), MilliTokens::from_tokens(1))]));
-            *now += Duration::from_millis(every_ms);
+            *now = *now + Duration::from_millis(every_ms);
         }
         demand.advance(*now);
         demand.within(&name(), SECOND).whole_tokens()
@@ -88,8 +89,8 @@ mod tests {
 
     #[test]
     fn a_steady_load_is_what_it_is() {
-        let (mut now, start) = (Instant::now(), Instant::now());
-        let mut demand = Demand::new(start);
+        let mut now = AgeClock::default().now();
+        let mut demand = Demand::new(now);
         let seen = ask(&mut demand, &mut now, 10, 20);
         assert!((99..=101).contains(&seen), "{seen}");
         assert_eq!(demand.within(&name(), Millis(100)).0 / 1000, seen / 10);
@@ -97,14 +98,14 @@ mod tests {
 
     #[test]
     fn a_rising_load_shows_within_the_second_and_a_sinking_one_by_halves() {
-        let mut now = Instant::now();
+        let mut now = AgeClock::default().now();
         let mut demand = Demand::new(now);
         ask(&mut demand, &mut now, 100, 5);
         // Not whole seconds: a window is under way.
         for _ in 0..500 {
             demand.advance(now);
             demand.count(&Needs::from([(name(), MilliTokens::from_tokens(1))]));
-            now += Duration::from_millis(1);
+            now = now + Duration::from_millis(1);
         }
         let risen = demand.within(&name(), SECOND).whole_tokens();
         assert!(risen >= 499, "{risen}");
@@ -115,10 +116,10 @@ mod tests {
 
     #[test]
     fn what_was_before_a_pause_is_forgotten() {
-        let mut now = Instant::now();
+        let mut now = AgeClock::default().now();
         let mut demand = Demand::new(now);
         ask(&mut demand, &mut now, 1, 5);
-        now += Duration::from_secs(60);
+        now = now + Duration::from_secs(60);
         demand.advance(now);
         assert!(demand.within(&name(), SECOND).whole_tokens() < 20);
     }

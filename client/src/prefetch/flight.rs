@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::{MilliTokens, WriteId};
+use weirgate_shared::MilliTokens;
 
 use super::pool::{Block, Due, Found, Pool};
 use super::state::Return;
@@ -98,7 +98,7 @@ async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
     let Block { limits, amounts, takes, asked } = block;
     let timeout = inner.settings.timeout;
     let request = Request { needs: amounts, soft: Needs::new(), limits, lease: None, timeout, takes };
-    match ask_table(&inner, shards, &request, asked).await {
+    match ask_table(&inner, shards, &request, Instant::now()).await {
         Ok(Verdict::Granted(delivery)) => {
             pool.fails_by(None);
             count(&inner.counters.prefetch_blocks, 1);
@@ -128,7 +128,7 @@ async fn keep(inner: Weak<Inner>, shards: Arc<Shards>) {
     loop {
         match pool.due() {
             Due::Never => return,
-            Due::At(at) => tokio::time::sleep_until(at).await,
+            Due::In(left) => tokio::time::sleep(left).await,
             Due::Now(returns) => {
                 let returns = on_their_way(&shards, returns);
                 let Some(inner) = inner.upgrade() else { return };
@@ -198,7 +198,7 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Resul
             inner: &inner,
             shards: &under_way.shards,
             line: Arc::clone(&part.line),
-            op: WriteId::from_bits(fastrand::u64(..)),
+            op: weirgate_store::random_id(),
             lease: None,
             amounts: back.collect::<BTreeMap<_, _>>(),
             takes,

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, Mode};
 use weirgate_store::StoreError;
 
 use super::Prefetch;
 use super::state::{Return, State};
 use crate::Error;
+use crate::ages::{AgeClock, Moment};
 use crate::decision::{Denied, LimitStatus};
 use crate::held::Part;
 use crate::limits::Limits;
@@ -27,6 +27,7 @@ const PAYS: i64 = 3;
 #[derive(Debug)]
 pub(crate) struct Pool {
     prefetch: Prefetch,
+    ages: AgeClock,
     state: Mutex<State>,
     /// Why the last block could not be fetched, if it could not.
     trouble: Mutex<Option<Arc<StoreError>>>,
@@ -53,21 +54,21 @@ pub(super) struct Block {
     /// Acquires that the write counts.
     pub(super) takes: i64,
     /// When it was asked for. Its tokens are taken after that, so they are never older than they seem.
-    pub(super) asked: Instant,
+    pub(super) asked: Moment,
 }
 
 /// What is to be done about what has become too old.
 pub(super) enum Due {
     Now(Vec<Return>),
-    At(Instant),
+    In(Duration),
     /// Nothing is there.
     Never,
 }
 
 impl Pool {
-    pub(crate) fn new(prefetch: Prefetch) -> Self {
-        let state = State::new(Instant::now());
-        Self { prefetch, state: Mutex::new(state), trouble: Mutex::default(), arrived: Notify::new() }
+    pub(crate) fn new(prefetch: Prefetch, ages: AgeClock) -> Self {
+        let state = State::new(ages.now());
+        Self { prefetch, ages, state: Mutex::new(state), trouble: Mutex::default(), arrived: Notify::new() }
     }
 
     /// Whether the request can be served from here: it asks for enforced rates, without a lease.
@@ -84,7 +85,7 @@ impl Pool {
         let state = self.state();
         Self::serves(request)
             && state.limits == request.limits
-            && state.has(&request.needs, self.oldest(Instant::now()))
+            && state.has(&request.needs, self.oldest(self.ages.now()))
     }
 
     /// Serves a request, and says which block is to be fetched. `is_new` if the request comes for the first time.
@@ -95,7 +96,7 @@ impl Pool {
         now: EpochMillis,
         is_new: bool,
     ) -> (Found, Option<Block>) {
-        let at = Instant::now();
+        let at = self.ages.now();
         let mut state = self.state();
         if state.is_closed || !state.follows(&request.limits) {
             return (Found::Nothing, None);
@@ -113,7 +114,7 @@ impl Pool {
         state: &mut State,
         shards: &Shards,
         request: &Request,
-        (now, at): (EpochMillis, Instant),
+        (now, at): (EpochMillis, Moment),
     ) -> (Found, Option<Block>) {
         let is_paused = at < state.paused_until;
         let oldest = self.oldest(at);
@@ -146,7 +147,7 @@ impl Pool {
     }
 
     /// Whether what is left will be gone when a block that is fetched now arrives.
-    fn is_low(&self, state: &State, needs: &Needs, oldest: Instant) -> bool {
+    fn is_low(&self, state: &State, needs: &Needs, oldest: Moment) -> bool {
         let is_low = |limit: &Limit| {
             let low = state.demand.within(limit.name(), self.prefetch.lead());
             let low = low.min(self.prefetch.most(limit.rule().capacity) / 4);
@@ -164,7 +165,7 @@ impl Pool {
         shards: &Shards,
         request: &Request,
         waits: bool,
-        (now, at): (EpochMillis, Instant),
+        (now, at): (EpochMillis, Moment),
     ) -> Option<Block> {
         let oldest = self.oldest(at);
         let mut amounts = Needs::new();
@@ -194,7 +195,7 @@ impl Pool {
 
     /// Takes all of `needs` for a grant that turned out to need more; nothing if not all of it is there.
     pub(crate) fn more(&self, needs: &Needs, limits: &Limits) -> Vec<Part> {
-        let oldest = self.oldest(Instant::now());
+        let oldest = self.oldest(self.ages.now());
         let mut state = self.state();
         if state.limits != *limits || !state.has(needs, oldest) {
             return vec![];
@@ -205,7 +206,7 @@ impl Pool {
 
     /// Takes what the table lacked for a request that it denied; nothing if both together have not enough.
     pub(super) fn complete(&self, denied: &Denied, request: &Request) -> Vec<Part> {
-        let oldest = self.oldest(Instant::now());
+        let oldest = self.oldest(self.ages.now());
         let mut state = self.state();
         let lack = |short: &LimitStatus| {
             let (name, need) = request.needs.get_key_value(short.limit.as_str())?;
@@ -225,7 +226,7 @@ impl Pool {
     /// Takes back what came from here and was not used after all; `false` if it must go to the table.
     pub(crate) fn put(&self, part: Part, limits: &Limits) -> bool {
         let mut state = self.state();
-        let oldest = self.oldest(Instant::now());
+        let oldest = self.oldest(self.ages.now());
         let has_room = |(name, amount): (&LimitName, &MilliTokens)| {
             let limit = limits.iter().find(|limit| limit.name() == name);
             limit.is_some_and(|limit| state.outstanding(name) + *amount <= self.prefetch.most(limit.rule().capacity))
@@ -286,33 +287,36 @@ impl Pool {
 
     /// Fetches nothing for so long.
     pub(super) fn pause(&self, span: Duration) {
-        self.state().paused_until = Instant::now() + span;
+        self.state().paused_until = self.ages.now() + span;
     }
 
     /// What is to be done about what has become too old, and acquires that no write has counted for as long.
     pub(super) fn due(&self) -> Due {
         let mut state = self.state();
-        let now = Instant::now();
+        let now = self.ages.now();
         let oldest = self.oldest(now);
         let old = state.give_back(|taken| taken <= oldest);
         if !old.is_empty() {
             return Due::Now(old);
         }
         if let Some(taken) = state.batches.front().and_then(|batch| batch.ahead) {
-            return Due::At(taken + self.prefetch.keep);
+            return Due::In((taken + self.prefetch.keep).since(now));
         }
         if state.unreported == 0 {
             state.keeper = None;
             return Due::Never;
         }
         let at = state.granted + self.prefetch.keep;
-        if at > now { Due::At(at) } else { Due::Now(state.report()) }
+        if at > now { Due::In(at.since(now)) } else { Due::Now(state.report()) }
     }
 
-    /// Whether all is as the limits of a request say; if not, all goes back.
+    /// What goes back before its time: all if the limits of a request are others, and what has become too old while the
+    /// keeper was frozen.
     pub(super) fn outdated(&self, limits: &Limits) -> Vec<Return> {
         let mut state = self.state();
-        if state.limits == *limits || state.batches.is_empty() { vec![] } else { state.give_back(|_| true) }
+        let oldest = self.oldest(self.ages.now());
+        let is_same = state.limits == *limits;
+        if state.batches.is_empty() { vec![] } else { state.give_back(|taken| !is_same || taken <= oldest) }
     }
 
     /// Ends the pool: all goes back, and everything is counted.
@@ -348,8 +352,8 @@ impl Pool {
     }
 
     /// Before or at this instant were taken what cannot be spent at `now` any more.
-    fn oldest(&self, now: Instant) -> Instant {
-        now.checked_sub(self.prefetch.keep).unwrap_or(now)
+    fn oldest(&self, now: Moment) -> Moment {
+        now.before(self.prefetch.keep)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

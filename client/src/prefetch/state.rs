@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 use weirgate_shared::{Bucket, LimitName, MilliTokens};
 
 use super::demand::Demand;
+use crate::ages::Moment;
 use crate::held::Part;
 use crate::limits::Limits;
 use crate::line::{Line, Needs};
@@ -30,11 +30,11 @@ pub(super) struct State {
     /// Acquires granted from here that no write has counted yet.
     pub(super) unreported: i64,
     /// When the last acquire was granted from here.
-    pub(super) granted: Instant,
+    pub(super) granted: Moment,
     /// The shard that gave the last block.
     pub(super) last: Option<(Arc<Line>, Arc<Bucket>)>,
     /// No block is fetched until then.
-    pub(super) paused_until: Instant,
+    pub(super) paused_until: Moment,
     /// Gives back what has become too old.
     pub(super) keeper: Option<AbortHandle>,
     pub(super) is_closed: bool,
@@ -48,7 +48,7 @@ pub(super) struct Return {
 }
 
 impl State {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Moment) -> Self {
         Self {
             limits: Limits::default(),
             demand: Demand::new(now),
@@ -78,7 +78,7 @@ impl State {
     }
 
     /// What is there of a limit that was taken after `oldest`.
-    pub(super) fn left(&self, limit: &LimitName, oldest: Instant) -> MilliTokens {
+    pub(super) fn left(&self, limit: &LimitName, oldest: Moment) -> MilliTokens {
         self.young(oldest).filter_map(|batch| batch.amounts.get(limit)).copied().sum()
     }
 
@@ -88,16 +88,16 @@ impl State {
         all.filter_map(|amounts| amounts.get(limit)).copied().sum()
     }
 
-    pub(super) fn has(&self, needs: &Needs, oldest: Instant) -> bool {
+    pub(super) fn has(&self, needs: &Needs, oldest: Moment) -> bool {
         needs.iter().all(|(limit, need)| self.left(limit, oldest) >= *need)
     }
 
-    fn young(&self, oldest: Instant) -> impl Iterator<Item = &Part> {
+    fn young(&self, oldest: Moment) -> impl Iterator<Item = &Part> {
         self.batches.iter().filter(move |batch| is_younger(batch, oldest))
     }
 
     /// Takes what there is of `needs`, the oldest first.
-    pub(super) fn draw(&mut self, needs: &Needs, oldest: Instant) -> Vec<Part> {
+    pub(super) fn draw(&mut self, needs: &Needs, oldest: Moment) -> Vec<Part> {
         let mut wanted = needs.clone();
         let mut parts = vec![];
         for batch in self.batches.iter_mut().filter(|batch| is_younger(batch, oldest)) {
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Sends back the batches taken at an instant that `is_due`: one write for each shard. The first counts acquires.
-    pub(super) fn give_back(&mut self, is_due: impl Fn(Instant) -> bool) -> Vec<Return> {
+    pub(super) fn give_back(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<Return> {
         let mut returns: Vec<Return> = vec![];
         let (due, left) =
             std::mem::take(&mut self.batches).into_iter().partition(|batch| batch.ahead.is_none_or(&is_due));
@@ -183,7 +183,7 @@ impl State {
     }
 }
 
-fn is_younger(batch: &Part, oldest: Instant) -> bool {
+fn is_younger(batch: &Part, oldest: Moment) -> bool {
     batch.ahead.is_some_and(|taken| taken > oldest)
 }
 

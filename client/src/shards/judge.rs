@@ -21,13 +21,13 @@ impl Shards {
     /// The shards with the callers' own limits at `now`, as far as they are known: good for planning a write, and what
     /// they seem to lack proves nothing.
     pub(crate) fn known(&self, limits: &Limits, now: EpochMillis) -> Whole {
-        let views = self.lines().into_iter().filter_map(|line| line.view());
+        let views = self.lines().into_iter().filter_map(|line| line.sure_view());
         Whole::new(views.map(|view| view.bucket.advanced(limits, now)).collect())
     }
 
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
     pub(crate) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl FnMut(&View) -> bool) -> Whole {
-        let views = self.lines().into_iter().filter_map(|line| line.view()).filter(|view| !view.is_outdated);
+        let views = self.lines().into_iter().filter_map(|line| line.sure_view()).filter(|view| !view.is_outdated);
         Whole::new(views.filter(fresh).map(|view| view.bucket.advanced(limits, now)).collect())
     }
 }
@@ -59,6 +59,7 @@ mod tests {
     use weirgate_shared::{Bucket, BucketKey, Limit, LimitName};
 
     use super::*;
+    use crate::ages::AgeClock;
 
     const NOW: EpochMillis = EpochMillis(1_000_000);
 
@@ -144,7 +145,7 @@ mod tests {
     /// A view from before a write without an answer, or of long ago, or of a shard that is gone would be a false denial.
     #[test]
     fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
-        let shards = Arc::new(Shards::new(shard(0, 4, [0, 0]).key, None));
+        let shards = Arc::new(Shards::new(shard(0, 4, [0, 0]).key, None, AgeClock::default()));
         for index in 0..4 {
             shards.line(index).saw(shard(index, 4, [1, 1]));
         }
@@ -159,7 +160,7 @@ mod tests {
     /// A limit that a shard has never met counts as full, by the callers' own numbers.
     #[test]
     fn shards_are_seen_with_the_limits_that_callers_bring() {
-        let shards = Arc::new(Shards::new(shard(0, 1, [0, 0]).key, None));
+        let shards = Arc::new(Shards::new(shard(0, 1, [0, 0]).key, None, AgeClock::default()));
         shards.line(0).saw(shard(0, 1, [1, 1]));
         let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
         let rpd = LimitName::new("rpd").unwrap();

@@ -1,18 +1,18 @@
 //! Reading all shards of a bucket at once, when one of them cannot say.
 
 use std::collections::BTreeMap;
-use tokio::time::Instant;
 use weirgate_shared::MAX_SHARDS;
 
 use super::Shards;
 use crate::Error;
+use crate::ages::Moment;
 use crate::inner::Inner;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 
 /// Reads all shards of several buckets, unless somebody has done so since `since`: those that seem to have one shard in
 /// one request for a hundred of them.
-pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Instant) -> Result<(), Error> {
+pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Moment) -> Result<(), Error> {
     let (single, mut several): (Vec<&Arc<Shards>>, Vec<&Arc<Shards>>) =
         buckets.iter().partition(|bucket| bucket.overview().most() == 1);
     for some in single.chunks(100) {
@@ -38,12 +38,12 @@ pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Inst
 
 impl Shards {
     /// Reads all shards, unless somebody has done so since `since`, if that is given.
-    pub(super) async fn look(&self, inner: &Inner, since: Option<Instant>) -> Result<(), Error> {
+    pub(super) async fn look(&self, inner: &Inner, since: Option<Moment>) -> Result<(), Error> {
         let mut looked = self.looked.lock().await;
         if since.is_some_and(|since| looked.is_some_and(|at| at >= since)) {
             return Ok(());
         }
-        let started = Instant::now();
+        let started = inner.ages.now();
         let mut most = self.overview().most();
         loop {
             let keys: Vec<_> = (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Roll, Take, Update, joined, keep, merge, split};
-use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard};
 use weirgate_store::Transacted;
 
 use super::Shards;
@@ -77,7 +77,7 @@ impl Resharding<'_> {
             // None of these is in the way of another; after all of them the bucket is read anew.
             let mut done = false;
             for actions in work {
-                let token = WriteId::from_bits(fastrand::u64(..));
+                let token = weirgate_store::random_id();
                 done |= self.inner.transact_again(&actions, &token).await? == Transacted::Applied;
             }
             if !done {
@@ -113,7 +113,7 @@ impl Resharding<'_> {
         for shard in there {
             check_capacity(shard.limits.iter().map(|(name, state)| (name, &state.rule)), self.shards)?;
             if shard.shard().count < self.shards {
-                let op = WriteId::from_bits(fastrand::u64(..));
+                let op = weirgate_store::random_id();
                 work.push(split(shard, self.min_shards(), op, now).to_vec());
             } else if shard.scaling.min_shards != self.min_shards() {
                 work.push(vec![Action::Update(keep(shard, self.min_shards(), now))]);
@@ -136,7 +136,7 @@ impl Resharding<'_> {
     }
 
     fn creation(&self, now: EpochMillis) -> Update {
-        let op = WriteId::from_bits(fastrand::u64(..));
+        let op = weirgate_store::random_id();
         let (needs, unknown) = (BTreeMap::new(), std::slice::from_ref(&op));
         let key = &self.bucket.key;
         Take {

@@ -73,14 +73,15 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
     }
     let most = inner.settings.denial_memory;
     // What one shard of several lacks says nothing about the others: only a denial by all of them is remembered.
-    let denied_at = *shards.denied();
-    if shards.overview().most() > 1 && denied_at.is_none_or(|at| at.elapsed() >= most) {
+    let moment = inner.ages.now();
+    let denied = shards.denied().map(|at| moment.since(at));
+    if shards.overview().most() > 1 && denied.is_none_or(|age| age >= most) {
         return None;
     }
     let now = inner.now();
-    let mut age = denied_at.map(|at| at.elapsed()).filter(|_| shards.overview().most() > 1).unwrap_or_default();
+    let mut age = denied.filter(|_| shards.overview().most() > 1).unwrap_or_default();
     let whole = shards.seen(&request.limits, now, |view| {
-        let seen = view.at.elapsed();
+        let seen = moment.since(view.at);
         let is_known = seen < most;
         age = age.max(if is_known { seen } else { Duration::ZERO });
         is_known
@@ -197,13 +198,14 @@ impl<'a> Asking<'a> {
     async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
         let Request { limits, .. } = self.request;
         let mut now = self.inner.now();
-        let mut whole = self.shards.seen(limits, now, |view| view.at >= self.joined);
+        let joined = self.inner.ages.of(self.joined);
+        let mut whole = self.shards.seen(limits, now, |view| view.at >= joined);
         if std::mem::take(&mut self.has_lost) {
             whole = Whole::default();
         }
         // Read twice, they may have been of two times; if they still are no whole, items were deleted by hand, and who
         // is there decides.
-        for since in [Some(self.joined).filter(|_| self.failures == 0), None] {
+        for since in [Some(joined).filter(|_| self.failures == 0), None] {
             if whole.is_complete() {
                 break;
             }
@@ -226,7 +228,7 @@ impl<'a> Asking<'a> {
         }
         let verdict = match judge(&whole, self.request, now) {
             Judgement::Denied(denied) => {
-                *self.shards.denied() = Some(Instant::now());
+                self.shards.was_denied();
                 self.shards.overview().promise(now, denied.retry_after);
                 Verdict::Denied(denied)
             }

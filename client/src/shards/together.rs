@@ -70,7 +70,7 @@ async fn plan<'a>(
         known.is_complete() && !matches!(judge(&known, request, now), Judgement::Denied(_))
     };
     let unknown = asked.iter().filter(|asked| !is_enough(asked)).map(|(shards, _)| *shards);
-    look_at(inner, &unknown.collect::<Vec<_>>(), joined).await?;
+    look_at(inner, &unknown.collect::<Vec<_>>(), inner.ages.of(joined)).await?;
     now = inner.now();
     let (mut buckets, mut denials) = (vec![], vec![]);
     for (at, (shards, request)) in asked.iter().enumerate() {
@@ -82,7 +82,7 @@ async fn plan<'a>(
                 vec![(0, request.needs.clone())]
             }
             Judgement::Denied(denied) => {
-                *shards.denied() = Some(Instant::now());
+                shards.was_denied();
                 shards.overview().promise(now, denied.retry_after);
                 denials.push((at, denied));
                 continue;

@@ -57,7 +57,7 @@ pub(super) async fn take(
         let Some(more) = bucket.shares(inner, now).await? else { return Ok(Err(None)) };
         shares.push(more);
     }
-    let op = WriteId::from_bits(fastrand::u64(..));
+    let op = weirgate_store::random_id();
     let all: Vec<_> = shares.iter().flatten().collect();
     let actions: Vec<_> = all.iter().map(|share| Action::Update(share.update(inner, &op, now))).collect();
     if let Err(lost) = send(inner, &all, &actions, &op, deadline).await? {
@@ -77,7 +77,7 @@ impl<'a> Parts<'a> {
     /// of the transaction could give back: those are given back first.
     async fn shares(&self, inner: &Inner, now: EpochMillis) -> Result<Option<Vec<Share<'a>>>, Error> {
         let lease = self.request.lease.as_ref();
-        let lease = lease.map(|(lasts, _)| (WriteId::from_bits(fastrand::u64(..)), now.after((*lasts).into())));
+        let lease = lease.map(|(lasts, _)| (weirgate_store::random_id(), now.after((*lasts).into())));
         let mut shares = vec![];
         for (shard, needs) in &self.parts {
             let line = self.shards.line(*shard);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
 use weirgate_shared::write::Copy;
-use weirgate_shared::{Bucket, ItemError, ItemKey, Snapshot, WriteId};
+use weirgate_shared::{Bucket, ItemError, ItemKey, Snapshot};
 use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
 
 use crate::plan::{Kind, Write};
@@ -185,7 +185,7 @@ async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
     for _ in 0..SPLIT_TRIES {
         let image = newer.as_ref().unwrap_or(split.image);
         // The new half carries the id of its transaction.
-        let op = WriteId::from_bits(fastrand::u64(..));
+        let op = weirgate_store::random_id();
         let Some(actions) = split.actions(image, op.clone()) else { return Ok(Effect::SplitLost) };
         let Transacted::LostRace(parts) = table.transact_with(&actions, &op, Retry::Unknown).await? else {
             return Ok(Effect::Split);

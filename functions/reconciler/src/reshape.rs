@@ -105,5 +105,5 @@ impl Run<'_> {
 }
 
 fn new_id() -> WriteId {
-    WriteId::from_bits(fastrand::u64(..))
+    weirgate_store::random_id()
 }

@@ -77,7 +77,8 @@ impl Take<'_> {
     }
 
     /// Whether what `tk` says is enough, and no credit since `rf` has flowed over.
-    fn is_there(&self, bucket: &Bucket, now: EpochMillis) -> bool {
+    #[must_use]
+    pub fn is_there(&self, bucket: &Bucket, now: EpochMillis) -> bool {
         let has_room = |state| self.guesses_room() || !bucket.is_full(state, now);
         let holds =
             |limit: &LimitName, need| bucket.limits.get(limit).is_some_and(|state| state.tk >= need && has_room(state));

@@ -6,6 +6,7 @@ use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{Connection, Table, connect, connect_by};
 
 use super::*;
+use crate::ages::AgeClock;
 use crate::line::SLOT_MEMORY;
 use crate::{FakeClock, RateLimiter};
 
@@ -39,7 +40,8 @@ fn request(needs: &[(&str, i64)]) -> Request {
 
 /// A bucket of `count` shards.
 fn bucket_of(count: u32) -> Arc<Shards> {
-    let shards = Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None));
+    let shards =
+        Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None, AgeClock::default()));
     shards.overview().set_most(count);
     shards
 }
@@ -146,7 +148,7 @@ async fn of_several_shards_only_a_denial_by_all_is_remembered() {
     let denies = || remembered(&inner, &shards, &request).is_some();
     see(&shards, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "nobody was denied by all");
-    *shards.denied() = Some(Instant::now());
+    shards.was_denied();
     assert!(denies());
     shards.line(1).forget();
     assert!(!denies(), "not by those that are known");
@@ -159,7 +161,7 @@ async fn of_several_shards_only_a_denial_by_all_is_remembered() {
 async fn a_denial_remembered_of_several_shards_is_told_at_once() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
     see(&shards, &[(0, 0, 0), (1, 0, 0)]);
-    *shards.denied() = Some(Instant::now());
+    shards.was_denied();
     let verdict = ask_table(&inner, &shards, &request, Instant::now()).await.unwrap();
     assert!(matches!(verdict, Verdict::Denied(_)));
     assert_eq!(inner.counters.read().local_denied, 1);

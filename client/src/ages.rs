@@ -1,0 +1,230 @@
+//! Ages by the larger of two clocks: in a frozen function the monotonic clock stands still, and a wall clock can be set
+//! back.
+
+use std::ops::Add;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::Millis;
+use weirgate_store::Skew;
+
+use crate::clock::after;
+
+/// How far the wall clock may run ahead of the monotonic one before the difference counts as missed time, in ms: both are
+/// read in whole milliseconds, one after the other.
+const AGREEMENT_MS: i64 = 5;
+
+/// An instant that ages are measured from. Later ones are larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(Instant);
+
+/// A clock for ages: the monotonic clock, and the time that it has missed by the wall clock. Clones share it.
+///
+/// Missed time only grows, so a wall clock that is set back makes nothing younger. One that is set ahead makes all that is
+/// known older, which costs a read.
+#[derive(Debug, Clone)]
+pub(crate) struct AgeClock(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    wall: Skew,
+    started: Instant,
+    /// By how much the wall clock is ahead of the time since `started`, in ms: the least that was read since the last
+    /// missed time was noticed.
+    ahead_ms: AtomicI64,
+    missed_ms: AtomicI64,
+    turn: Mutex<()>,
+}
+
+impl AgeClock {
+    pub(crate) fn new(wall: Skew) -> Self {
+        let ahead_ms = AtomicI64::new(wall.local().0);
+        let state =
+            State { wall, started: Instant::now(), ahead_ms, missed_ms: AtomicI64::new(0), turn: Mutex::default() };
+        Self(Arc::new(state))
+    }
+
+    /// Returns the moment now.
+    pub(crate) fn now(&self) -> Moment {
+        let state = &*self.0;
+        let (now, ahead) = state.read();
+        let known = state.ahead_ms.load(Ordering::Acquire);
+        if ahead < known || ahead.saturating_sub(known) > AGREEMENT_MS {
+            state.compare();
+        }
+        self.of(now)
+    }
+
+    /// Returns the moment of an instant of a call that is under way. Time that was missed during the call counts as missed
+    /// before it, so whatever was learned before a freeze is older than the call.
+    pub(crate) fn of(&self, instant: Instant) -> Moment {
+        let missed = Duration::from(Millis(self.0.missed_ms.load(Ordering::Relaxed)));
+        Moment(after(instant, missed))
+    }
+
+    /// Returns how long ago a moment was; zero if it is yet to come.
+    pub(crate) fn age(&self, at: Moment) -> Duration {
+        self.now().since(at)
+    }
+}
+
+impl State {
+    /// Reads both clocks. The monotonic one comes first, so a thread that is put aside in between sees the wall clock ahead
+    /// and never behind.
+    fn read(&self) -> (Instant, i64) {
+        let now = Instant::now();
+        let passed = Millis::from(now.saturating_duration_since(self.started));
+        (now, self.wall.local().0.saturating_sub(passed.0))
+    }
+
+    /// Reads the clocks again, and keeps the time that the monotonic one has missed.
+    fn compare(&self) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // A thread is rarely put aside three times in a row.
+        let ahead = (0..3).map(|_| self.read().1).min().unwrap_or_default();
+        let known = self.ahead_ms.load(Ordering::Relaxed);
+        let missed = ahead.saturating_sub(known);
+        if missed > AGREEMENT_MS {
+            let all = self.missed_ms.load(Ordering::Relaxed).saturating_add(missed);
+            self.missed_ms.store(all, Ordering::Relaxed);
+        } else if missed >= 0 {
+            return;
+        }
+        // After the missed time: a reader that agrees with this has that too.
+        self.ahead_ms.store(ahead, Ordering::Release);
+    }
+}
+
+impl Moment {
+    /// Returns the time since an earlier moment; zero if that is later.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_duration_since(earlier.0)
+    }
+
+    /// Returns the moment a while before, or this one where there is none.
+    pub(crate) fn before(self, span: Duration) -> Self {
+        Self(self.0.checked_sub(span).unwrap_or(self.0))
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(after(self.0, span))
+    }
+}
+
+#[cfg(test)]
+impl Default for AgeClock {
+    fn default() -> Self {
+        Self::new(Skew::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use weirgate_shared::EpochMillis;
+
+    use super::*;
+    use crate::FakeClock;
+
+    const DAY_MS: i64 = 86_400_000;
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        /// Both clocks run, for so many ms.
+        Run(u64),
+        /// The wall clock alone runs, and the truth with it.
+        Freeze(i64),
+        /// The wall clock is set by so much.
+        Set(i64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let freeze = prop_oneof![1..2_000_i64, 1_000..DAY_MS];
+        let set = prop_oneof![-2_000..0_i64, -DAY_MS..0, 0..DAY_MS];
+        prop_oneof![
+            4 => (0..100_000_u64).prop_map(Step::Run),
+            3 => freeze.prop_map(Step::Freeze),
+            1 => set.prop_map(Step::Set),
+        ]
+    }
+
+    fn clocks() -> (FakeClock, AgeClock) {
+        let wall = FakeClock::at(EpochMillis(1_795_197_600_000));
+        let ages = AgeClock::new(Skew::of(Arc::new(wall.clone())));
+        (wall, ages)
+    }
+
+    proptest! {
+        /// The clock is read after each step, as each acquire does: a step back and a freeze between two readings cannot
+        /// be told from a shorter freeze.
+        #[test]
+        fn nothing_seems_younger_than_it_is(steps in prop::collection::vec(step(), 1..40), since in 0..40_usize) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                let (wall, ages) = clocks();
+                let (mut skew, mut truth, mut unseen, mut ahead) = (0, 0, 0, 0);
+                let mut begun = None;
+                for (at, step) in steps.into_iter().enumerate() {
+                    if at == since {
+                        begun = Some((ages.now(), truth));
+                        (unseen, ahead) = (0, 0);
+                    }
+                    match step {
+                        Step::Run(ms) => {
+                            tokio::time::advance(Duration::from_millis(ms)).await;
+                            truth += i64::try_from(ms).unwrap();
+                        }
+                        Step::Freeze(ms) => {
+                            skew += ms;
+                            truth += ms;
+                            unseen += ms.min(AGREEMENT_MS);
+                        }
+                        Step::Set(ms) => {
+                            skew += ms;
+                            ahead += ms.max(0);
+                        }
+                    }
+                    wall.skew(skew);
+                    let now = ages.now();
+                    if let Some((begun, was)) = begun {
+                        let age = i64::try_from(now.since(begun).as_millis()).unwrap();
+                        prop_assert!(age >= truth - was - AGREEMENT_MS.min(unseen), "{age} of {}", truth - was);
+                        prop_assert!(age <= truth - was + ahead + AGREEMENT_MS, "{age} of {}", truth - was);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_under_way_is_later_than_what_was_learned_before_a_freeze() {
+        let (wall, ages) = clocks();
+        let joined = Instant::now();
+        tokio::time::advance(Duration::from_millis(10)).await;
+        let seen = ages.now();
+        assert!(seen >= ages.of(joined));
+        wall.skew(1_000);
+        assert_eq!(ages.age(seen), Duration::from_secs(1));
+        assert!(seen < ages.of(joined));
+        assert!(ages.now() >= ages.of(joined));
+    }
+
+    /// A clock may show anything.
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_at_the_end_of_time_breaks_nothing() {
+        let (wall, ages) = clocks();
+        let begun = ages.now();
+        for skew in [i64::MAX / 2, -(i64::MAX / 2), i64::MAX / 2, 0] {
+            wall.skew(skew);
+            assert!(ages.now() >= begun);
+        }
+        assert!(ages.age(begun) > Duration::from_secs(30 * 365 * 86_400));
+    }
+}

@@ -1,0 +1,84 @@
+//! Takes on a view from before the wall clock jumped ahead. Mostly the process was frozen, and the view is as good as
+//! before. Where the clock was set instead, the answer tells, and what the take moved out of its place is put back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weirgate_shared::write::{Condition, Path, Roll, Settled, Take, Update, Value};
+use weirgate_shared::{Bucket, EpochMillis, LimitState, MilliTokens, attr, credit};
+
+use super::{Line, Needs};
+use crate::inner::Inner;
+use crate::limits::Limits;
+use crate::settling::Settling;
+use crate::shards::Shards;
+
+/// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it brings no limits, begins
+/// no hour, and ends no leases.
+pub(super) fn is_safe(seen: &Bucket, limits: &Limits, roll: Roll, now: EpochMillis) -> bool {
+    seen.has_rules(limits) && seen.hour == roll.hour && seen.expired(now).next().is_none()
+}
+
+/// Requires that nothing was written since the view, unless the take needs no credit, and so no time.
+pub(super) fn only_as_seen(update: &mut Update, take: &Take<'_>, seen: &Bucket, now: EpochMillis) {
+    if !take.is_there(seen, now) {
+        update.conditions.push(Condition::Equals(Path::of(attr::V), Value::Int(seen.v)));
+    }
+}
+
+/// Puts back what a take of `needs` cut from a bucket that was full only by a clock that was ahead. Returns whether all
+/// that was taken was there.
+pub(super) async fn put_right(
+    inner: &Inner,
+    (line, shards): (&Arc<Line>, &Arc<Shards>),
+    (seen, after): (&Bucket, &Bucket),
+    needs: &Needs,
+) -> bool {
+    let (back, was_there) = cut(seen, after, needs, inner.now());
+    if back.is_empty() {
+        return was_there;
+    }
+    let amount = |(limit, tk): (&_, &_)| {
+        let ceiling = after.limits.get(limit).map(|state| after.share(state));
+        (weirgate_shared::LimitName::clone(limit), Settled { tk: *tk, tc: MilliTokens::ZERO, ceiling })
+    };
+    let settling = Settling {
+        inner,
+        shards,
+        line: Arc::clone(line),
+        op: weirgate_store::random_id(),
+        lease: None,
+        amounts: back.iter().map(amount).collect(),
+        takes: 0,
+        holds: &Needs::new(),
+    };
+    if let Err(error) = settling.run().await {
+        let bucket = line.key.item_key().pk;
+        tracing::warn!(%error, bucket, "what a clock that was ahead had cut could not be put back");
+    }
+    was_there
+}
+
+/// What a take of `needs` cut too much, and whether it found what it took, at `now`.
+fn cut(seen: &Bucket, after: &Bucket, needs: &Needs, now: EpochMillis) -> (Needs, bool) {
+    let (mut back, mut was_there) = (BTreeMap::new(), true);
+    // Only then is it known what was there before.
+    let is_next = after.v == seen.v + 1;
+    for (name, need) in needs {
+        let (Some(old), Some(new)) = (seen.limits.get(name), after.limits.get(name)) else { continue };
+        if new.rule.is_concurrent() {
+            continue;
+        }
+        let before = if is_next {
+            seen.balance(old, now) - credit(&old.rule, seen.shard(), seen.rf, now)
+        } else {
+            new.tk + *need
+        };
+        was_there &= after.balance(&LimitState { tk: before, ..*new }, now) >= *need;
+        let too_much = before - *need - new.tk;
+        if too_much > MilliTokens::ZERO {
+            back.insert(name.clone(), too_much);
+        }
+    }
+    (back, was_there)
+}

@@ -1,0 +1,140 @@
+//! HTTP whose connections are not used after they have been idle for long, by the larger of both clocks.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_sdk_dynamodb::config::{ConfigBag, RuntimeComponents, SharedHttpClient};
+use aws_sdk_dynamodb::error::BoxError;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_runtime_api::client::http::{HttpClient, HttpConnectorSettings, SharedHttpConnector};
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponentsBuilder;
+use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
+
+use crate::Clock;
+
+/// How long a connection may be idle. Services close theirs after 20 s and more; a request on a closed one may be lost.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// An HTTP client that begins with new connections after its process was frozen. The pool drops connections that were idle
+/// for [`IDLE`] of the monotonic clock's time, which stands still in a frozen process.
+pub(crate) struct Https {
+    wall: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    client: SharedHttpClient,
+    /// When the last request began, by both clocks.
+    used: (Instant, EpochMillis),
+}
+
+impl Https {
+    pub(crate) fn new(wall: Arc<dyn Clock>) -> Self {
+        let used = (Instant::now(), wall.now());
+        Self { wall, state: Mutex::new(State { client: pool(), used }) }
+    }
+}
+
+/// Returns a client with connections of its own.
+fn pool() -> SharedHttpClient {
+    // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast on the small CPU
+    // share of a small function.
+    aws_smithy_http_client::Builder::new()
+        .pool_idle_timeout(IDLE)
+        .tls_provider(Provider::Rustls(CryptoMode::Ring))
+        .build_https()
+}
+
+impl HttpClient for Https {
+    fn http_connector(&self, settings: &HttpConnectorSettings, components: &RuntimeComponents) -> SharedHttpConnector {
+        let now = (Instant::now(), self.wall.now());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (instant, wall) = std::mem::replace(&mut state.used, now);
+        // What was idle for long by the monotonic clock too, the pool has dropped.
+        if Duration::from(now.1.since(wall)) >= IDLE && now.0.saturating_duration_since(instant) < IDLE {
+            tracing::debug!("this process was frozen: its connections are made again");
+            state.client = pool();
+        }
+        state.client.http_connector(settings, components)
+    }
+
+    fn validate_base_client_config(
+        &self,
+        components: &RuntimeComponentsBuilder,
+        config: &ConfigBag,
+    ) -> Result<(), BoxError> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.client.validate_base_client_config(components, config)
+    }
+}
+
+impl fmt::Debug for Https {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Https")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::{Connection, Table, connect};
+
+    #[derive(Debug, Default)]
+    struct Wall(AtomicI64);
+
+    impl Clock for Wall {
+        fn now(&self) -> EpochMillis {
+            EpochMillis(1_795_197_600_000 + self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    /// Answers every request on a connection with an empty item.
+    async fn answer(mut stream: TcpStream) {
+        let mut request = vec![];
+        while let Ok(1..) = stream.read_buf(&mut request).await {
+            let text = String::from_utf8_lossy(&request);
+            let Some(head) = text.find("\r\n\r\n") else { continue };
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            if request.len() >= head + 4 + length.unwrap_or_default() {
+                let answer =
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.0\r\ncontent-length: 2\r\n\r\n{}";
+                stream.write_all(answer).await.unwrap();
+                request.clear();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_was_frozen_makes_its_connections_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let made = Arc::<AtomicU32>::default();
+        let count = Arc::clone(&made);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(answer(stream));
+            }
+        });
+        let wall = Arc::<Wall>::default();
+        let clock: Arc<dyn Clock> = Arc::clone(&wall) as Arc<dyn Clock>;
+        let table = Table::new(
+            connect(Connection { local_endpoint: Some(endpoint), clock, ..Connection::default() }).await,
+            "limits",
+        );
+        for (frozen_ms, connections) in
+            [(0, 1), (0, 1), (9_000, 1), (10_000, 2), (0, 2), (-3_600_000, 2), (86_400_000, 3)]
+        {
+            wall.0.fetch_add(frozen_ms, Ordering::Relaxed);
+            table.warm().await.unwrap();
+            assert_eq!(made.load(Ordering::Relaxed), connections, "{frozen_ms}");
+        }
+    }
+}
