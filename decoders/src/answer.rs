@@ -10,7 +10,9 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use weirgate_shared::write::{Action, Condition, Path, Update};
 use weirgate_shared::{EpochMillis, ItemKey, WriteId};
-use weirgate_store::{Answer, Clock, Connection, Item, Listing, Outcome, Part, Retry, Table, Transacted, connect};
+use weirgate_store::{
+    Answer, Clock, Connection, Item, Listing, Order, Outcome, Part, Retry, Table, Transacted, connect,
+};
 
 /// Asks a DynamoDB that answers every request with these bytes: a line with the status, one with the date, and the body.
 ///
@@ -60,7 +62,7 @@ async fn ask(bytes: &[u8]) {
     if let Ok(page) = table.list(listing, None).await {
         page.items.iter().for_each(read);
     }
-    let _ = table.due("DUE#00", EpochMillis(0), 10, None).await;
+    let _ = table.due("DUE#00", EpochMillis(0), Order::OldestFirst, 10, None).await;
 }
 
 fn read(item: &Item) {

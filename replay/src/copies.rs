@@ -7,7 +7,7 @@ use weirgate_aggregator::execute::{Effect, Why, run_copy};
 use weirgate_aggregator::{parse, plan};
 use weirgate_shared::EpochMillis;
 use weirgate_shared::write::Copy;
-use weirgate_store::{ErrorKind, Table};
+use weirgate_store::{ErrorKind, Retry, Table};
 
 use crate::object::{TableArn, event, tables};
 use crate::report::Done;
@@ -138,7 +138,7 @@ async fn in_turn(table: &Table, copies: Vec<Copy>) -> Vec<Result<Effect, String>
         let waits = results.last().is_some_and(Result::is_err);
         results.push(match waits {
             true => Err(format!("{copy}: the copy before it was not made; run this again")),
-            false => run_copy(table, &copy).await.map_err(|why| failure(&copy, &why)),
+            false => run_copy(table, &copy, Retry::Unknown).await.map_err(|why| failure(&copy, &why)),
         });
     }
     results
@@ -147,6 +147,7 @@ async fn in_turn(table: &Table, copies: Vec<Copy>) -> Vec<Result<Effect, String>
 fn failure(copy: &Copy, why: &Why) -> String {
     let remedy = match why {
         Why::Snapshot { .. } => "correct its attribute and run this again",
+        Why::Full { .. } => "nothing more can be copied to it",
         Why::Store(error) if error.kind == ErrorKind::Invalid => "correct the item and run this again",
         _ => "run this again",
     };

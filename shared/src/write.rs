@@ -20,7 +20,8 @@ use crate::attr::{self, Field};
 use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId, item};
 
 pub use configure::{MAX_ANCESTORS, configure, mark_schema, record, same_parent, set_entity};
-pub use copy::Copy;
+pub use copy::{Copy, MAX_CARRIED_LIMITS, MAX_LIVES};
+pub use due::{forget_due, postpone};
 pub use expire::{Restored, expire, look};
 pub use merge::{fill, joined, merge, remove, still};
 pub use refill::{cut_units, refill};

@@ -1,6 +1,6 @@
 //! Values to the SDK's attributes and back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::Value;
@@ -53,6 +53,12 @@ impl Item {
     #[must_use]
     pub fn key(&self) -> Option<ItemKey> {
         read_key(self.attributes())
+    }
+
+    /// The item for a log, its attributes by name.
+    #[must_use]
+    pub fn shown(&self) -> impl std::fmt::Debug {
+        self.0.iter().collect::<BTreeMap<_, _>>()
     }
 
     /// The item's attributes.

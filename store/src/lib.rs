@@ -5,6 +5,7 @@
 //! - `connect`: [`connect`] is the one place that builds an SDK client
 //! - `clock`, `skew`, `date`: [`Clock`], and [`Skew`], which corrects it by the dates of answers
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything twice
+//! - `bound`: [`ReadWithin`]: answers that are refused for their size before they are read
 //! - `list`: items of one partition, page by page
 //! - `transact`: planned writes to several items that all happen, or none
 //! - `expression`: a planned write as expressions with placeholders
@@ -16,6 +17,7 @@
 //! - `meter`: [`Meter`] adds up the write units that DynamoDB reports
 
 mod attribute;
+mod bound;
 mod clock;
 mod connect;
 mod date;
@@ -31,6 +33,7 @@ mod table;
 mod transact;
 
 pub use attribute::Item;
+pub use bound::ReadWithin;
 pub use clock::{Clock, SystemClock};
 pub use connect::{Connected, Connection, connect, connect_by};
 pub use error::{ErrorKind, StoreError};
@@ -39,5 +42,5 @@ pub use list::{Listing, Page};
 pub use meter::{Meter, Units};
 pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::Skew;
-pub use table::{Answer, Consistency, Due, DuePage, Outcome, Retry, Table};
+pub use table::{Answer, Consistency, Due, DuePage, Order, Outcome, Retry, Table};
 pub use transact::{Part, Transacted};

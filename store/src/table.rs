@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use weirgate_shared::write::Update;
 use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
+use crate::bound::Bound;
 use crate::{Connected, ErrorKind, Item, Meter, Skew, StoreError, attribute, expression};
 
 /// What became of a planned write.
@@ -24,13 +25,15 @@ pub enum Outcome {
     LostRace(Option<Item>),
 }
 
-/// Whether an applied write answers with the item.
+/// Whether a write answers with the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// It does.
     Item,
     /// It does not.
     Nothing,
+    /// It does not, and neither does a write whose condition failed: for items of any size.
+    Never,
 }
 
 /// What is repeated when a request fails.
@@ -40,12 +43,18 @@ pub enum Retry {
     Refused,
     /// Also what may have been applied: only for writes whose condition makes a second time harmless, and for reads.
     Unknown,
+    /// The same, but not what the item's own key range throttles: the caller has other items to write meanwhile.
+    Elsewhere,
 }
 
 impl Retry {
     /// Whether a planned write that failed in this way is sent again.
     pub(crate) fn of_plans(self) -> impl Fn(ErrorKind) -> bool {
-        move |kind| kind.is_transient() && kind != ErrorKind::Skewed && (kind.is_refused() || self == Self::Unknown)
+        move |kind| match kind {
+            ErrorKind::Skewed => false,
+            ErrorKind::Throttled { key_range: true } => self != Self::Elsewhere,
+            kind => kind.is_transient() && (kind.is_refused() || self != Self::Refused),
+        }
     }
 }
 
@@ -58,7 +67,16 @@ pub struct Due {
     pub due: EpochMillis,
 }
 
-/// One page of what is due, oldest first.
+/// The end of a partition of `DueIndex` at which reading begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// What has been due for longest comes first.
+    OldestFirst,
+    /// What has been due for longest comes last.
+    NewestFirst,
+}
+
+/// One page of what is due.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DuePage {
     /// What was found.
@@ -145,7 +163,10 @@ impl Table {
             .set_expression_attribute_names(Some(rendered.names))
             .set_expression_attribute_values((!rendered.values.is_empty()).then_some(rendered.values))
             .return_values(if answer == Answer::Item { ReturnValue::AllNew } else { ReturnValue::None })
-            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_values_on_condition_check_failure(match answer {
+                Answer::Item | Answer::Nothing => ReturnValuesOnConditionCheckFailure::AllOld,
+                Answer::Never => ReturnValuesOnConditionCheckFailure::None,
+            })
             .set_return_consumed_capacity(self.report());
         // The SDK's futures are large, and deep enough to meet the compiler's recursion limit in a caller's own.
         match Box::pin(request.send()).await {
@@ -178,7 +199,7 @@ impl Table {
         self.again(retry.of_plans(), || self.update(update, answer)).await
     }
 
-    /// What is due at `now` in one partition of `DueIndex`, oldest first, a page of `limit` at most, `after` the page
+    /// What is due at `now` in one partition of `DueIndex`, in this order, a page of `limit` at most, `after` the page
     /// before it. Going on from a page, not from the start, ends also if what was found stays due.
     ///
     /// # Errors
@@ -187,6 +208,7 @@ impl Table {
         &self,
         due_shard: &str,
         now: EpochMillis,
+        order: Order,
         limit: i32,
         after: Option<&Item>,
     ) -> Result<DuePage, StoreError> {
@@ -201,6 +223,7 @@ impl Table {
                 .expression_attribute_names("#due", attr::DUE)
                 .expression_attribute_values(":shard", AttributeValue::S(due_shard.to_owned()))
                 .expression_attribute_values(":now", AttributeValue::N(now.0.to_string()))
+                .scan_index_forward(order == Order::OldestFirst)
                 .set_exclusive_start_key(after.map(|item| item.0.clone()))
                 .limit(limit);
             request.send().await.map_err(|error| StoreError::new(&self.name, format!("Query of {due_shard}"), error))
@@ -233,7 +256,7 @@ impl Table {
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        self.read_stubbornly(keys, Consistency::Strong, None).await
+        self.read_stubbornly(keys, Consistency::Strong, None, None).await
     }
 
     /// [`Self::read`] as consistent as is asked. Where `deadline` is given, a throttled read is repeated until then,
@@ -247,7 +270,7 @@ impl Table {
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        let mut items = self.read_stubbornly(keys, consistency, deadline).await?;
+        let mut items = self.read_stubbornly(keys, consistency, deadline, None).await?;
         items.retain(|item| !item.is_merged());
         Ok(items)
     }
@@ -257,23 +280,24 @@ impl Table {
     /// # Errors
     /// [`StoreError`], also if DynamoDB kept the item back.
     pub async fn read_once(&self, key: &ItemKey, consistency: Consistency) -> Result<Option<Item>, StoreError> {
-        let batch = self.batch(vec![attribute::key(key)], consistency).await?;
+        let batch = self.batch(vec![attribute::key(key)], consistency, None).await?;
         if !batch.kept_back.is_empty() {
             return Err(self.kept_back(batch.kept_back.len()));
         }
         Ok(batch.items.into_iter().find(|item| !item.is_merged()))
     }
 
-    async fn read_stubbornly(
+    pub(crate) async fn read_stubbornly(
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
         deadline: Option<Instant>,
+        bound: Option<&Bound>,
     ) -> Result<Vec<Item>, StoreError> {
         let mut left: Vec<_> = keys.iter().map(attribute::key).collect();
         let (mut items, mut failures) = (vec![], 0);
         while !left.is_empty() {
-            let failure = match self.batch(left.clone(), consistency).await {
+            let failure = match self.batch(left.clone(), consistency, bound).await {
                 Ok(batch) => {
                     items.extend(batch.items);
                     left = batch.kept_back;
@@ -282,6 +306,7 @@ impl Table {
                     }
                     self.kept_back(left.len())
                 }
+                Err(error) if bound.is_some_and(Bound::is_passed) => return Err(error),
                 Err(error) if error.kind.is_transient() => error,
                 Err(error) => return Err(error),
             };
@@ -298,13 +323,21 @@ impl Table {
     }
 
     /// One request for items.
-    async fn batch(&self, keys: Vec<Key>, consistency: Consistency) -> Result<Batch, StoreError> {
+    async fn batch(
+        &self,
+        keys: Vec<Key>,
+        consistency: Consistency,
+        bound: Option<&Bound>,
+    ) -> Result<Batch, StoreError> {
         let is_strong = consistency == Consistency::Strong;
         let wanted = KeysAndAttributes::builder().set_keys(Some(keys)).consistent_read(is_strong).build();
         let wanted = wanted.map_err(|error| self.refused("BatchGetItem", error.into()))?;
         let request = self.client.batch_get_item().request_items(&self.name, wanted);
         let request = request.set_return_consumed_capacity(self.report());
-        let found = Box::pin(request.send()).await;
+        let found = match bound {
+            Some(bound) => Box::pin(request.customize().interceptor(bound.clone()).send()).await,
+            None => Box::pin(request.send()).await,
+        };
         let mut found = found.map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))?;
         if let Some(meter) = &self.meter {
             found.consumed_capacity().iter().for_each(|capacity| meter.count_read(capacity));

@@ -8,7 +8,7 @@ pub mod heat;
 pub mod peer;
 pub mod prefetch;
 pub mod reconciler;
-mod server;
+pub mod server;
 
 /// A measured number beside its target.
 #[derive(Debug)]

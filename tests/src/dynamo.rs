@@ -306,6 +306,15 @@ impl Dynamo {
     }
 }
 
+/// Loads items given as DynamoDB JSON, many at once.
+///
+/// # Panics
+/// If one is no item.
+pub fn import(dynamo: &Dynamo, items: impl Iterator<Item = Value>) {
+    let items = items.map(from).collect();
+    dynamo.db().import_items(TABLE, items, dynoxide::ImportOptions::default()).expect("items are imported");
+}
+
 fn from<T: DeserializeOwned>(request: Value) -> T {
     serde_json::from_value(request).expect("the SDK sends what DynamoDB takes")
 }

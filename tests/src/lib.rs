@@ -27,7 +27,7 @@ mod partitions;
 pub mod scaling;
 pub mod template;
 
-pub use dynamo::{Dynamo, Fault, Request};
+pub use dynamo::{Dynamo, Fault, Request, import};
 pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
 pub use partitions::{Counts, InAll, Limits, Partitions};

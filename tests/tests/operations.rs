@@ -5,7 +5,7 @@ use std::time::Duration;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, reconcile};
-use weirgate_shared::EpochMillis;
+use weirgate_shared::{EpochMillis, Millis};
 use weirgate_tests::leased::{NOW, full, holding, key, limits, store};
 use weirgate_tests::template::template;
 use weirgate_tests::{Dynamo, Lines};
@@ -37,7 +37,7 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
     let count = || lines.heard("UndecodableBuckets").len();
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
     let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    let run = async || reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
+    let run = async |now| reconcile(&table, &config, now, Deadline::after(Duration::from_secs(50))).await.unwrap();
 
     for name in ["e-1", "e-2"] {
         store(&table, &holding(full(name, &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)])).await;
@@ -46,6 +46,8 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
     let mut item = dynamo.item(&broken.pk, &broken.sk);
     item["b_slots_cp"] = json!({"S": "many"});
     dynamo.put(&item);
-    assert_eq!((run().await.leases_restored, count()), (1, 1), "one line for one bucket, and the other is served");
-    assert_eq!((run().await.undecodable, count()), (1, 2), "and again, until somebody mends it");
+    assert_eq!((run(NOW).await.leases_restored, count()), (1, 1), "one line for one bucket, and the other is served");
+    assert_eq!((run(NOW).await.undecodable, count()), (0, 1), "an unreadable item is left alone for an hour");
+    let hour = NOW.after(Millis(3_600_000));
+    assert_eq!((run(hour).await.undecodable, count()), (1, 2), "and named again, until it is mended");
 }

@@ -6,8 +6,8 @@ use serde_json::Value;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::{EpochMillis, Millis, due_shards};
 use weirgate_store::Table;
-use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, item, key, limits, store};
+use weirgate_tests::{Dynamo, Fault};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
@@ -83,6 +83,13 @@ async fn pages_are_read_to_the_end_past_what_stays_due() {
             broken += 1;
         }
     }
+    // Those that cannot be read stay due, as nothing can be written to them.
+    let db = dynamo.clone();
+    dynamo.fail_when(move |write| {
+        let text = |name: &str| write["Key"][name]["S"].as_str().unwrap().to_owned();
+        let is_broken = db.item(&text("PK"), &text("SK"))["rf"].get("S").is_some();
+        is_broken.then_some(Fault::Rejected)
+    });
     let _ = dynamo.take_operations();
     for page in [1, 2, 7] {
         let summary = run(&table, page).await;

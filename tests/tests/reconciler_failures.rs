@@ -166,7 +166,7 @@ async fn a_request_that_hangs_is_left_in_time() {
 }
 
 #[tokio::test]
-async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_another_whole() {
+async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_another() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     expired(&table, 2).await;

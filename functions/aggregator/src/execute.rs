@@ -1,9 +1,11 @@
 //! Runs planned writes side by side, each one safe to repeat, until the time is up.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use futures_util::StreamExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
+use weirgate_runtime::{LogBudget, shorten};
 use weirgate_shared::write::Copy;
 use weirgate_shared::{Bucket, ItemError, ItemKey, Snapshot};
 use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
@@ -18,6 +20,14 @@ const COPY_TRIES: usize = 4;
 /// How often a split that loses a race plans anew. Takes do not make it lose; credits and other limits do, and they are
 /// rare.
 const SPLIT_TRIES: usize = 4;
+
+/// How long a final copy is tried again whose own item is throttled, once all other writes had their turn.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest pause between two of these tries.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes of a log line that one text may take.
+const SHOWN: usize = 1024;
 
 /// What became of a planned write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +50,8 @@ pub enum Effect {
     SplitLost,
     /// The shard could not be split this time. It stays hot, so the next batch asks again; this one need not wait.
     SplitPutOff,
-    /// It cannot be made, now or later, for what its item holds: somebody has filled it, or written into it. A line of the
-    /// log has what it was to do; nobody else's records wait for it.
+    /// It cannot be made for what its item holds (somebody has filled it, or written into it), or because its item stayed
+    /// throttled. A line of the log has what it was to do; no other records wait for it.
     Refused,
 }
 
@@ -68,6 +78,12 @@ pub enum Why {
         /// What is wrong with it.
         error: ItemError,
     },
+    /// The snapshot has as many earlier lives, or limits of them, as one may have.
+    #[error("the snapshot {} {} has no room for another life of a shard", key.pk, key.sk)]
+    Full {
+        /// Which.
+        key: ItemKey,
+    },
     /// Others copied other lives of the shard at the same time.
     #[error("lost {COPY_TRIES} races for the snapshot")]
     Races,
@@ -79,7 +95,17 @@ pub enum Why {
 impl Why {
     /// Whether what the item holds keeps the write from being made, also later.
     const fn is_lasting(&self) -> bool {
-        matches!(self, Self::Snapshot { .. } | Self::Store(StoreError { kind: ErrorKind::Invalid, .. }))
+        let is_invalid = matches!(self, Self::Store(StoreError { kind: ErrorKind::Invalid, .. }));
+        is_invalid || matches!(self, Self::Snapshot { .. } | Self::Full { .. })
+    }
+
+    /// Whether it was the item's own key range, or a transaction on the item, that kept the write from being made. Other
+    /// items are written meanwhile.
+    const fn is_of_item(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(StoreError { kind: ErrorKind::Throttled { key_range: true } | ErrorKind::Conflict, .. })
+        )
     }
 
     /// Whether the same write may succeed later. What DynamoDB means by an answer that is not known may change, too.
@@ -87,7 +113,7 @@ impl Why {
         match self {
             Self::Store(error) => error.kind.is_transient() || error.kind == ErrorKind::Rejected,
             Self::OutOfTime | Self::Races => true,
-            Self::Snapshot { .. } => false,
+            Self::Snapshot { .. } | Self::Full { .. } => false,
         }
     }
 }
@@ -95,43 +121,70 @@ impl Why {
 /// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given up, what has not
 /// started fails at once. Copies of a shard to the same snapshot are made one after the other, because those of an earlier
 /// life must come first. Only a failed final copy fails a record: everything else is made again by later records anyway.
+///
+/// A final copy whose own item is throttled waits until all other writes had their turn. If the item stays throttled for
+/// [`PATIENCE`] after that, the copy is refused: a tenant can keep its snapshot throttled for as long as it likes.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
     concurrency: usize,
     stop: Instant,
+    budget: &LogBudget,
 ) -> Vec<Result<Effect, Failure>> {
-    let run = async |write: &Write<'_>| {
+    let (mut results, mut patience) = (vec![], None);
+    let mut turns = in_turns(writes);
+    while !turns.is_empty() {
+        let is_over = patience.is_some_and(|until| Instant::now() >= until);
+        let run_all = async |turn: Vec<_>| run_all(table, turn, stop, is_over, budget).await;
+        let mut all = futures_util::stream::iter(std::mem::take(&mut turns)).map(run_all).buffer_unordered(concurrency);
+        while let Some((done, throttled)) = all.next().await {
+            results.extend(done);
+            turns.extend((!throttled.is_empty()).then_some(throttled));
+        }
+        patience.get_or_insert_with(|| Instant::now() + PATIENCE);
+        if !turns.is_empty() {
+            sleep_until((Instant::now() + PAUSE.mul_f64(fastrand::f64())).min(stop)).await;
+        }
+    }
+    results
+}
+
+/// Runs the writes of one turn, until one fails. Returns what became of them, and those from the one on whose own item is
+/// throttled.
+async fn run_all<'a, 'w>(
+    table: &Table,
+    turn: Vec<&'a Write<'w>>,
+    stop: Instant,
+    is_over: bool,
+    budget: &LogBudget,
+) -> (Vec<Result<Effect, Failure>>, Vec<&'a Write<'w>>) {
+    let mut results = vec![];
+    for (at, write) in turn.iter().enumerate() {
         let result = if Instant::now() >= stop {
             Err(Why::OutOfTime)
         } else {
-            timeout_at(stop, run(table, write)).await.unwrap_or(Err(Why::OutOfTime))
+            timeout_at(stop, run(table, write, budget)).await.unwrap_or(Err(Why::OutOfTime))
         };
         let result = match (&write.kind, result) {
-            (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string())),
+            (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string(), budget)),
             (Kind::Refill(_), Err(why)) if why.may_pass() => Ok(Effect::RefillPutOff),
             (Kind::Copy(copy), Err(why)) if why.may_pass() && !copy.is_final => Ok(Effect::CopyPutOff),
             // A tenant that may write an item may spoil it, and the records of all others would come again with its own.
-            (kind, Err(why)) if why.is_lasting() => Ok(refused(kind, &why)),
+            (kind, Err(why)) if why.is_lasting() || is_over && why.is_of_item() => Ok(refused(kind, &why, budget)),
+            (_, Err(why)) if why.is_of_item() => return (results, turn[at..].to_vec()),
             (_, result) => result,
         };
-        result.map_err(|why| Failure { record: write.record, why })
-    };
-    let run_all = async |writes: Vec<&Write<'_>>| {
-        let mut results = vec![];
-        for write in writes {
-            results.push(run(write).await);
-            if results.last().is_some_and(Result::is_err) {
-                break;
-            }
+        let is_failed = result.is_err();
+        results.push(result.map_err(|why| Failure { record: write.record, why }));
+        if is_failed {
+            break;
         }
-        results
-    };
-    let results = futures_util::stream::iter(in_turns(writes)).map(run_all).buffer_unordered(concurrency);
-    results.map(futures_util::stream::iter).flatten().collect().await
+    }
+    (results, vec![])
 }
 
-/// The writes of which each must wait for the one before it.
+/// The writes of which each must wait for the one before it. Those of a namespace keep their order; between namespaces they
+/// alternate, so that one with many writes comes after the first ones of all others.
 fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
     let mut places = HashMap::new();
     let mut turns: Vec<Vec<_>> = Vec::with_capacity(writes.len());
@@ -145,34 +198,53 @@ fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
             None => turns.push(vec![write]),
         }
     }
-    turns
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let ranked = turns.into_iter().map(|turn| {
+        let rank = counts.entry(turn[0].kind.namespace()).or_default();
+        *rank += 1;
+        (*rank, turn)
+    });
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, turn)| turn).collect()
 }
 
-async fn run(table: &Table, write: &Write<'_>) -> Result<Effect, Why> {
+impl Kind<'_> {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Copy(copy) => copy.key.namespace.as_str(),
+            Self::Refill(update) => update.key.pk.split('/').next().unwrap_or_default(),
+            Self::Split(split) => split.image.key.namespace.as_str(),
+        }
+    }
+}
+
+async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Effect, Why> {
     match &write.kind {
-        Kind::Copy(copy) => run_copy(table, copy).await,
+        Kind::Copy(copy) => run_copy(table, copy, Retry::Elsewhere).await,
         // Conditional on `rf`, so a second time does nothing.
         Kind::Refill(update) => match table.update_with(update, Answer::Nothing, Retry::Unknown).await? {
             Outcome::Applied(_) => Ok(Effect::Refilled),
             Outcome::LostRace(_) => Ok(Effect::RefillLost),
         },
-        Kind::Split(split) => make_two(table, split).await,
+        Kind::Split(split) => make_two(table, split, budget).await,
     }
 }
 
-/// Makes one copy, unless the snapshot has a newer one.
+/// Makes one copy, unless the snapshot has a newer one. `retry` must allow a second time.
 ///
 /// # Errors
 /// [`Why`] it was not made, or perhaps not; it can be made again.
-pub async fn run_copy(table: &Table, copy: &Copy) -> Result<Effect, Why> {
+pub async fn run_copy(table: &Table, copy: &Copy, retry: Retry) -> Result<Effect, Why> {
     let mut update = copy.first();
     for _ in 0..COPY_TRIES {
-        let Outcome::LostRace(item) = table.update_with(&update, Answer::Nothing, Retry::Unknown).await? else {
+        let Outcome::LostRace(item) = table.update_with(&update, Answer::Nothing, retry).await? else {
             return Ok(Effect::Copied);
         };
         let unreadable = |error| Why::Snapshot { key: copy.key.item_key(), error };
         let seen = item.map_or_else(|| Ok(Snapshot::default()), |item| item.snapshot()).map_err(unreadable)?;
         match copy.after(&seen) {
+            Some(_) if !copy.fits(&seen) => return Err(Why::Full { key: copy.key.item_key() }),
             Some(next) => update = next,
             None => return Ok(Effect::Superseded),
         }
@@ -180,7 +252,7 @@ pub async fn run_copy(table: &Table, copy: &Copy) -> Result<Effect, Why> {
     Err(Why::Races)
 }
 
-async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
+async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Result<Effect, Why> {
     let mut newer: Option<Bucket> = None;
     for _ in 0..SPLIT_TRIES {
         let image = newer.as_ref().unwrap_or(split.image);
@@ -197,32 +269,44 @@ async fn make_two(table: &Table, split: &Split<'_>) -> Result<Effect, Why> {
             Some(Part::Held) | None => {
                 let (shard, half) = (&image.key, image.key.with_shard(image.shard().halves().1.index));
                 let (shard, half) = (shard.item_key().pk, half.item_key().pk);
-                tracing::error!(shard, half, "the shard cannot be split, as its new half is there");
+                if budget.allows(&shard, &[&shard, &half]) {
+                    tracing::error!(shard, half, "the shard cannot be split, as its new half is there");
+                }
                 return Ok(Effect::SplitLost);
             }
         };
         match item.bucket() {
             Ok(bucket) if !split.is_wanted(&bucket) => return Ok(Effect::SplitLost),
             Ok(bucket) => newer = Some(bucket),
-            Err(error) => return Ok(put_off(split, &error.to_string())),
+            Err(error) => return Ok(put_off(split, &error.to_string(), budget)),
         }
     }
-    Ok(put_off(split, "it was credited by others each time first"))
+    Ok(put_off(split, "it was credited by others each time first", budget))
 }
 
-fn refused(kind: &Kind<'_>, why: &Why) -> Effect {
-    let what = match kind {
-        Kind::Copy(copy) => copy.to_string(),
-        Kind::Refill(update) => format!("refill of {}", update.key.pk),
-        Kind::Split(split) => format!("split of {}", split.image.key.item_key().pk),
+fn refused(kind: &Kind<'_>, why: &Why, budget: &LogBudget) -> Effect {
+    let (what, pk) = match kind {
+        Kind::Copy(copy) => (copy.to_string(), copy.key.item_key().pk),
+        Kind::Refill(update) => (format!("refill of {}", update.key.pk), update.key.pk.clone()),
+        Kind::Split(split) => {
+            let pk = split.image.key.item_key().pk;
+            (format!("split of {pk}"), pk)
+        }
     };
-    // The text that an alarm looks for.
-    tracing::error!(what, %why, "refused write");
+    // With the amounts of all limits that a bucket can have.
+    let (what, why) = (shorten(&what, 4 * SHOWN), why.to_string());
+    let why = shorten(&why, SHOWN);
+    if budget.allows(&pk, &[&what, &why]) {
+        // The text that an alarm looks for.
+        tracing::error!(%what, %why, "refused write");
+    }
     Effect::Refused
 }
 
-fn put_off(split: &Split<'_>, why: &str) -> Effect {
-    let shard = split.image.key.item_key().pk;
-    tracing::warn!(shard, why, "a hot shard could not be split this time");
+fn put_off(split: &Split<'_>, why: &str, budget: &LogBudget) -> Effect {
+    let (shard, why) = (split.image.key.item_key().pk, shorten(why, SHOWN));
+    if budget.allows(&shard, &[&shard, &why]) {
+        tracing::warn!(shard, %why, "a hot shard could not be split this time");
+    }
     Effect::SplitPutOff
 }

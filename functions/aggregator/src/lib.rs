@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weirgate_runtime::{LogBudget, shorten};
 use weirgate_shared::EpochMillis;
 use weirgate_store::Table;
 
@@ -26,6 +27,8 @@ mod timestamp;
 pub use config::{Config, DEFAULT_TTL_DAYS, REFILL_WRITES, TTL_DAYS};
 pub use report::{Response, Summary};
 pub use split::Split;
+
+use parse::Undecodable;
 
 /// When an invocation happens, read from the clock once.
 #[derive(Debug, Clone, Copy)]
@@ -58,18 +61,33 @@ pub async fn handle(
     let started = Instant::now();
     let mut batch = parse::records(event)?;
     let texts = if batch.undecodable.is_empty() { vec![] } else { parse::texts(event) };
+    let budget = LogBudget::default();
     for record in &batch.undecodable {
-        // The text that an alarm looks for. The record is in the line, as the stream forgets it in a day.
-        let whole = texts.get(record.index).copied().unwrap_or_default();
-        tracing::error!(index = record.index, why = record.why, record = whole, "undecodable record");
+        log(record, texts.get(record.index).copied().unwrap_or_default(), &budget);
     }
     let shards = plan::shards(std::mem::take(&mut batch.records));
     let writes = plan::writes(&shards, config, invocation.now);
     let stop = stop(started, invocation.deadline);
-    let results = execute::execute(table, &writes, config.write_concurrency, stop).await;
+    let results = execute::execute(table, &writes, config.write_concurrency, stop, &budget).await;
     let (summary, response) = report::report(&batch, results);
     summary.log(started.elapsed());
     Ok(Handled { summary, response })
+}
+
+/// Bytes of a log line that a record may take. A larger one is cut to its first kilobyte.
+const RECORD: usize = 8 * 1024;
+/// Bytes of a log line that any other text may take.
+const SHOWN: usize = 1024;
+
+/// Says at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budget allows it. The record is
+/// in the line, as the stream forgets it in a day.
+fn log(record: &Undecodable, text: &str, budget: &LogBudget) {
+    let whole = shorten(text, RECORD);
+    let text = if whole.len() == text.len() { whole } else { shorten(text, SHOWN) };
+    let why = shorten(&record.why, SHOWN);
+    if budget.allows(&record.pk, &[&why, &text]) {
+        tracing::error!(index = record.index, %why, record = %text, "undecodable record");
+    }
 }
 
 /// When writing ends: early enough to answer before the deadline.

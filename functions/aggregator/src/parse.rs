@@ -58,6 +58,8 @@ pub enum After {
 pub struct Undecodable {
     /// Its place in the event, from 0.
     pub index: usize,
+    /// The partition key of its item, as far as it has one.
+    pub pk: String,
     /// What is wrong with it.
     pub why: String,
 }
@@ -138,10 +140,14 @@ impl<'a> Visitor<'a> for Records {
             }
             let index = batch.sequence_numbers.len();
             batch.sequence_numbers.push(raw.sequence_number.take());
+            let pk = raw.keys.pk.clone();
             match raw.judge(index) {
                 Ok(Some(record)) => batch.records.push(record),
                 Ok(None) => batch.skipped += 1,
-                Err(why) => batch.undecodable.push(Undecodable { index, why }),
+                Err(why) => {
+                    let pk = pk.unwrap_or_default().into_owned();
+                    batch.undecodable.push(Undecodable { index, pk, why });
+                }
             }
         }
     }

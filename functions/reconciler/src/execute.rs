@@ -1,7 +1,8 @@
 //! Runs what is planned for one bucket shard, and goes on from what it meets.
 
-use weirgate_shared::Bucket;
-use weirgate_shared::write::Restored;
+use weirgate_runtime::LogBudget;
+use weirgate_shared::write::{self, Restored};
+use weirgate_shared::{Bucket, EpochMillis, ItemKey};
 use weirgate_store::{Answer, ErrorKind, Outcome, Retry, StoreError, Table};
 
 use crate::plan::{Fate, Plan, Planned};
@@ -20,7 +21,7 @@ pub enum Done {
     Nothing,
     /// Others wrote to it each time first; it is still due.
     LostRace,
-    /// It cannot be read; it is still due.
+    /// It cannot be read.
     Undecodable,
 }
 
@@ -32,7 +33,12 @@ pub enum Done {
 /// # Errors
 /// [`StoreError`] if DynamoDB refused or could not be reached; the bucket is still due then, or was written without
 /// anybody knowing.
-pub async fn settle(table: &Table, mut image: Bucket, plan: impl Fn(&Bucket) -> Plan) -> Result<Done, StoreError> {
+pub async fn settle(
+    table: &Table,
+    budget: &LogBudget,
+    mut image: Bucket,
+    plan: impl Fn(&Bucket) -> Plan,
+) -> Result<Done, StoreError> {
     let (mut unsure, mut lost): (Option<Planned>, _) = (None, None);
     for _ in 0..TRIES {
         let planned = match plan(&image) {
@@ -54,7 +60,7 @@ pub async fn settle(table: &Table, mut image: Bucket, plan: impl Fn(&Bucket) -> 
             Err(error) => return Err(error),
         };
         let Some(item) = item else { return Ok(Done::Nothing) };
-        let Some(next) = read::bucket(&item) else { return Ok(Done::Undecodable) };
+        let Some(next) = read::bucket(&item, budget) else { return Ok(Done::Undecodable) };
         image = next;
         if let Some(sent) = unsure.take() {
             match sent.fate(&image) {
@@ -65,4 +71,19 @@ pub async fn settle(table: &Table, mut image: Bucket, plan: impl Fn(&Bucket) -> 
         }
     }
     lost.map_or(Ok(Done::LostRace), Err)
+}
+
+/// Has an item, about which nothing can be done now, not come back for an hour. One that has no room for that leaves the
+/// index. Returns whether it was still due.
+///
+/// # Errors
+/// [`StoreError`] if the item could not be written; it is still due then.
+pub async fn postpone(table: &Table, key: &ItemKey, now: EpochMillis) -> Result<bool, StoreError> {
+    // It may be of any size, so it is not asked for.
+    let send = async |update| table.update_with(&update, Answer::Never, Retry::Unknown).await;
+    let sent = match send(write::postpone(key, now)).await {
+        Err(error) if error.kind == ErrorKind::Invalid => send(write::forget_due(key, now)).await,
+        sent => sent,
+    };
+    sent.map(|outcome| matches!(outcome, Outcome::Applied(_)))
 }

@@ -4,6 +4,7 @@
 //! # Layout
 //!
 //! - `config`: [`Config`]: what the environment says
+//! - `partition`: the entries of one partition of the index, by age and within the `share` of each namespace
 //! - `read`: what is due, and the buckets as they are
 //! - `plan`: what is to be done about one bucket shard; pure
 //! - `execute`: one write per shard, and what to do when somebody else was faster
@@ -12,38 +13,43 @@
 //! - `report`: [`Summary`]: the answer, and the log line
 //! - `deadline`: [`Deadline`]: when to stop
 //!
-//! It costs what is due, not what is stored: what stays due because of a failure is met again by the next run.
+//! It costs what is due, not what is stored: what stays due because of a failure is met again by the next run. Tenants
+//! write what they like into their items; no item makes a run fail, and none takes more than its namespace's share before
+//! all others have had theirs.
 
 mod config;
 mod deadline;
 mod execute;
+mod partition;
 mod plan;
 mod read;
 mod report;
 mod reshape;
 mod review;
+mod share;
 mod tree;
 
 use std::collections::HashSet;
 use std::future::ready;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use futures_util::stream::{self, StreamExt};
 use lambda_runtime::Context;
-use weirgate_shared::{BucketKey, EpochMillis, ItemKey, due_shards};
-use weirgate_store::{Item, StoreError, Table};
+use weirgate_runtime::{LogBudget, shorten};
+use weirgate_shared::{BucketKey, EpochMillis, due_shards};
+use weirgate_store::{StoreError, Table};
 
 pub use config::Config;
 pub use deadline::Deadline;
 pub use report::Summary;
 pub use review::{Change, Depth, Review, review};
 
-use execute::{Done, settle};
-
 /// Partitions of the index worked on at once: all of them, so that the oldest of each come first.
 const PARTITIONS: usize = 16;
 /// Buckets of one partition written at once.
 const WRITES: usize = 4;
+/// Bytes of a log line that an error may take.
+const SHOWN: usize = 1024;
 
 /// One invocation.
 ///
@@ -65,8 +71,8 @@ pub async fn reconcile(
     now: EpochMillis,
     deadline: Deadline,
 ) -> Result<Summary, StoreError> {
-    let reviewed = Mutex::default();
-    let run = Run { table, config, now, deadline, reviewed: &reviewed };
+    let (reviewed, large, budget) = (Mutex::default(), tokio::sync::Mutex::default(), LogBudget::default());
+    let run = Run { table, config, now, deadline, reviewed: &reviewed, large: &large, budget: &budget };
     let partitions = stream::iter(due_shards()).map(|due_shard| run.partition(due_shard));
     let all = partitions.buffer_unordered(PARTITIONS).fold(Summary::default(), |all, one| ready(all.with(one))).await;
     all.log();
@@ -81,63 +87,19 @@ struct Run<'a> {
     deadline: Deadline,
     /// Shard 0 of every bucket whose shards were reviewed together: once is enough, however many of them are due.
     reviewed: &'a Mutex<HashSet<BucketKey>>,
+    /// Held for as long as something large is in memory.
+    large: &'a tokio::sync::Mutex<()>,
+    budget: &'a LogBudget,
 }
 
 impl Run<'_> {
-    /// One partition of the index, page by page. It ends: each page begins after the one before it, and `now` stays.
-    async fn partition(self, due_shard: String) -> Summary {
-        let (mut summary, mut met, mut after) = (Summary::default(), HashSet::new(), None);
-        loop {
-            let page = read::page(self.table, &due_shard, self.now, self.config.page, after.as_ref(), &mut met);
-            let page = match self.deadline.bound(page).await {
-                Some(Ok(page)) => page,
-                Some(Err(error)) => {
-                    summary.unfinished(Some(error));
-                    return summary;
-                }
-                None => {
-                    summary.unfinished(None);
-                    return summary;
-                }
-            };
-            summary.page(page.keys.len(), page.oldest, self.now);
-            for keys in page.keys.chunks(read::BATCH) {
-                self.buckets(keys, &mut summary).await;
-            }
-            after = page.next;
-            if after.is_none() {
-                return summary;
-            }
+    /// Says at WARN what failed, if the budget allows it, and passes it on.
+    fn told(self, error: StoreError) -> StoreError {
+        let text = error.to_string();
+        let text = shorten(&text, SHOWN);
+        if self.budget.allows("", &[&text]) {
+            tracing::warn!(error = %text, "left due");
         }
-    }
-
-    async fn buckets(self, keys: &[ItemKey], summary: &mut Summary) {
-        let items = match self.deadline.bound(self.table.read(keys)).await {
-            Some(Ok(items)) => items,
-            Some(Err(error)) => return summary.left(keys.len(), Some(error)),
-            None => return summary.left(keys.len(), None),
-        };
-        let met = stream::iter(items).map(|item| self.item(item)).buffer_unordered(WRITES);
-        let all = met.fold(std::mem::take(summary), |all, one| ready(all.with(one)));
-        *summary = all.await;
-    }
-
-    /// One due item: a bucket, or one of its shards.
-    async fn item(self, item: Item) -> Summary {
-        let mut summary = Summary::default();
-        match read::bucket(&item) {
-            None => summary.bucket(Some(Ok(Done::Undecodable))),
-            Some(bucket) if review::is_reviewed(&bucket, self.now) => {
-                let first = bucket.key.with_shard(0);
-                if self.reviewed.lock().unwrap_or_else(PoisonError::into_inner).insert(first.clone()) {
-                    self.reshape(&first, &mut summary).await;
-                }
-            }
-            Some(bucket) => {
-                let restored = settle(self.table, bucket, |image| plan::plan(image, self.now));
-                summary.bucket(self.deadline.bound(restored).await);
-            }
-        }
-        summary
+        error
     }
 }

@@ -1,26 +1,59 @@
 //! What is due, and the buckets as they are.
 
 use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 
-use weirgate_shared::{Bucket, EpochMillis, ItemError, ItemKey, attr, read_key};
-use weirgate_store::{Item, StoreError, Table};
+use weirgate_runtime::{LogBudget, beginning, shorten};
+use weirgate_shared::{BUCKET_SK, Bucket, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, attr, read_key};
+use weirgate_store::{Due, Item, Order, StoreError, Table};
 
-/// The most keys that one batch read takes.
-pub const BATCH: usize = 100;
+/// Keys that are read at once.
+pub const BATCH: usize = 32;
+/// The most text, in bytes, that an answer about a batch may have. Read, it takes up to twelve times as much memory, for
+/// each partition of the index.
+pub const SMALL: u64 = 256 * 1024;
+/// The most text that the answer about one item may have. A bucket as large as an item may be has less, as its leases are
+/// mostly names. One such item is read at a time.
+pub const LARGE: u64 = 1_536 * 1024;
+
+/// Bytes of a log line that one text of an item may take.
+const SHOWN: usize = 1024;
 
 /// One page of an index partition.
 #[derive(Debug)]
 pub struct Page {
-    /// The due buckets that this run has not met before, oldest first.
-    pub keys: Vec<ItemKey>,
-    /// The oldest `due` among them.
-    pub oldest: Option<EpochMillis>,
+    /// The entries.
+    pub due: Vec<Due>,
     /// Where the next page begins, if there is one.
     pub next: Option<Item>,
 }
 
-/// Reads the page after `after`, leaving out what is in `met`. The index is eventually consistent: a bucket can be in
-/// it at two places, and a batch read takes no key twice.
+/// The keys that a run has met in one partition. The index is eventually consistent: a bucket can be in it at two places.
+#[derive(Debug, Default)]
+pub struct Met {
+    hashes: HashSet<u64>,
+    by: RandomState,
+}
+
+impl Met {
+    /// Returns whether the key is there.
+    pub fn contains(&self, key: &ItemKey) -> bool {
+        self.hashes.contains(&self.by.hash_one(key))
+    }
+
+    /// Notes the key.
+    pub fn insert(&mut self, key: &ItemKey) {
+        self.hashes.insert(self.by.hash_one(key));
+    }
+
+    /// Forgets the key, which has not had its turn.
+    pub fn remove(&mut self, key: &ItemKey) {
+        self.hashes.remove(&self.by.hash_one(key));
+    }
+}
+
+/// Reads the page after `after`.
 ///
 /// # Errors
 /// [`StoreError`] if the index cannot be read.
@@ -28,18 +61,21 @@ pub async fn page(
     table: &Table,
     due_shard: &str,
     now: EpochMillis,
+    order: Order,
     limit: i32,
     after: Option<&Item>,
-    met: &mut HashSet<ItemKey>,
 ) -> Result<Page, StoreError> {
-    let found = table.due(due_shard, now, limit, after).await?;
-    let fresh: Vec<_> = found.due.into_iter().filter(|due| met.insert(due.key.clone())).collect();
-    let oldest = fresh.iter().map(|due| due.due).min();
-    Ok(Page { keys: fresh.into_iter().map(|due| due.key).collect(), oldest, next: found.next })
+    let found = table.due(due_shard, now, order, limit, after).await?;
+    Ok(Page { due: found.due, next: found.next })
 }
 
-/// An item as a bucket; `None`, and said at ERROR with the whole item, if it cannot be read.
-pub fn bucket(item: &Item) -> Option<Bucket> {
+/// Returns whether the key is a bucket shard's.
+pub fn is_ours(key: &ItemKey) -> bool {
+    key.sk == BUCKET_SK && BucketKey::parse(&key.pk).is_some_and(|key| key.shard < MAX_SHARDS)
+}
+
+/// Returns an item as a bucket; `None`, and an ERROR line with the beginning of the item, if it cannot be read.
+pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Bucket> {
     let read = item.bucket().and_then(|bucket| {
         let here = bucket.key.item_key();
         match read_key(item.attributes()) {
@@ -51,6 +87,18 @@ pub fn bucket(item: &Item) -> Option<Bucket> {
             }),
         }
     });
-    // No retry mends it; it stays due, so every run says so again until somebody does.
-    read.inspect_err(|error| tracing::error!(%error, ?item, "undecodable bucket")).ok()
+    let log = |error: &ItemError| {
+        let key = item.key().unwrap_or_else(|| ItemKey { pk: item.pk(), sk: String::new() });
+        unreadable(&key, &error.to_string(), &beginning(&item.shown(), SHOWN), budget);
+    };
+    // No retry mends it.
+    read.inspect_err(log).ok()
+}
+
+/// Says at ERROR that an item in the index cannot be read, if the budget allows it: in the text that an alarm looks for.
+pub fn unreadable(key: &ItemKey, error: &str, item: &str, budget: &LogBudget) {
+    let [pk, sk, error] = [&key.pk, &key.sk, error].map(|text| shorten(text, SHOWN));
+    if budget.allows(&pk, &[&pk, &sk, &error, item]) {
+        tracing::error!(%pk, %sk, %error, item, "undecodable bucket");
+    }
 }

@@ -5,13 +5,18 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 use serde_json::value::RawValue;
+use weirgate_runtime::shorten;
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
 use crate::execute::Done;
 
-/// How many different errors the summary names; each failed bucket has a log line of its own.
+/// How many different errors the summary names; each failed bucket has a log line of its own, as far as there is room.
 const ERRORS: usize = 5;
+/// The most bytes of one of them.
+const SHOWN: usize = 1024;
+/// How many limits the summary names. Tenants choose the names of limits.
+const LIMITS: usize = 64;
 
 /// What a run did. Every bucket seen is in one of the counts, or nothing had to be left.
 #[derive(Debug, Default, Serialize)]
@@ -20,7 +25,7 @@ pub struct Summary {
     pub buckets_seen: u64,
     /// Expired leases that this run removed.
     pub leases_restored: u64,
-    /// Tokens that this run gave back, by limit, over all buckets; decimal, exact to the millitoken.
+    /// Tokens that this run gave back, by limit, over all buckets; decimal, exact to the millitoken. Of the first 64 limits.
     #[serde(serialize_with = "exact_tokens")]
     pub tokens_restored: BTreeMap<LimitName, MilliTokens>,
     /// Items gone because cold shards were merged.
@@ -31,8 +36,10 @@ pub struct Summary {
     pub lost_races: u64,
     /// Buckets left due because time ran out or DynamoDB failed.
     pub left_over: u64,
-    /// Buckets left due because they cannot be read; each has an ERROR line.
+    /// Items in the index that cannot be read, or are no buckets. The first ones have an ERROR line each.
     pub undecodable: u64,
+    /// Items that the index shows again in an hour, because nothing can be done about them now.
+    pub postponed: u64,
     /// Partitions of the index that were not read to their end, so more may be due than was seen.
     pub partitions_unfinished: u64,
     /// For how long the oldest had been due at the start, in ms; 0 if nothing was.
@@ -51,12 +58,21 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Counts a page of `buckets` due ones.
-    pub(crate) fn page(&mut self, buckets: usize, oldest: Option<EpochMillis>, now: EpochMillis) {
+    /// Counts a page whose oldest entry has been due since `oldest`.
+    pub(crate) fn page(&mut self, oldest: Option<EpochMillis>, now: EpochMillis) {
         self.partitions_read = 1;
-        self.buckets_seen += count(buckets);
         let age = oldest.map_or(0, |oldest| now.since(oldest).0);
         self.oldest_due_age_ms = self.oldest_due_age_ms.max(age);
+    }
+
+    /// Counts so many entries whose turn it is.
+    pub(crate) fn seen(&mut self, entries: usize) {
+        self.buckets_seen += count(entries);
+    }
+
+    /// Counts one entry less, whose turn is yet to come.
+    pub(crate) fn unseen(&mut self) {
+        self.buckets_seen -= 1;
     }
 
     /// Counts what became of one bucket; `None` if there was no time for it.
@@ -65,16 +81,32 @@ impl Summary {
             Some(Ok(Done::Written(restored))) => {
                 self.written += 1;
                 self.leases_restored += count(restored.leases);
-                for (limit, tokens) in restored.tokens {
-                    *self.tokens_restored.entry(limit).or_default() += tokens;
-                }
+                self.restored(restored.tokens);
             }
             Some(Ok(Done::Nothing)) => {}
             Some(Ok(Done::LostRace)) => self.lost_race(),
-            Some(Ok(Done::Undecodable)) => self.undecodable += 1,
+            Some(Ok(Done::Undecodable)) => self.undecodable(),
             Some(Err(error)) => self.left(1, Some(error)),
             None => self.left(1, None),
         }
+    }
+
+    fn restored(&mut self, tokens: BTreeMap<LimitName, MilliTokens>) {
+        for (limit, tokens) in tokens {
+            if self.tokens_restored.len() < LIMITS || self.tokens_restored.contains_key(&limit) {
+                *self.tokens_restored.entry(limit).or_default() += tokens;
+            }
+        }
+    }
+
+    /// Counts an item that cannot be read, or is no bucket.
+    pub(crate) fn undecodable(&mut self) {
+        self.undecodable += 1;
+    }
+
+    /// Counts an item that the index shows again in an hour, if it was moved.
+    pub(crate) fn postponed(&mut self, is_moved: bool) {
+        self.postponed += u64::from(is_moved);
     }
 
     /// Counts a bucket that others wrote to each time first.
@@ -108,8 +140,7 @@ impl Summary {
 
     fn failed(&mut self, error: Option<StoreError>) {
         let Some(error) = error else { return };
-        tracing::warn!(%error, "left due");
-        self.name(error.to_string());
+        self.name(shorten(&error.to_string(), SHOWN).into_owned());
         self.keep(error);
     }
 
@@ -130,14 +161,13 @@ impl Summary {
     pub(crate) fn with(mut self, other: Self) -> Self {
         self.buckets_seen += other.buckets_seen;
         self.leases_restored += other.leases_restored;
-        for (limit, tokens) in other.tokens_restored {
-            *self.tokens_restored.entry(limit).or_default() += tokens;
-        }
+        self.restored(other.tokens_restored);
         self.shards_merged += other.shards_merged;
         self.shards_repaired += other.shards_repaired;
         self.lost_races += other.lost_races;
         self.left_over += other.left_over;
         self.undecodable += other.undecodable;
+        self.postponed += other.postponed;
         self.partitions_unfinished += other.partitions_unfinished;
         self.oldest_due_age_ms = self.oldest_due_age_ms.max(other.oldest_due_age_ms);
         other.errors.into_iter().for_each(|error| self.name(error));
@@ -163,6 +193,7 @@ impl Summary {
             lost_races = self.lost_races,
             left_over = self.left_over,
             undecodable = self.undecodable,
+            postponed = self.postponed,
             partitions_unfinished = self.partitions_unfinished,
             oldest_due_age_ms = self.oldest_due_age_ms,
             errors,

@@ -1,10 +1,10 @@
 //! Runs what a review says about the shards of one bucket, and reviews them anew when somebody else was faster.
 
 use futures_util::stream::{self, StreamExt};
+use tokio::sync::MutexGuard;
 use weirgate_shared::{Bucket, BucketKey, ItemKey, MAX_SHARDS, WriteId};
-use weirgate_store::{Retry, StoreError, Transacted};
+use weirgate_store::{ErrorKind, ReadWithin, Retry, Transacted};
 
-use crate::execute::{Done, settle};
 use crate::plan::plan_look;
 use crate::review::{Change, Depth, Review, review};
 use crate::tree::tree;
@@ -12,6 +12,8 @@ use crate::{Run, Summary, WRITES, read};
 
 /// How often the shards of one bucket are read and planned for. Whoever loses this often is still due.
 const ROUNDS: usize = 3;
+/// Text of the shards of one bucket, in bytes, past which the others are not read: the bucket is neither merged nor mended.
+const LARGE_BUCKET: u64 = 4 * 1024 * 1024;
 
 /// What became of some transactions.
 #[derive(Default)]
@@ -21,16 +23,33 @@ struct Made {
     lost: bool,
     /// One failed, or there was no time for it.
     failed: bool,
+    /// One failed because an item has no room for it.
+    hopeless: bool,
 }
 
-impl Run<'_> {
-    /// Reviews all shards of the bucket whose first one is `first`. What cannot be done is still due.
-    pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) {
+/// The shards of a bucket, as far as they are there and can be read.
+#[derive(Default)]
+struct Shards<'a> {
+    shards: Vec<Bucket>,
+    /// Whether there are no others.
+    is_all: bool,
+    /// Text that was read.
+    bytes: u64,
+    /// Held if they are large.
+    guard: Option<MutexGuard<'a, ()>>,
+}
+
+impl<'r> Run<'r> {
+    /// Reviews all shards of the bucket whose first one is `first`. What cannot be done is still due. Returns how many
+    /// keys were read, and bytes.
+    pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> (usize, u64) {
         let keys: Vec<_> = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key()).collect();
+        let mut read = (0, 0);
         for round in 1..=ROUNDS {
-            let Some((shards, is_all)) = self.shards(&keys, summary).await else { return };
+            let Some(found) = self.shards(&keys, summary).await else { return read };
+            read = (read.0 + keys.len(), read.1 + found.bytes);
             let depth = if round == 1 { Depth::All } else { Depth::Pairs };
-            let Review { repairs, merges, looks } = review(&shards, is_all, depth, self.now, new_id);
+            let Review { repairs, merges, looks } = review(&found.shards, found.is_all, depth, self.now, new_id);
             let repaired = self.transact(repairs, summary).await;
             summary.repaired(repaired.shards);
             let merged = self.transact(merges, summary).await;
@@ -43,28 +62,60 @@ impl Run<'_> {
                 summary.lost_race();
             }
             self.look(looks, summary).await;
-            return;
+            if repaired.hopeless || merged.hopeless {
+                // One of them has no room for what it would become.
+                for shard in found.shards.iter().filter(|shard| shard.due.is_some_and(|due| due <= self.now)) {
+                    self.postpone(&shard.key.item_key(), summary).await;
+                }
+            }
+            return read;
         }
+        read
     }
 
-    /// All shards that are there and can be read, and whether these are all that are there.
-    async fn shards(self, keys: &[ItemKey], summary: &mut Summary) -> Option<(Vec<Bucket>, bool)> {
-        match self.deadline.bound(self.table.read(keys)).await {
-            Some(Ok(items)) => {
-                let shards: Vec<_> = items.iter().filter_map(read::bucket).collect();
-                let is_all = shards.len() == items.len();
-                if is_all && tree(&shards).is_none() {
-                    let (bucket, shards) = (&keys[0].pk, items.len());
-                    tracing::warn!(bucket, shards, "no splits make such shards; they are neither merged nor mended");
+    /// All shards that are there and can be read.
+    async fn shards(self, keys: &[ItemKey], summary: &mut Summary) -> Option<Shards<'r>> {
+        let mut found = Shards { is_all: true, ..Shards::default() };
+        for batch in keys.chunks(read::BATCH) {
+            match self.read(batch, read::SMALL, &mut found, summary).await? {
+                true => continue,
+                false if found.guard.is_none() => found.guard = Some(self.deadline.bound(self.large.lock()).await?),
+                false => {}
+            }
+            for key in batch {
+                let is_read = found.bytes < LARGE_BUCKET
+                    && self.read(std::slice::from_ref(key), read::LARGE, &mut found, summary).await?;
+                found.is_all &= is_read;
+            }
+        }
+        if found.is_all && tree(&found.shards).is_none() {
+            let (bucket, shards) = (&keys[0].pk, found.shards.len());
+            if self.budget.allows(bucket, &[bucket]) {
+                tracing::warn!(bucket, shards, "no splits make such shards; they are neither merged nor mended");
+            }
+        }
+        Some(found)
+    }
+
+    /// Adds the shards with these keys to `found`, unless they are too large: then it returns `false`.
+    async fn read(self, keys: &[ItemKey], most: u64, found: &mut Shards<'r>, summary: &mut Summary) -> Option<bool> {
+        match self.deadline.bound(self.table.read_within(keys, most)).await {
+            Some(Ok(ReadWithin::Items { items, bytes })) => {
+                for item in items.iter().filter(|item| !item.is_merged()) {
+                    match read::bucket(item, self.budget) {
+                        Some(shard) => found.shards.push(shard),
+                        None => found.is_all = false,
+                    }
                 }
-                Some((shards, is_all))
+                found.bytes += bytes;
+                Some(true)
             }
-            Some(Err(error)) => {
-                summary.left(1, Some(error));
-                None
+            Some(Ok(ReadWithin::TooLarge { bytes })) => {
+                found.bytes += bytes;
+                Some(false)
             }
-            None => {
-                summary.left(1, None);
+            failed => {
+                summary.left(1, failed.and_then(Result::err).map(|error| self.told(error)));
                 None
             }
         }
@@ -84,7 +135,9 @@ impl Run<'_> {
                 Some(Ok(Transacted::Applied)) => made.shards += shards,
                 Some(Ok(Transacted::LostRace(_))) => made.lost = true,
                 failed => {
-                    summary.left(1, failed.and_then(Result::err));
+                    let error = failed.and_then(Result::err);
+                    made.hopeless |= error.as_ref().is_some_and(|error| error.kind == ErrorKind::Invalid);
+                    summary.left(1, error.map(|error| self.told(error)));
                     made.failed = true;
                 }
             }
@@ -93,13 +146,14 @@ impl Run<'_> {
     }
 
     async fn look(self, shards: Vec<&Bucket>, summary: &mut Summary) {
-        let look = async |shard: &Bucket| -> Option<Result<Done, StoreError>> {
-            let look = settle(self.table, shard.clone(), |image| plan_look(image, self.now));
-            self.deadline.bound(look).await
+        let look = async |shard: &Bucket| {
+            let mut summary = Summary::default();
+            self.settle(shard.clone(), &mut summary, plan_look).await;
+            summary
         };
         let mut all = stream::iter(shards).map(look).buffer_unordered(WRITES);
-        while let Some(done) = all.next().await {
-            summary.bucket(done);
+        while let Some(one) = all.next().await {
+            *summary = std::mem::take(summary).with(one);
         }
     }
 }

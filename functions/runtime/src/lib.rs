@@ -3,15 +3,18 @@
 //! # Layout
 //!
 //! - `serve`: [`serve`]: logging, configuration, connection, invocations
+//! - `budget`: [`LogBudget`]: how much an invocation may log, and texts cut to it
 //! - `log`: [`log_lines`]: JSON lines with the `timestamp` and `level` that Lambda reads
 //! - `variable`: [`required`], [`number`]: environment variables, and what keeps a function from starting
 //! - `clock`: [`time_left`] of an invocation
 
+mod budget;
 mod clock;
 mod log;
 mod serve;
 mod variable;
 
+pub use budget::{LogBudget, beginning, shorten};
 pub use clock::time_left;
 pub use log::{log_lines, subscriber};
 pub use serve::{Answer, Function, answer, serve};

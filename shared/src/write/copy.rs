@@ -4,7 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Change, Condition, Path, Update, Value};
-use crate::{ItemKey, LimitName, Meter, MilliTokens, Snapshot, SnapshotKey, Usage, Window, attr};
+use crate::{ItemKey, LimitName, MAX_BUCKET_LIMITS, Meter, MilliTokens, Snapshot, SnapshotKey, Usage, Window, attr};
+
+/// Most earlier lives of all shards that a snapshot has numbers of.
+pub const MAX_LIVES: usize = 1000;
+/// Most limits of earlier lives.
+pub const MAX_CARRIED_LIMITS: usize = 2 * MAX_BUCKET_LIMITS;
 
 /// What one image of a bucket shard says was used in one window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,14 +58,19 @@ impl Copy {
             && (self.v, self.is_final, self.ends_life) >= (other.v, other.is_final, other.ends_life)
     }
 
-    /// The copy, if the snapshot has none of the shard, or an older one of the same life.
+    /// The copy, if the snapshot has none of the shard, or an older one of the same life and the same limits.
     #[must_use]
     pub fn first(&self) -> Update {
         let q = Path::of(attr::copied_at(self.shard));
         let older = Value::Int(self.v.saturating_sub(1));
         let bounds = [Condition::AtLeast(q.clone(), Value::Int(self.birth)), Condition::AtMost(q.clone(), older)];
-        let conditions = bounds.map(|bound| Condition::AbsentOr(q.clone(), Box::new(bound))).into();
-        self.update(conditions, vec![])
+        // New limits are added by who knows the old ones: a shard that brings other limits with each image would fill the
+        // snapshot with them.
+        let limits = self.usage.tokens.keys();
+        let limits = limits.map(|limit| Condition::Present(Path::of(attr::copied(limit, self.shard))));
+        let conditions = bounds.into_iter().chain(limits);
+        let conditions = conditions.map(|condition| Condition::AbsentOr(q.clone(), Box::new(condition)));
+        self.update(conditions.collect(), vec![])
     }
 
     /// The copy, once it is known what the snapshot has: `None` if that says all of it. Numbers of an earlier life move to
@@ -71,8 +81,7 @@ impl Copy {
         let is_newest = Condition::Equals(Path::of(attr::copied_at(self.shard)), Value::Int(copied.v));
         if copied.v < self.birth {
             let mut changes = self.carry(&copied.usage, copied.v);
-            let left = copied.usage.tokens.keys().filter(|limit| !self.usage.tokens.contains_key(*limit));
-            changes.extend(left.map(|limit| Change::Remove(Path::of(attr::copied(limit, self.shard)))));
+            changes.extend(self.others(&copied.usage));
             if !copied.is_final {
                 changes.push(Change::Add(Path::of(attr::UNFINISHED), self.shards()));
             }
@@ -80,7 +89,8 @@ impl Copy {
         }
         // A final copy says more than an interim one of the same image.
         if (copied.v, copied.is_final) < (self.v, self.is_final) {
-            return Some(self.update(vec![is_newest], vec![]));
+            // A bucket keeps its limits for as long as it lives; others are none of its.
+            return Some(self.update(vec![is_newest], self.others(&copied.usage).collect()));
         }
         // The item was deleted with this copy, and there is a newer one: of a later life. This one comes late, from a replay.
         let carried = seen.carried.get(&self.shard);
@@ -91,6 +101,30 @@ impl Copy {
             let changes = self.carry(&self.usage, self.v);
             Update { key: self.key.item_key(), conditions: vec![is_newest, is_first], changes }
         })
+    }
+
+    /// Returns whether the snapshot has room for what [`Self::after`] writes. A carry grows with each life that has other
+    /// limits, so it has a bound.
+    #[must_use]
+    pub fn fits(&self, seen: &Snapshot) -> bool {
+        let Some(copied) = seen.shards.get(&self.shard) else { return true };
+        let carried = if copied.v < self.birth {
+            &copied.usage
+        } else if self.ends_life && copied.v > self.v {
+            &self.usage
+        } else {
+            return true;
+        };
+        let lives: usize = seen.carried.values().map(BTreeSet::len).sum();
+        let known = &seen.carry.tokens;
+        let limits = known.len() + carried.tokens.keys().filter(|limit| !known.contains_key(*limit)).count();
+        lives < MAX_LIVES && limits <= MAX_CARRIED_LIMITS
+    }
+
+    /// Removes what was copied of limits that this copy does not have.
+    fn others(&self, copied: &Usage) -> impl Iterator<Item = Change> {
+        let others = copied.tokens.keys().filter(|limit| !self.usage.tokens.contains_key(*limit));
+        others.map(|limit| Change::Remove(Path::of(attr::copied(limit, self.shard))))
     }
 
     /// Adds what a life used until `v` to the carry.

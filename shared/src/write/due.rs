@@ -1,7 +1,29 @@
 //! `due`: at or before everything the reconciler must look at, moved without touching the index where it can stay.
 
 use super::{Change, Condition, Path, Update, Value};
-use crate::{BucketKey, EpochMillis, attr};
+use crate::{BucketKey, EpochMillis, ItemKey, Millis, attr};
+
+/// How much later the reconciler comes back to an item that it can do nothing about.
+const POSTPONED: Millis = Millis(3_600_000);
+
+/// Moves the `due` of an item that the reconciler can do nothing about at `now` to an hour later, if it is still due. No
+/// other attribute is touched: nothing is known of them.
+#[must_use]
+pub fn postpone(key: &ItemKey, now: EpochMillis) -> Update {
+    let later = Change::Set(Path::of(attr::DUE), Value::Int(now.after(POSTPONED).0));
+    Update { key: key.clone(), conditions: vec![is_due(now)], changes: vec![later] }
+}
+
+/// Takes an item that has no room for a later `due` out of the index, if it is still due.
+#[must_use]
+pub fn forget_due(key: &ItemKey, now: EpochMillis) -> Update {
+    let changes = [attr::DUE, attr::DUE_SHARD].map(|name| Change::Remove(Path::of(name))).into();
+    Update { key: key.clone(), conditions: vec![is_due(now)], changes }
+}
+
+fn is_due(now: EpochMillis) -> Condition {
+    Condition::AtMost(Path::of(attr::DUE), Value::Int(now.0))
+}
 
 /// Makes `update` leave `due` at or before `at`, whatever others do to it meanwhile; `seen` is what it was.
 pub(super) fn not_after(update: &mut Update, key: &BucketKey, seen: Option<EpochMillis>, at: EpochMillis) {

@@ -2,13 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_shared::{EpochMillis, Millis};
 
 use super::{Row, print};
-use crate::Dynamo;
 use crate::leased::{NOW, full, holding, item, limits};
+use crate::{Dynamo, import};
 
 const BUCKETS: u64 = 500;
 const LEASES: u64 = 20;
@@ -65,9 +64,4 @@ fn load(dynamo: &Dynamo) {
     };
     import(dynamo, (0..BUCKETS).map(|entity| item(&expired(entity))));
     import(dynamo, (0..OTHERS).map(|entity| item(&other(entity))));
-}
-
-fn import(dynamo: &Dynamo, items: impl Iterator<Item = Value>) {
-    let items = items.map(|item| serde_json::from_value(item).expect("an item is an item")).collect();
-    dynamo.db().import_items("weirgate", items, dynoxide::ImportOptions::default()).expect("items are imported");
 }

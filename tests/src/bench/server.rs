@@ -3,7 +3,11 @@
 use crate::Dynamo;
 
 /// Serves the database from a thread of its own; says where.
-pub(super) fn serve(dynamo: &Dynamo) -> String {
+///
+/// # Panics
+/// If no port is free.
+#[must_use]
+pub fn serve(dynamo: &Dynamo) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
     listener.set_nonblocking(true).expect("a socket can be asynchronous");

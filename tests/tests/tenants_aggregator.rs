@@ -1,20 +1,15 @@
-//! The functions serve all tenants of a table at once: what one of them writes reaches no item of another.
+//! The aggregator serves all tenants of a table at once: what one of them writes reaches no item of another.
 
 mod aggregator;
-
-use std::time::Duration;
 
 use aggregator::{HOUR, deliver_text, event, later, records, take_in};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Value, json};
 use weirgate_aggregator::Handled;
-use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
-use weirgate_shared::write::REVIEW;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Hour, Limit, Look, Millis};
+use weirgate_shared::{BucketKey, Hour, Millis};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
-use weirgate_tests::leased::{NOW, full, holding, store};
 
 fn key_of(pk: &str) -> BucketKey {
     BucketKey::parse(pk).expect("it is a bucket's")
@@ -272,92 +267,6 @@ fn size(value: &Value) -> usize {
         }
         _ => 1,
     }
-}
-
-async fn run(table: &Table, now: EpochMillis) -> Summary {
-    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    reconcile(table, &config, now, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
-}
-
-fn of(pk: &str, bucket: Bucket) -> Bucket {
-    Bucket { key: key_of(pk), ..bucket }
-}
-
-fn limits() -> [Limit; 2] {
-    [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()]
-}
-
-/// All tenants share the partitions of the index. An entry leads to its own item, and nowhere else.
-#[tokio::test]
-async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    let expired = holding(full("e", &limits()), "a1", EpochMillis(NOW.0 - 1), &[("rpm", 3), ("slots", 1)]);
-    for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0"] {
-        // Expired too, and not due: nobody may look at them.
-        store(&table, &Bucket { due: None, ..of(pk, expired.clone()) }).await;
-    }
-    store(&table, &of("a/BUCKET#e#gpt-4#0", expired)).await;
-    let theirs = dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE");
-    let mut ours = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
-    for (name, text) in [
-        ("due_shard", key_of("b/BUCKET#e#gpt-4#0").due_shard().as_str()),
-        ("GSI2PK", "b/RESOURCE#gpt-4"),
-        ("GSI3PK", "b/ENTITY#e"),
-    ] {
-        ours[name] = json!({"S": text});
-    }
-    dynamo.put(&ours);
-    // Items that are due and no buckets, and say that they are those of others.
-    for (pk, sk) in [("a/BUCKET#e#gpt-4#1", "#STATE2"), ("a/x", "#STATE"), ("a/b/BUCKET#e#gpt-4#0", "#STATE")] {
-        let mut item = ours.clone();
-        (item["PK"], item["SK"]) = (json!({"S": pk}), json!({"S": sk}));
-        dynamo.put(&item);
-    }
-    let before = dynamo.items_of_others("a");
-    let summary = run(&table, NOW).await;
-    assert_eq!((summary.buckets_seen, summary.leases_restored), (4, 1));
-    assert_eq!(dynamo.items_of_others("a"), before);
-    assert_eq!(dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE"), theirs);
-    let after = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
-    assert_eq!((&after["h"], &after["GSI2PK"]), (&json!({"M": {}}), &ours["GSI2PK"]));
-}
-
-/// Two shards of one bucket become one; those of the same names elsewhere are none of theirs.
-#[tokio::test]
-async fn a_merge_joins_shards_of_one_namespace_only() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    let shard = |pk: &str| {
-        let mut bucket = Bucket { shard_count: 2, due: Some(NOW), ..of(pk, full("e", &limits())) };
-        bucket.scaling.look = Some(Look { at: EpochMillis(NOW.0 - REVIEW.0), v: bucket.v });
-        bucket
-    };
-    // Ours has one half; the other halves are others', and not due.
-    store(&table, &shard("a/BUCKET#e#gpt-4#0")).await;
-    for pk in [
-        "a-b/BUCKET#e#gpt-4#1",
-        "b/BUCKET#e#gpt-4#1",
-        "A/BUCKET#e#gpt-4#1",
-        "a/BUCKET#e#gpt-4x#1",
-        "a/BUCKET#ex#gpt-4#1",
-    ] {
-        store(&table, &Bucket { due: None, ..shard(pk) }).await;
-    }
-    let kept = |dynamo: &Dynamo| dynamo.items().into_iter().filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#0");
-    let before: Vec<_> = kept(&dynamo).collect();
-    let summary = run(&table, NOW).await;
-    // The half that is missing is made anew.
-    assert_eq!(summary.shards_merged, 0);
-    let after: Vec<_> = kept(&dynamo).filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#1").collect();
-    assert_eq!(after, before);
-
-    // And with its own half it is merged.
-    store(&table, &shard("a/BUCKET#e2#gpt-4#0")).await;
-    store(&table, &shard("a/BUCKET#e2#gpt-4#1")).await;
-    let before = dynamo.items_of_others("a");
-    assert_eq!(run(&table, NOW).await.shards_merged, 1);
-    assert_eq!(dynamo.items_of_others("a"), before);
 }
 
 /// A snapshot has an attribute for each limit, a number. Where an index wants a text there, DynamoDB refuses the whole

@@ -1,0 +1,241 @@
+//! One partition of the index: entries in the order of their age, each namespace within its share.
+
+use std::sync::PoisonError;
+
+use futures_util::stream::{self, StreamExt};
+use tokio::sync::MutexGuard;
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, ItemKey};
+use weirgate_store::{Due, ErrorKind, Item, Order, ReadWithin};
+
+use crate::execute::{self, Done, settle};
+use crate::read::{self, Met};
+use crate::share::Shares;
+use crate::{Run, Summary, WRITES, plan, review};
+
+/// Entries of a page from which nothing was taken, so that more of them are passed over with the next one: what a page may
+/// have at most.
+const PASSED_OVER: i32 = 1000;
+/// Pages in a row from which nothing was taken, before the partition is read from its other end. The entries of a tenant
+/// cannot be passed over at once: only their time of being due is indexed.
+const CROWDED: u32 = 32;
+
+/// How reading a partition in one direction has ended.
+enum Pass {
+    /// At its end.
+    Whole,
+    /// Among entries whose namespaces have had their share.
+    Crowded,
+    /// For want of time, or by an error.
+    Stopped,
+}
+
+/// What a run knows of a partition.
+#[derive(Default)]
+struct Known {
+    met: Met,
+    shares: Shares,
+    summary: Summary,
+}
+
+impl Run<'_> {
+    /// One partition of the index. It ends: each page begins after the one before it, `now` stays, and the shares grow
+    /// until each entry has had its turn.
+    pub(crate) async fn partition(self, due_shard: String) -> Summary {
+        let mut known = Known::default();
+        loop {
+            let mut pass = self.pass(&due_shard, Order::OldestFirst, &mut known).await;
+            if matches!(pass, Pass::Crowded) {
+                pass = self.pass(&due_shard, Order::NewestFirst, &mut known).await;
+            }
+            if matches!(pass, Pass::Stopped) || !known.shares.grow() {
+                return known.summary;
+            }
+        }
+    }
+
+    async fn pass(self, due_shard: &str, order: Order, known: &mut Known) -> Pass {
+        let (mut after, mut passed_over) = (None, 0);
+        loop {
+            let limit = if passed_over == 0 { self.config.page } else { PASSED_OVER };
+            let page = read::page(self.table, due_shard, self.now, order, limit, after.as_ref());
+            let page = match self.deadline.bound(page).await {
+                Some(Ok(page)) => page,
+                failed => {
+                    known.summary.unfinished(failed.and_then(Result::err).map(|error| self.told(error)));
+                    return Pass::Stopped;
+                }
+            };
+            known.summary.page(page.due.iter().map(|due| due.due).min(), self.now);
+            let entries = page.due.len();
+            let due: Vec<_> = page.due.into_iter().filter(|due| known.takes(due)).map(|due| due.key).collect();
+            passed_over = if due.is_empty() && entries > 0 { passed_over + 1 } else { 0 };
+            known.summary.seen(due.len());
+            let (ours, others): (Vec<_>, Vec<_>) = due.into_iter().partition(read::is_ours);
+            for keys in ours.chunks(read::BATCH) {
+                self.batch(keys, known).await;
+            }
+            for key in others {
+                read::unreadable(&key, "the key is no bucket's", "", self.budget);
+                known.summary.undecodable();
+                self.postpone(&key, &mut known.summary).await;
+            }
+            after = page.next;
+            if after.is_none() {
+                return Pass::Whole;
+            }
+            if passed_over == CROWDED {
+                return Pass::Crowded;
+            }
+        }
+    }
+
+    /// Some buckets, read together if they are as small as buckets are, and one by one otherwise.
+    async fn batch(self, keys: &[ItemKey], known: &mut Known) {
+        let items = match self.deadline.bound(self.table.read_within(keys, read::SMALL)).await {
+            Some(Ok(ReadWithin::Items { items, bytes })) => {
+                let each = bytes / u64::try_from(keys.len()).unwrap_or(1).max(1);
+                keys.iter().for_each(|key| known.shares.charge(&key.pk, 0, each));
+                items
+            }
+            Some(Ok(ReadWithin::TooLarge { .. })) => {
+                for key in keys {
+                    self.alone(key, known).await;
+                }
+                return;
+            }
+            failed => {
+                let error = failed.and_then(Result::err).map(|error| self.told(error));
+                return known.summary.left(keys.len(), error);
+            }
+        };
+        let met = stream::iter(items).map(|item| async move {
+            let mut summary = Summary::default();
+            (self.item(item, None, &mut summary).await, summary)
+        });
+        let mut met = met.buffer_unordered(WRITES);
+        let mut reviewed = vec![];
+        while let Some((review, summary)) = met.next().await {
+            known.summary = std::mem::take(&mut known.summary).with(summary);
+            reviewed.extend(review);
+        }
+        for (key, first) in reviewed {
+            self.review(&key, &first, known).await;
+        }
+    }
+
+    /// All shards of the bucket of one that is due, once in a run. They count as what is read of them.
+    async fn review(self, key: &ItemKey, first: &BucketKey, known: &mut Known) {
+        if self.reviewed.lock().unwrap_or_else(PoisonError::into_inner).contains(first) {
+            return;
+        }
+        if !known.shares.take(&key.pk) {
+            return known.put_back(key);
+        }
+        if self.reviewed.lock().unwrap_or_else(PoisonError::into_inner).insert(first.clone()) {
+            let (keys, bytes) = self.reshape(first, &mut known.summary).await;
+            known.shares.charge(&key.pk, keys, bytes);
+        }
+    }
+
+    /// A bucket that may be as large as an item can be: one at a time in the whole run.
+    async fn alone(self, key: &ItemKey, known: &mut Known) {
+        if !known.shares.take(&key.pk) {
+            return known.put_back(key);
+        }
+        let Some(guard) = self.deadline.bound(self.large.lock()).await else {
+            return known.summary.left(1, None);
+        };
+        let read = self.deadline.bound(self.table.read_within(std::slice::from_ref(key), read::LARGE)).await;
+        match read {
+            Some(Ok(ReadWithin::Items { items, bytes })) => {
+                known.shares.charge(&key.pk, 0, bytes);
+                let Some(item) = items.into_iter().next() else { return };
+                if let Some((key, first)) = self.item(item, Some(guard), &mut known.summary).await {
+                    self.review(&key, &first, known).await;
+                }
+            }
+            Some(Ok(ReadWithin::TooLarge { bytes })) => {
+                known.shares.charge(&key.pk, 0, bytes);
+                read::unreadable(key, &format!("the item is {bytes} bytes of JSON"), "", self.budget);
+                known.summary.undecodable();
+                self.postpone(key, &mut known.summary).await;
+            }
+            failed => known.summary.left(1, failed.and_then(Result::err).map(|error| self.told(error))),
+        }
+    }
+
+    /// One due item: a bucket, or one of its shards. Returns its key, and that of the first shard, if all are to be
+    /// reviewed. The guard is held for as long as the item is in memory.
+    async fn item(
+        self,
+        item: Item,
+        _guard: Option<MutexGuard<'_, ()>>,
+        summary: &mut Summary,
+    ) -> Option<(ItemKey, BucketKey)> {
+        let key = item.key()?;
+        if item.is_merged() {
+            // It has no `due`, unless a hand has given it one: the index is behind.
+            self.postpone(&key, summary).await;
+            return None;
+        }
+        let bucket = read::bucket(&item, self.budget);
+        drop(item);
+        match bucket {
+            None => {
+                summary.undecodable();
+                self.postpone(&key, summary).await;
+            }
+            Some(bucket) if review::is_reviewed(&bucket, self.now) => {
+                return Some((key, bucket.key.with_shard(0)));
+            }
+            Some(bucket) => self.settle(bucket, summary, plan::plan).await,
+        }
+        None
+    }
+
+    /// Makes the write that `plan` says, and leaves the bucket alone for an hour if it has no room for it.
+    pub(crate) async fn settle(
+        self,
+        bucket: Bucket,
+        summary: &mut Summary,
+        plan: impl Fn(&Bucket, EpochMillis) -> plan::Plan,
+    ) {
+        let key = bucket.key.item_key();
+        let settled = settle(self.table, self.budget, bucket, |image| plan(image, self.now));
+        let done = self.deadline.bound(settled).await;
+        let is_hopeless = match &done {
+            Some(Ok(Done::Undecodable)) => true,
+            Some(Err(error)) => error.kind == ErrorKind::Invalid,
+            _ => false,
+        };
+        summary.bucket(done.map(|done| done.map_err(|error| self.told(error))));
+        if is_hopeless {
+            self.postpone(&key, summary).await;
+        }
+    }
+
+    /// Has an item come back in an hour.
+    pub(crate) async fn postpone(self, key: &ItemKey, summary: &mut Summary) {
+        match self.deadline.bound(execute::postpone(self.table, key, self.now)).await {
+            Some(Ok(is_moved)) => summary.postponed(is_moved),
+            failed => summary.left(1, failed.and_then(Result::err).map(|error| self.told(error))),
+        }
+    }
+}
+
+impl Known {
+    /// Returns whether it is the entry's turn: the run has not met it, and its namespace has something left of its share.
+    fn takes(&mut self, due: &Due) -> bool {
+        if self.met.contains(&due.key) || !self.shares.take(&due.key.pk) {
+            return false;
+        }
+        self.met.insert(&due.key);
+        true
+    }
+
+    /// Has the entry wait for its turn, as its namespace has used up its share.
+    fn put_back(&mut self, key: &ItemKey) {
+        self.met.remove(key);
+        self.summary.unseen();
+    }
+}
