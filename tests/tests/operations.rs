@@ -51,3 +51,15 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
     let hour = NOW.after(Millis(3_600_000));
     assert_eq!((run(hour).await.undecodable, count()), (1, 2), "and named again, until it is mended");
 }
+
+/// AWS documents no pause between attempts, so a number of them is no time.
+#[test]
+fn only_age_ends_the_retries_of_a_batch() {
+    let mapping = resource("Aggregator")["Events"]["Stream"]["Properties"].take();
+    assert_eq!(mapping["MaximumRetryAttempts"], -1);
+    assert_eq!(mapping["MaximumRecordAgeInSeconds"]["Ref"], "StreamMaxAgeSeconds");
+    let age = template()["Parameters"]["StreamMaxAgeSeconds"]["Default"].take();
+    let page = include_str!("../../docs/operations.md");
+    assert!(page.contains(&format!("--maximum-retry-attempts -1 --maximum-record-age-in-seconds {age} ")));
+    assert!(page.contains("`StreamMaxAgeSeconds` old. Nothing else ends the retries"));
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aggregator::usage::snapshots;
-use aggregator::{HOUR, bucket, deliver, marked, records, take_in};
+use aggregator::{HOUR, bucket, deliver, deliver_text, event, later, marked, records, take_in};
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -98,12 +98,15 @@ async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
         records.extend(aggregator::records(&dynamo));
         dynamo.fail_when(move |write| pk(write).contains("/BUCKET#").then_some(fault));
         dynamo.fail_transactions(move |_| Some(fault));
-        let handled = deliver(&table, &records).await;
+        let handled = deliver_text(&table, &event(&records), later(3)).await;
         let summary = &handled.summary;
         assert_eq!((summary.splits, summary.refilled, summary.refused, summary.failed), (0, 0, 0, 0), "{summary:?}");
         assert_eq!((summary.splits_put_off, summary.refills_put_off), (1, 1), "{fault:?}: {summary:?}");
         assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");
-        assert_eq!(dynamo.item("default/ENTITY#b", "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z")["tpm"]["N"], "450000000");
+        assert_eq!(
+            dynamo.item("default/ENTITY#b", "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z")["tpm"]["N"],
+            "450000000"
+        );
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Change, Condition, Path, Update, Value};
-use crate::{ItemKey, LimitName, MAX_BUCKET_LIMITS, Meter, MilliTokens, Snapshot, SnapshotKey, Usage, Window, attr};
+use crate::{
+    ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTokens, Snapshot, SnapshotKey, Usage, Window, attr,
+};
 
 /// Most earlier lives of all shards that a snapshot has numbers of.
 pub const MAX_LIVES: usize = 1000;
@@ -64,9 +66,13 @@ impl Copy {
         let q = Path::of(attr::copied_at(self.shard));
         let older = Value::Int(self.v.saturating_sub(1));
         let bounds = [Condition::AtLeast(q.clone(), Value::Int(self.birth)), Condition::AtMost(q.clone(), older)];
-        // New limits are added by who knows the old ones: a shard that brings other limits with each image would fill the
-        // snapshot with them.
+        // A new limit is added by a copy that knows the old ones: a shard that brings other limits with each image would
+        // fill the snapshot with them.
         let limits = self.usage.tokens.keys();
+        if limits.len() > MAX_LIMITS {
+            // There is no room to ask for so many in one expression.
+            return self.update(vec![Condition::Absent(q)], vec![]);
+        }
         let limits = limits.map(|limit| Condition::Present(Path::of(attr::copied(limit, self.shard))));
         let conditions = bounds.into_iter().chain(limits);
         let conditions = conditions.map(|condition| Condition::AbsentOr(q.clone(), Box::new(condition)));
