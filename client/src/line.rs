@@ -8,6 +8,7 @@ mod check;
 mod early;
 mod gap;
 mod late;
+mod look;
 mod make_way;
 mod overview;
 mod pace;
@@ -74,6 +75,8 @@ pub(crate) enum Why {
     Short,
     /// Its partition is too hot.
     Throttled(Arc<StoreError>),
+    /// It is the first of several, which its callers did not know: they spread over all of them.
+    Several,
 }
 
 /// What was taken, on its way to its caller. If the caller has gone away nobody will use the tokens: they go back.
@@ -142,8 +145,8 @@ struct State {
     gap: Gap,
     /// Until when what was seen counts as new, because the shard is too hot to be read.
     trusted_until: Option<Moment>,
-    /// Since when a request is under way.
-    asking: Option<Instant>,
+    /// The operation that is under way, and since when.
+    asking: Option<(&'static str, Instant)>,
     /// Why the last one failed, if it did.
     failure: Option<Arc<StoreError>>,
 }
@@ -196,9 +199,9 @@ impl Line {
         self.state().has_company = Some(others);
     }
 
-    /// A request is under way from now on.
-    fn asks(&self) {
-        self.state().asking = Some(Instant::now());
+    /// A request of this operation is under way from now on.
+    fn asks(&self, operation: &'static str) {
+        self.state().asking = Some((operation, Instant::now()));
     }
 
     /// What became of it: what failed last, if the last request did.
@@ -213,9 +216,9 @@ impl Line {
         self.state().failure.clone()
     }
 
-    /// For how long its request has been without an answer; zero if none is under way.
-    pub(crate) fn asks_for(&self) -> Duration {
-        self.state().asking.map(|since| since.elapsed()).unwrap_or_default()
+    /// The operation of a request that has been without an answer for this long.
+    pub(crate) fn asks_for(&self, least: Duration) -> Option<&'static str> {
+        self.state().asking.filter(|(_, since)| since.elapsed() >= least).map(|(operation, _)| operation)
     }
 
     /// Whether callers are in it: a newcomer shares their next write.

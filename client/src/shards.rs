@@ -107,8 +107,8 @@ impl Shards {
         self.overview().set_most(1);
     }
 
-    /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty; or else of two picked at
-    /// random the one that has more, as far as it is known.
+    /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty or is being read for the
+    /// first time; or else of two picked at random the one that has more, as far as it is known.
     fn choose(&self, needs: &Needs, limits: &[Limit], now: EpochMillis, tried: &[u32]) -> Arc<Line> {
         let most = self.overview().most();
         if most == 1 {
@@ -116,8 +116,9 @@ impl Shards {
         }
         let last = self.line(self.overview().last());
         let is_plenty = |line: &Arc<Line>| {
-            let holds = line.view().filter(|_| !line.is_hot());
-            holds.is_some_and(|view| needs.iter().all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need))
+            let has_plenty =
+                |view: View| needs.iter().all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need);
+            !line.is_hot() && line.view().map_or(line.failure().is_none(), has_plenty)
         };
         if last.is_served() && !tried.contains(&last.key.shard) && is_plenty(&last) {
             return last;

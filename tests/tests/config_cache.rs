@@ -75,8 +75,9 @@ async fn only_what_is_not_known_is_read() {
         assert!(acquire(&limiter, entity, resource).await.unwrap().is_granted());
         pass(secs(10)).await;
     }
-    // Four levels, the entity and the schema's version; then its own two; its own two and the entity; its own one.
-    assert_eq!(std::mem::take(&mut *sizes.lock().unwrap()), [6, 2, 3, 1]);
+    // Four levels, the entity and the schema's version; then its own two; its own two and the entity; its own one. Each
+    // with its bucket.
+    assert_eq!(std::mem::take(&mut *sizes.lock().unwrap()), [6 + 1, 2 + 1, 3 + 1, 1 + 1]);
     pass(secs(20)).await;
     // What is a minute old: read with the first.
     let _ = acquire(&limiter, "e-2", "gpt-4").await.unwrap();

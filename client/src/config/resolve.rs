@@ -7,7 +7,7 @@ use std::time::Duration;
 use weirgate_shared::{
     Config, Entity, EntityId, EntityKey, Level, Limit, Mode, Status, Stored, read_config, read_entity, schema_key,
 };
-use weirgate_store::Item;
+use weirgate_store::{Consistency, Item};
 
 use super::known::Read;
 use super::schema;
@@ -171,6 +171,7 @@ type KnownLevel = Option<Read<Arc<Stored<Config>>>>;
 
 /// One load of what is not known.
 struct Loading<'a> {
+    age: Age,
     inner: &'a Inner,
     shards: &'a Shards,
     /// In the order in which they win.
@@ -191,13 +192,13 @@ impl<'a> Loading<'a> {
         });
         let ttl = inner.settings.config_ttl;
         let max_age = if age == Age::Recent { ttl.min(RECENT) } else { ttl };
-        Self { inner, shards, levels, entity: inner.known.entity(entity), max_age, timeout, generation }
+        Self { age, inner, shards, levels, entity: inner.known.entity(entity), max_age, timeout, generation }
     }
 
     async fn run(mut self) -> Result<Resolved, Error> {
         let Err(error) = self.read().await else { return Ok(self.resolved(None)) };
         // Limits that were good a minute ago are better than no decision.
-        if self.entity.is_none() || self.levels.iter().any(|(_, known)| known.is_none()) {
+        if !self.has_all() {
             return Err(error);
         }
         count(&self.inner.known.counters.stale, 1);
@@ -207,7 +208,20 @@ impl<'a> Loading<'a> {
         Ok(self.resolved(Some(failed)))
     }
 
-    /// Reads what is not known, or too old, in one request.
+    /// Whether everything is known, however long ago it was read.
+    fn has_all(&self) -> bool {
+        self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
+    }
+
+    /// A moment counts only where something speaks for a change since, or this process has made one.
+    const fn consistency(&self) -> Consistency {
+        match self.age {
+            Age::Cached if self.generation == 0 => Consistency::Eventual,
+            Age::Cached | Age::Recent => Consistency::Strong,
+        }
+    }
+
+    /// Reads what is not known, or too old, in one request, and the bucket along with it if nothing is known of that.
     async fn read(&mut self) -> Result<(), Error> {
         let (inner, namespace) = (self.inner, &self.inner.namespace);
         let at = inner.ages.now();
@@ -230,10 +244,17 @@ impl<'a> Loading<'a> {
         }
         let asks_schema = !inner.known.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
+        // The acquire that asks for the limits would read it next.
+        let line = self.shards.line(0);
+        let bucket = line.is_strange().then(|| line.key.item_key());
+        keys.extend(bucket.clone());
         count(&inner.known.counters.loads, 1);
-        let timeout = self.timeout;
+        let until = deadline(self.timeout);
+        let patience = if self.has_all() { None } else { Some(until) };
         let _permit = inner.breaker.admit()?;
-        let items = match tokio::time::timeout_at(deadline(timeout), inner.read(&keys)).await {
+        let timeout = self.timeout;
+        let read = inner.read_by(&keys, self.consistency(), patience);
+        let items = match tokio::time::timeout_at(until, read).await {
             Ok(items) => items?,
             Err(_) => {
                 return Err(inner.unanswered("BatchGetItem of limits", timeout).into());
@@ -242,6 +263,13 @@ impl<'a> Loading<'a> {
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
         if asks_schema {
             schema::check(inner, items.iter())?;
+        }
+        if let Some(key) = &bucket {
+            // One that cannot be read is for its line to say.
+            match find(key).map(Item::bucket).transpose() {
+                Ok(seen) => line.read(seen, at, inner.now()),
+                Err(error) => tracing::debug!(%error, bucket = key.pk, "a bucket is not readable"),
+            }
         }
         let (mut levels, mut parent) = (vec![], None);
         for (key, place) in keys.iter().zip(wanted) {

@@ -95,7 +95,7 @@ impl<'a> Attempt<'a> {
             is_old: false,
             is_doubted: false,
             doubt: None,
-            missing: false,
+            missing: line.may_be_made(),
         }
     }
 
@@ -106,6 +106,19 @@ impl<'a> Attempt<'a> {
             let is_safe =
                 |view: &View| !view.is_doubted || late::is_safe(&view.bucket, &self.callers[0].limits, roll, now);
             let view = self.line.view().filter(is_safe);
+            if view.is_none() && !self.missing {
+                // Nothing is known any more that a write may rest on.
+                self.line.forget();
+                if self.doubt.is_none() {
+                    return Resolved::TryAgain(self.callers);
+                }
+                match self.look().await {
+                    Ok(()) if self.drop_late() => return Resolved::Answered,
+                    Ok(()) if self.line.is_gone() => return self.gone(),
+                    Ok(()) => continue,
+                    Err(error) => return self.fail(error),
+                }
+            }
             self.is_doubted |= view.as_ref().is_some_and(|view| view.is_doubted);
             let is_doubted = view.as_ref().is_some_and(|view| view.is_doubted);
             self.is_old = view.as_ref().is_some_and(|view| self.line.age(view) >= RECENT);
@@ -133,11 +146,11 @@ impl<'a> Attempt<'a> {
                 company: self.company(),
                 unknown: &self.ops,
             };
-            let mut update = if self.missing { take.create(now) } else { take.on(bucket, now) };
-            if let Some(seen) = bucket.filter(|_| is_doubted && !self.missing) {
+            let mut update = bucket.map_or_else(|| take.create(now), |bucket| take.on(Some(bucket), now));
+            if let Some(seen) = bucket.filter(|_| is_doubted) {
                 late::only_as_seen(&mut update, &take, seen, now);
             }
-            self.line.asks();
+            self.line.asks("UpdateItem");
             let outcome = self.inner.update(&update).await;
             self.line.heard(&outcome);
             if outcome.is_ok() {
@@ -150,10 +163,8 @@ impl<'a> Attempt<'a> {
                     }
                     return self.applied(item, now).await;
                 }
-                Ok(Outcome::LostRace(None)) if self.line.key.shard > 0 || self.line.bucket.most() > 1 => {
-                    self.line.gone();
-                    self.count_doubt(0, None);
-                    return Resolved::Gone(self.callers);
+                Ok(Outcome::LostRace(None)) if !self.line.is_only() => {
+                    return self.gone();
                 }
                 Ok(Outcome::LostRace(None)) => {
                     self.line.forget();
@@ -187,6 +198,16 @@ impl<'a> Attempt<'a> {
                 Err(error) => return self.fail(Error::from(error)),
             }
         }
+    }
+
+    /// Reads the shard, of which nothing is known any more while an earlier write is in doubt.
+    async fn look(&mut self) -> Result<(), Error> {
+        match self.line.look(self.inner).await {
+            Ok(()) => self.missing = self.line.may_be_made(),
+            Err(Error::Store(error)) if error.kind.is_transient() => pause(1, &self.callers).await,
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// The time to plan the next write by. What may have happened already keeps its leases.
@@ -345,6 +366,13 @@ impl<'a> Attempt<'a> {
         }
         self.count_doubt(0, None);
         true
+    }
+
+    /// The shard is not there, and is not the one that may be made.
+    fn gone(self) -> Resolved {
+        self.line.gone();
+        self.count_doubt(0, None);
+        Resolved::Gone(self.callers)
     }
 
     fn fail_unreadable(self, error: weirgate_shared::ItemError) -> Resolved {

@@ -38,7 +38,7 @@ impl Line {
         let mut consistency = if lacks_slots { Consistency::Strong } else { Consistency::Eventual };
         loop {
             let at = self.bucket.ages.now();
-            self.asks();
+            self.asks("BatchGetItem");
             let found = inner.read_once(&self.key.item_key(), consistency).await;
             self.heard(&found);
             let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };

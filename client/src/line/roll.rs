@@ -30,7 +30,7 @@ impl Line {
 
 /// The acquires expected within `time`, if there are as many as in the bucket's hour, or its life, until it was `seen`; no
 /// more than were counted then.
-fn acquires(bucket: &Bucket, seen: EpochMillis, time: Millis) -> i64 {
+pub(super) fn acquires(bucket: &Bucket, seen: EpochMillis, time: Millis) -> i64 {
     let since = bucket.hour.start().max(EpochMillis(bucket.birth / 1000));
     let counted = bucket.takes.used(Window::Hourly);
     let expected = i128::from(counted) * i128::from(time.0) / i128::from(seen.since(since).0.max(1));

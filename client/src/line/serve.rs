@@ -60,6 +60,9 @@ impl Server {
         // Only of the write just before: whoever comes after an answer has lost nothing.
         let losses = std::mem::take(&mut self.losses);
         self.hold_back(losses).await;
+        if !self.line.is_known() && !self.look().await {
+            return;
+        }
         let now = self.inner.now();
         let view = self.line.view();
         let bucket = view.as_ref().map(|view| &*view.bucket);
@@ -97,9 +100,8 @@ impl Server {
                 self.back_in_line(chosen);
             }
             Resolved::Gone(chosen) => {
-                for caller in chosen.into_iter().chain(std::mem::take(&mut self.waiting)) {
-                    caller.send_elsewhere(Why::Missing);
-                }
+                self.back_in_line(chosen);
+                self.send_elsewhere(&Why::Missing);
             }
             Resolved::Refused(chosen, error) if self.can_go_elsewhere(&error) => {
                 for caller in chosen {
@@ -119,6 +121,44 @@ impl Server {
         }
     }
 
+    /// Reads the shard, of which nothing is known; whether its callers can be served here then. Callers that come meanwhile
+    /// share what was read.
+    async fn look(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        let was_only = self.line.bucket.most() == 1;
+        let looked = self.line.look(&self.inner).await;
+        self.waiting.extend(self.line.next(true));
+        match looked {
+            Ok(()) if was_only && self.line.bucket.most() > 1 => self.send_elsewhere(&Why::Several),
+            Ok(()) if !self.line.is_known() => self.send_elsewhere(&Why::Missing),
+            Ok(()) => {
+                self.failures = 0;
+                self.drop_late();
+                return true;
+            }
+            Err(Error::Store(error)) if self.can_go_elsewhere(&error) => self.send_elsewhere(&Why::Throttled(error)),
+            Err(Error::Store(error)) if error.kind.is_transient() => {
+                count(&self.inner.counters.refused, 1);
+                self.failures += 1;
+                pause(self.failures, &self.waiting).await;
+            }
+            Err(error) => {
+                for caller in std::mem::take(&mut self.waiting) {
+                    caller.tell(Err(error.clone()));
+                }
+            }
+        }
+        false
+    }
+
+    fn send_elsewhere(&mut self, why: &Why) {
+        for caller in std::mem::take(&mut self.waiting) {
+            caller.send_elsewhere(why.clone());
+        }
+    }
+
     /// Reads the shard for those in line. If it is too hot for that, denies those for whom it was seen short.
     async fn check(&mut self) {
         let (view, Some(first)) = (self.line.view(), self.waiting.front()) else { return };
@@ -126,11 +166,7 @@ impl Server {
         let short = seen.and_then(|bucket| plan::shortage(bucket, first, self.inner.now()));
         let lacks_slots = short.iter().flatten().any(|status| status.is_short() && status.is_concurrent());
         match self.line.check(&self.inner, seen, lacks_slots).await {
-            Ok(()) if self.line.is_absent() => {
-                for caller in std::mem::take(&mut self.waiting) {
-                    caller.send_elsewhere(Why::Missing);
-                }
-            }
+            Ok(()) if self.line.is_gone() => self.send_elsewhere(&Why::Missing),
             Ok(()) => {}
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&self.inner.counters.refused, 1);

@@ -124,7 +124,7 @@ impl<'a> Asking<'a> {
             count(&self.inner.counters.local_denied, 1);
             return Ok(Verdict::Denied(denied));
         }
-        let mut next = if self.is_above_a_share() { None } else { Some(self.choose()) };
+        let mut next = self.first();
         loop {
             let Some(line) = next.take() else {
                 match self.ask_the_whole().await? {
@@ -137,6 +137,7 @@ impl<'a> Asking<'a> {
             match self.stand_in(&line).await? {
                 Told::Decided(verdict) => return Ok(verdict),
                 Told::Elsewhere(Why::Missing) => next = self.other_than(&line),
+                Told::Elsewhere(Why::Several) => next = self.first(),
                 Told::Elsewhere(Why::Short) => {
                     self.tried.push(line.key.shard);
                     next = self.better();
@@ -149,6 +150,11 @@ impl<'a> Asking<'a> {
             }
             self.check_time()?;
         }
+    }
+
+    /// The shard to ask first; `None` for asking the whole bucket.
+    fn first(&self) -> Option<Arc<Line>> {
+        (!self.is_above_a_share()).then(|| self.choose())
     }
 
     fn choose(&self) -> Arc<Line> {
@@ -269,13 +275,10 @@ impl<'a> Asking<'a> {
             Err(_) => {
                 let after = self.request.timeout;
                 // Otherwise it is competition that takes so long.
-                let hangs = line.asks_for() >= HANGS.min(after / 2);
-                let unanswered = || Arc::new(self.inner.unanswered(&format!("UpdateItem of {}", bucket()), after));
-                Err(Error::Timeout {
-                    bucket: bucket(),
-                    after,
-                    last: if hangs { Some(unanswered()) } else { line.failure() },
-                })
+                let hanging = line
+                    .asks_for(HANGS.min(after / 2))
+                    .map(|operation| Arc::new(self.inner.unanswered(&format!("{operation} of {}", bucket()), after)));
+                Err(Error::Timeout { bucket: bucket(), after, last: hanging.or_else(|| line.failure()) })
             }
         }
     }

@@ -5,8 +5,8 @@
 pub mod shards;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::test_runner::{Config, FileFailurePersistence};
@@ -138,6 +138,20 @@ fn one_more(dynamo: &Dynamo, limit: &str) -> i64 {
     item["op"] = serde_json::json!({"S": "0ther"});
     dynamo.put(&item);
     1
+}
+
+/// The partition keys of all items that are read from now on.
+pub fn keys_read(fleet: &Fleet) -> Arc<Mutex<Vec<String>>> {
+    let keys = Arc::new(Mutex::new(vec![]));
+    let seen = Arc::clone(&keys);
+    fleet.dynamo.fail_reads(move |operation, request| {
+        if operation == "BatchGetItem" {
+            let wanted = request["RequestItems"]["weirgate"]["Keys"].as_array().unwrap();
+            seen.lock().unwrap().extend(wanted.iter().map(|key| key["PK"]["S"].as_str().unwrap().to_owned()));
+        }
+        None
+    });
+    keys
 }
 
 /// How often [`Fleet::trouble`] had another process take a token.

@@ -272,5 +272,5 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (inner, shards) = (inner_of(Table::new(connect(connection).await, "limits")).await, bucket_of(1));
     let told = Asking::new(&inner, &shards, &request, Instant::now()).stand_in(&shards.line(0)).await;
     let Err(Error::Timeout { after: TIMEOUT, last: Some(last), .. }) = told else { panic!("{told:?}") };
-    assert!(last.to_string().contains("UpdateItem of default/BUCKET#e-1#gpt-4#0"), "{last}");
+    assert!(last.to_string().contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"), "{last}");
 }

@@ -1,0 +1,71 @@
+//! A line that knows nothing of its shard reads it before it writes: a write that fails costs ten times as much, and takes
+//! one of the thousand writes a second of the shard's partition.
+
+use weirgate_shared::{Bucket, EpochMillis, Millis};
+use weirgate_store::Consistency;
+
+use super::Line;
+use super::roll::acquires;
+use crate::Error;
+use crate::ages::Moment;
+use crate::inner::Inner;
+
+/// How old the answer of an eventually consistent read is at most, as a rule, with the time that it takes.
+const DELAY: Millis = Millis(10);
+/// So many acquires by others within [`DELAY`] are a crowd, in which a plan by what was read must expect their writes.
+const CROWD: i64 = 2;
+
+impl Line {
+    /// Whether the shard was seen, or is known to be missing where it may be made.
+    pub(super) fn is_known(&self) -> bool {
+        self.view().is_some() || self.may_be_made()
+    }
+
+    /// Whether the shard is missing, and is the only one: then a take creates the bucket.
+    pub(super) fn may_be_made(&self) -> bool {
+        self.view().is_none() && self.is_absent() && self.is_only()
+    }
+
+    /// Whether the shard is missing, and is one of several: its tokens are elsewhere.
+    pub(super) fn is_gone(&self) -> bool {
+        self.view().is_none() && self.is_absent() && !self.is_only()
+    }
+
+    /// Whether it is the only shard of its bucket, as far as is known.
+    pub(super) fn is_only(&self) -> bool {
+        self.key.shard == 0 && self.bucket.most() == 1
+    }
+
+    /// Reads the shard. An eventually consistent read is enough, because every write is conditional.
+    ///
+    /// # Errors
+    /// The store's; [`Error::Unreadable`] if the item is damaged.
+    pub(super) async fn look(&self, inner: &Inner) -> Result<(), Error> {
+        let at = self.bucket.ages.now();
+        self.asks("BatchGetItem");
+        let found = inner.read_once(&self.key.item_key(), Consistency::Eventual).await;
+        self.heard(&found);
+        let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
+        let bucket = found?.map(|item| item.bucket()).transpose().map_err(unreadable)?;
+        self.read(bucket, at, inner.now());
+        Ok(())
+    }
+
+    /// Keeps what a read showed that was sent at `at`, unless something newer is known: the shard, or that it is missing.
+    pub(crate) fn read(&self, bucket: Option<Bucket>, at: Moment, now: EpochMillis) {
+        match bucket {
+            Some(bucket) => {
+                let is_crowded = acquires(&bucket, now, DELAY) >= CROWD;
+                self.saw_at(bucket, at);
+                self.state().has_company.get_or_insert(is_crowded);
+            }
+            None if self.view().is_none() => self.gone(),
+            None => {}
+        }
+    }
+
+    /// Whether nothing is known of the bucket.
+    pub(crate) fn is_strange(&self) -> bool {
+        self.is_only() && !self.is_known()
+    }
+}
