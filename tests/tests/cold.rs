@@ -126,9 +126,11 @@ async fn the_first_acquire_on_64_shards_is_two_reads_and_one_write_anywhere() {
             assert!(decision.unwrap().is_granted());
             let units = meter.take();
             assert_eq!((units.total, units.requests), (1.0, 1), "{units:?}");
-            assert_eq!(units.read, if by_config { 4.0 } else { 1.0 });
-            assert_eq!(operations(&fleet), reads_and_writes(2, 1));
-            assert_eq!(began.elapsed(), millis(15), "three round trips");
+            // Of the first shard, along with the limits, and of the one that was drawn, unless that is the first.
+            let most = if by_config { 7.0 * 0.5 + 0.5 } else { 0.5 + 0.5 };
+            assert!(units.read == most || units.read == most - 0.5, "{units:?}");
+            assert!([reads_and_writes(2, 1), reads_and_writes(1, 1)].contains(&operations(&fleet)));
+            assert!(began.elapsed() <= millis(15), "three round trips");
         }
         let after = takes(&fleet).await;
         let most = after.iter().map(|(shard, takes)| takes - before[shard]).max();
@@ -278,4 +280,45 @@ async fn a_process_that_has_changed_limits_reads_them_as_they_are() {
     let _ = take(&fleet.limiter().await, 1).await.unwrap();
     let _ = take(&admin, 1).await.unwrap();
     assert_eq!(std::mem::take(&mut *consistent.lock().unwrap()), [false, true]);
+}
+
+/// A frozen function goes on: its clock and the table's have moved, the time of its runtime has not.
+#[tokio::test(start_paused = true)]
+async fn after_a_freeze_a_take_of_what_was_there_costs_no_more_than_before() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let limits = [Limit::per_day("rpd", 86_400).unwrap()];
+    let (limiter, meter) = fleet.metered().await;
+    // Until every process counts for the hour that has begun.
+    pass(secs(10)).await;
+    let _ = granted(&limiter, &limits, &[("rpd", 10_000)]).await;
+    for frozen_ms in [2_000, 60_000, 1_800_000] {
+        let _ = granted(&fleet.limiter().await, &limits, &[("rpd", 1_000)]).await;
+        fleet.clock.skew(frozen_ms);
+        let (_, _, began) = (meter.take(), operations(&fleet), Instant::now());
+        let _ = granted(&limiter, &limits, &[("rpd", 1)]).await;
+        assert_eq!(operations(&fleet), reads_and_writes(0, 1), "{frozen_ms}");
+        assert_eq!(began.elapsed(), millis(5), "one round trip");
+    }
+    // What is not there any more is denied by what the write was answered.
+    let _ = granted(&fleet.limiter().await, &limits, &[("rpd", 74_000)]).await;
+    fleet.clock.skew(1_802_000);
+    let _ = operations(&fleet);
+    let _ = denied(&limiter, &limits, &[("rpd", 50_000)]).await;
+    assert_eq!(operations(&fleet), reads_and_writes(0, 1));
+}
+
+/// A clock that was set looks the same, so no refill is credited by it before an answer has confirmed it.
+#[tokio::test(start_paused = true)]
+async fn after_a_freeze_what_would_be_credited_or_cut_is_read_first() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let limits = shards::per_minute(100);
+    let (limiter, _) = fleet.metered().await;
+    let _ = granted(&limiter, &limits, &[("rpm", 80)]).await;
+    for frozen_ms in [30_000, 3_600_000] {
+        fleet.clock.skew(frozen_ms);
+        let (_, began) = (operations(&fleet), Instant::now());
+        let _ = granted(&limiter, &limits, &[("rpm", 50)]).await;
+        assert_eq!(operations(&fleet), reads_and_writes(1, 1), "{frozen_ms}");
+        assert_eq!(began.elapsed(), millis(10), "two round trips");
+    }
 }

@@ -1,0 +1,118 @@
+//! Processes that make their first acquire: all at once, or one after the other, as functions do that answer one call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use weirgate::{Config, EpochMillis, FakeClock, Level, Limit, RateLimiter};
+use weirgate_store::{Meter, Table, Units};
+use weirgate_tests::{Dynamo, Limits, Partitions};
+
+const START: EpochMillis = EpochMillis(1_795_198_200_000);
+
+/// A table behind partitions, with a bucket of `shards` shards that is configured and in use.
+struct World {
+    partitions: Partitions,
+    table: Table,
+    meter: Meter,
+    limits: Arc<[Limit]>,
+}
+
+impl World {
+    async fn new(limit: Limit, shards: u32, takes: Limits) -> Self {
+        fastrand::seed(7);
+        let dynamo = Dynamo::new().await.with_clock(FakeClock::at(START));
+        let partitions = Partitions::over(dynamo.clone(), takes, 7);
+        let limits: Arc<[Limit]> = [limit].into();
+        let operator = process(&dynamo.table().await).await;
+        operator.set_config(&Level::System, &Config::of(limits.to_vec())).await.unwrap();
+        assert_eq!(operator.set_shards("openai", "gpt-4", &limits, shards).await.unwrap(), shards);
+        let (table, meter) = partitions.metered().await;
+        Self { partitions, table, meter, limits }
+    }
+
+    /// Calls that all begin within `span`, evenly, each by a process of its own. Those that were granted, and how long
+    /// each took, in order.
+    async fn first_acquires(&self, count: u32, span: Duration, by_config: bool) -> Vec<Duration> {
+        let (began, mut calls) = (Instant::now(), JoinSet::new());
+        for at in 0..count {
+            let (limiter, limits) = (process(&self.table).await, Arc::clone(&self.limits));
+            calls.spawn(async move {
+                let start = began + span * at / count;
+                sleep_until(start).await;
+                let call = limiter.acquire("openai", "gpt-4").take("rpm", 1);
+                let call = if by_config { call } else { call.shared_limits(&limits) };
+                call.send().await.is_ok_and(|decision| decision.is_granted()).then(|| start.elapsed())
+            });
+        }
+        let mut took: Vec<_> = calls.join_all().await.into_iter().flatten().collect();
+        took.sort();
+        took
+    }
+
+    /// Calls of processes that go on calling, `per_second` in all, until `lasts` is over.
+    fn in_use(&self, processes: u32, per_second: u32, lasts: Duration) -> JoinSet<()> {
+        let (began, mut calls) = (Instant::now(), JoinSet::new());
+        let pause = Duration::from_secs(1) * processes / per_second;
+        for at in 0..processes {
+            let (table, limits) = (self.table.clone(), Arc::clone(&self.limits));
+            calls.spawn(async move {
+                let limiter = process(&table).await;
+                let mut next = began + pause * at / processes;
+                while next < began + lasts {
+                    sleep_until(next).await;
+                    let _ = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("rpm", 1).send().await;
+                    next = (next + pause).max(Instant::now());
+                }
+            });
+        }
+        calls
+    }
+}
+
+async fn process(table: &Table) -> RateLimiter {
+    RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap()
+}
+
+/// Write and read units for each of `count` acquires.
+fn each(units: &Units, count: u32) -> (f64, f64) {
+    (units.total / f64::from(count), units.read / f64::from(count))
+}
+
+/// A twentieth of 10,000 processes within 5 s, and of what partitions take, four fifths of which is in use.
+#[tokio::test(start_paused = true)]
+async fn a_herd_of_cold_processes_is_served_in_time() {
+    let takes = Limits { units_per_second: 50, burst: 50, reads_per_second: 150, read_burst: 150, ..Limits::default() };
+    for by_config in [false, true] {
+        let limit = Limit::per_second("rpm", 100_000).unwrap();
+        let world = World::new(limit, 16, takes.clone()).await;
+        let _in_use = world.in_use(16, 16 * 40, Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let took = world.first_acquires(500, Duration::from_secs(5), by_config).await;
+        let first = world.partitions.partition("default/BUCKET#openai#gpt-4#0");
+        eprintln!("{} of 500, median {:?}, slowest {:?}, {first:?}", took.len(), took[250], took[took.len() - 1]);
+        assert_eq!(took.len(), 500);
+        assert!(took[495] < Duration::from_secs(1), "{:?}", took[495]);
+    }
+}
+
+/// A bucket that only processes use which make one call, and no more.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_of_a_process_that_makes_no_other_is_one_write_and_one_read() {
+    for (per_second, seconds) in [(20, 10), (100, 4), (800, 1)] {
+        let limit = Limit::per_minute("rpm", i64::from(per_second) * 60 * 2).unwrap();
+        let world = World::new(limit, 1, Limits::default()).await;
+        let count = per_second * seconds;
+        for by_config in [false, true] {
+            let _ = world.meter.take();
+            let took = world.first_acquires(count, Duration::from_secs(seconds.into()), by_config).await;
+            let (writes, reads) = each(&world.meter.take(), count);
+            eprintln!(
+                "{per_second}/s, {count} calls, by config {by_config}: {writes:.3} writes, {reads:.3} reads each"
+            );
+            assert_eq!(took.len(), usize::try_from(count).unwrap());
+            assert!(writes <= 1.1 && reads <= if by_config { 3.6 } else { 0.55 }, "{writes} {reads}");
+        }
+    }
+}
