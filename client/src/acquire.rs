@@ -27,6 +27,7 @@ pub struct Acquire<'a> {
     entity: String,
     resource: String,
     limits: Option<Limits>,
+    version: Option<i64>,
     takes: Vec<(String, Amount)>,
     manner: Manner,
     timeout: Duration,
@@ -47,6 +48,7 @@ impl<'a> Acquire<'a> {
             entity: entity.to_owned(),
             resource: resource.to_owned(),
             limits: None,
+            version: None,
             takes: vec![],
             manner: Manner { wait: Duration::ZERO, how: How::SideBySide, when_away: settings.when_away },
             timeout: settings.timeout,
@@ -56,6 +58,9 @@ impl<'a> Acquire<'a> {
 
     /// The limits of the bucket. They create it on first use, and change it where they differ from its own. Nothing is
     /// read then, and nothing is taken of the entity's parents; without them the limits are those that are configured.
+    ///
+    /// Where two releases bring different limits side by side, the bucket keeps those of one for 30 s before it takes
+    /// those of the other. Give them a [version](Self::limits_version), and the newer ones stay.
     pub fn limits(mut self, limits: &[Limit]) -> Self {
         self.limits = Some(Limits::new(limits.into(), None));
         self
@@ -64,6 +69,14 @@ impl<'a> Acquire<'a> {
     /// [`limits`](Self::limits) without copying them.
     pub fn shared_limits(mut self, limits: &Arc<[Limit]>) -> Self {
         self.limits = Some(Limits::new(Arc::clone(limits), None));
+        self
+    }
+
+    /// Version of the limits given with the call, from 0: the bucket takes them from a newer version only, so an older
+    /// release gives way to a newer one. A version is never taken back: limits that go back to former numbers need a
+    /// newer version too. All callers of a bucket give one, or none does.
+    pub const fn limits_version(mut self, version: i64) -> Self {
+        self.version = Some(version);
         self
     }
 
@@ -168,7 +181,12 @@ impl<'a> Acquire<'a> {
     /// The buckets that are asked, perhaps for nothing: the one of the limits given, or those of the limits configured.
     pub(crate) async fn targets_to_look_at(&self, age: Age) -> Result<Asked, Error> {
         let amounts = self.amounts()?;
-        let Some(limits) = &self.limits else { return self.configured(&amounts, age).await };
+        let Some(limits) = &self.limits else {
+            if let Some(version) = self.version {
+                return invalid(format!("limits_version {version} is of limits given with the call: give them, too"));
+            }
+            return self.configured(&amounts, age).await;
+        };
         check_number(limits)?;
         for (at, limit) in limits.iter().enumerate() {
             if limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
@@ -179,6 +197,13 @@ impl<'a> Acquire<'a> {
             return invalid(format!("limit {name:?} is not among the limits given: {:?}", names(limits)));
         }
         let shards = self.limiter.inner.bucket(EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        let limits = match self.version {
+            Some(version) if version < 0 => {
+                return invalid(format!("limits_version must be 0 or more, got {version}: count releases from 0"));
+            }
+            Some(version) => &limits.of_version(version),
+            None => limits,
+        };
         Ok(Asked { targets: vec![self.target(shards, limits, &amounts)], ..Asked::default() })
     }
 

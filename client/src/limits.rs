@@ -12,16 +12,23 @@ use crate::Error;
 pub(crate) struct Limits {
     list: Arc<[Limit]>,
     pub(crate) version: Option<i64>,
+    /// Configured for this very entity and resource.
+    is_own: bool,
 }
 
 impl Limits {
     pub(crate) const fn new(list: Arc<[Limit]>, version: Option<i64>) -> Self {
-        Self { list, version }
+        Self { list, version, is_own: false }
+    }
+
+    /// The same limits, configured for this very entity and resource.
+    pub(crate) fn own(self) -> Self {
+        Self { is_own: true, ..self }
     }
 
     /// The same limits, said to be of another version.
     pub(crate) fn of_version(&self, version: i64) -> Self {
-        Self { list: Arc::clone(&self.list), version: Some(version) }
+        Self { version: Some(version), ..self.clone() }
     }
 }
 
@@ -55,12 +62,13 @@ impl Deref for Limits {
 
 impl PartialEq for Limits {
     fn eq(&self, other: &Self) -> bool {
-        self.version == other.version && (Arc::ptr_eq(&self.list, &other.list) || self.list == other.list)
+        let from = |limits: &Self| (limits.version, limits.is_own);
+        from(self) == from(other) && (Arc::ptr_eq(&self.list, &other.list) || self.list == other.list)
     }
 }
 
 impl<'a> From<&'a Limits> for Terms<'a> {
     fn from(limits: &'a Limits) -> Self {
-        Self { limits, version: limits.version }
+        Self { limits, version: limits.version, is_own: limits.is_own }
     }
 }

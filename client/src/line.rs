@@ -145,6 +145,8 @@ struct State {
     gap: Gap,
     /// Until when what was seen counts as new, because the shard is too hot to be read.
     trusted_until: Option<Moment>,
+    /// When the only lease of the shard ended last.
+    lone_end: Option<Instant>,
     /// The operation that is under way, and since when.
     asking: Option<(&'static str, Instant)>,
     /// Why the last one failed, if it did.
@@ -174,6 +176,9 @@ pub(crate) struct View {
 
 /// For how long a throttle is a reason to ask for a split.
 const HEAT: Duration = Duration::from_secs(5);
+/// Leases that end more often than this are not rare: leaving `due` to the reconciler costs less than to move it with
+/// each of them.
+const RARE: Duration = Duration::from_secs(60);
 /// For how long it is a reason to go elsewhere.
 const AVOIDED: Duration = Duration::from_secs(1);
 
@@ -195,7 +200,16 @@ impl Line {
         self.state().has_company.unwrap_or(self.bucket.most() > 1)
     }
 
-    fn meets(&self, others: bool) {
+    /// Whether the lease that ends is alone in the shard, as `seen`, and such leases are rare: then `due` goes with it.
+    pub(crate) fn ends_rare_lease(&self, seen: &Bucket) -> bool {
+        if self.has_company() || seen.leases.as_ref().is_none_or(|leases| leases.len() != 1) {
+            return false;
+        }
+        let last = self.state().lone_end.replace(Instant::now());
+        last.is_none_or(|last| last.elapsed() >= RARE)
+    }
+
+    pub(crate) fn meets(&self, others: bool) {
         self.state().has_company = Some(others);
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value};
+use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value, end_last};
 use weirgate_shared::{Bucket, EpochMillis, ItemError, LimitName, MilliTokens, Millis, WriteId, attr};
 use weirgate_store::{ErrorKind, Outcome, StoreError};
 
@@ -69,6 +69,7 @@ impl Settling<'_> {
                         return answered;
                     }
                     count(&self.inner.counters.lost_races, 1);
+                    self.line.meets(true);
                     if Instant::now() >= deadline {
                         let (bucket, after) = (self.line.key.item_key().pk, self.inner.settings.timeout);
                         return Err(Error::Timeout { bucket, after, last: doubt.map(Arc::new) });
@@ -115,7 +116,13 @@ impl Settling<'_> {
 
     fn whole(&self) -> Update {
         let seen = self.line.sure_view().map(|view| view.bucket);
-        self.end_what_is_held(self.settle().whole(seen.as_deref()))
+        let mut update = self.end_what_is_held(self.settle().whole(seen.as_deref()));
+        if let (Some((id, _, LeaseChange::End)), Some(seen)) = (&self.lease, &seen)
+            && self.line.ends_rare_lease(seen)
+        {
+            end_last(&mut update, seen, id);
+        }
+        update
     }
 
     /// Ending a lease gives back what it holds, so it must hold what the grant knows of.

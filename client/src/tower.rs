@@ -14,6 +14,9 @@
 //! }
 //! ```
 //!
+//! Authenticate first, and take the key from what was verified. Each key that a client makes up costs writes (a bucket, its
+//! entries in the indexes, its usage) and has a full bucket of its own.
+//!
 //! `axum::Router::layer`, `tower::ServiceBuilder::layer` and `tonic::transport::Server::layer` take it.
 //!
 //! # What it does

@@ -8,8 +8,8 @@ use weirgate_shared::write::{
     look, may_split, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
-    Bases, Bucket, BucketKey, Copied, Counter, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, Live, Look,
-    MilliTokens, Rule, Scaling, Shard, Snapshot, Terms, Whole, Window, WriteId, usage,
+    Bases, Bucket, BucketKey, Copied, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName, LimitState,
+    Live, Look, MilliTokens, Rule, Scaling, Shard, Snapshot, Terms, Whole, Window, WriteId, usage,
 };
 
 use crate::numbers::Bytes;
@@ -107,6 +107,8 @@ fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
         limits,
         unheld: if bytes.one_in(4) { [(name("q-1"), counter(bytes))].into() } else { BTreeMap::new() },
         version: bytes.one_in(2).then(|| bytes.number()),
+        rule_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
+        ttl: bytes.one_in(2).then(|| EpochSeconds(bytes.number())),
         write_units_left: MilliTokens(bytes.number()),
         leases: (!bytes.one_in(8)).then_some(leases),
         due: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
@@ -170,7 +172,7 @@ fn updates(case: &Case) -> Vec<Update> {
     for company in [Company::None, Company::Others, Company::Unseen] {
         let take = Take {
             key: &bucket.key,
-            terms: Terms { limits, version: *version },
+            terms: Terms { limits, version: *version, is_own: company == Company::Others },
             needs: if company == Company::None { needs.clone() } else { BTreeMap::new() },
             soft: if company == Company::None { BTreeMap::new() } else { needs.clone() },
             takes: amount.0,
@@ -218,8 +220,8 @@ fn copied(Case { bucket, other, amount, now, .. }: &Case) {
 /// What callers and functions are told of it.
 fn looked_at(Case { bucket, other, limits, version, amount, now, .. }: &Case) {
     let now = *now;
-    let advanced = bucket.advanced(Terms { limits, version: *version }, now);
-    let _ = (bucket.has_rules(limits), bucket.is_out_of_units(now), bucket.is_crowded(), bucket.write_units());
+    let advanced = bucket.advanced(Terms { limits, version: *version, is_own: false }, now);
+    let _ = (bucket.has_rules(limits, now), bucket.is_out_of_units(now), bucket.is_crowded(), bucket.write_units());
     let whole = Whole::new(vec![advanced, other.clone()]);
     let _ = whole.is_complete();
     let needs = BTreeMap::from_iter(bucket.limits.keys().map(|name| (name.clone(), *amount)));

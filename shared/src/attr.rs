@@ -91,6 +91,8 @@ pub const GSI3SK: &str = "GSI3SK";
 pub const ENTITY_ID: &str = "entity_id";
 /// What is used.
 pub const RESOURCE: &str = "resource";
+/// Epoch ms at which a call without a version last changed a rule of the bucket.
+pub const RULE_AT: &str = "rt";
 /// Epoch seconds after which DynamoDB may delete the item.
 pub const TTL: &str = "ttl";
 /// Granted acquires of shard 0 in a snapshot. Those of shard i are in `#{i}`.

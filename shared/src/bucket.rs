@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::limit::{Rule, WCU};
 use crate::math::{self, Shard};
-use crate::{Bases, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, Meter, MilliTokens, Terms, WriteId};
+use crate::{
+    Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Limit, LimitName, Meter, MilliTokens, Terms, WriteId,
+};
 
 /// One bucket shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,10 @@ pub struct Bucket {
     pub unheld: BTreeMap<LimitName, Counter>,
     /// Version of the configuration the limits are from; `None` if a caller brought them with a call.
     pub version: Option<i64>,
+    /// When a call without a version last changed a rule; `None` if none did.
+    pub rule_at: Option<EpochMillis>,
+    /// When DynamoDB may delete the item: it is full then, and holds no lease. `None` for a bucket that is kept.
+    pub ttl: Option<EpochSeconds>,
     /// Write units left in the partition at `rf`, in thousandths: of 1,000 a second.
     pub write_units_left: MilliTokens,
     /// Leases held here; `None` if the item lacks the map.
@@ -131,6 +137,8 @@ impl Bucket {
             limits: terms.limits.iter().map(state).collect(),
             unheld: BTreeMap::new(),
             version: terms.version,
+            rule_at: None,
+            ttl: None,
             write_units_left: WCU.capacity,
             leases: Some(BTreeMap::new()),
             due: None,
@@ -243,7 +251,7 @@ impl Bucket {
         let terms = terms.into();
         let mut next = self.clone();
         for (name, state) in &mut next.limits {
-            let rule = terms.newer_than(self.version).find(|limit| limit.name() == name);
+            let rule = terms.overruling(self, now).find(|limit| limit.name() == name);
             let rule = rule.map_or(state.rule, |limit| *limit.rule());
             let back = self.give_back(name, self.reclaimable(now).map(|(_, lease)| lease));
             state.tk = self.available(name, state, rule, back, now);
@@ -323,12 +331,13 @@ impl Bucket {
         self.limits.len() + terms.into().limits.iter().filter(lacks).count()
     }
 
-    /// Whether every limit of `terms` is in the bucket, and with the same numbers unless they are older than its own.
+    /// Whether every limit of `terms` is in the bucket, and with the same numbers unless those do not overrule its own
+    /// at `now`.
     #[must_use]
-    pub fn has_rules<'a>(&self, terms: impl Into<Terms<'a>>) -> bool {
+    pub fn has_rules<'a>(&self, terms: impl Into<Terms<'a>>, now: EpochMillis) -> bool {
         let terms = terms.into();
         let is_same = |limit: &Limit| self.limits.get(limit.name()).is_some_and(|state| state.rule == *limit.rule());
         terms.limits.iter().all(|limit| self.limits.contains_key(limit.name()))
-            && terms.newer_than(self.version).all(is_same)
+            && terms.overruling(self, now).all(is_same)
     }
 }

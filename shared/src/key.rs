@@ -63,11 +63,12 @@ impl BucketKey {
         Self { shard, ..self.clone() }
     }
 
-    /// `GSI2PK`, `GSI2SK`: who uses a resource.
+    /// `GSI2PK`, `GSI2SK`: the buckets of a resource, in one of [`resource_partitions`]. Many new buckets of one resource
+    /// write to all of them, because a partition takes 1,000 a second.
     #[must_use]
     pub fn by_resource(&self) -> (String, String) {
         let Self { namespace, entity, resource, shard } = self;
-        (format!("{namespace}/RESOURCE#{resource}"), format!("BUCKET#{entity}#{shard}"))
+        (resource_partition(namespace, resource, spread(entity.as_str())), format!("BUCKET#{entity}#{shard}"))
     }
 
     /// `GSI3PK`, `GSI3SK`: the buckets of an entity.
@@ -80,14 +81,13 @@ impl BucketKey {
     /// The partition of `DueIndex` this bucket is found in: one of [`due_shards`].
     #[must_use]
     pub fn due_shard(&self) -> String {
-        // FNV-1a of the partition key: any hash would do, but it must be the same for every writer for ever.
-        let hash = self
-            .item_key()
-            .pk
-            .bytes()
-            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        due_shard(hash % DUE_SHARDS)
+        due_shard(spread(&self.item_key().pk))
     }
+}
+
+/// A number from 0 to 15: FNV-1a. Any hash would do, but it must be the same for every writer indefinitely.
+fn spread(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)) % PARTITIONS
 }
 
 /// Leading zeros would give one shard two spellings.
@@ -96,7 +96,8 @@ fn canonical_shard(digits: &str) -> Option<u32> {
     (shard.to_string() == digits).then_some(shard)
 }
 
-const DUE_SHARDS: u32 = 16;
+/// The partitions over which an index spreads what would otherwise share one key.
+const PARTITIONS: u32 = 16;
 
 fn due_shard(shard: u32) -> String {
     format!("DUE#{shard:02}")
@@ -104,7 +105,16 @@ fn due_shard(shard: u32) -> String {
 
 /// The partitions of `DueIndex`: `DUE#00` to `DUE#15`.
 pub fn due_shards() -> impl Iterator<Item = String> {
-    (0..DUE_SHARDS).map(due_shard)
+    (0..PARTITIONS).map(due_shard)
+}
+
+fn resource_partition(namespace: &Namespace, resource: &Resource, partition: u32) -> String {
+    format!("{namespace}/RESOURCE#{resource}#{partition:02}")
+}
+
+/// The partitions of `GSI2` that hold the buckets of a resource: `{ns}/RESOURCE#{resource}#00` to `#15`.
+pub fn resource_partitions(namespace: &Namespace, resource: &Resource) -> impl Iterator<Item = String> {
+    (0..PARTITIONS).map(move |partition| resource_partition(namespace, resource, partition))
 }
 
 /// The usage snapshot of one (entity, resource) in one window.
@@ -167,8 +177,25 @@ mod tests {
     fn indexes_find_a_bucket_by_its_resource_and_by_its_entity() {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap();
         let pair = |pk: &str, sk: &str| (pk.to_owned(), sk.to_owned());
-        assert_eq!(key.by_resource(), pair("default/RESOURCE#gpt-4", "BUCKET#e-1#3"));
+        assert_eq!(key.by_resource(), pair("default/RESOURCE#gpt-4#02", "BUCKET#e-1#3"));
         assert_eq!(key.by_entity(), pair("default/ENTITY#e-1", "BUCKET#gpt-4#3"));
+    }
+
+    /// A partition of an index takes 1,000 units a second, so 10,000 new keys a second need ten at least.
+    #[test]
+    fn new_keys_of_one_resource_spread_evenly_over_16_partitions_of_the_index() {
+        let (namespace, resource) = (Namespace::new("ns").unwrap(), Resource::new("gpt-4").unwrap());
+        for name in [|at: u32| format!("user-{at}"), |at| format!("10.0.{}.{}", at / 256, at % 256)] {
+            let mut found = std::collections::BTreeMap::<_, u32>::new();
+            for at in 0..10_000 {
+                let entity = EntityId::new(&*name(at)).unwrap();
+                let (namespace, resource) = (namespace.clone(), resource.clone());
+                let key = BucketKey { namespace, entity, resource, shard: 0 };
+                *found.entry(key.by_resource().0).or_default() += 1;
+            }
+            assert!(found.keys().cloned().eq(resource_partitions(&namespace, &resource)), "{found:?}");
+            assert!(found.values().all(|writes| *writes < 1_000), "{found:?}");
+        }
     }
 
     #[test]

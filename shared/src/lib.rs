@@ -45,13 +45,13 @@ pub use item::{
 };
 pub use key::{
     AuditId, AuditKey, AuditOf, BUCKET_SK, BucketKey, ConfigKey, ConfigsOf, EntityKey, ItemKey, SnapshotKey,
-    due_shards, schema_key,
+    due_shards, resource_partitions, schema_key,
 };
 pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Mode, Rule};
 pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use snapshot::{Copied, Live, Snapshot, WindowUsage, usage};
-pub use terms::Terms;
-pub use units::{EpochMillis, MilliTokens, Millis};
+pub use terms::{RULES_STAND, Terms};
+pub use units::{EpochMillis, EpochSeconds, MilliTokens, Millis};
 pub use whole::Whole;
 pub use window::{Hour, Iso, Window, parse_iso};

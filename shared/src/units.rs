@@ -119,6 +119,18 @@ impl fmt::Debug for EpochMillis {
     }
 }
 
+/// An instant in seconds since 1970-01-01T00:00:00Z, as DynamoDB takes it for the end of an item.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpochSeconds(pub i64);
+
+impl EpochSeconds {
+    /// The first whole second at or after `at`.
+    #[must_use]
+    pub const fn not_before(at: EpochMillis) -> Self {
+        Self(at.0.saturating_add(999).div_euclid(1000))
+    }
+}
+
 /// A span of time in milliseconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub i64);

@@ -12,6 +12,7 @@ mod roll;
 mod settle;
 mod split;
 mod take;
+mod ttl;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +28,7 @@ pub use merge::{fill, joined, merge, remove, still};
 pub use refill::{cut_units, refill};
 pub use replace::REVIEW;
 pub use roll::Roll;
-pub use settle::{LeaseChange, Settle, Settled};
+pub use settle::{LeaseChange, Settle, Settled, end_last};
 pub use split::{keep, may_split, split};
 pub use take::{Company, Take};
 
@@ -202,6 +203,13 @@ const fn rule_numbers(rule: &Rule) -> [(Field, i64); 3] {
         (Field::RefillAmount, rule.refill_amount.0),
         (Field::RefillPeriod, rule.refill_period_ms),
     ]
+}
+
+/// Adds a condition that another part of the write may have brought already.
+fn push_new(update: &mut Update, condition: Condition) {
+    if !update.conditions.contains(&condition) {
+        update.conditions.push(condition);
+    }
 }
 
 fn add_tokens(limit: &LimitName, field: Field, amount: MilliTokens) -> Change {

@@ -10,9 +10,9 @@ use proptest::option;
 use proptest::prelude::*;
 use weirgate_shared::write::{Change, Copy};
 use weirgate_shared::{
-    Attr, Bases, Bucket, BucketKey, Copied, Counter, EntityId, EpochMillis, Hour, Iso, ItemKey, Lease, Limit,
-    LimitName, LimitState, Look, MilliTokens, Namespace, Resource, Rule, Scaling, Shard, Snapshot, SnapshotKey, Window,
-    WriteId, due_shards, parse_iso, read_bucket, read_key, read_live, read_snapshot, write_bucket, write_lease,
+    Attr, Bases, Bucket, BucketKey, Copied, Counter, EntityId, EpochMillis, EpochSeconds, Hour, Iso, ItemKey, Lease,
+    Limit, LimitName, LimitState, Look, MilliTokens, Namespace, Resource, Rule, Scaling, Shard, Snapshot, SnapshotKey,
+    Window, WriteId, due_shards, parse_iso, read_bucket, read_key, read_live, read_snapshot, write_bucket, write_lease,
     write_leases,
 };
 
@@ -94,7 +94,7 @@ prop_compose! {
         limits in btree_map(limit_name(), limit_state(), 0..5),
         write_units_left in amount(),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
-        due in option::of(instant()),
+        (due, rule_at, ttl) in (option::of(instant()), option::of(instant()), option::of(any::<i64>())),
         (is_hot, look, min_shards, split_bytes) in
             (any::<bool>(), option::of((instant(), any::<i64>())), 0..=u32::MAX, 0..=i64::MAX),
     ) -> Bucket {
@@ -102,7 +102,8 @@ prop_compose! {
         let scaling = Scaling { is_hot, look, min_shards, split_bytes };
         let (hour, takes) = (Hour(hour), Counter { total: takes, bases });
         Bucket {
-            key, shard_count, rf, v, birth, hour, takes, limits, unheld: BTreeMap::new(), version, write_units_left, leases, due, op, scaling,
+            key, shard_count, rf, v, birth, hour, takes, limits, unheld: BTreeMap::new(), version, rule_at,
+            ttl: ttl.map(EpochSeconds), write_units_left, leases, due, op, scaling,
             size_bytes: 0, lease_bytes: 0,
         }
     }
@@ -132,7 +133,9 @@ fn wild_name() -> impl Strategy<Value = String> {
 }
 
 /// The attributes that must be whole numbers, in a bucket that has one limit.
-const NUMBERS: [&str; 17] = [
+const NUMBERS: [&str; 19] = [
+    "rt",
+    "ttl",
     "rf",
     "v",
     "birth",
@@ -331,6 +334,8 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
         let read = read_bucket(item.attributes());
         match name {
             "due" => assert_eq!(read.unwrap().due, None),
+            "rt" => assert_eq!(read.unwrap().rule_at, None),
+            "ttl" => assert_eq!(read.unwrap().ttl, None),
             _ => {
                 let error = read.unwrap_err();
                 assert_eq!((error.attribute.as_str(), error.value.as_str()), (name, "missing"));

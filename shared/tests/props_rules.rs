@@ -153,7 +153,7 @@ proptest! {
         prop_assert_eq!(there, balance.min(new_share), "lowering takes only what is above the new share");
         if applied {
             let after = item.bucket();
-            prop_assert!(after.has_rules(limits));
+            prop_assert!(after.has_rules(limits, now));
             prop_assert_eq!((after.limits[&name].tk, after.limits[&name].tc), (there - need, need));
             // A stale view with the old numbers must find another `rf`, even in the same millisecond.
             prop_assert_eq!(after.rf, now.max(START.after(Millis(1))));

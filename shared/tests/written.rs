@@ -11,16 +11,19 @@ use model::given::{START, bucket, half, id, later, lease, needs, rate, slots, wh
 use model::page::Page;
 use model::{bucket_key, limit_name, settle};
 use weirgate_shared::write::{
-    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look,
-    merge, refill, remove, split, still,
+    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, end_last, expire, fill, joined, keep,
+    look, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
-    Bucket, BucketKey, Copied, Counter, Hour, Limit, Look, Meter, MilliTokens, Shard, Snapshot, Terms, Usage, Window,
+    Bucket, BucketKey, Copied, Counter, EpochSeconds, Hour, Limit, Look, Meter, MilliTokens, Shard, Snapshot, Terms,
+    Usage, Window,
 };
 
+#[derive(Clone, Copy)]
 struct Ask<'a> {
     limits: &'a [Limit],
     version: Option<i64>,
+    is_own: bool,
     needs: &'a [(&'a str, i64)],
     soft: &'a [(&'a str, i64)],
     lease: Option<i64>,
@@ -32,7 +35,7 @@ struct Ask<'a> {
 impl<'a> Ask<'a> {
     fn of(limits: &'a [Limit], needs: &'a [(&'a str, i64)]) -> Self {
         let (company, roll) = (Company::None, Roll::to(Hour(0)));
-        Self { limits, version: None, needs, soft: &[], lease: None, hot: false, company, roll }
+        Self { limits, version: None, is_own: false, needs, soft: &[], lease: None, hot: false, company, roll }
     }
 
     fn on(&self, view: Option<&Bucket>, ms: i64) -> Update {
@@ -44,7 +47,7 @@ impl<'a> Ask<'a> {
         let unknown = [id(8), id(9)];
         plan(&Take {
             key,
-            terms: Terms { limits: self.limits, version: self.version },
+            terms: Terms { limits: self.limits, version: self.version, is_own: self.is_own },
             needs: needs(self.needs),
             soft: needs(self.soft),
             takes: 2,
@@ -75,6 +78,13 @@ fn takes(page: &mut Page) {
         Ask::of(&limits, &[("rpm", 6000)]).on(Some(&half(0, 5000)), 100),
     );
     page.update("take of all that is full", Ask::of(&limits, &[("rpm", 5000)]).on(Some(&half(0, 5000)), 100));
+    let of = |ttl: i64| Bucket { ttl: Some(EpochSeconds(ttl)), ..whole(2000) };
+    page.update("take that moves the end", two.on(Some(&of(4601)), 100));
+    page.update("take that leaves the end", two.on(Some(&of(4603)), 100));
+    let without = Bucket { ttl: None, ..whole(2000) };
+    page.update("take that brings an end", two.on(Some(&without), 100));
+    page.update("take by limits of its own, which ends no bucket", Ask { is_own: true, ..two }.on(Some(&without), 100));
+    page.update("take by limits of its own, of one that ends", Ask { is_own: true, ..two }.on(Some(&of(4603)), 100));
     page.update("take from a half", two.on(Some(&half(1, 3000)), 100));
     page.update("take from a half of what has flowed in", two.on(Some(&half(1, 1000)), 100));
     page.update("take of nothing", Ask::of(&limits, &[]).on(Some(&whole(2000)), 100));
@@ -185,6 +195,14 @@ fn settlements(page: &mut Page) {
     let hold = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (MilliTokens(2000), MilliTokens(500)))]));
     page.update("end a lease", settle(Some((&lease, LeaseChange::End)), 0, None).whole(None));
     page.update("end a lease of slots", settle(Some((&lease, LeaseChange::End)), 1000, None).whole(None));
+    let alone = with_leases(whole(5000), &[(5, 500, &[("rpm", 1000)])]);
+    let mut last = settle(Some((&lease, LeaseChange::End)), 0, None).whole(Some(&alone));
+    end_last(&mut last, &alone, &lease);
+    page.update("end the last lease", last);
+    page.update(
+        "renew a lease, past the end",
+        settle(Some((&lease, LeaseChange::Renew(later(900_000_000)))), 0, None).whole(Some(&alone)),
+    );
     page.update("renew a lease", settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).whole(None));
     page.update("hold less", settle(Some((&lease, hold)), 1500, Some(10_000)).whole(None));
     page.update("give back", settle(None, 2000, Some(10_000)).whole(None));

@@ -52,6 +52,7 @@ impl Rules {
             if is_shadow { limit.clone().in_mode(Mode::Shadow) } else { limit.clone() }
         };
         let limits = Limits::new(config.limits.iter().map(in_mode).collect(), version);
+        let limits = if matches!(level, Level::EntityResource(..)) { limits.own() } else { limits };
         Self { level, status: config.status, limits }
     }
 }

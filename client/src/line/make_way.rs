@@ -36,7 +36,7 @@ fn plan(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochM
     if bucket.expired(now).count() > bucket.reclaimable(now).count() {
         return expire(bucket, now).map(|(update, _)| update);
     }
-    if bucket.has_rules(&first.limits) || check_room(bucket, &first.limits).is_err() {
+    if bucket.has_rules(&first.limits, now) || check_room(bucket, &first.limits).is_err() {
         return None;
     }
     let op = weirgate_store::random_id();

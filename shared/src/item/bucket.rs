@@ -8,8 +8,8 @@ use crate::attr::{self, Field};
 use crate::limit::Rule;
 use crate::write::{Change, Path, Value};
 use crate::{
-    Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Lease, LimitName, LimitState, Live, Look, MAX_BUCKET_LIMITS,
-    Meter, MilliTokens, Scaling, WriteId,
+    Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName, LimitState, Live, Look,
+    MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, WriteId,
 };
 
 /// The numbers of one limit, as far as they were seen.
@@ -69,6 +69,8 @@ pub struct BucketReader {
     shard_count: Option<u32>,
     due: Option<i64>,
     version: Option<i64>,
+    rule_at: Option<i64>,
+    ttl: Option<i64>,
     op: Option<WriteId>,
     leases: Option<BTreeMap<WriteId, Lease>>,
     scaling: Scaling,
@@ -94,6 +96,8 @@ impl BucketReader {
             attr::TAKES_DAY_BASE => self.takes[2] = Some(integer(name, value)?),
             attr::WRITE_UNITS => self.write_units_left = Some(integer(name, value)?),
             attr::VERSION => self.version = Some(integer(name, value)?),
+            attr::RULE_AT => self.rule_at = Some(integer(name, value)?),
+            attr::TTL => self.ttl = Some(integer(name, value)?),
             attr::DUE => self.due = Some(integer(name, value)?),
             attr::SHARD_COUNT => self.shard_count = Some(count(name, value)?),
             attr::MIN_SHARDS => self.scaling.min_shards = count(name, value)?,
@@ -162,6 +166,8 @@ impl BucketReader {
             limits,
             unheld,
             version: self.version,
+            rule_at: self.rule_at.map(EpochMillis),
+            ttl: self.ttl.map(EpochSeconds),
             write_units_left: MilliTokens(write_units_left),
             leases: self.leases,
             due: self.due.map(EpochMillis),
@@ -301,6 +307,8 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
         set(attr::WRITE_UNITS, Value::Int(bucket.write_units_left.0)),
     ];
     changes.extend(bucket.version.map(|version| set(attr::VERSION, Value::Int(version))));
+    changes.extend(bucket.rule_at.map(|at| set(attr::RULE_AT, Value::Int(at.0))));
+    changes.extend(bucket.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
     changes.extend(bucket.op.as_ref().map(|op| set(attr::OP, Value::text(op.as_str()))));
     changes.extend(bucket.leases.as_ref().map(|leases| set(attr::LEASES, write_leases(leases))));
     let Scaling { is_hot, look, min_shards, split_bytes } = bucket.scaling;

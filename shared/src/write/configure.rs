@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Action, Change, Condition, Path, Update, Value};
 use crate::{
-    AuditEvent, AuditKey, Config, ConfigKey, Entity, EntityId, EntityKey, EpochMillis, Level, Millis, Namespace,
+    AuditEvent, AuditKey, Config, ConfigKey, Entity, EntityId, EntityKey, EpochSeconds, Level, Millis, Namespace,
     SCHEMA_VERSION, Stored, WriteId, attr, item, schema_key,
 };
 
@@ -95,7 +95,7 @@ pub fn same_parent(key: &EntityKey, parent: Option<&EntityId>) -> Action {
 #[must_use]
 pub fn record(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action {
     let key = AuditKey { namespace: namespace.clone(), of: event.change.of(), id: event.id };
-    let ttl = seconds(event.id.at().after(kept));
+    let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().after(kept));
     let mut changes: Vec<_> = set(item::write_audit(event)).collect();
     changes.push(Change::Set(Path::of(attr::TTL), Value::Int(ttl)));
     let conditions = vec![Condition::Absent(Path::of(attr::PK))];
@@ -114,11 +114,6 @@ pub fn mark_schema(namespace: &Namespace) -> Action {
 
 fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = Change> {
     attributes.into_iter().map(|(name, value)| Change::Set(Path::of(name), value))
-}
-
-/// Rounded up.
-const fn seconds(at: EpochMillis) -> i64 {
-    at.0.saturating_add(999).div_euclid(1000)
 }
 
 #[cfg(test)]

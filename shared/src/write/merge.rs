@@ -39,6 +39,7 @@ pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket
     let min_shards = next.scaling.min_shards.max(upper.scaling.min_shards);
     next.scaling = Scaling { look: Some(Look { at: now, v: next.v }), min_shards, ..Scaling::default() };
     next.due = next_due(&next, now);
+    next.ttl = None;
     Some(next)
 }
 
@@ -49,7 +50,7 @@ pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action
     let now = joined.rf;
     count_units(&mut joined, 2);
     let mut actions = vec![Action::Update(replace(lower, joined))];
-    actions.extend(gone.iter().map(|shard| Action::Update(bury(shard, &expired(shard, now).0))));
+    actions.extend(gone.iter().map(|shard| Action::Update(bury(shard, &expired(shard, now).0, now))));
     actions
 }
 
@@ -92,6 +93,7 @@ pub fn fill(
         unheld: BTreeMap::new(),
         write_units_left: WCU.capacity,
         op: Some(op),
+        ttl: None,
         leases: Some(BTreeMap::new()),
         scaling: Scaling {
             look: Some(Look { at: now, v }),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Condition, Path, Update, Value};
+use super::{Change, Condition, Path, Update, Value, ttl};
 use crate::{Bucket, EpochMillis, Millis, attr, item};
 
 /// How long after a look at a shard the next one is due.
@@ -21,10 +21,11 @@ pub(super) fn replace(old: &Bucket, mut next: Bucket) -> Update {
 }
 
 /// Leaves of `old` what it has counted, by `freed`, which is the shard without its expired leases: nothing that can be
-/// taken, and no entry in an index.
-pub(super) fn bury(old: &Bucket, freed: &Bucket) -> Update {
+/// taken, and no entry in an index. In the end DynamoDB deletes it.
+pub(super) fn bury(old: &Bucket, freed: &Bucket, now: EpochMillis) -> Update {
     let mut left = attributes(&Bucket { v: old.v.saturating_add(1), ..freed.clone() });
     left.retain(|path, _| *path == Path::of(attr::V) || attr::counts_usage(&path.0[0]));
+    left.insert(Path::of(attr::TTL), Value::Int(ttl::of_buried(now).0));
     change(old, left)
 }
 
@@ -37,7 +38,9 @@ pub(super) fn make(bucket: &Bucket) -> Update {
         (true, _) => Change::SetIfAbsent(path, value),
         (false, _) => Change::Set(path, value),
     };
-    let changes = attributes(bucket).into_iter().map(keep).collect();
+    let mut changes: Vec<_> = attributes(bucket).into_iter().map(keep).collect();
+    // One that was merged away had an end.
+    changes.push(Change::Remove(Path::of(attr::TTL)));
     let v = Path::of(attr::V);
     let is_older = Condition::AtMost(v.clone(), Value::Int(bucket.v.saturating_sub(1)));
     let conditions = vec![Condition::Absent(Path::of(attr::RF)), Condition::AbsentOr(v, Box::new(is_older))];

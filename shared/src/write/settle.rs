@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, sign, tokens};
+use super::{
+    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count, same_leases, sign,
+    tokens, ttl,
+};
 use crate::attr::{self, Field};
 use crate::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
 
@@ -83,6 +86,7 @@ impl Settle<'_> {
                 change_lease(&mut update, id, change);
             }
         }
+        self.write_ttl(seen, &mut update);
         for (limit, settled) in &self.amounts {
             let mut tk = settled.tk;
             if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
@@ -107,6 +111,39 @@ impl Settle<'_> {
         }
         update
     }
+
+    /// Keeps `ttl` after the refill of what more is taken, and after the expiry of a lease that is renewed.
+    fn write_ttl(&self, seen: Option<&Bucket>, update: &mut Update) {
+        let need = |name: &LimitName| self.amounts.get(name).map_or(MilliTokens::ZERO, |settled| -settled.tk);
+        let expires = match self.lease {
+            Some((_, LeaseChange::Renew(expires))) => Some(expires),
+            _ => None,
+        };
+        let takes = self.amounts.keys().any(|name| need(name) > MilliTokens::ZERO);
+        match seen {
+            _ if !takes && expires.is_none() => {}
+            Some(seen) => {
+                // Only what flowed in until the last credit counts, which is less than there is.
+                let (wish, now) = (ttl::Wish::Same, seen.rf);
+                ttl::Lowered { seen, next: seen, need: &need, is_unbounded: &|_| true, expires, wish, now }
+                    .write(update);
+            }
+            None if takes => update.conditions.push(Condition::Absent(Path::of(attr::TTL))),
+            None => ttl::not_before(update, expires.unwrap_or_default()),
+        }
+    }
+}
+
+/// Has `update`, which ends the `lease`, remove `due` too if it is the last lease of `seen`: then the reconciler need not
+/// look. Only while the bucket holds no other one.
+pub fn end_last(update: &mut Update, seen: &Bucket, lease: &WriteId) {
+    let is_last = seen.leases.as_ref().is_some_and(|leases| leases.len() == 1 && leases.contains_key(lease));
+    if !is_last || seen.due.is_none() || seen.shard().count > 1 {
+        return;
+    }
+    push_new(update, same_count(seen.shard()));
+    update.conditions.push(same_leases(seen));
+    update.changes.extend([attr::DUE, attr::DUE_SHARD].map(|name| Change::Remove(Path::of(name))));
 }
 
 fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {

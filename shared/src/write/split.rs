@@ -49,6 +49,7 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
             Change::Set(Path::of(attr::LOOK_V), Value::Int(look.v)),
             Change::Set(Path::of(attr::SPLIT_BYTES), Value::Int(i64::try_from(image.lease_bytes).unwrap_or(i64::MAX))),
             Change::Remove(Path::of(attr::HOT)),
+            Change::Remove(Path::of(attr::TTL)),
         ],
     };
     parent.conditions.push(Condition::AtMost(Path::of(attr::V), Value::Int(new_v.saturating_sub(1))));
@@ -65,6 +66,8 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
         limits: BTreeMap::new(),
         unheld: BTreeMap::new(),
         version: image.version,
+        rule_at: image.rule_at,
+        ttl: None,
         write_units_left: WCU.capacity,
         leases: Some(BTreeMap::new()),
         due: Some(now.after(REVIEW)),
@@ -89,6 +92,10 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
 pub fn keep(shard: &Bucket, min_shards: u32, now: EpochMillis) -> Update {
     let mut changes = every_write(Some(shard), MilliTokens::ZERO);
     changes.extend(set_min_shards(min_shards, shard.scaling.min_shards));
+    if min_shards > 0 {
+        // What an operator asked for is kept.
+        changes.push(Change::Remove(Path::of(attr::TTL)));
+    }
     let conditions = vec![Condition::Present(Path::of(attr::RF))];
     let mut update = Update { key: shard.key.item_key(), conditions, changes };
     if shard.shard().count > 1 {

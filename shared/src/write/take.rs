@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::credit::Credit;
 use super::replace::unchanged;
 use super::{
-    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, same_count, same_rf, sign, tokens,
-    units_credit,
+    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count, same_rf, sign, tokens,
+    ttl, units_credit,
 };
 use crate::attr::{self, Field};
 use crate::limit::Rule;
@@ -70,7 +70,7 @@ impl Take<'_> {
     pub fn on(&self, view: Option<&Bucket>, now: EpochMillis) -> Update {
         match view {
             None => self.plain(None, self.guessed_rf(now), now),
-            Some(bucket) if !bucket.has_rules(self.terms) => self.changing(bucket, now),
+            Some(bucket) if !bucket.has_rules(self.terms, now) => self.changing(bucket, now),
             Some(bucket) if self.is_there(bucket, now) => self.plain(view, bucket.rf, now),
             Some(bucket) => self.against_credit(bucket, now),
         }
@@ -122,6 +122,10 @@ impl Take<'_> {
             update.conditions.push(Condition::AtLeast(Path::of(attr::RF), Value::Int(floor.0)));
         }
         self.write_leases(view, &mut update);
+        match view {
+            Some(bucket) => self.write_ttl(bucket, bucket, now, &mut update),
+            None => self.check_ttl(now, &mut update),
+        }
         update
     }
 
@@ -149,6 +153,7 @@ impl Take<'_> {
             update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
         }
         self.write_leases(Some(bucket), &mut update);
+        self.write_ttl(bucket, bucket, now, &mut update);
         update
     }
 
@@ -160,9 +165,14 @@ impl Take<'_> {
         // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
         let rf = bucket.rf.after(Millis(1)).max(now);
         update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
-        update.changes.extend(self.set_version(bucket));
+        update.changes.extend(self.set_version(bucket, now));
         reclaim(&mut update, bucket, now);
-        for (name, next) in &bucket.advanced(self.terms, now).limits {
+        let changed = bucket.advanced(self.terms, now);
+        let differs = |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
+        if self.terms.version.is_none() && bucket.limits.iter().any(differs) {
+            update.changes.push(Change::Set(Path::of(attr::RULE_AT), Value::Int(now.0)));
+        }
+        for (name, next) in &changed.limits {
             let need = self.need(name);
             let Some(state) = bucket.limits.get(name) else {
                 let next = LimitState { tk: next.tk - need, tc: next.tc + need, ..*next };
@@ -200,15 +210,46 @@ impl Take<'_> {
             }
         }
         self.write_leases(Some(bucket), &mut update);
+        self.write_ttl(bucket, &changed, now, &mut update);
         update
     }
 
+    /// What becomes of `ttl`, in a bucket that is `next` with the limits it gets.
+    fn write_ttl(&self, seen: &Bucket, next: &Bucket, now: EpochMillis, update: &mut Update) {
+        let is_older = self.terms.version.is_some() && self.terms.version < seen.version;
+        let wish = match self.terms.is_own {
+            _ if is_older => ttl::Wish::Same,
+            true => ttl::Wish::Kept,
+            false => ttl::Wish::Ends,
+        };
+        let (need, is_unbounded) = (|name: &LimitName| self.need(name), |name: &LimitName| self.is_soft(name));
+        let expires = self.leases.iter().map(|(_, lease)| lease.expires).max();
+        ttl::Lowered { seen, next, need: &need, is_unbounded: &is_unbounded, expires, wish, now }.write(update);
+    }
+
+    /// Requires, of a bucket that was not seen, that a take leaves its `ttl` late enough.
+    fn check_ttl(&self, now: EpochMillis, update: &mut Update) {
+        if self.key.shard > 0 {
+            return;
+        }
+        let as_made = Bucket::full(self.key.clone(), self.terms, now);
+        let full =
+            as_made.limits.values().filter_map(|state| ttl::full_at(&as_made, state, -as_made.share(state), now));
+        let expires = self.leases.iter().map(|(_, lease)| lease.expires);
+        ttl::not_before(update, full.chain(expires).fold(now, EpochMillis::max));
+        for (name, &need) in &self.soft {
+            let rate = as_made.limits.get(name).filter(|state| !state.rule.is_concurrent());
+            let at_least = rate.map(|state| need - as_made.share(state));
+            update.conditions.extend(at_least.map(|least| Condition::AtLeast(tokens(name), Value::Int(least.0))));
+        }
+    }
+
     /// The version of the limits that the bucket has then.
-    fn set_version(&self, bucket: &Bucket) -> Option<Change> {
+    fn set_version(&self, bucket: &Bucket, now: EpochMillis) -> Option<Change> {
         let path = Path::of(attr::VERSION);
         match (self.terms.version, bucket.version) {
             (None, None) => None,
-            (None, Some(_)) => Some(Change::Remove(path)),
+            (None, Some(_)) => self.terms.overrule(bucket, now).then_some(Change::Remove(path)),
             (Some(ours), known) => (known < Some(ours)).then_some(Change::Set(path, Value::Int(ours))),
         }
     }
@@ -263,6 +304,8 @@ impl Take<'_> {
         (bucket.hour, bucket.takes.total) = (self.roll.hour, self.takes);
         bucket.leases = Some(self.leases.iter().cloned().collect());
         bucket.due = self.first_expiry();
+        let expires = self.leases.iter().map(|(_, lease)| lease.expires).max();
+        bucket.ttl = (!self.terms.is_own).then(|| ttl::first(&bucket, expires, now));
         bucket.op = Some(self.op.clone());
         let conditions = vec![Condition::Absent(Path::of(attr::PK))];
         Update { key: self.key.item_key(), conditions, changes: item::write_bucket(&bucket) }
@@ -299,13 +342,6 @@ impl Take<'_> {
             update.changes.extend(self.leases.iter().map(set));
         }
         super::due::not_after(update, self.key, view.and_then(|bucket| bucket.due), first);
-    }
-}
-
-/// Adds a condition that a roll may have brought already.
-fn push_new(update: &mut Update, condition: Condition) {
-    if !update.conditions.contains(&condition) {
-        update.conditions.push(condition);
     }
 }
 

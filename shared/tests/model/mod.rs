@@ -17,7 +17,8 @@ use std::collections::BTreeMap;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use weirgate_shared::write::{Company, LeaseChange, Roll, Settle, Settled, Take};
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, Hour, Limit, LimitName, MilliTokens, Namespace, Resource, Shard, WriteId,
+    Bucket, BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis, Namespace,
+    Resource, Shard, WriteId,
 };
 
 pub use item::{Held, Item};
@@ -96,6 +97,8 @@ pub fn bucket(shard: Shard, limits: &[Limit], at: EpochMillis) -> Bucket {
     for state in bucket.limits.values_mut() {
         state.tk = shard.share(state.rule.capacity);
     }
+    // Of several shards none has an end.
+    bucket.ttl = (shard.count == 1).then(|| EpochSeconds::not_before(at.after(Millis(10 * 86_400_000))));
     bucket
 }
 

@@ -103,7 +103,7 @@ impl Table {
             assert_eq!(plain(after.meter.usage(window)), used, "I3: {window} of {:?}", after.meter);
         }
         if after.is_merged {
-            let is_kept = |name: &String| matches!(&**name, "PK" | "SK" | "v") || attr::counts_usage(name);
+            let is_kept = |name: &String| matches!(&**name, "PK" | "SK" | "v" | "ttl") || attr::counts_usage(name);
             assert!(item.0.keys().all(is_kept), "more than counters are left: {item:?}");
         } else {
             let image = Rc::new(item.bucket());

@@ -1,0 +1,157 @@
+//! A bucket that DynamoDB may delete is full by then and holds no lease, whatever processes with views of any age did.
+
+mod model;
+
+use std::collections::BTreeMap;
+
+use model::{Item, bucket, bucket_key, config, limit_name, settle, take};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use weirgate_shared::write::{LeaseChange, Settled, Update, expire, refill};
+use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, Terms, WriteId};
+
+const START: EpochMillis = EpochMillis(1_795_197_600_000);
+const HOUR: i64 = 3_600_000;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Take {
+        rate: i64,
+        soft: i64,
+        is_own: bool,
+    },
+    /// So many hours.
+    Lease(i64),
+    Adjust(i64),
+    Renew(i64),
+    Refill,
+    Expire,
+    /// Other limits from now on.
+    Change(i64),
+}
+
+#[derive(Debug, Clone)]
+struct Step {
+    /// By which process.
+    by: usize,
+    /// After so long.
+    wait: i64,
+    op: Op,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0..40_i64, 0..200_i64, prop::bool::weighted(0.1))
+            .prop_map(|(rate, soft, is_own)| Op::Take { rate, soft, is_own }),
+        2 => (1..=24_i64).prop_map(Op::Lease),
+        3 => prop_oneof![-50..50_i64, 100..100_000_i64].prop_map(Op::Adjust),
+        2 => (1..=24_i64).prop_map(Op::Renew),
+        1 => Just(Op::Refill),
+        1 => Just(Op::Expire),
+        1 => (1..100_i64).prop_map(Op::Change),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let wait = prop_oneof![3 => 0..1000_i64, 2 => 0..HOUR, 1 => 0..40 * HOUR];
+    (0..3_usize, wait, op()).prop_map(|(by, wait, op)| Step { by, wait, op })
+}
+
+fn limits(capacity: i64) -> [Limit; 3] {
+    let soft = Limit::per_day("soft", 100).unwrap();
+    [Limit::custom("rate", capacity, 10, HOUR).unwrap(), soft, Limit::concurrent("slots", 8).unwrap()]
+}
+
+/// What is written by a process that saw the bucket as `view`; `None` if there is nothing to write.
+fn plan(op: &Op, view: &Bucket, limits: &[Limit], id: u64, now: EpochMillis) -> Option<Update> {
+    let (key, id) = (bucket_key(0), WriteId::from_bits(id));
+    let mut plain = take(&key, limits, BTreeMap::new(), id.clone(), now);
+    let held = view.leases.iter().flatten().next().map(|(id, _)| id);
+    let tokens = MilliTokens::from_tokens;
+    match *op {
+        Op::Take { rate, soft, is_own } => {
+            plain.terms = Terms { is_own, ..limits.into() };
+            plain.needs = [(limit_name("rate"), tokens(rate))].into();
+            plain.soft = [(limit_name("soft"), tokens(soft))].into();
+        }
+        Op::Lease(hours) => {
+            plain.needs = [(limit_name("slots"), tokens(1)), (limit_name("rate"), tokens(1))].into();
+            let lease =
+                Lease { expires: now.after(Millis(hours * HOUR)), tokens: plain.needs.clone(), owner: String::new() };
+            plain.leases = vec![(id, lease)];
+        }
+        Op::Adjust(more) => {
+            let ceiling = Some(view.share(&view.limits["rate"]));
+            let settled = Settled { tk: -tokens(more), tc: tokens(more), ceiling };
+            return Some(settle(&key, id, None, [(limit_name("rate"), settled)].into(), now).whole(Some(view)));
+        }
+        Op::Renew(hours) => {
+            let renewed = LeaseChange::Renew(now.after(Millis(hours * HOUR)));
+            return Some(settle(&key, id, Some((held?, renewed)), BTreeMap::new(), now).whole(Some(view)));
+        }
+        Op::Refill => return refill(view, &[(limit_name("rate"), tokens(1000))].into(), now),
+        Op::Expire => return expire(view, now).map(|(update, _)| update),
+        Op::Change(_) => {}
+    }
+    Some(plain.on(Some(view), now))
+}
+
+proptest! {
+    #![proptest_config(config(500))]
+
+    #[test]
+    fn nothing_is_lost_by_a_bucket_that_ends(first in 1..100_i64, steps in vec(step(), 1..40)) {
+        let (mut now, mut capacity) = (START, first);
+        let mut item = Item::of_bucket(&bucket(Shard::WHOLE, &limits(capacity), START));
+        let mut views = vec![item.bucket(); 3];
+        for (id, Step { by, wait, op }) in (1..).zip(steps) {
+            now = now.after(Millis(wait));
+            if let Op::Change(other) = op {
+                capacity = other;
+            }
+            let limits = limits(capacity);
+            // By what it saw before, and then by what the answer showed.
+            for _ in 0..2 {
+                let done = plan(&op, &views[by], &limits, id, now).is_none_or(|update| item.apply(&update));
+                views[by] = item.bucket();
+                if done {
+                    break;
+                }
+            }
+            let bucket = item.bucket();
+            let Some(ttl) = bucket.ttl else { continue };
+            let end = EpochMillis(ttl.0 * 1000);
+            for (name, state) in bucket.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
+                prop_assert_eq!(bucket.holds(name, end), state.rule.capacity, "{} at its end {:?}: {:?}", name, end, bucket);
+            }
+            for (id, lease) in bucket.leases.iter().flatten() {
+                prop_assert!(lease.expires <= end, "{:?} until {:?}, the bucket ends {:?}", id, lease.expires, end);
+            }
+        }
+    }
+
+    /// Processes whose views are fresh never fail for the end of a bucket: a write that gives its own reason to fail
+    /// would fail again and again.
+    #[test]
+    fn a_write_by_what_is_there_happens(first in 1..100_i64, steps in vec(step(), 1..40)) {
+        let mut now = START;
+        let mut item = Item::of_bucket(&bucket(Shard::WHOLE, &limits(first), START));
+        for (id, Step { wait, op, .. }) in (1..).zip(steps) {
+            now = now.after(Millis(wait));
+            let view = item.bucket();
+            let fits = |name: &str, need: i64| view.holds(&limit_name(name), now) >= MilliTokens::from_tokens(need);
+            let may = match op {
+                Op::Take { rate, .. } => fits("rate", rate),
+                Op::Lease(_) => fits("rate", 1) && fits("slots", 1),
+                // Giving back is cut by a second write.
+                Op::Adjust(more) => more > 0,
+                Op::Change(_) => false,
+                Op::Renew(_) | Op::Refill | Op::Expire => true,
+            };
+            if may {
+                let applied = plan(&op, &view, &limits(first), id, now).is_none_or(|update| item.apply(&update));
+                prop_assert!(applied, "{:?} on {:?}", op, view);
+            }
+        }
+    }
+}
