@@ -98,6 +98,84 @@ async fn a_durable_lease_is_one_write_unit_and_its_release_another() {
     }
 }
 
+/// So many write units of the table, and of `DueIndex`.
+fn with_due(units: &Units, table: f64, due: f64) {
+    let index = units.indexes.get("DueIndex").copied().unwrap_or_default();
+    assert_eq!((units.table, index, units.total), (table, due, table + due), "{units:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_lease_is_two_write_units_and_its_release_two_and_the_reconciler_need_not_come() {
+    let fleet = Fleet::new().await;
+    let (limiter, meter) = fleet.metered().await;
+    let limits = [two()[0].clone(), Limit::concurrent("slots", 4).unwrap()];
+    let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    for _ in 0..3 {
+        pass(secs(90)).await;
+        let _ = meter.take();
+        let grant = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
+        with_due(&meter.take(), 1.0, 1.0);
+        let _ = grant.release().await.unwrap();
+        with_due(&meter.take(), 1.0, 1.0);
+        assert_eq!(fleet.bucket().await.due, None, "nothing is due");
+    }
+    // To move `due` with each lease would cost more than a look of the reconciler once a minute.
+    for lease in 0..20 {
+        let grant = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
+        with_due(&meter.take(), 1.0, if lease == 0 { 1.0 } else { 0.0 });
+        let _ = grant.release().await.unwrap();
+        with_due(&meter.take(), 1.0, 0.0);
+        pass(secs(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_not_alone_any_more_leaves_due_for_the_other() {
+    let fleet = Fleet::new().await;
+    let (one, meter) = fleet.metered().await;
+    let other = fleet.limiter().await;
+    let slots = [Limit::concurrent("slots", 4).unwrap()];
+    let first = leased(&one, &slots, &[("slots", 1)], secs(60)).await;
+    let second = leased(&other, &slots, &[("slots", 1)], secs(90)).await;
+    let _ = meter.take();
+    let _ = first.release().await.unwrap();
+    assert_eq!(meter.take().requests, 2, "it learns of the other by one write that fails");
+    let bucket = fleet.bucket().await;
+    assert!(bucket.due.is_some_and(|due| due <= fleet.now().after(weirgate_shared::Millis(90_000))));
+    let _ = second.release().await.unwrap();
+    assert_eq!(fleet.bucket().await.limits["slots"].tk, fleet::tokens(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_bucket_costs_its_item_and_an_entry_in_two_indexes() {
+    let fleet = Fleet::new().await;
+    let (limiter, meter) = fleet.metered().await;
+    let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
+    let units = meter.take();
+    let indexes: Vec<_> = units.indexes.iter().filter(|(_, units)| **units > 0.0).collect();
+    assert_eq!(indexes, [(&"GSI2".to_owned(), &1.0), (&"GSI3".to_owned(), &1.0)], "{units:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_costs_a_unit_for_each_kilobyte_of_the_item() {
+    let fleet = Fleet::new().await;
+    let (limiter, meter) = fleet.metered().await;
+    let names: Vec<_> = (10..30).map(|at| format!("limit-{at}")).collect();
+    let limits: Vec<_> = names.iter().map(|name| Limit::per_minute(name, 1_000_000).unwrap()).collect();
+    for (count, units) in [(5, 1.0), (10, 2.0), (20, 3.0)] {
+        let entity = format!("e-{count}");
+        let ask = async || {
+            let ask = limiter.acquire(&entity, "gpt-4").limits(&limits[..count]).take(&names[0], 1);
+            assert!(ask.send().await.unwrap().is_granted());
+        };
+        ask().await;
+        let _ = meter.take();
+        ask().await;
+        let used = meter.take();
+        assert_eq!((used.table, used.total), (units, units), "{count} limits");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_expired_lease_is_reclaimed_along_with_a_take() {
     let fleet = Fleet::new().await;
