@@ -52,6 +52,8 @@ async fn i1_a_lowered_limit_takes_effect_with_the_take_and_makes_no_debt() {
     let _ = granted(&limiter, &rpm(100), &[("rpm", 10)]).await;
     let _ = granted(&limiter, &rpm(20), &[("rpm", 5)]).await;
     assert_eq!(fleet.tk_tc("rpm").await, (15_000, 15_000), "of 20, not of the 90 that were there");
+    // Until then the limits of the last change stand.
+    pass(secs(30)).await;
     let _ = granted(&limiter, &rpm(3), &[("rpm", 3)]).await;
     assert_eq!(fleet.tk_tc("rpm").await, (0, 18_000));
     assert_eq!(denied(&limiter, &rpm(3), &[("rpm", 1)]).await.retry_after, Some(secs(20)));

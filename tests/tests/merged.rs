@@ -84,7 +84,7 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
     for (shard, was) in (1..).zip(&counted[1..]) {
         assert_eq!(load(&table, &key.with_shard(shard)).await, None);
         let left = item(&dynamo, &key.with_shard(shard));
-        let left_over = ["PK", "SK", "birth", "takes", "td", "th", "uh", "v"].map(str::to_owned);
+        let left_over = ["PK", "SK", "birth", "takes", "td", "th", "ttl", "uh", "v"].map(str::to_owned);
         let of_limits = ["quota", "slots"].map(|limit| ["bd", "bh", "tc"].map(|field| format!("b_{limit}_{field}")));
         let expected: BTreeSet<_> = of_limits.into_iter().flatten().chain(left_over).collect();
         assert_eq!(left.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>(), expected);
