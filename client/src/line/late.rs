@@ -16,7 +16,7 @@ use crate::shards::Shards;
 /// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it brings no limits, begins
 /// no hour, and ends no leases.
 pub(super) fn is_safe(seen: &Bucket, limits: &Limits, roll: Roll, now: EpochMillis) -> bool {
-    seen.has_rules(limits) && seen.hour == roll.hour && seen.expired(now).next().is_none()
+    seen.has_rules(limits, now) && seen.hour == roll.hour && seen.expired(now).next().is_none()
 }
 
 /// Requires that nothing was written since the view, unless the take needs no credit, and so no time.
