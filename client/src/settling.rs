@@ -52,6 +52,10 @@ impl Settling<'_> {
                     if let Some(item) = item {
                         self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
                     }
+                    if self.amounts.values().any(|settled| settled.ceiling.is_some() && settled.tk > MilliTokens::ZERO)
+                    {
+                        self.line.bucket.gives_back(self.inner.now());
+                    }
                     self.line.bucket.given_back.notify_waiters();
                     return Ok(Answered::Settled(Settlement::Done));
                 }

@@ -4,6 +4,8 @@ mod judge;
 mod look;
 mod reshard;
 mod route;
+mod stamp;
+mod stamped;
 mod together;
 mod transaction;
 
@@ -16,6 +18,7 @@ use crate::ages::{AgeClock, Moment};
 use crate::config::Slot;
 use crate::line::{Line, Needs, Overview, View};
 use crate::prefetch::{Pool, Prefetch};
+use stamp::Stamp;
 
 pub(crate) use look::look_at;
 pub(crate) use route::{Request, ask, ask_table, remembered};
@@ -35,6 +38,10 @@ pub(crate) struct Shards {
     others: Mutex<BTreeMap<u32, Arc<Line>>>,
     /// When the bucket as a whole was last too short for somebody.
     denied: Mutex<Option<Moment>>,
+    /// What a denied process left for the others.
+    stamp: Mutex<Option<Arc<Stamp>>>,
+    /// By which this process draws when it stops to believe a stamp.
+    salt: u64,
     /// What is configured for it.
     pub(crate) config: Slot,
     /// When all shards were last read.
@@ -48,7 +55,8 @@ impl Shards {
         let pool = prefetch.map(|prefetch| Pool::new(prefetch, ages.clone()));
         let first = Arc::new(Line::new(key.clone(), Arc::new(Overview::new(ages))));
         let (others, denied, config) = (Mutex::default(), Mutex::default(), Slot::default());
-        Self { key, first, others, denied, config, looked: tokio::sync::Mutex::default(), pool }
+        let (stamp, salt) = (Mutex::default(), fastrand::u64(..));
+        Self { key, first, others, denied, stamp, salt, config, looked: tokio::sync::Mutex::default(), pool }
     }
 
     pub(crate) fn overview(&self) -> &Overview {
@@ -81,6 +89,10 @@ impl Shards {
     /// The bucket as a whole is too short for somebody.
     fn was_denied(&self) {
         *self.denied() = Some(self.overview().ages.now());
+    }
+
+    fn stamp(&self) -> MutexGuard<'_, Option<Arc<Stamp>>> {
+        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets what was seen of all shards.

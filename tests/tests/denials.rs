@@ -91,7 +91,7 @@ async fn a_denial_costs_half_a_read_unit_and_no_write() {
     let both = [Limit::per_day("rpd", 1_000).unwrap(), Limit::concurrent("slots", 1).unwrap()];
     let _grant = fleet::granted(&limiter, &both, &[("rpd", 1_000), ("slots", 1)]).await;
     for (limit, units) in [("rpd", 0.5), ("slots", 1.0)] {
-        fleet::pass(secs(31)).await;
+        fleet::pass(secs(10)).await;
         let (_, _) = (meter.take(), fleet.dynamo.take_requests());
         for _ in 0..10 {
             let _ = fleet::denied(&limiter, &both, &[(limit, 1)]).await;
@@ -100,3 +100,40 @@ async fn a_denial_costs_half_a_read_unit_and_no_write() {
         assert_eq!((used.read, used.total, fleet.dynamo.take_requests()), (units, 0.0, 1), "{limit}");
     }
 }
+
+/// All processes together read the 64 shards about once in a while, and otherwise what one of them has left.
+#[tokio::test(start_paused = true)]
+async fn a_denial_on_64_shards_costs_two_read_units_at_most() {
+    let fleet = fleet::Fleet::slow(millis(5)).await;
+    let daily = [Limit::per_day("rpd", 6_400).unwrap()];
+    let (first, meter) = fleet.metered().await;
+    assert_eq!(first.set_shards("e-1", "gpt-4", &daily, 64).await.unwrap(), 64);
+    while let Decision::Granted(_) = ask(&first, &daily, &[("rpd", 100)]).send().await.unwrap() {}
+    let mut asking = JoinSet::new();
+    let began = Instant::now();
+    for process in 0..PROCESSES {
+        let table = fleet.dynamo.clone().with_latency(millis(5)).table().await.with_meter(meter.clone());
+        let limiter = RateLimiter::builder("weirgate").table(table).build().await.unwrap();
+        let daily = daily.clone();
+        asking.spawn(async move {
+            sleep_until(began + millis(process * 10)).await;
+            while began.elapsed() < secs(150) {
+                let answer = ask(&limiter, &daily, &[("rpd", 100)]).send().await.unwrap();
+                assert!(!answer.is_granted());
+                tokio::time::sleep(millis(500)).await;
+            }
+            limiter.stats().denied - limiter.stats().local_denied
+        });
+    }
+    // They have met the bucket.
+    sleep_until(began + secs(15)).await;
+    let cold = meter.take();
+    let by_table: u64 = asking.join_all().await.into_iter().sum();
+    let used = meter.take();
+    eprintln!("cold {cold:?}, then {used:?}, {by_table} denials by the table");
+    let denials = f64::from(u32::try_from(by_table).unwrap());
+    assert!((cold.read + used.read) / denials <= 2.0, "{cold:?} {used:?} {by_table}");
+    assert!(used.total / denials < 0.05, "{used:?}");
+}
+
+const PROCESSES: u64 = 100;

@@ -24,6 +24,8 @@ pub(crate) struct Overview {
     /// The newest version of configured limits that a shard was seen with.
     pub(super) version: AtomicI64,
     promises: Mutex<Promises>,
+    /// When this process last gave tokens of a rate back, epoch ms.
+    gave_back_at: AtomicI64,
 }
 
 impl Overview {
@@ -35,6 +37,7 @@ impl Overview {
             last: AtomicU32::new(0),
             version: AtomicI64::new(0),
             promises: Mutex::default(),
+            gave_back_at: AtomicI64::new(0),
         }
     }
 
@@ -56,6 +59,15 @@ impl Overview {
 
     pub(crate) fn set_most(&self, most: u32) {
         self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// This process gave tokens of a rate back: what others saw of the bucket before is too little.
+    pub(crate) fn gives_back(&self, now: EpochMillis) {
+        self.gave_back_at.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn gave_back_since(&self, at: EpochMillis) -> bool {
+        self.gave_back_at.load(Ordering::Relaxed) >= at.0
     }
 
     /// A caller is denied at `now`, and told to come back.

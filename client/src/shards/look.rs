@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use weirgate_shared::MAX_SHARDS;
+use weirgate_store::Consistency;
 
 use super::Shards;
 use crate::Error;
@@ -37,18 +38,20 @@ pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Mome
 }
 
 impl Shards {
-    /// Reads all shards, unless somebody has done so since `since`, if that is given.
+    /// Reads all shards, unless somebody has done so since `since`. An eventually consistent read is enough then, because
+    /// every write is conditional; without `since` the read is strongly consistent.
     pub(super) async fn look(&self, inner: &Inner, since: Option<Moment>) -> Result<(), Error> {
         let mut looked = self.looked.lock().await;
         if since.is_some_and(|since| looked.is_some_and(|at| at >= since)) {
             return Ok(());
         }
         let started = inner.ages.now();
+        let consistency = if since.is_some() { Consistency::Eventual } else { Consistency::Strong };
         let mut most = self.overview().most();
         loop {
             let keys: Vec<_> = (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();
             let mut found = vec![];
-            for item in inner.read(&keys).await? {
+            for item in inner.read_by(&keys, consistency, None).await? {
                 let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
                 found.push(item.bucket().map_err(unreadable)?);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{Limit, Shard, Whole};
-use weirgate_store::StoreError;
+use weirgate_store::{ErrorKind, StoreError};
 
 use super::Shards;
 use super::judge::{Judgement, judge};
@@ -71,6 +71,13 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
     if shards.pool.as_ref().is_some_and(|pool| pool.has(request)) {
         return None;
     }
+    let denied = seen_short(inner, shards, request).or_else(|| shards.denied_by_stamp(inner, request))?;
+    shards.overview().promise(inner.now(), denied.retry_after);
+    Some(denied)
+}
+
+/// A denial that what was seen of all shards implies.
+fn seen_short(inner: &Inner, shards: &Shards, request: &Request) -> Option<Denied> {
     let most = inner.settings.denial_memory;
     // What one shard of several lacks says nothing about the others: only a denial by all of them is remembered.
     let moment = inner.ages.now();
@@ -88,19 +95,15 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
     });
     let Judgement::Denied(denied) = judge(&whole, request, now) else { return None };
     let is_fresh = denied.short().all(|status| age < memory(status, age, most));
-    if !whole.is_complete() || !is_fresh || shards.overview().is_due(now, age) {
-        return None;
-    }
-    shards.overview().promise(now, denied.retry_after);
-    Some(denied)
+    (whole.is_complete() && is_fresh && !shards.overview().is_due(now, age)).then_some(denied)
 }
 
-struct Asking<'a> {
-    inner: &'a Arc<Inner>,
-    shards: &'a Arc<Shards>,
-    request: &'a Request,
+pub(super) struct Asking<'a> {
+    pub(super) inner: &'a Arc<Inner>,
+    pub(super) shards: &'a Arc<Shards>,
+    pub(super) request: &'a Request,
     joined: Instant,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// Shards that had not enough.
     tried: Vec<u32>,
     failures: u32,
@@ -154,7 +157,7 @@ impl<'a> Asking<'a> {
 
     /// The shard to ask first; `None` for asking the whole bucket.
     fn first(&self) -> Option<Arc<Line>> {
-        (!self.is_above_a_share()).then(|| self.choose())
+        (!self.is_above_a_share() && !self.is_stamped_short()).then(|| self.choose())
     }
 
     fn choose(&self) -> Arc<Line> {
@@ -203,7 +206,12 @@ impl<'a> Asking<'a> {
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
     async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
         let Request { limits, .. } = self.request;
+        if let Some(denied) = self.ask_the_stamp().await {
+            self.shards.overview().promise(self.inner.now(), denied.retry_after);
+            return Ok(Ok(Verdict::Denied(denied)));
+        }
         let mut now = self.inner.now();
+        let mut looked_at = None;
         let joined = self.inner.ages.of(self.joined);
         let mut whole = self.shards.seen(limits, now, |view| view.at >= joined);
         if std::mem::take(&mut self.has_lost) {
@@ -217,7 +225,14 @@ impl<'a> Asking<'a> {
             }
             let looked = tokio::time::timeout_at(self.deadline, self.shards.look(self.inner, since));
             match looked.await {
-                Ok(looked) => looked?,
+                Ok(Err(Error::Store(error))) if error.kind == (ErrorKind::Throttled { key_range: true }) => {
+                    self.last = Some(error);
+                    self.pause().await;
+                }
+                Ok(looked) => {
+                    looked?;
+                    looked_at = Some(self.inner.now());
+                }
                 Err(_) => {
                     let error = self.inner.unanswered("BatchGetItem of all shards", self.request.timeout);
                     self.last = Some(Arc::new(error));
@@ -236,6 +251,9 @@ impl<'a> Asking<'a> {
             Judgement::Denied(denied) => {
                 self.shards.was_denied();
                 self.shards.overview().promise(now, denied.retry_after);
+                if looked_at.is_some() {
+                    self.shards.leave_stamp(self.inner, &whole, now);
+                }
                 Verdict::Denied(denied)
             }
             Judgement::One(shard) => return Ok(Err(Some(self.shards.line(shard)))),

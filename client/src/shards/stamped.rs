@@ -1,0 +1,95 @@
+//! When a request goes by the stamp of a bucket, and when a process leaves one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::{Bucket, EpochMillis, Limit, Millis, Whole};
+use weirgate_store::Consistency;
+
+use super::route::Asking;
+use super::stamp::{Stamp, WORTH, draw};
+use super::{Request, Shards};
+use crate::Denied;
+use crate::inner::Inner;
+
+/// How long a process waits for the stamp of another before it reads all shards, for each shard, at most.
+const WAIT: Duration = Duration::from_millis(1);
+/// A stamp of this age was renewed by others until a moment ago, so it is this process that renews it now.
+const RENEWED: Millis = Millis(60_000);
+
+impl Shards {
+    fn is_stamped(&self) -> bool {
+        self.overview().most() >= WORTH
+    }
+
+    /// Returns the denial that the stamp this process has read implies, for as long as it is remembered.
+    pub(super) fn denied_by_stamp(&self, inner: &Inner, request: &Request) -> Option<Denied> {
+        let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
+        let now = inner.now();
+        let denied = stamp.denies(&self.key, request, self.overview().most(), now)?;
+        let is_void = self.overview().gave_back_since(stamp.at)
+            || self.overview().is_due(now, now.since(stamp.at).into())
+            || stamp.is_over(&denied, self.salt, inner.settings.denial_memory, now);
+        (!is_void).then_some(denied)
+    }
+
+    /// Leaves a stamp of the `whole` bucket as it was read at `now`, if it is worth one.
+    pub(super) fn leave_stamp(&self, inner: &Arc<Inner>, whole: &Whole, now: EpochMillis) {
+        let Some(stamp) = Stamp::of(whole, now).filter(|_| self.is_stamped()) else { return };
+        let (inner, update) = (Arc::clone(inner), stamp.update(&self.key));
+        *self.stamp() = Some(Arc::new(stamp));
+        tokio::spawn(async move {
+            if let Err(error) = inner.update(&update).await {
+                tracing::debug!(%error, "what all shards hold could not be left for other processes");
+            }
+        });
+    }
+}
+
+impl Asking<'_> {
+    /// Whether the stamp that was read last says that the bucket is short, however old it is: then no shard is asked alone.
+    pub(super) fn is_stamped_short(&self) -> bool {
+        let stamp = self.shards.stamp().clone().filter(|_| self.shards.is_stamped());
+        let (most, now) = (self.shards.overview().most(), self.inner.now());
+        stamp.is_some_and(|stamp| stamp.denies(&self.shards.key, self.request, most, now).is_some())
+    }
+
+    /// Reads the stamp that another process may have left, and returns the denial that it implies.
+    pub(super) async fn ask_the_stamp(&self) -> Option<Denied> {
+        let asks_rate = |limit: &Limit| !limit.rule().is_concurrent() && self.request.needs.contains_key(limit.name());
+        if !self.shards.is_stamped() || !self.request.limits.iter().any(asks_rate) {
+            return None;
+        }
+        let key = Stamp::key(&self.shards.key);
+        for is_second in [false, true] {
+            let read = self.inner.read_once(&key, Consistency::Eventual);
+            // Without it, or if it makes no sense, all shards are read.
+            let item = tokio::time::timeout_at(self.deadline, read).await.ok()?.ok()?;
+            let stamp = item.as_ref().and_then(Stamp::read);
+            let is_renewal = stamp.as_ref().is_some_and(|stamp| self.inner.now().since(stamp.at) < RENEWED);
+            *self.shards.stamp() = stamp.map(Arc::new);
+            let denied = self.shards.denied_by_stamp(self.inner, self.request);
+            if denied.is_some() || is_second || is_renewal || !self.is_far_from_enough() {
+                return denied;
+            }
+            // Many processes may have been denied at this moment: one of them leaves a stamp while the others wait.
+            let most = WAIT * self.shards.overview().most();
+            let wait = most - most * draw(&mut fastrand::Rng::with_seed(fastrand::u64(..))) / 10_000;
+            tokio::time::sleep(wait).await;
+        }
+        None
+    }
+
+    /// Whether no shard that was seen has enough of its rates within a second.
+    fn is_far_from_enough(&self) -> bool {
+        let Request { needs, limits, .. } = self.request;
+        let now = self.inner.now();
+        let seen = self.shards.known(limits, now);
+        let soon = now.after(Millis(1_000));
+        let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());
+        let lacks = |shard: &Bucket, limit: &Limit| {
+            needs.get(limit.name()).is_some_and(|need| shard.holds(limit.name(), soon) < *need)
+        };
+        seen.shards().iter().all(|shard| rates().any(|limit| lacks(shard, limit)))
+    }
+}
