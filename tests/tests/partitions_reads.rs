@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::sleep;
 use weirgate_shared::write::{Action, Change, Path, Update, Value};
 use weirgate_shared::{EpochMillis, ItemKey, attr};
-use weirgate_store::{Answer, ErrorKind, StoreError, Table, Transacted};
+use weirgate_store::{Answer, ErrorKind, Order, StoreError, Table, Transacted};
 use weirgate_tests::leased::id;
 use weirgate_tests::{Dynamo, InAll, Limits, Partitions};
 
@@ -182,13 +182,13 @@ async fn a_query_of_an_index_is_read_from_the_index_s_partition() {
     let due = json!({"PK": {"S": "a"}, "SK": {"S": "#STATE"}, "due_shard": {"S": "DUE#00"}, "due": {"N": "5"}});
     dynamo.put(&due);
     for _ in 0..2 {
-        assert_eq!(table.due("DUE#00", EpochMillis(9), 10, None).await.unwrap().due.len(), 1);
+        assert_eq!(table.due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None).await.unwrap().due.len(), 1);
     }
     assert_eq!(partitions.index_partition(attr::DUE_INDEX, "DUE#00").half_reads, 2, "half a unit each");
-    let error = table.due("DUE#00", EpochMillis(9), 10, None).await.unwrap_err();
+    let error = table.due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None).await.unwrap_err();
     let resource = "table/weirgate/index/DueIndex";
     assert_eq!(reasons(&error), because("IndexReadKeyRangeThroughputExceeded", resource));
-    assert!(table.due("DUE#01", EpochMillis(9), 10, None).await.unwrap().due.is_empty());
+    assert!(table.due("DUE#01", EpochMillis(9), Order::OldestFirst, 10, None).await.unwrap().due.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
