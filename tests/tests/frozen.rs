@@ -112,7 +112,10 @@ proptest! {
             let _ = granted(&limiter, &far, &[("rpm", 1)]).await;
             let after = limiter.stats();
             if is_old {
-                prop_assert_eq!((after.prefetch_hits, after.prefetch_forfeited_milli), (before.prefetch_hits, 0));
+                // Served by the table, or by a block that was fetched for it.
+                let is_new = after.prefetch_blocks > before.prefetch_blocks;
+                prop_assert!(is_new || after.prefetch_hits == before.prefetch_hits, "{after:?}");
+                prop_assert_eq!(after.prefetch_forfeited_milli, 0);
                 // At once, without the keeper's timer.
                 pass(millis(50)).await;
                 let back = limiter.stats().prefetch_returned_milli - before.prefetch_returned_milli;

@@ -43,14 +43,14 @@ pub(crate) async fn ask(
                 let owner = (Arc::clone(inner), Arc::clone(shards));
                 return Ok(Verdict::Granted(Held::new(owner, parts, request.limits.clone(), None, now).into()));
             }
-            Found::Later(landed) => landed.await,
+            Found::Later(landed) => {
+                shed(inner, shards, pool, request);
+                landed.await;
+            }
             Found::Nothing => break,
         }
     }
-    let outdated = pool.outdated(&request.limits);
-    if !outdated.is_empty() {
-        tokio::spawn(give_back(Arc::clone(inner), on_their_way(shards, outdated)));
-    }
+    shed(inner, shards, pool, request);
     match ask_table(inner, shards, request, joined).await.map_err(|error| pool.explain(error))? {
         Verdict::Denied(denied) => {
             let parts = pool.complete(&denied, request);
@@ -63,6 +63,14 @@ pub(crate) async fn ask(
             Ok(completed.unwrap_or(Verdict::Denied(denied)))
         }
         granted => Ok(granted),
+    }
+}
+
+/// Gives back in the background what cannot be spent by a request that was not served at once.
+fn shed(inner: &Arc<Inner>, shards: &Arc<Shards>, pool: &Pool, request: &Request) {
+    let outdated = pool.outdated(&request.limits);
+    if !outdated.is_empty() {
+        tokio::spawn(give_back(Arc::clone(inner), on_their_way(shards, outdated)));
     }
 }
 
