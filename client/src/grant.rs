@@ -16,6 +16,10 @@ use crate::{Degraded, Error, acquire};
 /// Rate tokens are used up unless they are rolled back. A durable lease, which slots always have, ends with
 /// [`release`](Self::release), [`rollback`](Self::rollback), or its expiry; dropping the grant releases it in the
 /// background.
+///
+/// A Lambda function is frozen as soon as its handler has returned, and its background stands still: the slots of a grant
+/// that is dropped there are released with the next invocation, or when the lease expires. So await `release` before
+/// returning.
 #[derive(Debug)]
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grant {

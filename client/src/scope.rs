@@ -47,6 +47,8 @@ impl<E: std::error::Error + 'static> std::error::Error for ScopeError<E> {
 impl Acquire<'_> {
     /// Takes the tokens, does the work, and releases on success or rolls back on an error or a panic, which goes on.
     ///
+    /// Both are awaited, so a Lambda function that is frozen when its handler returns holds nothing.
+    ///
     /// A release or rollback that fails is logged and left to the lease's expiry: the work's own result stands.
     ///
     /// ```no_run

@@ -285,6 +285,25 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
     }
 }
 
+/// Where many processes start at the same time, the source of credentials is throttled, and new ones are not known
+/// everywhere.
+#[tokio::test(start_paused = true)]
+async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker() {
+    let fleet = Fleet::new().await;
+    let patient = fleet.builder().await.breaker(Breaker { failures: 1, ..NEVER }).build().await.unwrap();
+    let _ = granted(&patient, &limits(), &[("rpm", 1)]).await;
+    fleet.fail(&[Fault::StaleCredentials; 4]);
+    assert!(granted(&patient, &limits(), &[("rpm", 1)]).await.degraded().is_none());
+    outage(&fleet, Fault::StaleCredentials);
+    let error = ask(&patient, &limits(), &[("rpm", 1)]).timeout(millis(200)).send().await.expect_err("no decision");
+    assert!(error.is_transient() && error.to_string().contains("credentials"), "{error}");
+    let allowed = ask(&patient, &limits(), &[("rpm", 1)]).timeout(millis(200)).when_away(WhenAway::Allow).send().await;
+    assert!(allowed.unwrap().granted().unwrap().degraded().is_some());
+    assert_eq!(patient.stats().breaker_opened, 0);
+    over(&fleet);
+    assert!(granted(&patient, &limits(), &[("rpm", 1)]).await.degraded().is_none());
+}
+
 /// One hot bucket cancels the transactions that write to it.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_transaction_neither_opens_the_breaker_nor_fails_open() {

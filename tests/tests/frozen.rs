@@ -221,3 +221,19 @@ async fn a_look_from_memory_is_no_older_than_it_may_be() {
     fleet.clock.skew(1_000);
     assert_eq!(left(&limiter).await, tokens(5));
 }
+
+/// The connection was dead, so the first request is lost, and what became of it is not known until the next answer.
+#[tokio::test(start_paused = true)]
+async fn a_take_that_is_lost_after_a_freeze_leaves_no_token_in_doubt() {
+    for frozen_ms in [2_000, 60_000, 3_600_000, DAY_MS] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let limiter = fleet.limiter().await;
+        let _ = granted(&limiter, &[rpm(600)], &[("rpm", 100)]).await;
+        fleet.clock.skew(frozen_ms);
+        fleet.fail(&[Fault::LoseRequest]);
+        let _ = granted(&limiter, &[rpm(600)], &[("rpm", 1)]).await;
+        let stats = limiter.stats();
+        assert_eq!((stats.unknown, stats.unknown_milli), (1, 0), "{frozen_ms} ms");
+        assert_eq!(fleet.bucket().await.limits["rpm"].tc, tokens(101));
+    }
+}

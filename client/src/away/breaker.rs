@@ -76,18 +76,19 @@ impl Circuit {
     /// Whether to ask.
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
         let mut state = self.state();
-        let now = self.ages.now();
-        let (is_probe, answer) = match &*state {
-            State::Closed(_) => (false, None),
-            State::Open { until, pause, why } if *until <= now => (true, Some((*pause, why.clone()))),
-            State::Open { until, why, .. } => return Err(Open { why: why.clone(), left: until.since(now) }),
+        let (pause, why) = match &*state {
+            State::Closed(_) => return Ok(Permit { circuit: self, is_probe: false }),
+            State::Open { until, pause, why } => {
+                let left = until.since(self.ages.now());
+                if !left.is_zero() {
+                    return Err(Open { why: why.clone(), left });
+                }
+                (*pause, why.clone())
+            }
             State::HalfOpen { pause, why } => return Err(Open { why: why.clone(), left: *pause }),
         };
-        if let Some((pause, why)) = answer {
-            *state = State::HalfOpen { pause, why };
-        }
-        drop(state);
-        Ok(Permit { circuit: self, is_probe })
+        *state = State::HalfOpen { pause, why };
+        Ok(Permit { circuit: self, is_probe: true })
     }
 
     /// What a request met; whether the circuit opened by it.

@@ -35,6 +35,8 @@ pub enum Fault {
     ServerErrorApplied,
     /// The caller has no permission.
     Forbidden,
+    /// Its credentials are not valid yet, or not any more.
+    StaleCredentials,
     /// It is refused with a code that nobody knows.
     Rejected,
 }
@@ -104,6 +106,7 @@ impl Fault {
                 failed()
             }
             Self::Forbidden => refused("AccessDeniedException"),
+            Self::StaleCredentials => refused("UnrecognizedClientException"),
             Self::Rejected => refused("SomethingNewException"),
         }
     }
