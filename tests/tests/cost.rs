@@ -153,6 +153,7 @@ async fn a_new_bucket_costs_its_item_and_an_entry_in_two_indexes() {
     let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
     let units = meter.take();
     let indexes: Vec<_> = units.indexes.iter().filter(|(_, units)| **units > 0.0).collect();
+    assert_eq!((units.table, units.total), (1.0, 3.0), "{units:?}");
     assert_eq!(indexes, [(&"GSI2".to_owned(), &1.0), (&"GSI3".to_owned(), &1.0)], "{units:?}");
 }
 
