@@ -6,7 +6,7 @@
 //! - `clock`, `skew`, `date`: [`Clock`], and [`Skew`], which corrects it by the dates of answers
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything twice
 //! - `bound`: [`ReadWithin`]: answers that are refused for their size before they are read
-//! - `list`: items of one partition, page by page
+//! - `list`: items of one partition, page by page; `due`: those that are due
 //! - `transact`: planned writes to several items that all happen, or none
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
@@ -21,6 +21,7 @@ mod bound;
 mod clock;
 mod connect;
 mod date;
+mod due;
 mod error;
 mod expression;
 mod idle;
@@ -36,11 +37,12 @@ pub use attribute::Item;
 pub use bound::ReadWithin;
 pub use clock::{Clock, SystemClock};
 pub use connect::{Connected, Connection, connect, connect_by};
+pub use due::{Due, DuePage, Order};
 pub use error::{ErrorKind, StoreError};
 pub use ids::{random_bits, random_id, seed_ids_of_thread};
 pub use list::{Listing, Page};
 pub use meter::{Meter, Units};
 pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::Skew;
-pub use table::{Answer, Consistency, Due, DuePage, Order, Outcome, Retry, Table};
+pub use table::{Answer, Consistency, Outcome, Retry, Table};
 pub use transact::{Part, Transacted};

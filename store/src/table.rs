@@ -10,8 +10,8 @@ use aws_sdk_dynamodb::types::{
     AttributeValue, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
 };
 use tokio::time::Instant;
+use weirgate_shared::ItemKey;
 use weirgate_shared::write::Update;
-use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
 use crate::bound::Bound;
 use crate::{Connected, ErrorKind, Item, Meter, Skew, StoreError, attribute, expression};
@@ -56,33 +56,6 @@ impl Retry {
             kind => kind.is_transient() && (kind.is_refused() || self != Self::Refused),
         }
     }
-}
-
-/// Something the reconciler must look at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
-    /// The item.
-    pub key: ItemKey,
-    /// Since when.
-    pub due: EpochMillis,
-}
-
-/// The end of a partition of `DueIndex` at which reading begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// What has been due for longest comes first.
-    OldestFirst,
-    /// What has been due for longest comes last.
-    NewestFirst,
-}
-
-/// One page of what is due.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DuePage {
-    /// What was found.
-    pub due: Vec<Due>,
-    /// Where the next page begins; `None` after the last one.
-    pub next: Option<Item>,
 }
 
 /// How new the items are that a read answers with.
@@ -197,49 +170,6 @@ impl Table {
     /// [`StoreError`] of the last attempt.
     pub async fn update_with(&self, update: &Update, answer: Answer, retry: Retry) -> Result<Outcome, StoreError> {
         self.again(retry.of_plans(), || self.update(update, answer)).await
-    }
-
-    /// What is due at `now` in one partition of `DueIndex`, in this order, a page of `limit` at most, `after` the page
-    /// before it. Going on from a page, not from the start, ends also if what was found stays due.
-    ///
-    /// # Errors
-    /// [`StoreError`] of the last of four attempts.
-    pub async fn due(
-        &self,
-        due_shard: &str,
-        now: EpochMillis,
-        order: Order,
-        limit: i32,
-        after: Option<&Item>,
-    ) -> Result<DuePage, StoreError> {
-        let query = || async {
-            let request = self
-                .client
-                .query()
-                .table_name(&self.name)
-                .index_name(attr::DUE_INDEX)
-                .key_condition_expression("#shard = :shard AND #due <= :now")
-                .expression_attribute_names("#shard", attr::DUE_SHARD)
-                .expression_attribute_names("#due", attr::DUE)
-                .expression_attribute_values(":shard", AttributeValue::S(due_shard.to_owned()))
-                .expression_attribute_values(":now", AttributeValue::N(now.0.to_string()))
-                .scan_index_forward(order == Order::OldestFirst)
-                .set_exclusive_start_key(after.map(|item| item.0.clone()))
-                .limit(limit);
-            request.send().await.map_err(|error| StoreError::new(&self.name, format!("Query of {due_shard}"), error))
-        };
-        let found = self.again(ErrorKind::is_transient, query).await?;
-        let read = |item: HashMap<String, AttributeValue>| {
-            let item = Item(item);
-            // A part of a millisecond makes a bucket that cannot be read, which is for its reader to say.
-            let due = item.attributes().find_map(|(name, value)| match value {
-                Attr::N(due) if name == attr::DUE => due.split('.').next()?.parse().ok(),
-                _ => None,
-            });
-            Some(Due { key: read_key(item.attributes())?, due: EpochMillis(due.unwrap_or_default()) })
-        };
-        let due = found.items.unwrap_or_default().into_iter().filter_map(read).collect();
-        Ok(DuePage { due, next: found.last_evaluated_key.map(Item) })
     }
 
     /// Reads items, 100 at most; those that are not there are left out, in no order. A shard that was merged away counts

@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_namespace_that_has_had_its_share_waits_for_the_others() {
         let mut shares = Shares::default();
-        let mut taken = |shares: &mut Shares, pk: &str| (0..10_000).take_while(|_| shares.take(pk)).count();
+        let taken = |shares: &mut Shares, pk: &str| (0..10_000).take_while(|_| shares.take(pk)).count();
         assert_eq!(taken(&mut shares, "a/BUCKET#e#r#0"), 256);
         shares.charge("b/x", 2, 100 * 4096);
         assert_eq!(taken(&mut shares, "b/BUCKET#e#r#0"), 256 - 102);
