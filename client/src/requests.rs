@@ -17,6 +17,12 @@ impl Inner {
         self.heed(self.table.update(update, Answer::Item).await)
     }
 
+    /// Runs a planned write that can be repeated, again where its outcome is unknown; it answers with the item.
+    pub(crate) async fn update_again(&self, update: &Update) -> Result<Outcome, StoreError> {
+        count(&self.counters.writes, 1);
+        self.heed(self.table.update_with(update, Answer::Item, Retry::Unknown).await)
+    }
+
     /// Runs a transaction once.
     pub(crate) async fn transact(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
         count(&self.counters.writes, 1);

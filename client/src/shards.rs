@@ -8,6 +8,7 @@ mod stamp;
 mod stamped;
 mod together;
 mod transaction;
+mod unfinished;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

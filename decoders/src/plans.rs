@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{
-    Action, Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep,
-    look, may_split, merge, refill, remove, split, still,
+    Action, Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, finish, is_left,
+    joined, keep, look, may_split, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
     Bases, Bucket, BucketKey, Copied, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName, LimitState,
@@ -96,6 +96,8 @@ fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
         leases.insert(WriteId::from_bits(id), lease);
     }
     let v = bytes.amount();
+    let half = key.with_shard(Shard::born(key.shard).halves().1.index);
+    let escrow = bytes.one_in(4).then(|| Box::new(Bucket::full(half, &[], EpochMillis(bytes.number()))));
     Bucket {
         key,
         shard_count: bytes.count().max(1),
@@ -119,6 +121,7 @@ fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
             min_shards: bytes.count(),
             split_bytes: bytes.number(),
         },
+        escrow,
         size_bytes: if bytes.is_over() { 0 } else { usize::from(bytes.byte()) * 64 },
         lease_bytes: usize::from(bytes.byte()) * 32,
     }
@@ -140,7 +143,9 @@ pub(crate) fn every(case: &Case) {
         actions.push(still(one));
         let largest = BTreeMap::from_iter(limits.iter().map(|limit| (limit.name().clone(), case.amount)));
         let _ = may_split(one, u32::MAX, &largest);
-        actions.extend(split(one, two.scaling.min_shards, WriteId::from_bits(2), now));
+        actions.push(Action::Update(split(one, two.scaling.min_shards, WriteId::from_bits(2), now)));
+        actions.extend(finish(one).into_iter().flatten().map(Action::Update));
+        let _ = is_left(one, now);
     }
     for depth in [Depth::All, Depth::Pairs] {
         let shards = [bucket.clone(), other.clone()];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weirgate_aggregator::parse::{After, Record};
 use weirgate_aggregator::plan::Kind;
 use weirgate_aggregator::{Config, parse, plan};
-use weirgate_shared::write::{Action, Copy};
+use weirgate_shared::write::{Copy, finish};
 use weirgate_shared::{BucketKey, Copied, EpochMillis, ItemKey, Snapshot, WriteId};
 
 /// Reads an event and plans its writes, at several instants.
@@ -47,8 +47,9 @@ fn keys(kind: &Kind<'_>) -> Vec<ItemKey> {
         Kind::Refill(update) => vec![update.key.clone()],
         Kind::Split(split) => {
             let _ = split.is_wanted(split.image);
-            let actions = split.actions(split.image, WriteId::from_bits(0));
-            actions.iter().flatten().map(key).collect()
+            let first = split.first(split.image, WriteId::from_bits(0));
+            let rest = finish(split.image).into_iter().flatten();
+            first.into_iter().chain(rest).map(|update| update.key).collect()
         }
     }
 }
@@ -71,11 +72,4 @@ fn seen(copy: &Copy) -> Vec<Snapshot> {
         Snapshot { shards: [(copy.shard, copied)].into(), ..Snapshot::default() }
     };
     seen.map(with).chain([Snapshot::default()]).collect()
-}
-
-fn key(action: &Action) -> ItemKey {
-    match action {
-        Action::Update(update) => update.key.clone(),
-        Action::Delete(key, _) | Action::Check(key, _) => key.clone(),
-    }
 }

@@ -38,6 +38,10 @@ pub struct Bounds {
     pub works: u8,
     /// What the functions do.
     pub jobs: Vec<Kind>,
+    /// Whether shard 0 is split again after it was split.
+    pub splits_twice: bool,
+    /// Whether nothing else happens between the writes of a split.
+    pub splits_at_once: bool,
     /// What must happen at least once in a model of this size.
     pub happens: Vec<Event>,
     /// Whether the images of the stream are kept, to be copied.

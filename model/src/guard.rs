@@ -1,6 +1,6 @@
 //! The conditions of planned writes by name, so that each can be taken out and missed.
 
-use weirgate_shared::write::{Action, Change, Condition, Path, Update};
+use weirgate_shared::write::{Action, Change, Condition, Path, Update, Value};
 
 /// What a write is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,8 +17,12 @@ pub enum Kind {
     Renew,
     /// The aggregator credits refill.
     Refill,
-    /// The aggregator makes two shards of one.
+    /// The aggregator begins to make two shards of one.
     Split,
+    /// It makes the new half of a split.
+    Make,
+    /// It removes the escrow of a split.
+    Clear,
     /// The reconciler makes one shard of two.
     Merge,
     /// The reconciler gives back what expired leases held.
@@ -33,7 +37,8 @@ pub enum Kind {
     Roll,
 }
 
-/// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`; all that begin alike: `h.id*`.
+/// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`; all that begin alike: `h.id*`. One
+/// that is weakened, not taken out: `v <= as <>`.
 pub type Guard = (Kind, &'static str);
 
 /// What a condition asks, without its numbers.
@@ -81,12 +86,26 @@ pub(crate) fn rolls(action: &Action) -> bool {
     update.changes.iter().any(|change| matches!(change, Change::Copy(..)))
 }
 
+/// Asks that the number is not the one after those that are allowed, instead of below it.
+fn weaken(condition: &mut Condition) {
+    match condition {
+        Condition::AbsentOr(_, inner) => weaken(inner),
+        Condition::AtMost(path, Value::Int(most)) => {
+            *condition = Condition::Differs(path.clone(), Value::Int(*most + 1));
+        }
+        other => panic!("{other:?} is not weakened"),
+    }
+}
+
 /// The same writes without a condition, if they are of its kind.
 pub(crate) fn strip(actions: &mut [Action], kind: Kind, without: Option<Guard>) {
     let Some((of, missing)) = without else { return };
     for action in actions.iter_mut().filter(|action| of == kind || of == Kind::Roll && rolls(action)) {
         let (Action::Update(Update { conditions, .. }) | Action::Delete(_, conditions) | Action::Check(_, conditions)) =
             action;
+        if let Some(weakened) = missing.strip_suffix(" as <>") {
+            conditions.iter_mut().filter(|condition| name(condition) == weakened).for_each(weaken);
+        }
         let is_missing = |condition: &Condition| match missing.strip_suffix('*') {
             Some(start) => name(condition).starts_with(start),
             None => name(condition) == missing,

@@ -1,14 +1,15 @@
 //! The protocol as a state machine: everything that may happen in a state, and what must hold in all of them.
 
 use stateright::{Model, Property};
-use weirgate_shared::{BucketKey, EntityId, EpochMillis, MilliTokens, Millis, Namespace, Resource, Shard, credit};
+use weirgate_shared::{
+    Bucket, BucketKey, EntityId, EpochMillis, LimitState, MilliTokens, Millis, Namespace, Resource, Shard, credit,
+};
 
 use crate::bounds::Bounds;
 use crate::client::{Client, Wish};
 use crate::guard::Kind;
 use crate::reached::{Event, Reached};
 use crate::state::State;
-use crate::table::Row;
 use crate::work::Job;
 
 /// The model.
@@ -17,7 +18,7 @@ pub struct Protocol {
     /// How large it is.
     pub bounds: Bounds,
     pub(crate) reached: Reached,
-    pub(crate) keys: [BucketKey; 2],
+    pub(crate) keys: [BucketKey; 3],
 }
 
 /// What becomes of a request that is under way.
@@ -60,6 +61,12 @@ pub enum Step {
     Work(bool, bool),
     /// It ends before it writes.
     Kill,
+    /// It ends, and what it has sent arrives later.
+    Leave,
+    /// It writes, and what it has sent arrives once more later.
+    Double,
+    /// Another one finishes the split of shard 0 meanwhile, at once.
+    Finish,
     /// The reconciler gives back what expired leases held, at once.
     Restore(usize),
 }
@@ -74,7 +81,7 @@ impl Protocol {
             resource: Resource::new("r").expect("a name"),
             shard,
         };
-        Self { bounds, reached: Reached::default(), keys: [key(0), key(1)] }
+        Self { bounds, reached: Reached::default(), keys: [key(0), key(1), key(2)] }
     }
 
     /// Returns what should have happened in some state, and did not.
@@ -155,14 +162,28 @@ impl Protocol {
                     steps.extend(fates.clone().map(|fate| Step::Work(is_late, fate == 1)));
                 }
                 steps.extend((state.faults > 0).then_some(Step::Kill));
+                if state.faults > 0
+                    && state.late.is_none()
+                    && !self.bounds.splits_at_once
+                    && self.to_come(state).is_some()
+                {
+                    steps.extend([Step::Leave, Step::Double]);
+                }
+                let escrow = state.table.rows()[0].is_some_and(|row| row.bucket().escrow.is_some());
+                steps.extend((state.works > 0 && escrow).then_some(Step::Finish));
                 if state.works > 0 {
                     let credited = |shard: &usize| self.planned_now(state, (Kind::Refill, *shard)).is_some();
                     let does = self.bounds.jobs.contains(&Kind::Refill);
-                    steps.extend((0..2).filter(|shard| does && credited(shard)).map(Step::Credit));
+                    steps.extend((0..3).filter(|shard| does && credited(shard)).map(Step::Credit));
                 }
             }
         }
-        steps.extend((0..2).filter(|shard| self.is_due(state, *shard)).map(Step::Restore));
+        steps.extend((0..3).filter(|shard| self.is_due(state, *shard)).map(Step::Restore));
+    }
+
+    /// The limit that clients compete for.
+    fn limit<'a>(&self, bucket: &'a Bucket) -> &'a LimitState {
+        &bucket.limits[self.bounds.limit.name()]
     }
 
     /// I1 over the whole run: admitted, and still to be admitted, is the capacity and the credit.
@@ -171,8 +192,8 @@ impl Protocol {
         let Some(last) = state.table.shards().map(|row| row.bucket().rf).max().filter(|_| !rule.is_concurrent()) else {
             return false;
         };
-        let left = |row: &Row| row.limit().tk + credit(rule, row.bucket().shard(), row.bucket().rf, last);
-        let all = state.table.shards().map(|row| left(row)).sum::<MilliTokens>() + MilliTokens(state.books.used);
+        let left = |bucket: &Bucket| self.limit(bucket).tk + credit(rule, bucket.shard(), bucket.rf, last);
+        let all = state.table.buckets().into_iter().map(left).sum::<MilliTokens>() + MilliTokens(state.books.used);
         // The bucket is made at the first tick, or later: then the credit is less.
         all > rule.capacity + credit(rule, Shard::WHOLE, self.bounds.start, last)
     }
@@ -180,9 +201,9 @@ impl Protocol {
     /// Slots: each is free, or held by a lease.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
-        let all = |row: &Row| row.limit().tk + row.held();
         let is_free = state.table.shards().all(|row| row.limit().tk >= MilliTokens::ZERO);
-        let sum: MilliTokens = state.table.shards().map(|row| all(row)).sum();
+        let held: MilliTokens = state.table.shards().map(|row| row.held()).sum();
+        let sum = state.table.buckets().into_iter().map(|bucket| self.limit(bucket).tk).sum::<MilliTokens>() + held;
         !rule.is_concurrent() || state.table.rows()[0].is_none() || is_free && sum == rule.capacity
     }
 
@@ -246,6 +267,20 @@ impl Model for Protocol {
             Step::Kill => {
                 next.faults -= 1;
                 next.work = None;
+            }
+            Step::Leave => {
+                next.faults -= 1;
+                next.late = self.to_come(last);
+                next.work = None;
+            }
+            Step::Double => {
+                next.faults -= 1;
+                next.late = self.to_come(last);
+                self.work(&mut next, false, false);
+            }
+            Step::Finish => {
+                next.works -= 1;
+                self.finish(&mut next);
             }
             Step::Restore(shard) => drop(self.write(&mut next, &self.planned_now(last, (Kind::Expire, shard))?)),
         }

@@ -75,7 +75,7 @@ fn streams(protocol: &Protocol) -> HashSet<Stream> {
 }
 
 fn windows(stream: &Stream) -> Vec<Case> {
-    let mut items = [None, None];
+    let mut items = [const { None }; 3];
     let write = |(index, (shard, after)): (usize, &(usize, Option<Arc<Row>>))| {
         let before = std::mem::replace(&mut items[*shard], after.clone());
         let before = before.map(|row| row.meter.clone());

@@ -41,9 +41,11 @@ pub fn rate() -> Bounds {
         faults: 1,
         works: 2,
         jobs: vec![Refill, Split, Merge],
+        splits_twice: false,
+        splits_at_once: false,
         happens: happens(
-            &[Create, Roll, Refill, Split, Merge],
-            &[Take, Refill, Split, Merge],
+            &[Create, Roll, Refill, Split, Make, Clear, Merge],
+            &[Take, Refill, Split, Make, Merge],
             &[Plain, Credit, Full, Missing, LateDone, LateLost, FoundById],
         ),
         keeps_stream: false,
@@ -83,6 +85,28 @@ pub fn slots() -> Bounds {
 #[must_use]
 pub fn again() -> Bounds {
     Bounds { works: 3, faults: 0, happens: happens(&[Split, Merge, Roll], &[], &[Revived]), requests: [2, 1], ..rate() }
+}
+
+/// Splits whose writes come late or twice, or are made by another function than the one that began, with merges between them
+/// and splits after them.
+#[must_use]
+pub fn late_splits() -> Bounds {
+    Bounds {
+        needs: vec![1],
+        requests: [1, 0],
+        attempts: 2,
+        ticks: 1,
+        works: 4,
+        faults: 2,
+        jobs: vec![Split, Merge],
+        splits_twice: true,
+        happens: happens(
+            &[Create, Split, Make, Clear, Merge],
+            &[Split, Make, Clear, Merge],
+            &[Revived, LateDone, LateLost],
+        ),
+        ..rate()
+    }
 }
 
 /// Shards that are looked at while they are used.
@@ -181,6 +205,7 @@ pub fn recorded() -> Bounds {
         faults: 0,
         jobs: vec![Split, Merge],
         keeps_stream: true,
+        splits_at_once: true,
         happens: happens(&[], &[], &[Interim, Final, Replaced, Superseded]),
         ..rate()
     }

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Change, Condition};
-use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, WriteId, attr};
+use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, WriteId, attr};
 
 use crate::books::Books;
 use crate::client::Client;
@@ -109,23 +109,22 @@ impl Protocol {
         }
         let last = before.shards().filter_map(|row| row.bucket().op.as_ref());
         state.is_repeated |= last.into_iter().any(|op| sent.ops.contains(op));
-        state.is_uneven |= !self.is_even(&before, &state.table);
+        let moves = matches!(kind, Kind::Split | Kind::Make | Kind::Clear | Kind::Merge);
+        state.is_uneven |= moves && !self.is_even(&before, &state.table);
         if kind == Kind::Take && gone > MilliTokens::ZERO {
             self.reached.note(Event::Reclaimed);
         }
-        if kind == Kind::Split && before.items[1].is_some() {
+        if kind == Kind::Make && before.items[1].is_some() {
             self.reached.note(Event::Revived);
         }
         true
     }
 
-    /// I6: what there is at the instant of a split or a merge, free or held, is what there was.
+    /// I6: what there is at the instant of each write of a split or a merge, free, held or put aside, is what there was.
     fn is_even(&self, before: &Table, after: &Table) -> bool {
-        let ([Some(was), was_upper], [Some(is), is_upper]) = (before.rows(), after.rows()) else { return true };
-        let changed = was_upper.is_some() != is_upper.is_some();
-        let at = is.bucket().rf;
-        let limit = &self.bounds.limit;
-        !changed || sum(limit, [Some(was), was_upper], at) == sum(limit, [Some(is), is_upper], at)
+        let (Some(_), Some(is)) = (before.rows()[0], after.rows()[0]) else { return true };
+        let (at, limit) = (is.bucket().rf, &self.bounds.limit);
+        sum(limit, before, at) == sum(limit, after, at)
     }
 
     /// Notes what a write has done, or would have done.
@@ -160,12 +159,11 @@ fn gone(before: &Table, after: &Table) -> MilliTokens {
 }
 
 /// What shards have of the limit at `at`, with what their leases hold: of rates, those that last.
-fn sum(limit: &Limit, rows: [Option<&Arc<Row>>; 2], at: EpochMillis) -> MilliTokens {
-    let of = |row: &Arc<Row>| {
-        let bucket = row.bucket();
+fn sum(limit: &Limit, table: &Table, at: EpochMillis) -> MilliTokens {
+    let of = |bucket: &Bucket| {
         let lasting = bucket.leases.iter().flatten().filter(|(_, lease)| lease.expires > at);
         let held: MilliTokens = lasting.flat_map(|(_, lease)| lease.tokens.values()).copied().sum();
         bucket.holds(limit.name(), at) + held
     };
-    rows.into_iter().flatten().map(of).sum()
+    table.buckets().into_iter().map(of).sum()
 }

@@ -1,4 +1,4 @@
-//! The items of one bucket of up to two shards, written to as DynamoDB does, and what the writes count.
+//! The items of one bucket of up to three shards, written to as DynamoDB does, and what the writes count.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -65,9 +65,9 @@ impl Hash for Row {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Table {
     /// By number, with those that were merged away.
-    pub items: [Option<Arc<Row>>; 2],
+    pub items: [Option<Arc<Row>>; 3],
     /// The highest `v` that a shard of this number ever had.
-    highest: [i64; 2],
+    highest: [i64; 3],
     /// Some write left a `v` that was not above all before it.
     pub has_reused_v: bool,
     /// Some write left a shard that did not say what had been counted in its hour and day.
@@ -107,8 +107,19 @@ impl Table {
     }
 
     /// The shards, by number, without those that were merged away.
-    pub fn rows(&self) -> [Option<&Arc<Row>>; 2] {
-        [0, 1].map(|shard| self.items[shard].as_ref().filter(|row| !row.is_merged()))
+    pub fn rows(&self) -> [Option<&Arc<Row>>; 3] {
+        [0, 1, 2].map(|shard| self.items[shard].as_ref().filter(|row| !row.is_merged()))
+    }
+
+    /// The shards, and halves that are yet to be made of an escrow.
+    pub fn buckets(&self) -> Vec<&Bucket> {
+        let is_made = |half: &&Bucket| {
+            let item = usize::try_from(half.key.shard).ok().and_then(|shard| self.items[shard].as_ref());
+            item.is_some_and(|row| row.meter.v >= half.v)
+        };
+        let live: Vec<_> = self.shards().map(|row| row.bucket()).collect();
+        let halves = live.iter().filter_map(|bucket| bucket.escrow.as_deref()).filter(|half| !is_made(half));
+        live.iter().copied().chain(halves).collect()
     }
 
     /// The shards there are, lowest first.
@@ -137,5 +148,5 @@ fn is_counted(before: Option<&Meter>, after: &Meter) -> bool {
 fn number(action: &Action) -> usize {
     let (Action::Update(Update { key, .. }) | Action::Delete(key, _) | Action::Check(key, _)) = action;
     let shard = BucketKey::parse(&key.pk).expect("only buckets are written to").shard;
-    usize::try_from(shard).expect("one of two")
+    usize::try_from(shard).expect("one of three")
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Action, expire, joined, look, merge, refill, split};
-use weirgate_shared::{EpochMillis, WriteId};
+use weirgate_shared::write::{Action, expire, finish, joined, look, merge, refill, split};
+use weirgate_shared::{EpochMillis, Shard, WriteId};
 
 use crate::guard::Kind;
 use crate::protocol::Protocol;
@@ -18,7 +18,7 @@ pub struct Work {
     pub job: Job,
     /// When it has read.
     pub read: i64,
-    rows: [Option<Arc<Row>>; 2],
+    rows: [Option<Arc<Row>>; 3],
     /// Its answer was lost, and it is to write the same again.
     pub sent: Option<Arc<Sent>>,
 }
@@ -39,13 +39,17 @@ impl Protocol {
         let may = |kind, row: &Row| match kind {
             Kind::Expire => row.bucket().leases.iter().flatten().next().is_some(),
             Kind::Look => counts.len() > 1,
-            Kind::Split => counts == [1],
-            Kind::Merge => counts.len() > 1 && row.bucket().key.shard == 0,
+            Kind::Split => {
+                counts == [1] || self.bounds.splits_twice && row.bucket().shard() == Shard { index: 0, count: 2 }
+            }
+            Kind::Merge => counts.len() > 1 && counts[0] == 2 && row.bucket().key.shard == 0,
             _ => true,
         };
         let of = |row: &Arc<Row>| {
-            let shard = usize::from(row.bucket().key.shard > 0);
-            self.bounds.jobs.iter().filter(|kind| may(**kind, row)).map(|kind| (*kind, shard)).collect::<Vec<_>>()
+            let shard = usize::try_from(row.bucket().key.shard).expect("one of three");
+            let unfinished = row.bucket().escrow.as_ref().map(|_| (Kind::Make, shard));
+            let jobs = self.bounds.jobs.iter().filter(|kind| may(**kind, row)).map(|kind| (*kind, shard));
+            jobs.chain(unfinished).collect::<Vec<_>>()
         };
         state.table.shards().flat_map(of).collect()
     }
@@ -65,6 +69,47 @@ impl Protocol {
         if answer_is_lost {
             work.sent = Some(sent);
             state.work = Some(work);
+            return;
+        }
+        self.go_on(state, &work);
+    }
+
+    /// What the function does next that has done `work`: it finishes the split that it has begun.
+    fn go_on(&self, state: &mut State, work: &Work) {
+        let next = match work.job {
+            (Kind::Split, shard) => Some(Work::of(state, (Kind::Make, shard))),
+            // By the same image: what became of the first write, it knows by its answer.
+            (Kind::Make, shard) => Some(Work { job: (Kind::Clear, shard), sent: None, ..work.clone() }),
+            _ => None,
+        };
+        let next = next.filter(|next| next.rows[0].as_ref().is_some_and(|row| row.bucket().escrow.is_some()));
+        match next {
+            Some(next) if self.bounds.splits_at_once => {
+                if let Some(sent) = self.planned(&next, self.at(state.now)) {
+                    self.write(state, &sent);
+                }
+                self.go_on(state, &next);
+            }
+            next => state.work = next,
+        }
+    }
+
+    /// What a function that splits has to send, to arrive later.
+    pub(crate) fn to_come(&self, state: &State) -> Option<Arc<Sent>> {
+        let work = state.work.as_ref()?;
+        let splits = matches!(work.job.0, Kind::Split | Kind::Make | Kind::Clear);
+        let planned = || self.planned(work, self.at(work.read)).map(Arc::new);
+        if splits { work.sent.clone().or_else(planned) } else { None }
+    }
+
+    /// Another function finishes the split of shard 0, at once.
+    pub(crate) fn finish(&self, state: &mut State) {
+        let read = Work::of(state, (Kind::Make, 0));
+        for kind in [Kind::Make, Kind::Clear] {
+            let next = Work { job: (kind, 0), ..read.clone() };
+            if let Some(sent) = self.planned(&next, self.at(state.now)) {
+                self.write(state, &sent);
+            }
         }
     }
 
@@ -81,7 +126,9 @@ impl Protocol {
                 let consumed = BTreeMap::from([(self.bounds.limit.name().clone(), self.bounds.limit.rule().capacity)]);
                 vec![Action::Update(refill(image(shard)?, &consumed, clock)?)]
             }
-            Kind::Split => split(image(0)?, 0, WriteId::from_bits(7), clock).into(),
+            Kind::Split => vec![Action::Update(split(image(0)?, 0, WriteId::from_bits(7), clock))],
+            Kind::Make => vec![Action::Update(finish(image(0)?)?[0].clone())],
+            Kind::Clear => vec![Action::Update(finish(image(0)?)?[1].clone())],
             Kind::Merge => {
                 let (lower, upper) = (image(0)?, image(1)?);
                 merge(lower, joined(lower, upper, clock)?, &[upper])

@@ -26,6 +26,7 @@ explored! {
     again: Protocol::new(Bounds { requests: [1, 1], ..sizes::again() });
     #[ignore = "larger: a third take"]
     again_and_again: Protocol::new(sizes::again());
+    late_splits: Protocol::new(sizes::late_splits());
     rested: Protocol::new(sizes::rested());
     returned: Protocol::new(sizes::returned());
     brought: Protocol::new(sizes::brought());

@@ -63,6 +63,10 @@ guards! {
     Refill "tk >=": rested rate;
     Split "rf =": rested rate;
     Split "tk >=": moved_slots rate;
+    Split "escrow absent": late_splits;
+    Make "v <=": late_splits;
+    Make "v <= as <>": late_splits;
+    Clear "escrow.id =": late_splits;
     Merge "v =": again;
     Expire "v =": leases;
     Copy "q <=": recorded;

@@ -48,6 +48,8 @@ pub const LOOK_V: &str = "look_v";
 pub const MIN_SHARDS: &str = "min_shards";
 /// Bytes of the leases when the shard was last split: those stay where they are, so they are no reason to split again.
 pub const SPLIT_BYTES: &str = "split_bytes";
+/// What a split has taken off the shard for its new half, until that is made: a map of the new half's attributes.
+pub const ESCROW: &str = "escrow";
 /// Version of a configuration: counts its changes. In a bucket, the sum of all levels' whose limits it has; absent where
 /// a caller has brought them with a call.
 pub const VERSION: &str = "cv";

@@ -45,6 +45,8 @@ pub struct Bucket {
     pub op: Option<WriteId>,
     /// What decides about its splits and merges.
     pub scaling: Scaling,
+    /// Its new half, if its split is not finished: see [`finish`](crate::write::finish).
+    pub escrow: Option<Box<Self>>,
     /// Size of the item as DynamoDB bills it, in bytes.
     pub size_bytes: usize,
     /// Of this, the leases.
@@ -144,6 +146,7 @@ impl Bucket {
             due: None,
             op: None,
             scaling: Scaling::default(),
+            escrow: None,
             size_bytes: 0,
             lease_bytes: 0,
         }

@@ -4,6 +4,7 @@
 mod audit;
 mod bucket;
 mod config;
+mod escrow;
 mod lease;
 mod snapshot;
 
@@ -14,6 +15,7 @@ pub use audit::{read_audit, write_audit};
 pub(crate) use bucket::write_limit;
 pub use bucket::{BucketReader, is_merged, read_bucket, read_live, write_bucket};
 pub use config::{read_config, read_entity, read_schema, write_config, write_entity};
+pub(crate) use escrow::write_escrow;
 pub(crate) use lease::write_held;
 pub use lease::{write_lease, write_leases};
 pub use snapshot::read_snapshot;

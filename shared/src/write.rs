@@ -29,7 +29,7 @@ pub use refill::{cut_units, refill};
 pub use replace::REVIEW;
 pub use roll::Roll;
 pub use settle::{LeaseChange, Settle, Settled, end_last};
-pub use split::{keep, may_split, split};
+pub use split::{finish, is_left, keep, may_split, split};
 pub use take::{Company, Take};
 
 /// One conditional `UpdateItem`: all of it happens, or nothing.

@@ -104,7 +104,7 @@ prop_compose! {
         Bucket {
             key, shard_count, rf, v, birth, hour, takes, limits, unheld: BTreeMap::new(), version, rule_at,
             ttl: ttl.map(EpochSeconds), write_units_left, leases, due, op, scaling,
-            size_bytes: 0, lease_bytes: 0,
+            escrow: None, size_bytes: 0, lease_bytes: 0,
         }
     }
 }
@@ -124,7 +124,7 @@ fn wild_attr() -> impl Strategy<Value = Held> {
 
 fn wild_name() -> impl Strategy<Value = String> {
     prop_oneof![
-        prop::sample::select(vec!["PK", "h", "op", "final", "unfinished#c"]).prop_map(str::to_owned),
+        prop::sample::select(vec!["PK", "h", "op", "final", "unfinished#c", "escrow"]).prop_map(str::to_owned),
         prop::sample::select(NUMBERS.as_slice()).prop_map(str::to_owned),
         "b_\\PC{0,4}_?(tk|tc|cp|ra|rp|bh|bd)?",
         "(q|rpm#|#|total_events#?|q0)[0-9c]{0,2}",

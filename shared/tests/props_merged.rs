@@ -14,8 +14,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{
-    Action, Company, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, joined, keep, look,
-    merge, refill, remove, split, still,
+    Action, Company, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, finish, joined, keep,
+    look, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
     Bucket, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, Usage, Window, WriteId,
@@ -50,7 +50,7 @@ fn used(bucket: &Bucket) -> [(i64, i64); 2] {
 fn merged() -> (Table, Bucket) {
     let mut table = Table::of(&bucket(Shard::WHOLE, &limits(), START));
     let whole = table.shards()[&0].clone();
-    assert!(table.transact(&split(&whole, 0, id(7), START)));
+    assert!(table.split(&whole, id(7), START));
     let (key, limits) = (bucket_key(1), limits());
     let upper = table.shards()[&1].clone();
     assert!(table.update(take(&key, &limits, rpm(8), id(1), hours(1)).on(Some(&upper), hours(1))));
@@ -77,7 +77,7 @@ fn a_shard_of_the_same_number_goes_on_counting() {
     let filled = fill(upper.shard(), &whole, |_| MilliTokens::ZERO, id(9), hours(1));
     let mut by_repair = table.clone();
     assert!(by_repair.transact(&filled));
-    assert!(table.transact(&split(&whole, 0, id(8), hours(1))));
+    assert!(table.split(&whole, id(8), hours(1)));
     for table in [&table, &by_repair] {
         let revived = &table.shards()[&1];
         assert!(revived.v > upper.v + 1);
@@ -97,8 +97,10 @@ fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {
     let v = item.live().meter.v;
     for (lower_v, is_made) in [(v - 1, false), (v, true)] {
         let whole = Bucket { v: lower_v, ..bucket(Shard::WHOLE, &limits(), EpochMillis(0)) };
-        let [_, Action::Update(child)] = split(&whole, 0, id(8), EpochMillis(0)) else { panic!("two updates") };
-        assert_eq!(item.clone().apply(&child), is_made);
+        let mut table = Table::of(&whole);
+        assert!(table.update(split(&whole, 0, id(8), EpochMillis(0))));
+        let [make, _] = finish(&table.shards()[&0]).unwrap();
+        assert_eq!(item.clone().apply(&make), is_made);
     }
 }
 
@@ -115,7 +117,7 @@ fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brough
     };
     assert!(table.update(take_of(0, &only_slots, BTreeMap::new(), at, None)));
     let whole = table.shards()[&0].clone();
-    assert!(table.transact(&split(&whole, 0, id(8), at)));
+    assert!(table.split(&whole, id(8), at));
     let revived = table.shards()[&1].clone();
     assert_eq!((revived.birth, revived.limits.len(), used(&revived)), (upper.birth, 1, [(8, 1), (8, 1)]));
     assert!(table.update(take_of(1, &only_slots, BTreeMap::new(), hours(2), Some(&revived))));
@@ -168,7 +170,8 @@ fn resharding(table: &Table, view: &Bucket, at: EpochMillis) -> Vec<Vec<Action>>
     let (whole, (_, new)) = (view.shard().whole(), view.shard().halves());
     let image = |number: u32| table.image(number, 0);
     let filled = fill(new, view, |_| MilliTokens::ZERO, id(9), at);
-    let mut plans = vec![split(view, 0, id(8), at).into(), filled, vec![still(view)]];
+    let mut plans = vec![vec![Action::Update(split(view, 0, id(8), at))], filled, vec![still(view)]];
+    plans.extend(finish(view).into_iter().flatten().map(|update| vec![Action::Update(update)]));
     if let Some(lower) = whole.and_then(|whole| image(whole.index)).filter(|lower| lower.key != view.key) {
         plans.extend(joined(&lower, view, at).map(|next| merge(&lower, next, &[view])));
         plans.push(remove(view, &lower));

@@ -13,7 +13,7 @@ use model::{bucket, bucket_key, config, held, limit_name, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, joined, merge, remove, split};
+use weirgate_shared::write::{finish, joined, look, merge, remove, split};
 use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, WriteId};
 
 fn shard(limits: &[Limit], shard: Shard) -> Bucket {
@@ -104,9 +104,8 @@ proptest! {
         state.tk = (state.tk + MilliTokens(share(old).0 * changed / 1000)).min(share(old).max(state.tk));
         let mut table = Table::of(&before);
         let planned = START.after(Millis(rest + late));
-        let actions = split(&image, 0, op(1), planned);
         let free = |shard: &Bucket, at: EpochMillis| shard.balance(&shard.limits[&rpm], at);
-        if !table.transact(&actions) {
+        if !table.split(&image, op(1), planned) {
             prop_assert!(changed != 0, "a split of what there is was refused");
             return Ok(());
         }
@@ -158,13 +157,15 @@ fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
     let mut table = Table::of(&shard(&limits, Shard::WHOLE));
     let plan = split(&table.shards()[&0], 0, op(1), START);
-    assert!(table.transact(&plan));
+    assert!(table.update(plan.clone()));
+    assert_eq!(joined(&table.shards()[&0], &shard(&limits, Shard { index: 1, count: 2 }), START), None, "not finished");
+    table.finish(0);
     let next = joined(&table.shards()[&0], &table.shards()[&1], START).unwrap();
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
     assert!(table.transact(&merge(&lower, next, &[&upper])));
     // All of it within a millisecond, so the shard is as it was: the request that comes once more could happen.
-    assert!(!table.transact(&plan));
-    assert!(table.transact(&split(&table.shards()[&0].clone(), 0, op(2), START)));
+    assert!(!table.update(plan));
+    assert!(table.split(&table.shards()[&0].clone(), op(2), START));
     assert!(table.shards()[&1].v > upper.v);
 }
 
@@ -181,7 +182,7 @@ fn a_split_happens_though_others_took_since_it_was_seen() {
         let take = take(&key, &limits, needs, op, START);
         assert!(table.update(take.on(Some(&image), START)));
     }
-    assert!(table.transact(&split(&image, 0, op(100), START.after(Millis(1)))));
+    assert!(table.split(&image, op(100), START.after(Millis(1))));
     let tk = |shard: u32| table.shards()[&shard].limits["rpm"].tk;
     assert_eq!((tk(0), tk(1)), (MilliTokens::from_tokens(2), MilliTokens::from_tokens(5)));
 }
@@ -231,14 +232,67 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
 #[test]
 fn a_transaction_happens_whole_or_not_at_all() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
+    let halves = [0, 1].map(|index| shard(&limits, Shard { index, count: 2 }));
+    let mut table = Table::of(&halves[0]);
+    let plan = merge(&halves[0], joined(&halves[0], &halves[1], START).unwrap(), &[&halves[1]]);
+    let before = table.shards().clone();
+    assert!(!table.transact(&plan), "one half is not there");
+    assert_eq!(*table.shards(), before);
+    assert!(table.transact(&plan[..1]));
+}
+
+/// A shard, and what its split has put aside.
+fn halved() -> (Table, Bucket) {
+    let limits = [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()];
     let mut table = Table::of(&shard(&limits, Shard::WHOLE));
-    let [parent, child] = split(&table.shards()[&0], 0, op(1), START);
-    let mut taken = table.clone();
-    taken.put(&shard(&limits, Shard { index: 1, count: 2 }));
-    let before = taken.shards().clone();
-    assert!(!taken.transact(&[parent.clone(), child.clone()]));
-    assert_eq!(*taken.shards(), before);
-    let Action::Update(child) = child else { unreachable!() };
-    assert!(!taken.update(child));
-    assert!(table.transact(&[parent]));
+    assert!(table.update(split(&table.shards()[&0].clone(), 0, op(1), START)));
+    let parent = Bucket::clone(&table.shards()[&0]);
+    (table, parent)
+}
+
+#[test]
+fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
+    let (mut table, parent) = halved();
+    let half = Bucket::clone(parent.escrow.as_deref().unwrap());
+    let tk = |bucket: &Bucket, limit: &str| bucket.limits[limit].tk;
+    assert_eq!(table.shards().len(), 1);
+    for (limit, all) in [("rpm", 10), ("slots", 4)] {
+        assert_eq!(tk(&parent, limit) + tk(&half, limit), MilliTokens::from_tokens(all));
+    }
+    // A credit, a take, a look and other limits leave it as it is.
+    let later = START.after(Millis(90_000));
+    let changed = [Limit::per_minute("rpm", 100).unwrap(), Limit::concurrent("slots", 8).unwrap()];
+    let (key, needs) = (bucket_key(0), BTreeMap::from([(limit_name("rpm"), MilliTokens::from_tokens(1))]));
+    assert!(table.update(take(&key, &changed, needs, op(2), later).on(Some(&parent), later)));
+    assert!(table.update(look(&table.shards()[&0].clone(), later).0));
+    let parent = Bucket::clone(&table.shards()[&0]);
+    assert_eq!(parent.escrow.as_deref(), Some(&half));
+    assert_eq!(parent.limits["rpm"].rule.capacity, MilliTokens::from_tokens(100));
+    table.finish(0);
+    let made = |bucket: &Bucket| Bucket { size_bytes: 0, lease_bytes: 0, ..bucket.clone() };
+    assert_eq!(made(&table.shards()[&1]), half, "by the limits of the split, so nothing is minted");
+    assert_eq!(table.shards()[&0].escrow, None);
+}
+
+#[test]
+fn a_shard_that_holds_an_escrow_is_neither_split_nor_merged() {
+    let (mut table, parent) = halved();
+    assert!(!table.update(split(&parent, 0, op(2), START)));
+    let [make, clear] = finish(&parent).unwrap();
+    assert!(table.update(make.clone()) && !table.update(make.clone()));
+    assert!(!table.update(split(&Bucket { escrow: None, ..parent.clone() }, 0, op(2), START)));
+    let upper = Bucket::clone(&table.shards()[&1]);
+    assert_eq!(joined(&table.shards()[&0], &upper, START), None);
+    assert!(table.update(clear.clone()) && !table.update(clear));
+    let lower = Bucket::clone(&table.shards()[&0]);
+    assert!(table.transact(&merge(&lower, joined(&lower, &upper, START).unwrap(), &[&upper])));
+    // Within the same millisecond the next split makes the same half once more, and what is late makes none.
+    assert!(!table.update(make.clone()));
+    assert!(table.update(split(&table.shards()[&0].clone(), 0, op(3), START)));
+    assert!(!table.update(make), "what was merged away is of a later split than this");
+    let next = Bucket::clone(&table.shards()[&0]);
+    let late = Bucket { escrow: parent.escrow.clone(), ..next.clone() };
+    assert!(!table.update(finish(&late).unwrap()[1].clone()), "it is another one's escrow");
+    table.finish(0);
+    assert_eq!(table.shards().len(), 2);
 }

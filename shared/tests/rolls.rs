@@ -160,13 +160,12 @@ fn only_what_counts_usage_begins_an_hour() {
     assert!(rolls(&settled(zero, 1).whole(Some(&seen))) && rolls(&settled(MilliTokens(1), 0).whole(Some(&seen))));
     let dry = Bucket { limits: bucket(seen.shard(), &limits(), START).limits, ..seen.clone() };
     let used = [(limit_name("rpm"), MilliTokens::from_tokens(1_000))].into();
-    let [lower, _] = split(&seen, 0, id(7), at);
+    let lower = split(&seen, 0, id(7), at);
     let upper = bucket(Shard { index: 1, count: 2 }, &limits(), START);
-    let merged = merge(&seen, joined(&seen, &upper, at).unwrap(), &[]).remove(0);
-    let actions = [lower, merged].map(|action| match action {
-        Action::Update(update) => update,
-        other => panic!("{other:?}"),
-    });
+    let Action::Update(merged) = merge(&seen, joined(&seen, &upper, at).unwrap(), &[]).remove(0) else {
+        panic!("it stays");
+    };
+    let actions = [lower, merged];
     let others = [refill(&dry, &used, at), cut_units(&seen, at), expire(&seen, at).map(|(update, _)| update)];
     let others = others.map(|update| update.expect("there is something to do"));
     for update in others.into_iter().chain([look(&seen, at).0, keep(&seen, 2, at)]).chain(actions) {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use model::stream::{Snapshots, Writer, copies};
 use model::table::Table;
 use model::{Item, bucket, bucket_key, limit_name, take};
-use weirgate_shared::write::{Take, joined, merge, split};
+use weirgate_shared::write::{Take, joined, merge};
 use weirgate_shared::{
     Attr, Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, MilliTokens, Millis, Shard,
     Window, WriteId, write_units,
@@ -84,7 +84,7 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
     for _ in 0..16 {
         while table.shards().len() < 64 {
             for shard in table.shards().clone().values() {
-                assert!(table.transact(&split(shard, 0, WriteId::from_bits(1), now)));
+                assert!(table.split(shard, WriteId::from_bits(1), now));
             }
         }
         now = now.after(Millis(5_000_000));

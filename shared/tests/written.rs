@@ -11,8 +11,8 @@ use model::given::{START, bucket, half, id, later, lease, needs, rate, slots, wh
 use model::page::Page;
 use model::{bucket_key, limit_name, settle};
 use weirgate_shared::write::{
-    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, end_last, expire, fill, joined, keep,
-    look, merge, refill, remove, split, still,
+    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, end_last, expire, fill, finish, joined,
+    keep, look, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
     Bucket, BucketKey, Copied, Counter, EpochSeconds, Hour, Limit, Look, Meter, MilliTokens, Shard, Snapshot, Terms,
@@ -278,11 +278,15 @@ fn shards(page: &mut Page) {
         ("split by a clock that is behind", 5001, -100),
     ] {
         image.limits.get_mut("rpm").unwrap().tk = MilliTokens(tk);
-        page.write(title, &split(&image, 2, id(7), later(ms)));
+        page.update(title, split(&image, 2, id(7), later(ms)));
     }
     image.limits.get_mut("slots").unwrap().tk = MilliTokens::from_tokens(1);
-    page.write("split of one slot, that no operator asks for any more", &split(&image, 0, id(7), START));
-    page.write("split of a half", &split(&half(1, 3000), 4, id(7), later(60_000)));
+    page.update("split of one slot, that no operator asks for any more", split(&image, 0, id(7), START));
+    page.update("split of a half", split(&half(1, 3000), 4, id(7), later(60_000)));
+    let escrow = Bucket { key: bucket_key(1), ..half(1, 3000) };
+    let [make, clear] = finish(&Bucket { escrow: Some(Box::new(escrow)), ..half(0, 3000) }).expect("it holds one");
+    page.update("new half of a split", make);
+    page.update("end of a split", clear);
     page.update("keep as many as were asked for", keep(&image, 4, later(100)));
     page.update("keep as many as there are", keep(&image, 2, later(100)));
     page.update("keep as many as are asked for of a half, and review it", keep(&half(1, 3000), 4, later(100)));

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use weirgate::{EpochMillis, MilliTokens, Window};
-use weirgate_shared::{BUCKET_SK, Bucket, BucketKey, Counter, Hour, LimitName, Meter, Millis, WriteId};
+use weirgate_shared::{
+    BUCKET_SK, Bucket, BucketKey, Counter, Hour, LimitName, MAX_SHARDS, Meter, Millis, WriteId, attr,
+};
 use weirgate_tests::Request;
 
 use crate::fault::Event;
@@ -66,27 +68,67 @@ fn sums(
     sums
 }
 
-/// The parts of one bucket that a transaction writes, as they were before it.
-pub(crate) struct Parts(Vec<Bucket>);
+/// The parts of one bucket that a request writes, as they were before it.
+pub(crate) struct Parts {
+    before: Vec<Bucket>,
+    /// The shard that is written, if that is for a split.
+    split: Option<BucketKey>,
+}
 
 impl Parts {
-    /// `None` if a request does not write several shards of one bucket.
-    pub(crate) fn read(world: &World, parts: &[(String, String)]) -> Option<Self> {
+    /// `None` if a request neither writes several shards of one bucket nor seems to be for a split.
+    pub(crate) fn read(world: &World, request: &Request, parts: &[(String, String)]) -> Option<Self> {
+        if let [(pk, sk)] = parts {
+            let names = request.body["ExpressionAttributeNames"].as_object()?;
+            let may_split = names.values().any(|name| name == attr::ESCROW || name == attr::GSI2PK);
+            let key = BucketKey::parse(pk).filter(|_| may_split && sk == BUCKET_SK)?;
+            return Some(Self { before: all(world, &key), split: Some(key) });
+        }
         if parts.len() < 2 || parts.iter().any(|(_, sk)| sk != BUCKET_SK) {
             return None;
         }
         let first = BucketKey::parse(&parts[0].0)?.with_shard(0);
         let is_same = |(pk, _): &(String, String)| BucketKey::parse(pk).is_some_and(|key| key.with_shard(0) == first);
-        parts.iter().all(is_same).then(|| Self(shards(world, parts)))
+        parts.iter().all(is_same).then(|| Self { before: shards(world, parts), split: None })
+    }
+
+    /// I6: a shard, its new half, and what is put aside for that, hold together what they did.
+    fn compare_split(&self, key: &BucketKey, world: &World, by_operator: bool) {
+        let after = all(world, key);
+        let find = |shards: &[Bucket]| shards.iter().find(|shard| shard.key == *key).cloned();
+        let (was, is) = (find(&self.before), find(&after));
+        let escrow = |shard: &Option<Bucket>| shard.as_ref().and_then(|shard| shard.escrow.as_ref()?.key.shard.into());
+        let pair = match (escrow(&is).or(escrow(&was)), &is) {
+            (Some(half), _) => [key.shard, half],
+            (None, Some(half)) if was.is_none() && key.shard > 0 => {
+                [half.shard().whole().map_or(0, |whole| whole.index), key.shard]
+            }
+            _ => return,
+        };
+        let of = |shards: &[Bucket]| -> Vec<Bucket> {
+            with_escrows(shards).into_iter().filter(|shard| pair.contains(&shard.key.shard)).collect()
+        };
+        let (before, after) = (of(&self.before), of(&after));
+        if after.len() > before.len() {
+            world.happened(if by_operator { Event::SplitByOperator } else { Event::SplitByFunction });
+        }
+        let Some(at) = after.iter().find(|shard| shard.key.shard == pair[0]).map(|shard| shard.rf) else { return };
+        let (had, has) = (sums(&before, at, false, |_, _| None), sums(&after, at, false, |_, _| None));
+        if had != has {
+            world.violated(format!("I6: before a write of a split there was {had:?}, and then {has:?}"));
+        }
     }
 
     /// I6: if there are more or fewer of them now, they hold together what they did.
     pub(crate) fn compare(self, world: &World, parts: &[(String, String)], by_operator: bool) {
+        if let Some(key) = &self.split {
+            return self.compare_split(key, world, by_operator);
+        }
         let after = shards(world, parts);
-        if self.0.len() == after.len() || self.0.is_empty() {
+        if self.before.len() == after.len() || self.before.is_empty() {
             return;
         }
-        world.happened(match (after.len() < self.0.len(), by_operator) {
+        world.happened(match (after.len() < self.before.len(), by_operator) {
             (false, true) => Event::SplitByOperator,
             (false, false) => Event::SplitByFunction,
             (true, true) => Event::MergedByOperator,
@@ -97,15 +139,15 @@ impl Parts {
         let Some(at) = after.iter().map(|shard| shard.rf).max() else { return };
         // A merge gives back what has expired. A split leaves leases where they are: what they give back later must fit
         // into what is left there.
-        let is_merge = after.len() < self.0.len();
-        let (mut most, has) = (sums(&self.0, at, is_merge, |_, _| None), sums(&after, at, is_merge, |_, _| None));
+        let is_merge = after.len() < self.before.len();
+        let (mut most, has) = (sums(&self.before, at, is_merge, |_, _| None), sums(&after, at, is_merge, |_, _| None));
         // Where new numbers have not reached all shards, what does not fit by those of the one that stays flows over; of
         // each shard, or of what several are together, as they are merged.
         let smallest = |shard: &Bucket, name: &LimitName| {
-            let states = self.0.iter().chain(&after).filter_map(|shard| shard.limits.get(name));
+            let states = self.before.iter().chain(&after).filter_map(|shard| shard.limits.get(name));
             if is_merge { states.map(|state| shard.share(state)).min() } else { None }
         };
-        let least = sums(&self.0, at, is_merge, smallest);
+        let least = sums(&self.before, at, is_merge, smallest);
         for shard in after.iter().filter(|_| is_merge) {
             for (name, state) in shard.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
                 most.available.entry(name.clone()).and_modify(|there| *there = (*there).min(shard.share(state)));
@@ -118,9 +160,22 @@ impl Parts {
             });
         if !is_between || has.leases != most.leases {
             let had = if least == most { format!("{most:?}") } else { format!("{least:?} to {most:?}") };
-            world.violated(format!("I6: {} shards held {had}, and {} hold {has:?}", self.0.len(), after.len()));
+            world.violated(format!("I6: {} shards held {had}, and {} hold {has:?}", self.before.len(), after.len()));
         }
     }
+}
+
+/// All shards of a bucket.
+fn all(world: &World, key: &BucketKey) -> Vec<Bucket> {
+    let parts = (0..MAX_SHARDS).map(|shard| key.with_shard(shard).item_key()).map(|key| (key.pk, key.sk));
+    shards(world, &parts.collect::<Vec<_>>())
+}
+
+/// Shards, and halves that are yet to be made of an escrow.
+fn with_escrows(shards: &[Bucket]) -> Vec<Bucket> {
+    let is_there = |half: &&Bucket| shards.iter().any(|shard| shard.key == half.key);
+    let halves = shards.iter().filter_map(|shard| shard.escrow.as_deref()).filter(|half| !is_there(half));
+    shards.iter().chain(halves).cloned().collect()
 }
 
 fn shards(world: &World, parts: &[(String, String)]) -> Vec<Bucket> {
@@ -345,7 +400,9 @@ impl Images {
     /// What does not hold. To be asked for when all records of a write have been looked at: a transaction has several.
     pub(crate) fn take_violations(&mut self) -> Vec<String> {
         let mut there: BTreeMap<&str, (i64, u32, bool)> = BTreeMap::new();
-        for shard in self.live.values() {
+        let live: Vec<_> = self.live.values().cloned().collect();
+        let all = with_escrows(&live);
+        for shard in &all {
             let (slots, parts, has) = there.entry(shard.key.entity.as_str()).or_default();
             *parts += 1;
             for (name, state) in shard.limits.iter().filter(|(_, state)| state.rule.is_concurrent()) {

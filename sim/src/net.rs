@@ -112,7 +112,7 @@ impl Net {
     fn arrive(&self, request: &Request, fate: &Fate) -> Result<HttpResponse, ConnectorError> {
         let (world, fault) = (&self.world, fate.fault);
         let parts = image::parts(request);
-        let before = Parts::read(world, &parts);
+        let before = Parts::read(world, request, &parts);
         let answer = world.dynamo().meet(request, fault);
         if !parts.is_empty() {
             world.wrote();

@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
     use weirgate_shared::write::{
-        Action, Company, Copy, Roll, Settle, Settled, Take, fill, joined, merge, refill, split,
+        Action, Company, Copy, Roll, Settle, Settled, Take, fill, finish, joined, merge, refill, split,
     };
     use weirgate_shared::{
         Bucket, BucketKey, Copied, Counter, EpochMillis, Hour, ItemKey, Lease, Limit, Look, MAX_BUCKET_LIMITS,
@@ -230,9 +230,11 @@ mod tests {
         let held = BTreeMap::from([(changed[0].name().clone(), MilliTokens(1))]);
         let lease = |at| (id(at), Lease { expires: NOW, tokens: held.clone(), owner: "w".to_owned() });
         let forgotten = Bucket { leases: Some((0..30).map(lease).collect()), shard_count: 1, ..lower.clone() };
+        let half_made = Bucket { escrow: Some(Box::new(upper.clone())), ..lower.clone() };
         let new = Bucket { limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(), ..lower.clone() };
         let writes = [
-            ("split", updates(split(&lower, 0, id(1), later))),
+            ("split", vec![split(&lower, 0, id(1), later)]),
+            ("end of a split", finish(&half_made).expect("it is not finished").into()),
             ("refill", vec![refill(&lower, &used, later).expect("it is dry")]),
             ("copy", copies()),
             ("merge", updates(merge(&lower, joined, &[&upper]))),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Change, Company, LeaseChange, Roll, Settle, Settled, Take, Update, Value};
+use weirgate_shared::write::{Change, Company, LeaseChange, Roll, Settle, Settled, Take, Update, Value, finish, split};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, WriteId, write_bucket,
 };
@@ -175,6 +175,22 @@ pub fn take(
         unknown: &[],
     };
     take.on(view, now)
+}
+
+/// Splits a shard as it was seen, with all three writes.
+///
+/// # Panics
+/// If another process has written to it in a way that forbids it.
+pub async fn split_at(table: &Table, shard: &Bucket, op: WriteId, at: EpochMillis) {
+    let first = split(shard, shard.scaling.min_shards, op, at);
+    let Outcome::Applied(Some(item)) = table.update(&first, Answer::Item).await.expect("DynamoDB works") else {
+        panic!("{shard:?} is not what it was");
+    };
+    let parent = item.bucket().expect("it is a bucket");
+    for update in finish(&parent).expect("it holds an escrow") {
+        let done = table.update(&update, Answer::Nothing).await.expect("DynamoDB works");
+        assert!(matches!(done, Outcome::Applied(_)), "{update:?}");
+    }
 }
 
 /// Ends a lease: its slots come back, and its rate tokens too if they were not used.

@@ -12,10 +12,10 @@ use policy::{Asked, Policy, enforce};
 use serde_json::{Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
-use weirgate_shared::write::{REVIEW, split};
+use weirgate_shared::write::REVIEW;
 use weirgate_shared::{BUCKET_SK, Bucket, EpochMillis, Hour, WriteId};
-use weirgate_store::{Answer, Outcome, Table, Transacted, indexes};
-use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, store, take, tokens};
+use weirgate_store::{Answer, Outcome, Table, indexes};
+use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, split_at, store, take, tokens};
 use weirgate_tests::template::template;
 use weirgate_tests::{Dynamo, Fault, Lines};
 
@@ -194,18 +194,16 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     // A bucket of four shards: one gone by hand, two cold.
     let bucket = full("e-3", &limits());
     store(&table, &bucket).await;
-    for (split_at, shard) in [0, 0, 1].into_iter().enumerate() {
+    for shard in [0, 0, 1] {
         let shard = load(&table, &bucket.key.with_shard(shard)).await.unwrap();
-        let actions = split(&shard, 0, WriteId::from_bits(0), NOW);
-        assert_eq!(table.transact(&actions, &id(&format!("token{split_at}"))).await.unwrap(), Transacted::Applied);
+        split_at(&table, &shard, WriteId::from_bits(0), NOW).await;
     }
     let gone = bucket.key.with_shard(3).item_key();
     dynamo.delete(&gone.pk, &gone.sk);
     // A bucket that was made again beside the half of its former life.
     let again = full("e-4", &limits());
     store(&table, &again).await;
-    let actions = split(&again, 0, WriteId::from_bits(0), NOW);
-    assert_eq!(table.transact(&actions, &id("token3")).await.unwrap(), Transacted::Applied);
+    split_at(&table, &again, WriteId::from_bits(0), NOW).await;
     dynamo.delete(&again.key.item_key().pk, BUCKET_SK);
     store(&table, &again).await;
     let asked = enforce(&dynamo, None, None);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use weirgate_shared::MAX_SHARDS;
+use weirgate_shared::write::is_left;
 use weirgate_store::Consistency;
 
 use super::Shards;
@@ -46,8 +47,9 @@ impl Shards {
             return Ok(());
         }
         let started = inner.ages.now();
-        let consistency = if since.is_some() { Consistency::Eventual } else { Consistency::Strong };
+        let mut consistency = if since.is_some() { Consistency::Eventual } else { Consistency::Strong };
         let mut most = self.overview().most();
+        let mut has_finished = false;
         loop {
             let keys: Vec<_> = (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();
             let mut found = vec![];
@@ -60,6 +62,20 @@ impl Shards {
                 // It was split meanwhile.
                 most = there;
                 continue;
+            }
+            let now = inner.now();
+            let left: Vec<_> = found.iter().filter(|bucket| is_left(bucket, now)).cloned().collect();
+            if !left.is_empty() && !std::mem::replace(&mut has_finished, true) {
+                match self.finish(inner, &left).await {
+                    Ok(()) => {
+                        consistency = Consistency::Strong;
+                        continue;
+                    }
+                    Err(error) if error.kind.is_transient() => {
+                        tracing::debug!(%error, "a split that another process has left could not be finished yet");
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
             for shard in (0..most).filter(|shard| found.iter().all(|bucket| bucket.key.shard != *shard)) {
                 self.line(shard).gone();

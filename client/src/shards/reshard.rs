@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Roll, Take, Update, joined, keep, merge, split};
 use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard};
-use weirgate_store::Transacted;
+use weirgate_store::{Outcome, Transacted};
 
 use super::Shards;
+use super::unfinished::finish_split;
 use crate::clock::deadline;
 use crate::inner::Inner;
 use crate::limits::check_number;
@@ -57,6 +58,18 @@ struct Resharding<'a> {
     deadline: Instant,
 }
 
+/// One thing to do to a bucket.
+enum Work {
+    /// A single write.
+    Write(Update),
+    /// The write that begins a split.
+    Split(Update),
+    /// The rest of a split that another process has begun.
+    Finish(Box<Bucket>),
+    /// Two shards become one.
+    Merge(Vec<Action>),
+}
+
 /// How often merges are tried that lose their race: a shard in use stays.
 const TRIES: u32 = 4;
 
@@ -76,9 +89,8 @@ impl Resharding<'_> {
             }
             // None of these is in the way of another; after all of them the bucket is read anew.
             let mut done = false;
-            for actions in work {
-                let token = weirgate_store::random_id();
-                done |= self.inner.transact_again(&actions, &token).await? == Transacted::Applied;
+            for work in work {
+                done |= self.make(work).await?;
             }
             if !done {
                 failures += 1;
@@ -87,6 +99,30 @@ impl Resharding<'_> {
             if Instant::now() >= self.deadline {
                 let (bucket, after) = (self.bucket.key.item_key().pk, self.inner.settings.timeout.saturating_mul(2));
                 return Err(Error::Timeout { bucket, after, last: None });
+            }
+        }
+    }
+
+    /// Does one thing; returns whether no other process was faster.
+    async fn make(&self, work: Work) -> Result<bool, Error> {
+        match work {
+            Work::Write(update) => Ok(matches!(self.inner.update_again(&update).await?, Outcome::Applied(_))),
+            Work::Split(update) => {
+                // Another process may have begun the split, or this one, and the answer was lost.
+                let (Outcome::Applied(item) | Outcome::LostRace(item)) = self.inner.update_again(&update).await?;
+                let unreadable = |error| Error::Unreadable { bucket: update.key.pk.clone(), error };
+                let parent = item.map(|item| item.bucket()).transpose().map_err(unreadable)?;
+                let Some(parent) = parent.filter(|parent| parent.escrow.is_some()) else { return Ok(false) };
+                finish_split(self.inner, &parent).await?;
+                Ok(true)
+            }
+            Work::Finish(parent) => {
+                finish_split(self.inner, &parent).await?;
+                Ok(true)
+            }
+            Work::Merge(actions) => {
+                let token = weirgate_store::random_id();
+                Ok(self.inner.transact_again(&actions, &token).await? == Transacted::Applied)
             }
         }
     }
@@ -105,31 +141,33 @@ impl Resharding<'_> {
     }
 
     /// Makes the bucket, splits what is too large, and says everywhere how many shards there are to be.
-    fn growth(&self, there: &[Bucket], now: EpochMillis) -> Result<Vec<Vec<Action>>, Error> {
+    fn growth(&self, there: &[Bucket], now: EpochMillis) -> Result<Vec<Work>, Error> {
         if there.is_empty() {
-            return Ok(vec![vec![Action::Update(self.creation(now))]]);
+            return Ok(vec![Work::Write(self.creation(now))]);
         }
         let mut work = vec![];
         for shard in there {
             check_capacity(shard.limits.iter().map(|(name, state)| (name, &state.rule)), self.shards)?;
-            if shard.shard().count < self.shards {
+            if shard.escrow.is_some() {
+                work.push(Work::Finish(Box::new(shard.clone())));
+            } else if shard.shard().count < self.shards {
                 let op = weirgate_store::random_id();
-                work.push(split(shard, self.min_shards(), op, now).to_vec());
+                work.push(Work::Split(split(shard, self.min_shards(), op, now)));
             } else if shard.scaling.min_shards != self.min_shards() {
-                work.push(vec![Action::Update(keep(shard, self.min_shards(), now))]);
+                work.push(Work::Write(keep(shard, self.min_shards(), now)));
             }
         }
         Ok(work)
     }
 
     /// Every pair of shards that can be one, and is not to stay two.
-    fn merges(&self, there: &[Bucket], now: EpochMillis) -> Vec<Vec<Action>> {
+    fn merges(&self, there: &[Bucket], now: EpochMillis) -> Vec<Work> {
         let mut work = vec![];
         for upper in there.iter().filter(|shard| shard.shard().count > self.shards) {
             let Some(whole) = upper.shard().whole().filter(|whole| whole.index != upper.key.shard) else { continue };
             let Some(lower) = there.iter().find(|lower| lower.key.shard == whole.index) else { continue };
             if let Some(joined) = joined(lower, upper, now) {
-                work.push(merge(lower, joined, &[upper]));
+                work.push(Work::Merge(merge(lower, joined, &[upper])));
             }
         }
         work

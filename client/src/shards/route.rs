@@ -242,6 +242,11 @@ impl<'a> Asking<'a> {
             now = self.inner.now();
             whole = self.shards.seen(limits, now, |_| true);
         }
+        if !whole.is_complete() {
+            // What a split has put aside is there; it can only be taken a little later.
+            whole = self.shards.seen_with_escrows(limits, now);
+        }
+        let is_unmade = |shard: &u32| self.shards.line(*shard).view().is_none();
         self.tried.clear();
         if whole.shards().is_empty() {
             self.shards.start_anew();
@@ -256,7 +261,15 @@ impl<'a> Asking<'a> {
                 }
                 Verdict::Denied(denied)
             }
+            Judgement::One(shard) if is_unmade(&shard) => {
+                self.pause().await;
+                return Ok(Err(None));
+            }
             Judgement::One(shard) => return Ok(Err(Some(self.shards.line(shard)))),
+            Judgement::Several(parts) if parts.iter().any(|(shard, _)| is_unmade(shard)) => {
+                self.pause().await;
+                return Ok(Err(None));
+            }
             Judgement::Several(parts) => {
                 let parts = [Parts { shards: self.shards, request: self.request, parts }];
                 let taken = transaction::take(self.inner, &parts, self.deadline).await?;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_runtime::{LogBudget, shorten};
-use weirgate_shared::write::Copy;
+use weirgate_shared::write::{Copy, Update, finish};
 use weirgate_shared::{Bucket, ItemError, ItemKey, Snapshot};
-use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
+use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Table};
 
 use crate::plan::{Kind, Write};
 use crate::split::Split;
@@ -20,6 +20,9 @@ const COPY_TRIES: usize = 4;
 /// How often a split that loses a race plans anew. Takes do not make it lose; credits and other limits do, and they are
 /// rare.
 const SPLIT_TRIES: usize = 4;
+
+/// For how long the writes of a split are tried while DynamoDB refuses them. The records of other buckets wait meanwhile.
+const SPLIT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a final copy is tried again whose own item is throttled, once all other writes had their turn.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -252,36 +255,82 @@ pub async fn run_copy(table: &Table, copy: &Copy, retry: Retry) -> Result<Effect
     Err(Why::Races)
 }
 
+/// Makes two of a hot shard, or finishes what another process has begun of it.
 async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Result<Effect, Why> {
+    let until = Instant::now() + SPLIT_PATIENCE;
     let mut newer: Option<Bucket> = None;
     for _ in 0..SPLIT_TRIES {
         let image = newer.as_ref().unwrap_or(split.image);
-        // The new half carries the id of its transaction.
+        if image.escrow.is_some() {
+            return finish_split(table, image, until, budget).await;
+        }
+        // The escrow, and then the new half, carries the id of its split.
         let op = weirgate_store::random_id();
-        let Some(actions) = split.actions(image, op.clone()) else { return Ok(Effect::SplitLost) };
-        let Transacted::LostRace(parts) = table.transact_with(&actions, &op, Retry::Unknown).await? else {
-            return Ok(Effect::Split);
+        let Some(first) = split.first(image, op.clone()) else { return Ok(Effect::SplitLost) };
+        let (is_applied, item) = match insist(table, &first, Answer::Item, until).await? {
+            Outcome::Applied(item) => (true, item),
+            Outcome::LostRace(item) => (false, item),
         };
-        let item = match parts.into_iter().next() {
-            Some(Part::Lost(Some(item))) => item,
-            Some(Part::Lost(None)) => return Ok(Effect::SplitLost),
-            // Then it was the new half. Nothing but a hand makes one of a shard that was not split.
-            Some(Part::Held) | None => {
-                let (shard, half) = (&image.key, image.key.with_shard(image.shard().halves().1.index));
-                let (shard, half) = (shard.item_key().pk, half.item_key().pk);
-                if budget.allows(&shard, &[&shard, &half]) {
-                    tracing::error!(shard, half, "the shard cannot be split, as its new half is there");
-                }
+        let Some(item) = item else { return Ok(Effect::SplitLost) };
+        let bucket = match item.bucket() {
+            Ok(bucket) => bucket,
+            Err(error) => return Ok(put_off(split, &error.to_string(), budget)),
+        };
+        let Some(escrow) = &bucket.escrow else {
+            if !split.is_wanted(&bucket) {
                 return Ok(Effect::SplitLost);
             }
+            newer = Some(bucket);
+            continue;
         };
-        match item.bucket() {
-            Ok(bucket) if !split.is_wanted(&bucket) => return Ok(Effect::SplitLost),
-            Ok(bucket) => newer = Some(bucket),
-            Err(error) => return Ok(put_off(split, &error.to_string(), budget)),
-        }
+        // Also where an answer was lost, and this one is of the same write once more.
+        let is_ours = is_applied || escrow.op.as_ref() == Some(&op);
+        let done = finish_split(table, &bucket, until, budget).await?;
+        return Ok(if is_ours { Effect::Split } else { done });
     }
     Ok(put_off(split, "it was credited by others each time first", budget))
+}
+
+/// Makes the new half of `parent`, and removes the escrow. If both were done before, another process has split it.
+async fn finish_split(table: &Table, parent: &Bucket, until: Instant, budget: &LogBudget) -> Result<Effect, Why> {
+    let Some([make, clear]) = finish(parent) else { return Ok(Effect::SplitLost) };
+    if let Outcome::LostRace(Some(item)) = insist(table, &make, Answer::Nothing, until).await? {
+        tell_foreign(parent, &item, budget);
+    }
+    match insist(table, &clear, Answer::Nothing, until).await? {
+        Outcome::Applied(_) => Ok(Effect::Split),
+        Outcome::LostRace(_) => Ok(Effect::SplitLost),
+    }
+}
+
+/// Names a half that was there before the split. Nothing but a hand makes one of a shard that was not split; it has its own
+/// tokens, so what was put aside for it is dropped.
+fn tell_foreign(parent: &Bucket, item: &Item, budget: &LogBudget) {
+    let (Some(half), Ok(there)) = (&parent.escrow, item.bucket()) else { return };
+    if there.v < half.v {
+        let (shard, half) = (parent.key.item_key().pk, half.key.item_key().pk);
+        if budget.allows(&shard, &[&shard, &half]) {
+            tracing::error!(
+                shard,
+                half,
+                "the new half of the shard was there before it was split, and is left as it is"
+            );
+        }
+    }
+}
+
+/// Sends a write that can be repeated until it is decided: the partition of a hot shard refuses many, and the next one may
+/// be taken.
+async fn insist(table: &Table, update: &Update, answer: Answer, until: Instant) -> Result<Outcome, StoreError> {
+    loop {
+        match table.update(update, answer).await {
+            Err(error) if error.kind.is_transient() && error.kind != ErrorKind::Skewed && Instant::now() < until => {
+                tracing::debug!(%error, "a split tries again");
+                tokio::time::sleep(Duration::from_micros(fastrand::u64(5_000..=20_000))).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 fn refused(kind: &Kind<'_>, why: &Why, budget: &LogBudget) -> Effect {

@@ -30,6 +30,30 @@ pub(crate) enum Attribute<'de> {
 /// Reads an attribute such as `{"N": "12"}`.
 pub(crate) struct Typed;
 
+/// The entries of a map, read from an attribute such as `{"M": {}}`. A map in it is passed over.
+#[derive(Default)]
+pub(crate) struct Map<'a>(pub(crate) Vec<(Cow<'a, str>, Attribute<'a>)>);
+
+impl<'a> Fields<'a> for Map<'a> {
+    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
+        if name != "M" {
+            return skip(object);
+        }
+        let mut entries = InMap(self);
+        object.next_value_seed(Object(&mut entries)).map(drop)
+    }
+}
+
+struct InMap<'m, 'a>(&'m mut Map<'a>);
+
+impl<'a> Fields<'a> for InMap<'_, 'a> {
+    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
+        let value = object.next_value_seed(Typed)?;
+        self.0.0.push((name, value));
+        Ok(())
+    }
+}
+
 /// Reads how many bytes of an item an attribute's value takes, as a bucket's reader counts them, and nothing else of it.
 pub(crate) struct Size;
 

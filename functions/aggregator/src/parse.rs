@@ -13,7 +13,7 @@ use weirgate_shared::{
     Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, Hour, ItemError, MAX_SHARDS, Meter, attr,
 };
 
-use crate::json::{Attribute, Fields, Object, Size, Text, Typed, raw, skip};
+use crate::json::{Attribute, Fields, Map, Object, Size, Text, Typed, raw, skip};
 use crate::timestamp;
 
 /// The records of one event.
@@ -288,7 +288,15 @@ impl<'a> Fields<'a> for Image {
         match &*name {
             _ if is_needed => {}
             _ if self.is_old => return skip(object),
-            attr::HOT | attr::DUE | attr::MIN_SHARDS | attr::SPLIT_BYTES => {}
+            attr::HOT | attr::DUE | attr::MIN_SHARDS | attr::SPLIT_BYTES | attr::VERSION => {}
+            attr::ESCROW => {
+                let mut map = Map::default();
+                object.next_value_seed(Object(&mut map))?;
+                let entries = map.0.iter().map(|(name, value)| (&**name, borrowed(value)));
+                // One that cannot be read is met again when the item itself is.
+                let _ = self.reader.attribute(&name, &Attr::M(entries.collect()));
+                return Ok(());
+            }
             attr::LEASES => {
                 self.lease_bytes = object.next_value_seed(Size)?;
                 return Ok(());

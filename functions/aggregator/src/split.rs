@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Action, may_split, split};
+use weirgate_shared::write::{Update, may_split, split};
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Millis, WriteId};
 
 /// A stream gives the second in which a write happened; it can have happened until its end.
@@ -20,7 +20,8 @@ pub struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Splits `image`, which a write in the second `at` left behind, if it is hot and may be split.
+    /// Splits `image`, which a write in the second `at` left behind, if it is hot and may be split, or its last split is to be
+    /// finished.
     #[must_use]
     pub fn of(
         image: &'a Bucket,
@@ -29,6 +30,9 @@ impl<'a> Split<'a> {
         max_shards: u32,
         now: EpochMillis,
     ) -> Option<Self> {
+        if image.escrow.is_some() {
+            return Some(Self { image, largest: BTreeMap::new(), max_shards, now });
+        }
         // What flowed in by the latest instant is the most there can have been: no shard is hot for a rounded time.
         if !is_hot(image, at.after(REST_OF_SECOND).min(now)) {
             return None;
@@ -37,9 +41,9 @@ impl<'a> Split<'a> {
         may_split(image, max_shards, &largest).then_some(Self { image, largest, max_shards, now })
     }
 
-    /// The transaction that splits the shard as it is in `image`; `None` if it cannot be split like that.
+    /// The write that begins to split the shard as it is in `image`; `None` if it cannot be split like that.
     #[must_use]
-    pub fn actions(&self, image: &Bucket, op: WriteId) -> Option<[Action; 2]> {
+    pub fn first(&self, image: &Bucket, op: WriteId) -> Option<Update> {
         let asked = image.scaling.min_shards;
         may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now))
     }

@@ -2,8 +2,9 @@
 
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::MutexGuard;
+use weirgate_shared::write::finish;
 use weirgate_shared::{Bucket, BucketKey, ItemKey, MAX_SHARDS, WriteId};
-use weirgate_store::{ErrorKind, ReadWithin, Retry, Transacted};
+use weirgate_store::{Answer, ErrorKind, ReadWithin, Retry, Transacted};
 
 use crate::plan::plan_look;
 use crate::review::{Change, Depth, Review, review};
@@ -46,8 +47,18 @@ impl<'r> Run<'r> {
         let keys: Vec<_> = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key()).collect();
         let mut read = (0, 0);
         for round in 1..=ROUNDS {
-            let Some(found) = self.shards(&keys, summary).await else { return read };
+            let Some(mut found) = self.shards(&keys, summary).await else { return read };
             read = (read.0 + keys.len(), read.1 + found.bytes);
+            if found.shards.iter().any(|shard| shard.escrow.is_some()) {
+                if !self.finish(&found.shards, summary).await {
+                    return read;
+                }
+                // What is large is read by one at a time.
+                drop(found);
+                let Some(again) = self.shards(&keys, summary).await else { return read };
+                read = (read.0 + keys.len(), read.1 + again.bytes);
+                found = again;
+            }
             let depth = if round == 1 { Depth::All } else { Depth::Pairs };
             let Review { repairs, merges, looks } = review(&found.shards, found.is_all, depth, self.now, new_id);
             let repaired = self.transact(repairs, summary).await;
@@ -71,6 +82,24 @@ impl<'r> Run<'r> {
             return read;
         }
         read
+    }
+
+    /// Finishes the splits that another process has begun, and left; returns whether all are finished.
+    async fn finish(self, shards: &[Bucket], summary: &mut Summary) -> bool {
+        for [make, clear] in shards.iter().filter_map(finish) {
+            for update in [make, clear] {
+                // Whether the write is made now or was made before does not matter.
+                let sent = self.table.update_with(&update, Answer::Nothing, Retry::Unknown);
+                match self.deadline.bound(sent).await {
+                    Some(Ok(_)) => {}
+                    failed => {
+                        summary.left(1, failed.and_then(Result::err).map(|error| self.told(error)));
+                        return false;
+                    }
+                }
+            }
+        }
+        true
     }
 
     /// All shards that are there and can be read.

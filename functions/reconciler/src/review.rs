@@ -63,7 +63,9 @@ pub fn review(
 ) -> Review<'_> {
     let mut review = Review::default();
     let mut merged = vec![];
-    if let Some(tree) = tree(shards).filter(|_| is_all) {
+    // A half that is yet to be made is no hole.
+    let is_whole = is_all && shards.iter().all(|shard| shard.escrow.is_none());
+    if let Some(tree) = tree(shards).filter(|_| is_whole) {
         review.repairs.extend(filled(&tree, now, &mut new_id));
         for (gone, whole) in tree.covered() {
             if gone.leases.iter().flatten().next().is_none() {

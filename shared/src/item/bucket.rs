@@ -1,7 +1,7 @@
 //! A bucket shard's item.
 
 use super::lease::{leases, write_id, write_leases};
-use super::{Attr, ItemError, integer, size_bytes};
+use super::{Attr, ItemError, escrow, integer, size_bytes};
 use std::collections::BTreeMap;
 
 use crate::attr::{self, Field};
@@ -9,7 +9,7 @@ use crate::limit::Rule;
 use crate::write::{Change, Path, Value};
 use crate::{
     Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName, LimitState, Live, Look,
-    MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, WriteId,
+    MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, WriteId,
 };
 
 /// The numbers of one limit, as far as they were seen.
@@ -75,6 +75,7 @@ pub struct BucketReader {
     leases: Option<BTreeMap<WriteId, Lease>>,
     scaling: Scaling,
     look: (Option<i64>, Option<i64>),
+    escrow: Option<Box<BucketReader>>,
     size_bytes: usize,
     lease_bytes: usize,
 }
@@ -104,6 +105,7 @@ impl BucketReader {
             attr::SPLIT_BYTES => self.scaling.split_bytes = integer(name, value)?,
             attr::LOOK_AT => self.look.0 = Some(integer(name, value)?),
             attr::LOOK_V => self.look.1 = Some(integer(name, value)?),
+            attr::ESCROW => self.escrow = Some(Box::new(escrow::escrow(value)?)),
             attr::HOT => self.scaling.is_hot = *value == Attr::Bool(true),
             attr::OP => self.op = Some(write_id(name, value)?),
             attr::LEASES => {
@@ -153,11 +155,13 @@ impl BucketReader {
         let limits = self.limits(PartialLimit::is_held, PartialLimit::state)?;
         let unheld = self.limits(|partial| !partial.is_held(), PartialLimit::counter)?;
         let look = self.look.0.zip(self.look.1).map(|(at, v)| Look { at: EpochMillis(at), v });
+        let shard_count =
+            self.shard_count.ok_or_else(|| ItemError::missing(attr::SHARD_COUNT, "a whole number from 1"))?;
+        let shard = Shard { index: key.shard, count: shard_count };
+        let escrow = self.escrow.map(|escrow| escrow::child(*escrow, &key, shard).map(Box::new)).transpose()?;
         Ok(Bucket {
             key,
-            shard_count: self
-                .shard_count
-                .ok_or_else(|| ItemError::missing(attr::SHARD_COUNT, "a whole number from 1"))?,
+            shard_count,
             rf: EpochMillis(rf),
             v,
             birth,
@@ -173,9 +177,20 @@ impl BucketReader {
             due: self.due.map(EpochMillis),
             op: self.op,
             scaling: Scaling { look, ..self.scaling },
+            escrow,
             size_bytes: self.size_bytes,
             lease_bytes: self.lease_bytes,
         })
+    }
+
+    /// Has a new half, one of `count` shards, begin to count.
+    pub(super) fn begin(&mut self, count: u32) {
+        (self.shard_count, self.birth, self.takes) = (Some(count), self.v, [Some(0); 3]);
+        for limit in self.limits.values_mut() {
+            for field in [Field::Consumed, Field::HourBase, Field::DayBase] {
+                limit.fields[field.index()] = Some(0);
+            }
+        }
     }
 
     /// The usage counters of the shard `key`, live or merged away, once all their attributes were taken.
@@ -323,6 +338,7 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
         changes.push(set(attr::DUE_SHARD, Value::Text(bucket.key.due_shard())));
     }
     changes.extend(bucket.limits.iter().flat_map(|(name, state)| write_limit(name, state)));
+    changes.extend(bucket.escrow.as_deref().map(|child| set(attr::ESCROW, escrow::write_escrow(child))));
     changes
 }
 

@@ -12,12 +12,13 @@ use crate::math::refilled;
 use crate::{Bucket, Counter, EpochMillis, Hour, Limit, LimitState, Look, MilliTokens, Scaling, Shard, WriteId, attr};
 
 /// The shard that `lower` and `upper` are halves of, with what both have at `now`, and by the limits of `lower`.
-/// `None` if it cannot be: they are no halves of one shard, leases are held in `upper`, the limits differ by name, or a
-/// clock ran ahead. What was consumed in `upper` stays counted there.
+/// `None` if it cannot be: they are no halves of one shard, a split of one is not finished, leases are held in `upper`, the
+/// limits differ by name, or a clock ran ahead. What was consumed in `upper` stays counted there.
 #[must_use]
 pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket> {
     let whole = lower.shard().whole()?;
-    let is_pair = lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
+    let is_split = lower.escrow.is_some() || upper.escrow.is_some();
+    let is_pair = !is_split && lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
     let ((mut next, _), (freed, _)) = (expired(lower, now), expired(upper, now));
     let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
     let same_names = lower.limits.keys().eq(upper.limits.keys());
@@ -100,6 +101,7 @@ pub fn fill(
             min_shards: other.scaling.min_shards,
             ..Scaling::default()
         },
+        escrow: None,
         ..other.clone()
     };
     for (name, state) in &mut made.limits {

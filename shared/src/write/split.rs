@@ -1,13 +1,19 @@
-//! A hot shard becomes two, which divide its tokens.
+//! A hot shard becomes two, which divide its tokens, by three single writes: [`split`], and the two of [`finish`]. A
+//! transaction would be cancelled by every other write to the shard.
 
 use std::collections::BTreeMap;
 
 use super::replace::{REVIEW, make};
-use super::{Action, Change, Condition, Path, Update, Value, add_tokens, due, every_write, same_rf, tokens};
+use super::{Change, Condition, Path, Update, Value, add_tokens, due, every_write, same_rf, tokens};
 use crate::attr::{self, Field};
 use crate::limit::WCU;
 use crate::math::credit;
-use crate::{Bucket, Counter, EpochMillis, Hour, LimitName, LimitState, Look, MilliTokens, Scaling, Shard, WriteId};
+use crate::{
+    Bucket, Counter, EpochMillis, Hour, LimitName, LimitState, Look, MilliTokens, Millis, Scaling, Shard, WriteId, item,
+};
+
+/// How long a split may take before another process finishes it.
+const UNFINISHED: Millis = Millis(1_000);
 
 /// Whether the halves of `shard` would each have a share of every limit that holds one token, and the `largest` request
 /// seen of it; and whether the bucket then has `max_shards` at most.
@@ -21,28 +27,29 @@ pub fn may_split(bucket: &Bucket, max_shards: u32, largest: &BTreeMap<LimitName,
     smaller.count <= max_shards && bucket.limits.iter().all(fits)
 }
 
-/// Splits the shard `image` into its halves: the tokens that are there at `now` are divided between them, debts and
-/// leases stay where they are. One transaction; it happens once, and whatever others took since the image: what the new
-/// shard gets is fixed, the old one keeps the rest, if neither gets more than its share or goes into debt by it.
+/// Begins to split the shard `image` into its halves: divides the tokens that are there at `now`, and keeps those of the
+/// new half in an escrow in the old one. Debts and leases stay in the old one. [`finish`] makes the new half.
 ///
-/// A new half that was merged away before continues to count where it stopped.
+/// One conditional write. It happens once, whatever others took since the image: what the new half gets is fixed, the old
+/// one keeps the rest, if neither gets more than its share or goes into debt by it. No other split of the shard happens
+/// until its escrow is gone.
 ///
-/// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new item.
+/// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new half.
 #[must_use]
-pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> [Action; 2] {
-    let v = image.v;
+pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> Update {
     let (kept, new) = image.shard().halves();
     let at = image.rf.max(now);
+    // The id of the split. It is above every `v` of a former shard of this number, because a merge leaves no lower one
+    // behind in the old shard, which must be below; and no other split of the old shard has it, because that counts on
+    // from here.
+    let v = image.v.max(now.0.saturating_mul(1000)).saturating_add(1);
     let look = Look { at: now, v };
-    // Above every `v` of a former shard of this number: a merge leaves no lower one behind in the old shard, so it must be
-    // below.
-    let new_v = v.max(now.0.saturating_mul(1000)).saturating_add(1);
     let count = Value::Int(i64::from(kept.count));
     let mut parent = Update {
         key: image.key.item_key(),
         conditions: same_rf(image).into(),
         changes: vec![
-            Change::Add(Path::of(attr::V), Value::Int(1)),
+            Change::Set(Path::of(attr::V), Value::Int(v)),
             Change::Set(Path::of(attr::SHARD_COUNT), count),
             Change::Set(Path::of(attr::RF), Value::Int(at.0)),
             Change::Set(Path::of(attr::LOOK_AT), Value::Int(look.at.0)),
@@ -52,15 +59,16 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
             Change::Remove(Path::of(attr::TTL)),
         ],
     };
-    parent.conditions.push(Condition::AtMost(Path::of(attr::V), Value::Int(new_v.saturating_sub(1))));
+    parent.conditions.push(Condition::Absent(Path::of(attr::ESCROW)));
+    parent.conditions.push(Condition::AtMost(Path::of(attr::V), Value::Int(v.saturating_sub(1))));
     parent.changes.extend(set_min_shards(min_shards, image.scaling.min_shards));
     due::not_after(&mut parent, &image.key, image.due, now.after(REVIEW));
     let mut child = Bucket {
         key: image.key.with_shard(new.index),
         shard_count: new.count,
         rf: at,
-        v: new_v,
-        birth: new_v,
+        v,
+        birth: v,
         hour: Hour::of(now),
         takes: Counter::default(),
         limits: BTreeMap::new(),
@@ -72,19 +80,43 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
         leases: Some(BTreeMap::new()),
         due: Some(now.after(REVIEW)),
         op: Some(op),
-        scaling: Scaling { min_shards, ..Scaling::default() },
+        scaling: Scaling { look: Some(look), min_shards, ..Scaling::default() },
+        escrow: None,
         size_bytes: 0,
         lease_bytes: 0,
     };
-    child.scaling.look = Some(Look { at: now, v: new_v });
     for (name, state) in &image.limits {
         let tk = divide(&mut parent, name, state, image.shard(), credit(&state.rule, image.shard(), image.rf, at));
         child.limits.insert(name.clone(), LimitState::new(tk, state.rule));
     }
-    // Both start full, so neither is hot before it was written to. A write in a transaction costs twice.
-    child.write_units_left -= MilliTokens::from_tokens(image.write_units().saturating_mul(2));
+    // Both start full, so neither is hot before it was written to.
+    child.write_units_left -= MilliTokens::from_tokens(image.write_units());
     parent.changes.push(Change::Set(Path::of(attr::WRITE_UNITS), Value::Int(child.write_units_left.0)));
-    [Action::Update(parent), Action::Update(make(&child))]
+    parent.changes.push(Change::Set(Path::of(attr::ESCROW), item::write_escrow(&child)));
+    parent
+}
+
+/// Finishes the split of `parent`, which holds an escrow: makes the new half of it, then removes it. `None` if `parent`
+/// holds none.
+///
+/// Two conditional writes, each of which can be repeated at any time by any process. The second one must not be sent
+/// before it is known what became of the first. If the first fails, the new half was made before: by this split, or
+/// by one from before items were deleted manually; then its tokens are those that it has.
+#[must_use]
+pub fn finish(parent: &Bucket) -> Option<[Update; 2]> {
+    let child = parent.escrow.as_deref()?;
+    let id = Path::of(attr::ESCROW).then(attr::V);
+    let mut changes = every_write(Some(parent), MilliTokens::ZERO);
+    changes.push(Change::Remove(Path::of(attr::ESCROW)));
+    let conditions = vec![Condition::Equals(id, Value::Int(child.v))];
+    Some([make(child), Update { key: parent.key.item_key(), conditions, changes }])
+}
+
+/// Whether the process that began the split of `parent` seems to have left it: the split is not finished after a second.
+#[must_use]
+pub fn is_left(parent: &Bucket, now: EpochMillis) -> bool {
+    let began = parent.escrow.as_ref().and_then(|child| child.scaling.look).map(|look| look.at);
+    began.is_some_and(|began| now.since(began).0.abs() >= UNFINISHED.0)
 }
 
 /// Has `shard` keep that an operator asked for `min_shards`, 0 for none, and be reviewed by that.

@@ -46,12 +46,20 @@ pub enum Op {
         shard: Index,
         back: Back,
     },
+    /// Goes on with a split, by an image of the old half: makes the new one, and removes the escrow if `clear`.
+    Finish {
+        shard: Index,
+        back: Back,
+        clear: bool,
+    },
     Merge {
         pair: Index,
         backs: (Back, Back),
     },
     /// A split or a merge planned some time ago comes again, or only now: its answer was lost, or it was late.
     Repeat(Index),
+    /// The same of a write that finishes a split.
+    Late(Index),
 }
 
 /// What a take asks for.
@@ -100,7 +108,10 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => (which(), back(), any::<bool>()).prop_map(|(shard, back, look)| Op::Expire { shard, back, look }),
         2 => (which(), back()).prop_map(|(shard, back)| Op::Refill { shard, back }),
         4 => (which(), back()).prop_map(|(shard, back)| Op::Split { shard, back }),
+        6 => (which(), back(), prop::bool::weighted(0.8))
+            .prop_map(|(shard, back, clear)| Op::Finish { shard, back, clear }),
         4 => (which(), (back(), back())).prop_map(|(pair, backs)| Op::Merge { pair, backs }),
+        1 => which().prop_map(Op::Late),
         1 => which().prop_map(Op::Repeat),
     ]
 }

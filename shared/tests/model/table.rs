@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use weirgate_shared::write::{Action, Update};
+use weirgate_shared::write::{Action, Update, finish, split};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Live, Meter, MilliTokens, Usage, Whole, Window, attr,
-    write_bucket,
+    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Live, Meter, MilliTokens, Usage, Whole, Window, WriteId,
+    attr, write_bucket,
 };
 
 use super::Item;
@@ -61,6 +61,21 @@ impl Table {
 
     pub fn update(&mut self, update: Update) -> bool {
         self.transact(&[Action::Update(update)])
+    }
+
+    /// Splits a shard as it was seen, all three writes; returns whether the first of them happened.
+    pub fn split(&mut self, image: &Bucket, op: WriteId, now: EpochMillis) -> bool {
+        if !self.update(split(image, 0, op, now)) {
+            return false;
+        }
+        self.finish(image.key.shard);
+        true
+    }
+
+    /// Finishes the split of a shard.
+    pub fn finish(&mut self, shard: u32) {
+        let parent = self.shards[&shard].clone();
+        assert!(finish(&parent).into_iter().flatten().all(|update| self.update(update)), "{parent:?}");
     }
 
     /// A table with one item.
@@ -133,8 +148,17 @@ impl Table {
         self.items.values().map(Item::live).collect()
     }
 
+    /// The shards, and halves that are yet to be made.
+    pub fn all(&self) -> Shards {
+        let mut all = self.shards.clone();
+        for half in self.shards.values().filter_map(|shard| shard.escrow.as_deref()) {
+            all.entry(half.key.shard).or_insert_with(|| Rc::new(half.clone()));
+        }
+        all
+    }
+
     pub fn whole(&self) -> Whole {
-        whole(&self.shards)
+        whole(&self.all())
     }
 
     /// Every number a shard ever had.

@@ -13,8 +13,8 @@ pub const TRANSACTION_ITEMS: u64 = 100;
 /// The most shards of one key: what the code has.
 #[allow(clippy::as_conversions, reason = "no other conversion is constant")]
 pub const MAX_SHARDS: u64 = weirgate_shared::MAX_SHARDS as u64;
-/// Write units of a split: a transaction of two items, at twice their units.
-pub const SPLIT_UNITS: u64 = 4;
+/// Write units of a split: three single writes.
+pub const SPLIT_UNITS: u64 = 3;
 
 /// Write units a second that a new on-demand table takes at once; the source is that of `PARTITION_WRITE_UNITS`.
 pub const NEW_TABLE_WRITE_UNITS: u64 = 4_000;

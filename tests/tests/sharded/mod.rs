@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
-use weirgate_shared::write::{Action, Company, REVIEW, Roll, Take, split};
+use weirgate_shared::write::{Action, Company, REVIEW, Roll, Take};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Millis, Whole, WriteId,
 };
 use weirgate_store::{Answer, Outcome, Table, Transacted};
-use weirgate_tests::leased::{NOW, full, id, key, limit, store, tokens};
+use weirgate_tests::leased::{NOW, full, id, key, limit, split_at, store, tokens};
 
 /// When a bucket that was split at [`NOW`] is reviewed.
 pub const DUE: EpochMillis = NOW.after(REVIEW);
@@ -51,8 +51,7 @@ pub async fn transact(table: &Table, actions: &[Action]) -> Transacted {
 }
 
 pub async fn split_one(table: &Table, shard: &Bucket, at: EpochMillis) {
-    let actions = split(shard, shard.scaling.min_shards, new_id(), at);
-    assert_eq!(transact(table, &actions).await, Transacted::Applied);
+    split_at(table, shard, new_id(), at).await;
 }
 
 /// Splits every shard of the bucket until there are `count`.

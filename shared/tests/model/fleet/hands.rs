@@ -36,6 +36,7 @@ impl Fleet {
     }
 
     fn delete(&mut self, shard: u32) {
+        self.finish_all();
         // The `v` of a new item is above that of a former one only if clocks have passed what they are apart.
         self.now = self.now.after(Millis(5_000));
         self.is_torn = true;
@@ -49,6 +50,7 @@ impl Fleet {
 
     /// Makes the shards that are missing, with the slots that are missing.
     pub fn fill(&mut self) -> Result<(), TestCaseError> {
+        self.finish_all();
         while let Some((shard, other)) = missing(self.table.shards(), Shard::WHOLE) {
             prop_assert!(!self.table.whole().is_complete());
             let shards = self.table.shards().clone();

@@ -115,6 +115,7 @@ impl Fleet {
 
     /// I5: a spread of so many thousandths of the capacity succeeds at the instant that is named, and not before.
     pub fn check_ready(&mut self, limit: usize, part: i64) -> Result<(), TestCaseError> {
+        self.finish_all();
         let (limit, whole) = (self.limits[limit].clone(), self.table.whole());
         let mut need = MilliTokens(limit.rule().capacity.0 * part / 1000);
         if limit.rule().is_concurrent() {
