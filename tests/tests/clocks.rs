@@ -73,6 +73,22 @@ async fn i2_a_clock_set_ahead_in_use_moves_no_balance() {
     let _ = denied(&limiter, &rpm(60), &[("rpm", 3)]).await;
 }
 
+/// A frozen process looks the same, so a take is planned on what was seen; its answer tells that this was none.
+#[tokio::test(start_paused = true)]
+async fn i2_what_a_take_cut_by_a_clock_set_ahead_is_put_back() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let clock = off(0);
+    let limiter = fleet.limiter_by(&clock).await;
+    // Until every process counts for the hour that has begun.
+    pass(secs(10)).await;
+    let _ = granted(&limiter, &rpm(60), &[("rpm", 60)]).await;
+    clock.skew(240_000);
+    let _ = denied(&limiter, &rpm(60), &[("rpm", 30)]).await;
+    pass(secs(30)).await;
+    let _ = granted(&limiter, &rpm(60), &[("rpm", 29)]).await;
+    let _ = denied(&limiter, &rpm(60), &[("rpm", 3)]).await;
+}
+
 /// The request was sent before the clock was set, so its answer does not say that it was.
 #[tokio::test(start_paused = true)]
 async fn i1_an_answer_on_its_way_while_the_clock_is_set_is_not_planned_on() {
