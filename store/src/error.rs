@@ -232,9 +232,10 @@ fn throttled<'a>(reasons: impl Iterator<Item = &'a str> + Clone) -> ErrorKind {
 
 /// Returns the reasons that DynamoDB names for a throttle.
 fn reasons<E: Error + 'static>(error: &E) -> &[ThrottlingReason] {
+    let error: &(dyn Error + 'static) = error;
     macro_rules! of {
         ($($operation:ident),*) => {$(
-            match (error as &dyn Error).downcast_ref::<$operation>() {
+            match error.downcast_ref::<$operation>() {
                 Some($operation::ThrottlingException(throttle)) => return throttle.throttling_reasons(),
                 Some($operation::ProvisionedThroughputExceededException(throttle)) => {
                     return throttle.throttling_reasons();
