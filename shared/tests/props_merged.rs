@@ -67,7 +67,7 @@ fn a_shard_that_was_merged_away_keeps_what_it_counted_and_nothing_else() {
     assert!(item.is_merged() && !item.live().holds_leases);
     let names: Vec<_> = item.0.keys().map(String::as_str).collect();
     let kept = ["PK", "SK", "b_rpm_bd", "b_rpm_bh", "b_rpm_tc", "b_slots_bd", "b_slots_bh", "b_slots_tc"];
-    assert_eq!(names, [kept.as_slice(), &["birth", "takes", "td", "th", "uh", "v"]].concat());
+    assert_eq!(names, [kept.as_slice(), &["birth", "takes", "td", "th", "ttl", "uh", "v"]].concat());
 }
 
 #[test]

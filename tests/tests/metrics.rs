@@ -53,7 +53,7 @@ fn every_decision_is_told_by_its_outcome() {
         let _ = granted(&shadow, &rpm(), &[("rpm", 1)]).await;
         let breaker = Breaker { failures: 1, ..Breaker::default() };
         let away = fleet.builder().await.timeout(millis(50)).breaker(breaker).build().await.unwrap();
-        fleet.fail(&[Fault::LoseRequest; 20]);
+        fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
         let _ = ask(&away, &rpm(), &[("rpm", 1)]).when_away(WhenAway::Allow).send().await.unwrap();
         let _ = ask(&away, &rpm(), &[("rpm", 1)]).when_away(WhenAway::Deny).send().await.unwrap();
     });

@@ -199,7 +199,7 @@ async fn a_spent_partition_of_an_index_throttles_the_writes_that_change_its_entr
         write(&of_resource(pk, "gpt-4")).await.unwrap();
     }
     let error = write(&of_resource("d", "gpt-4")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Throttled { key_range: false });
+    assert_eq!(error.kind, ErrorKind::Crowded);
     assert_eq!(reasons(&error), because("IndexWriteKeyRangeThroughputExceeded", "table/weirgate/index/GSI2"));
     assert!(dynamo.item("d", "#STATE").is_null(), "a throttled write is not applied");
     write(&of_resource("e", "other")).await.unwrap();

@@ -31,6 +31,9 @@ pub(super) enum Resolved {
 /// For how long what was seen of a shard that others write to is news.
 const RECENT: Duration = Duration::from_millis(3);
 
+/// For how long no other process must have written to a shard until this one is said to be alone.
+const ALONE: Duration = Duration::from_millis(100);
+
 /// How long a shard that was just split is left alone: about as long as all callers take to learn of it.
 const SETTLING: Millis = Millis(2_000);
 
@@ -56,8 +59,8 @@ struct Attempt<'a> {
     ops: Vec<WriteId>,
     /// What the last write was planned on.
     seen: Option<Arc<Bucket>>,
-    /// It was seen a while before.
-    is_old: bool,
+    /// How long before it was seen.
+    age: Duration,
     /// Since then the wall clock has jumped ahead.
     is_doubted: bool,
     doubt: Option<Doubt>,
@@ -92,7 +95,7 @@ impl<'a> Attempt<'a> {
             soft,
             ops: vec![],
             seen: None,
-            is_old: false,
+            age: Duration::ZERO,
             is_doubted: false,
             doubt: None,
             missing: line.may_be_made(),
@@ -121,7 +124,7 @@ impl<'a> Attempt<'a> {
             }
             self.is_doubted |= view.as_ref().is_some_and(|view| view.is_doubted);
             let is_doubted = view.as_ref().is_some_and(|view| view.is_doubted);
-            self.is_old = view.as_ref().is_some_and(|view| self.line.age(view) >= RECENT);
+            self.age = view.as_ref().map(|view| self.line.age(view)).unwrap_or_default();
             self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
             if let Some(Err(error)) = bucket.map(|bucket| check_room(bucket, &self.callers[0].limits)) {
@@ -222,7 +225,7 @@ impl<'a> Attempt<'a> {
 
     /// Who else writes to the shard.
     fn company(&self) -> Company {
-        match (self.line.has_company(), self.is_old) {
+        match (self.line.has_company(), self.age >= RECENT) {
             (false, _) => Company::None,
             (true, false) => Company::Others,
             (true, true) => Company::Unseen,
@@ -261,7 +264,7 @@ impl<'a> Attempt<'a> {
         if let Some(seen) = &self.seen {
             let others = bucket.v - seen.v > 1;
             // That no other process wrote within a moment says nothing.
-            if others || self.is_old {
+            if others || self.age >= ALONE {
                 self.line.meets(others);
             }
         }
@@ -287,7 +290,7 @@ impl<'a> Attempt<'a> {
             count(&self.inner.counters.lost_races, 1);
             self.line.pace(super::Pace::lost);
             self.line.meets(true);
-        } else if self.is_old && self.seen.is_some() {
+        } else if self.age >= ALONE && self.seen.is_some() {
             self.line.meets(false);
         }
         self.count_doubt(0, Some(bucket.v));

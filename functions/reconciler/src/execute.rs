@@ -21,6 +21,8 @@ pub enum Done {
     Nothing,
     /// Others wrote to it each time first; it is still due.
     LostRace,
+    /// Nothing was written to it, and still its conditions do not hold: what it holds keeps it from being written.
+    Stuck,
     /// It cannot be read.
     Undecodable,
 }
@@ -61,6 +63,9 @@ pub async fn settle(
         };
         let Some(item) = item else { return Ok(Done::Nothing) };
         let Some(next) = read::bucket(&item, budget) else { return Ok(Done::Undecodable) };
+        if unsure.is_none() && next == image {
+            return Ok(Done::Stuck);
+        }
         image = next;
         if let Some(sent) = unsure.take() {
             match sent.fate(&image) {

@@ -204,7 +204,7 @@ impl Run<'_> {
         let settled = settle(self.table, self.budget, bucket, |image| plan(image, self.now));
         let done = self.deadline.bound(settled).await;
         let is_hopeless = match &done {
-            Some(Ok(Done::Undecodable)) => true,
+            Some(Ok(Done::Undecodable | Done::Stuck)) => true,
             Some(Err(error)) => error.kind == ErrorKind::Invalid,
             _ => false,
         };

@@ -84,7 +84,7 @@ impl Summary {
                 self.restored(restored.tokens);
             }
             Some(Ok(Done::Nothing)) => {}
-            Some(Ok(Done::LostRace)) => self.lost_race(),
+            Some(Ok(Done::LostRace | Done::Stuck)) => self.lost_race(),
             Some(Ok(Done::Undecodable)) => self.undecodable(),
             Some(Err(error)) => self.left(1, Some(error)),
             None => self.left(1, None),

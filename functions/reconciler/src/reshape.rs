@@ -45,7 +45,7 @@ impl<'r> Run<'r> {
     /// keys were read, and bytes.
     pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> (usize, u64) {
         let keys: Vec<_> = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key()).collect();
-        let mut read = (0, 0);
+        let (mut read, mut before) = ((0, 0), vec![]);
         for round in 1..=ROUNDS {
             let Some(mut found) = self.shards(&keys, summary).await else { return read };
             read = (read.0 + keys.len(), read.1 + found.bytes);
@@ -66,15 +66,18 @@ impl<'r> Run<'r> {
             let merged = self.transact(merges, summary).await;
             summary.merged(merged.shards);
             let is_lost = repaired.lost || merged.lost;
-            if is_lost && round < ROUNDS && !repaired.failed && !merged.failed {
+            // Then no other process has made them fail, and the next run would fail like this one.
+            let is_stuck = is_lost && found.shards == before;
+            if is_lost && !is_stuck && round < ROUNDS && !repaired.failed && !merged.failed {
+                before = found.shards;
                 continue;
             }
             if is_lost {
                 summary.lost_race();
             }
             self.look(looks, summary).await;
-            if repaired.hopeless || merged.hopeless {
-                // One of them has no room for what it would become.
+            if is_stuck || repaired.hopeless || merged.hopeless {
+                // One of them has no room for what it would become, or is what no code here writes.
                 for shard in found.shards.iter().filter(|shard| shard.due.is_some_and(|due| due <= self.now)) {
                     self.postpone(&shard.key.item_key(), summary).await;
                 }
