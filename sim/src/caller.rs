@@ -30,6 +30,8 @@ pub struct Caller {
     pub held: Arc<Mutex<Ids>>,
     /// Whether the process takes ahead.
     pub takes_ahead: bool,
+    /// Whether the process is of another release.
+    pub is_of_release: bool,
 }
 
 /// What one call asks for.
@@ -111,7 +113,7 @@ impl Caller {
         let plan = &scenario.buckets[bucket];
         let mut request = self.limiter.acquire(&plan.entity, &plan.resource).take("rate", self.rate(bucket, call));
         if !scenario.is_configured {
-            request = request.limits(&plan.limits);
+            request = request.limits(plan.later.as_ref().filter(|_| self.is_of_release).unwrap_or(&plan.limits));
         }
         if call.slots > 0 && plan.limits.len() > 1 {
             request = request.take("slots", call.slots.min(plan.limits[1].rule().capacity.whole_tokens()));
@@ -144,6 +146,7 @@ impl Caller {
 
     fn answered<G>(&self, decision: &Decision<G>) {
         match decision {
+            Decision::Granted(_) if self.is_of_release => self.world.happened(Event::GrantedByRelease),
             Decision::Granted(_) if self.takes_ahead => self.world.happened(Event::GrantedAhead),
             Decision::Granted(_) => self.world.happened(Event::Granted),
             _ => self.world.happened(Event::Denied),

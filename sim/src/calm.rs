@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, join_all};
-use weirgate::{Decision, FakeClock, MilliTokens, RateLimiter, Rule, Settlement, Window};
+use weirgate::{Decision, MilliTokens, RateLimiter, Rule, Settlement, Window};
 
 use crate::caller::{Record, told};
 use crate::check::{self, flowed};
@@ -98,7 +98,7 @@ async fn restore(world: &World, record: &Record) {
 
 /// A process that has just begun, so close to the table that no time passes until it is answered.
 async fn newcomer(world: &World) -> RateLimiter {
-    limiter(&Net::beside(world, "calm"), &FakeClock::at(world.now()), false).await
+    limiter(&Net::beside(world, "calm"), &world.clock(), false).await
 }
 
 /// When everything that has a `ttl` is past it: 90 days after a month at most.
@@ -197,7 +197,7 @@ async fn moves_no_token(world: &World, plan: &Plan) {
     if !world.scenario().is_sharded {
         return;
     }
-    let of = |name| async move { limiter(&Net::new(world, name), &FakeClock::at(world.now()), false).await };
+    let of = |name| async move { limiter(&Net::new(world, name), &world.clock(), false).await };
     let (operator, caller) = (of(OPERATOR).await, of("calm").await);
     let reshard = |shards| operator.set_shards(&plan.entity, &plan.resource, &plan.limits, shards);
     let calls = async || {
@@ -221,7 +221,7 @@ async fn moves_no_token(world: &World, plan: &Plan) {
 /// I7: a take whose answer is lost is found by its id, and not made again.
 async fn takes_once(world: &World, plan: &Plan) {
     let net = Net::beside(world, "calm");
-    let limiter = limiter(&net, &FakeClock::at(world.now()), false).await;
+    let limiter = limiter(&net, &world.clock(), false).await;
     let used = || {
         let of = |((entity, limit, _), amount): (&(String, String, i64), &i64)| {
             (*entity == plan.entity && limit == "rate").then_some(*amount)
@@ -307,7 +307,7 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
     let rivals = rivals(world, rule);
     let end = from.after(until_flowed(rule, 70 * rivals).into());
     let rival = async |_| {
-        let limiter = self::limiter(&Net::new(world, "rival"), &FakeClock::at(world.now()), false).await;
+        let limiter = self::limiter(&Net::new(world, "rival"), &world.clock(), false).await;
         let mut given = 0;
         while world.now() < end {
             let take = limiter.acquire(&plan.entity, &plan.resource).limits(&plan.limits).take("rate", 1);

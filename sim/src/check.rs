@@ -6,6 +6,7 @@ use weirgate::{EpochMillis, Rule, Window, WindowUsage};
 use weirgate_shared::{BUCKET_SK, Iso, ItemKey, Live, Millis, Snapshot, SnapshotKey};
 
 use crate::fleet::SHARE;
+use crate::hostile::is_hostile;
 use crate::image::ACQUIRES;
 use crate::scenario::Scenario;
 use crate::told::{Back, Claim, Of, Told};
@@ -150,6 +151,9 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     for item in &items {
         let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
         let key = ItemKey { pk: text("PK"), sk: text("SK") };
+        if is_hostile(&key.pk) {
+            continue;
+        }
         if key.sk == BUCKET_SK {
             let shard = weirgate_tests::live(item);
             live.entry(shard.meter.key.entity.to_string()).or_default().push(shard);

@@ -64,11 +64,25 @@ pub enum Kind {
     ConfigChanged,
     /// An operator split or merged a bucket.
     Resharded,
+    /// All processes stood still for one second to one day: wall clocks went on, and connections died.
+    Frozen,
+    /// A request was sent on a connection that a freeze had killed.
+    ConnectionDied,
+    /// A hostile tenant wrote under its own keys.
+    HostileWrite,
+    /// A partition's balance was spent, so it refused a write.
+    WriteSpent,
+    /// The same for a read.
+    ReadSpent,
+    /// A read was answered without some of its keys.
+    KeysKeptBack,
+    /// A transaction, or a write beside one, was refused because they met.
+    Met,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 36] = [
         Self::RequestLost,
         Self::AnswerLost,
         Self::AnswerHung,
@@ -98,7 +112,18 @@ impl Kind {
         Self::TtlDeleted,
         Self::ConfigChanged,
         Self::Resharded,
+        Self::Frozen,
+        Self::ConnectionDied,
+        Self::HostileWrite,
+        Self::WriteSpent,
+        Self::ReadSpent,
+        Self::KeysKeptBack,
+        Self::Met,
     ];
+
+    /// Those that a table as AWS runs it causes, and the scenario only makes likely.
+    pub const BY_TABLE: [Self; 5] =
+        [Self::ConnectionDied, Self::WriteSpent, Self::ReadSpent, Self::KeysKeptBack, Self::Met];
 }
 
 /// What a run is about; without it a run would show nothing.
@@ -140,11 +165,13 @@ pub enum Event {
     Copied,
     /// A write began a new hour.
     Rolled,
+    /// A caller of another release, with other limits in its code, was granted what it asked for.
+    GrantedByRelease,
 }
 
 impl Event {
     /// All events.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Granted,
         Self::GrantedTogether,
         Self::GrantedAhead,
@@ -163,6 +190,7 @@ impl Event {
         Self::MergedByFunction,
         Self::Copied,
         Self::Rolled,
+        Self::GrantedByRelease,
     ];
 }
 

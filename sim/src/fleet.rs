@@ -4,17 +4,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use weirgate::{Config, Entity, FakeClock, Level, Prefetch, RateLimiter};
+use weirgate::{Config, Entity, Level, Prefetch, RateLimiter};
 use weirgate_tests::Dynamo;
 
 use crate::caller::{Caller, Record, told};
+use crate::clock::ProcessClock;
 use crate::fault::Kind;
+use crate::hostile;
 use crate::net::{Net, OPERATOR};
 use crate::told::Ids;
 use crate::world::World;
 
 /// A limiter whose requests go through `net`, with a clock of its own.
-pub async fn limiter(net: &Net, clock: &FakeClock, prefetches: bool) -> RateLimiter {
+pub async fn limiter(net: &Net, clock: &ProcessClock, prefetches: bool) -> RateLimiter {
     let table = Dynamo::reached_by(net.clone(), clock.clone()).await;
     let builder = RateLimiter::builder("weirgate").table(table).config_ttl(Duration::from_secs(10));
     let builder = if prefetches { builder.prefetch("api", Prefetch::default().share(SHARE)) } else { builder };
@@ -30,16 +32,18 @@ pub struct Process {
     world: World,
     name: String,
     net: Net,
-    clock: FakeClock,
+    clock: ProcessClock,
     limiter: RateLimiter,
     callers: JoinSet<()>,
     held: Arc<Mutex<Ids>>,
 }
 
 impl Process {
-    async fn start(world: &World, record: &Record, name: String, prefetches: bool) -> Self {
+    async fn start(world: &World, record: &Record, number: u32, prefetches: bool) -> Self {
+        let name = format!("client-{number}");
+        let is_of_release = world.scenario().is_rolling && number % 2 == 1;
         let net = Net::new(world, &name);
-        let clock = FakeClock::at(world.now());
+        let clock = world.clock();
         let limiter = limiter(&net, &clock, prefetches).await;
         let held = Arc::default();
         let mut process = Self { world: world.clone(), name, net, clock, limiter, callers: JoinSet::new(), held };
@@ -49,7 +53,7 @@ impl Process {
         for _ in 0..world.scenario().callers {
             let (world, limiter, record) = (world.clone(), process.limiter.clone(), Arc::clone(record));
             let (held, takes_ahead) = (Arc::clone(&process.held), prefetches);
-            process.callers.spawn(Caller { world, limiter, record, held, takes_ahead }.run());
+            process.callers.spawn(Caller { world, limiter, record, held, takes_ahead, is_of_release }.run());
         }
         process
     }
@@ -85,7 +89,7 @@ pub async fn run(world: &World, record: &Record) -> Vec<Process> {
     let mut born = 0;
     let mut processes = vec![];
     for at in 0..scenario.processes {
-        processes.push(Process::start(world, record, format!("client-{born}"), at < scenario.prefetching).await);
+        processes.push(Process::start(world, record, born, at < scenario.prefetching).await);
         born += 1;
     }
     let operator = operator(world).await;
@@ -101,11 +105,15 @@ pub async fn run(world: &World, record: &Record) -> Vec<Process> {
             if world.strikes(Kind::ClientKilled) {
                 process.kill(record).await;
                 let prefetches = u32::try_from(at).is_ok_and(|at| at < scenario.prefetching);
-                *process = Process::start(world, record, format!("client-{born}"), prefetches).await;
+                *process = Process::start(world, record, born, prefetches).await;
                 born += 1;
             }
         }
         operate(world, &operator).await;
+        hostile::act(world);
+        if world.strikes(Kind::Frozen) {
+            world.freeze();
+        }
     }
     world.calm_down();
     for process in &mut processes {
@@ -115,7 +123,7 @@ pub async fn run(world: &World, record: &Record) -> Vec<Process> {
 }
 
 async fn operator(world: &World) -> RateLimiter {
-    limiter(&Net::new(world, OPERATOR), &FakeClock::at(world.now()), false).await
+    limiter(&Net::new(world, OPERATOR), &world.clock(), false).await
 }
 
 /// Puts limits and parents into the table while nothing goes wrong.

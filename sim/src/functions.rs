@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
-use weirgate::FakeClock;
 use weirgate_aggregator::Invocation;
 use weirgate_reconciler::Deadline;
 use weirgate_replay::{Options, Replay};
@@ -206,7 +205,7 @@ fn aggregator() -> weirgate_aggregator::Config {
 
 /// The table as a function's process reaches it, whose clock may be off a little.
 async fn table(world: &World, net: &Net) -> Table {
-    let clock = FakeClock::at(world.now());
+    let clock = world.clock();
     if world.strikes(Kind::ClockSkewed) {
         clock.skew(world.rng().i64(-3000..3000));
     }

@@ -8,6 +8,7 @@
 //! - `world`: what all of a run share: the table, the true time, the dice, what was seen
 //! - `net`: the network between a process and the table; where most goes wrong
 //! - `fleet`, `caller`: processes and what their callers do; `functions`: the functions as Lambda runs them
+//! - `clock`: a process's clock; `hostile`: a tenant that writes what it likes under its own keys
 //! - `cut`: futures that are dropped at any await
 //! - `told`: what callers were told; `image`: what the table's items say
 //! - `check`, `calm`: what must hold, and how it is tried when nothing goes wrong any more
@@ -16,11 +17,13 @@
 pub mod caller;
 pub mod calm;
 pub mod check;
+pub mod clock;
 pub mod cut;
 pub mod fault;
 pub mod fleet;
 pub mod functions;
 pub mod guards;
+pub mod hostile;
 mod image;
 pub mod net;
 pub mod scenario;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents};
@@ -31,6 +31,8 @@ pub struct Net {
     /// The answer to its next write is lost.
     loses_next: Arc<AtomicBool>,
     is_dead: Arc<AtomicBool>,
+    /// How often the world had been frozen when the connection was made.
+    connected: Arc<AtomicU64>,
 }
 
 /// The name of an operator's network.
@@ -52,7 +54,9 @@ impl Net {
     #[must_use]
     pub fn new(world: &World, name: &str) -> Self {
         let latency = world.scenario().latency.clone();
-        Self { world: world.clone(), name: name.into(), latency, loses_next: Arc::default(), is_dead: Arc::default() }
+        let connected = Arc::new(world.freezes().into());
+        let (loses_next, is_dead) = Default::default();
+        Self { world: world.clone(), name: name.into(), latency, loses_next, is_dead, connected }
     }
 
     /// That of a process beside the table, which requests reach at once.
@@ -113,7 +117,17 @@ impl Net {
         let (world, fault) = (&self.world, fate.fault);
         let parts = image::parts(request);
         let before = Parts::read(world, request, &parts);
-        let answer = world.dynamo().meet(request, fault);
+        let counted = world.partitions().counts();
+        let answer = world.partitions().meet(request, fault);
+        let counted = world.partitions().counts() - counted;
+        for (kind, times) in [
+            (Kind::WriteSpent, counted.throttled),
+            (Kind::ReadSpent, counted.reads_throttled),
+            (Kind::KeysKeptBack, counted.kept_back),
+            (Kind::Met, counted.conflicts),
+        ] {
+            (0..times).for_each(|_| world.count(kind));
+        }
         if !parts.is_empty() {
             world.wrote();
             let is_lost = matches!(fault, Some(Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat));
@@ -169,7 +183,17 @@ impl HttpConnector for Net {
             if net.world.is_rushed() {
                 sleep(Duration::from_millis(100)).await;
             }
-            let fate = net.fate(&request);
+            let freezes = net.world.freezes();
+            if net.connected.swap(freezes, Ordering::Relaxed) != freezes {
+                net.world.count(Kind::ConnectionDied);
+                net.world.note(|| format!("{} {} on a dead connection", net.name, request.operation));
+                if net.world.aws_rng().bool() {
+                    return std::future::pending().await;
+                }
+                return Err(ConnectorError::io("the connection was reset".into()));
+            }
+            let mut fate = net.fate(&request);
+            fate.back += net.world.partitions().runs_for(&request);
             let (answer, answered) = oneshot::channel();
             let there = net.clone();
             // Whatever its sender does meanwhile: what was sent arrives.
@@ -185,6 +209,9 @@ impl HttpConnector for Net {
             });
             let met = answered.await;
             match met {
+                Ok(_) if !net.is_dead() && net.world.freezes() != freezes => {
+                    Err(ConnectorError::io("the connection was reset".into()))
+                }
                 Ok(met) if !net.is_dead() => met,
                 _ => std::future::pending().await,
             }

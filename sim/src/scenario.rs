@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use weirgate::{EpochMillis, Limit};
+use weirgate_tests::Limits;
 
 use crate::fault::Kind;
 
@@ -52,6 +53,10 @@ pub struct Scenario {
     pub is_sharded: bool,
     /// Whether demand above the rate is tried at the end.
     pub tries_edge: bool,
+    /// Whether every other process is of another release, which brings other limits with its calls.
+    pub is_rolling: bool,
+    /// What the table's partitions take, and how transactions conflict.
+    pub table: Limits,
 }
 
 /// The ends of windows that runs begin shortly before: of an hour, a day and a month; of an hour; and the middle of one.
@@ -65,7 +70,15 @@ impl Scenario {
         // Trouble comes in swarms: each kind is off in half of the runs, or the loudest would hide the others.
         let is_quiet = rng.u32(..8) == 0;
         let mut rates = vec![];
-        for kind in Kind::ALL {
+        // Dice of their own: what these decide leaves the rest of a seed as it is.
+        let mut aws = Rng::with_seed(seed ^ 0xA35);
+        for kind in Kind::ALL.into_iter().filter(|kind| !Kind::BY_TABLE.contains(kind)) {
+            if matches!(kind, Kind::Frozen | Kind::HostileWrite) {
+                let most = if kind == Kind::Frozen { 15 } else { 200 };
+                let rate = if is_quiet || aws.bool() { 0 } else { aws.u32(1..=most) };
+                rates.push((kind, rate));
+                continue;
+            }
             let most = match kind {
                 Kind::ClientKilled | Kind::ClockJumped => 20,
                 Kind::StreamDelayed => 10,
@@ -79,7 +92,16 @@ impl Scenario {
         }
         let is_configured = rng.u32(..4) == 0;
         let is_sharded = rng.u32(..3) == 0;
-        let buckets = buckets(&mut rng, is_configured, is_sharded);
+        let mut buckets = buckets(&mut rng, is_configured, is_sharded);
+        let is_rolling = !is_configured && !is_quiet && aws.u32(..4) == 0;
+        if is_rolling {
+            for plan in &mut buckets {
+                let mut later = plan.limits.clone();
+                let rate = Limit::custom("rate", aws.i64(16..=40), aws.i64(1..=20), aws.i64(500..=3000));
+                later[0] = rate.expect("a limit like others");
+                plan.later = Some(later);
+            }
+        }
         let processes = rng.u32(1..=3);
         // Shards are merged after two looks, a minute apart, and records come minutes late: some runs last until then.
         let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 { 150 } else { 30 };
@@ -97,6 +119,8 @@ impl Scenario {
             rates,
             is_sharded,
             tries_edge: rng.u32(..8) == 0,
+            is_rolling,
+            table: if is_quiet { Limits::default() } else { table(&mut aws) },
         }
     }
 
@@ -121,8 +145,21 @@ impl Scenario {
     /// Whether limits change meanwhile.
     #[must_use]
     pub fn has_changes(&self) -> bool {
-        self.is_configured && self.rate(Kind::ConfigChanged) > 0
+        self.is_rolling || self.is_configured && self.rate(Kind::ConfigChanged) > 0
     }
+}
+
+/// Partitions that take what DynamoDB's do, or so little that the fleet's few requests are too many; transactions that
+/// conflict with what was written within some milliseconds, or only with what is in their way.
+fn table(rng: &mut Rng) -> Limits {
+    let conflict_window = Duration::from_millis([0, 0, 1, 2, 5, 10][rng.usize(..6)]);
+    let limits = Limits { conflict_window, ..Limits::default() };
+    if rng.u32(..3) > 0 {
+        return limits;
+    }
+    let (units_per_second, burst) = (rng.u32(5..=40), rng.u32(5..=60));
+    let (reads_per_second, read_burst) = (2 * units_per_second, 2 * burst);
+    Limits { units_per_second, burst, reads_per_second, read_burst, ..limits }
 }
 
 fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {

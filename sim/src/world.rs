@@ -11,9 +11,11 @@ use fastrand::Rng;
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{Clock, EpochMillis, FakeClock};
-use weirgate_tests::Dynamo;
+use weirgate_tests::{Dynamo, Partitions};
 
+use crate::clock::ProcessClock;
 use crate::fault::{Counts, Event, Kind};
+use crate::hostile::is_hostile;
 use crate::image::{self, Consumed, Images, Sender};
 use crate::scenario::Scenario;
 
@@ -24,8 +26,12 @@ pub struct World(Arc<Inner>);
 struct Inner {
     scenario: Scenario,
     dynamo: Dynamo,
+    partitions: Partitions,
     clock: FakeClock,
+    /// How often all processes stood still, and for how long in all.
+    frozen: Mutex<(u64, i64)>,
     rng: Mutex<Rng>,
+    aws_rng: Mutex<Rng>,
     counts: Mutex<Counts<Kind>>,
     events: Mutex<Counts<Event>>,
     /// Nothing goes wrong any more.
@@ -63,11 +69,16 @@ impl World {
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
         let images = Images::of(&scenario);
         let rng = Rng::with_seed(scenario.seed ^ 0x5EED);
+        let aws_rng = Rng::with_seed(scenario.seed ^ 0xA35_5EED);
+        let partitions = Partitions::over(dynamo.clone(), scenario.table.clone(), scenario.seed);
         let inner = Inner {
             scenario,
             dynamo,
+            partitions,
             clock,
+            frozen: Mutex::default(),
             rng: Mutex::new(rng),
+            aws_rng: Mutex::new(aws_rng),
             counts: Mutex::default(),
             events: Mutex::default(),
             is_calm: AtomicBool::new(false),
@@ -94,10 +105,46 @@ impl World {
         &self.0.dynamo
     }
 
+    /// The database behind its partitions.
+    #[must_use]
+    pub fn partitions(&self) -> &Partitions {
+        &self.0.partitions
+    }
+
+    /// A process's clock, which is right.
+    #[must_use]
+    pub fn clock(&self) -> ProcessClock {
+        ProcessClock::of(&self.0.clock)
+    }
+
+    /// All processes stand still for a second to a day: wall clocks and the table's go on, while monotonic clocks, timers
+    /// and connections do not.
+    pub fn freeze(&self) {
+        const LONGEST_SECONDS: f64 = 86_400.0;
+        let span = Duration::from_secs(1).mul_f64(LONGEST_SECONDS.powf(self.aws_rng().f64()));
+        let mut frozen = lock(&self.0.frozen);
+        frozen.0 += 1;
+        frozen.1 += i64::try_from(span.as_millis()).unwrap_or_default();
+        self.0.clock.skew(frozen.1);
+        drop(frozen);
+        self.note(|| format!("frozen for {span:?}"));
+    }
+
+    /// How often all processes have stood still. A connection that was made before the last time is dead.
+    #[must_use]
+    pub fn freezes(&self) -> u64 {
+        lock(&self.0.frozen).0
+    }
+
     /// The true time, which is the table's.
     #[must_use]
     pub fn now(&self) -> EpochMillis {
         self.0.clock.now()
+    }
+
+    /// The dice for what AWS does: those of others fall as they did without.
+    pub fn aws_rng(&self) -> MutexGuard<'_, Rng> {
+        lock(&self.0.aws_rng)
     }
 
     /// The dice.
@@ -119,8 +166,9 @@ impl World {
     #[must_use]
     pub fn threatens(&self, kind: Kind) -> bool {
         let rate = self.0.scenario.rate(kind);
+        let dice = if matches!(kind, Kind::Frozen | Kind::HostileWrite) { &self.0.aws_rng } else { &self.0.rng };
         // The dice are thrown in any case, so that a run goes the same way up to where it calms down.
-        self.rng().u32(..1000) < rate && !self.is_calm()
+        lock(dice).u32(..1000) < rate && !self.is_calm()
     }
 
     /// Counts what happened.
@@ -148,6 +196,7 @@ impl World {
     /// From now on nothing goes wrong.
     pub fn calm_down(&self) {
         self.0.is_calm.store(true, Ordering::Relaxed);
+        self.0.partitions.lift();
         self.note(|| "calm".to_owned());
     }
 
@@ -242,8 +291,13 @@ impl World {
         for mut record in self.0.dynamo.stream() {
             // The database stamps records with the machine's time; DynamoDB does with its own, in whole seconds.
             record["dynamodb"]["ApproximateCreationDateTime"] = now.0.div_euclid(1000).into();
-            self.note(|| image::told(&record));
-            images.record(&record, now, sender);
+            let pk = record["dynamodb"]["Keys"]["PK"]["S"].as_str().unwrap_or_default();
+            if is_hostile(pk) {
+                self.note(|| format!("  {} {pk}", record["eventName"]));
+            } else {
+                self.note(|| image::told(&record));
+                images.record(&record, now, sender);
+            }
             lock(&self.0.stream).push(record);
         }
         for event in images.take_events() {

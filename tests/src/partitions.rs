@@ -160,6 +160,8 @@ struct State {
     scratch: Option<Scratch>,
     total: Counts,
     seconds: BTreeMap<u64, Counts>,
+    /// Nothing is refused any more.
+    is_lifted: bool,
     /// Tokens of the transactions that happened: to ask for one again writes nothing.
     tokens: BTreeSet<String>,
 }
@@ -174,6 +176,7 @@ impl Partitions {
             balances: Balances::new(&limits),
             conflicts: Conflicts::new(limits.conflict_window),
             scratch: None,
+            is_lifted: false,
             total: Counts::default(),
             seconds: BTreeMap::new(),
             tokens: BTreeSet::new(),
@@ -221,8 +224,13 @@ impl Partitions {
         self.state().balances.counts(Of::Index(index), pk)
     }
 
-    /// Returns the answer to a request that meets this fault, or none, and for how long the request ran. For transports
-    /// of one's own, which [`Dynamo::reached_by`] builds a table on.
+    /// Lifts all limits: from now on nothing is throttled, and nothing conflicts.
+    pub fn lift(&self) {
+        self.state().is_lifted = true;
+    }
+
+    /// Returns the answer to a request that meets this fault, or none. For transports of one's own, which
+    /// [`Dynamo::reached_by`] builds a table on.
     ///
     /// # Errors
     /// If the fault loses the answer.

@@ -231,6 +231,9 @@ impl State {
         targets: &[Target<'_>],
         before: &[Value],
     ) -> Option<(u16, String)> {
+        if self.is_lifted {
+            return None;
+        }
         let is_transaction = operation == TRANSACTION;
         let mut spent: Vec<_> =
             targets.iter().map(|target| self.balances.spent(Of::Table, Kind::Write, target.pk, 2)).collect();
@@ -297,7 +300,8 @@ impl State {
     }
 
     fn read_spent(&mut self, of: Of, pk: &str, is_consistent: bool) -> Option<Spent> {
-        self.balances.spent(of, Kind::Read, pk, if is_consistent { 2 } else { 1 })
+        let halves = if is_consistent { 2 } else { 1 };
+        if self.is_lifted { None } else { self.balances.spent(of, Kind::Read, pk, halves) }
     }
 
     fn refuse_read(&mut self, pk: &str, spent: Spent) -> (u16, String) {
