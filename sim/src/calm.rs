@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::{FutureExt, join_all};
 use weirgate::{Decision, MilliTokens, RateLimiter, Rule, Settlement, Window};
+use weirgate_shared::RULES_STAND;
 
 use crate::caller::{Record, told};
 use crate::check::{self, flowed};
@@ -89,6 +90,10 @@ fn known(world: &World) -> &[Plan] {
 /// Sets the limits as they were at first, and brings them to the buckets.
 async fn restore(world: &World, record: &Record) {
     configure(world).await;
+    if world.scenario().is_rolling {
+        // Until then a bucket keeps the rules of the release that came last.
+        world.pass(Duration::from(RULES_STAND) + Duration::from_secs(1)).await;
+    }
     let limiter = newcomer(world).await;
     for (at, plan) in world.scenario().buckets.iter().enumerate() {
         told(record).asks(&[((at, 0), 1000)]);
