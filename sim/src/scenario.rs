@@ -157,8 +157,9 @@ fn table(rng: &mut Rng) -> Limits {
     if rng.u32(..3) > 0 {
         return limits;
     }
-    let (units_per_second, burst) = (rng.u32(5..=40), rng.u32(5..=60));
-    let (reads_per_second, read_burst) = (2 * units_per_second, 2 * burst);
+    // As low as the load of a few callers.
+    let (units_per_second, burst) = (rng.u32(1..=6), rng.u32(2..=10));
+    let (reads_per_second, read_burst) = (rng.u32(1..=8), rng.u32(2..=12));
     Limits { units_per_second, burst, reads_per_second, read_burst, ..limits }
 }
 
