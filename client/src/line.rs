@@ -138,6 +138,8 @@ struct State {
     pace: Pace,
     /// Others have written to the shard between what was seen of it last and the time before.
     has_company: Option<bool>,
+    /// The first read of the shard showed that others must be expected to write between a read and the write after it.
+    is_crowded: Option<bool>,
     /// When the shard was found missing, if that is the last that is known of it: there is no view then.
     absent: Option<Moment>,
     throttled: Option<Throttled>,
@@ -197,7 +199,8 @@ impl Line {
 
     /// Whether others write to the shard too. Before it is known: of several shards yes, or there were not several.
     fn has_company(&self) -> bool {
-        self.state().has_company.unwrap_or(self.bucket.most() > 1)
+        let state = self.state();
+        state.has_company.or(state.is_crowded).unwrap_or_else(|| self.bucket.most() > 1)
     }
 
     /// Whether the lease that ends is alone in the shard, as `seen`, and such leases are rare: then `due` goes with it.

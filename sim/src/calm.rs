@@ -84,7 +84,7 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
 /// The buckets of which it is known what they must have. New numbers reach a shard with the next take of it, perhaps never.
 fn known(world: &World) -> &[Plan] {
     let scenario = world.scenario();
-    if scenario.has_changes() && scenario.is_sharded { &[] } else { &scenario.buckets }
+    if scenario.is_rolling || scenario.has_changes() && scenario.is_sharded { &[] } else { &scenario.buckets }
 }
 
 /// Sets the limits as they were at first, and brings them to the buckets.

@@ -10,6 +10,7 @@ use weirgate_shared::{
 use weirgate_tests::Request;
 
 use crate::fault::Event;
+use crate::hostile::is_hostile;
 use crate::scenario::Scenario;
 use crate::world::World;
 
@@ -29,9 +30,9 @@ pub(crate) fn parts(request: &Request) -> Vec<(String, String)> {
     }
 }
 
-/// A live bucket shard from DynamoDB JSON; `None` for another item, or one that was merged away.
+/// A live bucket shard from DynamoDB JSON; `None` for another item, one that was merged away, and the hostile tenant's.
 fn bucket(pk: &str, item: &Value) -> Option<Bucket> {
-    BucketKey::parse(pk)?;
+    BucketKey::parse(pk).filter(|_| !is_hostile(pk))?;
     item["rf"].is_object().then(|| weirgate_tests::bucket(item))
 }
 

@@ -57,7 +57,7 @@ impl Line {
             Some(bucket) => {
                 let is_crowded = acquires(&bucket, now, DELAY) >= CROWD;
                 self.saw_at(bucket, at);
-                self.state().has_company.get_or_insert(is_crowded);
+                self.state().is_crowded = Some(is_crowded);
             }
             None if self.view().is_none() => self.gone(),
             None => {}
