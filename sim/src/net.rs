@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents};
@@ -14,12 +14,12 @@ use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use serde_json::Value;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use weirgate_tests::{Fault, Request};
 
 use crate::fault::Kind;
 use crate::image::{self, Parts, Sender};
-use crate::world::World;
+use crate::world::{World, lock};
 
 /// The network of a process, which ends with it. Clones share it.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub struct Net {
     latency: RangeInclusive<u64>,
     /// The answer to its next write is lost.
     loses_next: Arc<AtomicBool>,
+    /// The server fails each of its requests until then.
+    down_until: Arc<Mutex<Option<Instant>>>,
     is_dead: Arc<AtomicBool>,
     /// How often the world had been frozen when the connection was made.
     connected: Arc<AtomicU64>,
@@ -55,8 +57,8 @@ impl Net {
     pub fn new(world: &World, name: &str) -> Self {
         let latency = world.scenario().latency.clone();
         let connected = Arc::new(world.freezes().into());
-        let (loses_next, is_dead) = Default::default();
-        Self { world: world.clone(), name: name.into(), latency, loses_next, is_dead, connected }
+        let (loses_next, is_dead, down_until) = Default::default();
+        Self { world: world.clone(), name: name.into(), latency, loses_next, down_until, is_dead, connected }
     }
 
     /// That of a process beside the table, which requests reach at once.
@@ -100,6 +102,20 @@ impl Net {
         };
         may(Kind::RequestLost, Fault::LoseRequest);
         may(Kind::ServerError, Fault::ServerError);
+        if fault == Some(Fault::ServerError) && world.rng().u32(..4) == 0 {
+            // Longer than all attempts of one write take.
+            let lasts = Duration::from_millis(world.rng().u64(100..2_000));
+            *lock(&self.down_until) = Some(Instant::now() + lasts);
+        }
+        if fault.is_none() && lock(&self.down_until).is_some_and(|until| Instant::now() < until) {
+            world.count(Kind::ServerError);
+            fault = Some(Fault::ServerError);
+        }
+        let mut may = |kind: Kind, met: Fault| {
+            if fault.is_none() && world.strikes(kind) {
+                fault = Some(met);
+            }
+        };
         if !is_read {
             may(Kind::AnswerLost, Fault::LoseAnswer);
             may(Kind::ServerErrorApplied, Fault::ServerErrorApplied);
