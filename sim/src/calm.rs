@@ -8,7 +8,7 @@ use weirgate_shared::RULES_STAND;
 
 use crate::caller::{Record, told};
 use crate::check::{self, flowed};
-use crate::fault::Kind;
+use crate::fault::{Event, Kind};
 use crate::fleet::{Process, configure, limiter};
 use crate::functions::{Mapping, reconcile};
 use crate::image::Sender;
@@ -83,8 +83,9 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
 
 /// The buckets of which it is known what they must have. New numbers reach a shard with the next take of it, perhaps never.
 fn known(world: &World) -> &[Plan] {
-    let scenario = world.scenario();
-    if scenario.is_rolling || scenario.has_changes() && scenario.is_sharded { &[] } else { &scenario.buckets }
+    let (scenario, events) = (world.scenario(), world.events());
+    let was_split = scenario.is_sharded || events.of(Event::SplitByFunction) > 0;
+    if scenario.has_changes() && was_split { &[] } else { &scenario.buckets }
 }
 
 /// Sets the limits as they were at first, and brings them to the buckets.

@@ -84,6 +84,8 @@ impl Scenario {
                 Kind::StreamDelayed => 10,
                 Kind::Throttled | Kind::Resharded | Kind::ConfigChanged => 30,
                 Kind::Delayed | Kind::AnswerHung => 60,
+                // There is little that fails a batch.
+                Kind::Discarded | Kind::Replayed => 900,
                 Kind::ClockSkewed => 500,
                 _ => 200,
             };
