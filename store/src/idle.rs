@@ -124,7 +124,7 @@ mod tests {
             }
         });
         let wall = Arc::<Wall>::default();
-        let clock: Arc<dyn Clock> = Arc::clone(&wall) as Arc<dyn Clock>;
+        let clock: Arc<dyn Clock> = wall.clone();
         let table = Table::new(
             connect(Connection { local_endpoint: Some(endpoint), clock, ..Connection::default() }).await,
             "limits",
