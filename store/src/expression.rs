@@ -235,7 +235,7 @@ mod tests {
         let new = Bucket { limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(), ..lower.clone() };
         let writes = [
             ("split", vec![split(&lower, 0, id(1), later)]),
-            ("end of a split", finish(&half_made).expect("it is not finished").into()),
+            ("new half of a split", vec![finish(&half_made).expect("it is not finished")[0].clone()]),
             ("refill", vec![refill(&lower, &used, later).expect("it is dry")]),
             ("copy", copies()),
             ("merge", updates(merge(&lower, joined, &[&upper]))),
