@@ -21,6 +21,10 @@ const CLOCKS: Millis = Millis(3_600_000);
 /// split is still under way.
 const BURIED: Millis = Millis(30 * 86_400_000);
 
+/// The most conditions of a write that brings `ttl`: DynamoDB takes 300 operators, about two for each. A larger write leaves
+/// it to a later one.
+const MOST_CONDITIONS: usize = 130;
+
 /// What a write wants of `ttl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
@@ -89,7 +93,9 @@ impl Lowered<'_> {
     pub(super) fn write(&self, update: &mut Update) {
         let (seen, ttl) = (self.seen, Path::of(attr::TTL));
         let is_one_of_several = seen.shard().count > 1 || seen.scaling.min_shards > 0;
-        match (if is_one_of_several { Wish::Kept } else { self.wish }, seen.ttl) {
+        let has_room = update.conditions.len() + self.limits().count() < MOST_CONDITIONS;
+        let wish = if self.wish == Wish::Ends && !has_room { Wish::Same } else { self.wish };
+        match (if is_one_of_several { Wish::Kept } else { wish }, seen.ttl) {
             (Wish::Kept, Some(_)) => update.changes.push(Change::Remove(ttl)),
             (Wish::Kept | Wish::Same, None) => {
                 if self.limits().any(|(name, _)| self.takes_unbounded(name)) {
