@@ -31,8 +31,9 @@ pub(super) enum Resolved {
 /// For how long what was seen of a shard that others write to is news.
 const RECENT: Duration = Duration::from_millis(3);
 
-/// For how long no other process must have written to a shard until this one is said to be alone.
-const ALONE: Duration = Duration::from_millis(100);
+/// For how long no other process must have written to a shard until this one is said to be alone: longer than a read and the
+/// write after it.
+const ALONE: Duration = Duration::from_millis(20);
 
 /// How long a shard that was just split is left alone: about as long as all callers take to learn of it.
 const SETTLING: Millis = Millis(2_000);
