@@ -188,6 +188,8 @@ async fn a_bucket_that_is_too_hot_leaves_the_others_alone() {
     let error = ask(&limiter, &limits(), &[("rpm", 1)]).send().await.expect_err("too hot");
     assert!(arrived.load(Ordering::Relaxed) > 2 && matches!(error, Error::Timeout { .. }), "{error}");
     over(&fleet);
+    // Writes to a throttled shard keep a gap, by now of 200 ms, which chance makes half as long again.
+    pass(millis(300)).await;
     assert!(take(&limiter, 1).await.is_ok());
     assert_eq!(limiter.stats().breaker_opened, 0);
 }
