@@ -82,7 +82,7 @@ impl Grant {
         self.would_deny.as_ref()
     }
 
-    /// Id of the durable lease in the bucket that was asked for.
+    /// Id of the durable lease in the bucket that was asked for; where several shards gave, the first one's.
     #[must_use]
     pub fn lease_id(&self) -> Option<&str> {
         self.holds.first()?.lease().map(|(id, _)| id.as_str())
@@ -91,7 +91,7 @@ impl Grant {
     /// When the durable lease expires.
     #[must_use]
     pub fn expires(&self) -> Option<EpochMillis> {
-        self.holds.iter().filter_map(|held| held.lease().map(|(_, expires)| *expires)).min()
+        self.holds.iter().filter_map(|held| held.lease().map(|(_, expires)| expires)).min()
     }
 
     /// What was taken of a limit, as adjusted.

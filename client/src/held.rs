@@ -26,9 +26,9 @@ pub(crate) struct Held {
     /// Of each shard that gave some, first come first.
     parts: Vec<Part>,
     limits: Limits,
-    /// One id and expiry in all parts.
-    lease: Option<(WriteId, EpochMillis)>,
     at: EpochMillis,
+    /// Acquires that its writes have counted and that are not to be: they were not granted.
+    uncounted: i64,
     is_settled: bool,
 }
 
@@ -41,6 +41,8 @@ pub(crate) struct Part {
     pub(crate) bucket: Arc<Bucket>,
     /// When it was taken, if that was ahead.
     pub(crate) ahead: Option<Moment>,
+    /// The id of the durable lease in this shard, and when it expires. Either all parts have one or none.
+    pub(crate) lease: Option<(WriteId, EpochMillis)>,
 }
 
 impl Part {
@@ -61,14 +63,20 @@ impl Held {
         (inner, shards): (Arc<Inner>, Arc<Shards>),
         parts: Vec<Part>,
         limits: Limits,
-        lease: Option<(WriteId, EpochMillis)>,
         at: EpochMillis,
     ) -> Self {
-        Self { inner, shards, parts, limits, lease, at, is_settled: false }
+        Self { inner, shards, parts, limits, at, uncounted: 0, is_settled: false }
     }
 
-    pub(crate) const fn lease(&self) -> Option<&(WriteId, EpochMillis)> {
-        self.lease.as_ref()
+    /// The durable lease: its id in the first shard, and when the first part expires.
+    pub(crate) fn lease(&self) -> Option<(&WriteId, EpochMillis)> {
+        let (id, _) = self.parts.first()?.lease.as_ref()?;
+        let expires = self.parts.iter().filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires)).min()?;
+        Some((id, expires))
+    }
+
+    const fn has_lease(&self) -> bool {
+        matches!(self.parts.as_slice(), [Part { lease: Some(_), .. }, ..])
     }
 
     pub(crate) fn takes(&self, limit: &str) -> bool {
@@ -144,9 +152,10 @@ impl Held {
 
     /// Makes the durable lease last for `lasts` from now, if there is one.
     pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        let Some((_, until)) = self.lease else { return Ok(Settlement::Done) };
+        let untils = self.parts.iter().filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
+        let Some(until) = untils.max() else { return Ok(Settlement::Done) };
         let planned = self.inner.plan();
-        // Never sooner: the bucket's `due` is a lower bound of every expiry.
+        // Never sooner: a shard's `due` is a lower bound of every expiry.
         let mut expires = planned.now.after(lasts.into()).max(until);
         let mut renewed = self.renew_until(expires).await;
         let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::Skewed);
@@ -155,16 +164,17 @@ impl Held {
             expires = self.inner.now().after(lasts.into()).max(until);
             renewed = self.renew_until(expires).await;
         }
-        if let (Ok(Settlement::Done), Some((_, until))) = (&renewed, &mut self.lease) {
-            *until = expires;
-        }
         renewed
     }
 
-    async fn renew_until(&self, expires: EpochMillis) -> Result<Settlement, Error> {
-        for part in &self.parts {
-            if self.settle(part, LeaseChange::Renew(expires), BTreeMap::new()).await? == Settlement::Ended {
+    async fn renew_until(&mut self, expires: EpochMillis) -> Result<Settlement, Error> {
+        for at in 0..self.parts.len() {
+            let renewed = self.settle(&self.parts[at], LeaseChange::Renew(expires), BTreeMap::new()).await?;
+            if renewed == Settlement::Ended {
                 return Ok(Settlement::Ended);
+            }
+            if let Some((_, until)) = &mut self.parts[at].lease {
+                *until = expires;
             }
         }
         Ok(Settlement::Done)
@@ -172,7 +182,7 @@ impl Held {
 
     /// Its slots go back, its rate tokens were used. Without a lease there is nothing to do.
     pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
-        let done = if self.lease.is_none() { Ok(Settlement::Done) } else { self.end(Self::is_concurrent).await };
+        let done = if self.has_lease() { self.end(Self::is_concurrent).await } else { Ok(Settlement::Done) };
         // Only now: whoever gives up waiting for the answer has not released anything yet.
         self.is_settled = true;
         done
@@ -183,6 +193,12 @@ impl Held {
         let done = self.end(|_, _| true).await;
         self.is_settled = true;
         done
+    }
+
+    /// Everything goes back, and the `takes` acquires that were counted with it are no acquires.
+    pub(crate) async fn undo(mut self, takes: i64) -> Result<Settlement, Error> {
+        self.uncounted = takes;
+        self.rollback().await
     }
 
     /// Ends the hold and gives back the limits that go back. A part that fails does not keep the others.
@@ -216,7 +232,7 @@ impl Held {
 
     /// Takes more of a limit from what was taken ahead, if that is there.
     fn takes_ahead(&mut self, limit: &str, more: MilliTokens) -> bool {
-        let Some(pool) = self.shards.pool.as_ref().filter(|_| self.lease.is_none()) else { return false };
+        let Some(pool) = self.shards.pool.as_ref().filter(|_| !self.has_lease()) else { return false };
         let name = self.parts.iter().find_map(|part| part.amounts.get_key_value(limit));
         let Some((name, _)) = name else { return false };
         let parts = pool.more(&Needs::from([(name.clone(), more)]), &self.limits);
@@ -243,7 +259,7 @@ impl Held {
         parts
     }
 
-    /// Both of two holds on one bucket, neither of which has a lease.
+    /// Both of two holds on one bucket: both have a lease, or neither has.
     pub(crate) fn and(mut self, mut other: Self) -> Self {
         self.parts.append(&mut other.parts);
         self
@@ -284,9 +300,9 @@ impl Held {
             shards: &self.shards,
             line: Arc::clone(&part.line),
             op: weirgate_store::random_id(),
-            lease: self.lease.as_ref().map(|(id, expires)| (id, *expires, change)),
+            lease: part.lease.as_ref().map(|(id, expires)| (id, *expires, change)),
             amounts,
-            takes: 0,
+            takes: -self.uncounted,
             holds: &part.amounts,
         }
     }
@@ -304,7 +320,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.is_settled || self.lease.is_none() {
+        if self.is_settled || !self.has_lease() {
             return;
         }
         let Some(runtime) = self.inner.runtime() else { return };
@@ -313,8 +329,8 @@ impl Drop for Held {
             shards: Arc::clone(&self.shards),
             parts: std::mem::take(&mut self.parts),
             limits: self.limits.clone(),
-            lease: self.lease.take(),
             at: self.at,
+            uncounted: self.uncounted,
             is_settled: true,
         };
         runtime.spawn(async move {

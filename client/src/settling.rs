@@ -28,7 +28,7 @@ pub(crate) struct Settling<'a> {
     /// The durable lease, when it expires, and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, EpochMillis, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, Settled>,
-    /// Acquires granted before that the write counts.
+    /// Acquires granted before that the write counts; negative for those that were counted and not granted.
     pub(crate) takes: i64,
     /// What the lease holds, as far as its holder knows.
     pub(crate) holds: &'a Needs,

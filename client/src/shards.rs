@@ -2,6 +2,7 @@
 
 mod judge;
 mod look;
+mod parts;
 mod reshard;
 mod route;
 mod stamp;

@@ -63,40 +63,68 @@ impl Whole {
         Some(EpochMillis(late))
     }
 
-    /// Who gives how much of `needs` at `at`, by the number of the shard: as few shards as will do, those that have most
-    /// first. `None` if all together have not enough.
+    /// How much of `needs` each shard gives at `at`, by the number of the shard; `None` if all together have not enough.
+    ///
+    /// The shards that have most give, as few as keep a quarter of what they hold, and each in proportion to what it has:
+    /// a part is still there when others have taken from the shard since it was seen. All give where that is not enough.
     #[must_use]
     pub fn spread(
         &self,
         needs: &BTreeMap<LimitName, MilliTokens>,
         at: EpochMillis,
     ) -> Option<Vec<(u32, BTreeMap<LimitName, MilliTokens>)>> {
+        let held = |shard: &Bucket, limit: &LimitName| shard.holds(limit, at).max(MilliTokens::ZERO);
         // By the limit that is shortest in each, in millionths of what is asked of it.
         let room = |shard: &Bucket| {
             let part = |(limit, need): (&LimitName, &MilliTokens)| {
-                i128::from(shard.holds(limit, at).0) * 1_000_000 / i128::from(need.0.max(1))
+                i128::from(held(shard, limit).0) * 1_000_000 / i128::from(need.0.max(1))
             };
             needs.iter().map(part).min()
         };
         let mut shards: Vec<_> = self.shards.iter().map(|shard| (room(shard), shard)).collect();
         shards.sort_by(|(a, _), (b, _)| b.cmp(a));
+        let mut there: BTreeMap<_, _> = needs.keys().map(|limit| (limit.clone(), MilliTokens::ZERO)).collect();
+        let mut givers = vec![];
+        for (_, shard) in shards {
+            if needs.iter().all(|(limit, need)| there[limit].0 / 4 * 3 >= need.0) {
+                break;
+            }
+            there.iter_mut().for_each(|(limit, there)| *there += held(shard, limit));
+            givers.push(shard);
+        }
+        if needs.iter().any(|(limit, need)| there[limit] < *need) {
+            return None;
+        }
         let mut left = needs.clone();
         let mut parts = vec![];
-        for (_, shard) in shards {
+        for shard in givers {
             let mut part = BTreeMap::new();
             for (limit, left) in &mut left {
-                let give = shard.holds(limit, at).min(*left).max(MilliTokens::ZERO);
+                let Some(rest) = there.get_mut(limit) else { continue };
+                let held = held(shard, limit);
+                // Rounded up, and never more than it has, because what is left to give is never more than the rest has.
+                let give = ceil_of(*left, held, *rest);
                 if give > MilliTokens::ZERO {
                     *left -= give;
                     part.insert(limit.clone(), give);
                 }
+                *rest -= held;
             }
             if !part.is_empty() {
                 parts.push((shard.key.shard, part));
             }
         }
-        left.values().all(|left| *left <= MilliTokens::ZERO).then_some(parts)
+        Some(parts)
     }
+}
+
+/// `⌈left · held ÷ rest⌉`, which is at most `held` if `left` is at most `rest`.
+fn ceil_of(left: MilliTokens, held: MilliTokens, rest: MilliTokens) -> MilliTokens {
+    let [left, held, rest] = [left, held, rest].map(|tokens| i128::from(tokens.0.max(0)));
+    if rest == 0 {
+        return MilliTokens::ZERO;
+    }
+    MilliTokens(i64::try_from((left * held + rest - 1) / rest).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -118,21 +146,26 @@ mod tests {
         needs.iter().map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need))).collect()
     }
 
-    /// As few transactions' parts as will do: each costs two write units.
+    fn by_shard(parts: &[(u32, BTreeMap<LimitName, MilliTokens>)]) -> Vec<u32> {
+        parts.iter().map(|(shard, _)| *shard).collect()
+    }
+
     #[test]
-    fn those_with_most_of_what_is_shortest_give_first() {
+    fn those_with_most_of_what_is_shortest_give_in_proportion() {
         // Of `a` a lot is asked, of `b` little: the shard that is rich in `b` is poor where it matters.
         let whole = Whole::new(vec![
             shard(0, 4, &[("a", 1000), ("b", 9000)]),
             shard(1, 4, &[("a", 6000), ("b", 700)]),
-            shard(2, 4, &[("a", 5000), ("b", 600)]),
+            shard(2, 4, &[("a", 4000), ("b", 600)]),
             shard(3, 4, &[("a", -50), ("b", 0)]),
         ]);
-        let parts = whole.spread(&needs(&[("a", 10_000), ("b", 1000)]), EpochMillis(0)).unwrap();
-        assert_eq!(parts, [(1, needs(&[("a", 6000), ("b", 700)])), (2, needs(&[("a", 4000), ("b", 300)]))]);
-        let all = whole.spread(&needs(&[("a", 12_000)]), EpochMillis(0)).unwrap();
-        assert_eq!(all.iter().map(|(shard, _)| *shard).collect::<Vec<_>>(), [1, 2, 0], "who has nothing gives nothing");
-        assert_eq!(whole.spread(&needs(&[("a", 12_001)]), EpochMillis(0)), None);
+        let parts = whole.spread(&needs(&[("a", 7500), ("b", 900)]), EpochMillis(0)).unwrap();
+        assert_eq!(parts, [(1, needs(&[("a", 4500), ("b", 485)])), (2, needs(&[("a", 3000), ("b", 415)]))]);
+        let more = whole.spread(&needs(&[("a", 7501)]), EpochMillis(0)).unwrap();
+        assert_eq!(by_shard(&more), [1, 2, 0], "two would have less than a quarter left");
+        let all = whole.spread(&needs(&[("a", 11_000)]), EpochMillis(0)).unwrap();
+        assert_eq!(all, [(1, needs(&[("a", 6000)])), (2, needs(&[("a", 4000)])), (0, needs(&[("a", 1000)]))]);
+        assert_eq!(whole.spread(&needs(&[("a", 11_001)]), EpochMillis(0)), None);
         // By parts of what is asked, not by amounts.
         let whole = Whole::new(vec![
             shard(0, 2, &[("a", 100_000), ("b", 90_000)]),
@@ -140,5 +173,30 @@ mod tests {
         ]);
         let parts = whole.spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0)).unwrap();
         assert_eq!(parts[0].0, 1);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn parts_add_up_to_what_is_asked_and_none_is_more_than_its_shard_has(
+            held in proptest::collection::vec([-1_000..i64::MAX / 100, -1_000..10_000_i64], 1..64),
+            asked in [1..i64::MAX / 100, 1..10_000_i64],
+        ) {
+            let limits = ["a", "b"];
+            let count = u32::try_from(held.len()).unwrap();
+            let shards = (0..count).zip(&held).map(|(index, [a, b])| shard(index, count, &[("a", *a), ("b", *b)]));
+            let (whole, needs) = (Whole::new(shards.collect()), needs(&[("a", asked[0]), ("b", asked[1])]));
+            let is_there = needs.iter().all(|(limit, need)| whole.holds(limit, EpochMillis(0)) >= *need);
+            let parts = whole.spread(&needs, EpochMillis(0));
+            proptest::prop_assert_eq!(parts.is_some(), is_there);
+            let parts = parts.unwrap_or_default();
+            for (shard, part) in &parts {
+                let shard = whole.shards().iter().find(|known| known.key.shard == *shard).unwrap();
+                proptest::prop_assert!(part.iter().all(|(limit, give)| *give <= shard.holds(limit, EpochMillis(0))));
+            }
+            for limit in limits.iter().filter(|_| is_there) {
+                let sum: MilliTokens = parts.iter().filter_map(|(_, part)| part.get(*limit)).copied().sum();
+                proptest::prop_assert_eq!(sum, needs[*limit]);
+            }
+        }
     }
 }

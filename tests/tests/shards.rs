@@ -168,7 +168,7 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
     let _ = grant.renew(secs(600)).await.unwrap();
     pass(secs(300)).await;
     let held = |shards: &[Bucket]| shards.iter().flat_map(|shard| shard.leases.iter().flatten()).count();
-    assert_eq!(held(&shards(&fleet).await), 5);
+    assert_eq!(held(&shards(&fleet).await), 7);
     let _ = grant.release().await.unwrap();
     assert_eq!((holds(&fleet, "tpm").await.whole_tokens(), holds(&fleet, "slots").await), (600, tokens(16)));
     assert_eq!(held(&shards(&fleet).await), 0);

@@ -108,7 +108,8 @@ async fn a_transaction_in_trouble_takes_once() {
         split(&limiter, &limits, 8).await;
         let mut next = faults.clone().into_iter();
         fleet.dynamo.fail_transactions(move |_| next.next());
-        let grant = granted(&limiter, &limits, &[("rpm", 700), ("slots", 70)]).await;
+        let one = ask(&limiter, &limits, &[("rpm", 700), ("slots", 70)]);
+        let grant = limiter.acquire_all([one]).in_one_transaction().send().await.unwrap().granted().expect("enough");
         assert_eq!((holds(&fleet, "rpm").await, holds(&fleet, "slots").await), (tokens(100), tokens(10)), "{faults:?}");
         let _ = grant.rollback().await.unwrap();
         assert_eq!((holds(&fleet, "rpm").await, holds(&fleet, "slots").await), (tokens(800), tokens(80)), "{faults:?}");

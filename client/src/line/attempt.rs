@@ -340,12 +340,12 @@ impl<'a> Attempt<'a> {
         let spilled = was_early && early::spilled(&self.needs, &bucket, self.inner.now());
         let mut again = vec![];
         for (caller, lease) in self.callers.into_iter().zip(self.leases) {
-            let part =
-                Part { line: Arc::clone(self.line), amounts: caller.all(), bucket: Arc::clone(&bucket), ahead: None };
-            let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
             let lease = lease.map(|(id, lease)| (id, lease.expires));
             let is_good = was_there && (!was_early || !spilled && lease.is_none());
-            let held = Held::new(owner, vec![part], caller.limits.clone(), lease, at);
+            let (line, after) = (Arc::clone(self.line), Arc::clone(&bucket));
+            let part = Part { line, amounts: caller.all(), bucket: after, ahead: None, lease };
+            let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
+            let held = Held::new(owner, vec![part], caller.limits.clone(), at);
             if is_good {
                 caller.tell(Ok(Verdict::Granted(held.into())));
             } else {

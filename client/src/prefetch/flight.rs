@@ -41,7 +41,7 @@ pub(crate) async fn ask(
             Found::Parts(parts) => {
                 count(&inner.counters.prefetch_hits, 1);
                 let owner = (Arc::clone(inner), Arc::clone(shards));
-                return Ok(Verdict::Granted(Held::new(owner, parts, request.limits.clone(), None, now).into()));
+                return Ok(Verdict::Granted(Held::new(owner, parts, request.limits.clone(), now).into()));
             }
             Found::Later(landed) => {
                 shed(inner, shards, pool, request);
@@ -58,7 +58,7 @@ pub(crate) async fn ask(
                 return Ok(Verdict::Denied(denied));
             }
             let owner = (Arc::clone(inner), Arc::clone(shards));
-            let ours = Held::new(owner, parts, request.limits.clone(), None, inner.now());
+            let ours = Held::new(owner, parts, request.limits.clone(), inner.now());
             let completed = complete(inner, shards, pool, request, ours, joined).await?;
             Ok(completed.unwrap_or(Verdict::Denied(denied)))
         }

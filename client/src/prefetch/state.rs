@@ -104,7 +104,7 @@ impl State {
             let amounts = give(&mut batch.amounts, &mut wanted);
             if !amounts.is_empty() {
                 let (line, bucket) = (Arc::clone(&batch.line), Arc::clone(&batch.bucket));
-                parts.push(Part { line, amounts, bucket, ahead: batch.ahead });
+                parts.push(Part { line, amounts, bucket, ahead: batch.ahead, lease: None });
             }
             if wanted.is_empty() {
                 break;
@@ -177,7 +177,7 @@ impl State {
     pub(super) fn report(&mut self) -> Vec<Return> {
         let takes = std::mem::take(&mut self.unreported);
         let Some((line, bucket)) = self.last.clone().filter(|_| takes > 0) else { return vec![] };
-        let part = Part { line, amounts: Needs::new(), bucket, ahead: None };
+        let part = Part { line, amounts: Needs::new(), bucket, ahead: None, lease: None };
         self.leave(&part.amounts);
         vec![Return { part, takes }]
     }

@@ -10,7 +10,6 @@ use weirgate_store::{ErrorKind, StoreError};
 
 use super::Shards;
 use super::judge::{Judgement, judge};
-use super::transaction::{self, Parts};
 use crate::clock::after;
 use crate::inner::Inner;
 use crate::limits::Limits;
@@ -107,10 +106,10 @@ pub(super) struct Asking<'a> {
     /// Shards that had not enough.
     tried: Vec<u32>,
     failures: u32,
-    /// A transaction found shards that were not what they seemed.
+    /// Shards were not what they seemed when they were to give a part each.
     has_lost: bool,
     /// Why the last shard could not be asked.
-    last: Option<Arc<StoreError>>,
+    pub(super) last: Option<Arc<StoreError>>,
 }
 
 impl<'a> Asking<'a> {
@@ -137,7 +136,7 @@ impl<'a> Asking<'a> {
                 self.check_time()?;
                 continue;
             };
-            match self.stand_in(&line).await? {
+            match self.stand_in(&line, self.request).await? {
                 Told::Decided(verdict) => return Ok(verdict),
                 Told::Elsewhere(Why::Missing) => next = self.other_than(&line),
                 Told::Elsewhere(Why::Several) => next = self.first(),
@@ -271,25 +270,20 @@ impl<'a> Asking<'a> {
                 return Ok(Err(None));
             }
             Judgement::Several(parts) => {
-                let parts = [Parts { shards: self.shards, request: self.request, parts }];
-                let taken = transaction::take(self.inner, &parts, self.deadline).await?;
-                match taken.map(|deliveries| deliveries.into_iter().next()) {
-                    Ok(Some(delivery)) => Verdict::Granted(delivery),
-                    lost => {
-                        self.last = lost.err().flatten();
-                        self.has_lost = true;
-                        self.pause().await;
-                        return Ok(Err(None));
-                    }
-                }
+                let Some(held) = self.take_parts(parts).await? else {
+                    self.has_lost = true;
+                    self.pause().await;
+                    return Ok(Err(None));
+                };
+                Verdict::Granted(held.into())
             }
         };
         Ok(Ok(verdict))
     }
 
-    /// Stands in the line of one shard.
-    async fn stand_in(&self, line: &Arc<Line>) -> Result<Told, Error> {
-        let Request { needs, soft, limits, lease, takes, .. } = self.request.clone();
+    /// Stands in the line of one shard with the request, or a part of it.
+    pub(super) async fn stand_in(&self, line: &Arc<Line>, request: &Request) -> Result<Told, Error> {
+        let Request { needs, soft, limits, lease, takes, .. } = request.clone();
         let (answer, verdict) = oneshot::channel();
         let (joined, deadline) = (self.joined, self.deadline);
         let shards = Arc::clone(self.shards);
@@ -314,12 +308,12 @@ impl<'a> Asking<'a> {
         }
     }
 
-    async fn pause(&mut self) {
+    pub(super) async fn pause(&mut self) {
         self.failures += 1;
         tokio::time::sleep(backoff(self.failures)).await;
     }
 
-    fn check_time(&self) -> Result<(), Error> {
+    pub(super) fn check_time(&self) -> Result<(), Error> {
         if Instant::now() < self.deadline {
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! Takes from several items in one transaction: the shards of a bucket none of which has enough alone, or the buckets of
-//! several requests.
+//! Takes from the buckets of several requests in one transaction, and from several shards of those of which no shard has
+//! enough alone.
 
 use std::sync::Arc;
 
@@ -64,10 +64,8 @@ pub(super) async fn take(
         return Ok(Err(lost));
     }
     let delivery = |(bucket, shares): (&Parts<'_>, Vec<Share<'_>>)| {
-        let lease = shares.first().and_then(|share| share.lease.clone());
         let parts = shares.into_iter().map(|share| share.taken(now)).collect();
-        Held::new((Arc::clone(inner), Arc::clone(bucket.shards)), parts, bucket.request.limits.clone(), lease, now)
-            .into()
+        Held::new((Arc::clone(inner), Arc::clone(bucket.shards)), parts, bucket.request.limits.clone(), now).into()
     };
     Ok(Ok(buckets.iter().zip(shares).map(delivery).collect()))
 }
@@ -134,7 +132,7 @@ impl Share<'_> {
 
     /// The part that was taken.
     fn taken(self, now: EpochMillis) -> Part {
-        let (amounts, Share { line, bucket, request, .. }) = (self.all(), self);
+        let (amounts, Share { line, bucket, request, lease, .. }) = (self.all(), self);
         // A transaction does not answer with the items.
         let mut bucket = match bucket {
             Some(bucket) => {
@@ -152,7 +150,7 @@ impl Share<'_> {
                 state.tk -= *need;
             }
         }
-        Part { line, amounts, bucket: Arc::new(bucket), ahead: None }
+        Part { line, amounts, bucket: Arc::new(bucket), ahead: None, lease }
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Settle<'a> {
     pub lease: Option<(&'a WriteId, LeaseChange)>,
     /// What changes, by limit.
     pub amounts: BTreeMap<LimitName, Settled>,
-    /// Acquires granted earlier that this write counts.
+    /// Acquires granted earlier that this write counts; negative where they were counted and then not granted.
     pub takes: i64,
     /// The hour that a change of consumption, or of acquires, counts for.
     pub roll: Roll,
@@ -69,10 +69,10 @@ impl Settle<'_> {
         let mut update =
             Update { key: self.key.item_key(), conditions: vec![], changes: every_write(view, MilliTokens::ZERO) };
         update.changes.push(sign(&self.op));
-        if self.takes > 0 {
+        if self.takes != 0 {
             update.changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
         }
-        if self.takes > 0 || self.amounts.values().any(|settled| settled.tc != MilliTokens::ZERO) {
+        if self.takes != 0 || self.amounts.values().any(|settled| settled.tc != MilliTokens::ZERO) {
             self.roll.write(&mut update, seen);
         }
         match &self.lease {

@@ -249,7 +249,7 @@ async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
         tokio::time::sleep_until(deadline).await;
         line::serve(Arc::clone(&inner), Arc::clone(&line)).await;
     };
-    let asking = async { (asking.stand_in(&line).await, joined.elapsed()) };
+    let asking = async { (asking.stand_in(&line, &request).await, joined.elapsed()) };
     let ((told, after), ()) = tokio::join!(asking, serving);
     assert!(matches!(told, Err(Error::Timeout { .. })));
     assert!(after >= TIMEOUT && after < TIMEOUT + GRACE, "{after:?}");
@@ -261,7 +261,7 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&shards);
     let joined = Instant::now();
-    let told = Asking::new(&inner, &shards, &request, joined).stand_in(&shards.line(0)).await;
+    let told = Asking::new(&inner, &shards, &request, joined).stand_in(&shards.line(0), &request).await;
     assert!(matches!(told, Err(Error::Timeout { after: TIMEOUT, last: None, .. })), "{told:?}");
 
     // Nobody takes the connections.
@@ -270,7 +270,7 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let clock = Arc::new(FakeClock::at(NOW));
     let connection = Connection { local_endpoint: Some(endpoint), clock, ..Connection::default() };
     let (inner, shards) = (inner_of(Table::new(connect(connection).await, "limits")).await, bucket_of(1));
-    let told = Asking::new(&inner, &shards, &request, Instant::now()).stand_in(&shards.line(0)).await;
+    let told = Asking::new(&inner, &shards, &request, Instant::now()).stand_in(&shards.line(0), &request).await;
     let Err(Error::Timeout { after: TIMEOUT, last: Some(last), .. }) = told else { panic!("{told:?}") };
     assert!(last.to_string().contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"), "{last}");
 }
