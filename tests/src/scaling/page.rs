@@ -174,7 +174,7 @@ fn splitting() -> String {
             thousand = Grouped(PARTITION_WRITE_UNITS),
         ),
         format!(
-            "{MAX_SHARDS} is the end: a request larger than a share is taken from all shards in one transaction, a transaction \
+            "{MAX_SHARDS} is the end: a request can ask for all shards in one transaction (`in_one_transaction`), a transaction \
              takes {TRANSACTION_ITEMS} items, and {MAX_SHARDS} is the largest power of two in it.",
         ),
         format!(
