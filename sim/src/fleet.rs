@@ -15,10 +15,13 @@ use crate::net::{Net, OPERATOR};
 use crate::told::Ids;
 use crate::world::World;
 
+/// How long a process believes what it has read of limits.
+pub const CONFIG_TTL: Duration = Duration::from_secs(10);
+
 /// A limiter whose requests go through `net`, with a clock of its own.
 pub async fn limiter(net: &Net, clock: &ProcessClock, prefetches: bool) -> RateLimiter {
     let table = Dynamo::reached_by(net.clone(), clock.clone()).await;
-    let builder = RateLimiter::builder("weirgate").table(table).config_ttl(Duration::from_secs(10));
+    let builder = RateLimiter::builder("weirgate").table(table).config_ttl(CONFIG_TTL);
     let builder = if prefetches { builder.prefetch("api", Prefetch::default().share(SHARE)) } else { builder };
     builder.build().await.expect("the settings are good")
 }

@@ -1,4 +1,5 @@
-//! Conditions that invariants rest on, each with the text that takes it out, to see the simulation find that it is gone.
+//! What invariants rest on, each with the text that takes it out, to see the simulation find that it is gone, or a test
+//! where the simulation has too few items.
 
 use serde::Deserialize;
 
@@ -11,6 +12,18 @@ pub struct Guard {
     pub guard: String,
     /// Where it is said; several, if it is said twice.
     pub texts: Vec<Text>,
+    /// The test that misses it, if it is not the simulation.
+    #[serde(default)]
+    pub test: Option<Test>,
+}
+
+/// A test of the integration tests.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Test {
+    /// Its file in `tests/tests`, without the extension.
+    pub suite: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// A place in the sources.

@@ -12,6 +12,7 @@
 //! - `cut`: futures that are dropped at any await
 //! - `told`: what callers were told; `image`: what the table's items say
 //! - `check`, `calm`: what must hold, and how it is tried when nothing goes wrong any more
+//! - `thaw`: what a process goes by that was frozen
 //! - `guards`: what to take out of the sources to see that it is missed
 
 pub mod caller;
@@ -27,6 +28,7 @@ pub mod hostile;
 mod image;
 pub mod net;
 pub mod scenario;
+pub mod thaw;
 pub mod told;
 pub mod world;
 
@@ -108,6 +110,7 @@ async fn live(scenario: Scenario, is_loud: bool) -> Outcome {
     let (processes, mut mapping, ()) =
         tokio::join!(fleet::run(&world, &record), mapping.run(), functions::schedule(world.clone()));
     calm::settle(&world, &mut mapping, &record, processes).await;
+    thaw::thaw(&world).await;
     let (violations, counts, events) = (world.violations(), world.counts(), world.events());
     Outcome { seed, violations, counts, events, writes: world.writes(), hash: world.hash() }
 }

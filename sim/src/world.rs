@@ -117,11 +117,16 @@ impl World {
         ProcessClock::of(&self.0.clock)
     }
 
-    /// All processes stand still for a second to a day: wall clocks and the table's go on, while monotonic clocks, timers
-    /// and connections do not.
+    /// All processes stand still for a second to a day.
     pub fn freeze(&self) {
         const LONGEST_SECONDS: f64 = 86_400.0;
         let span = Duration::from_secs(1).mul_f64(LONGEST_SECONDS.powf(self.aws_rng().f64()));
+        self.freeze_for(span);
+    }
+
+    /// All processes stand still for so long: wall clocks and the table's go on, while monotonic clocks, timers and
+    /// connections do not.
+    pub fn freeze_for(&self, span: Duration) {
         let mut frozen = lock(&self.0.frozen);
         frozen.0 += 1;
         frozen.1 += i64::try_from(span.as_millis()).unwrap_or_default();

@@ -46,8 +46,13 @@ fn a_seed_runs_the_same_in_another_process() {
 
 #[test]
 fn every_guard_is_where_the_table_says() {
+    let source = |file: &str| std::fs::read_to_string(format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    for test in guards::guards().into_iter().filter_map(|guard| guard.test) {
+        let suite = source(&format!("tests/tests/{}.rs", test.suite));
+        assert!(suite.contains(&format!("async fn {}()", test.name)), "{} is in {}", test.name, test.suite);
+    }
     for text in guards::guards().into_iter().flat_map(|guard| guard.texts) {
-        let source = std::fs::read_to_string(format!("{}/../{}", env!("CARGO_MANIFEST_DIR"), text.file)).unwrap();
+        let source = source(&text.file);
         let removed = text.removed(&source);
         assert!(removed.is_some_and(|removed| removed != source), "{:?} is not there once: {}", text.from, text.file);
     }

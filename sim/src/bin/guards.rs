@@ -1,13 +1,14 @@
-//! Takes out one guard after the other, in a copy of what is committed, and prints which seed finds that it is gone.
+//! Takes out one guard after the other, in a copy of what is committed, and prints which seed or test finds that it is gone.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::{env, fs};
 
 use clap::Parser;
-use weirgate_sim::guards::{Guard, guards};
+use weirgate_sim::guards::{Guard, Test, guards};
 
-/// Takes each guard out of the committed sources, builds the simulation without it, and runs seeds until one fails.
+/// Takes each guard out of the committed sources, builds the simulation without it, and runs seeds until one fails, or
+/// runs the test that is there for it.
 ///
 /// The copy and its build are kept in the target folder; the first build takes as long as that of a fresh clone.
 #[derive(Debug, Parser)]
@@ -31,8 +32,9 @@ fn main() -> ExitCode {
     let mut unseen = 0;
     for guard in guards().into_iter().filter(is_meant) {
         let Guard { invariant, guard: what, .. } = &guard;
-        let (seed, needed, says) = match first_failure(&copy, &guard, args.seeds) {
-            Some((seed, says)) => (seed.to_string(), (seed + 1).to_string(), says),
+        copy.remove(&guard);
+        let (seed, needed, says) = match missed(&copy, &guard, args.seeds) {
+            Some(missed) => missed,
             None => {
                 unseen += 1;
                 ("none".to_owned(), format!("more than {}", args.seeds), String::new())
@@ -72,8 +74,8 @@ impl Copy {
         ran(Command::new("git").current_dir(&self.source).args(args));
     }
 
-    /// Builds the simulation without a guard; where it is.
-    fn without(&self, guard: &Guard) -> PathBuf {
+    /// Takes out a guard, and puts back what was taken out before.
+    fn remove(&self, guard: &Guard) {
         self.git(&["checkout", "--quiet", "--force", "--", "."]);
         for text in &guard.texts {
             let path = self.source.join(&text.file);
@@ -81,10 +83,17 @@ impl Copy {
             let removed = text.removed(&source).expect("the guard's text is there once");
             fs::write(&path, removed).expect("the guard's file can be written");
         }
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.current_dir(&self.source).env("CARGO_TARGET_DIR", &self.target);
-        ran(build.args(["build", "--locked", "--workspace", "--bin", "sim"]));
+    }
+
+    fn cargo(&self, args: &[&str]) -> Command {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(&self.source).env("CARGO_TARGET_DIR", &self.target).args(args);
+        cargo
+    }
+
+    /// Builds the simulation as the sources are; where it is.
+    fn simulation(&self) -> PathBuf {
+        ran(&mut self.cargo(&["build", "--locked", "--workspace", "--bin", "sim"]));
         self.target.join("debug/sim")
     }
 }
@@ -99,11 +108,33 @@ fn ran(command: &mut Command) -> Output {
     output
 }
 
-/// The first seed without the guard that fails with what the guard is there for, and what it says; the first one that
-/// fails at all, if none does.
-fn first_failure(copy: &Copy, guard: &Guard, seeds: u32) -> Option<(u32, String)> {
-    let (seeds, invariant) = (seeds.to_string(), guard.invariant.as_str());
-    let mut sim = Command::new(copy.without(guard));
+/// What misses the guard: a seed or test, how many of them that took, and what it says.
+fn missed(copy: &Copy, guard: &Guard, seeds: u32) -> Option<(String, String, String)> {
+    if let Some(test) = &guard.test {
+        let says = failure(copy, test)?;
+        return Some((format!("`{}`", test.name), "a test".to_owned(), says));
+    }
+    let (seed, says) = first_failure(copy, &guard.invariant, seeds)?;
+    Some((seed.to_string(), (seed + 1).to_string(), says))
+}
+
+/// What the test says if it fails.
+fn failure(copy: &Copy, test: &Test) -> Option<String> {
+    let suite = ["test", "--locked", "--workspace", "--test", &test.suite];
+    ran(copy.cargo(&suite).arg("--no-run"));
+    let run = copy.cargo(&suite).args(["--", "--exact", &test.name]).env("RUST_BACKTRACE", "0").output();
+    let run = run.expect("the test runs");
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(text.contains("running 1 test"), "the test {} is there: {text}", test.name);
+    let mut lines = text.lines().skip_while(|line| !line.contains("panicked at"));
+    let says = lines.nth(1).unwrap_or("it ends otherwise").chars().take(120).collect();
+    (!run.status.success()).then_some(says)
+}
+
+/// The first seed that fails with the invariant, and what it says; the first one that fails at all, if none does.
+fn first_failure(copy: &Copy, invariant: &str, seeds: u32) -> Option<(u32, String)> {
+    let seeds = seeds.to_string();
+    let mut sim = Command::new(copy.simulation());
     let run = sim.args(["--threads", "1", "--seeds", &seeds, "--until", invariant]).env("RUST_BACKTRACE", "0").output();
     let run = String::from_utf8_lossy(&run.expect("the simulation runs").stdout).into_owned();
     let failures = || run.lines().filter_map(|line| line.strip_prefix("seed ")?.split_once(": "));
