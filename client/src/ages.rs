@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::Millis;
+use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::Skew;
 
 use crate::clock::after;
@@ -62,6 +62,11 @@ impl AgeClock {
     pub(crate) fn of(&self, instant: Instant) -> Moment {
         let missed = Duration::from(Millis(self.0.missed_ms.load(Ordering::Relaxed)));
         Moment(after(instant, missed))
+    }
+
+    /// Returns the time of what is refilled in this process alone: it only grows, and a freeze counts.
+    pub(crate) fn time(&self) -> EpochMillis {
+        EpochMillis::default().after(self.now().since(Moment(self.0.started)).into())
     }
 
     /// Returns how long ago a moment was; zero if it is yet to come.
@@ -127,7 +132,6 @@ impl Default for AgeClock {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use weirgate_shared::EpochMillis;
 
     use super::*;
     use crate::FakeClock;

@@ -92,7 +92,7 @@ pub(crate) fn answer(
         }
         (WhenAway::Allow, _) => Ok(Decision::Granted(Given { all: vec![], degraded: Some(degraded), is_free: true })),
         (WhenAway::Local { .. }, None) => return Err(error),
-        (WhenAway::Local { percent }, Some(targets)) => match inner.local.take(targets, percent, inner.now()) {
+        (WhenAway::Local { percent }, Some(targets)) => match inner.local.take(targets, percent, inner.ages.time()) {
             Ok(holds) => {
                 let one = |local| GivenBy { local: Some(local), ..GivenBy::default() };
                 Ok(Decision::Granted(Given {

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use weirgate_shared::{EntityId, Level, Resource};
+use weirgate_shared::{EntityId, EpochMillis, Level, Resource};
+use weirgate_store::Skew;
 
 use crate::config::Rules;
 
@@ -62,7 +63,8 @@ struct Shared {
 struct State {
     rules: Arc<Levels>,
     stamp: Option<Stamp>,
-    looked: Instant,
+    /// When the file was looked at, by both clocks: the monotonic one stands still in a frozen process.
+    looked: (Instant, EpochMillis),
     error: Option<FileError>,
 }
 
@@ -91,20 +93,26 @@ impl LimitsFile {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
         let (rules, stamp) = read(&path)?;
-        let state = State { rules: Arc::new(rules), stamp, looked: Instant::now(), error: None };
+        let looked = (Instant::now(), Skew::default().local());
+        let state = State { rules: Arc::new(rules), stamp, looked, error: None };
         Ok(Self(Arc::new(Shared { path, state: Mutex::new(state) })))
     }
 
     /// What is wrong with the file as it is now; the limits are those of the last good one.
     #[must_use]
     pub fn error(&self) -> Option<FileError> {
-        self.look();
+        self.look(Skew::default().local());
         self.state().error.clone()
     }
 
-    /// The rules for an entity on a resource, and whom it cascades to; nothing if no level of the file has any.
-    pub(crate) fn rules(&self, entity: &EntityId, resource: &Resource) -> Option<(Arc<Rules>, Option<EntityId>)> {
-        self.look();
+    /// The rules for an entity on a resource, and whom it cascades to; nothing if no level of the file has any. The
+    /// process's wall clock shows `wall`.
+    pub(crate) fn rules(
+        &self,
+        (entity, resource): (&EntityId, &Resource),
+        wall: EpochMillis,
+    ) -> Option<(Arc<Rules>, Option<EntityId>)> {
+        self.look(wall);
         let levels = Arc::clone(&self.state().rules);
         let own = levels.own.get(entity).and_then(|resources| resources.get(resource));
         let rules = own.or_else(|| levels.entities.get(entity)).or_else(|| levels.resources.get(resource));
@@ -113,12 +121,13 @@ impl LimitsFile {
     }
 
     /// Reads the file again if it has changed.
-    fn look(&self) {
+    fn look(&self, wall: EpochMillis) {
         let mut state = self.state();
-        if state.looked.elapsed() < LOOK {
+        let (at, at_wall) = state.looked;
+        if at.elapsed().max(wall.since(at_wall).into()) < LOOK {
             return;
         }
-        state.looked = Instant::now();
+        state.looked = (Instant::now(), wall);
         let stamp = stamp(&self.0.path);
         if stamp.is_some() && stamp == state.stamp {
             return;

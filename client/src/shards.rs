@@ -14,13 +14,12 @@ mod unfinished;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard};
+use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard, Stamp};
 
 use crate::ages::{AgeClock, Moment};
 use crate::config::Slot;
 use crate::line::{Line, Needs, Overview, View};
 use crate::prefetch::{Pool, Prefetch};
-use stamp::Stamp;
 
 pub(crate) use look::look_at;
 pub(crate) use route::{Request, ask, ask_table, remembered};

@@ -3,9 +3,9 @@
 use serde_json::Value;
 use weirgate_shared::write::Copy;
 use weirgate_shared::{
-    Attr, Copied, EntityId, EpochMillis, Live, Snapshot, Window, is_merged, read_audit, read_bucket, read_config,
-    read_entity, read_key, read_live, read_schema, read_snapshot, usage, write_audit, write_bucket, write_config,
-    write_entity, write_units,
+    Attr, BucketKey, Copied, EntityId, EpochMillis, Live, Snapshot, Window, is_merged, read_audit, read_bucket,
+    read_config, read_entity, read_key, read_live, read_schema, read_snapshot, read_stamp, usage, write_audit,
+    write_bucket, write_config, write_entity, write_units,
 };
 
 use crate::plans::{self, Case};
@@ -52,6 +52,11 @@ pub fn item(bytes: &[u8]) {
             copied(&Snapshot::default(), &[live]);
         }),
         read_schema(attributes()).map(|_| ()),
+        BucketKey::parse("n/BUCKET#e#r#0").map_or(Ok(()), |key| {
+            read_stamp(attributes()).map(|stamp| {
+                let _ = stamp.update(&key);
+            })
+        }),
     ];
     for error in errors.into_iter().filter_map(Result::err) {
         assert!(!error.attribute.is_empty() && !error.takes.is_empty(), "{error:?}");

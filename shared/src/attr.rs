@@ -53,7 +53,7 @@ pub const ESCROW: &str = "escrow";
 /// Version of a configuration: counts its changes. In a bucket, the sum of all levels' whose limits it has; absent where
 /// a caller has brought them with a call.
 pub const VERSION: &str = "cv";
-/// Limits of a configuration, by name.
+/// Limits of a configuration, or of a stamp, by name.
 pub const LIMITS: &str = "limits";
 /// What becomes of a request that a limit of a configuration has not enough for.
 pub const MODE: &str = "mode";
@@ -67,8 +67,12 @@ pub const PARENT_ID: &str = "parent_id";
 pub const CASCADE: &str = "cascade";
 /// Version of the schema that a namespace is written in.
 pub const SCHEMA: &str = "schema";
-/// When a change was made, epoch ms.
+/// When a change was made, or a bucket held what a stamp says, epoch ms.
 pub const AT: &str = "at";
+/// Until when what a stamp says is true, epoch ms.
+pub const UNTIL: &str = "until";
+/// Shards that a stamp is of.
+pub const SHARDS: &str = "n";
 /// Who made a change.
 pub const PRINCIPAL: &str = "principal";
 /// What a change did.

@@ -7,6 +7,7 @@ mod config;
 mod escrow;
 mod lease;
 mod snapshot;
+mod stamp;
 
 use crate::attr;
 use crate::{ItemKey, NameError};
@@ -19,6 +20,7 @@ pub(crate) use escrow::write_escrow;
 pub(crate) use lease::write_held;
 pub use lease::{write_lease, write_leases};
 pub use snapshot::read_snapshot;
+pub use stamp::read_stamp;
 
 /// An attribute as DynamoDB holds it, borrowed from wherever it came.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,6 +13,7 @@
 //! - `whole`: [`Whole`]: all shards of a bucket together
 //! - `meter`: [`Meter`]: what a shard has used in its current hour and day
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and live items
+//! - `stamp`: [`Stamp`]: what all shards held together, which a denied process leaves for others
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge, copy, configure
@@ -28,6 +29,7 @@ mod limit;
 mod math;
 mod meter;
 mod snapshot;
+mod stamp;
 mod terms;
 mod units;
 mod whole;
@@ -40,8 +42,8 @@ pub use config::{Config, ConfigError, Entity, Level, MAX_BUCKET_LIMITS, MAX_LIMI
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, BucketReader, ItemError, is_merged, read_audit, read_bucket, read_config, read_entity, read_key, read_live,
-    read_schema, read_snapshot, write_audit, write_bucket, write_config, write_entity, write_lease, write_leases,
-    write_units,
+    read_schema, read_snapshot, read_stamp, write_audit, write_bucket, write_config, write_entity, write_lease,
+    write_leases, write_units,
 };
 pub use key::{
     AuditId, AuditKey, AuditOf, BUCKET_SK, BucketKey, ConfigKey, ConfigsOf, EntityKey, ItemKey, SnapshotKey,
@@ -51,6 +53,7 @@ pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Mode, Rule};
 pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use snapshot::{Copied, Live, Snapshot, WindowUsage, usage};
+pub use stamp::Stamp;
 pub use terms::{RULES_STAND, Terms};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, Millis};
 pub use whole::Whole;

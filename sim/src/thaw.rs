@@ -29,8 +29,9 @@ pub async fn thaw(world: &World) {
     operator.set_config(&level, &disabled).await.expect("the table is there");
     let frozen = CONFIG_TTL + Duration::from_secs(world.rng().u64(1..86_400));
     world.freeze_for(frozen);
-    let after = ask().await;
-    if !matches!(after, Ok(Decision::Disabled(_))) {
-        world.violated(format!("age: disabled during a freeze of {frozen:?}, and then {after:?}"));
+    match ask().await {
+        Ok(Decision::Disabled(_)) => {}
+        Ok(_) => world.violated(format!("age: disabled during a freeze of {frozen:?}, and in force after it")),
+        Err(error) => world.violated(format!("age: disabled during a freeze of {frozen:?}, and then {error}")),
     }
 }

@@ -51,8 +51,10 @@ impl Scenario {
         let shard_writes = writes.div_ceil(all_shards);
         let shard_calls = calls(shard_writes, BATCH_WINDOW_SECONDS);
         // A bucket is refilled at most once a batch, and each refill is a record of the next one.
-        let (calls, refills) = (all_shards * shard_calls, all_shards * shard_calls);
-        let call_ms = call_ms((shard_writes + shard_calls).div_ceil(shard_calls));
+        // One with few writes in a batch is not refilled.
+        let shard_refills = if shard_writes.div_ceil(shard_calls) < REFILL_WRITES { 0 } else { shard_calls };
+        let (calls, refills) = (all_shards * shard_calls, all_shards * shard_refills);
+        let call_ms = call_ms((shard_writes + shard_refills).div_ceil(shard_calls));
         let usage_units_of_a_key = usage_units_an_hour(shards, shard_writes);
         let usage_units_an_hour = keys * usage_units_of_a_key;
         let looks_a_minute = all_shards * LOOK_UNITS;
@@ -145,6 +147,26 @@ impl Numbers {
     pub const fn running_milli(&self) -> u64 {
         self.calls * self.call_ms
     }
+}
+
+/// What an hour of many users costs, each with a bucket of its own and one acquire a minute, measured by
+/// [`USAGE_LOADS`]: write units an hour, and dollars with the aggregator and the reconciler.
+#[must_use]
+pub fn users(users: u64) -> (u64, PicoDollars) {
+    let (_, milli) = USAGE_LOADS[1];
+    let units = (users * HOUR_MINUTES * milli).div_ceil(1_000);
+    let per_second = units.div_ceil(HOUR_SECONDS);
+    // As many stream shards as partitions, and all units are of records.
+    let stream_shards = per_second.div_ceil(PARTITION_WRITE_UNITS);
+    let call = CALL_PRICE + run_price(call_ms(per_second.div_ceil(stream_shards))) + LOG_BYTES * LOG_BYTE_PRICE;
+    let dollars = units * WRITE_UNIT_PRICE + stream_shards * call * HOUR_SECONDS + idle().0;
+    (units, PicoDollars(dollars))
+}
+
+/// What an hour costs in which nothing is asked: the reconciler's look once a minute, and the alarms.
+#[must_use]
+pub const fn idle() -> PicoDollars {
+    PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + ALARMS * ALARM_HOUR_PRICE)
 }
 
 /// What an hour costs, part by part.
@@ -300,12 +322,12 @@ mod tests {
         let Numbers { writes, shards, refills, usage_units_an_hour, records, calls, call_ms, hour, .. } =
             Scenario::alone(1).numbers();
         // Two copies end the hour, and some hours have two within.
-        assert_eq!((writes, shards, refills, usage_units_an_hour, records, calls), (1, 1, 1, 4, 2, 1));
-        // 256 MB have 12,590 records a second: two records begin one millisecond.
+        assert_eq!((writes, shards, refills, usage_units_an_hour, records, calls), (1, 1, 0, 4, 1, 1));
+        // 256 MB have 12,590 records a second: a record begins one millisecond.
         assert_eq!((function_records(), call_ms), (12_590, 11));
         // A write unit a second is $0.00225 an hour.
         assert_eq!(hour.acquires, PicoDollars(2_250_000_000));
-        assert_eq!(hour.usage, PicoDollars(2_250_000_000 + 4 * 625_000));
+        assert_eq!(hour.usage, PicoDollars(4 * 625_000));
         // 3,600 calls at $0.0000002, and 11 ms of a quarter GB each.
         assert_eq!(hour.calls, PicoDollars(3_600 * (200_000 + 13_333_400 * 11 / 4_000)));
         assert_eq!(hour.logs, PicoDollars(3_600 * 750_000));

@@ -324,6 +324,20 @@ async fn a_throttled_transaction_neither_opens_the_breaker_nor_fails_open() {
 
 /// An operator's change reaches a local bucket, and two requests of one bucket do not get more than it has.
 #[tokio::test(start_paused = true)]
+async fn a_local_bucket_refills_through_a_freeze_and_with_a_wall_clock_that_was_set_back() {
+    let fleet = Fleet::new().await;
+    let local = limiter(&fleet, WhenAway::Local { percent: 25 }, Breaker { failures: 1, ..NEVER }).await;
+    outage(&fleet, Fault::LoseRequest);
+    assert!(take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(), "a quarter of 600");
+    fleet.clock.skew(60_000);
+    assert!(take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(), "a minute's refill, frozen");
+    fleet.clock.skew(-3_600_000);
+    assert!(take(&local, 1).await.is_err(), "no clock that was set back refills");
+    pass(millis(60_000)).await;
+    assert!(take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(), "a minute's refill");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_local_bucket_goes_by_the_limits_of_the_request() {
     let fleet = Fleet::new().await;
     let local = limiter(&fleet, WhenAway::Local { percent: 50 }, Breaker { failures: 1, ..NEVER }).await;

@@ -128,6 +128,25 @@ async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_file_that_changed_during_a_freeze_is_heard_of_after_it() {
+    let (fleet, text) = (Fleet::new().await, File::new(GOOD));
+    let file = LimitsFile::open(&text.0).unwrap();
+    let limiter = limiter(&fleet, &file).await;
+    // By this clock from now on.
+    pass(secs(1)).await;
+    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 700);
+    text.write(&GOOD.replace("burst: 700", "burst: 7000"));
+    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 700, "it is looked at once a second");
+    fleet.clock.skew(1_000);
+    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 7_000);
+    // A clock that is set back makes it no younger.
+    text.write(GOOD);
+    fleet.clock.skew(-3_600_000);
+    pass(secs(1)).await;
+    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 700);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_the_file_says_nothing_about_is_in_the_table_or_nowhere() {
     let fleet = Fleet::new().await;
     let file = File::new("weirgate: 1\nresources:\n  gpt-4:\n    limits:\n      rpm: {per_minute: 10}\n");

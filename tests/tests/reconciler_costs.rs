@@ -7,6 +7,7 @@ use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::{EpochMillis, Millis, due_shards};
 use weirgate_store::Table;
 use weirgate_tests::leased::{NOW, full, holding, item, key, limits, store};
+use weirgate_tests::scaling::facts;
 use weirgate_tests::{Dynamo, Fault};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
@@ -51,6 +52,19 @@ async fn one_write_per_bucket_no_scan_and_only_what_is_due_is_read() {
     let per_bucket = units.indexes["DueIndex"] / 100.0;
     assert!(per_bucket <= 1.0, "{units:?}");
     assert_eq!(units.indexes.keys().collect::<Vec<_>>(), ["DueIndex"], "{units:?}");
+}
+
+/// `docs/scaling.md` computes an idle stack by it.
+#[tokio::test]
+async fn a_run_in_which_nothing_is_due_reads_each_partition_of_the_index_once() {
+    let dynamo = Dynamo::new().await;
+    store(&dynamo.table().await, &holding(full("e-1", &limits()), "a", LATER, &[("slots", 1)])).await;
+    let (table, meter) = dynamo.metered().await;
+    let _ = dynamo.take_operations();
+    assert_eq!(run(&table, 100).await.buckets_seen, 0);
+    let partitions = facts::DUE_PARTITIONS;
+    assert_eq!(dynamo.take_operations(), [("Query".to_owned(), partitions)].into());
+    assert_eq!(meter.take().total, 0.0);
 }
 
 #[tokio::test]

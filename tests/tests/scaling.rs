@@ -28,6 +28,13 @@ fn the_page_and_the_picture_are_what_the_program_writes() {
 }
 
 #[test]
+fn the_refills_and_alarms_that_are_counted_are_those_of_the_code_and_the_template() {
+    assert_eq!(facts::REFILL_WRITES, u64::try_from(weirgate_aggregator::REFILL_WRITES).unwrap());
+    let alarms = include_str!("../../template.yaml").matches("Type: AWS::CloudWatch::Alarm").count();
+    assert_eq!(facts::ALARMS, u64::try_from(alarms).unwrap());
+}
+
+#[test]
 fn a_page_without_a_mark_is_refused() {
     let page = include_str!("../../docs/scaling.md").replace("<!-- end: limits -->", "");
     assert_eq!(page::written(&page).unwrap_err(), "the page has no line \"<!-- end: limits -->\"");

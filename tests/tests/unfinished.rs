@@ -12,6 +12,7 @@ use weirgate_shared::write::split;
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, Millis};
 use weirgate_store::{Answer, Outcome, Table};
 use weirgate_tests::leased::{NOW, full, key, limits, load, store};
+use weirgate_tests::scaling::facts;
 
 /// The bucket `e-1` whose split was begun at `at`, as it was before.
 async fn begun(table: &Table, bucket: &Bucket, at: EpochMillis) {
@@ -100,20 +101,22 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
     assert_eq!(limiter.set_shards("e-1", "gpt-4", &limits(), 1).await.unwrap(), 1);
 }
 
-/// Three writes, and each index entry of the new half; `due` of the old one is new as well.
+/// Three writes, and each index entry of the new half; the first split gives shard 0 an entry in `DueIndex` too.
 #[tokio::test]
 async fn a_split_costs_three_write_units_and_the_index_entries_of_the_new_half() {
     let dynamo = weirgate_tests::Dynamo::new().await;
-    let table = dynamo.table().await;
+    let (table, meter) = dynamo.metered().await;
+    let whole = |units: u64| f64::from(u32::try_from(units).unwrap());
     let bucket = full("e-1", &limits());
-    store(&table, &bucket).await;
-    let meter = weirgate_store::Meter::default();
-    let metered = dynamo.table().await.with_meter(meter.clone());
-    weirgate_tests::leased::split_at(&metered, &bucket, new_id(), NOW).await;
-    let units = meter.take();
-    assert_eq!((units.table, units.requests), (3.0, 3), "{units:?}");
-    assert_eq!(
-        units.indexes,
-        BTreeMap::from([("DueIndex".to_owned(), 2.0), ("GSI2".to_owned(), 1.0), ("GSI3".to_owned(), 1.0)])
-    );
+    store(&dynamo.table().await, &bucket).await;
+    for due in [1 + facts::FIRST_SPLIT_INDEX_UNITS, 1, 1] {
+        let shard = load(&table, &bucket.key).await.unwrap();
+        let _ = meter.take();
+        weirgate_tests::leased::split_at(&table, &shard, new_id(), EpochMillis(NOW.0 + 1)).await;
+        let units = meter.take();
+        assert_eq!((units.table, units.requests), (whole(facts::SPLIT_UNITS), 3), "{units:?}");
+        let indexes = [("DueIndex", whole(due)), ("GSI2", 1.0), ("GSI3", 1.0)];
+        assert_eq!(units.indexes, indexes.map(|(index, units)| (index.to_owned(), units)).into());
+        assert_eq!(units.total, whole(facts::SPLIT_UNITS + facts::SPLIT_INDEX_UNITS + due - 1));
+    }
 }

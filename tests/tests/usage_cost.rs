@@ -11,6 +11,7 @@ use weirgate::{Clock, EpochMillis, FakeClock, Limit, RateLimiter, Stats};
 use weirgate_aggregator::{Config, Invocation, REFILL_WRITES, Summary, handle};
 use weirgate_store::{Meter, Table};
 use weirgate_tests::scaling::facts::USAGE_LOADS;
+use weirgate_tests::scaling::{Numbers, Scenario};
 use weirgate_tests::{Dynamo, batches};
 
 /// A bucket's or some buckets' callers, and the aggregator, on one clock.
@@ -121,6 +122,36 @@ async fn eight_hundred_acquires_a_second_on_one_shard() {
         }
     }
     is(2, load.milli_units(10 * 800), 1_010);
+}
+
+/// The rows of small loads in `docs/scaling.md`: for each rate, an hour of which the first minute and the end are measured.
+#[tokio::test(start_paused = true)]
+async fn one_key_at_one_ten_and_a_hundred_acquires_a_second_costs_what_the_page_says() {
+    for rate in [1, 10, 100] {
+        let (load, limits) = (Load::begin(EpochMillis(START.0 + 49 * 60_000)).await, limits(60_000));
+        load.acquire("e-1", &limits).await;
+        load.aggregate().await;
+        let _ = load.meter.take();
+        let mut units = 0.0;
+        // The last minute of the hour, and a minute that begins an hour.
+        for _ in 0..2 {
+            for _ in 0..60 {
+                for _ in 0..rate {
+                    sleep(SECOND / rate).await;
+                    load.acquire("e-1", &limits).await;
+                }
+                load.aggregate().await;
+            }
+            units += load.meter.take().total;
+        }
+        let (measured, acquires) = (units, f64::from(120 * rate));
+        let Numbers { refills, usage_units_an_hour, .. } = Scenario::alone(rate.into()).numbers();
+        let [refills, of_hour] =
+            [refills * 120, usage_units_an_hour].map(|units| f64::from(u32::try_from(units).unwrap()));
+        // Of an hour's copies, its end is among these minutes, and what is copied within the hour may be.
+        let most = acquires + refills + of_hour;
+        assert!(measured >= acquires + 2.0 && measured <= most, "{rate}/s: {measured} units, {acquires} to {most}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

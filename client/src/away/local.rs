@@ -36,6 +36,7 @@ pub(crate) struct LocalHold {
 
 impl LocalBuckets {
     /// Takes what all `targets` ask of their local buckets, which have `percent` of every limit; or says what is short.
+    /// `now` is of the clock that ages are measured by.
     pub(crate) fn take(&self, targets: &[Target], percent: u8, now: EpochMillis) -> Result<Vec<LocalHold>, Denied> {
         let mut buckets = self.lock();
         if buckets.len() > MAX_BUCKETS {

@@ -85,8 +85,9 @@ pub(crate) enum Age {
 impl Resolved {
     /// What a file says, which needs no table.
     #[cfg(feature = "yaml")]
-    fn of_file(file: &crate::LimitsFile, now: Moment, key: &weirgate_shared::BucketKey) -> Option<Arc<Self>> {
-        let (rules, parent) = file.rules(&key.entity, &key.resource)?;
+    fn of_file(file: &crate::LimitsFile, inner: &Inner, key: &weirgate_shared::BucketKey) -> Option<Arc<Self>> {
+        let (rules, parent) = file.rules((&key.entity, &key.resource), inner.table.skew().local())?;
+        let now = inner.ages.now();
         Some(Arc::new(Self { rules: Some(rules), parent, asked: now, good_until: now, generation: 0 }))
     }
 
@@ -119,9 +120,7 @@ pub(crate) async fn resolve(
     timeout: Duration,
 ) -> Result<Arc<Resolved>, Error> {
     #[cfg(feature = "yaml")]
-    if let Some(said) =
-        inner.settings.file.as_ref().and_then(|file| Resolved::of_file(file, inner.ages.now(), &shards.key))
-    {
+    if let Some(said) = inner.settings.file.as_ref().and_then(|file| Resolved::of_file(file, inner, &shards.key)) {
         return Ok(said);
     }
     let slot = &shards.config;

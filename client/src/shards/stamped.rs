@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Bucket, EpochMillis, Limit, Millis, Whole};
+use weirgate_shared::{Bucket, EpochMillis, Limit, Millis, Stamp, Whole, read_stamp};
 use weirgate_store::Consistency;
 
 use super::route::Asking;
-use super::stamp::{Stamp, WORTH, draw};
+use super::stamp::{WORTH, denies, draw, is_over};
 use super::{Request, Shards};
 use crate::Denied;
 use crate::inner::Inner;
@@ -26,10 +26,10 @@ impl Shards {
     pub(super) fn denied_by_stamp(&self, inner: &Inner, request: &Request) -> Option<Denied> {
         let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
         let now = inner.now();
-        let denied = stamp.denies(&self.key, request, self.overview().most(), now)?;
+        let denied = denies(&stamp, &self.key, request, self.overview().most(), now)?;
         let is_void = self.overview().gave_back_since(stamp.at)
             || self.overview().is_due(now, now.since(stamp.at).into())
-            || stamp.is_over(&denied, self.salt, inner.settings.denial_memory, now);
+            || is_over(&stamp, &denied, self.salt, inner.settings.denial_memory, now);
         (!is_void).then_some(denied)
     }
 
@@ -51,7 +51,7 @@ impl Asking<'_> {
     pub(super) fn is_stamped_short(&self) -> bool {
         let stamp = self.shards.stamp().clone().filter(|_| self.shards.is_stamped());
         let (most, now) = (self.shards.overview().most(), self.inner.now());
-        stamp.is_some_and(|stamp| stamp.denies(&self.shards.key, self.request, most, now).is_some())
+        stamp.is_some_and(|stamp| denies(&stamp, &self.shards.key, self.request, most, now).is_some())
     }
 
     /// Reads the stamp that another process may have left, and returns the denial that it implies.
@@ -65,7 +65,7 @@ impl Asking<'_> {
             let read = self.inner.read_once(&key, Consistency::Eventual);
             // Without it, or if it makes no sense, all shards are read.
             let item = tokio::time::timeout_at(self.deadline, read).await.ok()?.ok()?;
-            let stamp = item.as_ref().and_then(Stamp::read);
+            let stamp = item.as_ref().and_then(|item| read_stamp(item.attributes()).ok());
             let is_renewal = stamp.as_ref().is_some_and(|stamp| self.inner.now().since(stamp.at) < RENEWED);
             *self.shards.stamp() = stamp.map(Arc::new);
             let denied = self.shards.denied_by_stamp(self.inner, self.request);

@@ -13,8 +13,12 @@ pub const TRANSACTION_ITEMS: u64 = 100;
 /// The most shards of one key: what the code has.
 #[allow(clippy::as_conversions, reason = "no other conversion is constant")]
 pub const MAX_SHARDS: u64 = weirgate_shared::MAX_SHARDS as u64;
-/// Write units of a split: three single writes.
+/// Write units of the table for a split: three single writes. Tested on billed units, as are the next two.
 pub const SPLIT_UNITS: u64 = 3;
+/// Write units of indexes for a split: the new half's entries in `GSI2`, `GSI3` and `DueIndex`.
+pub const SPLIT_INDEX_UNITS: u64 = 3;
+/// The first split of a bucket gives shard 0 an entry in `DueIndex` as well.
+pub const FIRST_SPLIT_INDEX_UNITS: u64 = 1;
 
 /// Write units a second that a new on-demand table takes at once; the source is that of `PARTITION_WRITE_UNITS`.
 pub const NEW_TABLE_WRITE_UNITS: u64 = 4_000;
@@ -54,6 +58,10 @@ pub const BATCH_WINDOW_SECONDS: u64 = 1;
 pub const PARALLELIZATION: u64 = 1;
 /// `AggregatorMemoryMb` and `ReconcilerMemoryMb` of `template.yaml`.
 pub const MEMORY_MB: u64 = 256;
+/// Writes to a shard in one batch from which on the aggregator credits it: `REFILL_WRITES` of the aggregator.
+pub const REFILL_WRITES: u64 = 64;
+/// Alarms of `template.yaml`.
+pub const ALARMS: u64 = 8;
 /// Windows that usage is copied for: the hour and the day.
 pub const WINDOWS: u64 = 2;
 /// Writes to a shard after which its usage is copied before the hour is over: `INTERIM` of the aggregator.
@@ -104,6 +112,9 @@ pub const CALL_PRICE: u64 = 200_000;
 pub const GB_SECOND_PRICE: u64 = 13_333_400;
 /// Picodollars for a byte of log: $0.50 a GB. <https://aws.amazon.com/cloudwatch/pricing/>
 pub const LOG_BYTE_PRICE: u64 = 500;
+
+/// Picodollars for an alarm and hour: $0.10 a month of 730 hours. <https://aws.amazon.com/cloudwatch/pricing/>
+pub const ALARM_HOUR_PRICE: u64 = 100_000_000_000 / 730;
 
 /// Write units of one acquire in zae-limiter 0.17.
 pub const PEER_ACQUIRE_UNITS: u64 = 2;

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::facts::*;
 use super::{
-    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, readable_records, snapshot_units,
-    usage_units_an_hour,
+    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, idle, readable_records,
+    snapshot_units, usage_units_an_hour, users,
 };
 
 /// The rates the tables have a row for.
@@ -27,7 +27,7 @@ pub fn written(page: &str) -> Result<String, String> {
     Ok(page)
 }
 
-fn parts() -> [(&'static str, String); 9] {
+fn parts() -> [(&'static str, String); 10] {
     [
         ("answer", answer()),
         ("alone", rows(Scenario::alone)),
@@ -38,6 +38,7 @@ fn parts() -> [(&'static str, String); 9] {
         ("aggregator", aggregator()),
         ("money", money()),
         ("usage", usage()),
+        ("small", small()),
     ]
 }
 
@@ -178,9 +179,9 @@ fn splitting() -> String {
              takes {TRANSACTION_ITEMS} items, and {MAX_SHARDS} is the largest power of two in it.",
         ),
         format!(
-            "From 1 to {MAX_SHARDS} shards are {doublings} doublings, {splits} splits of {SPLIT_UNITS} write units, {units} in all. Each \
-             doubling is seen in a batch of the stream first, so the whole way takes {doublings} batches or more.",
-            units = splits * SPLIT_UNITS,
+            "From 1 to {MAX_SHARDS} shards are {doublings} doublings, {splits} splits of {SPLIT_UNITS} write units and \
+             {SPLIT_INDEX_UNITS} of indexes, {units} in all with the entry of shard 0 in `DueIndex`. Each doubling is seen in a batch of the stream first, so the whole way takes {doublings} batches or more.",
+            units = splits * (SPLIT_UNITS + SPLIT_INDEX_UNITS) + FIRST_SPLIT_INDEX_UNITS,
         ),
     ])
 }
@@ -239,6 +240,24 @@ fn usage() -> String {
     for (load, milli) in USAGE_LOADS {
         let _ = writeln!(text, "| {load} | {}.{:03} |", milli / 1_000, milli % 1_000);
     }
+    text
+}
+
+/// Returns what small loads cost in all.
+fn small() -> String {
+    let mut text = String::from("| load | write units an hour | an hour | 730 hours |\n|---|--:|--:|--:|\n");
+    let mut row = |load: &str, units: u64, hour: PicoDollars| {
+        let _ = writeln!(text, "| {load} | {} | {hour} | {} |", Grouped(units), PicoDollars(hour.0 * 730));
+    };
+    row("nothing: the stack is there", 0, idle());
+    for rate in [1, 10, 100] {
+        let numbers = Scenario::alone(rate).numbers();
+        let units = (rate + numbers.refills) * 3_600 + numbers.usage_units_an_hour;
+        let alarms = ALARMS * ALARM_HOUR_PRICE;
+        row(&format!("{rate}/s on one key, every caller alone"), units, PicoDollars(numbers.hour.total().0 + alarms));
+    }
+    let (units, hour) = users(1_000_000);
+    row("a million users, one acquire a minute each", units, hour);
     text
 }
 
