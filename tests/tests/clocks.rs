@@ -89,6 +89,20 @@ async fn i2_what_a_take_cut_by_a_clock_set_ahead_is_put_back() {
     let _ = denied(&limiter, &rpm(60), &[("rpm", 3)]).await;
 }
 
+/// What others left cannot be put back, so such a take happens only where nothing was written since.
+#[tokio::test(start_paused = true)]
+async fn i2_a_take_by_a_clock_set_ahead_cuts_nothing_of_what_others_left() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let clock = off(0);
+    let limiter = fleet.limiter_by(&clock).await;
+    pass(secs(10)).await;
+    let _ = granted(&limiter, &rpm(600), &[("rpm", 100)]).await;
+    let _ = granted(&fleet.limiter().await, &rpm(600), &[("rpm", 1)]).await;
+    clock.skew(240_000);
+    let _ = granted(&limiter, &rpm(600), &[("rpm", 10)]).await;
+    let _ = granted(&fleet.limiter().await, &rpm(600), &[("rpm", 480)]).await;
+}
+
 /// The request was sent before the clock was set, so its answer does not say that it was.
 #[tokio::test(start_paused = true)]
 async fn i1_an_answer_on_its_way_while_the_clock_is_set_is_not_planned_on() {
