@@ -11,7 +11,7 @@ use crate::check::{self, flowed};
 use crate::fault::{Event, Kind};
 use crate::fleet::{Process, configure, limiter};
 use crate::functions::{Mapping, reconcile};
-use crate::image::Sender;
+use crate::image::{Sender, TTL};
 use crate::net::{Net, OPERATOR};
 use crate::scenario::Plan;
 use crate::world::World;
@@ -110,7 +110,7 @@ async fn newcomer(world: &World) -> RateLimiter {
 /// When everything that has a `ttl` is past it: 90 days after a month at most.
 const SEASON: Duration = Duration::from_secs(130 * 86_400);
 
-/// What TTL deletes, perhaps days late, is missed by nobody: usage goes on. Buckets have no `ttl`, and are what they were.
+/// What TTL deletes, perhaps days late, is missed by nobody: usage goes on. A bucket that it deletes was full, and is again.
 async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimiter) {
     world.pass(SEASON).await;
     for item in world.dynamo().items() {
@@ -121,7 +121,7 @@ async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimite
             world.count(Kind::TtlDeleted);
         }
     }
-    world.look(&Sender { name: "ttl", is_told: true, is_alone: true });
+    world.look(&Sender { name: TTL, is_told: true, is_alone: true });
     for plan in known(world) {
         is_whole(world, limiter, plan).await;
     }

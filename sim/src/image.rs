@@ -220,6 +220,9 @@ const WRONG_CLOCK: Millis = Millis(300_000);
 /// The same of clocks that are right: none is ahead of the dates of answers by more.
 const RIGHT_CLOCK: Millis = Millis(1_000);
 
+/// The name of what deletes items whose `ttl` is over.
+pub(crate) const TTL: &str = "ttl";
+
 /// Who sent a write.
 pub(crate) struct Sender<'a> {
     /// The name of the process.

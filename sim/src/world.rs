@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate::{Clock, EpochMillis, FakeClock};
 use weirgate_tests::{Dynamo, Partitions};
@@ -296,6 +296,9 @@ impl World {
         for mut record in self.0.dynamo.stream() {
             // The database stamps records with the machine's time; DynamoDB does with its own, in whole seconds.
             record["dynamodb"]["ApproximateCreationDateTime"] = now.0.div_euclid(1000).into();
+            if sender.name == image::TTL {
+                record["userIdentity"] = json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
+            }
             let pk = record["dynamodb"]["Keys"]["PK"]["S"].as_str().unwrap_or_default();
             if is_hostile(pk) {
                 self.note(|| format!("  {} {pk}", record["eventName"]));
