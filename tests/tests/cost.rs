@@ -177,6 +177,38 @@ async fn a_write_costs_a_unit_for_each_kilobyte_of_the_item() {
     }
 }
 
+/// A process reads each shard that it meets for the first time.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_on_any_number_of_shards_is_one_write_unit() {
+    for shards in [1, 2, 8, 64] {
+        let fleet = Fleet::new().await;
+        let limits = [Limit::per_minute("rpm", 600_000).unwrap(), Limit::per_minute("tpm", 100_000_000).unwrap()];
+        let operator = fleet.limiter().await;
+        let _ = granted(&operator, &limits, &[("rpm", 1), ("tpm", 100)]).await;
+        assert_eq!(operator.set_shards("e-1", "gpt-4", &limits, shards).await.unwrap(), shards);
+        let (limiter, meter) = fleet.metered().await;
+        let _ = granted(&limiter, &limits, &[("rpm", 1), ("tpm", 100)]).await;
+        let _ = (meter.take(), fleet.dynamo.take_operations());
+        let mut read = 0.0;
+        for _ in 0..12 * shards {
+            let _ = granted(&limiter, &limits, &[("rpm", 1), ("tpm", 100)]).await;
+            let units = meter.take();
+            only_table(&units, 1.0, 1);
+            read += units.read;
+            pass(millis(70)).await;
+        }
+        assert!(read <= f64::from(shards - 1) / 2.0, "{shards} shards: {read} read units");
+        println!("{shards} shards: {read} read units");
+        let _ = fleet.dynamo.take_operations();
+        for _ in 0..20 {
+            let _ = granted(&limiter, &limits, &[("rpm", 1), ("tpm", 100)]).await;
+            only_table(&meter.take(), 1.0, 1);
+            pass(millis(70)).await;
+        }
+        assert_eq!(fleet.dynamo.take_operations(), [("UpdateItem".to_owned(), 20)].into(), "{shards} shards");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_expired_lease_is_reclaimed_along_with_a_take() {
     let fleet = Fleet::new().await;
