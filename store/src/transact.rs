@@ -2,6 +2,7 @@
 
 use aws_sdk_dynamodb::error::{BuildError, SdkError};
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::operation::transact_write_items::builders::TransactWriteItemsFluentBuilder;
 use aws_sdk_dynamodb::types::{
     CancellationReason, ConditionCheck, Delete, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
     Update as UpdateRequest,
@@ -46,17 +47,26 @@ impl Table {
     /// [`StoreError`] if it could not be decided; its kind says whether the transaction may have been applied, its
     /// reason which item stood in the way.
     pub async fn transact(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
+        self.sent(actions, self.transaction(actions, token)?).await
+    }
+
+    /// The request for a transaction. Its clones are the same text: DynamoDB Local takes another order of fields under the
+    /// same token for other actions.
+    fn transaction(&self, actions: &[Action], token: &WriteId) -> Result<TransactWriteItemsFluentBuilder, StoreError> {
         let parts = actions.iter().map(|action| self.part(action)).collect::<Result<Vec<_>, _>>()?;
         if parts.is_empty() || parts.len() > MOST_ACTIONS {
             let found = parts.len();
             return Err(self.invalid(actions, format!("it takes 1 to {MOST_ACTIONS} actions, not {found}; split it")));
         }
-        let request = self
-            .client
-            .transact_write_items()
-            .set_transact_items(Some(parts))
-            .client_request_token(token.as_str())
-            .set_return_consumed_capacity(self.report());
+        let request = self.client.transact_write_items().set_transact_items(Some(parts));
+        Ok(request.client_request_token(token.as_str()).set_return_consumed_capacity(self.report()))
+    }
+
+    async fn sent(
+        &self,
+        actions: &[Action],
+        request: TransactWriteItemsFluentBuilder,
+    ) -> Result<Transacted, StoreError> {
         match Box::pin(request.send()).await {
             Ok(done) => {
                 for consumed in done.consumed_capacity() {
@@ -80,7 +90,8 @@ impl Table {
         token: &WriteId,
         retry: Retry,
     ) -> Result<Transacted, StoreError> {
-        self.again(retry.of_plans(), || self.transact(actions, token)).await
+        let request = self.transaction(actions, token)?;
+        self.again(retry.of_plans(), || self.sent(actions, request.clone())).await
     }
 
     fn part(&self, action: &Action) -> Result<TransactWriteItem, StoreError> {

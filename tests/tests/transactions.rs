@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
+use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use serde_json::json;
 use weirgate_shared::write::{Action, Change, Condition, Path, Update, Value};
 use weirgate_shared::{Attr, ItemKey};
@@ -171,6 +176,44 @@ async fn retries_keep_the_token_and_stop_where_they_are_told_to() {
     dynamo.fail_transactions(|_| Some(Fault::Forbidden));
     let error = table.transact_with(&actions, &id("u"), Retry::Unknown).await.unwrap_err();
     assert_eq!((error.kind, dynamo.take_requests()), (ErrorKind::Forbidden, 1), "asking again does not help");
+}
+
+/// A transport that keeps the text of each request.
+#[derive(Debug, Clone)]
+struct Kept {
+    dynamo: Dynamo,
+    texts: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl HttpClient for Kept {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+impl HttpConnector for Kept {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        self.texts.lock().unwrap().push(request.body().bytes().unwrap_or_default().to_vec());
+        self.dynamo.call(request)
+    }
+}
+
+/// DynamoDB Local compares the text under a token, and an answer that is lost would end as an error there.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_is_repeated_is_the_same_text() {
+    let (dynamo, _) = table_with(&[("a", 1)]).await;
+    let kept = Kept { dynamo: dynamo.clone(), texts: Arc::default() };
+    let table = Dynamo::reached_by(kept.clone(), weirgate::SystemClock).await;
+    let names: Vec<_> = (0..12).map(|at| format!("n{at}")).collect();
+    let changes = names.iter().map(|name| Change::Add(Path::of(name.clone()), Value::Int(1))).collect();
+    let conditions = names.iter().map(|name| Condition::Absent(Path::of(name.clone()))).collect();
+    let actions = [Action::Update(Update { key: key("a"), conditions, changes }), add("b", 1, vec![])];
+    let mut faults = [Fault::LoseRequest, Fault::Throttle { key_range: false }, Fault::LoseAnswer].into_iter();
+    dynamo.fail_transactions(move |_| faults.next());
+    assert_eq!(table.transact_with(&actions, &id("t"), Retry::Unknown).await.unwrap(), Transacted::Applied);
+    let texts = kept.texts.lock().unwrap();
+    assert_eq!(texts.len(), 4);
+    assert!(!texts[0].is_empty() && texts.iter().all(|text| *text == texts[0]));
 }
 
 #[tokio::test(start_paused = true)]
