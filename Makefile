@@ -66,6 +66,7 @@ validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## 
 	SAM_CLI_TELEMETRY=0 .venv/sam/bin/sam validate --lint --region us-east-1
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_policies.py template.yaml
+	.venv/validate/bin/python scripts/check_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
 	$(deny) check $(strictly) bans licenses sources
@@ -88,13 +89,41 @@ advisories: cargo $(cargo_deny) ## Check the dependencies against the RustSec da
 	$(deny) check advisories
 	$(deny) $(of_fuzzers) check advisories
 
-# With plain cargo, so for this machine. `sam build` makes what is deployed, and leaves it at the same place. A panic
+# With plain cargo, so for this machine. `sam build` and `cargo lambda build` make what is deployed, in target/lambda/. A panic
 # aborts there too: the batch comes again either way, and the tables for unwinding are a sixth of the binary.
 .PHONY: build
-build: cargo ## Build both functions for this machine into target/lambda/
+build: cargo ## Build both functions for this machine into target/functions/
 	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-aggregator -p weirgate-reconciler
-	install -D $(cargo_target)/release/aggregator target/lambda/aggregator/bootstrap
-	install -D $(cargo_target)/release/reconciler target/lambda/reconciler/bootstrap
+	install -D $(cargo_target)/release/aggregator target/functions/aggregator/bootstrap
+	install -D $(cargo_target)/release/reconciler target/functions/reconciler/bootstrap
+
+# The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.
+.PHONY: cross
+cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and start them under emulation
+	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1 && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 \
+		|| { echo "make: an emulator of arm64 is missing: install the packages $(packages_cross)" >&2; exit 1; }
+	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 sam build
+	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo lambda build --locked --release --arm64
+	cargo test --locked -p weirgate-tests --test cross -- --ignored --nocapture
+
+packages_cross := qemu-user libc6-arm64-cross libgcc-s1-arm64-cross
+
+# In CI, where they may be installed: into a throw-away machine, by root.
+.PHONY: packages-cross
+packages-cross:
+	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 || { \
+		sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "make: nobody here may install $(packages_cross): run as root, or install sudo" >&2; exit 1; }; \
+		$$sudo apt-get update -q && $$sudo apt-get install -q -y --no-install-recommends $(packages_cross); }
+
+# The stack policy forbids updates that replace the table. `prod` is refused while its alarms have no topic.
+ENV ?= default
+.PHONY: deploy
+deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an environment of samconfig.toml: ENV=default, pre or prod
+	@.venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV)
+	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" sam build --config-env $(ENV)
+	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" sam deploy --config-env $(ENV)
+	.venv/aws/bin/aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json \
+		--stack-name "$$(.venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV) stack_name)"
 
 .PHONY: bench
 bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
@@ -165,5 +194,6 @@ $(cargo_deny): | cargo
 	@rm -rf .tools/build
 
 .venv/sam/.cross: requirements/cross.txt .venv/sam/.installed
+	@! command -v rustup >/dev/null || rustup target add aarch64-unknown-linux-gnu
 	@.venv/sam/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	@touch $@

@@ -152,7 +152,7 @@ impl Mapping {
             world.happened(Event::Copied);
         }
         let response = handled.response.ok()?;
-        Some(response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect())
+        Some(response.batch_item_failures.into_iter().filter_map(|failure| failure.item_identifier).collect())
     }
 
     /// Replays an object of the failure bucket, as `weirgate-replay` does.

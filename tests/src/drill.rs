@@ -54,6 +54,7 @@ pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
     drill.limits().await?;
     drill.slots().await?;
     drill.restore().await?;
+    drill.removed().await?;
     let left = shell.left();
     if left.is_empty() {
         Ok(())

@@ -167,7 +167,9 @@ impl Functions {
             let handled = weirgate_aggregator::handle(&event, &self.table, &config, invocation).await;
             let response = handled.expect("an event").response.expect("the table is there");
             let first = response.batch_item_failures.iter().filter_map(|failure| {
-                let is_it = |record: &Value| record["dynamodb"]["SequenceNumber"] == failure.item_identifier.as_str();
+                let is_it = |record: &Value| {
+                    record["dynamodb"]["SequenceNumber"] == failure.item_identifier.as_deref().unwrap_or_default()
+                };
                 self.left.iter().position(is_it)
             });
             match first.min() {

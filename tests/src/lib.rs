@@ -10,6 +10,7 @@
 //! - `partitions`: [`Partitions`]: what a table of DynamoDB takes, and how its transactions conflict, on virtual time
 //! - [`heat`]: a hot bucket on virtual time
 //! - `image`: items in DynamoDB's JSON as values
+//! - [`lambda`]: Lambda's side of a function, for one event
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - [`scaling`]: how far one key goes, computed
 //! - [`template`](mod@template): `template.yaml`, read
@@ -21,6 +22,7 @@ pub mod drill;
 mod dynamo;
 pub mod heat;
 mod image;
+pub mod lambda;
 pub mod leased;
 mod lines;
 mod partitions;

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use serde_json::Value;
+
 use crate::template::template;
 
 /// A log's lines. Clones share them.
@@ -10,15 +12,32 @@ use crate::template::template;
 pub struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    /// The lines that the template's metric filter `name` counts.
+    /// Returns the lines that the template's metric filter `name` counts.
     ///
     /// # Panics
-    /// If there is no such filter, or its pattern is no quoted text.
+    /// If there is no such filter, its pattern is not `{ $.field = "text" }`, or a line is not JSON.
     #[must_use]
     pub fn heard(&self, name: &str) -> Vec<String> {
-        let pattern = template()["Resources"][name]["Properties"]["FilterPattern"].take();
-        let text = pattern.as_str().and_then(|text| text.strip_prefix('"')?.strip_suffix('"')).expect("a quoted text");
-        self.text().lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+        let filter = template()["Resources"][name]["Properties"].take();
+        let pattern = filter["FilterPattern"].as_str().and_then(|text| text.strip_prefix("{ $.")?.strip_suffix("\" }"));
+        let (field, text) = pattern.and_then(|pattern| pattern.split_once(" = \"")).expect("a filter of one field");
+        let is_heard = |line: &&str| serde_json::from_str::<Value>(line).expect("a line is JSON")[field] == text;
+        self.text().lines().filter(is_heard).map(str::to_owned).collect()
+    }
+
+    /// Returns the values of the metric that the template's filter `name` makes.
+    ///
+    /// # Panics
+    /// As [`Self::heard`], or if the value is no number.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> Vec<i64> {
+        let value = template()["Resources"][name]["Properties"]["MetricTransformations"][0]["MetricValue"].take();
+        let value = value.as_str().expect("a metric has a value");
+        let number = |line: String| match value.strip_prefix("$.") {
+            Some(field) => serde_json::from_str::<Value>(&line).expect("a line is JSON")[field].as_i64(),
+            None => value.parse().ok(),
+        };
+        self.heard(name).into_iter().map(|line| number(line).expect("a number")).collect()
     }
 
     /// All of it so far.

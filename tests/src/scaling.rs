@@ -163,10 +163,17 @@ pub fn users(users: u64) -> (u64, PicoDollars) {
     (units, PicoDollars(dollars))
 }
 
-/// What an hour costs in which nothing is asked: the reconciler's look once a minute, and the alarms.
+/// What an hour costs in which nothing is asked: the reconciler's look once a minute, and the alarms with
+/// their metrics.
 #[must_use]
 pub const fn idle() -> PicoDollars {
-    PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + ALARMS * ALARM_HOUR_PRICE)
+    PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching().0)
+}
+
+/// What an hour of the alarms costs, and of the metrics that are made for them, which is at most.
+#[must_use]
+pub const fn watching() -> PicoDollars {
+    PicoDollars(ALARM_METRICS * ALARM_HOUR_PRICE + FILTER_METRICS * METRIC_HOUR_PRICE)
 }
 
 /// What an hour costs, part by part.
@@ -299,8 +306,17 @@ const fn run_price(ms: u64) -> u64 {
 
 /// Picodollars for a minute of the reconciler.
 const fn reconciler_minute(shards: u64, looks: u64) -> u64 {
-    let call = CALL_PRICE + run_price(RECONCILER_MS) + LOG_BYTES * LOG_BYTE_PRICE;
+    let call = SCHEDULE_PRICE + CALL_PRICE + run_price(RECONCILER_MS) + LOG_BYTES * LOG_BYTE_PRICE;
     looks * WRITE_UNIT_PRICE + (shards + DUE_PARTITIONS) * READ_UNIT_PRICE + call
+}
+
+/// What a million acquires of a bucket cost that is used `rate` times a second, with a batching window of so many seconds.
+#[must_use]
+pub fn million(rate: u64, window: u64) -> PicoDollars {
+    let (_, milli_units) = USAGE_LOADS[0];
+    let records = (rate * window).max(1);
+    let call = CALL_PRICE + run_price(call_ms(records)) + LOG_BYTES * LOG_BYTE_PRICE;
+    PicoDollars(1_000 * milli_units * WRITE_UNIT_PRICE + 1_000_000 * call / records)
 }
 
 #[cfg(test)]
@@ -330,7 +346,7 @@ mod tests {
         assert_eq!(hour.usage, PicoDollars(4 * 625_000));
         // 3,600 calls at $0.0000002, and 11 ms of a quarter GB each.
         assert_eq!(hour.calls, PicoDollars(3_600 * (200_000 + 13_333_400 * 11 / 4_000)));
-        assert_eq!(hour.logs, PicoDollars(3_600 * 750_000));
+        assert_eq!(hour.logs, PicoDollars(3_600 * 250_000));
         assert_eq!(hour.stream, PicoDollars(0));
     }
 }

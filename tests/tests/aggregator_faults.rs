@@ -166,7 +166,7 @@ async fn a_throttled_write_is_tried_again_then_reported_and_nothing_is_lost() {
     assert_eq!((handled.summary.failed, handled.summary.copies_put_off), (1, 1), "the hour's copy is its last");
     let failures = handled.response.unwrap().batch_item_failures;
     assert_eq!(failures.len(), 1);
-    assert_eq!(failures[0].item_identifier, sequence_number(&records[10]));
+    assert_eq!(failures[0].item_identifier.as_deref(), Some(sequence_number(&records[10])));
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
     assert_exact(&dynamo, &records);

@@ -4,8 +4,9 @@ mod aggregator;
 
 use aggregator::{HOUR, deliver_text};
 use serde_json::{Value, json};
-use weirgate_aggregator::{Summary, parse};
-use weirgate_tests::Dynamo;
+use weirgate_aggregator::{REFILL_WRITES, Summary, parse};
+use weirgate_store::Table;
+use weirgate_tests::{Dynamo, Fault};
 
 fn summary(records: usize) -> Summary {
     Summary { records, ..Summary::default() }
@@ -104,4 +105,47 @@ async fn undecodable_is_told_and_skipped() {
     ]) {
         assert!(record.why.contains(why), "{} says {}", record.index, record.why);
     }
+}
+
+/// A table with the bucket of a sample as its last record shows it.
+async fn with_bucket(event: &str) -> (Dynamo, Table) {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let records: Value = serde_json::from_str(event).unwrap();
+    dynamo.put(&records["Records"].as_array().unwrap().last().unwrap()["dynamodb"]["NewImage"]);
+    (dynamo, table)
+}
+
+#[tokio::test]
+async fn refill_credits_a_bucket_that_would_not_last() {
+    let event = include_str!("../../events/aggregator-refill.json");
+    let (dynamo, table) = with_bucket(event).await;
+    let done = deliver_text(&table, event, HOUR).await.summary;
+    assert_eq!(done, Summary { refilled: 1, ..summary(REFILL_WRITES) });
+    assert_eq!(dynamo.item("default/BUCKET#user-456#gpt-4#0", "#STATE")["b_rpm_tk"]["N"], "600000", "of 1 left");
+}
+
+#[tokio::test]
+async fn hot_splits_the_shard() {
+    let event = include_str!("../../events/aggregator-hot.json");
+    let (dynamo, table) = with_bucket(event).await;
+    let done = deliver_text(&table, event, HOUR).await.summary;
+    assert_eq!(done, Summary { splits: 1, ..summary(1) });
+    for shard in [0, 1] {
+        let item = dynamo.item(&format!("default/BUCKET#user-789#gpt-4#{shard}"), "#STATE");
+        assert_eq!(item["shard_count"]["N"], "2", "{item}");
+    }
+}
+
+/// DynamoDB refuses the write of one bucket: its record comes again, and Lambda takes no other one for failed.
+#[tokio::test]
+async fn partial_names_the_record_behind_the_write_that_failed() {
+    let event = include_str!("../../events/aggregator-partial.json");
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    dynamo.fail_when(|write| write.to_string().contains("ENTITY#user-b").then_some(Fault::LoseRequest));
+    let handled = deliver_text(&table, event, HOUR).await;
+    assert_eq!((handled.summary.copied, handled.summary.failed), (2, 1));
+    let response = serde_json::to_value(handled.response.unwrap()).unwrap();
+    assert_eq!(response, json!({"batchItemFailures": [{"itemIdentifier": "100000000000000000301"}]}));
 }

@@ -148,7 +148,7 @@ async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
     let handled = deliver(&table, &records).await;
     assert_eq!((handled.summary.failed, handled.summary.splits_put_off), (1, 0));
     let failures = handled.response.unwrap().batch_item_failures;
-    assert_eq!(failures[0].item_identifier, sequence_number(&records[2]), "that of the newest image");
+    assert_eq!(failures[0].item_identifier.as_deref(), Some(sequence_number(&records[2])), "that of the newest image");
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);

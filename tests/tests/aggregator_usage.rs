@@ -156,7 +156,7 @@ async fn the_answer_names_the_record_of_each_final_copy_that_failed() {
     assert_eq!((handled.summary.copied, handled.summary.failed), (11, 1));
     let failures = handled.response.unwrap().batch_item_failures;
     assert_eq!(failures.len(), 1);
-    assert_eq!(failures[0].item_identifier, sequence_number(&records[roll(&records, 6)]));
+    assert_eq!(failures[0].item_identifier.as_deref(), Some(sequence_number(&records[roll(&records, 6)])));
 }
 
 /// Any number of records within an hour may be lost: the next copy of the shard says what they said.

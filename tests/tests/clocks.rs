@@ -182,7 +182,7 @@ async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
     let (config, mut context) = (config.unwrap(), lambda_runtime::Context::default());
     for restored in [0, 1] {
         context.deadline = u64::try_from(fleet.now().0).unwrap() + 30_000;
-        let summary = weirgate_reconciler::invoke(&table, &config, &context).await.unwrap();
+        let summary = weirgate_reconciler::invoke(&table, &config, "{}", &context).await.unwrap();
         assert_eq!(summary.leases_restored, restored);
         pass(secs(62)).await;
     }

@@ -20,6 +20,7 @@ fn alarms_hear_of_what_the_functions_pass_over() {
         ("UndecodableRecords", "Aggregator", "UndecodableRecordsAlarm"),
         ("UndecodableBuckets", "Reconciler", "UndecodableRecordsAlarm"),
         ("RefusedWrites", "Aggregator", "RefusedWritesAlarm"),
+        ("OverdueLeases", "Reconciler", "OverdueLeasesAlarm"),
     ] {
         let (filter, function, alarm) = (resource(filter), resource(function), resource(alarm));
         assert_eq!(filter["LogGroupName"], function["LoggingConfig"]["LogGroup"]);
@@ -48,6 +49,7 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
     dynamo.put(&item);
     assert_eq!((run(NOW).await.leases_restored, count()), (1, 1), "one line for one bucket, and the other is served");
     assert_eq!((run(NOW).await.undecodable, count()), (0, 1), "an unreadable item is left alone for an hour");
+    assert_eq!(lines.metric("OverdueLeases"), [1, 0], "the reconciler says how long the oldest lease was due");
     let hour = NOW.after(Millis(3_600_000));
     assert_eq!((run(hour).await.undecodable, count()), (1, 2), "and named again, until it is mended");
 }
@@ -62,4 +64,6 @@ fn only_age_ends_the_retries_of_a_batch() {
     let page = include_str!("../../docs/operations.md");
     assert!(page.contains(&format!("--maximum-retry-attempts -1 --maximum-record-age-in-seconds {age} ")));
     assert!(page.contains("`StreamMaxAgeSeconds` old. Nothing else ends the retries"));
+    // Lambda discards every record that is older, also one that was never tried. So no less than the stream keeps.
+    assert_eq!(age, 86_400);
 }

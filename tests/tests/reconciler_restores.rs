@@ -254,7 +254,7 @@ async fn the_schedulers_event_starts_a_run_and_so_does_any_other() {
         let mut context = Context::default();
         context.deadline = u64::MAX;
         let event: LambdaEvent<Box<RawValue>> = LambdaEvent::new(serde_json::from_str(event).unwrap(), context);
-        let summary = invoke(&table, &config(), &event.context).await.unwrap();
+        let summary = invoke(&table, &config(), event.payload.get(), &event.context).await.unwrap();
         assert_eq!(summary.leases_restored, 1);
         assert!(summary.oldest_due_age_ms > 0, "the clock is this machine's");
     }

@@ -8,8 +8,8 @@ use weirgate_aggregator::plan::INTERIM;
 use weirgate_shared::Window;
 use weirgate_tests::Dynamo;
 use weirgate_tests::scaling::{
-    Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, page, picture, readable_records,
-    snapshot_units,
+    Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page, picture,
+    readable_records, snapshot_units,
 };
 
 /// One to a million and beyond, about 70 of each power of ten.
@@ -28,10 +28,8 @@ fn the_page_and_the_picture_are_what_the_program_writes() {
 }
 
 #[test]
-fn the_refills_and_alarms_that_are_counted_are_those_of_the_code_and_the_template() {
+fn the_refills_that_are_counted_are_those_of_the_code() {
     assert_eq!(facts::REFILL_WRITES, u64::try_from(weirgate_aggregator::REFILL_WRITES).unwrap());
-    let alarms = include_str!("../../template.yaml").matches("Type: AWS::CloudWatch::Alarm").count();
-    assert_eq!(facts::ALARMS, u64::try_from(alarms).unwrap());
 }
 
 #[test]
@@ -123,6 +121,45 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
     assert_eq!(facts::INTERIM_WRITES, u64::try_from(INTERIM).unwrap());
     assert!(final_units(facts::MAX_SHARDS) <= 500, "in any second after the end of an hour");
     assert_eq!(default("Architecture").as_str(), Some("arm64"), "the price of a GB-second is that of arm64");
+}
+
+#[test]
+fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
+    let resources = weirgate_tests::template::template()["Resources"].take();
+    let of_type = |wanted| resources.as_object().unwrap().values().filter(move |resource| resource["Type"] == wanted);
+    // One of metric math is paid for each metric that it reads.
+    let metrics = |alarm: &serde_json::Value| match alarm["Properties"]["Metrics"].as_array() {
+        Some(metrics) => metrics.len() - 1,
+        None => 1,
+    };
+    let watched: usize = of_type("AWS::CloudWatch::Alarm").map(metrics).sum();
+    assert_eq!(u64::try_from(watched).unwrap(), facts::ALARM_METRICS);
+    let made = of_type("AWS::Logs::MetricFilter")
+        .map(|filter| &filter["Properties"]["MetricTransformations"][0]["MetricName"]);
+    let made: std::collections::BTreeSet<_> = made.map(ToString::to_string).collect();
+    assert_eq!(u64::try_from(made.len()).unwrap(), facts::FILTER_METRICS);
+    let idle = idle().0 * 730;
+    assert!((2_500_000_000_000..3_500_000_000_000).contains(&idle), "docs/deployment.md says three dollars: {idle}");
+}
+
+#[tokio::test]
+async fn a_call_logs_one_line_of_the_size_that_is_paid_for() {
+    let lines = weirgate_tests::Lines::default();
+    let writer = lines.clone();
+    let subscriber = weirgate_runtime::subscriber("", move || writer.clone());
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    take(&table, &bucket("openai", 0), 1_250_000).await;
+    {
+        use lambda_runtime::tracing::{self, subscriber::util::SubscriberInitExt};
+        let _guard = subscriber.set_default();
+        let _span = tracing::error_span!("invocation", requestId = "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a").entered();
+        deliver_text(&table, &event(&aggregator::records(&dynamo)), later(1)).await;
+    }
+    let text = lines.text();
+    let bytes = u64::try_from(text.len()).unwrap() + 26;
+    assert_eq!(text.lines().count(), 1);
+    assert!(bytes <= facts::LOG_BYTES && bytes * 5 >= facts::LOG_BYTES * 4, "{bytes} bytes: {text}");
 }
 
 #[tokio::test]

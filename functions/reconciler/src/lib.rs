@@ -12,6 +12,7 @@
 //! - `reshape`: its transactions, and what to do when somebody else was faster
 //! - `report`: [`Summary`]: the answer, and the log line
 //! - `deadline`: [`Deadline`]: when to stop
+//! - `schedule`: the schedule's event: its id and its time
 //!
 //! It costs what is due, not what is stored: what stays due because of a failure is met again by the next run. Tenants
 //! write what they like into their items; no item makes a run fail, and none takes more than its namespace's share before
@@ -26,6 +27,7 @@ mod read;
 mod report;
 mod reshape;
 mod review;
+mod schedule;
 mod share;
 mod tree;
 
@@ -44,6 +46,8 @@ pub use deadline::Deadline;
 pub use report::Summary;
 pub use review::{Change, Depth, Review, review};
 
+use schedule::Schedule;
+
 /// Partitions of the index worked on at once: all of them, so that the oldest of each come first.
 const PARTITIONS: usize = 16;
 /// Buckets of one partition written at once.
@@ -51,14 +55,16 @@ const WRITES: usize = 4;
 /// Bytes of a log line that an error may take.
 const SHOWN: usize = 1024;
 
-/// One invocation.
+/// Runs once for an event. Whatever it says, it means: now. That of a schedule is named in the log.
 ///
 /// # Errors
 /// [`StoreError`] if nothing worked at all.
-pub async fn invoke(table: &Table, config: &Config, context: &Context) -> Result<Summary, StoreError> {
+pub async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) -> Result<Summary, StoreError> {
     let now = table.skew().now();
     let deadline = Deadline::after(weirgate_runtime::time_left(context, now));
-    reconcile(table, config, now, deadline).await
+    let summary = run(table, config, now, deadline).await;
+    summary.log(Schedule::of(event, now).as_ref());
+    summary.answer()
 }
 
 /// Restores all that is due at `now`, until the deadline.
@@ -71,12 +77,16 @@ pub async fn reconcile(
     now: EpochMillis,
     deadline: Deadline,
 ) -> Result<Summary, StoreError> {
+    let summary = run(table, config, now, deadline).await;
+    summary.log(None);
+    summary.answer()
+}
+
+async fn run(table: &Table, config: &Config, now: EpochMillis, deadline: Deadline) -> Summary {
     let (reviewed, large, budget) = (Mutex::default(), tokio::sync::Mutex::default(), LogBudget::default());
     let run = Run { table, config, now, deadline, reviewed: &reviewed, large: &large, budget: &budget };
     let partitions = stream::iter(due_shards()).map(|due_shard| run.partition(due_shard));
-    let all = partitions.buffer_unordered(PARTITIONS).fold(Summary::default(), |all, one| ready(all.with(one))).await;
-    all.log();
-    all.answer()
+    partitions.buffer_unordered(PARTITIONS).fold(Summary::default(), |all, one| ready(all.with(one))).await
 }
 
 #[derive(Clone, Copy)]

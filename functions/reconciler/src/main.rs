@@ -10,10 +10,9 @@ fn main() -> ExitCode {
     serve("reconciler", |lookup| {
         let config = Arc::new(Config::read(lookup)?);
         let table_name = config.table_name.clone();
-        // Whatever the event says, it means: now.
-        let handler = move |table, _event, context| -> Answer {
+        let handler = move |table, event: Box<serde_json::value::RawValue>, context| -> Answer {
             let config = Arc::clone(&config);
-            Box::pin(async move { answer(&invoke(&table, &config, &context).await?) })
+            Box::pin(async move { answer(&invoke(&table, &config, event.get(), &context).await?) })
         };
         Ok(Function { table_name, handler: Box::new(handler) })
     })

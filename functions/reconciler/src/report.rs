@@ -10,6 +10,7 @@ use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
 use crate::execute::Done;
+use crate::schedule::Schedule;
 
 /// How many different errors the summary names; each failed bucket has a log line of its own, as far as there is room.
 const ERRORS: usize = 5;
@@ -179,8 +180,8 @@ impl Summary {
         self
     }
 
-    /// Says the summary as one line at INFO.
-    pub(crate) fn log(&self) {
+    /// Says the summary as one line at INFO, with the schedule's call that it is of, if it is.
+    pub(crate) fn log(&self, schedule: Option<&Schedule>) {
         // A map of names to numbers, and a list of strings, can always be written.
         let tokens_restored = serde_json::to_string(&ExactTokens(&self.tokens_restored)).unwrap_or_default();
         let errors = serde_json::to_string(&self.errors).unwrap_or_default();
@@ -197,6 +198,9 @@ impl Summary {
             partitions_unfinished = self.partitions_unfinished,
             oldest_due_age_ms = self.oldest_due_age_ms,
             errors,
+            schedule_id = schedule.and_then(|schedule| schedule.id.as_deref()),
+            scheduled_at = schedule.map(|schedule| schedule.at.as_str()),
+            late_ms = schedule.map(|schedule| schedule.late_ms),
             "reconciled"
         );
     }

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 const ALL: usize = 768 * 1024;
 /// Bytes of those about the items of one namespace.
 const EACH: usize = 64 * 1024;
-/// Bytes of a line beside its texts: the timestamp, the level, the message, names of fields, numbers.
-const REST: usize = 400;
+/// Bytes of a line beside its texts: the timestamp, the level, the message, the request id, names of fields, numbers.
+const REST: usize = 500;
 
 /// What is left of the bytes that one invocation may log about single items. Each namespace has its own part, so one
 /// tenant's items do not keep the lines of another tenant out of the log. Summaries are logged in any case.

@@ -3,11 +3,11 @@
 
 use std::str::FromStr;
 
-use lambda_runtime::tracing::Subscriber;
 use lambda_runtime::tracing::level_filters::LevelFilter;
 use lambda_runtime::tracing::subscriber::fmt;
 use lambda_runtime::tracing::subscriber::fmt::MakeWriter;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+use lambda_runtime::tracing::{self, Span, Subscriber};
 
 /// Has every event of this process written to standard output, one JSON object a line.
 ///
@@ -18,6 +18,13 @@ pub fn log_lines() {
     let _ = subscriber(&level, std::io::stdout).try_init();
 }
 
+/// Returns the span of an invocation, which puts its request id into each of its lines as `span.requestId`: the name that
+/// Lambda's own lines and the objects of the failure bucket have. The runtime's own span is at INFO, so a level above INFO
+/// would leave it out.
+pub(crate) fn invocation(request_id: &str) -> Span {
+    tracing::error_span!("invocation", requestId = request_id)
+}
+
 /// What writes the lines: events of at least `level`, to `writer`.
 pub fn subscriber<W>(level: &str, writer: W) -> impl Subscriber + Send + Sync
 where
@@ -26,7 +33,7 @@ where
     fmt()
         .json()
         .flatten_event(true)
-        .with_current_span(false)
+        .with_current_span(true)
         .with_span_list(false)
         .with_target(false)
         .with_max_level(least(level))
@@ -48,8 +55,6 @@ fn least(level: &str) -> LevelFilter {
 mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
-
-    use lambda_runtime::tracing;
 
     use super::*;
 
@@ -83,6 +88,19 @@ mod tests {
         assert_eq!(lines[0]["items"], 3);
         let at = lines[0]["timestamp"].as_str().unwrap();
         assert!(at.len() >= 20 && at.as_bytes()[10] == b'T' && at.ends_with('Z'), "{at} is RFC 3339");
+    }
+
+    #[test]
+    fn a_line_of_an_invocation_has_its_request_id_at_every_level() {
+        for (level, expected) in [("", 2), ("ERROR", 1)] {
+            let lines = lines(level, || {
+                let _invocation = invocation("r-1").entered();
+                tracing::info!("i");
+                tracing::error!("e");
+            });
+            assert_eq!(lines.len(), expected, "{level:?}");
+            assert!(lines.iter().all(|line| line["span"]["requestId"] == "r-1"), "{lines:?}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::pin::Pin;
 use std::process::ExitCode;
 
+use lambda_runtime::tracing::Instrument;
 use lambda_runtime::{Context, Error, LambdaEvent, service_fn, tracing};
 use serde_json::value::RawValue;
 use weirgate_store::{Connection, ErrorKind, Table, connect};
@@ -56,7 +57,8 @@ async fn run(Function { table_name, handler }: Function) -> Result<(), Error> {
     }
     lambda_runtime::run(service_fn(|event: LambdaEvent<Box<RawValue>>| {
         let (event, context) = event.into_parts();
-        handler(table.clone(), event, context)
+        let span = crate::log::invocation(&context.request_id);
+        handler(table.clone(), event, context).instrument(span)
     }))
     .await
 }

@@ -57,4 +57,33 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.say("what the old table had discarded is copied for the new one");
         Ok(())
     }
+    /// Both stacks are removed; the first one's table and bucket with it.
+    pub(super) async fn removed(&self) -> Result<(), String> {
+        let policy = "aws cloudformation describe-stacks --stack-name \"$stack\" --output text \
+             --query 'Stacks[0].Outputs[?OutputKey==`AcquirePolicyArn`].OutputValue'";
+        let policy = self.shell.text(policy, &[]).await?;
+        let attach = "aws iam create-role --role-name caller --query Role.Arn --assume-role-policy-document \
+             '{\"Version\":\"2012-10-17\",\"Statement\":[{\"Effect\":\"Allow\",\"Principal\":{\"Service\":\"ec2.amazonaws.com\"},\"Action\":\"sts:AssumeRole\"}]}'
+             aws iam attach-role-policy --role-name caller --policy-arn \"$policy\"";
+        self.shell.text(attach, &[("policy", policy.trim())]).await?;
+        let attached = "aws iam list-attached-role-policies --role-name caller --query 'length(AttachedPolicies)'";
+        expect(self.shell.text(attached, &[]).await?.trim() == "1", || "no policy was attached".to_owned())?;
+        self.shell.block("detach", &[]).await?;
+        expect(self.shell.text(attached, &[]).await?.trim() == "0", || "the policy is still attached".to_owned())?;
+        // What the page's setup reads while the stack is there.
+        let kept = self.shell.text("echo \"$table\"; echo \"$failures\"", &[]).await?;
+        let (table, failures) = kept.trim().split_once('\n').ok_or_else(|| format!("the stack keeps {kept}"))?;
+        self.shell.block("remove", &[]).await?;
+        // The other stack is there for setup, and these are kept.
+        let of = [("stack", "weirgate-2"), ("kept", table), ("bucket", failures)];
+        let look = "aws dynamodb describe-table --table-name \"$kept\" --query Table.TableStatus --output text
+             aws s3 ls \"s3://$bucket\" > objects && echo there";
+        let there = self.shell.text(look, &of).await?;
+        expect(there == "ACTIVE\nthere\n", || format!("of a removed stack there is {there}"))?;
+        self.shell.block_with("remove-kept", "table=$kept failures=$bucket", &of).await?;
+        let gone = self.shell.text(look, &of).await;
+        expect(gone.is_err(), || format!("the table was deleted, and there is {gone:?}"))?;
+        self.say("a stack was removed, its table and bucket kept, and then deleted");
+        Ok(())
+    }
 }

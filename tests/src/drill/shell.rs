@@ -33,9 +33,19 @@ impl Shell {
     /// # Errors
     /// If there is no such block, or a command in it fails.
     pub async fn block(&self, name: &str, variables: &[(&str, &str)]) -> Result<String, String> {
+        self.block_with(name, "", variables).await
+    }
+
+    /// The same after commands of the drill's own, which set what `setup` would.
+    ///
+    /// # Errors
+    /// As [`Self::block`].
+    pub async fn block_with(&self, name: &str, before: &str, variables: &[(&str, &str)]) -> Result<String, String> {
         let (name, text) = self.blocks.get_key_value(name).ok_or_else(|| format!("the page has no block {name}"))?;
         self.run.borrow_mut().insert(*name);
-        self.text(text, variables).await.map_err(|error| format!("the block {name} of docs/operations.md: {error}"))
+        self.text(&format!("{before}\n{text}"), variables)
+            .await
+            .map_err(|error| format!("the block {name} of docs/operations.md: {error}"))
     }
 
     /// Runs commands that are the drill's own.

@@ -26,6 +26,14 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let lag = self.shell.block("lag", &[]).await?;
         expect(lag.trim() == "61234.0", || format!("the lag is said to be {lag}"))?;
 
+        let put = "aws cloudwatch put-metric-data --namespace AWS/DynamoDB --metric-name WriteAccountLimitThrottleEvents \
+             --value 7 --dimensions \"TableName=$table\"";
+        self.shell.text(put, &[]).await?;
+        let why = self.shell.block("throttled", &[]).await?;
+        expect(why.trim() == "WriteAccountLimit\t7.0", || format!("the table is said to be throttled by {why}"))?;
+        let quota = self.shell.block("concurrency", &[]).await?;
+        expect(quota.split_whitespace().count() == 2, || format!("the account's concurrency is said to be {quota}"))?;
+
         self.damaged().await
     }
 
@@ -108,7 +116,15 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.shell.text(send, &[over_tls]).await?;
         let letters = self.shell.block("letters", &[over_tls]).await?;
         expect(letters.contains("a run failed"), || format!("the dead letters are {letters}"))?;
-        self.say("a dead letter was read, and none without TLS");
+        // What the alarm watches: messages that are hidden from readers for a while count as well.
+        let depth = "aws sqs get-queue-attributes --queue-url \"$letters\" --attribute-names All --output json \
+             --query 'Attributes.[ApproximateNumberOfMessages,ApproximateNumberOfMessagesNotVisible]' | tr -dc '0-9,'";
+        let before = self.shell.text(depth, &[over_tls]).await?;
+        expect(before.trim() != "0,0", || format!("a letter is there, and the depth is {before}"))?;
+        self.shell.block("purge", &[over_tls]).await?;
+        let after = self.shell.text(depth, &[over_tls]).await?;
+        expect(after.trim() == "0,0", || format!("the queue was purged, and its depth is {after}"))?;
+        self.say("a dead letter was read, none without TLS, and the queue was purged");
         Ok(())
     }
 

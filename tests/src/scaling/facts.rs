@@ -60,8 +60,8 @@ pub const PARALLELIZATION: u64 = 1;
 pub const MEMORY_MB: u64 = 256;
 /// Writes to a shard in one batch from which on the aggregator credits it: `REFILL_WRITES` of the aggregator.
 pub const REFILL_WRITES: u64 = 64;
-/// Alarms of `template.yaml`.
-pub const ALARMS: u64 = 8;
+/// Metrics that the alarms of `template.yaml` watch. One of metric math is paid for each that it reads.
+pub const ALARM_METRICS: u64 = 17;
 /// Windows that usage is copied for: the hour and the day.
 pub const WINDOWS: u64 = 2;
 /// Writes to a shard after which its usage is copied before the hour is over: `INTERIM` of the aggregator.
@@ -89,8 +89,9 @@ pub const USAGE_LOADS: [(&str, u64); 4] = [
     ("800/s on one shard", 1_002),
     ("a bucket used once an hour", 3_000),
 ];
-/// Log of one call: Lambda's two lines and the function's own; assumed.
-pub const LOG_BYTES: u64 = 1_500;
+/// Log of one call: the function's own line, as `SystemLogLevel` leaves out Lambda's, and 26 bytes that CloudWatch adds.
+/// Tested against the line.
+pub const LOG_BYTES: u64 = 500;
 
 /// Partitions of `DueIndex`, each queried once a minute.
 pub const DUE_PARTITIONS: u64 = 16;
@@ -113,8 +114,15 @@ pub const GB_SECOND_PRICE: u64 = 13_333_400;
 /// Picodollars for a byte of log: $0.50 a GB. <https://aws.amazon.com/cloudwatch/pricing/>
 pub const LOG_BYTE_PRICE: u64 = 500;
 
-/// Picodollars for an alarm and hour: $0.10 a month of 730 hours. <https://aws.amazon.com/cloudwatch/pricing/>
+/// Picodollars for a call by EventBridge Scheduler: $1.00 a million. <https://aws.amazon.com/eventbridge/pricing/>
+pub const SCHEDULE_PRICE: u64 = 1_000_000;
+/// Picodollars for a metric that an alarm watches, an hour: $0.10 a month of 730 hours.
+/// <https://aws.amazon.com/cloudwatch/pricing/>
 pub const ALARM_HOUR_PRICE: u64 = 100_000_000_000 / 730;
+/// Metrics of the filters of `template.yaml`.
+pub const FILTER_METRICS: u64 = 3;
+/// Picodollars for one of them, an hour in which it has data: $0.30 a month of 730 hours; the same source.
+pub const METRIC_HOUR_PRICE: u64 = 300_000_000_000 / 730;
 
 /// Write units of one acquire in zae-limiter 0.17.
 pub const PEER_ACQUIRE_UNITS: u64 = 2;

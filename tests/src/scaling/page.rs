@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::facts::*;
 use super::{
-    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, idle, readable_records,
-    snapshot_units, usage_units_an_hour, users,
+    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, idle, million, readable_records,
+    snapshot_units, usage_units_an_hour, users, watching,
 };
 
 /// The rates the tables have a row for.
@@ -27,7 +27,7 @@ pub fn written(page: &str) -> Result<String, String> {
     Ok(page)
 }
 
-fn parts() -> [(&'static str, String); 10] {
+fn parts() -> [(&'static str, String); 11] {
     [
         ("answer", answer()),
         ("alone", rows(Scenario::alone)),
@@ -39,6 +39,7 @@ fn parts() -> [(&'static str, String); 10] {
         ("money", money()),
         ("usage", usage()),
         ("small", small()),
+        ("low", low()),
     ]
 }
 
@@ -56,6 +57,15 @@ fn answer() -> String {
             in_short(&shared),
             alone.peer_hour
         );
+    }
+    text
+}
+
+fn low() -> String {
+    let mut text = String::from("| acquires/s of a bucket | window of 1 s | 5 s | 60 s |\n|--:|--:|--:|--:|\n");
+    for rate in [1, 10, 100] {
+        let [one, five, sixty] = [1, 5, 60].map(|window| million(rate, window));
+        let _ = writeln!(text, "| {rate} | {one} | {five} | {sixty} |");
     }
     text
 }
@@ -253,8 +263,8 @@ fn small() -> String {
     for rate in [1, 10, 100] {
         let numbers = Scenario::alone(rate).numbers();
         let units = (rate + numbers.refills) * 3_600 + numbers.usage_units_an_hour;
-        let alarms = ALARMS * ALARM_HOUR_PRICE;
-        row(&format!("{rate}/s on one key, every caller alone"), units, PicoDollars(numbers.hour.total().0 + alarms));
+        let watching = watching().0;
+        row(&format!("{rate}/s on one key, every caller alone"), units, PicoDollars(numbers.hour.total().0 + watching));
     }
     let (units, hour) = users(1_000_000);
     row("a million users, one acquire a minute each", units, hour);

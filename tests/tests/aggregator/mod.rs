@@ -177,10 +177,12 @@ pub async fn deliver_until_done(table: &Table, records: &[Value]) {
     let mut from = 0;
     for _ in 0..100 {
         match deliver(table, &records[from..]).await.response {
-            Ok(Response { batch_item_failures }) if batch_item_failures.is_empty() => return,
-            Ok(Response { batch_item_failures }) => {
+            Ok(Response { batch_item_failures, .. }) if batch_item_failures.is_empty() => return,
+            Ok(Response { batch_item_failures, .. }) => {
                 let is_named = |record: &Value| {
-                    batch_item_failures.iter().any(|failure| failure.item_identifier == sequence_number(record))
+                    batch_item_failures
+                        .iter()
+                        .any(|failure| failure.item_identifier.as_deref() == Some(sequence_number(record)))
                 };
                 from += records[from..].iter().position(is_named).expect("only records of the batch are named");
             }

@@ -1,0 +1,45 @@
+//! What the event of a schedule says of itself.
+
+use aws_lambda_events::event::eventbridge::EventBridgeEvent;
+use weirgate_shared::EpochMillis;
+
+/// The call of a schedule: which one it is, and when it was due.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    /// The event's id. A schedule delivers at least once, so two runs may have the same.
+    pub(crate) id: Option<String>,
+    /// When the call was due, in RFC 3339.
+    pub(crate) at: String,
+    /// How long after that the run began, in ms.
+    pub(crate) late_ms: i64,
+}
+
+impl Schedule {
+    /// Returns what `event` says, if it is the event of a schedule. A call without one, such as a manual one, is no error.
+    pub(crate) fn of(event: &str, now: EpochMillis) -> Option<Self> {
+        let event: EventBridgeEvent = serde_json::from_str(event).ok()?;
+        let time = event.time.filter(|_| event.source == "aws.scheduler")?;
+        Some(Self { id: event.id, at: time.to_rfc3339(), late_ms: now.since(EpochMillis(time.timestamp_millis())).0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedules_event_says_which_it_is_and_how_late() {
+        let event = include_str!("../../../events/reconciler-schedule.json");
+        let said = Schedule::of(event, EpochMillis(1_767_225_600_000 + 2_500)).unwrap();
+        let id = Some("7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a".to_owned());
+        assert_eq!(said, Schedule { id, at: "2026-01-01T00:00:00+00:00".to_owned(), late_ms: 2_500 });
+    }
+
+    #[test]
+    fn any_other_event_says_nothing_and_is_no_error() {
+        let foreign = r#"{"detail-type": "x", "source": "aws.s3", "time": "2026-01-01T00:00:00Z", "detail": {}}"#;
+        for event in ["{}", "null", "", "[1]", r#"{"time": "yesterday"}"#, foreign] {
+            assert_eq!(Schedule::of(event, EpochMillis(0)), None, "{event}");
+        }
+    }
+}

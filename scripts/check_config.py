@@ -1,0 +1,90 @@
+"""Holds samconfig.toml against the template: every environment sets parameters that there are, to values they take.
+
+With an environment: it is one that can be deployed, and its alarms have a topic where it names one. With a setting's name
+too: prints that setting.
+
+Usage: check_config.py samconfig.toml template.yaml [environment [setting]]
+"""
+
+import re
+import sys
+import tomllib
+
+ENVIRONMENTS = ["default", "pre", "prod", "local"]
+# What each must say of the table's protection and of the topic; the template's default where it says nothing.
+PROTECTED = {"default": "true", "pre": "false", "prod": "true", "local": "false"}
+HAS_TOPIC = {"prod"}
+PLACEHOLDER = "arn:aws:sns:REGION:ACCOUNT:TOPIC"
+
+
+def parameters(template):
+    """Each parameter's default, pattern and allowed values, read line by line: short forms of YAML are not needed for it."""
+    section = re.search(r"^Parameters:\n(.*?)^\S", template, re.MULTILINE | re.DOTALL)[1]
+    found = {}
+    for name, body in re.findall(r"^  (\w+):\n((?:    .*\n|\n)+)", section, re.MULTILINE):
+        field = lambda key: (re.search(rf"^    {key}: (.*)$", body, re.MULTILINE) or [None, None])[1]
+        allowed = field("AllowedValues")
+        found[name] = {
+            "default": (field("Default") or "").strip('"'),
+            "allowed": [value.strip(' "') for value in allowed.strip("[]").split(",")] if allowed else None,
+            "pattern": field("AllowedPattern"),
+        }
+    return found
+
+
+def overrides(section):
+    return dict(each.split("=", 1) for each in section.get("parameter_overrides", []))
+
+
+def problems(name, config, known):
+    build, deploy = (config.get(command, {}).get("parameters", {}) for command in ("build", "deploy"))
+    if not config.get("global", {}).get("parameters", {}).get("stack_name"):
+        yield "it has no stack_name"
+    if deploy.get("capabilities") != "CAPABILITY_IAM" or not deploy.get("resolve_s3"):
+        yield "it must have CAPABILITY_IAM and resolve_s3"
+    if f"environment={name}" not in deploy.get("tags", []):
+        yield f"its tags must say environment={name}"
+    for command, section in (("build", build), ("deploy", deploy)):
+        for key, value in overrides(section).items():
+            if key not in known:
+                yield f"{command}: the template has no parameter {key}"
+            elif known[key]["allowed"] and value not in known[key]["allowed"]:
+                yield f"{command}: {key} must be one of {known[key]['allowed']}, got {value}"
+            elif known[key]["pattern"] and value != PLACEHOLDER and not re.search(known[key]["pattern"], value):
+                yield f"{command}: {key} must match {known[key]['pattern']}, got {value}"
+    said = {"DeletionProtection": known["DeletionProtection"]["default"], **overrides(deploy)}
+    if overrides(build).get("Architecture") != overrides(deploy).get("Architecture"):
+        yield "Architecture must be the same for build and deploy"
+    if said["DeletionProtection"] != PROTECTED[name]:
+        yield f"DeletionProtection must be {PROTECTED[name]}, got {said['DeletionProtection']}"
+    if ("AlarmTopicArn" in said) != (name in HAS_TOPIC):
+        yield f"AlarmTopicArn must {'' if name in HAS_TOPIC else 'not '}be there"
+
+
+def main(path, template, environment=None, setting=None):
+    with open(path, "rb") as file:
+        config = tomllib.load(file)
+    with open(template) as file:
+        known = parameters(file.read())
+    named = [name for name in config if name != "version"]
+    errors = [] if named == ENVIRONMENTS else [f"{path}: environments must be {ENVIRONMENTS}, got {named}"]
+    for name in set(named) & set(ENVIRONMENTS):
+        errors += [f"{path}: {name}: {problem}" for problem in problems(name, config[name], known)]
+    if environment is not None:
+        if environment not in config or environment == "local":
+            errors.append(f"{path}: ENV must be default, pre or prod, got {environment}")
+        elif overrides(config[environment]["deploy"]["parameters"]).get("AlarmTopicArn") == PLACEHOLDER:
+            errors.append(f"{path}: {environment}: AlarmTopicArn must be a topic of yours; write its ARN there")
+    for error in errors:
+        print(error, file=sys.stderr)
+    if errors:
+        return 1
+    if setting is not None:
+        print(config[environment]["global"]["parameters"][setting])
+    elif environment is None:
+        print(f"{path}: {len(named)} environments, {len(known)} parameters")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
