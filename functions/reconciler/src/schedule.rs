@@ -1,6 +1,6 @@
 //! What the event of a schedule says of itself.
 
-use aws_lambda_events::event::eventbridge::EventBridgeEvent;
+use aws_lambda_events::event::cloudwatch_events::CloudWatchEvent;
 use weirgate_shared::EpochMillis;
 
 /// The call of a schedule: which one it is, and when it was due.
@@ -17,9 +17,10 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Returns what `event` says, if it is the event of a schedule. A call without one, such as a manual one, is no error.
     pub(crate) fn of(event: &str, now: EpochMillis) -> Option<Self> {
-        let event: EventBridgeEvent = serde_json::from_str(event).ok()?;
-        let time = event.time.filter(|_| event.source == "aws.scheduler")?;
-        Some(Self { id: event.id, at: time.to_rfc3339(), late_ms: now.since(EpochMillis(time.timestamp_millis())).0 })
+        let event: CloudWatchEvent = serde_json::from_str(event).ok()?;
+        let is_scheduled = event.source.as_deref() == Some("aws.scheduler");
+        let late_ms = now.since(EpochMillis(event.time.timestamp_millis())).0;
+        is_scheduled.then(|| Self { id: event.id, at: event.time.to_rfc3339(), late_ms })
     }
 }
 
@@ -37,7 +38,7 @@ mod tests {
 
     #[test]
     fn any_other_event_says_nothing_and_is_no_error() {
-        let foreign = r#"{"detail-type": "x", "source": "aws.s3", "time": "2026-01-01T00:00:00Z", "detail": {}}"#;
+        let foreign = r#"{"detail-type": "x", "source": "aws.s3", "resources": [], "time": "2026-01-01T00:00:00Z", "detail": {}}"#;
         for event in ["{}", "null", "", "[1]", r#"{"time": "yesterday"}"#, foreign] {
             assert_eq!(Schedule::of(event, EpochMillis(0)), None, "{event}");
         }
