@@ -20,6 +20,9 @@ pub struct Invoked {
     pub log: String,
 }
 
+/// How long a function gets to ask, on a slow and busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// The request id of the one event.
 pub const REQUEST_ID: &str = "8f5f1c1e-4c2b-4d0e-9a43-0f6a5a3c7b21";
 
@@ -43,11 +46,13 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
         .expect("the function starts");
     let mut first_poll = None;
     let mut answered = None;
-    let (stream, _) = listener.accept().await.expect("the function asks for an event");
+    // One that does not start, or ends, asks for nothing.
+    let asked = || async { tokio::time::timeout(PATIENCE, listener.accept()).await.expect("the function is alive") };
+    let (stream, _) = asked().await.expect("the function asks for an event");
     let mut stream = BufReader::new(stream);
     while answered.is_none() {
         let Some((line, body)) = request(&mut stream).await else {
-            let (next, _) = listener.accept().await.expect("the function goes on");
+            let (next, _) = asked().await.expect("the function goes on");
             stream = BufReader::new(next);
             continue;
         };
