@@ -195,10 +195,15 @@ impl Held {
         done
     }
 
-    /// Everything goes back, and the `takes` acquires that were counted with it are no acquires.
-    pub(crate) async fn undo(mut self, takes: i64) -> Result<Settlement, Error> {
+    /// The request is not granted yet: if this goes back, the `takes` acquires that its write counted are none.
+    pub(crate) fn provisional(mut self, takes: i64) -> Self {
         self.uncounted = takes;
-        self.rollback().await
+        self
+    }
+
+    /// The request is granted: a rollback gives back tokens, and the acquire stays one.
+    pub(crate) fn granted(self) -> Self {
+        self.provisional(0)
     }
 
     /// Ends the hold and gives back the limits that go back. A part that fails does not keep the others.
@@ -210,6 +215,8 @@ impl Held {
                 other if ended.is_ok() => ended = other,
                 _ => {}
             }
+            // The first write has said so.
+            self.uncounted = 0;
         }
         ended
     }
@@ -262,6 +269,7 @@ impl Held {
     /// Both of two holds on one bucket: both have a lease, or neither has.
     pub(crate) fn and(mut self, mut other: Self) -> Self {
         self.parts.append(&mut other.parts);
+        self.uncounted += other.uncounted;
         self
     }
 

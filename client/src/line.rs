@@ -84,8 +84,13 @@ pub(crate) enum Why {
 pub(crate) struct Delivery(Option<Held>);
 
 impl Delivery {
-    /// What was taken, now in the caller's hands.
-    pub(crate) fn accept(mut self) -> Held {
+    /// What was taken, granted to the caller.
+    pub(crate) fn accept(self) -> Held {
+        self.provisional().granted()
+    }
+
+    /// What was taken, which may still go back as if it had not been.
+    pub(crate) fn provisional(mut self) -> Held {
         self.0.take().expect("nothing else takes it out")
     }
 }

@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard, Stamp};
 
+use weirgate_store::Consistency;
+
 use crate::ages::{AgeClock, Moment};
 use crate::config::Slot;
 use crate::line::{Line, Needs, Overview, View};
@@ -45,8 +47,8 @@ pub(crate) struct Shards {
     salt: u64,
     /// What is configured for it.
     pub(crate) config: Slot,
-    /// When all shards were last read.
-    looked: tokio::sync::Mutex<Option<Moment>>,
+    /// When all shards were last read, and how.
+    looked: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
     /// What was taken ahead, where that is asked for.
     pub(crate) pool: Option<Pool>,
 }

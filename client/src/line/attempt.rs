@@ -345,7 +345,7 @@ impl<'a> Attempt<'a> {
             let (line, after) = (Arc::clone(self.line), Arc::clone(&bucket));
             let part = Part { line, amounts: caller.all(), bucket: after, ahead: None, lease };
             let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
-            let held = Held::new(owner, vec![part], caller.limits.clone(), at);
+            let held = Held::new(owner, vec![part], caller.limits.clone(), at).provisional(caller.takes);
             if is_good {
                 caller.tell(Ok(Verdict::Granted(held.into())));
             } else {

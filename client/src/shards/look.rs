@@ -35,19 +35,26 @@ pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Mome
             }
         }
     }
-    try_join_all(several.iter().map(|bucket| bucket.look(inner, Some(since)))).await.map(drop)
+    try_join_all(several.iter().map(|bucket| bucket.look(inner, Some(since), Consistency::Eventual))).await.map(drop)
 }
 
 impl Shards {
-    /// Reads all shards, unless somebody has done so since `since`. An eventually consistent read is enough then, because
-    /// every write is conditional; without `since` the read is strongly consistent.
-    pub(super) async fn look(&self, inner: &Inner, since: Option<Moment>) -> Result<(), Error> {
+    /// Reads all shards, unless that was done since `since`, and not less consistently. An eventually consistent read that
+    /// shows less than is known is old, and followed by a strongly consistent one.
+    pub(super) async fn look(
+        &self,
+        inner: &Inner,
+        since: Option<Moment>,
+        mut consistency: Consistency,
+    ) -> Result<(), Error> {
         let mut looked = self.looked.lock().await;
-        if since.is_some_and(|since| looked.is_some_and(|at| at >= since)) {
+        let is_enough = |(at, by): (Moment, Consistency)| {
+            since.is_some_and(|since| at >= since) && (by == consistency || by == Consistency::Strong)
+        };
+        if looked.is_some_and(is_enough) {
             return Ok(());
         }
         let started = inner.ages.now();
-        let mut consistency = if since.is_some() { Consistency::Eventual } else { Consistency::Strong };
         let mut most = self.overview().most();
         let mut has_finished = false;
         loop {
@@ -77,14 +84,19 @@ impl Shards {
                     Err(error) => return Err(error.into()),
                 }
             }
-            for shard in (0..most).filter(|shard| found.iter().all(|bucket| bucket.key.shard != *shard)) {
-                self.line(shard).gone();
+            let missing: Vec<_> =
+                (0..most).filter(|shard| found.iter().all(|bucket| bucket.key.shard != *shard)).collect();
+            let is_old = there < most || missing.iter().any(|shard| self.line(*shard).view().is_some());
+            if is_old && consistency == Consistency::Eventual {
+                consistency = Consistency::Strong;
+                continue;
             }
+            missing.iter().for_each(|shard| self.line(*shard).gone());
             for bucket in found {
                 self.line(bucket.key.shard).saw(bucket);
             }
             self.overview().set_most(there);
-            *looked = Some(started);
+            *looked = Some((started, consistency));
             return Ok(());
         }
     }

@@ -1,11 +1,13 @@
 //! Takes from several shards of a bucket, none of which has enough alone.
 //!
-//! Each gives its part in a write of its own, which other callers of the process share. A transaction would cost twice as
-//! much, and any write of another process to one of the shards within the moment it takes would cancel it: on shards in
+//! Each shard gives its part in a write of its own, which other callers of the process share. A transaction would cost twice
+//! as much, and any write of another process to one of the shards within the moment it takes would cancel it: on shards in
 //! steady use it practically never succeeds.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
-use weirgate_shared::MilliTokens;
+use weirgate_shared::{EpochMillis, MilliTokens};
 
 use super::Request;
 use super::route::Asking;
@@ -13,50 +15,51 @@ use crate::Error;
 use crate::held::Held;
 use crate::line::{Delivery, Needs, Told, Verdict, Why};
 
-/// What has been taken of a request so far. Dropped, it goes back in the background.
-struct Taken {
+/// How often what some shards lack is asked of others, before everything goes back and all shards are read again: meanwhile
+/// other requests are denied what this one holds.
+const ROUNDS: usize = 4;
+
+/// What shards have given of a request that is not granted yet. Dropped, it goes back in the background.
+struct Given {
     left: Needs,
-    /// Each with the acquires that its write counted.
-    parts: Vec<(Delivery, i64)>,
-    /// One of them has taken what is taken in any case, and counts the acquire.
+    parts: Vec<Delivery>,
+    /// One of the parts counts the acquire, and has what is taken in any case.
     has_first: bool,
 }
 
 impl Asking<'_> {
-    /// Takes `parts` side by side. What some of them lack by then, any others give that are known to have it. If they have
-    /// not enough, everything goes back: `None`.
-    pub(super) async fn take_parts(&mut self, mut parts: Vec<(u32, Needs)>) -> Result<Option<Held>, Error> {
-        let mut taken = Taken { left: self.request.needs.clone(), parts: vec![], has_first: false };
-        let failed = loop {
-            if let Err(error) = self.take_round(&parts, &mut taken).await {
-                break Err(error);
+    /// Takes what is `planned` of each shard, side by side. What some of them lack by then, any others give that are known to
+    /// have it. If they have not enough, everything goes back: `None`.
+    pub(super) async fn take_parts(&mut self, mut planned: Vec<(u32, Needs)>) -> Result<Option<Held>, Error> {
+        let mut given = Given { left: self.request.needs.clone(), parts: vec![], has_first: false };
+        for _ in 0..ROUNDS {
+            self.take_round(&planned, &mut given).await?;
+            if given.left.is_empty() {
+                let held = given.parts.drain(..).map(Delivery::provisional).reduce(Held::and);
+                if held.as_ref().is_none_or(|held| self.lasts(held)) {
+                    return Ok(held.map(Held::granted));
+                }
+                given.parts.extend(held.map(Delivery::from));
+                break;
             }
-            if taken.left.is_empty() {
-                return Ok(taken.parts.into_iter().map(|(part, _)| part.accept()).reduce(Held::and));
-            }
-            if let Err(error) = self.check_time() {
-                break Err(error);
-            }
+            self.check_time()?;
             let now = self.inner.now();
-            match self.shards.seen(&self.request.limits, now, |_| true).spread(&taken.left, now) {
-                Some(more) => parts = more,
-                None => break Ok(None),
+            match self.shards.seen(&self.request.limits, now, |_| true).spread(&given.left, now) {
+                Some(more) => planned = more,
+                None => break,
             }
-        };
-        // What cannot be given back counts as used: a lease of it expires.
-        let back = taken.parts.into_iter().map(|(part, takes)| part.accept().undo(takes));
-        for error in join_all(back).await.into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "a part of a request that was not granted could not be given back");
         }
-        failed
+        self.give_back(given.parts).await;
+        Ok(None)
     }
 
     /// Asks each shard for its part.
-    async fn take_round(&mut self, parts: &[(u32, Needs)], taken: &mut Taken) -> Result<(), Error> {
-        let is_first = |at: usize| at == 0 && !taken.has_first;
-        let requests: Vec<_> = parts.iter().enumerate().map(|(at, (_, part))| self.part(part, is_first(at))).collect();
+    async fn take_round(&mut self, planned: &[(u32, Needs)], given: &mut Given) -> Result<(), Error> {
+        let is_first = |at: usize| at == 0 && !given.has_first;
+        let requests: Vec<_> =
+            planned.iter().enumerate().map(|(at, (_, needs))| self.part(needs, is_first(at))).collect();
         let asking = &*self;
-        let asked = parts.iter().zip(&requests).map(|((shard, _), request)| async move {
+        let asked = planned.iter().zip(&requests).map(|((shard, _), request)| async move {
             let line = asking.shards.line(*shard);
             asking.stand_in(&line, request).await
         });
@@ -64,10 +67,10 @@ impl Asking<'_> {
         for (at, (request, told)) in requests.iter().zip(join_all(asked).await).enumerate() {
             match told {
                 Ok(Told::Decided(Verdict::Granted(part))) => {
-                    taken.has_first |= at == 0;
-                    taken.parts.push((part, request.takes));
+                    given.has_first |= at == 0;
+                    given.parts.push(part);
                     for (limit, amount) in &request.needs {
-                        taken.left.entry(limit.clone()).and_modify(|left| *left -= *amount);
+                        given.left.entry(limit.clone()).and_modify(|left| *left -= *amount);
                     }
                 }
                 Ok(Told::Elsewhere(Why::Throttled(error))) => throttled = Some(error),
@@ -75,7 +78,7 @@ impl Asking<'_> {
                 Err(error) => failed = Err(error),
             }
         }
-        taken.left.retain(|_, left| *left > MilliTokens::ZERO);
+        given.left.retain(|_, left| *left > MilliTokens::ZERO);
         if throttled.is_some() && failed.is_ok() {
             self.last = throttled;
             self.pause().await;
@@ -87,5 +90,27 @@ impl Asking<'_> {
     fn part(&self, needs: &Needs, is_first: bool) -> Request {
         let (soft, takes) = if is_first { (self.request.soft.clone(), self.request.takes) } else { (Needs::new(), 0) };
         Request { needs: needs.clone(), soft, takes, ..self.request.clone() }
+    }
+
+    /// Whether its leases last long enough to be granted: an early part may nearly have expired before the last one came.
+    fn lasts(&self, held: &Held) -> bool {
+        let half = self.request.lease.as_ref().map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
+        let is_late = |expires: EpochMillis| expires <= self.inner.now().after(half.into());
+        !held.lease().is_some_and(|(_, expires)| is_late(expires))
+    }
+
+    /// Gives back, in tasks that go on if the caller goes away, and waits for them as long as the request has time.
+    async fn give_back(&self, parts: Vec<Delivery>) {
+        let back = parts.into_iter().map(|part| {
+            let held = part.provisional();
+            tokio::spawn(async move {
+                if let Err(error) = held.rollback().await {
+                    // It counts as used; a lease of it expires.
+                    tracing::warn!(%error, "a part of a request that was not granted could not be given back");
+                }
+            })
+        });
+        let back: Vec<_> = back.collect();
+        let _ = tokio::time::timeout_at(self.deadline, join_all(back)).await;
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Roll, Take, Update, joined, keep, merge, split};
 use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard};
-use weirgate_store::{Outcome, Transacted};
+use weirgate_store::{Consistency, Outcome, Transacted};
 
 use super::Shards;
 use super::unfinished::finish_split;
@@ -130,7 +130,7 @@ impl Resharding<'_> {
     /// Every shard there is.
     async fn read(&self) -> Result<Vec<Bucket>, Error> {
         self.bucket.overview().set_most(MAX_SHARDS);
-        self.bucket.look(self.inner, None).await?;
+        self.bucket.look(self.inner, None, Consistency::Strong).await?;
         let seen = self.bucket.lines().into_iter().filter_map(|line| line.view());
         Ok(seen.map(|view| Bucket::clone(&view.bucket)).collect())
     }

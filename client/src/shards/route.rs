@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weirgate_shared::{Limit, Shard, Whole};
-use weirgate_store::{ErrorKind, StoreError};
+use weirgate_shared::{EpochMillis, Limit, Shard, Whole};
+use weirgate_store::{Consistency, ErrorKind, StoreError};
 
 use super::Shards;
 use super::judge::{Judgement, judge};
@@ -165,7 +165,7 @@ impl<'a> Asking<'a> {
     }
 
     /// Whether no shard of a bucket of so many can have what is asked.
-    fn is_above_a_share(&self) -> bool {
+    pub(super) fn is_above_a_share(&self) -> bool {
         let largest = Shard { index: 0, count: self.shards.overview().most() };
         let is_above = |limit: &Limit| {
             let need = self.request.needs.get(limit.name());
@@ -204,47 +204,14 @@ impl<'a> Asking<'a> {
 
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
     async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
-        let Request { limits, .. } = self.request;
-        if let Some(denied) = self.ask_the_stamp().await {
+        if !self.has_lost
+            && let Some(denied) = self.ask_the_stamp().await
+        {
             self.shards.overview().promise(self.inner.now(), denied.retry_after);
             return Ok(Ok(Verdict::Denied(denied)));
         }
-        let mut now = self.inner.now();
-        let mut looked_at = None;
-        let joined = self.inner.ages.of(self.joined);
-        let mut whole = self.shards.seen(limits, now, |view| view.at >= joined);
-        if std::mem::take(&mut self.has_lost) {
-            whole = Whole::default();
-        }
-        // Read twice, they may have been of two times; if they still are no whole, items were deleted by hand, and who
-        // is there decides.
-        for since in [Some(joined).filter(|_| self.failures == 0), None] {
-            if whole.is_complete() {
-                break;
-            }
-            let looked = tokio::time::timeout_at(self.deadline, self.shards.look(self.inner, since));
-            match looked.await {
-                Ok(Err(Error::Store(error))) if error.kind == (ErrorKind::Throttled { key_range: true }) => {
-                    self.last = Some(error);
-                    self.pause().await;
-                }
-                Ok(looked) => {
-                    looked?;
-                    looked_at = Some(self.inner.now());
-                }
-                Err(_) => {
-                    let error = self.inner.unanswered("BatchGetItem of all shards", self.request.timeout);
-                    self.last = Some(Arc::new(error));
-                }
-            }
-            self.check_time()?;
-            now = self.inner.now();
-            whole = self.shards.seen(limits, now, |_| true);
-        }
-        if !whole.is_complete() {
-            // What a split has put aside is there; it can only be taken a little later.
-            whole = self.shards.seen_with_escrows(limits, now);
-        }
+        let Some((whole, looked_at)) = self.read_the_whole().await? else { return Ok(Err(None)) };
+        let now = looked_at.unwrap_or_else(|| self.inner.now());
         let is_unmade = |shard: &u32| self.shards.line(*shard).view().is_none();
         self.tried.clear();
         if whole.shards().is_empty() {
@@ -281,6 +248,55 @@ impl<'a> Asking<'a> {
         Ok(Ok(verdict))
     }
 
+    /// All shards as they are, and when they were read if they were; `None` if they could not be read for now.
+    async fn read_the_whole(&mut self) -> Result<Option<(Whole, Option<EpochMillis>)>, Error> {
+        let Request { needs, limits, .. } = self.request;
+        let joined = self.inner.ages.of(self.joined);
+        // Whether there is enough of a rate can be half a second old; whether a slot is free, not.
+        let asks_slots = limits.iter().any(|limit| limit.rule().is_concurrent() && needs.contains_key(limit.name()));
+        let first = if asks_slots { Consistency::Strong } else { Consistency::Eventual };
+        let mut whole = self.shards.seen(limits, self.inner.now(), |view| view.at >= joined);
+        if std::mem::take(&mut self.has_lost) {
+            whole = Whole::default();
+        }
+        let (mut looked_at, mut is_unread) = (None, false);
+        // Read twice, they may have been of two times; if they still are no whole, items were deleted by hand, and the
+        // shards that are there decide.
+        for (since, consistency) in [(Some(joined).filter(|_| self.failures == 0), first), (None, Consistency::Strong)]
+        {
+            if whole.is_complete() {
+                break;
+            }
+            let looked = tokio::time::timeout_at(self.deadline, self.shards.look(self.inner, since, consistency));
+            is_unread = true;
+            match looked.await {
+                Ok(Err(Error::Store(error))) if error.kind == (ErrorKind::Throttled { key_range: true }) => {
+                    self.last = Some(error);
+                    self.pause().await;
+                }
+                Ok(looked) => {
+                    looked?;
+                    (looked_at, is_unread) = (Some(self.inner.now()), false);
+                }
+                Err(_) => {
+                    let error = self.inner.unanswered("BatchGetItem of all shards", self.request.timeout);
+                    self.last = Some(Arc::new(error));
+                }
+            }
+            self.check_time()?;
+            whole = self.shards.seen(limits, self.inner.now(), |_| true);
+        }
+        if !whole.is_complete() && is_unread {
+            // Those that could not be read may have what these lack.
+            return Ok(None);
+        }
+        if !whole.is_complete() {
+            // What a split has put aside is there; it can only be taken a little later.
+            whole = self.shards.seen_with_escrows(limits, self.inner.now());
+        }
+        Ok(Some((whole, looked_at)))
+    }
+
     /// Stands in the line of one shard with the request, or a part of it.
     pub(super) async fn stand_in(&self, line: &Arc<Line>, request: &Request) -> Result<Told, Error> {
         let Request { needs, soft, limits, lease, takes, .. } = request.clone();
@@ -310,7 +326,8 @@ impl<'a> Asking<'a> {
 
     pub(super) async fn pause(&mut self) {
         self.failures += 1;
-        tokio::time::sleep(backoff(self.failures)).await;
+        let until = Instant::now() + backoff(self.failures);
+        tokio::time::sleep_until(until.min(self.deadline)).await;
     }
 
     pub(super) fn check_time(&self) -> Result<(), Error> {

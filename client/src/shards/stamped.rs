@@ -80,7 +80,8 @@ impl Asking<'_> {
         None
     }
 
-    /// Whether no shard that was seen has enough of its rates within a second.
+    /// Whether no shard that was seen has enough of its rates within a second. For what no shard can have alone: whether all
+    /// have not, if the others hold as much as those that were seen.
     fn is_far_from_enough(&self) -> bool {
         let Request { needs, limits, .. } = self.request;
         let now = self.inner.now();
@@ -90,6 +91,14 @@ impl Asking<'_> {
         let lacks = |shard: &Bucket, limit: &Limit| {
             needs.get(limit.name()).is_some_and(|need| shard.holds(limit.name(), soon) < *need)
         };
+        if self.is_above_a_share() {
+            let all = |limit: &Limit| {
+                let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
+                let holds = i128::from(seen.holds(limit.name(), soon).0) * i128::from(self.shards.overview().most());
+                needs.get(limit.name()).is_some_and(|need| holds < i128::from(need.0) * i128::from(seen_of))
+            };
+            return rates().any(all);
+        }
         seen.shards().iter().all(|shard| rates().any(|limit| lacks(shard, limit)))
     }
 }
