@@ -208,7 +208,7 @@ async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
 async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let joined = Instant::now();
-    *shards.looked.lock().await = Some(shards.overview().ages.of(joined));
+    *shards.looked.lock().await = Some((shards.overview().ages.of(joined), Consistency::Strong));
     see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
     let mut asking = Asking::new(&inner, &shards, &request, joined);
     asking.has_lost = true;
