@@ -279,7 +279,7 @@ impl Line {
         let is_older = |view: &View| view.bucket.v > bucket.v;
         if !state.view.as_ref().is_some_and(is_older) {
             // An item may say what it likes; so many keys are read, when all shards are.
-            self.bucket.most.fetch_max(bucket.shard().count.min(MAX_SHARDS), Ordering::Relaxed);
+            self.bucket.saw(bucket.shard().count.min(MAX_SHARDS), at);
             self.bucket.version.fetch_max(bucket.version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
             if state.view.as_ref().is_some_and(|view| view.bucket.shard() != bucket.shard()) {
@@ -370,6 +370,13 @@ impl Line {
     /// Until when this process leaves the shard to others, after throttles.
     fn held_until(&self) -> Option<Instant> {
         self.state().gap.until()
+    }
+
+    /// Takes over the gap of the shard that this one was split off: its first write need not wait, and if that is throttled
+    /// the next one comes as late as it would there.
+    pub(crate) fn inherit_gap(&self, older: &Self) {
+        let gap = older.state().gap;
+        self.state().gap.inherit(gap);
     }
 
     /// The shard is too hot to be read: what was seen of it counts as new for a moment.

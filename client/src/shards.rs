@@ -71,8 +71,17 @@ impl Shards {
         if shard == 0 {
             return Arc::clone(&self.first);
         }
-        let new = || Arc::new(Line::new(self.key.with_shard(shard), Arc::clone(&self.first.bucket)));
-        Arc::clone(self.others().entry(shard).or_insert_with(new))
+        let mut others = self.others();
+        if let Some(known) = others.get(&shard) {
+            return Arc::clone(known);
+        }
+        // The shard that it was split off, as far as that is known: their processes are the same.
+        let olders = std::iter::successors(Some(shard), |shard| (*shard > 0).then(|| shard ^ (1 << shard.ilog2())));
+        let older = olders.skip(1).find_map(|older| others.get(&older)).unwrap_or(&self.first);
+        let new = Arc::new(Line::new(self.key.with_shard(shard), Arc::clone(&self.first.bucket)));
+        new.inherit_gap(older);
+        others.insert(shard, Arc::clone(&new));
+        new
     }
 
     /// Every line there is.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -37,6 +37,8 @@ pub struct Load {
     pub shards: u32,
     /// What partitions take.
     pub partitions: Limits,
+    /// The load ends once there are so many shards.
+    pub enough: u32,
     /// Of latencies, and of the clients' choices.
     pub seed: u64,
 }
@@ -58,6 +60,8 @@ pub struct Report {
     pub cooled: Vec<u32>,
     /// Acquires and tokens that the hour's usage has, as a reader sees it.
     pub counted: (u64, MilliTokens),
+    /// Calls of the aggregator that had to leave records for the next one.
+    pub failed_batches: u32,
 }
 
 impl Report {
@@ -89,18 +93,21 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         let operator = limiter(&dynamo.table().await).await.expect("the settings are good");
         operator.set_shards("openai", "gpt-4", &limits, load.shards).await.expect("the bucket is split");
     }
-    let mut functions = Functions { table: table.clone(), clock: clock.clone(), dynamo: dynamo.clone(), left: vec![] };
+    let mut functions =
+        Functions { table: table.clone(), clock: clock.clone(), dynamo: dynamo.clone(), left: vec![], failed: 0 };
     let (granted, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let is_over = Arc::new(AtomicBool::new(false));
     let (began, from) = (Instant::now(), clock.now());
     let mut clients = JoinSet::new();
     let pause = Duration::from_secs(1) * load.clients / load.calls_per_second;
     for client in 0..load.clients {
         let limiter = limiter(&table).await.expect("the settings are good");
         let (limits, granted, refused) = (Arc::clone(&limits), Arc::clone(&granted), Arc::clone(&refused));
+        let is_over = Arc::clone(&is_over);
         let (lasts, first) = (load.lasts, pause * client / load.clients);
         clients.spawn(async move {
             let mut next = began + first;
-            while next < began + lasts {
+            while next < began + lasts && !is_over.load(Ordering::Relaxed) {
                 sleep_until(next).await;
                 let call = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("rpm", 1).send().await;
                 let is_granted = call.is_ok_and(|decision| decision.is_granted());
@@ -116,6 +123,10 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         sleep_until(began + Duration::from_secs(second)).await;
         functions.aggregate().await;
         report.shards.push(functions.shards());
+        if report.shards.last() >= Some(&load.enough) {
+            is_over.store(true, Ordering::Relaxed);
+            break;
+        }
         if second % 60 == 0 {
             functions.reconcile().await;
         }
@@ -124,7 +135,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     let rule = load.limit.rule();
     report.entitled = rule.capacity + credit(rule, Shard::WHOLE, from, clock.now());
     let requests = partitions.seconds();
-    report.seconds = (0..load.lasts.as_secs()).map(|at| requests.get(&at).copied().unwrap_or_default()).collect();
+    report.seconds = (0..).zip(&report.shards).map(|(at, _)| requests.get(&at).copied().unwrap_or_default()).collect();
     (report.granted, report.refused) = (granted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
     functions.aggregate().await;
     for _ in 0..cooling {
@@ -134,6 +145,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         report.cooled.push(functions.shards());
     }
     report.counted = functions.used().await;
+    report.failed_batches = functions.failed;
     report
 }
 
@@ -143,6 +155,7 @@ struct Functions {
     dynamo: Dynamo,
     /// Records that must come again.
     left: Vec<Value>,
+    failed: u32,
 }
 
 impl Functions {
@@ -174,6 +187,7 @@ impl Functions {
             });
             match first.min() {
                 Some(first) => {
+                    self.failed += 1;
                     self.left.drain(..first);
                     return;
                 }

@@ -36,7 +36,7 @@ const RECENT: Duration = Duration::from_millis(3);
 const ALONE: Duration = Duration::from_millis(20);
 
 /// How long a shard that was just split is left alone: about as long as all callers take to learn of it.
-const SETTLING: Millis = Millis(2_000);
+const SETTLING: Millis = Millis(1_000);
 
 /// Takes for the whole group in one write.
 ///

@@ -33,6 +33,11 @@ impl Gap {
         self.length = self.half();
     }
 
+    /// The shard was split off one with this gap.
+    pub(super) fn inherit(&mut self, older: Self) {
+        self.length = older.length;
+    }
+
     /// Until when no write is due; `None` if that has passed.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until.filter(|until| Instant::now() < *until)

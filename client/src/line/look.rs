@@ -21,6 +21,11 @@ impl Line {
         self.view().is_some() || self.may_be_made()
     }
 
+    /// Whether the shard has probably been split since it was seen, as others were.
+    pub(super) fn is_outgrown(&self) -> bool {
+        self.view().is_some_and(|view| self.bucket.is_outgrown(view.bucket.shard().count, view.at))
+    }
+
     /// Whether the shard is missing, and is the only one: then a take creates the bucket.
     pub(super) fn may_be_made(&self) -> bool {
         self.view().is_none() && self.is_absent() && self.is_only()

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use weirgate_shared::EpochMillis;
 
 use super::Promises;
-use crate::ages::AgeClock;
+use crate::ages::{AgeClock, Moment};
 
 /// A bucket as the lines of all its shards see it together.
 #[derive(Debug)]
@@ -18,7 +18,9 @@ pub(crate) struct Overview {
     /// Tokens came back to the bucket through this process.
     pub(crate) given_back: Arc<Notify>,
     /// The largest number of shards seen.
-    pub(super) most: AtomicU32,
+    most: AtomicU32,
+    /// When that last rose.
+    rose: Mutex<Option<Moment>>,
     /// The shard chosen last.
     last: AtomicU32,
     /// The newest version of configured limits that a shard was seen with.
@@ -34,6 +36,7 @@ impl Overview {
             ages,
             given_back: Arc::default(),
             most: AtomicU32::new(1),
+            rose: Mutex::default(),
             last: AtomicU32::new(0),
             version: AtomicI64::new(0),
             promises: Mutex::default(),
@@ -51,6 +54,18 @@ impl Overview {
 
     pub(crate) fn version(&self) -> i64 {
         self.version.load(Ordering::Relaxed)
+    }
+
+    /// A shard was seen of a bucket of so many.
+    pub(super) fn saw(&self, count: u32, at: Moment) {
+        if self.most.fetch_max(count, Ordering::Relaxed) < count {
+            *self.rose.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+        }
+    }
+
+    /// Whether a shard of so many, as it was seen at `at`, has probably been split since: others were seen to be.
+    pub(super) fn is_outgrown(&self, count: u32, at: Moment) -> bool {
+        count < self.most() && self.rose.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|rose| at < rose)
     }
 
     pub(crate) fn set_last(&self, shard: u32) {

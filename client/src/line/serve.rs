@@ -60,7 +60,7 @@ impl Server {
         // Only of the write just before: whoever comes after an answer has lost nothing.
         let losses = std::mem::take(&mut self.losses);
         self.hold_back(losses).await;
-        if !self.line.is_known() && !self.look().await {
+        if (!self.line.is_known() || self.line.is_outgrown()) && !self.look().await {
             return;
         }
         let now = self.inner.now();
@@ -90,6 +90,8 @@ impl Server {
         if let Some(until) = self.line.held_until() {
             self.back_in_line(chosen);
             self.wait_until(until).await;
+            // By now it may be short, or split.
+            self.check().await;
             return;
         }
         match attempt::take(&self.inner, &self.line, chosen).await {
@@ -127,17 +129,21 @@ impl Server {
         if self.waiting.is_empty() {
             return false;
         }
+        let known = self.count();
         let was_only = self.line.bucket.most() == 1;
         let looked = self.line.look(&self.inner).await;
         self.waiting.extend(self.line.next(true));
         match looked {
             Ok(()) if was_only && self.line.bucket.most() > 1 => self.send_elsewhere(&Why::Several),
             Ok(()) if !self.line.is_known() => self.send_elsewhere(&Why::Missing),
+            Ok(()) if self.was_split(known) => self.send_elsewhere(&Why::Several),
             Ok(()) => {
                 self.failures = 0;
                 self.drop_late();
                 return true;
             }
+            // Then a write by what was seen before tells as much.
+            Err(Error::Store(error)) if is_hot(&error) && self.line.is_known() => return true,
             Err(Error::Store(error)) if self.can_go_elsewhere(&error) => self.send_elsewhere(&Why::Throttled(error)),
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&self.inner.counters.refused, 1);
@@ -153,6 +159,16 @@ impl Server {
         false
     }
 
+    /// How many shards the bucket had when this one was seen last.
+    fn count(&self) -> Option<u32> {
+        self.line.view().map(|view| view.bucket.shard().count)
+    }
+
+    /// Whether the shard, which was one of so many, has been split since: others have a part of its tokens.
+    fn was_split(&self, count: Option<u32>) -> bool {
+        count.is_some_and(|count| self.count().is_some_and(|now| count < now))
+    }
+
     fn send_elsewhere(&mut self, why: &Why) {
         for caller in std::mem::take(&mut self.waiting) {
             caller.send_elsewhere(why.clone());
@@ -163,10 +179,12 @@ impl Server {
     async fn check(&mut self) {
         let (view, Some(first)) = (self.line.view(), self.waiting.front()) else { return };
         let seen = view.as_ref().map(|view| &*view.bucket);
+        let known = self.count();
         let short = seen.and_then(|bucket| plan::shortage(bucket, first, self.inner.now()));
         let lacks_slots = short.iter().flatten().any(|status| status.is_short() && status.is_concurrent());
         match self.line.check(&self.inner, seen, lacks_slots).await {
             Ok(()) if self.line.is_gone() => self.send_elsewhere(&Why::Missing),
+            Ok(()) if self.was_split(known) => self.send_elsewhere(&Why::Several),
             Ok(()) => {}
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&self.inner.counters.refused, 1);

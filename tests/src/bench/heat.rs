@@ -33,6 +33,7 @@ fn hot() -> Load {
         limit: Limit::per_minute("rpm", 1_000_000).expect("a limit"),
         shards: 1,
         partitions: Limits::default(),
+        enough: u32::MAX,
         seed: 1,
     }
 }
@@ -46,6 +47,7 @@ fn contended() -> Load {
         limit: Limit::per_second("rpm", 800).expect("a limit"),
         shards: 8,
         partitions: Limits::default(),
+        enough: u32::MAX,
         seed: 1,
     }
 }
