@@ -236,6 +236,25 @@ async fn looks_at_sharded_buckets_count_towards_the_same_share() {
 }
 
 /// In every partition, as many entries as it takes to use up more than a share.
+/// One run passes over 32,000 entries from each end at a time.
+#[tokio::test(start_paused = true)]
+async fn i8_entries_at_both_ends_of_a_partition_keep_none_between_them_from_its_turn() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let entry = |at: usize| {
+        let mut item = hostile(at, "DUE#00");
+        item["due"]["N"] = (if at % 2 == 0 { 0 } else { NOW.0 - 1 }).to_string().into();
+        item
+    };
+    import(&dynamo, (0..66_000).map(entry));
+    let honest = honest();
+    store(&table, &Bucket { due: Some(EpochMillis(NOW.0 - 2)), ..honest }).await;
+    let written = until_written(&dynamo, Some(Fault::Throttle { key_range: true }));
+    let _ = run(&table, NOW).await;
+    let requests = *written.get().expect("the lease is returned");
+    assert!(requests < 10_000, "{requests} requests before");
+}
+
 #[tokio::test(start_paused = true)]
 async fn in_the_end_everything_has_its_turn() {
     let dynamo = Dynamo::new().await;

@@ -35,6 +35,10 @@ struct Known {
     met: Met,
     shares: Shares,
     summary: Summary,
+    /// After which entry each direction goes on, where it was crowded: the next round does not pass over the same entries
+    /// again, so what lies between those of a tenant at both ends has its turn.
+    oldest: Option<Item>,
+    newest: Option<Item>,
 }
 
 impl Run<'_> {
@@ -54,7 +58,7 @@ impl Run<'_> {
     }
 
     async fn pass(self, due_shard: &str, order: Order, known: &mut Known) -> Pass {
-        let (mut after, mut passed_over) = (None, 0);
+        let (mut after, mut passed_over) = (known.place(order).take(), 0);
         loop {
             let limit = if passed_over == 0 { self.config.page } else { PASSED_OVER };
             let page = read::page(self.table, due_shard, self.now, order, limit, after.as_ref());
@@ -81,9 +85,11 @@ impl Run<'_> {
             }
             after = page.next;
             if after.is_none() {
+                (known.oldest, known.newest) = (None, None);
                 return Pass::Whole;
             }
             if passed_over == CROWDED {
+                *known.place(order) = after;
                 return Pass::Crowded;
             }
         }
@@ -224,6 +230,13 @@ impl Run<'_> {
 }
 
 impl Known {
+    const fn place(&mut self, order: Order) -> &mut Option<Item> {
+        match order {
+            Order::OldestFirst => &mut self.oldest,
+            Order::NewestFirst => &mut self.newest,
+        }
+    }
+
     /// Returns whether it is the entry's turn: the run has not met it, and its namespace has something left of its share.
     fn takes(&mut self, due: &Due) -> bool {
         if self.met.contains(&due.key) || !self.shares.take(&due.key.pk) {
