@@ -355,7 +355,7 @@ impl Line {
         let is_again = |throttled: Throttled| at.since(throttled.at) < if throttled.is_last { HEAT } else { AVOIDED };
         let again = state.throttled.is_some_and(is_again);
         state.throttled = Some(Throttled { at, again, is_last: true });
-        state.gap.widen();
+        state.gap.widen(at);
     }
 
     /// A write was not throttled.
@@ -364,12 +364,12 @@ impl Line {
         if let Some(throttled) = &mut state.throttled {
             throttled.is_last = false;
         }
-        state.gap.narrow();
+        state.gap.narrow(self.bucket.ages.now());
     }
 
     /// Until when this process leaves the shard to others, after throttles.
     fn held_until(&self) -> Option<Instant> {
-        self.state().gap.until()
+        self.state().gap.until(self.bucket.ages.now())
     }
 
     /// Takes over the gap of the shard that this one was split off: its first write need not wait, and if that is throttled
@@ -395,9 +395,11 @@ impl Line {
         Some(self.bucket.ages.age(throttled.at)).filter(|age| *age < HEAT)
     }
 
-    /// Whether the shard is to be left alone for a moment.
+    /// Whether the shard is to be left alone for a moment, or this process does not write to it yet.
     pub(crate) fn is_hot(&self) -> bool {
-        self.state().throttled.is_some_and(|throttled| self.bucket.ages.age(throttled.at) < AVOIDED)
+        let state = self.state();
+        let is_recent = |throttled: Throttled| self.bucket.ages.age(throttled.at) < AVOIDED;
+        state.throttled.is_some_and(is_recent) || state.gap.until(self.bucket.ages.now()).is_some()
     }
 
     /// A write asked for the split: that is enough.

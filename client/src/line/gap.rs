@@ -7,25 +7,34 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::ages::Moment;
+
 const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(4);
+/// After so long without a throttle there is no gap: longer than the longest wait, so a shard that is throttled with each write
+/// keeps its gap.
+const OVER: Duration = Duration::from_secs(10);
 
 /// The gap between two writes; zero where none is throttled.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Gap {
     length: Duration,
     until: Option<Instant>,
+    /// When a write was throttled last. A frozen process counts the time that it missed.
+    throttled: Option<Moment>,
 }
 
 impl Gap {
     /// A write was throttled.
-    pub(super) fn widen(&mut self) {
-        self.set((self.length * 2).clamp(FIRST, LONGEST));
+    pub(super) fn widen(&mut self, now: Moment) {
+        let length = if self.is_over(now) { Duration::ZERO } else { self.length };
+        self.throttled = Some(now);
+        self.set((length * 2).clamp(FIRST, LONGEST));
     }
 
     /// A write was not throttled.
-    pub(super) fn narrow(&mut self) {
-        self.set(self.half());
+    pub(super) fn narrow(&mut self, now: Moment) {
+        self.set(if self.is_over(now) { Duration::ZERO } else { self.half() });
     }
 
     /// The shard was split, so its partition has half of the load.
@@ -35,12 +44,16 @@ impl Gap {
 
     /// The shard was split off one with this gap.
     pub(super) fn inherit(&mut self, older: Self) {
-        self.length = older.length;
+        (self.length, self.throttled) = (older.length, older.throttled);
     }
 
     /// Until when no write is due; `None` if that has passed.
-    pub(super) fn until(&self) -> Option<Instant> {
-        self.until.filter(|until| Instant::now() < *until)
+    pub(super) fn until(&self, now: Moment) -> Option<Instant> {
+        self.until.filter(|until| Instant::now() < *until && !self.is_over(now))
+    }
+
+    fn is_over(&self, now: Moment) -> bool {
+        self.throttled.is_none_or(|at| now.since(at) >= OVER)
     }
 
     fn half(self) -> Duration {
@@ -61,25 +74,39 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::ages::AgeClock;
 
     #[tokio::test(start_paused = true)]
     async fn the_gap_doubles_with_each_throttle_and_halves_with_each_write_that_passes() {
-        let mut gap = Gap::default();
-        assert_eq!(gap.until(), None);
+        let (mut gap, ages) = (Gap::default(), AgeClock::default());
+        assert_eq!(gap.until(ages.now()), None);
         let lengths: Vec<_> = (0..10)
             .map(|_| {
-                gap.widen();
+                gap.widen(ages.now());
                 gap.length.as_millis()
             })
             .collect();
         assert_eq!(lengths, [25, 50, 100, 200, 400, 800, 1600, 3200, 4000, 4000]);
-        let wait = gap.until().unwrap() - Instant::now();
+        let wait = gap.until(ages.now()).unwrap() - Instant::now();
         assert!((LONGEST / 2..=LONGEST * 3 / 2).contains(&wait), "{wait:?}");
         advance(wait).await;
-        assert_eq!(gap.until(), None);
+        assert_eq!(gap.until(ages.now()), None);
         for _ in 0..9 {
-            gap.narrow();
+            gap.narrow(ages.now());
         }
-        assert_eq!((gap.length, gap.until()), (Duration::ZERO, None));
+        assert_eq!((gap.length, gap.until(ages.now())), (Duration::ZERO, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gap_is_over_some_time_after_the_last_throttle() {
+        let (mut gap, ages) = (Gap::default(), AgeClock::default());
+        (0..9).for_each(|_| gap.widen(ages.now()));
+        advance(OVER - Duration::from_millis(1)).await;
+        gap.narrow(ages.now());
+        assert_eq!(gap.length, LONGEST / 2);
+        advance(Duration::from_millis(1)).await;
+        assert_eq!(gap.until(ages.now()), None);
+        gap.widen(ages.now());
+        assert_eq!(gap.length, FIRST);
     }
 }
