@@ -243,7 +243,7 @@ async fn i8_entries_at_both_ends_of_a_partition_keep_none_between_them_from_its_
     let table = dynamo.table().await;
     let entry = |at: usize| {
         let mut item = hostile(at, "DUE#00");
-        item["due"]["N"] = (if at % 2 == 0 { 0 } else { NOW.0 - 1 }).to_string().into();
+        item["due"]["N"] = (if at.is_multiple_of(2) { 0 } else { NOW.0 - 1 }).to_string().into();
         item
     };
     import(&dynamo, (0..66_000).map(entry));
