@@ -12,7 +12,7 @@ use weirgate_shared::{BucketKey, EpochMillis, Limit, due_shards};
 use weirgate_store::{Connection, Table, connect};
 use weirgate_tests::bench::server::serve;
 use weirgate_tests::leased::{NOW, full, holding, load, store};
-use weirgate_tests::{Dynamo, Lines};
+use weirgate_tests::{Dynamo, Lines, import};
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
@@ -32,10 +32,14 @@ fn shapes(items: usize) -> [(usize, Value); 4] {
     [(items, text), (16, control), (4, nulls(185_000)), (16, nulls(105_000))]
 }
 
-/// Set ITEMS to 1600 for what 40 cents buy.
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |number| number.parse().expect("a number"))
+}
+
+/// Set `ITEMS` to 1600 for what 40 cents buy, and `ENTRIES` to 300000 for as many small ones beside them.
 #[tokio::test]
 async fn unreadable_items_of_any_size_and_shape_cost_the_reconciler_little_memory_and_few_lines() {
-    let items = std::env::var("ITEMS").map_or(64, |items| items.parse().expect("a number"));
+    let (items, entries) = (number("ITEMS", 64), number("ENTRIES", 1_000));
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let partitions: Vec<_> = due_shards().collect();
@@ -53,6 +57,16 @@ async fn unreadable_items_of_any_size_and_shape_cost_the_reconciler_little_memor
         }
         all += items;
     }
+    let small = |at: usize| {
+        json!({
+            "PK": {"S": format!("evil/BUCKET#s-{at}#r#0")},
+            "SK": {"S": "#STATE"},
+            "due_shard": {"S": partitions[at % 16]},
+            "due": {"N": "0"},
+        })
+    };
+    import(&dynamo, (0..entries).map(small));
+    all += entries;
     let key = BucketKey::parse("good/BUCKET#e#gpt-4#0").unwrap();
     let expired =
         holding(full("e", &[Limit::concurrent("slots", 4).unwrap()]), "a1", EpochMillis(NOW.0 - 1), &[("slots", 1)]);

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::REVIEW;
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, Limit, Look, Millis, due_shards};
@@ -105,8 +106,12 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
 
 /// The bucket of an honest tenant in partition `DUE#00`, with an expired lease.
 fn honest() -> Bucket {
+    honest_in("DUE#00")
+}
+
+fn honest_in(due_shard: &str) -> Bucket {
     let mut names = (0..).map(|at| format!("good/BUCKET#e-{at}#gpt-4#0"));
-    let pk = names.find(|pk| key_of(pk).due_shard() == "DUE#00").expect("a hash has each value");
+    let pk = names.find(|pk| key_of(pk).due_shard() == due_shard).expect("a hash has each value");
     let expired = holding(full("e", &limits()), "a1", EpochMillis(NOW.0 - 1), &[("slots", 1)]);
     of(&pk, expired)
 }
@@ -263,4 +268,21 @@ async fn in_the_end_everything_has_its_turn() {
     import(&dynamo, (0..8_000).map(|at| hostile(at, &shards[at % 16])));
     let summary = run(&table, NOW).await;
     assert_eq!((summary.postponed, summary.buckets_seen, summary.partitions_unfinished), (8_000, 8_000, 0));
+}
+
+/// Set `ENTRIES` to 300000 for what a tenant can write for a few cents, and to more than one run can postpone.
+#[tokio::test(start_paused = true)]
+async fn entries_in_all_partitions_make_no_lease_of_another_tenant_late() {
+    let entries = std::env::var("ENTRIES").map_or(16_000, |entries| entries.parse().expect("a number"));
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.clone().with_latency(Duration::from_millis(5)).table().await;
+    let shards: Vec<_> = due_shards().collect();
+    import(&dynamo, (0..entries).map(|at| hostile(at, &shards[at % 16])));
+    for due_shard in &shards {
+        store(&table, &honest_in(due_shard)).await;
+    }
+    let began = Instant::now();
+    let summary = run(&table, NOW).await;
+    println!("{entries} entries: {summary:?} in {:?}", began.elapsed());
+    assert_eq!(summary.leases_restored, 16, "{summary:?}");
 }
