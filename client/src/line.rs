@@ -355,7 +355,7 @@ impl Line {
         let is_again = |throttled: Throttled| at.since(throttled.at) < if throttled.is_last { HEAT } else { AVOIDED };
         let again = state.throttled.is_some_and(is_again);
         state.throttled = Some(Throttled { at, again, is_last: true });
-        state.gap.widen(at);
+        state.gap.widen(&self.bucket.ages);
     }
 
     /// A write was not throttled.
@@ -364,12 +364,12 @@ impl Line {
         if let Some(throttled) = &mut state.throttled {
             throttled.is_last = false;
         }
-        state.gap.narrow(self.bucket.ages.now());
+        state.gap.narrow(&self.bucket.ages);
     }
 
     /// Until when this process leaves the shard to others, after throttles.
     fn held_until(&self) -> Option<Instant> {
-        self.state().gap.until(self.bucket.ages.now())
+        self.state().gap.until(&self.bucket.ages)
     }
 
     /// Takes over the gap of the shard that this one was split off: its first write need not wait, and if that is throttled
@@ -399,7 +399,7 @@ impl Line {
     pub(crate) fn is_hot(&self) -> bool {
         let state = self.state();
         let is_recent = |throttled: Throttled| self.bucket.ages.age(throttled.at) < AVOIDED;
-        state.throttled.is_some_and(is_recent) || state.gap.until(self.bucket.ages.now()).is_some()
+        state.throttled.is_some_and(is_recent) || state.gap.until(&self.bucket.ages).is_some()
     }
 
     /// A write asked for the split: that is enough.

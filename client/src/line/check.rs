@@ -28,8 +28,8 @@ pub(crate) fn memory(short: &LimitStatus, age: Duration, most: Duration) -> Dura
 }
 
 impl Line {
-    /// Reads the shard, which was `seen` short, or was never seen and is too hot to be written to. Whether there is enough by now can be half a second old; whether a slot is
-    /// free, not.
+    /// Reads the shard, which was `seen` short, or was never seen and is throttled. The read is strongly consistent for
+    /// slots; for rates, a balance may be half a second old.
     ///
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.

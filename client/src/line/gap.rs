@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ages::Moment;
+use crate::ages::{AgeClock, Moment};
 
 const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(4);
@@ -26,15 +26,15 @@ pub(super) struct Gap {
 
 impl Gap {
     /// A write was throttled.
-    pub(super) fn widen(&mut self, now: Moment) {
-        let length = if self.is_over(now) { Duration::ZERO } else { self.length };
-        self.throttled = Some(now);
+    pub(super) fn widen(&mut self, ages: &AgeClock) {
+        let length = if self.is_over(ages) { Duration::ZERO } else { self.length };
+        self.throttled = Some(ages.now());
         self.set((length * 2).clamp(FIRST, LONGEST));
     }
 
     /// A write was not throttled.
-    pub(super) fn narrow(&mut self, now: Moment) {
-        self.set(if self.is_over(now) { Duration::ZERO } else { self.half() });
+    pub(super) fn narrow(&mut self, ages: &AgeClock) {
+        self.set(if self.is_over(ages) { Duration::ZERO } else { self.half() });
     }
 
     /// The shard was split, so its partition has half of the load.
@@ -48,12 +48,13 @@ impl Gap {
     }
 
     /// Until when no write is due; `None` if that has passed.
-    pub(super) fn until(&self, now: Moment) -> Option<Instant> {
-        self.until.filter(|until| Instant::now() < *until && !self.is_over(now))
+    pub(super) fn until(&self, ages: &AgeClock) -> Option<Instant> {
+        self.until.filter(|until| Instant::now() < *until && !self.is_over(ages))
     }
 
-    fn is_over(&self, now: Moment) -> bool {
-        self.throttled.is_none_or(|at| now.since(at) >= OVER)
+    /// Reads the clock only if a write was throttled before.
+    fn is_over(&self, ages: &AgeClock) -> bool {
+        self.throttled.is_none_or(|at| ages.now().since(at) >= OVER)
     }
 
     fn half(self) -> Duration {
@@ -74,39 +75,38 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::ages::AgeClock;
 
     #[tokio::test(start_paused = true)]
     async fn the_gap_doubles_with_each_throttle_and_halves_with_each_write_that_passes() {
         let (mut gap, ages) = (Gap::default(), AgeClock::default());
-        assert_eq!(gap.until(ages.now()), None);
+        assert_eq!(gap.until(&ages), None);
         let lengths: Vec<_> = (0..10)
             .map(|_| {
-                gap.widen(ages.now());
+                gap.widen(&ages);
                 gap.length.as_millis()
             })
             .collect();
         assert_eq!(lengths, [25, 50, 100, 200, 400, 800, 1600, 3200, 4000, 4000]);
-        let wait = gap.until(ages.now()).unwrap() - Instant::now();
+        let wait = gap.until(&ages).unwrap() - Instant::now();
         assert!((LONGEST / 2..=LONGEST * 3 / 2).contains(&wait), "{wait:?}");
         advance(wait).await;
-        assert_eq!(gap.until(ages.now()), None);
+        assert_eq!(gap.until(&ages), None);
         for _ in 0..9 {
-            gap.narrow(ages.now());
+            gap.narrow(&ages);
         }
-        assert_eq!((gap.length, gap.until(ages.now())), (Duration::ZERO, None));
+        assert_eq!((gap.length, gap.until(&ages)), (Duration::ZERO, None));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_gap_is_over_some_time_after_the_last_throttle() {
         let (mut gap, ages) = (Gap::default(), AgeClock::default());
-        (0..9).for_each(|_| gap.widen(ages.now()));
+        (0..9).for_each(|_| gap.widen(&ages));
         advance(OVER - Duration::from_millis(1)).await;
-        gap.narrow(ages.now());
+        gap.narrow(&ages);
         assert_eq!(gap.length, LONGEST / 2);
         advance(Duration::from_millis(1)).await;
-        assert_eq!(gap.until(ages.now()), None);
-        gap.widen(ages.now());
+        assert_eq!(gap.until(&ages), None);
+        gap.widen(&ages);
         assert_eq!(gap.length, FIRST);
     }
 }
