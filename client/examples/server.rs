@@ -23,15 +23,34 @@ async fn main() -> Result<(), Box<dyn Error>> {
         [table, flag, url] if flag == "--local" => (table, local(table, url).await?),
         _ => return Err("usage: server TABLE [--local URL]".into()),
     };
-    let limiter = RateLimiter::builder(table).connection(connection).build().await?;
+    let limiter = RateLimiter::builder(table)
+        .connection(connection)
+        .build()
+        .await?;
 
-    let limits = [Limit::per_minute("requests", 5)?, Limit::concurrent("slots", 2)?];
+    let limits = [
+        Limit::per_minute("requests", 5)?,
+        Limit::concurrent("slots", 2)?,
+    ];
     let layer = RateLimitLayer::new(limiter, move |limiter, request| {
-        // Whoever says so is alice here. In earnest a key is looked up, and its owner is who is limited.
-        let caller = request.headers.get("x-api-key").and_then(|key| key.to_str().ok()).unwrap_or("anonymous");
-        Some(limiter.acquire(caller, "hello").limits(&limits).take("requests", 1).take("slots", 1))
+        // Whoever says so is alice here. In earnest a key is looked up, and its owner is who is
+        // limited.
+        let caller = request
+            .headers
+            .get("x-api-key")
+            .and_then(|key| key.to_str().ok())
+            .unwrap_or("anonymous");
+        Some(
+            limiter
+                .acquire(caller, "hello")
+                .limits(&limits)
+                .take("requests", 1)
+                .take("slots", 1),
+        )
     });
-    let app = Router::new().route("/hello", get(async || "Hello!\n")).layer(layer);
+    let app = Router::new()
+        .route("/hello", get(async || "Hello!\n"))
+        .layer(layer);
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("listening on http://{}/hello", listener.local_addr()?);
@@ -40,9 +59,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// A local DynamoDB, with the table.
 async fn local(table: &str, url: &str) -> Result<Connection, Box<dyn Error>> {
-    let connection = Connection { local_endpoint: Some(url.to_owned()), ..Connection::default() };
-    let weirgate_store::Connected { client, .. } = weirgate_store::connect(connection.clone()).await;
-    if client.describe_table().table_name(table).send().await.is_err() {
+    let connection = Connection {
+        local_endpoint: Some(url.to_owned()),
+        ..Connection::default()
+    };
+    let weirgate_store::Connected { client, .. } =
+        weirgate_store::connect(connection.clone()).await;
+    if client
+        .describe_table()
+        .table_name(table)
+        .send()
+        .await
+        .is_err()
+    {
         weirgate_store::create_table(&client, table).await?;
     }
     Ok(connection)

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{BucketKey, EntityId, Limit, MAX_TOKENS, MilliTokens, Millis, Mode, Resource, Status};
+use weirgate_shared::{
+    BucketKey, EntityId, Limit, MAX_TOKENS, MilliTokens, Millis, Mode, Resource, Status,
+};
 
 use crate::away;
 use crate::config::{Age, Rules, resolve};
@@ -19,7 +21,8 @@ const LEASE: Duration = Duration::from_secs(60);
 /// The longest lease: a day. Who holds longer renews.
 const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 
-/// A request for tokens of one bucket. Nothing happens until [`send`](Self::send) or [`scope`](Self::scope).
+/// A request for tokens of one bucket. Nothing happens until [`send`](Self::send) or
+/// [`scope`](Self::scope).
 #[derive(Debug, Clone)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct Acquire<'a> {
@@ -50,17 +53,23 @@ impl<'a> Acquire<'a> {
             limits: None,
             version: None,
             takes: vec![],
-            manner: Manner { wait: Duration::ZERO, how: How::SideBySide, when_away: settings.when_away },
+            manner: Manner {
+                wait: Duration::ZERO,
+                how: How::SideBySide,
+                when_away: settings.when_away,
+            },
             timeout: settings.timeout,
             lease: None,
         }
     }
 
-    /// The limits of the bucket. They create it on first use, and change it where they differ from its own. Nothing is
-    /// read then, and nothing is taken of the entity's parents; without them the limits are those that are configured.
+    /// The limits of the bucket. They create it on first use, and change it where they differ from
+    /// its own. Nothing is read then, and nothing is taken of the entity's parents; without them
+    /// the limits are those that are configured.
     ///
-    /// Where two releases bring different limits side by side, the bucket keeps those of one for 30 s before it takes
-    /// those of the other. Give them a [version](Self::limits_version), and the newer ones stay.
+    /// Where two releases bring different limits side by side, the bucket keeps those of one for 30
+    /// s before it takes those of the other. Give them a [version](Self::limits_version), and the
+    /// newer ones stay.
     pub fn limits(mut self, limits: &[Limit]) -> Self {
         self.limits = Some(Limits::new(limits.into(), None));
         self
@@ -72,9 +81,10 @@ impl<'a> Acquire<'a> {
         self
     }
 
-    /// Version of the limits given with the call, from 0: the bucket takes them from a newer version only, so an older
-    /// release gives way to a newer one. A version is never taken back: limits that go back to former numbers need a
-    /// newer version too. All callers of a bucket give one, or none does.
+    /// Version of the limits given with the call, from 0: the bucket takes them from a newer
+    /// version only, so an older release gives way to a newer one. A version is never taken back:
+    /// limits that go back to former numbers need a newer version too. All callers of a bucket give
+    /// one, or none does.
     pub const fn limits_version(mut self, version: i64) -> Self {
         self.version = Some(version);
         self
@@ -92,27 +102,29 @@ impl<'a> Acquire<'a> {
         self
     }
 
-    /// Waits up to this long for the tokens instead of being denied at once. A wait that cannot succeed is not begun.
+    /// Waits up to this long for the tokens instead of being denied at once. A wait that cannot
+    /// succeed is not begun.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
         self.manner.wait = wait;
         self
     }
 
-    /// How long the decision may take before it fails, or is made without DynamoDB. Waiting for tokens is not part of it.
-    /// As the [limiter](crate::Builder::timeout) has it if not said.
+    /// How long the decision may take before it fails, or is made without DynamoDB. Waiting for
+    /// tokens is not part of it. As the [limiter](crate::Builder::timeout) has it if not said.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away) says.
+    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away)
+    /// says.
     pub const fn when_away(mut self, when_away: WhenAway) -> Self {
         self.manner.when_away = when_away;
         self
     }
 
-    /// Holds the tokens under a durable lease: if this process dies, they go back when it expires. Slots always have
-    /// one, of 60 s if nothing else is said here. 1 ms to a day.
+    /// Holds the tokens under a durable lease: if this process dies, they go back when it expires.
+    /// Slots always have one, of 60 s if nothing else is said here. 1 ms to a day.
     pub const fn lease(mut self, lasts: Duration) -> Self {
         self.lease = Some(lasts);
         self
@@ -163,7 +175,10 @@ impl<'a> Acquire<'a> {
 
     /// Checks what can be checked before anything is sent.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let (_, _) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        let (_, _) = (
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
         if self.takes.is_empty() {
             return invalid("nothing is asked for: say what with take()".to_owned());
         }
@@ -178,53 +193,88 @@ impl<'a> Acquire<'a> {
         self.targets_to_look_at(age).await
     }
 
-    /// The buckets that are asked, perhaps for nothing: the one of the limits given, or those of the limits configured.
+    /// The buckets that are asked, perhaps for nothing: the one of the limits given, or those of
+    /// the limits configured.
     pub(crate) async fn targets_to_look_at(&self, age: Age) -> Result<Asked, Error> {
         let amounts = self.amounts()?;
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
-                return invalid(format!("limits_version {version} is of limits given with the call: give them, too"));
+                return invalid(format!(
+                    "limits_version {version} is of limits given with the call: give them, too"
+                ));
             }
             return self.configured(&amounts, age).await;
         };
         check_number(limits)?;
         for (at, limit) in limits.iter().enumerate() {
-            if limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
-                return invalid(format!("limit {:?} is given twice: give it once", limit.name()));
+            if limits[..at]
+                .iter()
+                .any(|earlier| earlier.name() == limit.name())
+            {
+                return invalid(format!(
+                    "limit {:?} is given twice: give it once",
+                    limit.name()
+                ));
             }
         }
         if let Some(name) = lacking(&amounts, limits) {
-            return invalid(format!("limit {name:?} is not among the limits given: {:?}", names(limits)));
+            return invalid(format!(
+                "limit {name:?} is not among the limits given: {:?}",
+                names(limits)
+            ));
         }
-        let shards = self.limiter.inner.bucket(EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        let shards = self.limiter.inner.bucket(
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
         let limits = match self.version {
             Some(version) if version < 0 => {
-                return invalid(format!("limits_version must be 0 or more, got {version}: count releases from 0"));
+                return invalid(format!(
+                    "limits_version must be 0 or more, got {version}: count releases from 0"
+                ));
             }
             Some(version) => &limits.of_version(version),
             None => limits,
         };
-        Ok(Asked { targets: vec![self.target(shards, limits, &amounts)], ..Asked::default() })
+        Ok(Asked {
+            targets: vec![self.target(shards, limits, &amounts)],
+            ..Asked::default()
+        })
     }
 
-    /// The buckets that are asked by what is configured: the entity's own, and those of its ancestors as far as it
-    /// cascades. This is the one place where limits are looked for.
+    /// The buckets that are asked by what is configured: the entity's own, and those of its
+    /// ancestors as far as it cascades. This is the one place where limits are looked for.
     async fn configured(&self, amounts: &Amounts<'_>, mut age: Age) -> Result<Asked, Error> {
         let inner = &self.limiter.inner;
-        let (entity, resource) = (EntityId::new(&*self.entity)?, Resource::new(&*self.resource)?);
+        let (entity, resource) = (
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
         let own = inner.bucket(entity, resource);
         let (mut asked, mut met) = (Asked::default(), vec![]);
         let mut next = Some(Arc::clone(&own));
         while let Some(shards) = next.take() {
-            let BucketKey { entity, resource, .. } = &shards.key;
+            let BucketKey {
+                entity, resource, ..
+            } = &shards.key;
             let resolved = resolve(inner, &shards, age, self.timeout).await?;
             asked.is_old |= resolved.is_old(inner.ages.now());
             let rules = resolved.rules.as_deref();
             if Arc::ptr_eq(&shards, &own) {
-                let Some(Rules { level, limits, status, .. }) = rules else {
-                    return Err(Error::NotConfigured { entity: entity.clone(), resource: resource.clone() });
+                let Some(Rules {
+                    level,
+                    limits,
+                    status,
+                    ..
+                }) = rules
+                else {
+                    return Err(Error::NotConfigured {
+                        entity: entity.clone(),
+                        resource: resource.clone(),
+                    });
                 };
-                if let Some(name) = lacking(amounts, limits).filter(|_| *status == Status::Enforced) {
+                if let Some(name) = lacking(amounts, limits).filter(|_| *status == Status::Enforced)
+                {
                     if resolved.is_old(inner.ages.now()) && age == Age::Cached {
                         // It may be new.
                         age = Age::Recent;
@@ -232,22 +282,41 @@ impl<'a> Acquire<'a> {
                         continue;
                     }
                     let names = names(limits);
-                    return invalid(format!("limit {name:?} is not among those configured for {level}: {names:?}"));
+                    return invalid(format!(
+                        "limit {name:?} is not among those configured for {level}: {names:?}"
+                    ));
                 }
             }
             match rules {
-                Some(Rules { status: Status::Disabled, .. }) => {
+                Some(Rules {
+                    status: Status::Disabled,
+                    ..
+                }) => {
                     let (entity, resource) = (entity.clone(), resource.clone());
-                    return Ok(Asked { disabled: Some(Disabled { entity, resource }), ..asked });
+                    return Ok(Asked {
+                        disabled: Some(Disabled { entity, resource }),
+                        ..asked
+                    });
                 }
-                Some(Rules { status: Status::Enforced, limits, .. }) => {
-                    asked.targets.push(self.target(Arc::clone(&shards), limits, amounts));
+                Some(Rules {
+                    status: Status::Enforced,
+                    limits,
+                    ..
+                }) => {
+                    asked
+                        .targets
+                        .push(self.target(Arc::clone(&shards), limits, amounts));
                 }
-                Some(Rules { status: Status::Unlimited, .. }) | None => asked.is_free |= Arc::ptr_eq(&shards, &own),
+                Some(Rules {
+                    status: Status::Unlimited,
+                    ..
+                })
+                | None => asked.is_free |= Arc::ptr_eq(&shards, &own),
             }
             if let Some(parent) = &resolved.parent {
                 if met.contains(parent) {
-                    let text = "is its own ancestor: correct its item or an ancestor's with set_entity()";
+                    let text =
+                        "is its own ancestor: correct its item or an ancestor's with set_entity()";
                     return invalid(format!("entity {parent} {text}"));
                 }
                 met.push(parent.clone());
@@ -263,15 +332,32 @@ impl<'a> Acquire<'a> {
         let (mut needs, mut soft) = (Needs::new(), Needs::new());
         let mut takes_slots = false;
         for (name, amount) in amounts {
-            let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else { continue };
-            let asked = if limit.mode() == Mode::Soft { &mut soft } else { &mut needs };
+            let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
+                continue;
+            };
+            let asked = if limit.mode() == Mode::Soft {
+                &mut soft
+            } else {
+                &mut needs
+            };
             asked.insert(limit.name().clone(), *amount);
             takes_slots |= limit.rule().is_concurrent();
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
-        let request = Request { needs, soft, limits: limits.clone(), lease, timeout: self.timeout, takes: 1 };
-        Target { shards, request, is_shadow: settings.is_shadow }
+        let request = Request {
+            needs,
+            soft,
+            limits: limits.clone(),
+            lease,
+            timeout: self.timeout,
+            takes: 1,
+        };
+        Target {
+            shards,
+            request,
+            is_shadow: settings.is_shadow,
+        }
     }
 
     /// What is asked, whatever the limits are.
@@ -284,8 +370,12 @@ impl<'a> Acquire<'a> {
         for (name, amount) in &self.takes {
             let amount = match *amount {
                 Amount::Tokens(tokens) => self::amount(name, tokens, 1)?,
-                Amount::Milli(milli) if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) => {
-                    return invalid(format!("limit {name:?}: {milli} tokens are asked, it takes 0.001 to 10^12"));
+                Amount::Milli(milli)
+                    if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
+                {
+                    return invalid(format!(
+                        "limit {name:?}: {milli} tokens are asked, it takes 0.001 to 10^12"
+                    ));
                 }
                 Amount::Milli(milli) => milli,
             };
@@ -308,7 +398,10 @@ fn invalid<T>(message: String) -> Result<T, Error> {
 /// What is asked of a limit that is not there.
 fn lacking<'a>(amounts: &Amounts<'a>, limits: &[Limit]) -> Option<&'a str> {
     let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
-    amounts.iter().map(|(name, _)| *name).find(|name| !has(name))
+    amounts
+        .iter()
+        .map(|(name, _)| *name)
+        .find(|name| !has(name))
 }
 
 fn names(limits: &[Limit]) -> Vec<&str> {
@@ -320,7 +413,9 @@ pub(crate) fn amount(limit: &str, tokens: i64, least: i64) -> Result<MilliTokens
     if (least..=MAX_TOKENS).contains(&tokens) {
         Ok(MilliTokens::from_tokens(tokens))
     } else {
-        Err(Error::Invalid(format!("limit {limit:?}: {tokens} tokens are asked, it takes {least} to 10^12")))
+        Err(Error::Invalid(format!(
+            "limit {limit:?}: {tokens} tokens are asked, it takes {least} to 10^12"
+        )))
     }
 }
 

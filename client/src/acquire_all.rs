@@ -19,9 +19,10 @@ const MAX_REQUESTS: usize = 100;
 /// Requests for tokens of several buckets, all of which are granted, or none. Nothing happens until
 /// [`send`](Self::send).
 ///
-/// The buckets are asked at the same time; if one denies, what the others gave goes back, a write each. Meanwhile it is
-/// missing there, so others may be denied who would not have been. [`in_one_transaction`](Self::in_one_transaction) keeps
-/// that from happening, at twice the write units.
+/// The buckets are asked at the same time; if one denies, what the others gave goes back, a write
+/// each. Meanwhile it is missing there, so others may be denied who would not have been.
+/// [`in_one_transaction`](Self::in_one_transaction) keeps that from happening, at twice the write
+/// units.
 #[derive(Debug, Clone)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct AcquireAll<'a> {
@@ -33,23 +34,34 @@ pub struct AcquireAll<'a> {
 impl<'a> AcquireAll<'a> {
     pub(crate) fn new(limiter: &'a RateLimiter, requests: Vec<Acquire<'a>>) -> Self {
         let when_away = limiter.inner.settings.when_away;
-        Self { limiter, requests, manner: Manner { wait: Duration::ZERO, how: How::SideBySide, when_away } }
+        Self {
+            limiter,
+            requests,
+            manner: Manner {
+                wait: Duration::ZERO,
+                how: How::SideBySide,
+                when_away,
+            },
+        }
     }
 
-    /// Waits up to this long for all the tokens instead of being denied at once. A wait that cannot succeed is not begun.
+    /// Waits up to this long for all the tokens instead of being denied at once. A wait that cannot
+    /// succeed is not begun.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
         self.manner.wait = wait;
         self
     }
 
-    /// Takes all in one transaction of DynamoDB: two write units for each bucket, and nothing is ever taken and given
-    /// back. It holds 100 items, of buckets and their shards, each bucket once.
+    /// Takes all in one transaction of DynamoDB: two write units for each bucket, and nothing is
+    /// ever taken and given back. It holds 100 items, of buckets and their shards, each bucket
+    /// once.
     pub const fn in_one_transaction(mut self) -> Self {
         self.manner.how = How::Together;
         self
     }
 
-    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away) and the requests say.
+    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away) and
+    /// the requests say.
     pub const fn when_away(mut self, when_away: WhenAway) -> Self {
         self.manner.when_away = when_away;
         self
@@ -58,21 +70,29 @@ impl<'a> AcquireAll<'a> {
     /// Sends the requests.
     ///
     /// # Errors
-    /// [`Error::Invalid`] before anything is sent: no request or more than 100, one that breaks its own rules, waits by
-    /// itself or is another limiter's, or a bucket that a transaction would have twice. The others if no decision could be
-    /// made.
+    /// [`Error::Invalid`] before anything is sent: no request or more than 100, one that breaks its
+    /// own rules, waits by itself or is another limiter's, or a bucket that a transaction would
+    /// have twice. The others if no decision could be made.
     pub async fn send(self) -> Result<Decision<Grants>, Error> {
         let invalid = |message: String| Err(Error::Invalid(message));
         let count = self.requests.len();
         if count == 0 || count > MAX_REQUESTS {
-            return invalid(format!("{count} requests are to be granted together, it takes 1 to {MAX_REQUESTS}"));
+            return invalid(format!(
+                "{count} requests are to be granted together, it takes 1 to {MAX_REQUESTS}"
+            ));
         }
         for request in &self.requests {
             if !Arc::ptr_eq(&request.limiter().inner, &self.limiter.inner) {
-                return invalid("a request is of another limiter: make all with the one that sends them".to_owned());
+                return invalid(
+                    "a request is of another limiter: make all with the one that sends them"
+                        .to_owned(),
+                );
             }
             if request.waits() {
-                return invalid("a request waits by itself: all wait together, say it after acquire_all()".to_owned());
+                return invalid(
+                    "a request waits by itself: all wait together, say it after acquire_all()"
+                        .to_owned(),
+                );
             }
             request.check()?;
         }
@@ -82,7 +102,13 @@ impl<'a> AcquireAll<'a> {
         tell(inner, &decision);
         Ok(decision.map(|given| {
             let mut all = given.all.into_iter();
-            let grant = |count| Grant::of(all.by_ref().take(count), given.degraded.clone(), given.is_free);
+            let grant = |count| {
+                Grant::of(
+                    all.by_ref().take(count),
+                    given.degraded.clone(),
+                    given.is_free,
+                )
+            };
             Grants(counts.into_iter().map(grant).collect())
         }))
     }
@@ -120,7 +146,10 @@ impl<'a> AcquireAll<'a> {
 /// A transaction can change an item once.
 fn check_different(targets: &[Target]) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
-    let twice = targets.iter().map(|target| &target.shards.key).find(|key| !seen.insert(*key));
+    let twice = targets
+        .iter()
+        .map(|target| &target.shards.key)
+        .find(|key| !seen.insert(*key));
     twice.map_or(Ok(()), |key| {
         let (entity, resource) = (&key.entity, &key.resource);
         Err(Error::Invalid(format!(
@@ -129,7 +158,8 @@ fn check_different(targets: &[Target]) -> Result<(), Error> {
     })
 }
 
-/// The grants of several requests, in their order. Each can be adjusted, and all be released or rolled back.
+/// The grants of several requests, in their order. Each can be adjusted, and all be released or
+/// rolled back.
 #[derive(Debug)]
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grants(Vec<Grant>);

@@ -1,5 +1,5 @@
-//! Ages by the larger of two clocks: in a frozen function the monotonic clock stands still, and a wall clock can be set
-//! back.
+//! Ages by the larger of two clocks: in a frozen function the monotonic clock stands still, and a
+//! wall clock can be set back.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,18 +12,19 @@ use weirgate_store::Skew;
 
 use crate::clock::after;
 
-/// How far the wall clock may run ahead of the monotonic one before the difference counts as missed time, in ms: both are
-/// read in whole milliseconds, one after the other.
+/// How far the wall clock may run ahead of the monotonic one before the difference counts as missed
+/// time, in ms: both are read in whole milliseconds, one after the other.
 const AGREEMENT_MS: i64 = 5;
 
 /// An instant that ages are measured from. Later ones are larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(Instant);
 
-/// A clock for ages: the monotonic clock, and the time that it has missed by the wall clock. Clones share it.
+/// A clock for ages: the monotonic clock, and the time that it has missed by the wall clock. Clones
+/// share it.
 ///
-/// Missed time only grows, so a wall clock that is set back makes nothing younger. One that is set ahead makes all that is
-/// known older, which costs a read.
+/// Missed time only grows, so a wall clock that is set back makes nothing younger. One that is set
+/// ahead makes all that is known older, which costs a read.
 #[derive(Debug, Clone)]
 pub(crate) struct AgeClock(Arc<State>);
 
@@ -31,8 +32,8 @@ pub(crate) struct AgeClock(Arc<State>);
 struct State {
     wall: Skew,
     started: Instant,
-    /// By how much the wall clock is ahead of the time since `started`, in ms: the least that was read since the last
-    /// missed time was noticed.
+    /// By how much the wall clock is ahead of the time since `started`, in ms: the least that was
+    /// read since the last missed time was noticed.
     ahead_ms: AtomicI64,
     missed_ms: AtomicI64,
     turn: Mutex<()>,
@@ -41,8 +42,13 @@ struct State {
 impl AgeClock {
     pub(crate) fn new(wall: Skew) -> Self {
         let ahead_ms = AtomicI64::new(wall.local().0);
-        let state =
-            State { wall, started: Instant::now(), ahead_ms, missed_ms: AtomicI64::new(0), turn: Mutex::default() };
+        let state = State {
+            wall,
+            started: Instant::now(),
+            ahead_ms,
+            missed_ms: AtomicI64::new(0),
+            turn: Mutex::default(),
+        };
         Self(Arc::new(state))
     }
 
@@ -57,14 +63,16 @@ impl AgeClock {
         self.of(now)
     }
 
-    /// Returns the moment of an instant of a call that is under way. Time that was missed during the call counts as missed
-    /// before it, so whatever was learned before a freeze is older than the call.
+    /// Returns the moment of an instant of a call that is under way. Time that was missed during
+    /// the call counts as missed before it, so whatever was learned before a freeze is older than
+    /// the call.
     pub(crate) fn of(&self, instant: Instant) -> Moment {
         let missed = Duration::from(Millis(self.0.missed_ms.load(Ordering::Relaxed)));
         Moment(after(instant, missed))
     }
 
-    /// Returns the time of what is refilled in this process alone: it only grows, and a freeze counts.
+    /// Returns the time of what is refilled in this process alone: it only grows, and a freeze
+    /// counts.
     pub(crate) fn time(&self) -> EpochMillis {
         EpochMillis::default().after(self.now().since(Moment(self.0.started)).into())
     }
@@ -76,8 +84,8 @@ impl AgeClock {
 }
 
 impl State {
-    /// Reads both clocks. The monotonic one comes first, so a thread that is put aside in between sees the wall clock ahead
-    /// and never behind.
+    /// Reads both clocks. The monotonic one comes first, so a thread that is put aside in between
+    /// sees the wall clock ahead and never behind.
     fn read(&self) -> (Instant, i64) {
         let now = Instant::now();
         let passed = Millis::from(now.saturating_duration_since(self.started));
@@ -92,7 +100,10 @@ impl State {
         let known = self.ahead_ms.load(Ordering::Relaxed);
         let missed = ahead.saturating_sub(known);
         if missed > AGREEMENT_MS {
-            let all = self.missed_ms.load(Ordering::Relaxed).saturating_add(missed);
+            let all = self
+                .missed_ms
+                .load(Ordering::Relaxed)
+                .saturating_add(missed);
             self.missed_ms.store(all, Ordering::Relaxed);
         } else if missed >= 0 {
             return;
@@ -165,8 +176,8 @@ mod tests {
     }
 
     proptest! {
-        /// The clock is read after each step, as each acquire does: a step back and a freeze between two readings cannot
-        /// be told from a shorter freeze.
+        /// The clock is read after each step, as each acquire does: a step back and a freeze
+        /// between two readings cannot be told from a shorter freeze.
         #[test]
         fn nothing_seems_younger_than_it_is(steps in prop::collection::vec(step(), 1..40), since in 0..40_usize) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

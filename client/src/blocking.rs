@@ -15,8 +15,9 @@
 //! # }
 //! ```
 //!
-//! The futures run on a thread of this module, the same for all limiters, which is started with the first wait and lives
-//! as long as the process. So callers on different threads share writes as tasks do.
+//! The futures run on a thread of this module, the same for all limiters, which is started with the
+//! first wait and lives as long as the process. So callers on different threads share writes as
+//! tasks do.
 
 use std::sync::OnceLock;
 
@@ -27,8 +28,8 @@ pub trait Wait: Future + Sized {
     /// Blocks this thread until the future is ready, and gives its output.
     ///
     /// # Panics
-    /// On a thread of an async runtime, which must not be blocked: use `.await` there. If the operating system gives
-    /// no thread.
+    /// On a thread of an async runtime, which must not be blocked: use `.await` there. If the
+    /// operating system gives no thread.
     fn wait(self) -> Self::Output {
         assert!(
             tokio::runtime::Handle::try_current().is_err(),
@@ -44,7 +45,11 @@ fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
         let mut runtime = Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(1).thread_name("weirgate").enable_all().build();
+        let runtime = runtime
+            .worker_threads(1)
+            .thread_name("weirgate")
+            .enable_all()
+            .build();
         runtime.unwrap_or_else(|error| panic!("no thread for waiting could be started: {error}"))
     })
 }

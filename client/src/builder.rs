@@ -75,15 +75,17 @@ impl Builder {
         self
     }
 
-    /// Who changes what is configured, for audit events; up to 256 characters. The owner if not said, or `unknown`.
+    /// Who changes what is configured, for audit events; up to 256 characters. The owner if not
+    /// said, or `unknown`.
     #[must_use]
     pub fn principal(mut self, principal: impl Into<String>) -> Self {
         self.principal = Some(principal.into());
         self
     }
 
-    /// How old what was read of a configuration may be: 60 s if not said, a day at most. A change made through another
-    /// limiter takes as long to be heard of here, or until a bucket is met that it has reached.
+    /// How old what was read of a configuration may be: 60 s if not said, a day at most. A change
+    /// made through another limiter takes as long to be heard of here, or until a bucket is met
+    /// that it has reached.
     #[must_use]
     pub const fn config_ttl(mut self, config_ttl: Duration) -> Self {
         self.config_ttl = config_ttl;
@@ -97,54 +99,61 @@ impl Builder {
         self
     }
 
-    /// How long a decision may take, its retries included, before it fails with [`Error::Timeout`]: 5 s if not said.
-    /// Waiting for tokens is not part of it.
+    /// How long a decision may take, its retries included, before it fails with [`Error::Timeout`]:
+    /// 5 s if not said. Waiting for tokens is not part of it.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The longest that a denial is answered from memory before the table is read again: 30 s by default.
+    /// The longest that a denial is answered from memory before the table is read again: 30 s by
+    /// default.
     ///
-    /// A denial by a rate is remembered for a tenth of its retry-after, between 1 s and 30 s; one by slots for 50 ms. This
-    /// setting makes both shorter, never longer. A caller that comes back at its retry time is not denied from memory.
+    /// A denial by a rate is remembered for a tenth of its retry-after, between 1 s and 30 s; one
+    /// by slots for 50 ms. This setting makes both shorter, never longer. A caller that comes back
+    /// at its retry time is not denied from memory.
     #[must_use]
     pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
         self.denial_memory = denial_memory;
         self
     }
 
-    /// Whether the metric of decisions names the resource, as a label: not if not said, as there may be many.
+    /// Whether the metric of decisions names the resource, as a label: not if not said, as there
+    /// may be many.
     #[must_use]
     pub const fn metrics_by_resource(mut self, tells_resource: bool) -> Self {
         self.tells_resource = tells_resource;
         self
     }
 
-    /// What is answered while DynamoDB is away: an error if not said. An acquire can say otherwise for itself.
+    /// What is answered while DynamoDB is away: an error if not said. An acquire can say otherwise
+    /// for itself.
     #[must_use]
     pub const fn when_away(mut self, when_away: WhenAway) -> Self {
         self.when_away = when_away;
         self
     }
 
-    /// When DynamoDB is not asked any more, as it is away: after 10 failures in a row, for 1 s to 30 s, if not said.
+    /// When DynamoDB is not asked any more, as it is away: after 10 failures in a row, for 1 s to
+    /// 30 s, if not said.
     #[must_use]
     pub const fn breaker(mut self, breaker: Breaker) -> Self {
         self.breaker = breaker;
         self
     }
 
-    /// Denies nobody: an acquire that would be denied is granted, says so, and counts in [`Stats::shadow_denied`](crate::Stats::shadow_denied). What
-    /// it was short of is not taken, so that the numbers are those of a limiter that denies.
+    /// Denies nobody: an acquire that would be denied is granted, says so, and counts in
+    /// [`Stats::shadow_denied`](crate::Stats::shadow_denied). What it was short of is not taken, so
+    /// that the numbers are those of a limiter that denies.
     #[must_use]
     pub const fn shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
         self
     }
 
-    /// Limits from a file, for acquires that bring none: what it has a level for is not looked up in the table.
+    /// Limits from a file, for acquires that bring none: what it has a level for is not looked up
+    /// in the table.
     #[cfg(feature = "yaml")]
     #[must_use]
     pub fn limits_file(mut self, file: crate::LimitsFile) -> Self {
@@ -152,8 +161,9 @@ impl Builder {
         self
     }
 
-    /// Takes tokens of `resource` ahead, and serves acquires from memory: a write about every second instead of one for
-    /// each. For rates that are enforced; a request with a lease, slots or soft limits goes to the table as always.
+    /// Takes tokens of `resource` ahead, and serves acquires from memory: a write about every
+    /// second instead of one for each. For rates that are enforced; a request with a lease, slots
+    /// or soft limits goes to the table as always.
     ///
     /// End the limiter with [`RateLimiter::shutdown`], or what it has taken ahead then is lost.
     #[must_use]
@@ -188,28 +198,51 @@ impl Builder {
     /// Connects. No request is sent yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time or prefetch that breaks its rule, or a second clock.
+    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time or prefetch that
+    /// breaks its rule, or a second clock.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
-            return Err(Error::Invalid(format!("owner {:?} is longer than 64 characters: shorten it", self.owner)));
+            return Err(Error::Invalid(format!(
+                "owner {:?} is longer than 64 characters: shorten it",
+                self.owner
+            )));
         }
         let owner = Some(&self.owner).filter(|owner| !owner.is_empty());
-        let principal = self.principal.as_ref().or(owner).map_or("unknown", String::as_str);
+        let principal = self
+            .principal
+            .as_ref()
+            .or(owner)
+            .map_or("unknown", String::as_str);
         if principal.is_empty() || principal.chars().count() > 256 {
-            return Err(Error::Invalid(format!("principal {principal:?} is not a name: it takes 1 to 256 characters")));
+            return Err(Error::Invalid(format!(
+                "principal {principal:?} is not a name: it takes 1 to 256 characters"
+            )));
         }
-        let (day, century) = (Duration::from_secs(86_400), Duration::from_secs(36_525 * 86_400));
-        for (name, time, most) in [("config_ttl", self.config_ttl, day), ("audit_kept", self.audit_kept, century)] {
+        let (day, century) = (
+            Duration::from_secs(86_400),
+            Duration::from_secs(36_525 * 86_400),
+        );
+        for (name, time, most) in [
+            ("config_ttl", self.config_ttl, day),
+            ("audit_kept", self.audit_kept, century),
+        ] {
             if time > most {
-                return Err(Error::Invalid(format!("{name} is {time:?}, it takes {most:?} at most")));
+                return Err(Error::Invalid(format!(
+                    "{name} is {time:?}, it takes {most:?} at most"
+                )));
             }
         }
         let mut prefetch = HashMap::new();
         for (resource, numbers) in self.prefetch {
             let numbers = numbers.check(&resource)?;
-            if prefetch.insert(Resource::new(&*resource)?, numbers).is_some() {
-                return Err(Error::Invalid(format!("prefetch of {resource:?} is given twice: give it once")));
+            if prefetch
+                .insert(Resource::new(&*resource)?, numbers)
+                .is_some()
+            {
+                return Err(Error::Invalid(format!(
+                    "prefetch of {resource:?} is given twice: give it once"
+                )));
             }
         }
         let table = match self.table {
@@ -220,11 +253,16 @@ impl Builder {
             TableSource::Table(table) => table,
             TableSource::Name(name, mut connection) => {
                 let is_arn = name.starts_with("arn:");
-                let is_name =
-                    |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b) || (is_arn && b":/".contains(&b));
+                let is_name = |b: u8| {
+                    b.is_ascii_alphanumeric()
+                        || b"_-.".contains(&b)
+                        || (is_arn && b":/".contains(&b))
+                };
                 if name.len() < 3 || (name.len() > 255 && !is_arn) || !name.bytes().all(is_name) {
                     let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
-                    return Err(Error::Invalid(format!("table {name:?} is not a table's name: it takes {rule}")));
+                    return Err(Error::Invalid(format!(
+                        "table {name:?} is not a table's name: it takes {rule}"
+                    )));
                 }
                 connection.clock = self.clock.unwrap_or(connection.clock);
                 Table::new(connect(connection).await, name)
@@ -247,6 +285,8 @@ impl Builder {
         };
         telemetry::describe();
         let inner = Inner::new(table, namespace, settings, self.breaker);
-        Ok(RateLimiter { inner: Arc::new(inner) })
+        Ok(RateLimiter {
+            inner: Arc::new(inner),
+        })
     }
 }

@@ -19,8 +19,8 @@ pub(crate) fn after(start: Instant, span: Duration) -> Instant {
     start.checked_add(span).unwrap_or_else(|| start + FAR)
 }
 
-/// A clock for tests: follows the runtime's time, which a test can pause and advance, and can be set off from it.
-/// Clones share the time.
+/// A clock for tests: follows the runtime's time, which a test can pause and advance, and can be
+/// set off from it. Clones share the time.
 #[derive(Debug, Clone)]
 pub struct FakeClock {
     started: Instant,
@@ -32,7 +32,11 @@ impl FakeClock {
     /// A clock that shows `start` now.
     #[must_use]
     pub fn at(start: EpochMillis) -> Self {
-        Self { started: Instant::now(), start_ms: start.0, skew_ms: Arc::default() }
+        Self {
+            started: Instant::now(),
+            start_ms: start.0,
+            skew_ms: Arc::default(),
+        }
     }
 
     /// Sets the clock `ms` milliseconds ahead of the runtime's time, or behind if negative.

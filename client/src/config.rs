@@ -1,4 +1,5 @@
-//! Limits that live in the table: set, read, listed, and resolved for every acquire that brings none.
+//! Limits that live in the table: set, read, listed, and resolved for every acquire that brings
+//! none.
 
 mod audit;
 mod change;
@@ -8,7 +9,9 @@ mod resolve;
 mod schema;
 
 use weirgate_shared::write::configure;
-use weirgate_shared::{Change, Config, ConfigKey, ConfigsOf, ItemKey, Level, Namespace, Stored, read_config};
+use weirgate_shared::{
+    Change, Config, ConfigKey, ConfigsOf, ItemKey, Level, Namespace, Stored, read_config,
+};
 use weirgate_store::{BY_RESOURCE, Item, Listing};
 
 use crate::inner::Inner;
@@ -41,26 +44,42 @@ pub struct Next {
 }
 
 impl Inner {
-    /// One page of a list, whose items are of this namespace or of none: an index takes what any item says of itself, so
-    /// one of another namespace could stand in it.
+    /// One page of a list, whose items are of this namespace or of none: an index takes what any
+    /// item says of itself, so one of another namespace could stand in it.
     async fn page(&self, listing: Listing<'_>, after: Option<&Next>) -> Result<Page<Item>, Error> {
-        let of = (listing.index.map(|index| index.name), listing.partition.to_owned());
+        let of = (
+            listing.index.map(|index| index.name),
+            listing.partition.to_owned(),
+        );
         if let Some(next) = after.filter(|next| next.of != of) {
             let (asked, given) = (&of.1, &next.of.1);
             let text = "hand over the `next` of a page of the same list";
-            return Err(Error::Invalid(format!("a page of the list {asked} is asked after one of {given}: {text}")));
+            return Err(Error::Invalid(format!(
+                "a page of the list {asked} is asked after one of {given}: {text}"
+            )));
         }
-        let found = self.table.list(listing, after.map(|next| &next.after)).await?;
+        let found = self
+            .table
+            .list(listing, after.map(|next| &next.after))
+            .await?;
         let prefix = format!("{}/", self.namespace);
-        let items = found.items.into_iter().filter(|item| item.pk().starts_with(&prefix)).collect();
-        Ok(Page { items, next: found.next.map(|after| Next { after, of }) })
+        let items = found
+            .items
+            .into_iter()
+            .filter(|item| item.pk().starts_with(&prefix))
+            .collect();
+        Ok(Page {
+            items,
+            next: found.next.map(|after| Next { after, of }),
+        })
     }
 }
 
 impl RateLimiter {
-    /// Configures a level: what it said before is replaced. It holds at once for acquires of this limiter, within
-    /// [`Builder::config_ttl`](crate::Builder::config_ttl) for those of others, and reaches each bucket with its next
-    /// acquire. Saying again what is said already changes nothing.
+    /// Configures a level: what it said before is replaced. It holds at once for acquires of this
+    /// limiter, within [`Builder::config_ttl`](crate::Builder::config_ttl) for those of others, and
+    /// reaches each bucket with its next acquire. Saying again what is said already changes
+    /// nothing.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
@@ -72,17 +91,21 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a configuration that breaks a rule, before anything is sent. [`Error::Contended`] if others
-    /// were faster all the time, [`Error::Store`] if it could not be decided.
+    /// [`Error::Invalid`] for a configuration that breaks a rule, before anything is sent.
+    /// [`Error::Contended`] if others were faster all the time, [`Error::Store`] if it could not be
+    /// decided.
     pub async fn set_config(&self, level: &Level, config: &Config) -> Result<(), Error> {
         config.check()?;
         let mut config = config.clone();
         // As they are read back.
-        config.limits.sort_by(|one, other| one.name().cmp(other.name()));
+        config
+            .limits
+            .sort_by(|one, other| one.name().cmp(other.name()));
         self.change_config(level, Some(config)).await.map(|_| ())
     }
 
-    /// Deletes the configuration of a level, so that the next one that has any wins. Whether there was one.
+    /// Deletes the configuration of a level, so that the next one that has any wins. Whether there
+    /// was one.
     ///
     /// # Errors
     /// As [`set_config`](Self::set_config).
@@ -100,26 +123,47 @@ impl RateLimiter {
         stored(&key, &items).map(|stored| stored.value)
     }
 
-    /// Lists configurations, a page at a time, `after` the page before it. What was changed a moment ago may be missing
-    /// in lists of more than one entity.
+    /// Lists configurations, a page at a time, `after` the page before it. What was changed a
+    /// moment ago may be missing in lists of more than one entity.
     ///
     /// # Errors
     /// As [`config`](Self::config).
-    pub async fn configs(&self, of: &ConfigsOf, after: Option<&Next>) -> Result<Page<(Level, Config)>, Error> {
-        let Inner { table, namespace, .. } = &*self.inner;
+    pub async fn configs(
+        &self,
+        of: &ConfigsOf,
+        after: Option<&Next>,
+    ) -> Result<Page<(Level, Config)>, Error> {
+        let Inner {
+            table, namespace, ..
+        } = &*self.inner;
         let (partition, prefix) = of.partition(namespace);
         let is_own = matches!(of, ConfigsOf::Entity(_));
         let index = (!is_own).then_some(BY_RESOURCE);
-        let listing = Listing { index, partition: &partition, prefix, is_descending: false, limit: PAGE };
+        let listing = Listing {
+            index,
+            partition: &partition,
+            prefix,
+            is_descending: false,
+            limit: PAGE,
+        };
         let found = self.inner.page(listing, after).await?;
         let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();
-        let items = if is_own { found.items } else { table.read(&keys).await? };
+        let items = if is_own {
+            found.items
+        } else {
+            table.read(&keys).await?
+        };
         let mut configs = vec![];
         for key in keys {
-            let Some(ConfigKey { level, .. }) = ConfigKey::parse(&key) else { continue };
+            let Some(ConfigKey { level, .. }) = ConfigKey::parse(&key) else {
+                continue;
+            };
             configs.extend(stored(&key, &items)?.value.map(|config| (level, config)));
         }
-        Ok(Page { items: configs, next: found.next })
+        Ok(Page {
+            items: configs,
+            next: found.next,
+        })
     }
 
     /// What the memory of configurations has done since the limiter was built.
@@ -143,7 +187,11 @@ impl RateLimiter {
                 return Ok(existed);
             }
             let mut actions = vec![configure(&key, &seen, next.as_ref())];
-            let change = Change::Config { level: level.clone(), before: seen.value, after: next.clone() };
+            let change = Change::Config {
+                level: level.clone(),
+                before: seen.value,
+                after: next.clone(),
+            };
             actions.push(editing.record(change));
             actions.extend(mark);
             if editing.write(&actions).await? {
@@ -154,13 +202,20 @@ impl RateLimiter {
 }
 
 fn key(namespace: &Namespace, level: &Level) -> ConfigKey {
-    ConfigKey { namespace: namespace.clone(), level: level.clone() }
+    ConfigKey {
+        namespace: namespace.clone(),
+        level: level.clone(),
+    }
 }
 
 /// The configuration that is among `items`; one that is not there was never made.
 fn stored(key: &ItemKey, items: &[Item]) -> Result<Stored<Config>, Error> {
     let item = items.iter().find(|item| item.key().as_ref() == Some(key));
     let stored = item.map(|item| read_config(item.attributes())).transpose();
-    let unreadable = |error| Error::UnreadableItem { pk: key.pk.clone(), sk: key.sk.clone(), error };
+    let unreadable = |error| Error::UnreadableItem {
+        pk: key.pk.clone(),
+        sk: key.sk.clone(),
+        error,
+    };
     stored.map(Option::unwrap_or_default).map_err(unreadable)
 }

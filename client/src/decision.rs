@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitName, LimitState, MilliTokens, Millis, Mode, Resource, Rule,
-    Whole,
+    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitName, LimitState, MilliTokens, Millis,
+    Mode, Resource, Rule, Whole,
 };
 
 use crate::limits::Limits;
@@ -55,8 +55,9 @@ impl<G> Decision<G> {
 /// Why not now, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// How long until what was asked is there, if nobody else takes it: exact for rates. For slots it is when enough
-    /// leases expire, and an earlier release makes it sooner. `None` if time alone does not bring it.
+    /// How long until what was asked is there, if nobody else takes it: exact for rates. For slots
+    /// it is when enough leases expire, and an earlier release makes it sooner. `None` if time
+    /// alone does not bring it.
     pub retry_after: Option<Duration>,
     /// Every limit of the buckets that denied, the ones in the way among them.
     pub limits: Vec<LimitStatus>,
@@ -85,8 +86,12 @@ impl Denied {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let says =
-            |status: &LimitStatus| format!("{} has {} of {} asked", status.limit, status.available, status.requested);
+        let says = |status: &LimitStatus| {
+            format!(
+                "{} has {} of {} asked",
+                status.limit, status.available, status.requested
+            )
+        };
         let short: Vec<_> = self.short().map(says).collect();
         if let Some(Degraded { reason }) = &self.degraded {
             write!(f, "DynamoDB is away ({reason}): ")?;
@@ -124,7 +129,8 @@ pub struct LimitStatus {
 }
 
 impl LimitStatus {
-    /// Whether it has not enough for the request. A soft limit has always enough, and so has one of which nothing is asked.
+    /// Whether it has not enough for the request. A soft limit has always enough, and so has one of
+    /// which nothing is asked.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let is_asked = self.requested > MilliTokens::ZERO;
@@ -140,8 +146,9 @@ impl LimitStatus {
 
 /// The limit that has least left of its capacity.
 pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
-    let left =
-        |status: &&LimitStatus| i128::from(status.available.0) * 1_000_000 / i128::from(status.capacity.0.max(1));
+    let left = |status: &&LimitStatus| {
+        i128::from(status.available.0) * 1_000_000 / i128::from(status.capacity.0.max(1))
+    };
     limits.iter().min_by_key(left)
 }
 
@@ -157,7 +164,10 @@ pub struct Disabled {
 impl fmt::Display for Disabled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entity, resource } = self;
-        write!(f, "{resource} is disabled for {entity} by its configuration: enable it there")
+        write!(
+            f,
+            "{resource} is disabled for {entity} by its configuration: enable it there"
+        )
     }
 }
 
@@ -178,33 +188,69 @@ pub struct NeverFits {
 
 impl fmt::Display for NeverFits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, requested, capacity, .. } = self;
-        write!(f, "limit {limit:?} holds {capacity} tokens when full, {requested} were asked: ask for less or raise it")
+        let Self {
+            limit,
+            requested,
+            capacity,
+            ..
+        } = self;
+        write!(
+            f,
+            "limit {limit:?} holds {capacity} tokens when full, {requested} were asked: ask for less or raise it"
+        )
     }
 }
 
 /// Every limit's status at `now`, as `needs` sees it.
-pub(crate) fn status(bucket: &Bucket, limits: &Limits, needs: &Needs, now: EpochMillis) -> Vec<LimitStatus> {
+pub(crate) fn status(
+    bucket: &Bucket,
+    limits: &Limits,
+    needs: &Needs,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
     let bucket = bucket.advanced(limits, now);
     let status = |(name, state): (&LimitName, &LimitState)| {
         let requested = needs.get(name).copied().unwrap_or_default();
         let retry_after = if requested <= state.tk {
             Some(Duration::ZERO)
         } else {
-            bucket.ready_at(name, requested).map(|at| at.since(now).into())
+            bucket
+                .ready_at(name, requested)
+                .map(|at| at.since(now).into())
         };
-        one(&bucket.key, limits, name, &state.rule, (state.tk, requested, retry_after))
+        one(
+            &bucket.key,
+            limits,
+            name,
+            &state.rule,
+            (state.tk, requested, retry_after),
+        )
     };
     bucket.limits.iter().map(status).collect()
 }
 
 /// Every limit's status at `now`, over all shards. The shards have the callers' own limits already.
-pub(crate) fn status_of_whole(whole: &Whole, limits: &Limits, needs: &Needs, now: EpochMillis) -> Vec<LimitStatus> {
-    let Some(shard) = whole.shards().first() else { return vec![] };
+pub(crate) fn status_of_whole(
+    whole: &Whole,
+    limits: &Limits,
+    needs: &Needs,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
+    let Some(shard) = whole.shards().first() else {
+        return vec![];
+    };
     let status = |(name, state): (&LimitName, &LimitState)| {
         let requested = needs.get(name).copied().unwrap_or_default();
-        let retry_after = whole.ready_at(name, requested, now).map(|at| at.since(now).into());
-        one(&shard.key, limits, name, &state.rule, (whole.holds(name, now), requested, retry_after))
+        let retry_after = whole
+            .ready_at(name, requested, now)
+            .map(|at| at.since(now).into());
+        one(
+            &shard.key,
+            limits,
+            name,
+            &state.rule,
+            (whole.holds(name, now), requested, retry_after),
+        )
     };
     shard.limits.iter().map(status).collect()
 }
@@ -212,7 +258,13 @@ pub(crate) fn status_of_whole(whole: &Whole, limits: &Limits, needs: &Needs, now
 /// The status of a limit that never holds what is asked.
 pub(crate) fn never(key: &BucketKey, limit: &Limit, requested: MilliTokens) -> LimitStatus {
     let limits = std::slice::from_ref(limit);
-    one(key, limits, limit.name(), limit.rule(), (limit.rule().capacity, requested, None))
+    one(
+        key,
+        limits,
+        limit.name(),
+        limit.rule(),
+        (limit.rule().capacity, requested, None),
+    )
 }
 
 fn one(
@@ -237,18 +289,31 @@ fn one(
     }
 }
 
-/// The limits that are waited for. Nobody waits for a shadow limit, unless that is all there is to say.
+/// The limits that are waited for. Nobody waits for a shadow limit, unless that is all there is to
+/// say.
 pub(crate) fn in_the_way(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
     let is_enforced = |status: &LimitStatus| status.is_short() && status.mode == Mode::Enforced;
     let is_denied = limits.iter().any(is_enforced);
-    limits.iter().filter(move |status| if is_denied { is_enforced(status) } else { status.is_short() })
+    limits.iter().filter(move |status| {
+        if is_denied {
+            is_enforced(status)
+        } else {
+            status.is_short()
+        }
+    })
 }
 
 /// The denial that `status` amounts to.
 pub(crate) fn denied(limits: Vec<LimitStatus>) -> Denied {
-    let waits: Option<Vec<Duration>> = in_the_way(&limits).map(|status| status.retry_after).collect();
+    let waits: Option<Vec<Duration>> = in_the_way(&limits)
+        .map(|status| status.retry_after)
+        .collect();
     let retry_after = waits.map(|waits| waits.into_iter().max().unwrap_or_default());
-    Denied { retry_after, limits, degraded: None }
+    Denied {
+        retry_after,
+        limits,
+        degraded: None,
+    }
 }
 
 /// What would have been denied in all.
@@ -261,5 +326,10 @@ pub(crate) fn both(one: Option<Denied>, other: Option<Denied>) -> Option<Denied>
 
 /// The denial of several buckets.
 pub(crate) fn all(denials: impl IntoIterator<Item = Denied>) -> Denied {
-    denied(denials.into_iter().flat_map(|denied| denied.limits).collect())
+    denied(
+        denials
+            .into_iter()
+            .flat_map(|denied| denied.limits)
+            .collect(),
+    )
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use weirgate_shared::{ConfigError, EntityId, ItemError, LimitError, NameError, Resource};
 use weirgate_store::{ErrorKind, StoreError};
 
-/// A decision could not be made. Nothing was taken, unless [`Error::is_unknown`] says that it may have been.
+/// A decision could not be made. Nothing was taken, unless [`Error::is_unknown`] says that it may
+/// have been.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The request breaks a rule; nothing was changed.
@@ -89,7 +90,9 @@ impl Error {
     pub fn is_unknown(&self) -> bool {
         match self {
             Self::Store(error) => error.kind == ErrorKind::Unknown,
-            Self::Timeout { last, .. } => last.as_ref().is_some_and(|error| error.kind == ErrorKind::Unknown),
+            Self::Timeout { last, .. } => last
+                .as_ref()
+                .is_some_and(|error| error.kind == ErrorKind::Unknown),
             _ => false,
         }
     }

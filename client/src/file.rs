@@ -47,9 +47,10 @@ const LOOK: Duration = Duration::from_secs(1);
 ///           rpm: {per_minute: 30}
 /// ```
 ///
-/// The levels are those of [`Level`]; what the file has a level for is not looked up in the table. The file is looked at
-/// again once a second while there are acquires. One that is broken changes nothing: the last good one stays, and
-/// [`error`](Self::error) and the log say what is wrong, with line and column.
+/// The levels are those of [`Level`]; what the file has a level for is not looked up in the table.
+/// The file is looked at again once a second while there are acquires. One that is broken changes
+/// nothing: the last good one stays, and [`error`](Self::error) and the log say what is wrong, with
+/// line and column.
 #[derive(Debug, Clone)]
 pub struct LimitsFile(Arc<Shared>);
 
@@ -63,7 +64,8 @@ struct Shared {
 struct State {
     rules: Arc<Levels>,
     stamp: Option<Stamp>,
-    /// When the file was looked at, by both clocks: the monotonic one stands still in a frozen process.
+    /// When the file was looked at, by both clocks: the monotonic one stands still in a frozen
+    /// process.
     looked: (Instant, EpochMillis),
     error: Option<FileError>,
 }
@@ -94,8 +96,16 @@ impl LimitsFile {
         let path = path.into();
         let (rules, stamp) = read(&path)?;
         let looked = (Instant::now(), Skew::default().local());
-        let state = State { rules: Arc::new(rules), stamp, looked, error: None };
-        Ok(Self(Arc::new(Shared { path, state: Mutex::new(state) })))
+        let state = State {
+            rules: Arc::new(rules),
+            stamp,
+            looked,
+            error: None,
+        };
+        Ok(Self(Arc::new(Shared {
+            path,
+            state: Mutex::new(state),
+        })))
     }
 
     /// What is wrong with the file as it is now; the limits are those of the last good one.
@@ -105,8 +115,8 @@ impl LimitsFile {
         self.state().error.clone()
     }
 
-    /// The rules for an entity on a resource, and whom it cascades to; nothing if no level of the file has any. The
-    /// process's wall clock shows `wall`.
+    /// The rules for an entity on a resource, and whom it cascades to; nothing if no level of the
+    /// file has any. The process's wall clock shows `wall`.
     pub(crate) fn rules(
         &self,
         (entity, resource): (&EntityId, &Resource),
@@ -114,8 +124,13 @@ impl LimitsFile {
     ) -> Option<(Arc<Rules>, Option<EntityId>)> {
         self.look(wall);
         let levels = Arc::clone(&self.state().rules);
-        let own = levels.own.get(entity).and_then(|resources| resources.get(resource));
-        let rules = own.or_else(|| levels.entities.get(entity)).or_else(|| levels.resources.get(resource));
+        let own = levels
+            .own
+            .get(entity)
+            .and_then(|resources| resources.get(resource));
+        let rules = own
+            .or_else(|| levels.entities.get(entity))
+            .or_else(|| levels.resources.get(resource));
         let rules = rules.or(levels.system.as_ref())?;
         Some((Arc::clone(rules), levels.parents.get(entity).cloned()))
     }
@@ -155,22 +170,35 @@ impl LimitsFile {
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = std::fs::metadata(path).ok()?;
-    Some(Stamp { modified: metadata.modified().ok(), bytes: metadata.len() })
+    Some(Stamp {
+        modified: metadata.modified().ok(),
+        bytes: metadata.len(),
+    })
 }
 
 fn read(path: &Path) -> Result<(Levels, Option<Stamp>), FileError> {
     // Before the text: a change meanwhile is then seen the next time.
     let stamp = stamp(path);
-    let unreadable =
-        |error| FileError { path: path.to_owned(), place: None, message: format!("cannot be read: {error}") };
+    let unreadable = |error| FileError {
+        path: path.to_owned(),
+        place: None,
+        message: format!("cannot be read: {error}"),
+    };
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let said = parse::parse(path, &text)?;
-    let mut levels = Levels { parents: said.parents, ..Levels::default() };
+    let mut levels = Levels {
+        parents: said.parents,
+        ..Levels::default()
+    };
     for (level, config) in said.configs {
         let rules = Arc::new(Rules::new(level.clone(), &config, None));
         match level {
             Level::EntityResource(entity, resource) => {
-                levels.own.entry(entity).or_default().insert(resource, rules);
+                levels
+                    .own
+                    .entry(entity)
+                    .or_default()
+                    .insert(resource, rules);
             }
             Level::Entity(entity) => drop(levels.entities.insert(entity, rules)),
             Level::Resource(resource) => drop(levels.resources.insert(resource, rules)),

@@ -13,13 +13,13 @@ use crate::{Degraded, Error, acquire};
 
 /// Tokens that were taken, of a bucket and of those it cascades to.
 ///
-/// Rate tokens are used up unless they are rolled back. A durable lease, which slots always have, ends with
-/// [`release`](Self::release), [`rollback`](Self::rollback), or its expiry; dropping the grant releases it in the
-/// background.
+/// Rate tokens are used up unless they are rolled back. A durable lease, which slots always have,
+/// ends with [`release`](Self::release), [`rollback`](Self::rollback), or its expiry; dropping the
+/// grant releases it in the background.
 ///
-/// A Lambda function is frozen as soon as its handler has returned, and its background stands still: the slots of a grant
-/// that is dropped there are released with the next invocation, or when the lease expires. So await `release` before
-/// returning.
+/// A Lambda function is frozen as soon as its handler has returned, and its background stands
+/// still: the slots of a grant that is dropped there are released with the next invocation, or when
+/// the lease expires. So await `release` before returning.
 #[derive(Debug)]
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grant {
@@ -39,13 +39,16 @@ pub struct Grant {
 pub enum Settlement {
     /// It counts, once.
     Done,
-    /// The lease had ended before: it was released, or it expired and its tokens went back. Nothing was changed.
+    /// The lease had ended before: it was released, or it expired and its tokens went back. Nothing
+    /// was changed.
     Ended,
 }
 
 impl Settlement {
     /// What became of several: all must count.
-    pub(crate) fn all(settled: impl IntoIterator<Item = Result<Self, Error>>) -> Result<Self, Error> {
+    pub(crate) fn all(
+        settled: impl IntoIterator<Item = Result<Self, Error>>,
+    ) -> Result<Self, Error> {
         // None of them keeps the others; the worst is told.
         settled
             .into_iter()
@@ -60,9 +63,24 @@ impl Settlement {
 
 impl Grant {
     /// What the buckets of one request gave.
-    pub(crate) fn of(given: impl IntoIterator<Item = GivenBy>, degraded: Option<Degraded>, is_free: bool) -> Self {
-        let mut grant = Self { holds: vec![], local: vec![], would_deny: None, degraded, is_free };
-        for GivenBy { held, local, would_deny } in given {
+    pub(crate) fn of(
+        given: impl IntoIterator<Item = GivenBy>,
+        degraded: Option<Degraded>,
+        is_free: bool,
+    ) -> Self {
+        let mut grant = Self {
+            holds: vec![],
+            local: vec![],
+            would_deny: None,
+            degraded,
+            is_free,
+        };
+        for GivenBy {
+            held,
+            local,
+            would_deny,
+        } in given
+        {
             grant.holds.extend(held);
             grant.local.extend(local);
             grant.would_deny = decision::both(grant.would_deny, would_deny);
@@ -70,19 +88,22 @@ impl Grant {
         grant
     }
 
-    /// Why DynamoDB was not asked: it was away, and the limiter is set to [answer without it](crate::WhenAway).
+    /// Why DynamoDB was not asked: it was away, and the limiter is set to [answer without
+    /// it](crate::WhenAway).
     #[must_use]
     pub const fn degraded(&self) -> Option<&Degraded> {
         self.degraded.as_ref()
     }
 
-    /// What would have been denied, were it not for shadow mode. Of the limits in the way nothing was taken.
+    /// What would have been denied, were it not for shadow mode. Of the limits in the way nothing
+    /// was taken.
     #[must_use]
     pub const fn would_deny(&self) -> Option<&Denied> {
         self.would_deny.as_ref()
     }
 
-    /// Id of the durable lease in the bucket that was asked for; where several shards gave, the first one's.
+    /// Id of the durable lease in the bucket that was asked for; where several shards gave, the
+    /// first one's.
     #[must_use]
     pub fn lease_id(&self) -> Option<&str> {
         self.holds.first()?.lease().map(|(id, _)| id.as_str())
@@ -91,18 +112,26 @@ impl Grant {
     /// When the durable lease expires.
     #[must_use]
     pub fn expires(&self) -> Option<EpochMillis> {
-        self.holds.iter().filter_map(|held| held.lease().map(|(_, expires)| expires)).min()
+        self.holds
+            .iter()
+            .filter_map(|held| held.lease().map(|(_, expires)| expires))
+            .min()
     }
 
     /// What was taken of a limit, as adjusted.
     #[must_use]
     pub fn amount(&self, limit: &str) -> MilliTokens {
-        let held = self.holds.iter().find(|held| held.takes(limit)).map(|held| held.amount(limit));
-        held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next()).unwrap_or_default()
+        let held = self
+            .holds
+            .iter()
+            .find(|held| held.takes(limit))
+            .map(|held| held.amount(limit));
+        held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next())
+            .unwrap_or_default()
     }
 
-    /// Every limit of the buckets as it was right after the take. Of a bucket of several shards, those that gave
-    /// something; they hold a part of what the bucket does.
+    /// Every limit of the buckets as it was right after the take. Of a bucket of several shards,
+    /// those that gave something; they hold a part of what the bucket does.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStatus> {
         self.holds.iter().flat_map(Held::limits).collect()
@@ -114,47 +143,66 @@ impl Grant {
         decision::most_restrictive(&self.limits()).cloned()
     }
 
-    /// Corrects an estimate: `tokens` of `limit` were used in truth. More than taken goes into debt if need be; less
-    /// gives back. Costs nothing if the estimate was right.
+    /// Corrects an estimate: `tokens` of `limit` were used in truth. More than taken goes into debt
+    /// if need be; less gives back. Costs nothing if the estimate was right.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `limit` was not taken, or `tokens` is negative or above 10^12. [`Error::Store`] if it
-    /// could not be decided; an outcome that stays unknown without a lease is not repeated, and what was to be given
-    /// back counts as used.
+    /// [`Error::Invalid`] if `limit` was not taken, or `tokens` is negative or above 10^12.
+    /// [`Error::Store`] if it could not be decided; an outcome that stays unknown without a lease
+    /// is not repeated, and what was to be given back counts as used.
     pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        self.adjust_milli(limit, acquire::amount(limit, tokens, 0)?).await
+        self.adjust_milli(limit, acquire::amount(limit, tokens, 0)?)
+            .await
     }
 
     /// [`adjust`](Self::adjust) to the millitoken.
     ///
     /// # Errors
     /// As [`adjust`](Self::adjust).
-    pub async fn adjust_milli(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
+    pub async fn adjust_milli(
+        &mut self,
+        limit: &str,
+        actual: MilliTokens,
+    ) -> Result<Settlement, Error> {
         for local in &mut self.local {
             local.adjust(limit, actual);
         }
-        let mut holds: Vec<_> = self.holds.iter_mut().filter(|held| held.takes(limit)).collect();
-        let is_overlooked = || self.would_deny.iter().flat_map(Denied::short).any(|short| short.limit == limit);
+        let mut holds: Vec<_> = self
+            .holds
+            .iter_mut()
+            .filter(|held| held.takes(limit))
+            .collect();
+        let is_overlooked = || {
+            self.would_deny
+                .iter()
+                .flat_map(Denied::short)
+                .any(|short| short.limit == limit)
+        };
         if holds.is_empty() && !self.is_free && !is_overlooked() {
-            return Err(Error::Invalid(format!("limit {limit:?} was not taken by this grant: adjust one that was")));
+            return Err(Error::Invalid(format!(
+                "limit {limit:?} was not taken by this grant: adjust one that was"
+            )));
         }
         Settlement::all(join_all(holds.iter_mut().map(|held| held.adjust(limit, actual))).await)
     }
 
-    /// Makes the durable lease last for `lasts` from now, or as long as it does already if that is longer. Without a
-    /// lease there is nothing to renew.
+    /// Makes the durable lease last for `lasts` from now, or as long as it does already if that is
+    /// longer. Without a lease there is nothing to renew.
     ///
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if it could not be decided.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         if self.lease_id().is_none() && !self.is_free && self.would_deny.is_none() {
-            return Err(Error::Invalid("this grant holds no lease: ask for one with lease()".to_owned()));
+            return Err(Error::Invalid(
+                "this grant holds no lease: ask for one with lease()".to_owned(),
+            ));
         }
         acquire::check_lease(lasts)?;
         Settlement::all(join_all(self.holds.iter_mut().map(|held| held.renew(lasts))).await)
     }
 
-    /// Ends the grant: its slots go back, its rate tokens were used. Without a lease there is nothing to do.
+    /// Ends the grant: its slots go back, its rate tokens were used. Without a lease there is
+    /// nothing to do.
     ///
     /// # Errors
     /// [`Error::Store`] if it could not be decided; the lease then expires by itself.

@@ -41,20 +41,32 @@ pub(crate) struct Part {
     pub(crate) bucket: Arc<Bucket>,
     /// When it was taken, if that was ahead.
     pub(crate) ahead: Option<Moment>,
-    /// The id of the durable lease in this shard, and when it expires. Either all parts have one or none.
+    /// The id of the durable lease in this shard, and when it expires. Either all parts have one or
+    /// none.
     pub(crate) lease: Option<(WriteId, EpochMillis)>,
 }
 
 impl Part {
     /// Giving back `amount` of a rate.
     pub(crate) fn rate_back(&self, limit: &LimitName, amount: MilliTokens) -> Settled {
-        let ceiling = self.bucket.limits.get(limit).map(|state| self.bucket.share(state));
-        Settled { tk: amount, tc: -amount, ceiling }
+        let ceiling = self
+            .bucket
+            .limits
+            .get(limit)
+            .map(|state| self.bucket.share(state));
+        Settled {
+            tk: amount,
+            tc: -amount,
+            ceiling,
+        }
     }
 
     /// So much of it.
     fn of(&self, amounts: Needs) -> Self {
-        Self { amounts, ..self.clone() }
+        Self {
+            amounts,
+            ..self.clone()
+        }
     }
 }
 
@@ -65,13 +77,25 @@ impl Held {
         limits: Limits,
         at: EpochMillis,
     ) -> Self {
-        Self { inner, shards, parts, limits, at, uncounted: 0, is_settled: false }
+        Self {
+            inner,
+            shards,
+            parts,
+            limits,
+            at,
+            uncounted: 0,
+            is_settled: false,
+        }
     }
 
     /// The durable lease: its id in the first shard, and when the first part expires.
     pub(crate) fn lease(&self) -> Option<(&WriteId, EpochMillis)> {
         let (id, _) = self.parts.first()?.lease.as_ref()?;
-        let expires = self.parts.iter().filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires)).min()?;
+        let expires = self
+            .parts
+            .iter()
+            .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires))
+            .min()?;
         Some((id, expires))
     }
 
@@ -80,37 +104,60 @@ impl Held {
     }
 
     pub(crate) fn takes(&self, limit: &str) -> bool {
-        self.parts.iter().any(|part| part.amounts.contains_key(limit))
+        self.parts
+            .iter()
+            .any(|part| part.amounts.contains_key(limit))
     }
 
     /// What was taken of a limit, as adjusted.
     pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
-        self.parts.iter().filter_map(|part| part.amounts.get(limit)).copied().sum()
+        self.parts
+            .iter()
+            .filter_map(|part| part.amounts.get(limit))
+            .copied()
+            .sum()
     }
 
-    /// Every limit of the bucket as it was right after the take. Of a bucket of several shards, those that gave
-    /// something; they hold a part of what the bucket does.
+    /// Every limit of the bucket as it was right after the take. Of a bucket of several shards,
+    /// those that gave something; they hold a part of what the bucket does.
     pub(crate) fn limits(&self) -> Vec<LimitStatus> {
         // Of parts taken ahead from one shard, the last one saw it last.
         let is_last = |(at, part): &(usize, &Part)| {
-            self.parts[at + 1..].iter().all(|later| !Arc::ptr_eq(&later.line, &part.line))
+            self.parts[at + 1..]
+                .iter()
+                .all(|later| !Arc::ptr_eq(&later.line, &part.line))
         };
-        let seen: Vec<_> = self.parts.iter().enumerate().filter(is_last).map(|(_, part)| part).collect();
+        let seen: Vec<_> = self
+            .parts
+            .iter()
+            .enumerate()
+            .filter(is_last)
+            .map(|(_, part)| part)
+            .collect();
         if let [part] = seen[..] {
             return decision::status(&part.bucket, &self.limits, &Needs::new(), self.at);
         }
-        let shards = seen.iter().map(|part| part.bucket.advanced(&self.limits, self.at)).collect();
+        let shards = seen
+            .iter()
+            .map(|part| part.bucket.advanced(&self.limits, self.at))
+            .collect();
         decision::status_of_whole(&Whole::new(shards), &self.limits, &Needs::new(), self.at)
     }
 
     /// `actual` of `limit` was used in truth, which was taken.
-    pub(crate) async fn adjust(&mut self, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
+    pub(crate) async fn adjust(
+        &mut self,
+        limit: &str,
+        actual: MilliTokens,
+    ) -> Result<Settlement, Error> {
         let mut more = actual - self.amount(limit);
         if more > MilliTokens::ZERO && self.takes_ahead(limit, more) {
             return Ok(Settlement::Done);
         }
         for at in 0..self.parts.len() {
-            let Some(taken) = self.parts[at].amounts.get(limit).copied() else { continue };
+            let Some(taken) = self.parts[at].amounts.get(limit).copied() else {
+                continue;
+            };
             // The first gives all that is needed more; each takes back what it gave at most.
             let change = more.max(-taken);
             if change == MilliTokens::ZERO {
@@ -124,8 +171,15 @@ impl Held {
         Ok(Settlement::Done)
     }
 
-    async fn adjust_part(&mut self, at: usize, limit: &str, actual: MilliTokens) -> Result<Settlement, Error> {
-        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else { return Ok(Settlement::Done) };
+    async fn adjust_part(
+        &mut self,
+        at: usize,
+        limit: &str,
+        actual: MilliTokens,
+    ) -> Result<Settlement, Error> {
+        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else {
+            return Ok(Settlement::Done);
+        };
         let limit = limit.clone();
         let more = actual - taken;
         if more < MilliTokens::ZERO && self.put_back(at, Needs::from([(limit.clone(), -more)])) {
@@ -138,8 +192,16 @@ impl Held {
         }
         let change = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (taken, actual))]));
         // Until it is known what became of it, a rollback gives back only what is taken either way.
-        self.parts[at].amounts.insert(limit.clone(), taken.min(actual));
-        let done = self.settle(&self.parts[at], change, BTreeMap::from([(limit.clone(), settled)])).await;
+        self.parts[at]
+            .amounts
+            .insert(limit.clone(), taken.min(actual));
+        let done = self
+            .settle(
+                &self.parts[at],
+                change,
+                BTreeMap::from([(limit.clone(), settled)]),
+            )
+            .await;
         let amounts = &mut self.parts[at].amounts;
         match &done {
             Ok(Settlement::Done) => drop(amounts.insert(limit, actual)),
@@ -152,15 +214,23 @@ impl Held {
 
     /// Makes the durable lease last for `lasts` from now, if there is one.
     pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        let untils = self.parts.iter().filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
-        let Some(until) = untils.max() else { return Ok(Settlement::Done) };
+        let untils = self
+            .parts
+            .iter()
+            .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
+        let Some(until) = untils.max() else {
+            return Ok(Settlement::Done);
+        };
         let planned = self.inner.plan();
         // Never sooner: a shard's `due` is a lower bound of every expiry.
         let mut expires = planned.now.after(lasts.into()).max(until);
         let mut renewed = self.renew_until(expires).await;
-        let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::Skewed);
+        let is_skewed =
+            |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::Skewed);
         // The clock was off, and an answer has corrected it.
-        if renewed.as_ref().is_err_and(is_skewed) || renewed.is_ok() && planned.was_early(&self.inner) {
+        if renewed.as_ref().is_err_and(is_skewed)
+            || renewed.is_ok() && planned.was_early(&self.inner)
+        {
             expires = self.inner.now().after(lasts.into()).max(until);
             renewed = self.renew_until(expires).await;
         }
@@ -169,7 +239,13 @@ impl Held {
 
     async fn renew_until(&mut self, expires: EpochMillis) -> Result<Settlement, Error> {
         for at in 0..self.parts.len() {
-            let renewed = self.settle(&self.parts[at], LeaseChange::Renew(expires), BTreeMap::new()).await?;
+            let renewed = self
+                .settle(
+                    &self.parts[at],
+                    LeaseChange::Renew(expires),
+                    BTreeMap::new(),
+                )
+                .await?;
             if renewed == Settlement::Ended {
                 return Ok(Settlement::Ended);
             }
@@ -182,7 +258,11 @@ impl Held {
 
     /// Its slots go back, its rate tokens were used. Without a lease there is nothing to do.
     pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
-        let done = if self.has_lease() { self.end(Self::is_concurrent).await } else { Ok(Settlement::Done) };
+        let done = if self.has_lease() {
+            self.end(Self::is_concurrent).await
+        } else {
+            Ok(Settlement::Done)
+        };
         // Only now: whoever gives up waiting for the answer has not released anything yet.
         self.is_settled = true;
         done
@@ -195,7 +275,8 @@ impl Held {
         done
     }
 
-    /// The request is not granted yet: if this goes back, the `takes` acquires that its write counted are none.
+    /// The request is not granted yet: if this goes back, the `takes` acquires that its write
+    /// counted are none.
     pub(crate) fn provisional(mut self, takes: i64) -> Self {
         self.uncounted = takes;
         self
@@ -206,7 +287,8 @@ impl Held {
         self.provisional(0)
     }
 
-    /// Ends the hold and gives back the limits that go back. A part that fails does not keep the others.
+    /// Ends the hold and gives back the limits that go back. A part that fails does not keep the
+    /// others.
     async fn end(&mut self, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
         let mut ended = Ok(Settlement::Done);
         for at in 0..self.parts.len() {
@@ -221,17 +303,27 @@ impl Held {
         ended
     }
 
-    async fn end_part(&mut self, at: usize, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
+    async fn end_part(
+        &mut self,
+        at: usize,
+        goes_back: fn(&Self, &LimitName) -> bool,
+    ) -> Result<Settlement, Error> {
         if self.put_back(at, self.parts[at].amounts.clone()) {
             return Ok(Settlement::Done);
         }
         loop {
             let part = &self.parts[at];
-            let back = part.amounts.iter().filter(|(limit, _)| goes_back(self, limit));
-            let back = back.map(|(limit, amount)| (limit.clone(), self.give_back(part, limit, *amount))).collect();
+            let back = part
+                .amounts
+                .iter()
+                .filter(|(limit, _)| goes_back(self, limit));
+            let back = back
+                .map(|(limit, amount)| (limit.clone(), self.give_back(part, limit, *amount)))
+                .collect();
             match self.settling(part, LeaseChange::End, back).run().await? {
                 Answered::Settled(settlement) => return Ok(settlement),
-                // An adjustment of unknown outcome was made after all, or was not: the lease says what is held.
+                // An adjustment of unknown outcome was made after all, or was not: the lease says
+                // what is held.
                 Answered::Holds(amounts) => self.parts[at].amounts = amounts,
             }
         }
@@ -239,8 +331,13 @@ impl Held {
 
     /// Takes more of a limit from what was taken ahead, if that is there.
     fn takes_ahead(&mut self, limit: &str, more: MilliTokens) -> bool {
-        let Some(pool) = self.shards.pool.as_ref().filter(|_| !self.has_lease()) else { return false };
-        let name = self.parts.iter().find_map(|part| part.amounts.get_key_value(limit));
+        let Some(pool) = self.shards.pool.as_ref().filter(|_| !self.has_lease()) else {
+            return false;
+        };
+        let name = self
+            .parts
+            .iter()
+            .find_map(|part| part.amounts.get_key_value(limit));
         let Some((name, _)) = name else { return false };
         let parts = pool.more(&Needs::from([(name.clone(), more)]), &self.limits);
         let is_there = !parts.is_empty();
@@ -248,7 +345,8 @@ impl Held {
         is_there
     }
 
-    /// Puts back what was taken ahead and not used after all, where it can still be used by another acquire.
+    /// Puts back what was taken ahead and not used after all, where it can still be used by another
+    /// acquire.
     fn put_back(&self, at: usize, amounts: Needs) -> bool {
         let part = &self.parts[at];
         let pool = self.shards.pool.as_ref().filter(|_| part.ahead.is_some());
@@ -274,13 +372,19 @@ impl Held {
     }
 
     fn is_concurrent(&self, limit: &LimitName) -> bool {
-        self.limits.iter().any(|known| known.name() == limit && known.rule().is_concurrent())
+        self.limits
+            .iter()
+            .any(|known| known.name() == limit && known.rule().is_concurrent())
     }
 
     /// Giving back `amount` of a limit. A slot has counted when it was taken.
     fn give_back(&self, part: &Part, limit: &LimitName, amount: MilliTokens) -> Settled {
         if self.is_concurrent(limit) {
-            return Settled { tk: amount, tc: MilliTokens::ZERO, ceiling: None };
+            return Settled {
+                tk: amount,
+                tc: MilliTokens::ZERO,
+                ceiling: None,
+            };
         }
         part.rate_back(limit, amount)
     }
@@ -308,7 +412,10 @@ impl Held {
             shards: &self.shards,
             line: Arc::clone(&part.line),
             op: weirgate_store::random_id(),
-            lease: part.lease.as_ref().map(|(id, expires)| (id, *expires, change)),
+            lease: part
+                .lease
+                .as_ref()
+                .map(|(id, expires)| (id, *expires, change)),
             amounts,
             takes: -self.uncounted,
             holds: &part.amounts,
@@ -317,7 +424,9 @@ impl Held {
 
     /// Gives everything back in the background, where nobody is left to wait for it.
     pub(crate) fn abandon(self) {
-        let Some(runtime) = self.inner.runtime() else { return };
+        let Some(runtime) = self.inner.runtime() else {
+            return;
+        };
         runtime.spawn(async move {
             if let Err(error) = self.rollback().await {
                 tracing::warn!(%error, "tokens of a caller that went away could not be given back");
@@ -331,7 +440,9 @@ impl Drop for Held {
         if self.is_settled || !self.has_lease() {
             return;
         }
-        let Some(runtime) = self.inner.runtime() else { return };
+        let Some(runtime) = self.inner.runtime() else {
+            return;
+        };
         let held = Self {
             inner: Arc::clone(&self.inner),
             shards: Arc::clone(&self.shards),

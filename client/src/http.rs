@@ -1,5 +1,5 @@
-//! Limits told to HTTP clients: the fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, the older
-//! `X-RateLimit-*`, and problem bodies. Plain strings and numbers, for any server.
+//! Limits told to HTTP clients: the fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, the
+//! older `X-RateLimit-*`, and problem bodies. Plain strings and numbers, for any server.
 //!
 //! The feature `tower` has a layer that does all of it (`weirgate::tower`). By hand:
 //!
@@ -36,7 +36,8 @@
 //! Retry-After: 1
 //! ```
 //!
-//! The fields are those of draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), a member per limit.
+//! The fields are those of draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), a
+//! member per limit.
 //!
 //! | parameter | is |
 //! |---|---|
@@ -46,10 +47,13 @@
 //! | `r` | what is left, in whole tokens rounded down; 0 in debt |
 //! | `t` | the seconds, rounded up, until one more token is there; after a denial until what was asked is there |
 //!
-//! - After a denial only limits in the way have a `t`, so that none is later than `Retry-After`. Neither is ever too
-//!   early; where slots are in the way, it is when enough leases expire, and a release makes it sooner.
-//! - A full limit has no `t`, nor has a number of slots that could be held: time brings neither any more.
-//! - Soft limits are told like others, and deny nobody: who reads that nothing is left can slow down by himself.
+//! - After a denial only limits in the way have a `t`, so that none is later than `Retry-After`.
+//!   Neither is ever too early; where slots are in the way, it is when enough leases expire, and a
+//!   release makes it sooner.
+//! - A full limit has no `t`, nor has a number of slots that could be held: time brings neither any
+//!   more.
+//! - Soft limits are told like others, and deny nobody: who reads that nothing is left can slow
+//!   down by himself.
 //! - Shadow limits are not told. They are somebody's trial, which its subjects must not act on.
 //! - Of a bucket of several shards `r` is what the shard that was asked has left, which is less.
 //!

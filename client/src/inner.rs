@@ -19,7 +19,8 @@ use crate::shards::Shards;
 use crate::stats::Counters;
 use crate::{Breaker, Prefetch, WhenAway};
 
-/// How many buckets a limiter remembers: of more than these, those used least are forgotten. Not one that is in use.
+/// How many buckets a limiter remembers: of more than these, those used least are forgotten. Not
+/// one that is in use.
 const MAX_BUCKETS: usize = 10_000;
 /// The latest that a process begins to count for a new hour.
 const MAX_ROLL_LAG: Millis = Millis(2_000);
@@ -38,10 +39,11 @@ pub(crate) struct Inner {
     /// What ages are measured by.
     pub(crate) ages: AgeClock,
     pub(crate) started: Instant,
-    /// By how much the machine's clock was ahead of the time since then when it was last read, in ms.
+    /// By how much the machine's clock was ahead of the time since then when it was last read, in
+    /// ms.
     pub(crate) ahead_ms: AtomicI64,
-    /// How long after an hour has begun this process goes on counting for the hour before: random, so that processes do
-    /// not all begin a bucket's new hour at once.
+    /// How long after an hour has begun this process goes on counting for the hour before: random,
+    /// so that processes do not all begin a bucket's new hour at once.
     pub(crate) roll_lag: Millis,
     buckets: Mutex<Buckets>,
 }
@@ -56,8 +58,17 @@ struct Buckets {
 impl Buckets {
     fn new(most: usize) -> Self {
         let capacity = u64::try_from(most).unwrap_or(u64::MAX);
-        let known = Cache::with(most, capacity, UnitWeighter, DefaultHashBuilder::default(), Used);
-        Self { known, is_shut_down: false }
+        let known = Cache::with(
+            most,
+            capacity,
+            UnitWeighter,
+            DefaultHashBuilder::default(),
+            Used,
+        );
+        Self {
+            known,
+            is_shut_down: false,
+        }
     }
 }
 
@@ -90,7 +101,12 @@ pub(crate) struct Settings {
 }
 
 impl Inner {
-    pub(crate) fn new(table: Table, namespace: Namespace, settings: Settings, breaker: Breaker) -> Self {
+    pub(crate) fn new(
+        table: Table,
+        namespace: Namespace,
+        settings: Settings,
+        breaker: Breaker,
+    ) -> Self {
         let ages = AgeClock::new(table.skew().clone());
         Self {
             ahead_ms: AtomicI64::new(table.skew().local().0),
@@ -111,7 +127,9 @@ impl Inner {
 
     /// A runtime for what is to be done in the background.
     pub(crate) fn runtime(&self) -> Option<Handle> {
-        Handle::try_current().ok().or_else(|| self.runtime.get().cloned())
+        Handle::try_current()
+            .ok()
+            .or_else(|| self.runtime.get().cloned())
     }
 
     /// Remembers the runtime that decides.
@@ -121,26 +139,45 @@ impl Inner {
 
     /// What is known of a bucket.
     pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<Shards> {
-        let key = BucketKey { namespace: self.namespace.clone(), entity, resource, shard: 0 };
+        let key = BucketKey {
+            namespace: self.namespace.clone(),
+            entity,
+            resource,
+            shard: 0,
+        };
         let mut buckets = self.buckets();
         if let Some(bucket) = buckets.known.get(&key) {
             return Arc::clone(bucket);
         }
         let takes_ahead = !buckets.is_shut_down && !self.settings.is_shadow;
-        let prefetch = self.settings.prefetch.get(&key.resource).filter(|_| takes_ahead);
-        let bucket = Arc::new(Shards::new(key.clone(), prefetch.copied(), self.ages.clone()));
+        let prefetch = self
+            .settings
+            .prefetch
+            .get(&key.resource)
+            .filter(|_| takes_ahead);
+        let bucket = Arc::new(Shards::new(
+            key.clone(),
+            prefetch.copied(),
+            self.ages.clone(),
+        ));
         buckets.known.insert(key, Arc::clone(&bucket));
         bucket
     }
 
     /// Forgets what was seen of all buckets.
     pub(crate) fn forget_views(&self) {
-        self.buckets().known.iter().for_each(|(_, bucket)| bucket.forget_views());
+        self.buckets()
+            .known
+            .iter()
+            .for_each(|(_, bucket)| bucket.forget_views());
     }
 
     /// The wall clock has jumped ahead since all buckets were seen.
     pub(crate) fn doubt_views(&self) {
-        self.buckets().known.iter().for_each(|(_, bucket)| bucket.doubt_views());
+        self.buckets()
+            .known
+            .iter()
+            .for_each(|(_, bucket)| bucket.doubt_views());
     }
 
     /// The buckets that tokens may have been taken ahead of; from now on none are.
@@ -148,7 +185,9 @@ impl Inner {
         let mut buckets = self.buckets();
         buckets.is_shut_down = true;
         let all = buckets.known.iter().map(|(_, bucket)| bucket);
-        all.filter(|bucket| bucket.pool.is_some()).map(Arc::clone).collect()
+        all.filter(|bucket| bucket.pool.is_some())
+            .map(Arc::clone)
+            .collect()
     }
 
     fn buckets(&self) -> MutexGuard<'_, Buckets> {
@@ -166,8 +205,17 @@ mod tests {
     #[tokio::test]
     async fn one_bucket_too_many_forgets_no_more_than_one_and_none_that_is_used() {
         let table = Table::new(connect_by(Connection::default(), |_| None), "limits");
-        let limiter = RateLimiter::builder("limits").table(table).build().await.unwrap();
-        let names = |at: usize| (EntityId::new(format!("e-{at}")).unwrap(), Resource::new("gpt-4").unwrap());
+        let limiter = RateLimiter::builder("limits")
+            .table(table)
+            .build()
+            .await
+            .unwrap();
+        let names = |at: usize| {
+            (
+                EntityId::new(format!("e-{at}")).unwrap(),
+                Resource::new("gpt-4").unwrap(),
+            )
+        };
         let bucket = |at: usize| {
             let (entity, resource) = names(at);
             limiter.inner.bucket(entity, resource)
@@ -180,7 +228,15 @@ mod tests {
         let buckets = limiter.inner.buckets();
         let is_known = |at: &usize| {
             let (namespace, (entity, resource)) = (limiter.inner.namespace.clone(), names(*at));
-            buckets.known.peek(&BucketKey { namespace, entity, resource, shard: 0 }).is_some()
+            buckets
+                .known
+                .peek(&BucketKey {
+                    namespace,
+                    entity,
+                    resource,
+                    shard: 0,
+                })
+                .is_some()
         };
         let known = (0..MAX_BUCKETS + 100).filter(is_known).count();
         assert_eq!((known, buckets.known.len()), (MAX_BUCKETS, MAX_BUCKETS));

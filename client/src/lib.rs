@@ -1,5 +1,5 @@
-//! Rate limits shared through one DynamoDB table: token buckets taken in a single write, concurrency slots that come
-//! back when their holder crashes, and usage that counts once.
+//! Rate limits shared through one DynamoDB table: token buckets taken in a single write,
+//! concurrency slots that come back when their holder crashes, and usage that counts once.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -102,8 +102,9 @@ pub use prefetch::Prefetch;
 pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{
-    AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId, EpochMillis, Level, Limit,
-    LimitError, LimitName, MilliTokens, Mode, NameError, Resource, Rule, Status, Usage, Window, WindowUsage,
+    AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId,
+    EpochMillis, Level, Limit, LimitError, LimitName, MilliTokens, Mode, NameError, Resource, Rule,
+    Status, Usage, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, Connection, ErrorKind, StoreError, SystemClock, Table};
 

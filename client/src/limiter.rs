@@ -59,21 +59,28 @@ impl RateLimiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn acquire_all<'a>(&'a self, requests: impl IntoIterator<Item = Acquire<'a>>) -> AcquireAll<'a> {
+    pub fn acquire_all<'a>(
+        &'a self,
+        requests: impl IntoIterator<Item = Acquire<'a>>,
+    ) -> AcquireAll<'a> {
         AcquireAll::new(self, requests.into_iter().collect())
     }
 
-    /// Gives back what was taken ahead, and has the table count every acquire granted until now. Whatever is asked
-    /// afterwards goes to the table. Without [prefetch](Builder::prefetch) there is nothing to do, and nothing the second
-    /// time. A limiter that is dropped without it forfeits what it had taken ahead.
+    /// Gives back what was taken ahead, and has the table count every acquire granted until now.
+    /// Whatever is asked afterwards goes to the table. Without [prefetch](Builder::prefetch) there
+    /// is nothing to do, and nothing the second time. A limiter that is dropped without it forfeits
+    /// what it had taken ahead.
     ///
     /// # Errors
-    /// [`Error::Store`] or [`Error::Timeout`] if something could not be given back: it counts as used. The rest was.
+    /// [`Error::Store`] or [`Error::Timeout`] if something could not be given back: it counts as
+    /// used. The rest was.
     pub async fn shutdown(&self) -> Result<(), Error> {
         let pools = self.inner.shut_down();
         // Tasks of their own: they come to an end also if the caller goes away.
-        let tasks: Vec<_> =
-            pools.into_iter().map(|shards| tokio::spawn(prefetch::close(Arc::clone(&self.inner), shards))).collect();
+        let tasks: Vec<_> = pools
+            .into_iter()
+            .map(|shards| tokio::spawn(prefetch::close(Arc::clone(&self.inner), shards)))
+            .collect();
         let mut done = Ok(());
         for task in tasks {
             // Only a runtime that shuts down drops a task.

@@ -18,17 +18,27 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) const fn new(list: Arc<[Limit]>, version: Option<i64>) -> Self {
-        Self { list, version, is_own: false }
+        Self {
+            list,
+            version,
+            is_own: false,
+        }
     }
 
     /// The same limits, configured for this very entity and resource.
     pub(crate) fn own(self) -> Self {
-        Self { is_own: true, ..self }
+        Self {
+            is_own: true,
+            ..self
+        }
     }
 
     /// The same limits, said to be of another version.
     pub(crate) fn of_version(&self, version: i64) -> Self {
-        Self { version: Some(version), ..self.clone() }
+        Self {
+            version: Some(version),
+            ..self.clone()
+        }
     }
 }
 
@@ -37,7 +47,10 @@ pub(crate) fn check_number(limits: &[Limit]) -> Result<(), Error> {
     if limits.len() <= MAX_LIMITS {
         return Ok(());
     }
-    Err(Error::Invalid(format!("{} limits are given, it takes {MAX_LIMITS} at most: use fewer", limits.len())))
+    Err(Error::Invalid(format!(
+        "{} limits are given, it takes {MAX_LIMITS} at most: use fewer",
+        limits.len()
+    )))
 }
 
 /// That `bucket` does not get more limits than any write to it can name.
@@ -63,12 +76,17 @@ impl Deref for Limits {
 impl PartialEq for Limits {
     fn eq(&self, other: &Self) -> bool {
         let from = |limits: &Self| (limits.version, limits.is_own);
-        from(self) == from(other) && (Arc::ptr_eq(&self.list, &other.list) || self.list == other.list)
+        from(self) == from(other)
+            && (Arc::ptr_eq(&self.list, &other.list) || self.list == other.list)
     }
 }
 
 impl<'a> From<&'a Limits> for Terms<'a> {
     fn from(limits: &'a Limits) -> Self {
-        Self { limits, version: limits.version, is_own: limits.is_own }
+        Self {
+            limits,
+            version: limits.version,
+            is_own: limits.is_own,
+        }
     }
 }

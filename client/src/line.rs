@@ -1,7 +1,7 @@
 //! Callers of one bucket shard share its writes, and the acquire protocol.
 //!
-//! While a take is in flight, those who come stand in line; the next write takes for all of them. The line is served
-//! by a task of its own, so a caller that goes away does not stop the others.
+//! While a take is in flight, those who come stand in line; the next write takes for all of them.
+//! The line is served by a task of its own, so a caller that goes away does not stop the others.
 
 mod attempt;
 mod check;
@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId};
+use weirgate_shared::{
+    Bucket, BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId,
+};
 use weirgate_store::StoreError;
 
 use crate::ages::Moment;
@@ -46,9 +48,14 @@ pub(crate) use serve::serve;
 /// What is asked of each limit.
 pub(crate) type Needs = BTreeMap<LimitName, MilliTokens>;
 
-/// What is taken of each limit: what must be there, and what is taken in any case. They are of different limits.
+/// What is taken of each limit: what must be there, and what is taken in any case. They are of
+/// different limits.
 pub(crate) fn all(needs: &Needs, soft: &Needs) -> Needs {
-    needs.iter().chain(soft).map(|(limit, need)| (limit.clone(), *need)).collect()
+    needs
+        .iter()
+        .chain(soft)
+        .map(|(limit, need)| (limit.clone(), *need))
+        .collect()
 }
 
 /// What becomes of a request.
@@ -79,7 +86,8 @@ pub(crate) enum Why {
     Several,
 }
 
-/// What was taken, on its way to its caller. If the caller has gone away nobody will use the tokens: they go back.
+/// What was taken, on its way to its caller. If the caller has gone away nobody will use the
+/// tokens: they go back.
 #[derive(Debug)]
 pub(crate) struct Delivery(Option<Held>);
 
@@ -143,9 +151,11 @@ struct State {
     pace: Pace,
     /// Others have written to the shard between what was seen of it last and the time before.
     has_company: Option<bool>,
-    /// The first read of the shard showed that others must be expected to write between a read and the write after it.
+    /// The first read of the shard showed that others must be expected to write between a read and
+    /// the write after it.
     is_crowded: Option<bool>,
-    /// When the shard was found missing, if that is the last that is known of it: there is no view then.
+    /// When the shard was found missing, if that is the last that is known of it: there is no view
+    /// then.
     absent: Option<Moment>,
     throttled: Option<Throttled>,
     /// What throttles leave of this process's writes.
@@ -183,15 +193,19 @@ pub(crate) struct View {
 
 /// For how long a throttle is a reason to ask for a split.
 const HEAT: Duration = Duration::from_secs(5);
-/// Leases that end more often than this are not rare: leaving `due` to the reconciler costs less than to move it with
-/// each of them.
+/// Leases that end more often than this are not rare: leaving `due` to the reconciler costs less
+/// than to move it with each of them.
 const RARE: Duration = Duration::from_secs(60);
 /// For how long it is a reason to go elsewhere.
 const AVOIDED: Duration = Duration::from_secs(1);
 
 impl Line {
     pub(crate) fn new(key: BucketKey, bucket: Arc<Overview>) -> Self {
-        Self { key, state: Mutex::default(), bucket }
+        Self {
+            key,
+            state: Mutex::default(),
+            bucket,
+        }
     }
 
     /// Puts a caller in line. `true` if nobody serves it: the caller must see to that.
@@ -202,13 +216,18 @@ impl Line {
         !std::mem::replace(&mut state.served, true)
     }
 
-    /// Whether others write to the shard too. Before it is known: of several shards yes, or there were not several.
+    /// Whether others write to the shard too. Before it is known: of several shards yes, or there
+    /// were not several.
     fn has_company(&self) -> bool {
         let state = self.state();
-        state.has_company.or(state.is_crowded).unwrap_or_else(|| self.bucket.most() > 1)
+        state
+            .has_company
+            .or(state.is_crowded)
+            .unwrap_or_else(|| self.bucket.most() > 1)
     }
 
-    /// Whether the lease that ends is alone in the shard, as `seen`, and such leases are rare: then `due` goes with it.
+    /// Whether the lease that ends is alone in the shard, as `seen`, and such leases are rare: then
+    /// `due` goes with it.
     pub(crate) fn ends_rare_lease(&self, seen: &Bucket) -> bool {
         if self.has_company() || seen.leases.as_ref().is_none_or(|leases| leases.len() != 1) {
             return false;
@@ -228,7 +247,10 @@ impl Line {
 
     /// What became of it: what failed last, if the last request did.
     fn heard<T>(&self, outcome: &Result<T, StoreError>) {
-        let failure = outcome.as_ref().err().map(|error| Arc::new(error.without_source()));
+        let failure = outcome
+            .as_ref()
+            .err()
+            .map(|error| Arc::new(error.without_source()));
         let mut state = self.state();
         (state.asking, state.failure) = (None, failure);
     }
@@ -240,7 +262,10 @@ impl Line {
 
     /// The operation of a request that has been without an answer for this long.
     pub(crate) fn asks_for(&self, least: Duration) -> Option<&'static str> {
-        self.state().asking.filter(|(_, since)| since.elapsed() >= least).map(|(operation, _)| operation)
+        self.state()
+            .asking
+            .filter(|(_, since)| since.elapsed() >= least)
+            .map(|(operation, _)| operation)
     }
 
     /// Whether callers are in it: a newcomer shares their next write.
@@ -257,7 +282,8 @@ impl Line {
         std::mem::take(&mut state.waiting)
     }
 
-    /// Nobody serves the line any more, and whoever did has not come to its end: those in it are told so.
+    /// Nobody serves the line any more, and whoever did has not come to its end: those in it are
+    /// told so.
     fn left_alone(&self) {
         let mut state = self.state();
         state.served = false;
@@ -280,14 +306,25 @@ impl Line {
         if !state.view.as_ref().is_some_and(is_older) {
             // An item may say what it likes; so many keys are read, when all shards are.
             self.bucket.saw(bucket.shard().count.min(MAX_SHARDS), at);
-            self.bucket.version.fetch_max(bucket.version.unwrap_or_default(), Ordering::Relaxed);
+            self.bucket
+                .version
+                .fetch_max(bucket.version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
-            if state.view.as_ref().is_some_and(|view| view.bucket.shard() != bucket.shard()) {
+            if state
+                .view
+                .as_ref()
+                .is_some_and(|view| view.bucket.shard() != bucket.shard())
+            {
                 // It was split or merged: the heat was another shard's.
                 state.throttled = None;
                 state.gap.shrink();
             }
-            state.view = Some(View { bucket: Arc::clone(&bucket), at, is_outdated: false, is_doubted: false });
+            state.view = Some(View {
+                bucket: Arc::clone(&bucket),
+                at,
+                is_outdated: false,
+                is_doubted: false,
+            });
         }
         bucket
     }
@@ -345,16 +382,24 @@ impl Line {
 
     /// Whether the shard was missing a moment ago.
     pub(crate) fn is_absent(&self) -> bool {
-        self.state().absent.is_some_and(|at| self.bucket.ages.age(at) < Duration::from_secs(1))
+        self.state()
+            .absent
+            .is_some_and(|at| self.bucket.ages.age(at) < Duration::from_secs(1))
     }
 
     /// The shard is too hot.
     fn was_throttled(&self) {
         let mut state = self.state();
         let at = self.bucket.ages.now();
-        let is_again = |throttled: Throttled| at.since(throttled.at) < if throttled.is_last { HEAT } else { AVOIDED };
+        let is_again = |throttled: Throttled| {
+            at.since(throttled.at) < if throttled.is_last { HEAT } else { AVOIDED }
+        };
         let again = state.throttled.is_some_and(is_again);
-        state.throttled = Some(Throttled { at, again, is_last: true });
+        state.throttled = Some(Throttled {
+            at,
+            again,
+            is_last: true,
+        });
         state.gap.widen(&self.bucket.ages);
     }
 
@@ -372,8 +417,8 @@ impl Line {
         self.state().gap.until(&self.bucket.ages)
     }
 
-    /// Takes over the gap of the shard that this one was split off: its first write need not wait, and if that is throttled
-    /// the next one comes as late as it would there.
+    /// Takes over the gap of the shard that this one was split off: its first write need not wait,
+    /// and if that is throttled the next one comes as late as it would there.
     pub(crate) fn inherit_gap(&self, older: &Self) {
         let gap = older.state().gap;
         self.state().gap.inherit(gap);
@@ -385,17 +430,20 @@ impl Line {
     }
 
     fn is_trusted(&self) -> bool {
-        self.state().trusted_until.is_some_and(|until| self.bucket.ages.now() < until)
+        self.state()
+            .trusted_until
+            .is_some_and(|until| self.bucket.ages.now() < until)
     }
 
-    /// How long ago the shard was last throttled, if that was twice in a row and a moment ago. Once is a crest, which a partition
-    /// that is used to the full meets now and then.
+    /// How long ago the shard was last throttled, if that was twice in a row and a moment ago. Once
+    /// is a crest, which a partition that is used to the full meets now and then.
     fn throttled(&self) -> Option<Duration> {
         let throttled = self.state().throttled.filter(|throttled| throttled.again)?;
         Some(self.bucket.ages.age(throttled.at)).filter(|age| *age < HEAT)
     }
 
-    /// Whether the shard is to be left alone for a moment, or this process does not write to it yet.
+    /// Whether the shard is to be left alone for a moment, or this process does not write to it
+    /// yet.
     pub(crate) fn is_hot(&self) -> bool {
         let state = self.state();
         let is_recent = |throttled: Throttled| self.bucket.ages.age(throttled.at) < AVOIDED;
@@ -423,7 +471,11 @@ impl Caller {
     fn new_lease(&self, now: EpochMillis) -> Option<(WriteId, Lease)> {
         let (lasts, owner) = self.lease.as_ref()?;
         let expires = now.after((*lasts).into());
-        let lease = Lease { expires, tokens: self.all(), owner: owner.to_string() };
+        let lease = Lease {
+            expires,
+            tokens: self.all(),
+            owner: owner.to_string(),
+        };
         Some((weirgate_store::random_id(), lease))
     }
 

@@ -12,7 +12,8 @@ use crate::inner::Inner;
 use crate::shards::look_at;
 use crate::{Acquire, Error};
 
-/// A look at what an acquire would meet. Nothing happens until [`send`](Self::send), and nothing is taken then.
+/// A look at what an acquire would meet. Nothing happens until [`send`](Self::send), and nothing is
+/// taken then.
 #[derive(Debug, Clone)]
 #[must_use = "a look does nothing until it is sent"]
 pub struct Peek<'a> {
@@ -23,8 +24,8 @@ pub struct Peek<'a> {
 /// What there is of every limit, and when there is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balances {
-    /// How long until all that is needed is there, if nobody takes it: zero if it is; `None` if time alone does not bring
-    /// it.
+    /// How long until all that is needed is there, if nobody takes it: zero if it is; `None` if
+    /// time alone does not bring it.
     pub retry_after: Option<Duration>,
     /// Whether the limits are asked at all.
     pub status: Status,
@@ -48,7 +49,10 @@ impl Balances {
 
 impl<'a> Peek<'a> {
     pub(crate) const fn new(request: Acquire<'a>) -> Self {
-        Self { request, max_age: Duration::ZERO }
+        Self {
+            request,
+            max_age: Duration::ZERO,
+        }
     }
 
     /// The limits of the bucket, as for an [acquire](Acquire::limits).
@@ -57,14 +61,16 @@ impl<'a> Peek<'a> {
         self
     }
 
-    /// How much of a limit is needed, 1 to 10^12 tokens: the answer says how long until it is there.
+    /// How much of a limit is needed, 1 to 10^12 tokens: the answer says how long until it is
+    /// there.
     pub fn need(mut self, limit: &str, tokens: i64) -> Self {
         self.request = self.request.take(limit, tokens);
         self
     }
 
-    /// Is content with what this limiter has seen of the bucket within `max_age`, by a look or an acquire, and then
-    /// reads nothing: 50 ms is a good one for pages that show balances. Always reads if nothing is said.
+    /// Is content with what this limiter has seen of the bucket within `max_age`, by a look or an
+    /// acquire, and then reads nothing: 50 ms is a good one for pages that show balances. Always
+    /// reads if nothing is said.
     pub const fn cached(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
         self
@@ -76,24 +82,53 @@ impl<'a> Peek<'a> {
     /// [`Error::Invalid`] before anything is sent; the others if the table could not be read.
     pub async fn send(self) -> Result<Balances, Error> {
         let inner = &self.request.limiter().inner;
-        let Asked { targets, disabled, is_free, .. } = self.request.targets_to_look_at(Age::Cached).await?;
+        let Asked {
+            targets,
+            disabled,
+            is_free,
+            ..
+        } = self.request.targets_to_look_at(Age::Cached).await?;
         if disabled.is_some() {
-            return Ok(Balances { retry_after: None, status: Status::Disabled, limits: vec![] });
+            return Ok(Balances {
+                retry_after: None,
+                status: Status::Disabled,
+                limits: vec![],
+            });
         }
         let since = inner.ages.now().before(self.max_age);
-        let unknown = targets.iter().filter(|target| !self.is_known(inner, target)).map(|target| &target.shards);
+        let unknown = targets
+            .iter()
+            .filter(|target| !self.is_known(inner, target))
+            .map(|target| &target.shards);
         let (unknown, timeout) = (unknown.collect::<Vec<_>>(), inner.settings.timeout);
         let looked = tokio::time::timeout(timeout, look_at(inner, &unknown, since)).await;
-        looked.unwrap_or_else(|_| Err(inner.unanswered("BatchGetItem of buckets", timeout).into()))?;
-        let limits = targets.iter().flat_map(|target| status(inner, target)).collect();
+        looked
+            .unwrap_or_else(|_| Err(inner.unanswered("BatchGetItem of buckets", timeout).into()))?;
+        let limits = targets
+            .iter()
+            .flat_map(|target| status(inner, target))
+            .collect();
         let denied = decision::denied(limits);
-        let status = if is_free { Status::Unlimited } else { Status::Enforced };
-        Ok(Balances { retry_after: denied.retry_after, status, limits: denied.limits })
+        let status = if is_free {
+            Status::Unlimited
+        } else {
+            Status::Enforced
+        };
+        Ok(Balances {
+            retry_after: denied.retry_after,
+            status,
+            limits: denied.limits,
+        })
     }
 
     fn is_known(&self, inner: &Arc<Inner>, target: &Target) -> bool {
         let is_fresh = |at| !self.max_age.is_zero() && inner.ages.age(at) <= self.max_age;
-        target.shards.seen(&target.request.limits, inner.now(), |view| is_fresh(view.at)).is_complete()
+        target
+            .shards
+            .seen(&target.request.limits, inner.now(), |view| {
+                is_fresh(view.at)
+            })
+            .is_complete()
     }
 }
 
@@ -102,7 +137,11 @@ fn status(inner: &Inner, target: &Target) -> Vec<LimitStatus> {
     let (request, now) = (&target.request, inner.now());
     let mut whole = target.shards.known(&request.limits, now);
     if whole.shards().is_empty() {
-        whole = Whole::new(vec![Bucket::full(target.shards.key.clone(), &request.limits, now)]);
+        whole = Whole::new(vec![Bucket::full(
+            target.shards.key.clone(),
+            &request.limits,
+            now,
+        )]);
     }
     decision::status_of_whole(&whole, &request.limits, &target.needs(), now)
 }

@@ -1,4 +1,5 @@
-//! The time that writes are planned by, and what becomes of them if it turns out to have been wrong.
+//! The time that writes are planned by, and what becomes of them if it turns out to have been
+//! wrong.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +8,8 @@ use weirgate_shared::{EpochMillis, Millis};
 
 use crate::inner::Inner;
 
-/// By how much a clock is off, in ms, before it counts as wrong: dates of answers are whole seconds.
+/// By how much a clock is off, in ms, before it counts as wrong: dates of answers are whole
+/// seconds.
 const WRONG_MS: i64 = 1_000;
 
 /// By how much a clock is off, in ms, before DynamoDB refuses what is signed by it, with a margin.
@@ -24,14 +26,19 @@ pub(crate) struct Planned {
 impl Inner {
     /// The time now: the machine's, corrected by the table's answers.
     ///
-    /// A clock that was set is wrong until the next answer, and one that went back or ahead by less than minutes still
-    /// signs well. A view and a time that is too late let a write move a balance out of its place. So views are doubted
-    /// when the wall clock has run ahead of the monotonic one: where a process was frozen they are as good as before, and
-    /// where the clock was set the answer to the next take tells. Views are forgotten when the clock has gone back.
+    /// A clock that was set is wrong until the next answer, and one that went back or ahead by less
+    /// than minutes still signs well. A view and a time that is too late let a write move a balance
+    /// out of its place. So views are doubted when the wall clock has run ahead of the monotonic
+    /// one: where a process was frozen they are as good as before, and where the clock was set the
+    /// answer to the next take tells. Views are forgotten when the clock has gone back.
     pub(crate) fn now(&self) -> EpochMillis {
         let skew = self.table.skew();
-        let ahead = skew.local().0.saturating_sub(Millis::from(self.started.elapsed()).0);
-        // Before it is stored: where nothing is found to forget, nothing may be found to use either.
+        let ahead = skew
+            .local()
+            .0
+            .saturating_sub(Millis::from(self.started.elapsed()).0);
+        // Before it is stored: where nothing is found to forget, nothing may be found to use
+        // either.
         let jump = ahead.saturating_sub(self.ahead_ms.load(Ordering::Relaxed));
         if jump < -WRONG_MS {
             self.forget_views();
@@ -45,7 +52,10 @@ impl Inner {
 
     /// The time now, for a plan.
     pub(crate) fn plan(&self) -> Planned {
-        Planned { now: self.now(), at: Instant::now() }
+        Planned {
+            now: self.now(),
+            at: Instant::now(),
+        }
     }
 }
 
@@ -56,7 +66,8 @@ impl Planned {
         passed.saturating_sub(Millis::from(self.at.elapsed()).0)
     }
 
-    /// Whether it was planned too early: what was there seems to have been there longer, and leases expire too soon.
+    /// Whether it was planned too early: what was there seems to have been there longer, and leases
+    /// expire too soon.
     pub(crate) fn was_early(self, inner: &Inner) -> bool {
         self.lag_ms(inner) > WRONG_MS
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, WriteId};
-use weirgate_store::{Answer, Consistency, ErrorKind, Item, Outcome, Retry, StoreError, Transacted};
+use weirgate_store::{
+    Answer, Consistency, ErrorKind, Item, Outcome, Retry, StoreError, Transacted,
+};
 
 use crate::inner::Inner;
 use crate::stats::count;
@@ -17,22 +19,39 @@ impl Inner {
         self.heed(self.table.update(update, Answer::Item).await)
     }
 
-    /// Runs a planned write that can be repeated, again where its outcome is unknown; it answers with the item.
+    /// Runs a planned write that can be repeated, again where its outcome is unknown; it answers
+    /// with the item.
     pub(crate) async fn update_again(&self, update: &Update) -> Result<Outcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.heed(self.table.update_with(update, Answer::Item, Retry::Unknown).await)
+        self.heed(
+            self.table
+                .update_with(update, Answer::Item, Retry::Unknown)
+                .await,
+        )
     }
 
     /// Runs a transaction once.
-    pub(crate) async fn transact(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
+    pub(crate) async fn transact(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+    ) -> Result<Transacted, StoreError> {
         count(&self.counters.writes, 1);
         self.heed(self.table.transact(actions, token).await)
     }
 
     /// Runs a transaction, again under the same token where its outcome is unknown.
-    pub(crate) async fn transact_again(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
+    pub(crate) async fn transact_again(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+    ) -> Result<Transacted, StoreError> {
         count(&self.counters.writes, 1);
-        self.heed(self.table.transact_with(actions, token, Retry::Unknown).await)
+        self.heed(
+            self.table
+                .transact_with(actions, token, Retry::Unknown)
+                .await,
+        )
     }
 
     /// Reads up to 100 items.
@@ -41,7 +60,8 @@ impl Inner {
         self.heed(self.table.read(keys).await)
     }
 
-    /// Reads up to 100 items, as consistent as is asked; a throttled read is repeated until the deadline, if there is one.
+    /// Reads up to 100 items, as consistent as is asked; a throttled read is repeated until the
+    /// deadline, if there is one.
     pub(crate) async fn read_by(
         &self,
         keys: &[ItemKey],
@@ -53,7 +73,11 @@ impl Inner {
     }
 
     /// Reads one item once.
-    pub(crate) async fn read_once(&self, key: &ItemKey, consistency: Consistency) -> Result<Option<Item>, StoreError> {
+    pub(crate) async fn read_once(
+        &self,
+        key: &ItemKey,
+        consistency: Consistency,
+    ) -> Result<Option<Item>, StoreError> {
         count(&self.counters.reads, 1);
         self.heed(self.table.read_once(key, consistency).await)
     }

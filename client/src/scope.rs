@@ -45,11 +45,14 @@ impl<E: std::error::Error + 'static> std::error::Error for ScopeError<E> {
 }
 
 impl Acquire<'_> {
-    /// Takes the tokens, does the work, and releases on success or rolls back on an error or a panic, which goes on.
+    /// Takes the tokens, does the work, and releases on success or rolls back on an error or a
+    /// panic, which goes on.
     ///
-    /// Both are awaited, so a Lambda function that is frozen when its handler returns holds nothing.
+    /// Both are awaited, so a Lambda function that is frozen when its handler returns holds
+    /// nothing.
     ///
-    /// A release or rollback that fails is logged and left to the lease's expiry: the work's own result stands.
+    /// A release or rollback that fails is logged and left to the lease's expiry: the work's own
+    /// result stands.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), Box<dyn std::error::Error>> {
@@ -68,7 +71,10 @@ impl Acquire<'_> {
     ///
     /// # Errors
     /// [`ScopeError`]: why the work was not begun, or its own error.
-    pub async fn scope<T, E>(self, work: impl AsyncFnOnce(&mut Grant) -> Result<T, E>) -> Result<T, ScopeError<E>> {
+    pub async fn scope<T, E>(
+        self,
+        work: impl AsyncFnOnce(&mut Grant) -> Result<T, E>,
+    ) -> Result<T, ScopeError<E>> {
         let mut grant = match self.send().await {
             Ok(Decision::Granted(grant)) => grant,
             Ok(Decision::Denied(denied)) => return Err(ScopeError::Denied(denied)),

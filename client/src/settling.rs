@@ -4,8 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Condition, LeaseChange, Path, Settle, Settled, Update, Value, end_last};
-use weirgate_shared::{Bucket, EpochMillis, ItemError, LimitName, MilliTokens, Millis, WriteId, attr};
+use weirgate_shared::write::{
+    Condition, LeaseChange, Path, Settle, Settled, Update, Value, end_last,
+};
+use weirgate_shared::{
+    Bucket, EpochMillis, ItemError, LimitName, MilliTokens, Millis, WriteId, attr,
+};
 use weirgate_store::{ErrorKind, Outcome, StoreError};
 
 use crate::clock::deadline;
@@ -15,7 +19,8 @@ use crate::shards::Shards;
 use crate::stats::count;
 use crate::{Error, Settlement};
 
-/// How far apart the clocks of two processes are at most, once DynamoDB's answers have corrected them.
+/// How far apart the clocks of two processes are at most, once DynamoDB's answers have corrected
+/// them.
 const CLOCKS: Millis = Millis(2_000);
 
 /// One settlement, until its outcome is known.
@@ -28,7 +33,8 @@ pub(crate) struct Settling<'a> {
     /// The durable lease, when it expires, and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, EpochMillis, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, Settled>,
-    /// Acquires granted before that the write counts; negative for those that were counted and not granted.
+    /// Acquires granted before that the write counts; negative for those that were counted and not
+    /// granted.
     pub(crate) takes: i64,
     /// What the lease holds, as far as its holder knows.
     pub(crate) holds: &'a Needs,
@@ -50,9 +56,13 @@ impl Settling<'_> {
             match self.inner.update(&update).await {
                 Ok(Outcome::Applied(item)) => {
                     if let Some(item) = item {
-                        self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
+                        self.line
+                            .saw(item.bucket().map_err(|error| self.unreadable(error))?);
                     }
-                    if self.amounts.values().any(|settled| settled.ceiling.is_some() && settled.tk > MilliTokens::ZERO)
+                    if self
+                        .amounts
+                        .values()
+                        .any(|settled| settled.ceiling.is_some() && settled.tk > MilliTokens::ZERO)
                     {
                         self.line.bucket.gives_back(self.inner.now());
                     }
@@ -60,14 +70,16 @@ impl Settling<'_> {
                     return Ok(Answered::Settled(Settlement::Done));
                 }
                 Ok(Outcome::LostRace(None)) if self.lease.is_none() && self.line.key.shard > 0 => {
-                    // Its shard has become part of the one it was split off, and so have its tokens. (Shards with
-                    // leases stay.)
+                    // Its shard has become part of the one it was split off, and so have its
+                    // tokens. (Shards with leases stay.)
                     self.line = self.shards.line(split_off_from(self.line.key.shard));
                     update = self.whole();
                 }
                 Ok(Outcome::LostRace(None)) => return Ok(Answered::Settled(Settlement::Ended)),
                 Ok(Outcome::LostRace(Some(item))) => {
-                    let bucket = self.line.saw(item.bucket().map_err(|error| self.unreadable(error))?);
+                    let bucket = self
+                        .line
+                        .saw(item.bucket().map_err(|error| self.unreadable(error))?);
                     if let Some(answered) = self.ended(&bucket, &mut doubt) {
                         self.line.bucket.given_back.notify_waiters();
                         return answered;
@@ -75,10 +87,16 @@ impl Settling<'_> {
                     count(&self.inner.counters.lost_races, 1);
                     self.line.meets(true);
                     if Instant::now() >= deadline {
-                        let (bucket, after) = (self.line.key.item_key().pk, self.inner.settings.timeout);
-                        return Err(Error::Timeout { bucket, after, last: doubt.map(Arc::new) });
+                        let (bucket, after) =
+                            (self.line.key.item_key().pk, self.inner.settings.timeout);
+                        return Err(Error::Timeout {
+                            bucket,
+                            after,
+                            last: doubt.map(Arc::new),
+                        });
                     }
-                    // The first time the answer is all it takes; who loses more often meets a crowd.
+                    // The first time the answer is all it takes; who loses more often meets a
+                    // crowd.
                     races += 1;
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
@@ -86,14 +104,17 @@ impl Settling<'_> {
                     update = self.end_what_is_held(self.settle().cut(&bucket));
                 }
                 // By when a lease is to last is to be said anew.
-                Err(error) if error.kind == ErrorKind::Skewed && self.is_renewal() => return Err(error.into()),
+                Err(error) if error.kind == ErrorKind::Skewed && self.is_renewal() => {
+                    return Err(error.into());
+                }
                 Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
                     if error.kind == ErrorKind::Unknown {
                         count(&self.inner.counters.unknown, 1);
                         if self.lease.is_none() {
                             return Err(self.give_up(error.into()));
                         }
-                        // The lease tells, when the same write is tried again, whether it has happened.
+                        // The lease tells, when the same write is tried again, whether it has
+                        // happened.
                         doubt = Some(error);
                     } else {
                         count(&self.inner.counters.refused, 1);
@@ -112,10 +133,20 @@ impl Settling<'_> {
     }
 
     fn settle(&self) -> Settle<'_> {
-        let lease = self.lease.as_ref().map(|(id, _, change)| (*id, change.clone()));
+        let lease = self
+            .lease
+            .as_ref()
+            .map(|(id, _, change)| (*id, change.clone()));
         let roll = self.line.roll(self.inner, self.inner.now());
         let (op, amounts, takes) = (self.op.clone(), self.amounts.clone(), self.takes);
-        Settle { key: &self.line.key, op, lease, amounts, takes, roll }
+        Settle {
+            key: &self.line.key,
+            op,
+            lease,
+            amounts,
+            takes,
+            roll,
+        }
     }
 
     fn whole(&self) -> Update {
@@ -132,17 +163,31 @@ impl Settling<'_> {
     /// Ending a lease gives back what it holds, so it must hold what the grant knows of.
     fn end_what_is_held(&self, mut update: Update) -> Update {
         if let Some((id, _, LeaseChange::End)) = &self.lease {
-            let held = self.holds.iter().map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0))).collect();
+            let held = self
+                .holds
+                .iter()
+                .map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0)))
+                .collect();
             let path = Path::lease(id).then(attr::LEASE_TOKENS);
-            update.conditions.push(Condition::Equals(path, Value::Map(held)));
+            update
+                .conditions
+                .push(Condition::Equals(path, Value::Map(held)));
         }
         update
     }
 
     /// What the bucket says of the lease, if that settles the matter.
-    fn ended(&self, bucket: &Bucket, doubt: &mut Option<StoreError>) -> Option<Result<Answered, Error>> {
+    fn ended(
+        &self,
+        bucket: &Bucket,
+        doubt: &mut Option<StoreError>,
+    ) -> Option<Result<Answered, Error>> {
         let settled = |is_done| {
-            let settlement = if is_done { Settlement::Done } else { Settlement::Ended };
+            let settlement = if is_done {
+                Settlement::Done
+            } else {
+                Settlement::Ended
+            };
             Some(Ok(Answered::Settled(settlement)))
         };
         if bucket.op.as_ref() == Some(&self.op) {
@@ -151,9 +196,12 @@ impl Settling<'_> {
         let (id, expires, change) = self.lease.as_ref()?;
         let Some(held) = bucket.leases.as_ref().and_then(|leases| leases.get(*id)) else {
             return match doubt.take() {
-                // By the write in doubt, or by somebody who found it expired, perhaps by a clock that is ahead of this
-                // one: nobody knows.
-                Some(doubt) if *change == LeaseChange::End && *expires <= self.inner.now().after(CLOCKS) => {
+                // By the write in doubt, or by somebody who found it expired, perhaps by a clock
+                // that is ahead of this one: nobody knows.
+                Some(doubt)
+                    if *change == LeaseChange::End
+                        && *expires <= self.inner.now().after(CLOCKS) =>
+                {
                     Some(Err(doubt.into()))
                 }
                 // By the write in doubt if that one ends it, or before it.
@@ -161,26 +209,47 @@ impl Settling<'_> {
             };
         };
         let amounts = match change {
-            LeaseChange::End if held.tokens != *self.holds => return Some(Ok(Answered::Holds(held.tokens.clone()))),
+            LeaseChange::End if held.tokens != *self.holds => {
+                return Some(Ok(Answered::Holds(held.tokens.clone())));
+            }
             LeaseChange::End | LeaseChange::Renew(_) => return None,
             LeaseChange::Hold(amounts) => amounts,
         };
-        let holds = |limit: &LimitName, amount: &MilliTokens| held.tokens.get(limit) == Some(amount);
-        if amounts.iter().all(|(limit, (before, _))| holds(limit, before)) {
+        let holds =
+            |limit: &LimitName, amount: &MilliTokens| held.tokens.get(limit) == Some(amount);
+        if amounts
+            .iter()
+            .all(|(limit, (before, _))| holds(limit, before))
+        {
             return None;
         }
-        settled(doubt.is_some() && amounts.iter().all(|(limit, (_, after))| holds(limit, after)))
+        settled(
+            doubt.is_some()
+                && amounts
+                    .iter()
+                    .all(|(limit, (_, after))| holds(limit, after)),
+        )
     }
 
     /// What was to be given back counts as used: to repeat it could give back twice.
     fn give_up(&self, error: Error) -> Error {
-        let given: MilliTokens = self.amounts.values().map(|settled| settled.tk.max(MilliTokens::ZERO)).sum();
-        count(&self.inner.counters.unknown_milli, u64::try_from(given.0).unwrap_or_default());
+        let given: MilliTokens = self
+            .amounts
+            .values()
+            .map(|settled| settled.tk.max(MilliTokens::ZERO))
+            .sum();
+        count(
+            &self.inner.counters.unknown_milli,
+            u64::try_from(given.0).unwrap_or_default(),
+        );
         error
     }
 
     fn unreadable(&self, error: ItemError) -> Error {
-        Error::Unreadable { bucket: self.line.key.item_key().pk, error }
+        Error::Unreadable {
+            bucket: self.line.key.item_key().pk,
+            error,
+        }
     }
 }
 

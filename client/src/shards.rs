@@ -59,7 +59,17 @@ impl Shards {
         let first = Arc::new(Line::new(key.clone(), Arc::new(Overview::new(ages))));
         let (others, denied, config) = (Mutex::default(), Mutex::default(), Slot::default());
         let (stamp, salt) = (Mutex::default(), fastrand::u64(..));
-        Self { key, first, others, denied, stamp, salt, config, looked: tokio::sync::Mutex::default(), pool }
+        Self {
+            key,
+            first,
+            others,
+            denied,
+            stamp,
+            salt,
+            config,
+            looked: tokio::sync::Mutex::default(),
+            pool,
+        }
     }
 
     pub(crate) fn overview(&self) -> &Overview {
@@ -76,9 +86,17 @@ impl Shards {
             return Arc::clone(known);
         }
         // The shard that it was split off, as far as that is known: their processes are the same.
-        let olders = std::iter::successors(Some(shard), |shard| (*shard > 0).then(|| shard ^ (1 << shard.ilog2())));
-        let older = olders.skip(1).find_map(|older| others.get(&older)).unwrap_or(&self.first);
-        let new = Arc::new(Line::new(self.key.with_shard(shard), Arc::clone(&self.first.bucket)));
+        let olders = std::iter::successors(Some(shard), |shard| {
+            (*shard > 0).then(|| shard ^ (1 << shard.ilog2()))
+        });
+        let older = olders
+            .skip(1)
+            .find_map(|older| others.get(&older))
+            .unwrap_or(&self.first);
+        let new = Arc::new(Line::new(
+            self.key.with_shard(shard),
+            Arc::clone(&self.first.bucket),
+        ));
         new.inherit_gap(older);
         others.insert(shard, Arc::clone(&new));
         new
@@ -86,7 +104,10 @@ impl Shards {
 
     /// Every line there is.
     fn lines(&self) -> Vec<Arc<Line>> {
-        std::iter::once(&self.first).chain(self.others().values()).map(Arc::clone).collect()
+        std::iter::once(&self.first)
+            .chain(self.others().values())
+            .map(Arc::clone)
+            .collect()
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Line>>> {
@@ -122,7 +143,13 @@ impl Shards {
         let lines = self.lines();
         let views = lines.iter().filter_map(|line| line.view());
         let known = views.map(|view| view.bucket.holds(limit.name(), now)).max();
-        known.unwrap_or_else(|| Shard { index: 0, count: self.overview().most() }.share(limit.rule().capacity))
+        known.unwrap_or_else(|| {
+            Shard {
+                index: 0,
+                count: self.overview().most(),
+            }
+            .share(limit.rule().capacity)
+        })
     }
 
     /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.
@@ -131,38 +158,64 @@ impl Shards {
         self.overview().set_most(1);
     }
 
-    /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty or is being read for the
-    /// first time; or else of two picked at random the one that has more, as far as it is known.
-    fn choose(&self, needs: &Needs, limits: &[Limit], now: EpochMillis, tried: &[u32]) -> Arc<Line> {
+    /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty or
+    /// is being read for the first time; or else of two picked at random the one that has more, as
+    /// far as it is known.
+    fn choose(
+        &self,
+        needs: &Needs,
+        limits: &[Limit],
+        now: EpochMillis,
+        tried: &[u32],
+    ) -> Arc<Line> {
         let most = self.overview().most();
         if most == 1 {
             return Arc::clone(&self.first);
         }
         let last = self.line(self.overview().last());
         let is_plenty = |line: &Arc<Line>| {
-            let has_plenty =
-                |view: View| needs.iter().all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need);
+            let has_plenty = |view: View| {
+                needs
+                    .iter()
+                    .all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need)
+            };
             !line.is_hot() && line.view().map_or(line.failure().is_none(), has_plenty)
         };
         if last.is_served() && !tried.contains(&last.key.shard) && is_plenty(&last) {
             return last;
         }
-        let lines: BTreeMap<u32, Arc<Line>> = self.lines().into_iter().map(|line| (line.key.shard, line)).collect();
+        let lines: BTreeMap<u32, Arc<Line>> = self
+            .lines()
+            .into_iter()
+            .map(|line| (line.key.shard, line))
+            .collect();
         let (first, further) = (fastrand::u32(..most), fastrand::u32(1..most));
         let picks = [first, first + further].map(|pick| resolve(&lines, most, pick % most));
         let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
-        let score = |shard: &u32| score(lines.get(shard), Shard { index: *shard, count: most }, needs, limits, now);
+        let score = |shard: &u32| {
+            score(
+                lines.get(shard),
+                Shard {
+                    index: *shard,
+                    count: most,
+                },
+                needs,
+                limits,
+                now,
+            )
+        };
         let shard = fresh.max_by_key(score).unwrap_or(picks[0]);
         self.overview().set_last(shard);
         self.line(shard)
     }
 }
 
-/// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one that the newest answer
-/// says is whole there, or the smallest that may exist.
+/// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one
+/// that the newest answer says is whole there, or the smallest that may exist.
 fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
     let (mut whole, mut deepest): (Option<(Moment, u32)>, _) = (None, None);
-    let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2)).take_while(|count| *count <= most);
+    let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2))
+        .take_while(|count| *count <= most);
     for count in counts {
         let index = pick % count;
         let line = lines.get(&index);
@@ -170,7 +223,9 @@ fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
             continue;
         }
         deepest = Some(index);
-        let Some(view) = line.and_then(|line| line.view()) else { continue };
+        let Some(view) = line.and_then(|line| line.view()) else {
+            continue;
+        };
         if view.bucket.shard().count <= count && whole.is_none_or(|(at, _)| at < view.at) {
             whole = Some((view.at, index));
         }
@@ -178,9 +233,15 @@ fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
     whole.map(|(_, index)| index).or(deepest).unwrap_or(0)
 }
 
-/// How many times a shard has what is asked, in thousandths; one that is not known is taken for full, or it would never
-/// be known, and one that is too hot comes last.
-fn score(line: Option<&Arc<Line>>, shard: Shard, needs: &Needs, limits: &[Limit], now: EpochMillis) -> i128 {
+/// How many times a shard has what is asked, in thousandths; one that is not known is taken for
+/// full, or it would never be known, and one that is too hot comes last.
+fn score(
+    line: Option<&Arc<Line>>,
+    shard: Shard,
+    needs: &Needs,
+    limits: &[Limit],
+    now: EpochMillis,
+) -> i128 {
     if line.is_some_and(|line| line.is_hot()) {
         return i128::MIN;
     }
@@ -188,8 +249,13 @@ fn score(line: Option<&Arc<Line>>, shard: Shard, needs: &Needs, limits: &[Limit]
     let full = |limit: &Limit| shard.share(limit.rule().capacity);
     let holds = |name: &weirgate_shared::LimitName| match &view {
         Some(view) => view.bucket.holds(name, now),
-        None => limits.iter().find(|limit| limit.name() == name).map_or(MilliTokens::ZERO, full),
+        None => limits
+            .iter()
+            .find(|limit| limit.name() == name)
+            .map_or(MilliTokens::ZERO, full),
     };
-    let times = needs.iter().map(|(name, need)| i128::from(holds(name).0) * 1000 / i128::from(need.0.max(1)));
+    let times = needs
+        .iter()
+        .map(|(name, need)| i128::from(holds(name).0) * 1000 / i128::from(need.0.max(1)));
     times.min().unwrap_or(i128::MAX)
 }

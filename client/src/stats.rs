@@ -1,4 +1,5 @@
-//! What a limiter has done: counters that only rise, for whoever asks it and for the process's recorder of metrics.
+//! What a limiter has done: counters that only rise, for whoever asks it and for the process's
+//! recorder of metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,10 @@ pub(crate) struct Counter {
 
 impl Counter {
     pub(crate) const fn new(metric: &'static str) -> Self {
-        Self { total: AtomicU64::new(0), metric }
+        Self {
+            total: AtomicU64::new(0),
+            metric,
+        }
     }
 
     pub(crate) fn read(&self) -> u64 {

@@ -1,4 +1,5 @@
-//! What operators see of decisions: a histogram through the `metrics` facade, and a span of `tracing` for each.
+//! What operators see of decisions: a histogram through the `metrics` facade, and a span of
+//! `tracing` for each.
 
 use std::future::Future;
 
@@ -19,8 +20,8 @@ pub(crate) fn describe() {
     metrics::describe_histogram!(SECONDS, metrics::Unit::Seconds, what);
 }
 
-/// Makes a decision within a span, and tells how long it took and what it was. `resource` is told as well if the limiter
-/// is set to: there may be many.
+/// Makes a decision within a span, and tells how long it took and what it was. `resource` is told
+/// as well if the limiter is set to: there may be many.
 pub(crate) async fn watched(
     inner: &Inner,
     entity: &str,
@@ -34,7 +35,8 @@ pub(crate) async fn watched(
     tell(&span, &decision, outcome);
     let seconds = began.elapsed().as_secs_f64();
     if inner.settings.tells_resource {
-        metrics::histogram!(SECONDS, "outcome" => outcome, "resource" => resource.to_owned()).record(seconds);
+        metrics::histogram!(SECONDS, "outcome" => outcome, "resource" => resource.to_owned())
+            .record(seconds);
     } else {
         metrics::histogram!(SECONDS, "outcome" => outcome).record(seconds);
     }
@@ -51,8 +53,12 @@ fn tell(span: &Span, decision: &Result<Decision<Given>, Error>, outcome: &'stati
 /// A few words that never become many: they are a label.
 fn outcome(decision: &Result<Decision<Given>, Error>) -> &'static str {
     match decision {
-        Ok(Decision::Granted(Given { degraded: Some(_), .. })) => "granted_degraded",
-        Ok(Decision::Granted(given)) if given.all.iter().any(|one| one.would_deny.is_some()) => "granted_shadow",
+        Ok(Decision::Granted(Given {
+            degraded: Some(_), ..
+        })) => "granted_degraded",
+        Ok(Decision::Granted(given)) if given.all.iter().any(|one| one.would_deny.is_some()) => {
+            "granted_shadow"
+        }
         Ok(Decision::Granted(_)) => "granted",
         Ok(Decision::Denied(denied)) if denied.degraded.is_some() => "denied_degraded",
         Ok(Decision::Denied(_)) => "denied",

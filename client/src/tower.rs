@@ -14,20 +14,23 @@
 //! }
 //! ```
 //!
-//! Authenticate first, and take the key from what was verified. Each key that a client makes up costs writes (a bucket, its
-//! entries in the indexes, its usage) and has a full bucket of its own.
+//! Authenticate first, and take the key from what was verified. Each key that a client makes up
+//! costs writes (a bucket, its entries in the indexes, its usage) and has a full bucket of its own.
 //!
-//! `axum::Router::layer`, `tower::ServiceBuilder::layer` and `tonic::transport::Server::layer` take it.
+//! `axum::Router::layer`, `tower::ServiceBuilder::layer` and `tonic::transport::Server::layer` take
+//! it.
 //!
 //! # What it does
 //!
-//! - **Granted**: the request goes on, with a [`GrantHandle`] in its extensions by which a handler corrects what was
-//!   taken. The answer gets the fields of [`crate::http`].
-//! - **Not granted**: the request is answered without being passed on, by the fields and [`Problem`](crate::http::Problem)
-//!   of [`crate::http`], which has the statuses: 429 for a denial. A gRPC request (content type `application/grpc`) is
-//!   answered by a status, `RESOURCE_EXHAUSTED` for a denial, with the fields as its metadata and
+//! - **Granted**: the request goes on, with a [`GrantHandle`] in its extensions by which a handler
+//!   corrects what was taken. The answer gets the fields of [`crate::http`].
+//! - **Not granted**: the request is answered without being passed on, by the fields and
+//!   [`Problem`](crate::http::Problem) of [`crate::http`], which has the statuses: 429 for a
+//!   denial. A gRPC request (content type `application/grpc`) is answered by a status,
+//!   `RESOURCE_EXHAUSTED` for a denial, with the fields as its metadata and
 //!   `grpc-retry-pushback-ms`, which gRPC clients that retry wait for.
-//! - **No decision**: 503, unless [`RateLimitLayer::on_error`] lets the request pass. The error is logged.
+//! - **No decision**: 503, unless [`RateLimitLayer::on_error`] lets the request pass. The error is
+//!   logged.
 //!
 //! # When tokens go back
 //!
@@ -38,8 +41,9 @@
 //! | fails (the service returns an error) or panics | go back | go back |
 //! | goes away while it waits, is worked on, or its answer is streamed | are used | go back |
 //!
-//! Slots are held under a lease, of 60 s if the request does not say: one that lasts longer, as a long stream may, says so
-//! ([`Acquire::lease`](crate::Acquire::lease)) or renews it by its handle. After that they count as free.
+//! Slots are held under a lease, of 60 s if the request does not say: one that lasts longer, as a
+//! long stream may, says so ([`Acquire::lease`](crate::Acquire::lease)) or renews it by its handle.
+//! After that they count as free.
 //!
 //! # Layout
 //!

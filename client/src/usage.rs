@@ -1,8 +1,8 @@
 //! What was used in a window: copied usage, and what the items have counted since.
 
 use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, ItemKey, Live, MAX_SHARDS, Resource, Snapshot, SnapshotKey, Window, WindowUsage,
-    usage,
+    BucketKey, EntityId, EpochMillis, ItemKey, Live, MAX_SHARDS, Resource, Snapshot, SnapshotKey,
+    Window, WindowUsage, usage,
 };
 use weirgate_store::Item;
 
@@ -13,11 +13,13 @@ use crate::{Error, RateLimiter};
 impl RateLimiter {
     /// Returns what `entity` used of `resource` in the hour or day (UTC) that `at` lies in.
     ///
-    /// The window in progress is exact as of the read, without waiting for the stream. A past one is exact once it is
-    /// [final](WindowUsage::is_final). An amount may be negative: tokens that were taken in one window may return in the
-    /// next. What is prefetched counts as used until it is given back.
+    /// The window in progress is exact as of the read, without waiting for the stream. A past one
+    /// is exact once it is [final](WindowUsage::is_final). An amount may be negative: tokens that
+    /// were taken in one window may return in the next. What is prefetched counts as used until it
+    /// is given back.
     ///
-    /// Costs two consistent reads; a bucket that was ever split is read with all shards it may have.
+    /// Costs two consistent reads; a bucket that was ever split is read with all shards it may
+    /// have.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, now: weirgate::EpochMillis) -> Result<(), weirgate::Error> {
@@ -28,8 +30,9 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that breaks its rule; [`Error::Unreadable`] or [`Error::UnreadableItem`] for an item
-    /// that cannot be read; the others if the table could not be read.
+    /// [`Error::Invalid`] for a name that breaks its rule; [`Error::Unreadable`] or
+    /// [`Error::UnreadableItem`] for an item that cannot be read; the others if the table could not
+    /// be read.
     pub async fn usage(
         &self,
         entity: &str,
@@ -39,16 +42,28 @@ impl RateLimiter {
     ) -> Result<WindowUsage, Error> {
         let (namespace, start) = (self.inner.namespace.clone(), window.start(at));
         let (entity, resource) = (EntityId::new(entity)?, Resource::new(resource)?);
-        let bucket = BucketKey { namespace, entity, resource, shard: 0 };
+        let bucket = BucketKey {
+            namespace,
+            entity,
+            resource,
+            shard: 0,
+        };
         let timeout = self.inner.settings.timeout;
-        let read = tokio::time::timeout_at(deadline(timeout), read(&self.inner, &bucket, window, start)).await;
-        let (live, snapshot) =
-            read.unwrap_or_else(|_| Err(self.inner.unanswered("BatchGetItem of usage", timeout).into()))?;
+        let read =
+            tokio::time::timeout_at(deadline(timeout), read(&self.inner, &bucket, window, start))
+                .await;
+        let (live, snapshot) = read.unwrap_or_else(|_| {
+            Err(self
+                .inner
+                .unanswered("BatchGetItem of usage", timeout)
+                .into())
+        })?;
         Ok(usage(window, start, &snapshot, &live, self.inner.now()))
     }
 }
 
-/// The items first: one that rolls over in between has its final copy in the snapshot, or on its way there.
+/// The items first: one that rolls over in between has its final copy in the snapshot, or on its
+/// way there.
 async fn read(
     inner: &Inner,
     bucket: &BucketKey,
@@ -58,21 +73,47 @@ async fn read(
     let key = |shard| bucket.with_shard(shard).item_key();
     let mut items = inner.read_all(&[key(0)]).await?;
     if items.first().is_none_or(was_split) {
-        items.extend(inner.read_all(&(1..MAX_SHARDS).map(key).collect::<Vec<_>>()).await?);
+        items.extend(
+            inner
+                .read_all(&(1..MAX_SHARDS).map(key).collect::<Vec<_>>())
+                .await?,
+        );
     }
-    let live = |item: &Item| item.live().map_err(|error| Error::Unreadable { bucket: item.pk(), error });
+    let live = |item: &Item| {
+        item.live().map_err(|error| Error::Unreadable {
+            bucket: item.pk(),
+            error,
+        })
+    };
     let live = items.iter().map(live).collect::<Result<_, Error>>()?;
-    let BucketKey { namespace, entity, resource, .. } = bucket.clone();
-    let key = SnapshotKey { namespace, entity, resource, window, start }.item_key();
+    let BucketKey {
+        namespace,
+        entity,
+        resource,
+        ..
+    } = bucket.clone();
+    let key = SnapshotKey {
+        namespace,
+        entity,
+        resource,
+        window,
+        start,
+    }
+    .item_key();
     let found = inner.read_all(std::slice::from_ref(&key)).await?;
-    let snapshot = found.first().map_or_else(|| Ok(Snapshot::default()), Item::snapshot).map_err(|error| {
-        let ItemKey { pk, sk } = key;
-        Error::UnreadableItem { pk, sk, error }
-    })?;
+    let snapshot = found
+        .first()
+        .map_or_else(|| Ok(Snapshot::default()), Item::snapshot)
+        .map_err(|error| {
+            let ItemKey { pk, sk } = key;
+            Error::UnreadableItem { pk, sk, error }
+        })?;
     Ok((live, snapshot))
 }
 
 /// Whether the bucket whose first shard this is was ever split.
 fn was_split(first: &Item) -> bool {
-    first.bucket().is_ok_and(|bucket| bucket.scaling.look.is_some() || bucket.shard().count > 1)
+    first
+        .bucket()
+        .is_ok_and(|bucket| bucket.scaling.look.is_some() || bucket.shard().count > 1)
 }

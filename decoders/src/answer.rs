@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use aws_smithy_runtime_api::client::http::{
-    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient, SharedHttpConnector,
+    HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient,
+    SharedHttpConnector,
 };
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
@@ -11,42 +12,77 @@ use aws_smithy_types::body::SdkBody;
 use weirgate_shared::write::{Action, Condition, Path, Update};
 use weirgate_shared::{EpochMillis, ItemKey, WriteId};
 use weirgate_store::{
-    Answer, Clock, Connection, Item, Listing, Order, Outcome, Part, Retry, Table, Transacted, connect,
+    Answer, Clock, Connection, Item, Listing, Order, Outcome, Part, Retry, Table, Transacted,
+    connect,
 };
 
-/// Asks a DynamoDB that answers every request with these bytes: a line with the status, one with the date, and the body.
+/// Asks a DynamoDB that answers every request with these bytes: a line with the status, one with
+/// the date, and the body.
 ///
 /// # Panics
 /// If the clock that learnt from the date tells no time that a request can be signed at.
 pub fn answer(bytes: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime of one thread is made").block_on(ask(bytes));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime
+        .expect("a runtime of one thread is made")
+        .block_on(ask(bytes));
 }
 
 async fn ask(bytes: &[u8]) {
     let mut lines = bytes.splitn(3, |byte| *byte == b'\n');
-    let status = lines.next().and_then(|line| std::str::from_utf8(line).ok()).and_then(|line| line.parse().ok());
+    let status = lines
+        .next()
+        .and_then(|line| std::str::from_utf8(line).ok())
+        .and_then(|line| line.parse().ok());
     let date = String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
     let body = lines.next().unwrap_or_default().to_vec();
     // What is no status, or is on its way to another answer, is the HTTP client's to refuse.
-    let status: u16 = status.filter(|status| (200..600).contains(status)).unwrap_or(200);
+    let status: u16 = status
+        .filter(|status| (200..600).contains(status))
+        .unwrap_or(200);
     let http_client = Some(SharedHttpClient::new(Says { status, date, body }));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
     let clock = Arc::new(Still);
-    let connected = connect(Connection { http_client, local_endpoint, clock, ..Connection::default() }).await;
+    let connected = connect(Connection {
+        http_client,
+        local_endpoint,
+        clock,
+        ..Connection::default()
+    })
+    .await;
     let table = Table::new(connected, "t");
 
-    let key = ItemKey { pk: "n/BUCKET#e#r#0".to_owned(), sk: "#STATE".to_owned() };
+    let key = ItemKey {
+        pk: "n/BUCKET#e#r#0".to_owned(),
+        sk: "#STATE".to_owned(),
+    };
     if let Ok(items) = table.read(std::slice::from_ref(&key)).await {
         items.iter().for_each(read);
     }
     let conditions = vec![Condition::Present(Path::of("rf"))];
-    let update = Update { key, conditions, changes: vec![] };
-    match table.update_with(&update, Answer::Item, Retry::Unknown).await {
+    let update = Update {
+        key,
+        conditions,
+        changes: vec![],
+    };
+    match table
+        .update_with(&update, Answer::Item, Retry::Unknown)
+        .await
+    {
         Ok(Outcome::Applied(item) | Outcome::LostRace(item)) => item.iter().for_each(read),
         Err(error) => drop(error.to_string()),
     }
-    match table.transact_with(&[Action::Update(update)], &WriteId::from_bits(1), Retry::Unknown).await {
+    match table
+        .transact_with(
+            &[Action::Update(update)],
+            &WriteId::from_bits(1),
+            Retry::Unknown,
+        )
+        .await
+    {
         Ok(Transacted::Applied) => {}
         Ok(Transacted::LostRace(parts)) => {
             let lost = |part: &Part| {
@@ -58,15 +94,28 @@ async fn ask(bytes: &[u8]) {
         }
         Err(error) => drop(error.to_string()),
     }
-    let listing = Listing { index: None, partition: "n/ENTITY#e", prefix: "#", is_descending: false, limit: 10 };
+    let listing = Listing {
+        index: None,
+        partition: "n/ENTITY#e",
+        prefix: "#",
+        is_descending: false,
+        limit: 10,
+    };
     if let Ok(page) = table.list(listing, None).await {
         page.items.iter().for_each(read);
     }
-    let _ = table.due("DUE#00", EpochMillis(0), Order::OldestFirst, 10, None).await;
+    let _ = table
+        .due("DUE#00", EpochMillis(0), Order::OldestFirst, 10, None)
+        .await;
 }
 
 fn read(item: &Item) {
-    let _ = (item.bucket().is_ok(), item.live().is_ok(), item.snapshot().is_ok(), item.is_merged());
+    let _ = (
+        item.bucket().is_ok(),
+        item.live().is_ok(),
+        item.snapshot().is_ok(),
+        item.is_merged(),
+    );
     let _ = (item.key(), item.pk(), item.attributes().count());
 }
 
@@ -79,14 +128,21 @@ pub(crate) struct Says {
 }
 
 impl HttpClient for Says {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+    fn http_connector(
+        &self,
+        _: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }
 
 impl HttpConnector for Says {
     fn call(&self, _: HttpRequest) -> HttpConnectorFuture {
-        let status = self.status.try_into().expect("it is within the numbers of statuses");
+        let status = self
+            .status
+            .try_into()
+            .expect("it is within the numbers of statuses");
         let mut response = HttpResponse::new(status, SdkBody::from(self.body.clone()));
         // What cannot stand in a header never comes in one.
         let _ = response.headers_mut().try_insert("date", self.date.clone());

@@ -19,7 +19,8 @@ use crate::numbers::Bytes;
 /// Reads variables, whose values stand in a row with NULs between, and an invocation's end.
 ///
 /// # Panics
-/// If what is refused is not told in one line, something is sent without credentials, or a level silences errors.
+/// If what is refused is not told in one line, something is sent without credentials, or a level
+/// silences errors.
 pub fn environment(bytes: &[u8]) {
     let names = [
         "TABLE_NAME",
@@ -35,7 +36,10 @@ pub fn environment(bytes: &[u8]) {
         "AWS_ENDPOINT_URL_DYNAMODB",
         "AWS_ENDPOINT_URL",
     ];
-    let values: Vec<_> = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let values: Vec<_> = bytes
+        .split(|byte| *byte == 0)
+        .map(String::from_utf8_lossy)
+        .collect();
     let lookup = |wanted: &str| {
         let at = names.iter().position(|name| *name == wanted)?;
         values.get(at).map(|value| value.clone().into_owned())
@@ -66,12 +70,28 @@ pub fn environment(bytes: &[u8]) {
 fn connection(lookup: impl Fn(&str) -> Option<String>) {
     let is_set = |name: &str| lookup(name).is_some_and(|value| !value.is_empty());
     let may_sign = is_set("AWS_ACCESS_KEY_ID") && is_set("AWS_SECRET_ACCESS_KEY");
-    let answer = Says { status: 200, date: String::new(), body: b"{}".to_vec() };
+    let answer = Says {
+        status: 200,
+        date: String::new(),
+        body: b"{}".to_vec(),
+    };
     let http_client = Some(SharedHttpClient::new(answer));
-    let connected = connect_by(Connection { http_client, clock: Arc::new(Still), ..Connection::default() }, &lookup);
+    let connected = connect_by(
+        Connection {
+            http_client,
+            clock: Arc::new(Still),
+            ..Connection::default()
+        },
+        &lookup,
+    );
     let table = Table::new(connected, "t");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let read = runtime.expect("a runtime of one thread is made").block_on(table.warm());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let read = runtime
+        .expect("a runtime of one thread is made")
+        .block_on(table.warm());
     assert!(may_sign || read.is_err(), "nothing is sent unsigned");
     drop(read.map_err(|error| error.to_string()));
 }
@@ -83,7 +103,11 @@ fn least_level(level: &str) {
     let logged = subscriber(level, move || writer.clone()).set_default();
     tracing::error!("an error");
     drop(logged);
-    assert_eq!(lines.0.load(Ordering::Relaxed), 1, "{level:?} silences errors");
+    assert_eq!(
+        lines.0.load(Ordering::Relaxed),
+        1,
+        "{level:?} silences errors"
+    );
 }
 
 /// Counts lines.
@@ -92,7 +116,10 @@ struct Lines(Arc<AtomicUsize>);
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.fetch_add(bytes.iter().filter(|byte| **byte == b'\n').count(), Ordering::Relaxed);
+        self.0.fetch_add(
+            bytes.iter().filter(|byte| **byte == b'\n').count(),
+            Ordering::Relaxed,
+        );
         Ok(bytes.len())
     }
 
@@ -103,5 +130,8 @@ impl Write for Lines {
 
 fn told(error: &ConfigError) {
     let line = error.to_string();
-    assert!(!line.contains('\n') && line.contains(error.name), "{line:?}");
+    assert!(
+        !line.contains('\n') && line.contains(error.name),
+        "{line:?}"
+    );
 }

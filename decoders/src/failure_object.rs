@@ -5,12 +5,12 @@ use weirgate_replay::{Object, open};
 
 use crate::stream;
 
-/// Reads objects that stand after each other, puts them in the order of their writes, and goes on to their events and to the
-/// tables that these are of.
+/// Reads objects that stand after each other, puts them in the order of their writes, and goes on
+/// to their events and to the tables that these are of.
 ///
 /// # Panics
-/// If an object is lost or comes twice, if their order depends on the one in which they were found, or if a table is not
-/// what its name says.
+/// If an object is lost or comes twice, if their order depends on the one in which they were found,
+/// or if a table is not what its name says.
 pub fn failure_object(bytes: &[u8]) {
     let objects = read(bytes);
     for object in &objects {
@@ -23,8 +23,14 @@ pub fn failure_object(bytes: &[u8]) {
         };
         for table in tables(&event).into_iter().flatten().flatten() {
             let (text, name) = (table.to_string(), table.name());
-            assert!(text.ends_with(&format!(":table/{name}")) && !name.is_empty(), "{text}");
-            assert_eq!(TableArn::of_stream(&format!("{text}/stream/label")).as_ref(), Some(&table));
+            assert!(
+                text.ends_with(&format!(":table/{name}")) && !name.is_empty(),
+                "{text}"
+            );
+            assert_eq!(
+                TableArn::of_stream(&format!("{text}/stream/label")).as_ref(),
+                Some(&table)
+            );
         }
         stream(event.as_bytes());
     }
@@ -32,10 +38,17 @@ pub fn failure_object(bytes: &[u8]) {
         return;
     }
     let texts: Vec<_> = objects.iter().map(|object| object.text.as_str()).collect();
-    let again =
-        |texts: &[&str]| read(texts.join("\n").as_bytes()).into_iter().map(|object| object.text).collect::<Vec<_>>();
+    let again = |texts: &[&str]| {
+        read(texts.join("\n").as_bytes())
+            .into_iter()
+            .map(|object| object.text)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(again(&texts), texts, "what is in order stays in order");
-    let (mut found, mut known) = (again(&texts.iter().rev().copied().collect::<Vec<_>>()), texts);
+    let (mut found, mut known) = (
+        again(&texts.iter().rev().copied().collect::<Vec<_>>()),
+        texts,
+    );
     found.sort_unstable();
     known.sort_unstable();
     assert_eq!(found, known, "nothing is lost and nothing comes twice");
@@ -43,10 +56,16 @@ pub fn failure_object(bytes: &[u8]) {
 
 /// The objects in a text, as far as they can be told apart.
 fn read(bytes: &[u8]) -> Vec<Object> {
-    let place = open(&["-".into()], bytes).expect("bytes can be read").pop().expect("standard input is a place");
+    let place = open(&["-".into()], bytes)
+        .expect("bytes can be read")
+        .pop()
+        .expect("standard input is a place");
     let read = place.objects().expect("standard input was read");
     let unreadable = read.iter().position(Result::is_err);
-    assert!(unreadable.is_none_or(|at| at + 1 == read.len()), "what cannot be told apart comes once, and last");
+    assert!(
+        unreadable.is_none_or(|at| at + 1 == read.len()),
+        "what cannot be told apart comes once, and last"
+    );
     assert!(!read.is_empty());
     read.into_iter().flatten().collect()
 }

@@ -3,9 +3,9 @@
 use serde_json::Value;
 use weirgate_shared::write::Copy;
 use weirgate_shared::{
-    Attr, BucketKey, Copied, EntityId, EpochMillis, Live, Snapshot, Window, is_merged, read_audit, read_bucket,
-    read_config, read_entity, read_key, read_live, read_schema, read_snapshot, read_stamp, usage, write_audit,
-    write_bucket, write_config, write_entity, write_units,
+    Attr, BucketKey, Copied, EntityId, EpochMillis, Live, Snapshot, Window, is_merged, read_audit,
+    read_bucket, read_config, read_entity, read_key, read_live, read_schema, read_snapshot,
+    read_stamp, usage, write_audit, write_bucket, write_config, write_entity, write_units,
 };
 
 use crate::plans::{self, Case};
@@ -15,8 +15,13 @@ use crate::plans::{self, Case};
 /// # Panics
 /// If an error does not say which attribute is wrong.
 pub fn item(bytes: &[u8]) {
-    let Ok(Value::Object(attributes)) = serde_json::from_slice(bytes) else { return };
-    let attributes: Vec<_> = attributes.iter().map(|(name, value)| (name.as_str(), attr(value))).collect();
+    let Ok(Value::Object(attributes)) = serde_json::from_slice(bytes) else {
+        return;
+    };
+    let attributes: Vec<_> = attributes
+        .iter()
+        .map(|(name, value)| (name.as_str(), attr(value)))
+        .collect();
     let attributes = || attributes.iter().cloned();
 
     let errors = [
@@ -43,9 +48,16 @@ pub fn item(bytes: &[u8]) {
         read_live(attributes()).map(|live| {
             for is_final in [false, true] {
                 let copy = Copy::of(&live.meter, Window::Daily, is_final, 90);
-                let copied = Copied { v: copy.v, usage: copy.usage.clone(), is_final };
+                let copied = Copied {
+                    v: copy.v,
+                    usage: copy.usage.clone(),
+                    is_final,
+                };
                 assert_eq!(
-                    copy.after(&Snapshot { shards: [(copy.shard, copied)].into(), ..Snapshot::default() }),
+                    copy.after(&Snapshot {
+                        shards: [(copy.shard, copied)].into(),
+                        ..Snapshot::default()
+                    }),
                     None
                 );
             }
@@ -59,31 +71,50 @@ pub fn item(bytes: &[u8]) {
         }),
     ];
     for error in errors.into_iter().filter_map(Result::err) {
-        assert!(!error.attribute.is_empty() && !error.takes.is_empty(), "{error:?}");
+        assert!(
+            !error.attribute.is_empty() && !error.takes.is_empty(),
+            "{error:?}"
+        );
     }
     let is_merged = is_merged(attributes().map(|(name, _)| name));
-    assert!(!is_merged || read_bucket(attributes()).is_err(), "what was merged away is no bucket");
+    assert!(
+        !is_merged || read_bucket(attributes()).is_err(),
+        "what was merged away is no bucket"
+    );
     let _ = (read_key(attributes()), write_units(attributes()));
 }
 
 /// The usage of windows, from what a snapshot or an item says.
 fn copied(snapshot: &Snapshot, live: &[Live]) {
     for window in Window::ALL {
-        let starts = live.iter().map(|live| live.meter.start(window)).chain([window.start(EpochMillis(0))]);
-        for (start, now) in starts.flat_map(|start| [EpochMillis(0), EpochMillis(i64::MAX)].map(|now| (start, now))) {
+        let starts = live
+            .iter()
+            .map(|live| live.meter.start(window))
+            .chain([window.start(EpochMillis(0))]);
+        for (start, now) in
+            starts.flat_map(|start| [EpochMillis(0), EpochMillis(i64::MAX)].map(|now| (start, now)))
+        {
             let _ = usage(window, start, snapshot, live, now);
         }
     }
 }
 
 fn attr(value: &Value) -> Attr<'_> {
-    let Some((kind, value)) = value.as_object().and_then(|typed| typed.iter().next()) else { return Attr::Other };
+    let Some((kind, value)) = value.as_object().and_then(|typed| typed.iter().next()) else {
+        return Attr::Other;
+    };
     match (kind.as_str(), value) {
         ("N", Value::String(text)) => Attr::N(text),
         ("S", Value::String(text)) => Attr::S(text),
         ("BOOL", Value::Bool(is)) => Attr::Bool(*is),
-        ("NS", Value::Array(numbers)) => Attr::Numbers(numbers.iter().filter_map(Value::as_str).collect()),
-        ("M", Value::Object(map)) => Attr::M(map.iter().map(|(name, value)| (name.as_str(), attr(value))).collect()),
+        ("NS", Value::Array(numbers)) => {
+            Attr::Numbers(numbers.iter().filter_map(Value::as_str).collect())
+        }
+        ("M", Value::Object(map)) => Attr::M(
+            map.iter()
+                .map(|(name, value)| (name.as_str(), attr(value)))
+                .collect(),
+        ),
         _ => Attr::Other,
     }
 }

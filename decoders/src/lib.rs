@@ -1,8 +1,8 @@
-//! What is done with bytes from elsewhere: one function for each decoder, which also does with what it read what the
-//! functions and the client do with it.
+//! What is done with bytes from elsewhere: one function for each decoder, which also does with what
+//! it read what the functions and the client do with it.
 //!
-//! Each takes any bytes and panics where a promise is broken. The fuzz targets in `fuzz/` and the properties in `tests/`
-//! call the same functions, so neither can rot without the other.
+//! Each takes any bytes and panics where a promise is broken. The fuzz targets in `fuzz/` and the
+//! properties in `tests/` call the same functions, so neither can rot without the other.
 //!
 //! # Layout
 //!
@@ -13,8 +13,8 @@
 //! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
 //! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
 //! - `limits_file`: [`limits_file`]: a limits file
-//! - `environment`: [`environment`]: the functions' variables, what the SDK makes of them, the least level of the log, and when
-//!   invocations end
+//! - `environment`: [`environment`]: the functions' variables, what the SDK makes of them, the
+//!   least level of the log, and when invocations end
 //! - `numbers`: numbers at the edges of their types
 
 mod answer;

@@ -5,7 +5,9 @@ pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
 
 impl Bytes<'_> {
     pub(crate) fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
         self.0 = rest;
         *first
     }
@@ -46,7 +48,9 @@ impl Bytes<'_> {
         ];
         match usize::from(self.byte()) {
             edge if edge < EDGES.len() * 10 => EDGES[edge / 10],
-            near if near < 230 => EDGES[near % EDGES.len()].saturating_add(i64::from(self.byte()) - 128),
+            near if near < 230 => {
+                EDGES[near % EDGES.len()].saturating_add(i64::from(self.byte()) - 128)
+            }
             _ => i64::from_le_bytes(std::array::from_fn(|_| self.byte())),
         }
     }

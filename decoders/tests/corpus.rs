@@ -1,5 +1,5 @@
-//! The corpus that the fuzz targets start from, and every input that one of them has ever found, through the same
-//! functions.
+//! The corpus that the fuzz targets start from, and every input that one of them has ever found,
+//! through the same functions.
 
 use std::path::Path;
 
@@ -9,8 +9,10 @@ use weirgate_decoders::ALL;
 fn every_input_of_the_corpus_is_answered() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     for (name, decode) in ALL {
-        let inputs: Vec<_> =
-            std::fs::read_dir(corpus.join(name)).expect(name).map(|entry| entry.unwrap().path()).collect();
+        let inputs: Vec<_> = std::fs::read_dir(corpus.join(name))
+            .expect(name)
+            .map(|entry| entry.unwrap().path())
+            .collect();
         assert!(inputs.len() >= 2, "{name} starts from something");
         for input in inputs {
             // Seen with the backtrace, if it is the last one.

@@ -1,4 +1,5 @@
-//! Any bytes, and real ones with something broken in them: every decoder answers, in its time and without a panic.
+//! Any bytes, and real ones with something broken in them: every decoder answers, in its time and
+//! without a panic.
 
 use std::path::Path;
 
@@ -10,10 +11,18 @@ use weirgate_aggregator::parse;
 use weirgate_decoders::{ALL, item, stream};
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
-    let mut inputs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz/corpus")
+        .join(name);
+    let mut inputs: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     inputs.sort();
-    inputs.iter().map(|path| std::fs::read(path).unwrap()).collect()
+    inputs
+        .iter()
+        .map(|path| std::fs::read(path).unwrap())
+        .collect()
 }
 
 /// What happens to bytes on their way.
@@ -70,15 +79,24 @@ fn damaged(mut bytes: Vec<u8>, all: &[Vec<u8>], damage: &Damage) -> Vec<u8> {
         }
         Damage::Splice(at, other, from, to) => {
             let (at, other) = (at.index(len + 1), &all[other.index(all.len())]);
-            bytes.splice(at..at, other[range(other.len(), *from, *to)].iter().copied());
+            bytes.splice(
+                at..at,
+                other[range(other.len(), *from, *to)].iter().copied(),
+            );
         }
         Damage::Number(at, number) => {
             let starts: Vec<_> = (0..len)
-                .filter(|at| bytes[*at].is_ascii_digit() && (*at == 0 || !bytes[at - 1].is_ascii_digit()))
+                .filter(|at| {
+                    bytes[*at].is_ascii_digit() && (*at == 0 || !bytes[at - 1].is_ascii_digit())
+                })
                 .collect();
             if !starts.is_empty() {
                 let from = starts[at.index(starts.len())];
-                let to = from + bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                let to = from
+                    + bytes[from..]
+                        .iter()
+                        .take_while(|byte| byte.is_ascii_digit())
+                        .count();
                 bytes.splice(from..to, number.bytes());
             }
         }
@@ -106,7 +124,13 @@ fn attribute() -> impl Strategy<Value = Value> {
     });
     // 32 levels are the most.
     (nested, 0..28_usize, any::<bool>()).prop_map(|(attribute, levels, is_map)| {
-        (0..levels).fold(attribute, |inner, _| if is_map { json!({"M": {"a": inner}}) } else { json!({"L": [inner]}) })
+        (0..levels).fold(attribute, |inner, _| {
+            if is_map {
+                json!({"M": {"a": inner}})
+            } else {
+                json!({"L": [inner]})
+            }
+        })
     })
 }
 
@@ -207,7 +231,8 @@ proptest! {
         item(Value::Object(read).to_string().as_bytes());
     }
 
-    /// Whatever a tenant writes into an item of his, others' records of the same batch are read as if it were not there.
+    /// Whatever a tenant writes into an item of his, others' records of the same batch are read as
+    /// if it were not there.
     #[test]
     fn no_item_spoils_the_records_of_others(
         new in prop::collection::vec((name(), attribute()), 0..6), old in prop::collection::vec((name(), attribute()), 0..6),

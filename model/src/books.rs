@@ -22,7 +22,8 @@ pub struct Books {
     pub takes: i64,
     /// The same by the records of the stream.
     pub recorded_takes: i64,
-    /// Every interval that ends with the last write, but those that can never be the first to hold too much.
+    /// Every interval that ends with the last write, but those that can never be the first to hold
+    /// too much.
     spans: Vec<Span>,
 }
 
@@ -30,7 +31,11 @@ impl Books {
     /// Enters a write that was planned at `clock`. An interval begins with a take.
     pub fn enter(&mut self, clock: EpochMillis, admitted: MilliTokens, back: MilliTokens) {
         if admitted > MilliTokens::ZERO {
-            self.spans.push(Span { from: clock, to: clock, net: 0 });
+            self.spans.push(Span {
+                from: clock,
+                to: clock,
+                net: 0,
+            });
         }
         for span in &mut self.spans {
             span.from = span.from.min(clock);
@@ -42,8 +47,12 @@ impl Books {
         let all = self.spans.clone();
         // One within another that holds as much will always hold too much first.
         let is_covered = |span: &Span| {
-            all.iter()
-                .any(|other| other != span && other.from >= span.from && other.to <= span.to && other.net >= span.net)
+            all.iter().any(|other| {
+                other != span
+                    && other.from >= span.from
+                    && other.to <= span.to
+                    && other.net >= span.net
+            })
         };
         self.spans.retain(|span| !is_covered(span));
     }

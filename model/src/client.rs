@@ -1,10 +1,12 @@
-//! A client: what it knows, what it waits for, and what it does next. It does what `client/src/line/attempt.rs` and
-//! `client/src/settling.rs` do, with one caller.
+//! A client: what it knows, what it waits for, and what it does next. It does what
+//! `client/src/line/attempt.rs` and `client/src/settling.rs` do, with one caller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Action, Company, Condition, LeaseChange, Path, Roll, Settle, Settled, Take, Value};
+use weirgate_shared::write::{
+    Action, Company, Condition, LeaseChange, Path, Roll, Settle, Settled, Take, Value,
+};
 use weirgate_shared::{EpochMillis, Hour, Lease, MilliTokens, WriteId, attr};
 
 use crate::guard::Kind;
@@ -78,12 +80,17 @@ pub struct Doing {
 impl Client {
     /// Whether it has heard of a second shard.
     pub(crate) fn knows_of_two(&self) -> bool {
-        self.views.iter().flatten().any(|row| row.bucket().shard_count > 1)
+        self.views
+            .iter()
+            .flatten()
+            .any(|row| row.bucket().shard_count > 1)
     }
 
     /// Returns the lease that no other process may have ended.
     pub(crate) fn relies_on(&self, now: EpochMillis) -> Option<&Grant> {
-        self.grant.as_ref().filter(|grant| grant.expires > now && !self.doing.as_ref().is_some_and(Doing::ends))
+        self.grant
+            .as_ref()
+            .filter(|grant| grant.expires > now && !self.doing.as_ref().is_some_and(Doing::ends))
     }
 }
 
@@ -115,7 +122,16 @@ impl Protocol {
         let sent = Some(state.now);
         let (writes, round, since) = (1, 0, state.now);
         let (creates, is_cut) = (false, false);
-        client.doing = Some(Doing { wish, shard, sent, writes, round, since, creates, is_cut });
+        client.doing = Some(Doing {
+            wish,
+            shard,
+            sent,
+            writes,
+            round,
+            since,
+            creates,
+            is_cut,
+        });
     }
 
     /// The client leaves it at that. Once it has given up a release, it has no lease any more.
@@ -128,7 +144,10 @@ impl Protocol {
 
     fn id(&self, state: &State, who: usize, part: u8) -> WriteId {
         let client = &state.clients[who];
-        let (who, left) = (u64::try_from(who).unwrap_or_default(), u64::from(client.left));
+        let (who, left) = (
+            u64::try_from(who).unwrap_or_default(),
+            u64::from(client.left),
+        );
         WriteId::from_bits((who + 1) * 10_000 + left * 100 + u64::from(part))
     }
 
@@ -141,15 +160,33 @@ impl Protocol {
         let name = self.bounds.limit.name();
         let view = client.views[doing.shard].as_ref().map(|row| row.bucket());
         // The second client takes for granted that the first one rolls, until it learns better.
-        let roll = Roll { hour: Hour::of(clock), by_others: who == 1 && doing.writes == 1 };
+        let roll = Roll {
+            hour: Hour::of(clock),
+            by_others: who == 1 && doing.writes == 1,
+        };
         if let Wish::Take(need) = doing.wish {
-            let ops: Vec<_> = (doing.round..doing.writes).map(|part| self.id(state, who, part + 1)).collect();
+            let ops: Vec<_> = (doing.round..doing.writes)
+                .map(|part| self.id(state, who, part + 1))
+                .collect();
             let brings = self.bounds.brings.as_ref().filter(|_| who == 1);
-            let terms: Vec<_> = std::iter::once(&self.bounds.limit).chain(brings).cloned().collect();
-            let needs: BTreeMap<_, _> = terms.iter().map(|limit| (limit.name().clone(), need)).collect();
-            let lease = self
-                .lease(state, who, doing)
-                .map(|(id, expires)| (id, Lease { expires, tokens: needs.clone(), owner: String::new() }));
+            let terms: Vec<_> = std::iter::once(&self.bounds.limit)
+                .chain(brings)
+                .cloned()
+                .collect();
+            let needs: BTreeMap<_, _> = terms
+                .iter()
+                .map(|limit| (limit.name().clone(), need))
+                .collect();
+            let lease = self.lease(state, who, doing).map(|(id, expires)| {
+                (
+                    id,
+                    Lease {
+                        expires,
+                        tokens: needs.clone(),
+                        owner: String::new(),
+                    },
+                )
+            });
             let take = Take {
                 key,
                 terms: terms.as_slice().into(),
@@ -163,30 +200,65 @@ impl Protocol {
                 company: Company::None,
                 unknown: &ops,
             };
-            let (kind, update) =
-                if doing.creates { (Kind::Create, take.create(clock)) } else { (Kind::Take, take.on(view, clock)) };
-            return Sent { kind, actions: vec![Action::Update(update)], clock, admitted: need, ops };
+            let (kind, update) = if doing.creates {
+                (Kind::Create, take.create(clock))
+            } else {
+                (Kind::Take, take.on(view, clock))
+            };
+            return Sent {
+                kind,
+                actions: vec![Action::Update(update)],
+                clock,
+                admitted: need,
+                ops,
+            };
         }
         let grant = client.grant.as_ref().expect("it has a lease");
         let is_slots = self.bounds.limit.rule().is_concurrent();
         let (kind, change, settled) = match doing.wish {
-            Wish::Renew => (Kind::Renew, LeaseChange::Renew(grant.expires.after(self.bounds.tick)), None),
-            _ if is_slots => {
-                (Kind::Release, LeaseChange::End, Some(Settled { tk: grant.amount, ..Settled::default() }))
-            }
+            Wish::Renew => (
+                Kind::Renew,
+                LeaseChange::Renew(grant.expires.after(self.bounds.tick)),
+                None,
+            ),
+            _ if is_slots => (
+                Kind::Release,
+                LeaseChange::End,
+                Some(Settled {
+                    tk: grant.amount,
+                    ..Settled::default()
+                }),
+            ),
             Wish::RollBack => {
                 let (tk, tc, ceiling) = (grant.amount, -grant.amount, Some(grant.ceiling));
-                (Kind::RollBack, LeaseChange::End, Some(Settled { tk, tc, ceiling }))
+                (
+                    Kind::RollBack,
+                    LeaseChange::End,
+                    Some(Settled { tk, tc, ceiling }),
+                )
             }
             _ => (Kind::Release, LeaseChange::End, None),
         };
-        let amounts = settled.map(|settled| (name.clone(), settled)).into_iter().collect();
+        let amounts = settled
+            .map(|settled| (name.clone(), settled))
+            .into_iter()
+            .collect();
         // Ending a lease gives back what it holds, so it must hold what its holder knows of.
         let held = BTreeMap::from([(name.to_string(), Value::Int(grant.amount.0))]);
-        let held = Condition::Equals(Path::lease(&grant.id).then(attr::LEASE_TOKENS), Value::Map(held));
+        let held = Condition::Equals(
+            Path::lease(&grant.id).then(attr::LEASE_TOKENS),
+            Value::Map(held),
+        );
         let held = (change == LeaseChange::End).then_some(held);
         let op = self.id(state, who, 90);
-        let settle = Settle { key, op, lease: Some((&grant.id, change)), amounts, takes: 0, roll };
+        let settle = Settle {
+            key,
+            op,
+            lease: Some((&grant.id, change)),
+            amounts,
+            takes: 0,
+            roll,
+        };
         let mut update = match view.filter(|_| doing.is_cut) {
             Some(view) => settle.cut(view),
             None => settle.whole(view),
@@ -197,7 +269,10 @@ impl Protocol {
 
     fn lease(&self, state: &State, who: usize, doing: &Doing) -> Option<(WriteId, EpochMillis)> {
         let lasts = self.bounds.lease?;
-        Some((self.id(state, who, 50 + doing.round), self.at(doing.since + lasts)))
+        Some((
+            self.id(state, who, 50 + doing.round),
+            self.at(doing.since + lasts),
+        ))
     }
 
     /// The client's write arrives, or what else becomes of it.
@@ -211,21 +286,33 @@ impl Protocol {
         if matches!(fate, Fate::Answered | Fate::Doubled) {
             self.hears(state, who, applied);
         } else {
-            state.clients[who].doing.as_mut().expect("a write was under way").sent = None;
+            state.clients[who]
+                .doing
+                .as_mut()
+                .expect("a write was under way")
+                .sent = None;
         }
     }
 
     /// The answer, which shows the item.
     fn hears(&self, state: &mut State, who: usize, applied: bool) {
-        let mut doing = state.clients[who].doing.take().expect("a write was under way");
+        let mut doing = state.clients[who]
+            .doing
+            .take()
+            .expect("a write was under way");
         let row = state.table.rows()[doing.shard].cloned();
         state.clients[who].views[doing.shard].clone_from(&row);
         state.clients[who].doing = match doing.wish {
             Wish::Take(need) => self.hears_of_take(state, who, doing, need, row, applied),
             wish => {
                 let grant = state.clients[who].grant.as_mut().expect("it has a lease");
-                let is_held =
-                    row.is_some_and(|row| row.bucket().leases.iter().flatten().any(|(id, _)| *id == grant.id));
+                let is_held = row.is_some_and(|row| {
+                    row.bucket()
+                        .leases
+                        .iter()
+                        .flatten()
+                        .any(|(id, _)| *id == grant.id)
+                });
                 if wish == Wish::Renew && is_held && applied {
                     grant.expires = grant.expires.after(self.bounds.tick);
                     grant.is_renewed = true;
@@ -267,18 +354,34 @@ impl Protocol {
             }
             return may_try.then_some(doing);
         };
-        let by_id = (doing.round..doing.writes).any(|part| row.bucket().op == Some(self.id(state, who, part + 1)));
+        let by_id = (doing.round..doing.writes)
+            .any(|part| row.bucket().op == Some(self.id(state, who, part + 1)));
         let lease = self.lease(state, who, &doing);
-        let is_held =
-            |(id, _): &(WriteId, EpochMillis)| row.bucket().leases.iter().flatten().any(|(other, _)| other == id);
+        let is_held = |(id, _): &(WriteId, EpochMillis)| {
+            row.bucket()
+                .leases
+                .iter()
+                .flatten()
+                .any(|(other, _)| other == id)
+        };
         let by_lease = lease.as_ref().is_some_and(is_held);
         if applied || by_id || by_lease {
             if !applied {
-                self.reached.note(if by_id { Event::FoundById } else { Event::FoundLease });
+                self.reached.note(if by_id {
+                    Event::FoundById
+                } else {
+                    Event::FoundLease
+                });
             }
             let ceiling = row.bucket().share(row.limit());
-            let grant =
-                |(id, expires)| Grant { shard: doing.shard, id, amount: need, expires, ceiling, is_renewed: false };
+            let grant = |(id, expires)| Grant {
+                shard: doing.shard,
+                id,
+                amount: need,
+                expires,
+                ceiling,
+                is_renewed: false,
+            };
             state.clients[who].grant = lease.map(grant);
             return None;
         }

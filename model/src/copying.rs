@@ -1,5 +1,6 @@
-//! Usage as the aggregator copies it, of all runs of the protocol. Two functions get their records in any cuts and order,
-//! as often as they like, late or not at all; their answers are lost, and they die between two writes.
+//! Usage as the aggregator copies it, of all runs of the protocol. Two functions get their records
+//! in any cuts and order, as often as they like, late or not at all; their answers are lost, and
+//! they die between two writes.
 
 use std::sync::Arc;
 
@@ -67,7 +68,12 @@ impl Copying {
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         let (without, happens) = (bounds.without, bounds.happens.clone());
-        Self { cases: runs::cases(&Protocol::new(bounds)), without, happens, reached: Reached::default() }
+        Self {
+            cases: runs::cases(&Protocol::new(bounds)),
+            without,
+            happens,
+            reached: Reached::default(),
+        }
     }
 
     /// Returns what should have happened in some state, and did not.
@@ -81,16 +87,24 @@ impl Copying {
         let function = next.functions[number].as_mut()?;
         let batch = &self.cases[last.case].batches[function.batch];
         let copy = &batch.copies[function.done];
-        let after = function.seen.as_ref().and_then(|seen| copy.after(&seen.snapshot()));
+        let after = function
+            .seen
+            .as_ref()
+            .and_then(|seen| copy.after(&seen.snapshot()));
         let mut actions = [Action::Update(after.unwrap_or_else(|| copy.first()))];
         guard::strip(&mut actions, Kind::Copy, self.without);
-        let [Action::Update(update)] = actions else { return None };
+        let [Action::Update(update)] = actions else {
+            return None;
+        };
         if Arc::make_mut(&mut next.snapshot).apply(&update) {
             next.is_older |= self.is_older(&last.snapshot, &next.snapshot, copy);
         } else if !is_heard {
             return None;
         } else if let Some(update) = copy.after(&last.snapshot.snapshot()) {
-            function.seen.iter().for_each(|_| self.reached.note(Event::CarryLost));
+            function
+                .seen
+                .iter()
+                .for_each(|_| self.reached.note(Event::CarryLost));
             function.seen = (update != copy.first()).then(|| Arc::clone(&last.snapshot));
             return Some(next);
         } else {
@@ -108,44 +122,72 @@ impl Copying {
 
     /// Whether a copy has replaced a newer one.
     fn is_older(&self, was: &Item, is: &Item, copy: &Copy) -> bool {
-        self.reached.note(if copy.is_final { Event::Final } else { Event::Interim });
+        self.reached.note(if copy.is_final {
+            Event::Final
+        } else {
+            Event::Interim
+        });
         let (was, is) = (was.snapshot(), is.snapshot());
-        let (Some(was), Some(is)) = (was.shards.get(&copy.shard), is.shards.get(&copy.shard)) else { return false };
-        self.reached.note(if was.v < copy.birth { Event::Carried } else { Event::Replaced });
+        let (Some(was), Some(is)) = (was.shards.get(&copy.shard), is.shards.get(&copy.shard))
+        else {
+            return false;
+        };
+        self.reached.note(if was.v < copy.birth {
+            Event::Carried
+        } else {
+            Event::Replaced
+        });
         (is.v, is.is_final) < (was.v, was.is_final)
     }
 
     fn read(&self, state: &Copies, moment: &Moment, after_end: Millis) -> WindowUsage {
         let Case { window, start, .. } = &self.cases[state.case];
-        usage(*window, *start, &state.snapshot.snapshot(), &moment.live, window.end(*start).after(after_end))
+        usage(
+            *window,
+            *start,
+            &state.snapshot.snapshot(),
+            &moment.live,
+            window.end(*start).after(after_end),
+        )
     }
 
-    /// Whether a reader finds what was used, at each moment by when all that ended the window was delivered. If that was
-    /// out of order, the end of an earlier life may be missing permanently, and the snapshot says so.
+    /// Whether a reader finds what was used, at each moment by when all that ended the window was
+    /// delivered. If that was out of order, the end of an earlier life may be missing permanently,
+    /// and the snapshot says so.
     fn is_exact(&self, state: &Copies) -> bool {
         if state.is_overtaken && !state.snapshot.snapshot().unfinished.is_empty() {
             return true;
         }
         let known = |moment: &&Moment| moment.ends & !state.ended == 0;
-        let mut moments = self.cases[state.case].moments[state.writes..].iter().filter(known);
+        let mut moments = self.cases[state.case].moments[state.writes..]
+            .iter()
+            .filter(known);
         moments.all(|moment| is_same(&self.read(state, moment, Millis(0)).usage, &moment.truth))
     }
 
     /// Whether the copies that are marked as final say what was used by the end of the run.
     fn is_marked_right(&self, state: &Copies) -> bool {
         let lives = &self.cases[state.case].lives;
-        let mut finals = state.snapshot.snapshot().shards.into_iter().filter(|(_, copied)| copied.is_final);
+        let mut finals = state
+            .snapshot
+            .snapshot()
+            .shards
+            .into_iter()
+            .filter(|(_, copied)| copied.is_final);
         finals.all(|(shard, copied)| {
             let life = lives.range(..=(shard, copied.v)).next_back();
             life.is_some_and(|(_, used)| is_same(used, &copied.usage))
         })
     }
 
-    /// Whether, at the end of the run, what reads as final soon after the window is what was used, and a window reads as
-    /// final at last if all that ended it was delivered. Of lives that no item shows, only the stream tells.
+    /// Whether, at the end of the run, what reads as final soon after the window is what was used,
+    /// and a window reads as final at last if all that ended it was delivered. Of lives that no
+    /// item shows, only the stream tells.
     fn is_final_right(&self, state: &Copies) -> bool {
         let Case { moments, gone, .. } = &self.cases[state.case];
-        let Some(last) = moments.last().filter(|_| gone & !state.ended == 0) else { return true };
+        let Some(last) = moments.last().filter(|_| gone & !state.ended == 0) else {
+            return true;
+        };
         let soon = self.read(state, last, Millis(10_000));
         let is_right = !soon.is_final || is_same(&soon.usage, &last.truth);
         let is_known = last.ends & !state.ended == 0 && !state.is_overtaken;
@@ -156,7 +198,9 @@ impl Copying {
 /// Whether both say the same, amounts of 0 aside.
 fn is_same(one: &Usage, other: &Usage) -> bool {
     let holds = |one: &Usage, other: &Usage| {
-        one.tokens.iter().all(|(limit, amount)| other.tokens.get(limit).copied().unwrap_or_default() == *amount)
+        one.tokens
+            .iter()
+            .all(|(limit, amount)| other.tokens.get(limit).copied().unwrap_or_default() == *amount)
     };
     one.acquires == other.acquires && holds(one, other) && holds(other, one)
 }
@@ -166,15 +210,33 @@ impl Model for Copying {
     type Action = Step;
 
     fn init_states(&self) -> Vec<Copies> {
-        (0..self.cases.len()).map(|case| Copies { case, ..Copies::default() }).collect()
+        (0..self.cases.len())
+            .map(|case| Copies {
+                case,
+                ..Copies::default()
+            })
+            .collect()
     }
 
     fn actions(&self, state: &Copies, steps: &mut Vec<Step>) {
-        for (number, _) in state.functions.iter().enumerate().filter(|(_, function)| function.is_some()) {
-            steps.extend([Step::Write(number), Step::WriteUnheard(number), Step::Kill(number)]);
+        for (number, _) in state
+            .functions
+            .iter()
+            .enumerate()
+            .filter(|(_, function)| function.is_some())
+        {
+            steps.extend([
+                Step::Write(number),
+                Step::WriteUnheard(number),
+                Step::Kill(number),
+            ]);
         }
-        let Some(free) = state.functions.iter().position(Option::is_none) else { return };
-        steps.extend((0..self.cases[state.case].batches.len()).map(|batch| Step::Deliver(free, batch)));
+        let Some(free) = state.functions.iter().position(Option::is_none) else {
+            return;
+        };
+        steps.extend(
+            (0..self.cases[state.case].batches.len()).map(|batch| Step::Deliver(free, batch)),
+        );
     }
 
     fn next_state(&self, last: &Copies, step: Step) -> Option<Copies> {
@@ -189,21 +251,39 @@ impl Model for Copying {
                 next.is_overtaken |= batches[batch].follows & !next.ended != 0;
                 match batches[batch].copies.is_empty() {
                     true => next.ended |= batches[batch].ends,
-                    false => next.functions[number] = Some(Function { batch, done: 0, seen: None }),
+                    false => {
+                        next.functions[number] = Some(Function {
+                            batch,
+                            done: 0,
+                            seen: None,
+                        })
+                    }
                 }
             }
         }
         // Both are alike, so it does not matter which is the first.
-        next.functions.sort_by_key(|function| function.as_ref().map(|it| (it.batch, it.done, it.seen.is_some())));
+        next.functions.sort_by_key(|function| {
+            function
+                .as_ref()
+                .map(|it| (it.batch, it.done, it.seen.is_some()))
+        });
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("I3: a window whose ends were copied reads as what was used", Self::is_exact),
-            Property::always("I3: what is marked as final was used", Self::is_marked_right),
+            Property::always(
+                "I3: a window whose ends were copied reads as what was used",
+                Self::is_exact,
+            ),
+            Property::always(
+                "I3: what is marked as final was used",
+                Self::is_marked_right,
+            ),
             Property::always("I3: what reads as final was used", Self::is_final_right),
-            Property::always("I3: no copy replaces a newer one", |_, state: &Copies| !state.is_older),
+            Property::always("I3: no copy replaces a newer one", |_, state: &Copies| {
+                !state.is_older
+            }),
         ]
     }
 }

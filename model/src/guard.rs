@@ -37,8 +37,8 @@ pub enum Kind {
     Roll,
 }
 
-/// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`; all that begin alike: `h.id*`. One
-/// that is weakened, not taken out: `v <= as <>`.
+/// A condition by what it asks, of one kind of write: `rf =`, `tk >=`, `h.id absent`; all that
+/// begin alike: `h.id*`. One that is weakened, not taken out: `v <= as <>`.
 pub type Guard = (Kind, &'static str);
 
 /// What a condition asks, without its numbers.
@@ -59,12 +59,17 @@ pub fn name(condition: &Condition) -> String {
 /// The attribute, with neither the limit's name nor the lease's id.
 fn place(path: &Path) -> String {
     match &*path.0 {
-        [map, _id, rest @ ..] => {
-            [&[map.as_ref(), "id"], &*rest.iter().map(AsRef::as_ref).collect::<Vec<_>>()].concat().join(".")
-        }
+        [map, _id, rest @ ..] => [
+            &[map.as_ref(), "id"],
+            &*rest.iter().map(AsRef::as_ref).collect::<Vec<_>>(),
+        ]
+        .concat()
+        .join("."),
         [one] => match one.rsplit_once('_') {
             Some((limit, field)) if limit.starts_with("b_") => field.to_owned(),
-            _ => one.trim_end_matches(|digit: char| digit.is_ascii_digit()).to_owned(),
+            _ => one
+                .trim_end_matches(|digit: char| digit.is_ascii_digit())
+                .to_owned(),
         },
         [] => String::new(),
     }
@@ -74,16 +79,21 @@ fn place(path: &Path) -> String {
 #[must_use]
 pub fn conditions(action: &Action) -> &[Condition] {
     match action {
-        Action::Update(Update { conditions, .. }) | Action::Delete(_, conditions) | Action::Check(_, conditions) => {
-            conditions
-        }
+        Action::Update(Update { conditions, .. })
+        | Action::Delete(_, conditions)
+        | Action::Check(_, conditions) => conditions,
     }
 }
 
 /// Whether a write begins an hour: only those copy an attribute.
 pub(crate) fn rolls(action: &Action) -> bool {
-    let Action::Update(update) = action else { return false };
-    update.changes.iter().any(|change| matches!(change, Change::Copy(..)))
+    let Action::Update(update) = action else {
+        return false;
+    };
+    update
+        .changes
+        .iter()
+        .any(|change| matches!(change, Change::Copy(..)))
 }
 
 /// Asks that the number is not the one after those that are allowed, instead of below it.
@@ -100,11 +110,18 @@ fn weaken(condition: &mut Condition) {
 /// The same writes without a condition, if they are of its kind.
 pub(crate) fn strip(actions: &mut [Action], kind: Kind, without: Option<Guard>) {
     let Some((of, missing)) = without else { return };
-    for action in actions.iter_mut().filter(|action| of == kind || of == Kind::Roll && rolls(action)) {
-        let (Action::Update(Update { conditions, .. }) | Action::Delete(_, conditions) | Action::Check(_, conditions)) =
-            action;
+    for action in actions
+        .iter_mut()
+        .filter(|action| of == kind || of == Kind::Roll && rolls(action))
+    {
+        let (Action::Update(Update { conditions, .. })
+        | Action::Delete(_, conditions)
+        | Action::Check(_, conditions)) = action;
         if let Some(weakened) = missing.strip_suffix(" as <>") {
-            conditions.iter_mut().filter(|condition| name(condition) == weakened).for_each(weaken);
+            conditions
+                .iter_mut()
+                .filter(|condition| name(condition) == weakened)
+                .for_each(weaken);
         }
         let is_missing = |condition: &Condition| match missing.strip_suffix('*') {
             Some(start) => name(condition).starts_with(start),

@@ -1,8 +1,10 @@
-//! Weirgate's protocol as a state machine that is explored to its end: two clients, two shards, one limit.
+//! Weirgate's protocol as a state machine that is explored to its end: two clients, two shards, one
+//! limit.
 //!
-//! What is written is planned by `weirgate-shared`, as the client and the functions plan it, and applied to items by an
-//! evaluator of DynamoDB's conditions. So this is a model of that code, not of a drawing of it; what is modelled is the
-//! network, the clock, the clients' and the functions' steps between two writes.
+//! What is written is planned by `weirgate-shared`, as the client and the functions plan it, and
+//! applied to items by an evaluator of DynamoDB's conditions. So this is a model of that code, not
+//! of a drawing of it; what is modelled is the network, the clock, the clients' and the functions'
+//! steps between two writes.
 //!
 //! # Layout
 //!

@@ -1,8 +1,10 @@
-//! The protocol as a state machine: everything that may happen in a state, and what must hold in all of them.
+//! The protocol as a state machine: everything that may happen in a state, and what must hold in
+//! all of them.
 
 use stateright::{Model, Property};
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, LimitState, MilliTokens, Millis, Namespace, Resource, Shard, credit,
+    Bucket, BucketKey, EntityId, EpochMillis, LimitState, MilliTokens, Millis, Namespace, Resource,
+    Shard, credit,
 };
 
 use crate::bounds::Bounds;
@@ -81,7 +83,11 @@ impl Protocol {
             resource: Resource::new("r").expect("a name"),
             shard,
         };
-        Self { bounds, reached: Reached::default(), keys: [key(0), key(1), key(2)] }
+        Self {
+            bounds,
+            reached: Reached::default(),
+            keys: [key(0), key(1), key(2)],
+        }
     }
 
     /// Returns what should have happened in some state, and did not.
@@ -97,10 +103,12 @@ impl Protocol {
 
     fn of_client(&self, state: &State, who: usize, steps: &mut Vec<Step>) {
         let client = &state.clients[who];
-        // Which of two like clients comes first, and which the one fault hits, is a matter of their names.
+        // Which of two like clients comes first, and which the one fault hits, is a matter of their
+        // names.
         let [one, other] = self.bounds.requests;
         let is_like = one == other && self.bounds.releases[0] == self.bounds.releases[1];
-        let is_first = who == 0 || !is_like || self.bounds.faults > 0 || state.clients[0].left < one;
+        let is_first =
+            who == 0 || !is_like || self.bounds.faults > 0 || state.clients[0].left < one;
         if client.is_gone || !is_first {
             return;
         }
@@ -110,9 +118,12 @@ impl Protocol {
             Some(doing) if doing.sent.is_some() => {
                 steps.push(Step::Arrive(who, Fate::Answered));
                 if may_fail {
-                    steps.extend([Fate::AnswerLost, Fate::Lost].map(|fate| Step::Arrive(who, fate)));
+                    steps
+                        .extend([Fate::AnswerLost, Fate::Lost].map(|fate| Step::Arrive(who, fate)));
                     if state.late.is_none() {
-                        steps.extend([Fate::Doubled, Fate::Late].map(|fate| Step::Arrive(who, fate)));
+                        steps.extend(
+                            [Fate::Doubled, Fate::Late].map(|fate| Step::Arrive(who, fate)),
+                        );
                     }
                 }
             }
@@ -122,7 +133,11 @@ impl Protocol {
             }
         }
         // A client with nothing under way and nothing to lose can as well do nothing.
-        let matters = client.grant.is_some() || client.doing.as_ref().is_some_and(|doing| doing.sent.is_some());
+        let matters = client.grant.is_some()
+            || client
+                .doing
+                .as_ref()
+                .is_some_and(|doing| doing.sent.is_some());
         if may_fail && matters && state.late.is_none() {
             steps.push(Step::Crash(who));
         }
@@ -134,13 +149,19 @@ impl Protocol {
             if client.left > 0 && ends <= self.bounds.ticks {
                 let shards = if client.knows_of_two() { 0..2 } else { 0..1 };
                 for shard in shards {
-                    let ask = |need: &i64| Step::Ask(who, shard, Wish::Take(MilliTokens::from_tokens(*need)));
+                    let ask = |need: &i64| {
+                        Step::Ask(who, shard, Wish::Take(MilliTokens::from_tokens(*need)))
+                    };
                     steps.extend(self.bounds.needs.iter().map(ask));
                 }
             }
             return;
         };
-        steps.extend(self.bounds.releases[who].then_some(Step::Ask(who, grant.shard, Wish::Release)));
+        steps.extend(self.bounds.releases[who].then_some(Step::Ask(
+            who,
+            grant.shard,
+            Wish::Release,
+        )));
         if self.bounds.rolls_back {
             steps.push(Step::Ask(who, grant.shard, Wish::RollBack));
         }
@@ -156,7 +177,11 @@ impl Protocol {
             None => {}
             Some(work) => {
                 // A write that is fixed already is the same whenever it is made.
-                let clocks = if work.read < state.now && work.sent.is_none() { 0..2 } else { 0..1 };
+                let clocks = if work.read < state.now && work.sent.is_none() {
+                    0..2
+                } else {
+                    0..1
+                };
                 let fates = if state.faults > 0 { 0..2 } else { 0..1 };
                 for is_late in clocks.map(|clock| clock == 1) {
                     steps.extend(fates.clone().map(|fate| Step::Work(is_late, fate == 1)));
@@ -172,13 +197,22 @@ impl Protocol {
                 let escrow = state.table.rows()[0].is_some_and(|row| row.bucket().escrow.is_some());
                 steps.extend((state.works > 0 && escrow).then_some(Step::Finish));
                 if state.works > 0 {
-                    let credited = |shard: &usize| self.planned_now(state, (Kind::Refill, *shard)).is_some();
+                    let credited =
+                        |shard: &usize| self.planned_now(state, (Kind::Refill, *shard)).is_some();
                     let does = self.bounds.jobs.contains(&Kind::Refill);
-                    steps.extend((0..3).filter(|shard| does && credited(shard)).map(Step::Credit));
+                    steps.extend(
+                        (0..3)
+                            .filter(|shard| does && credited(shard))
+                            .map(Step::Credit),
+                    );
                 }
             }
         }
-        steps.extend((0..3).filter(|shard| self.is_due(state, *shard)).map(Step::Restore));
+        steps.extend(
+            (0..3)
+                .filter(|shard| self.is_due(state, *shard))
+                .map(Step::Restore),
+        );
     }
 
     /// The limit that clients compete for.
@@ -189,11 +223,24 @@ impl Protocol {
     /// I1 over the whole run: admitted, and still to be admitted, is the capacity and the credit.
     fn is_minted(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
-        let Some(last) = state.table.shards().map(|row| row.bucket().rf).max().filter(|_| !rule.is_concurrent()) else {
+        let Some(last) = state
+            .table
+            .shards()
+            .map(|row| row.bucket().rf)
+            .max()
+            .filter(|_| !rule.is_concurrent())
+        else {
             return false;
         };
-        let left = |bucket: &Bucket| self.limit(bucket).tk + credit(rule, bucket.shard(), bucket.rf, last);
-        let all = state.table.buckets().into_iter().map(left).sum::<MilliTokens>() + MilliTokens(state.books.used);
+        let left =
+            |bucket: &Bucket| self.limit(bucket).tk + credit(rule, bucket.shard(), bucket.rf, last);
+        let all = state
+            .table
+            .buckets()
+            .into_iter()
+            .map(left)
+            .sum::<MilliTokens>()
+            + MilliTokens(state.books.used);
         // The bucket is made at the first tick, or later: then the credit is less.
         all > rule.capacity + credit(rule, Shard::WHOLE, self.bounds.start, last)
     }
@@ -201,17 +248,30 @@ impl Protocol {
     /// Slots: each is free, or held by a lease.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
-        let is_free = state.table.shards().all(|row| row.limit().tk >= MilliTokens::ZERO);
+        let is_free = state
+            .table
+            .shards()
+            .all(|row| row.limit().tk >= MilliTokens::ZERO);
         let held: MilliTokens = state.table.shards().map(|row| row.held()).sum();
-        let sum = state.table.buckets().into_iter().map(|bucket| self.limit(bucket).tk).sum::<MilliTokens>() + held;
+        let sum = state
+            .table
+            .buckets()
+            .into_iter()
+            .map(|bucket| self.limit(bucket).tk)
+            .sum::<MilliTokens>()
+            + held;
         !rule.is_concurrent() || state.table.rows()[0].is_none() || is_free && sum == rule.capacity
     }
 
     fn is_held_for(&self, state: &State, client: &Client) -> bool {
-        let Some(grant) = client.relies_on(self.at(state.now)) else { return true };
+        let Some(grant) = client.relies_on(self.at(state.now)) else {
+            return true;
+        };
         let row = state.table.rows()[grant.shard];
         let lease = row.and_then(|row| row.bucket().leases.as_ref()?.get(&grant.id));
-        lease.is_some_and(|lease| lease.tokens.values().copied().sum::<MilliTokens>() == grant.amount)
+        lease.is_some_and(|lease| {
+            lease.tokens.values().copied().sum::<MilliTokens>() == grant.amount
+        })
     }
 }
 
@@ -220,9 +280,22 @@ impl Model for Protocol {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let Bounds { requests, faults, works, .. } = self.bounds;
-        let clients = requests.map(|left| Client { left, ..Client::default() });
-        vec![State { clients, faults, works, ..State::default() }]
+        let Bounds {
+            requests,
+            faults,
+            works,
+            ..
+        } = self.bounds;
+        let clients = requests.map(|left| Client {
+            left,
+            ..Client::default()
+        });
+        vec![State {
+            clients,
+            faults,
+            works,
+            ..State::default()
+        }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -245,15 +318,26 @@ impl Model for Protocol {
             Step::GiveUp(who) => self.give_up(&mut next, who),
             Step::Crash(who) => {
                 next.faults -= 1;
-                if next.clients[who].doing.as_ref().is_some_and(|doing| doing.sent.is_some()) {
+                if next.clients[who]
+                    .doing
+                    .as_ref()
+                    .is_some_and(|doing| doing.sent.is_some())
+                {
                     next.late = Some(std::sync::Arc::new(self.sent(&next, who)));
                 }
-                next.clients[who] = Client { is_gone: true, ..Client::default() };
+                next.clients[who] = Client {
+                    is_gone: true,
+                    ..Client::default()
+                };
             }
             Step::ArriveLate => {
                 let sent = next.late.take()?;
                 let is_applied = self.write(&mut next, &sent);
-                self.reached.note(if is_applied { Event::LateDone } else { Event::LateLost });
+                self.reached.note(if is_applied {
+                    Event::LateDone
+                } else {
+                    Event::LateLost
+                });
             }
             Step::Read(job) => self.read(&mut next, job),
             Step::Work(is_late, answer_is_lost) => {
@@ -282,39 +366,74 @@ impl Model for Protocol {
                 next.works -= 1;
                 self.finish(&mut next);
             }
-            Step::Restore(shard) => drop(self.write(&mut next, &self.planned_now(last, (Kind::Expire, shard))?)),
+            Step::Restore(shard) => {
+                drop(self.write(&mut next, &self.planned_now(last, (Kind::Expire, shard))?))
+            }
         }
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("I1: no interval admits too much", |model: &Self, state: &State| {
-                state.books.is_within(model.bounds.limit.rule())
+            Property::always(
+                "I1: no interval admits too much",
+                |model: &Self, state: &State| state.books.is_within(model.bounds.limit.rule()),
+            ),
+            Property::always("I1: no token is minted", |model: &Self, state| {
+                !model.is_minted(state)
             }),
-            Property::always("I1: no token is minted", |model: &Self, state| !model.is_minted(state)),
-            Property::always("I1, I4, I6: every slot is free, or held once", Self::has_all_slots),
-            Property::always("I3: recorded is what was consumed", |_, State { books, .. }: &State| {
-                (books.used, books.takes) == (books.recorded, books.recorded_takes)
+            Property::always(
+                "I1, I4, I6: every slot is free, or held once",
+                Self::has_all_slots,
+            ),
+            Property::always(
+                "I3: recorded is what was consumed",
+                |_, State { books, .. }: &State| {
+                    (books.used, books.takes) == (books.recorded, books.recorded_takes)
+                },
+            ),
+            Property::always("I3: every write has a higher v", |_, state: &State| {
+                !state.table.has_reused_v
             }),
-            Property::always("I3: every write has a higher v", |_, state: &State| !state.table.has_reused_v),
-            Property::always("I3: a shard says what was counted in its hour and day", |_, state: &State| {
-                !state.table.is_miscounted
-            }),
-            Property::always("I3: no take counts for an hour before its own", |_, state: &State| !state.is_belated),
-            Property::always("I4: a lease is its holder's until it expires", |model: &Self, state: &State| {
-                state.clients.iter().all(|client| model.is_held_for(state, client))
-            }),
-            Property::always("I4: in the end no lease is left", |model: &Self, state: &State| {
-                let mut steps = vec![];
-                let is_free = state.table.shards().all(|row| row.held() == MilliTokens::ZERO);
-                is_free || {
-                    model.actions(state, &mut steps);
-                    !steps.is_empty()
-                }
-            }),
-            Property::always("I7: a take that is repeated happens once", |_, state: &State| !state.is_repeated),
-            Property::always("I6: splits and merges keep the tokens", |_, state: &State| !state.is_uneven),
+            Property::always(
+                "I3: a shard says what was counted in its hour and day",
+                |_, state: &State| !state.table.is_miscounted,
+            ),
+            Property::always(
+                "I3: no take counts for an hour before its own",
+                |_, state: &State| !state.is_belated,
+            ),
+            Property::always(
+                "I4: a lease is its holder's until it expires",
+                |model: &Self, state: &State| {
+                    state
+                        .clients
+                        .iter()
+                        .all(|client| model.is_held_for(state, client))
+                },
+            ),
+            Property::always(
+                "I4: in the end no lease is left",
+                |model: &Self, state: &State| {
+                    let mut steps = vec![];
+                    let is_free = state
+                        .table
+                        .shards()
+                        .all(|row| row.held() == MilliTokens::ZERO);
+                    is_free || {
+                        model.actions(state, &mut steps);
+                        !steps.is_empty()
+                    }
+                },
+            ),
+            Property::always(
+                "I7: a take that is repeated happens once",
+                |_, state: &State| !state.is_repeated,
+            ),
+            Property::always(
+                "I6: splits and merges keep the tokens",
+                |_, state: &State| !state.is_uneven,
+            ),
         ]
     }
 }

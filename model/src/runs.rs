@@ -56,11 +56,15 @@ pub(crate) struct Moment {
 /// Returns all windows of all runs of `protocol` that differ.
 pub(crate) fn cases(protocol: &Protocol) -> Vec<Case> {
     let mut known = HashSet::new();
-    let all = streams(protocol).into_iter().flat_map(|stream| windows(&stream));
-    all.filter(|case| known.insert(format!("{case:?}"))).collect()
+    let all = streams(protocol)
+        .into_iter()
+        .flat_map(|stream| windows(&stream));
+    all.filter(|case| known.insert(format!("{case:?}")))
+        .collect()
 }
 
-/// What the runs leave. A deleted item is made again later than its last write, by the clocks of both.
+/// What the runs leave. A deleted item is made again later than its last write, by the clocks of
+/// both.
 fn streams(protocol: &Protocol) -> HashSet<Stream> {
     let (mut seen, mut streams) = (HashSet::new(), HashSet::new());
     let mut open = protocol.init_states();
@@ -69,7 +73,10 @@ fn streams(protocol: &Protocol) -> HashSet<Stream> {
         if next.is_empty() {
             streams.insert(state.stream);
         }
-        open.extend(next.into_iter().filter(|state| !state.table.has_reused_v && seen.insert(state.clone())));
+        open.extend(
+            next.into_iter()
+                .filter(|state| !state.table.has_reused_v && seen.insert(state.clone())),
+        );
     }
     streams
 }
@@ -85,20 +92,44 @@ fn windows(stream: &Stream) -> Vec<Case> {
             Some(row) if row.is_merged() => After::Merged(row.meter.clone()),
             Some(row) => After::Live(Box::new(row.bucket().clone())),
         };
-        (Record { index, at: EpochMillis::default(), before, after }, live)
+        (
+            Record {
+                index,
+                at: EpochMillis::default(),
+                before,
+                after,
+            },
+            live,
+        )
     };
     let (records, live): (Vec<_>, Vec<_>) = stream.iter().enumerate().map(write).unzip();
-    let meters = stream.iter().filter_map(|(_, row)| Some(&row.as_ref()?.meter));
-    let all: BTreeSet<_> = meters.flat_map(|meter| Window::ALL.map(|window| (window, meter.start(window)))).collect();
-    all.into_iter().map(|(window, start)| case(stream, &records, &live, window, start)).collect()
+    let meters = stream
+        .iter()
+        .filter_map(|(_, row)| Some(&row.as_ref()?.meter));
+    let all: BTreeSet<_> = meters
+        .flat_map(|meter| Window::ALL.map(|window| (window, meter.start(window))))
+        .collect();
+    all.into_iter()
+        .map(|(window, start)| case(stream, &records, &live, window, start))
+        .collect()
 }
 
-fn case(stream: &Stream, records: &[Record], live: &[Vec<Live>], window: Window, start: EpochMillis) -> Case {
+fn case(
+    stream: &Stream,
+    records: &[Record],
+    live: &[Vec<Live>],
+    window: Window,
+    start: EpochMillis,
+) -> Case {
     let is_in = |meter: &&Meter| meter.start(window) == start;
     let life = |meter: &Meter| (meter.key.shard, meter.birth);
     let (mut moments, mut lives) = (vec![], BTreeMap::<_, Usage>::new());
     let (mut truth, mut ends, mut ended, mut deletions) = (Usage::default(), 0, vec![], 0);
-    moments.push(Moment { truth: truth.clone(), live: vec![], ends });
+    moments.push(Moment {
+        truth: truth.clone(),
+        live: vec![],
+        ends,
+    });
     for (at, (Record { before, .. }, (_, after))) in records.iter().zip(stream).enumerate() {
         let before = before.as_ref();
         let after_in = after.as_ref().map(|row| &row.meter).filter(is_in);
@@ -112,28 +143,61 @@ fn case(stream: &Stream, records: &[Record], live: &[Vec<Live>], window: Window,
             truth.add(&counted);
             lives.entry(life(after)).or_default().add(&counted);
         }
-        moments.push(Moment { truth: truth.clone(), live: live[at].clone(), ends });
+        moments.push(Moment {
+            truth: truth.clone(),
+            live: live[at].clone(),
+            ends,
+        });
     }
-    let is_gone = |of| live.iter().last().is_none_or(|live| live.iter().all(|live| life(&live.meter) != of));
-    let gone = ended.into_iter().filter(|(_, of)| is_gone(*of)).map(|(end, _)| end).sum();
+    let is_gone = |of| {
+        live.iter()
+            .last()
+            .is_none_or(|live| live.iter().all(|live| life(&live.meter) != of))
+    };
+    let gone = ended
+        .into_iter()
+        .filter(|(_, of)| is_gone(*of))
+        .map(|(end, _)| end)
+        .sum();
     let mut batches: Vec<Batch> = vec![];
     for shard in 0..2 {
-        let of: Vec<_> = records.iter().filter(|record| stream[record.index].0 == shard).collect();
+        let of: Vec<_> = records
+            .iter()
+            .filter(|record| stream[record.index].0 == shard)
+            .collect();
         let bits = |of: &[&Record]| of.iter().map(|record| 1 << record.index).sum::<u32>();
-        for (from, to) in (0..of.len()).flat_map(|from| (from + 1..=of.len()).map(move |to| (from, to))) {
+        for (from, to) in
+            (0..of.len()).flat_map(|from| (from + 1..=of.len()).map(move |to| (from, to)))
+        {
             let shards = plan::shards(of[from..to].iter().copied().cloned().collect());
             let copies = plan::copies(&shards, 1).map(|(copy, _)| copy);
-            let copies: Vec<_> = copies.filter(|copy| (copy.key.window, copy.key.start) == (window, start)).collect();
+            let copies: Vec<_> = copies
+                .filter(|copy| (copy.key.window, copy.key.start) == (window, start))
+                .collect();
             let (ends, follows) = (ends & bits(&of[from..to]), deletions & bits(&of[..from]));
             let last = of[to - 1].index + 1;
             // More records that change nothing only make it later.
-            let is_same = |known: &&mut Batch| (&known.copies, known.ends, known.follows) == (&copies, ends, follows);
+            let is_same = |known: &&mut Batch| {
+                (&known.copies, known.ends, known.follows) == (&copies, ends, follows)
+            };
             match batches.iter_mut().find(is_same) {
                 Some(known) => known.last = known.last.min(last),
                 None if copies.is_empty() && ends == 0 => {}
-                None => batches.push(Batch { copies, ends, follows, last }),
+                None => batches.push(Batch {
+                    copies,
+                    ends,
+                    follows,
+                    last,
+                }),
             }
         }
     }
-    Case { window, start, batches, moments, lives, gone }
+    Case {
+        window,
+        start,
+        batches,
+        moments,
+        lives,
+        gone,
+    }
 }

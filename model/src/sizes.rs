@@ -1,4 +1,5 @@
-//! The sizes that are explored: each has what the protocol needs for a part of it, and all of it end in a minute.
+//! The sizes that are explored: each has what the protocol needs for a part of it, and all of it
+//! end in a minute.
 
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
@@ -17,12 +18,15 @@ fn of(limit: Result<Limit, weirgate_shared::LimitError>) -> Limit {
 
 /// What must happen: writes that are made, writes that lose a race, and more.
 fn happens(done: &[Kind], lost: &[Kind], more: &[Event]) -> Vec<Event> {
-    let (done, lost) = (done.iter().map(|kind| Done(*kind)), lost.iter().map(|kind| Lost(*kind)));
+    let (done, lost) = (
+        done.iter().map(|kind| Done(*kind)),
+        lost.iter().map(|kind| Lost(*kind)),
+    );
     done.chain(lost).chain(more.iter().copied()).collect()
 }
 
-/// A rate on one or two shards: takes of what is there, of credit and of what is full; refills by the aggregator, splits
-/// and merges.
+/// A rate on one or two shards: takes of what is there, of credit and of what is full; refills by
+/// the aggregator, splits and merges.
 #[must_use]
 pub fn rate() -> Bounds {
     Bounds {
@@ -62,7 +66,11 @@ pub fn leases() -> Bounds {
         attempts: 2,
         jobs: vec![Expire],
         works: 1,
-        happens: happens(&[Roll, Expire], &[Expire, Release], &[Full, Reclaimed, FoundById, FoundLease, LateLost]),
+        happens: happens(
+            &[Roll, Expire],
+            &[Expire, Release],
+            &[Full, Reclaimed, FoundById, FoundLease, LateLost],
+        ),
         ..rate()
     }
 }
@@ -76,7 +84,11 @@ pub fn slots() -> Bounds {
         lease: Some(1),
         works: 0,
         jobs: vec![],
-        happens: happens(&[Create, Roll, Expire, Release], &[Release], &[Plain, Reclaimed]),
+        happens: happens(
+            &[Create, Roll, Expire, Release],
+            &[Release],
+            &[Plain, Reclaimed],
+        ),
         ..rate()
     }
 }
@@ -84,11 +96,17 @@ pub fn slots() -> Bounds {
 /// A bucket that becomes two shards, one, and two again.
 #[must_use]
 pub fn again() -> Bounds {
-    Bounds { works: 3, faults: 0, happens: happens(&[Split, Merge, Roll], &[], &[Revived]), requests: [2, 1], ..rate() }
+    Bounds {
+        works: 3,
+        faults: 0,
+        happens: happens(&[Split, Merge, Roll], &[], &[Revived]),
+        requests: [2, 1],
+        ..rate()
+    }
 }
 
-/// Splits whose writes come late or twice, or are made by another function than the one that began, with merges between them
-/// and splits after them.
+/// Splits whose writes come late or twice, or are made by another function than the one that began,
+/// with merges between them and splits after them.
 #[must_use]
 pub fn late_splits() -> Bounds {
     Bounds {
@@ -113,7 +131,12 @@ pub fn late_splits() -> Bounds {
 #[must_use]
 pub fn looks() -> Bounds {
     let (start, jobs) = (HOUR.after(Millis(-1000)), vec![Split, Look]);
-    Bounds { start, jobs, happens: happens(&[Split, Look, Roll], &[], &[Missing, FoundById]), ..rate() }
+    Bounds {
+        start,
+        jobs,
+        happens: happens(&[Split, Look, Roll], &[], &[Missing, FoundById]),
+        ..rate()
+    }
 }
 
 /// A rate whose leases are made to last longer, and given back unused.
@@ -123,7 +146,11 @@ pub fn renewals() -> Bounds {
         renews: true,
         rolls_back: true,
         faults: 0,
-        happens: happens(&[Create, RollBack, Renew, Roll], &[Renew, Release, Expire], &[]),
+        happens: happens(
+            &[Create, RollBack, Renew, Roll],
+            &[Renew, Release, Expire],
+            &[],
+        ),
         ..leases()
     }
 }
@@ -158,7 +185,8 @@ pub fn rested() -> Bounds {
     }
 }
 
-/// A bucket that is given back to while it rests, behind the back of a client that has seen it empty.
+/// A bucket that is given back to while it rests, behind the back of a client that has seen it
+/// empty.
 #[must_use]
 pub fn returned() -> Bounds {
     Bounds {
@@ -190,9 +218,11 @@ pub fn brought() -> Bounds {
     }
 }
 
-/// What leaves a stream to be copied, in three hours and two days: the second shard comes, goes and comes again.
+/// What leaves a stream to be copied, in three hours and two days: the second shard comes, goes and
+/// comes again.
 ///
-/// Each tick is a multiple of 512 ms, so the `v` of a new bucket is one of 4,096, and the aggregator makes an interim copy.
+/// Each tick is a multiple of 512 ms, so the `v` of a new bucket is one of 4,096, and the
+/// aggregator makes an interim copy.
 #[must_use]
 pub fn recorded() -> Bounds {
     Bounds {
@@ -218,7 +248,11 @@ pub fn deleted() -> Bounds {
         requests: [3, 0],
         works: 2,
         jobs: vec![Split, Merge, Delete],
-        happens: happens(&[], &[], &[Interim, Final, Replaced, Superseded, Carried, CarryLost]),
+        happens: happens(
+            &[],
+            &[],
+            &[Interim, Final, Replaced, Superseded, Carried, CarryLost],
+        ),
         ..recorded()
     }
 }

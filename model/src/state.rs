@@ -54,7 +54,8 @@ pub struct Sent {
     pub clock: EpochMillis,
     /// What it takes.
     pub admitted: MilliTokens,
-    /// Writes of the same client for the same, this one among them, of which one at most may happen.
+    /// Writes of the same client for the same, this one among them, of which one at most may
+    /// happen.
     pub ops: Vec<WriteId>,
 }
 
@@ -67,14 +68,25 @@ impl Hash for Sent {
 impl Sent {
     /// A write that takes nothing.
     pub(crate) const fn of(kind: Kind, actions: Vec<Action>, clock: EpochMillis) -> Self {
-        Self { kind, actions, clock, admitted: MilliTokens::ZERO, ops: vec![] }
+        Self {
+            kind,
+            actions,
+            clock,
+            admitted: MilliTokens::ZERO,
+            ops: vec![],
+        }
     }
 }
 
 impl Protocol {
     /// What is done by a request that arrives; whether its conditions held.
     pub(crate) fn write(&self, state: &mut State, sent: &Sent) -> bool {
-        let Sent { kind, clock, admitted, .. } = *sent;
+        let Sent {
+            kind,
+            clock,
+            admitted,
+            ..
+        } = *sent;
         let mut actions = sent.actions.clone();
         guard::strip(&mut actions, kind, self.bounds.without);
         let before = state.table.clone();
@@ -99,12 +111,25 @@ impl Protocol {
         let gone = gone(&before, &state.table);
         let is_rate = !self.bounds.limit.rule().is_concurrent();
         // A rate that is released was used; a slot has counted when it was taken.
-        let unused = if is_rate && kind != Kind::Release { gone } else { MilliTokens::ZERO };
+        let unused = if is_rate && kind != Kind::Release {
+            gone
+        } else {
+            MilliTokens::ZERO
+        };
         state.books.used += admitted.0 - unused.0;
         state.books.takes += i64::from(matches!(kind, Kind::Take | Kind::Create));
         if is_rate {
-            let tk = |table: &Table| table.shards().map(|row| row.limit().tk).sum::<MilliTokens>();
-            let back = if kind == Kind::RollBack { tk(&state.table) - tk(&before) } else { unused };
+            let tk = |table: &Table| {
+                table
+                    .shards()
+                    .map(|row| row.limit().tk)
+                    .sum::<MilliTokens>()
+            };
+            let back = if kind == Kind::RollBack {
+                tk(&state.table) - tk(&before)
+            } else {
+                unused
+            };
             state.books.enter(clock, admitted, back);
         }
         let last = before.shards().filter_map(|row| row.bucket().op.as_ref());
@@ -120,16 +145,23 @@ impl Protocol {
         true
     }
 
-    /// I6: what there is at the instant of each write of a split or a merge, free, held or put aside, is what there was.
+    /// I6: what there is at the instant of each write of a split or a merge, free, held or put
+    /// aside, is what there was.
     fn is_even(&self, before: &Table, after: &Table) -> bool {
-        let (Some(_), Some(is)) = (before.rows()[0], after.rows()[0]) else { return true };
+        let (Some(_), Some(is)) = (before.rows()[0], after.rows()[0]) else {
+            return true;
+        };
         let (at, limit) = (is.bucket().rf, &self.bounds.limit);
         sum(limit, before, at) == sum(limit, after, at)
     }
 
     /// Notes what a write has done, or would have done.
     fn note(&self, kind: Kind, actions: &[Action], is_applied: bool) {
-        self.reached.note(if is_applied { Event::Done(kind) } else { Event::Lost(kind) });
+        self.reached.note(if is_applied {
+            Event::Done(kind)
+        } else {
+            Event::Lost(kind)
+        });
         if is_applied && actions.iter().any(guard::rolls) {
             self.reached.note(Event::Done(Kind::Roll));
         }
@@ -140,10 +172,16 @@ impl Protocol {
 }
 
 fn kind_of_take(actions: &[Action]) -> Event {
-    let [Action::Update(update)] = actions else { return Event::Plain };
-    let is_set = |change: &Change| matches!(change, Change::Set(path, _) if path.0[0].ends_with("_tk"));
+    let [Action::Update(update)] = actions else {
+        return Event::Plain;
+    };
+    let is_set =
+        |change: &Change| matches!(change, Change::Set(path, _) if path.0[0].ends_with("_tk"));
     let is_plain = |condition: &Condition| matches!(condition, Condition::Present(path) if path.0[0] == attr::RF);
-    match (update.changes.iter().any(is_set), update.conditions.iter().any(is_plain)) {
+    match (
+        update.changes.iter().any(is_set),
+        update.conditions.iter().any(is_plain),
+    ) {
         (true, _) => Event::Full,
         (false, false) => Event::Credit,
         (false, true) => Event::Plain,
@@ -152,17 +190,37 @@ fn kind_of_take(actions: &[Action]) -> Event {
 
 /// What the leases held that are no longer there.
 fn gone(before: &Table, after: &Table) -> MilliTokens {
-    let is_there =
-        |id: &WriteId| after.shards().any(|row| row.bucket().leases.iter().flatten().any(|(other, _)| other == id));
-    let leases = before.shards().flat_map(|row| row.bucket().leases.iter().flatten());
-    leases.filter(|(id, _)| !is_there(id)).flat_map(|(_, lease)| lease.tokens.values()).copied().sum()
+    let is_there = |id: &WriteId| {
+        after.shards().any(|row| {
+            row.bucket()
+                .leases
+                .iter()
+                .flatten()
+                .any(|(other, _)| other == id)
+        })
+    };
+    let leases = before
+        .shards()
+        .flat_map(|row| row.bucket().leases.iter().flatten());
+    leases
+        .filter(|(id, _)| !is_there(id))
+        .flat_map(|(_, lease)| lease.tokens.values())
+        .copied()
+        .sum()
 }
 
 /// What shards have of the limit at `at`, with what their leases hold: of rates, those that last.
 fn sum(limit: &Limit, table: &Table, at: EpochMillis) -> MilliTokens {
     let of = |bucket: &Bucket| {
-        let lasting = bucket.leases.iter().flatten().filter(|(_, lease)| lease.expires > at);
-        let held: MilliTokens = lasting.flat_map(|(_, lease)| lease.tokens.values()).copied().sum();
+        let lasting = bucket
+            .leases
+            .iter()
+            .flatten()
+            .filter(|(_, lease)| lease.expires > at);
+        let held: MilliTokens = lasting
+            .flat_map(|(_, lease)| lease.tokens.values())
+            .copied()
+            .sum();
         bucket.holds(limit.name(), at) + held
     };
     table.buckets().into_iter().map(of).sum()

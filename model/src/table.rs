@@ -1,10 +1,13 @@
-//! The items of one bucket of up to three shards, written to as DynamoDB does, and what the writes count.
+//! The items of one bucket of up to three shards, written to as DynamoDB does, and what the writes
+//! count.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{Bucket, BucketKey, LimitState, Live, Meter, MilliTokens, Usage, Window, attr};
+use weirgate_shared::{
+    Bucket, BucketKey, LimitState, Live, Meter, MilliTokens, Usage, Window, attr,
+};
 
 use crate::guard::conditions;
 use crate::item::Item;
@@ -22,7 +25,9 @@ pub struct Row {
 impl Row {
     fn of(item: Item) -> Self {
         let live = (!item.is_merged()).then(|| item.bucket());
-        let meter = live.as_ref().map_or_else(|| item.live().meter, Bucket::meter);
+        let meter = live
+            .as_ref()
+            .map_or_else(|| item.live().meter, Bucket::meter);
         Self { item, meter, live }
     }
 
@@ -43,21 +48,35 @@ impl Row {
 
     /// The limit that clients compete for.
     pub fn limit(&self) -> &LimitState {
-        self.bucket().limits.values().next().expect("the bucket has its limit")
+        self.bucket()
+            .limits
+            .values()
+            .next()
+            .expect("the bucket has its limit")
     }
 
     /// What its leases hold, together.
     pub fn held(&self) -> MilliTokens {
-        self.bucket().leases.iter().flatten().flat_map(|(_, lease)| lease.tokens.values()).copied().sum()
+        self.bucket()
+            .leases
+            .iter()
+            .flatten()
+            .flat_map(|(_, lease)| lease.tokens.values())
+            .copied()
+            .sum()
     }
 }
 
-/// By what a later step can depend on. The write units only decide whether a shard is hot, and in the model any shard may
-/// be split.
+/// By what a later step can depend on. The write units only decide whether a shard is hot, and in
+/// the model any shard may be split.
 impl Hash for Row {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let decides = |name: &str| name != attr::WRITE_UNITS && name != attr::SPLIT_BYTES;
-        self.item.0.iter().filter(|(name, _)| decides(name)).for_each(|attribute| attribute.hash(state));
+        self.item
+            .0
+            .iter()
+            .filter(|(name, _)| decides(name))
+            .for_each(|attribute| attribute.hash(state));
     }
 }
 
@@ -79,8 +98,12 @@ impl Table {
     pub fn transact(&mut self, actions: &[Action]) -> bool {
         let none = Item::default();
         let holds = |action: &Action| {
-            let item = self.items[number(action)].as_ref().map_or(&none, |row| &row.item);
-            conditions(action).iter().all(|condition| item.holds(condition))
+            let item = self.items[number(action)]
+                .as_ref()
+                .map_or(&none, |row| &row.item);
+            conditions(action)
+                .iter()
+                .all(|condition| item.holds(condition))
         };
         if !actions.iter().all(holds) {
             return false;
@@ -97,7 +120,9 @@ impl Table {
 
     fn update(&mut self, number: usize, update: &Update) {
         let before = self.items[number].take();
-        let mut item = before.as_ref().map_or_else(Item::default, |row| row.item.clone());
+        let mut item = before
+            .as_ref()
+            .map_or_else(Item::default, |row| row.item.clone());
         assert!(item.apply(update), "its conditions held a moment ago");
         let row = Row::of(item);
         self.is_miscounted |= !is_counted(before.as_ref().map(|row| &row.meter), &row.meter);
@@ -114,11 +139,16 @@ impl Table {
     /// The shards, and halves that are yet to be made of an escrow.
     pub fn buckets(&self) -> Vec<&Bucket> {
         let is_made = |half: &&Bucket| {
-            let item = usize::try_from(half.key.shard).ok().and_then(|shard| self.items[shard].as_ref());
+            let item = usize::try_from(half.key.shard)
+                .ok()
+                .and_then(|shard| self.items[shard].as_ref());
             item.is_some_and(|row| row.meter.v >= half.v)
         };
         let live: Vec<_> = self.shards().map(|row| row.bucket()).collect();
-        let halves = live.iter().filter_map(|bucket| bucket.escrow.as_deref()).filter(|half| !is_made(half));
+        let halves = live
+            .iter()
+            .filter_map(|bucket| bucket.escrow.as_deref())
+            .filter(|half| !is_made(half));
         live.iter().copied().chain(halves).collect()
     }
 
@@ -130,23 +160,40 @@ impl Table {
 
 /// What a write counted.
 pub fn counted(before: Option<&Meter>, after: &Meter) -> Usage {
-    let had = |name| before.and_then(|before| before.limits.get(name)).map_or(0, |counter| counter.total);
-    let used = after.limits.iter().map(|(name, counter)| (name.clone(), MilliTokens(counter.total - had(name))));
-    Usage { tokens: used.collect(), acquires: after.takes.total - before.map_or(0, |before| before.takes.total) }
+    let had = |name| {
+        before
+            .and_then(|before| before.limits.get(name))
+            .map_or(0, |counter| counter.total)
+    };
+    let used = after
+        .limits
+        .iter()
+        .map(|(name, counter)| (name.clone(), MilliTokens(counter.total - had(name))));
+    Usage {
+        tokens: used.collect(),
+        acquires: after.takes.total - before.map_or(0, |before| before.takes.total),
+    }
 }
 
-/// Whether the usage after a write is the usage before it, if that was in the same window, and what the write counted.
+/// Whether the usage after a write is the usage before it, if that was in the same window, and what
+/// the write counted.
 fn is_counted(before: Option<&Meter>, after: &Meter) -> bool {
     Window::ALL.into_iter().all(|window| {
         let is_same = |before: &&Meter| before.start(window) == after.start(window);
         let mut usage = counted(before, after);
-        before.filter(is_same).into_iter().for_each(|before| usage.add(&before.usage(window)));
+        before
+            .filter(is_same)
+            .into_iter()
+            .for_each(|before| usage.add(&before.usage(window)));
         usage == after.usage(window)
     })
 }
 
 fn number(action: &Action) -> usize {
-    let (Action::Update(Update { key, .. }) | Action::Delete(key, _) | Action::Check(key, _)) = action;
-    let shard = BucketKey::parse(&key.pk).expect("only buckets are written to").shard;
+    let (Action::Update(Update { key, .. }) | Action::Delete(key, _) | Action::Check(key, _)) =
+        action;
+    let shard = BucketKey::parse(&key.pk)
+        .expect("only buckets are written to")
+        .shard;
     usize::try_from(shard).expect("one of three")
 }

@@ -28,19 +28,30 @@ pub type Job = (Kind, usize);
 
 impl Work {
     fn of(state: &State, job: Job) -> Self {
-        Self { job, read: state.now, rows: state.table.rows().map(|row| row.cloned()), sent: None }
+        Self {
+            job,
+            read: state.now,
+            rows: state.table.rows().map(|row| row.cloned()),
+            sent: None,
+        }
     }
 }
 
 impl Protocol {
     /// What a function may begin to do in `state`.
     pub(crate) fn jobs(&self, state: &State) -> Vec<Job> {
-        let counts: Vec<_> = state.table.shards().map(|row| row.bucket().shard_count).collect();
+        let counts: Vec<_> = state
+            .table
+            .shards()
+            .map(|row| row.bucket().shard_count)
+            .collect();
         let may = |kind, row: &Row| match kind {
             Kind::Expire => row.bucket().leases.iter().flatten().next().is_some(),
             Kind::Look => counts.len() > 1,
             Kind::Split => {
-                counts == [1] || self.bounds.splits_twice && row.bucket().shard() == Shard { index: 0, count: 2 }
+                counts == [1]
+                    || self.bounds.splits_twice
+                        && row.bucket().shard() == Shard { index: 0, count: 2 }
             }
             Kind::Merge => counts.len() > 1 && counts[0] == 2 && row.bucket().key.shard == 0,
             _ => true,
@@ -48,7 +59,12 @@ impl Protocol {
         let of = |row: &Arc<Row>| {
             let shard = usize::try_from(row.bucket().key.shard).expect("one of three");
             let unfinished = row.bucket().escrow.as_ref().map(|_| (Kind::Make, shard));
-            let jobs = self.bounds.jobs.iter().filter(|kind| may(**kind, row)).map(|kind| (*kind, shard));
+            let jobs = self
+                .bounds
+                .jobs
+                .iter()
+                .filter(|kind| may(**kind, row))
+                .map(|kind| (*kind, shard));
             jobs.chain(unfinished).collect::<Vec<_>>()
         };
         state.table.shards().flat_map(of).collect()
@@ -59,11 +75,17 @@ impl Protocol {
         state.work = Some(Work::of(state, job));
     }
 
-    /// The function writes, by the clock of when it has read or by that of now. If its answer is lost, it will do so again.
+    /// The function writes, by the clock of when it has read or by that of now. If its answer is
+    /// lost, it will do so again.
     pub(crate) fn work(&self, state: &mut State, is_late: bool, answer_is_lost: bool) {
-        let Some(mut work) = state.work.take() else { return };
+        let Some(mut work) = state.work.take() else {
+            return;
+        };
         let clock = self.at(if is_late { state.now } else { work.read });
-        let sent = work.sent.clone().or_else(|| self.planned(&work, clock).map(Arc::new));
+        let sent = work
+            .sent
+            .clone()
+            .or_else(|| self.planned(&work, clock).map(Arc::new));
         let Some(sent) = sent else { return };
         self.write(state, &sent);
         if answer_is_lost {
@@ -79,10 +101,18 @@ impl Protocol {
         let next = match work.job {
             (Kind::Split, shard) => Some(Work::of(state, (Kind::Make, shard))),
             // By the same image: what became of the first write, it knows by its answer.
-            (Kind::Make, shard) => Some(Work { job: (Kind::Clear, shard), sent: None, ..work.clone() }),
+            (Kind::Make, shard) => Some(Work {
+                job: (Kind::Clear, shard),
+                sent: None,
+                ..work.clone()
+            }),
             _ => None,
         };
-        let next = next.filter(|next| next.rows[0].as_ref().is_some_and(|row| row.bucket().escrow.is_some()));
+        let next = next.filter(|next| {
+            next.rows[0]
+                .as_ref()
+                .is_some_and(|row| row.bucket().escrow.is_some())
+        });
         match next {
             Some(next) if self.bounds.splits_at_once => {
                 if let Some(sent) = self.planned(&next, self.at(state.now)) {
@@ -99,14 +129,21 @@ impl Protocol {
         let work = state.work.as_ref()?;
         let splits = matches!(work.job.0, Kind::Split | Kind::Make | Kind::Clear);
         let planned = || self.planned(work, self.at(work.read)).map(Arc::new);
-        if splits { work.sent.clone().or_else(planned) } else { None }
+        if splits {
+            work.sent.clone().or_else(planned)
+        } else {
+            None
+        }
     }
 
     /// Another function finishes the split of shard 0, at once.
     pub(crate) fn finish(&self, state: &mut State) {
         let read = Work::of(state, (Kind::Make, 0));
         for kind in [Kind::Make, Kind::Clear] {
-            let next = Work { job: (kind, 0), ..read.clone() };
+            let next = Work {
+                job: (kind, 0),
+                ..read.clone()
+            };
             if let Some(sent) = self.planned(&next, self.at(state.now)) {
                 self.write(state, &sent);
             }
@@ -123,10 +160,18 @@ impl Protocol {
         let (kind, shard) = work.job;
         let actions = match kind {
             Kind::Refill => {
-                let consumed = BTreeMap::from([(self.bounds.limit.name().clone(), self.bounds.limit.rule().capacity)]);
+                let consumed = BTreeMap::from([(
+                    self.bounds.limit.name().clone(),
+                    self.bounds.limit.rule().capacity,
+                )]);
                 vec![Action::Update(refill(image(shard)?, &consumed, clock)?)]
             }
-            Kind::Split => vec![Action::Update(split(image(0)?, 0, WriteId::from_bits(7), clock))],
+            Kind::Split => vec![Action::Update(split(
+                image(0)?,
+                0,
+                WriteId::from_bits(7),
+                clock,
+            ))],
             Kind::Make => vec![Action::Update(finish(image(0)?)?[0].clone())],
             Kind::Clear => vec![Action::Update(finish(image(0)?)?[1].clone())],
             Kind::Merge => {
@@ -141,10 +186,12 @@ impl Protocol {
         Some(Sent::of(kind, actions, clock))
     }
 
-    /// Whether the reconciler gives back at once what expired leases of a shard held: its run is never given up.
+    /// Whether the reconciler gives back at once what expired leases of a shard held: its run is
+    /// never given up.
     pub(crate) fn is_due(&self, state: &State, shard: usize) -> bool {
         let now = self.at(state.now);
         let has_expired = |row: &Arc<Row>| row.bucket().expired(now).next().is_some();
-        state.table.rows()[shard].is_some_and(|row| row.bucket().due.is_some_and(|due| due <= now) && has_expired(row))
+        state.table.rows()[shard]
+            .is_some_and(|row| row.bucket().due.is_some_and(|due| due <= now) && has_expired(row))
     }
 }

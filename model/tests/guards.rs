@@ -1,4 +1,5 @@
-//! A model that cannot fail proves nothing: each condition of a write is taken out, and a property finds it missing.
+//! A model that cannot fail proves nothing: each condition of a write is taken out, and a property
+//! finds it missing.
 
 use stateright::{Checker, HasDiscoveries, Model};
 use weirgate_model::{Bounds, Copying, Guard, Kind, Protocol, sizes};
@@ -6,17 +7,37 @@ use weirgate_model::{Bounds, Copying, Guard, Kind, Protocol, sizes};
 /// The property that does not hold, and after how many states that is seen.
 macro_rules! broken {
     ($model:expr) => {{
-        let checker = $model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-        checker.discoveries().into_keys().next().map(|property| (property, checker.unique_state_count()))
+        let checker = $model
+            .checker()
+            .threads(2)
+            .finish_when(HasDiscoveries::AnyFailures)
+            .spawn_bfs()
+            .join();
+        checker
+            .discoveries()
+            .into_keys()
+            .next()
+            .map(|property| (property, checker.unique_state_count()))
     }};
 }
 
-/// Prints, of each of these conditions, which property finds it missing, in which size and after how many states.
+/// Prints, of each of these conditions, which property finds it missing, in which size and after
+/// how many states.
 fn find(is_tried: impl Fn(&Guard) -> bool) {
     for (guard, sizes) in GUARDS.iter().filter(|(guard, _)| is_tried(guard)) {
         let mut all = sizes.iter().map(|(name, size)| {
-            let bounds = Bounds { without: Some(*guard), ..size() };
-            (name, if guard.0 == Kind::Copy { broken!(Copying::new(bounds)) } else { broken!(Protocol::new(bounds)) })
+            let bounds = Bounds {
+                without: Some(*guard),
+                ..size()
+            };
+            (
+                name,
+                if guard.0 == Kind::Copy {
+                    broken!(Copying::new(bounds))
+                } else {
+                    broken!(Protocol::new(bounds))
+                },
+            )
         });
         let found = all.find(|(_, property)| property.is_some());
         println!("{guard:?} | {found:?}");

@@ -7,12 +7,14 @@ use weirgate_aggregator::{DEFAULT_TTL_DAYS, TTL_DAYS};
 
 use crate::copies::Options;
 
-/// Makes the copies of usage that the aggregator could not make, from the objects of the failure bucket. It may run twice,
-/// beside the aggregator, and again after an interruption: a copy that is there already changes nothing.
+/// Makes the copies of usage that the aggregator could not make, from the objects of the failure
+/// bucket. It may run twice, beside the aggregator, and again after an interruption: a copy that is
+/// there already changes nothing.
 ///
-/// Exit code: 0 if all copies are there now, 1 if something is left (the output says what), 2 if the arguments are wrong.
-/// Region, credentials and endpoint come from where the AWS CLI has them too, also AWS_ENDPOINT_URL_DYNAMODB.
-/// It needs dynamodb:GetItem and dynamodb:UpdateItem on the table; with --dry-run only the first.
+/// Exit code: 0 if all copies are there now, 1 if something is left (the output says what), 2 if
+/// the arguments are wrong. Region, credentials and endpoint come from where the AWS CLI has them
+/// too, also AWS_ENDPOINT_URL_DYNAMODB. It needs dynamodb:GetItem and dynamodb:UpdateItem on the
+/// table; with --dry-run only the first.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "weirgate-replay", version)]
 pub struct Args {
@@ -22,8 +24,9 @@ pub struct Args {
 
     /// Days a snapshot is kept after its window: SNAPSHOT_TTL_DAYS of the aggregator
     ///
-    /// Matters only for the snapshots that the replay makes itself; those that are there keep their ttl. Copies of windows
-    /// that ended longer ago are left, because their snapshots may be deleted.
+    /// Matters only for the snapshots that the replay makes itself; those that are there keep their
+    /// ttl. Copies of windows that ended longer ago are left, because their snapshots may be
+    /// deleted.
     #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_TTL_DAYS,
         value_parser = clap::value_parser!(i64).range(TTL_DAYS))]
     pub ttl_days: i64,
@@ -68,10 +71,14 @@ mod tests {
     fn the_table_and_the_objects_have_no_default() {
         Args::command().debug_assert();
         let args = Args::try_parse_from(["weirgate-replay", "--table", "t", "folder"]).unwrap();
-        assert_eq!((args.ttl_days, args.concurrency, args.dry_run), (DEFAULT_TTL_DAYS, 32, false));
-        for (missing, line) in
-            [("--table", ["weirgate-replay", "folder"].as_slice()), ("<PATH>", &["", "--table", "t"])]
-        {
+        assert_eq!(
+            (args.ttl_days, args.concurrency, args.dry_run),
+            (DEFAULT_TTL_DAYS, 32, false)
+        );
+        for (missing, line) in [
+            ("--table", ["weirgate-replay", "folder"].as_slice()),
+            ("<PATH>", &["", "--table", "t"]),
+        ] {
             let error = Args::try_parse_from(line).unwrap_err().to_string();
             assert!(error.contains(missing), "{error}");
         }
@@ -79,10 +86,14 @@ mod tests {
 
     #[test]
     fn a_wrong_argument_is_named_with_what_it_takes() {
-        for (flag, wrong, takes) in
-            [("--ttl-days", "0", "1..=3650"), ("--ttl-days", "x", "--ttl-days"), ("--concurrency", "257", "1..=256")]
-        {
-            let error = Args::try_parse_from(["weirgate-replay", "--table", "t", flag, wrong, "folder"]).unwrap_err();
+        for (flag, wrong, takes) in [
+            ("--ttl-days", "0", "1..=3650"),
+            ("--ttl-days", "x", "--ttl-days"),
+            ("--concurrency", "257", "1..=256"),
+        ] {
+            let error =
+                Args::try_parse_from(["weirgate-replay", "--table", "t", flag, wrong, "folder"])
+                    .unwrap_err();
             assert_eq!(error.exit_code(), 2);
             let error = error.to_string();
             assert!(error.contains(wrong) && error.contains(takes), "{error}");

@@ -39,7 +39,12 @@ impl<'t> Replay<'t> {
     /// Begins a replay into `table`. A snapshot may have expired by `now`.
     #[must_use]
     pub const fn new(table: &'t Table, options: Options, now: EpochMillis) -> Self {
-        Self { table, options, now, from: None }
+        Self {
+            table,
+            options,
+            now,
+            from: None,
+        }
     }
 
     /// Makes the copies that the records of one object ask for, and returns what became of them.
@@ -58,8 +63,9 @@ impl<'t> Replay<'t> {
         done.records = batch.sequence_numbers.len();
         for record in &batch.undecodable {
             let (index, why) = (record.index, &record.why);
-            done.left
-                .push(format!("record {index} cannot be read: {why}; keep the object for a version that reads it"));
+            done.left.push(format!(
+                "record {index} cannot be read: {why}; keep the object for a version that reads it"
+            ));
         }
         let shards = plan::shards(batch.records);
         let mut turns: BTreeMap<_, Vec<Copy>> = BTreeMap::new();
@@ -73,10 +79,15 @@ impl<'t> Replay<'t> {
             } else if self.options.dry_run {
                 done.planned.push(copy.to_string());
             } else {
-                turns.entry((copy.key.item_key(), copy.shard)).or_default().push(copy);
+                turns
+                    .entry((copy.key.item_key(), copy.shard))
+                    .or_default()
+                    .push(copy);
             }
         }
-        let results = turns.into_values().map(|copies| in_turn(self.table, copies));
+        let results = turns
+            .into_values()
+            .map(|copies| in_turn(self.table, copies));
         let mut results = futures_util::stream::iter(results).buffered(self.options.concurrency);
         while let Some(results) = results.next().await {
             for result in results {
@@ -90,14 +101,17 @@ impl<'t> Replay<'t> {
         Ok(())
     }
 
-    /// Checks that all records come from the expected table, which is one and the same in all objects.
+    /// Checks that all records come from the expected table, which is one and the same in all
+    /// objects.
     fn belongs(&mut self, event: &str) -> Result<(), String> {
         let own = self.table.name();
         let expected = self.options.from_table.as_deref().unwrap_or(own);
         let mut first = self.from.clone();
         for from in tables(event)? {
             let Some(from) = from else {
-                return Err("a record does not say of which table it is (eventSourceARN)".to_owned());
+                return Err(
+                    "a record does not say of which table it is (eventSourceARN)".to_owned(),
+                );
             };
             if from.name() != expected {
                 return Err(format!(
@@ -106,7 +120,10 @@ impl<'t> Replay<'t> {
                     from.name()
                 ));
             }
-            let region = self.table.region().filter(|_| self.options.from_table.is_none());
+            let region = self
+                .table
+                .region()
+                .filter(|_| self.options.from_table.is_none());
             if let Some(region) = region.filter(|region| *region != from.region()) {
                 return Err(format!(
                     "its records are of {from}, and {own:?} is the table of that name in {region}; set AWS_REGION={} to \
@@ -130,15 +147,19 @@ impl<'t> Replay<'t> {
     }
 }
 
-/// Copies one shard to one snapshot, image after image: an earlier life must come before a later one. So the first copy
-/// that fails ends the turn.
+/// Copies one shard to one snapshot, image after image: an earlier life must come before a later
+/// one. So the first copy that fails ends the turn.
 async fn in_turn(table: &Table, copies: Vec<Copy>) -> Vec<Result<Effect, String>> {
     let mut results = vec![];
     for copy in copies {
         let waits = results.last().is_some_and(Result::is_err);
         results.push(match waits {
-            true => Err(format!("{copy}: the copy before it was not made; run this again")),
-            false => run_copy(table, &copy, Retry::Unknown).await.map_err(|why| failure(&copy, &why)),
+            true => Err(format!(
+                "{copy}: the copy before it was not made; run this again"
+            )),
+            false => run_copy(table, &copy, Retry::Unknown)
+                .await
+                .map_err(|why| failure(&copy, &why)),
         });
     }
     results
@@ -148,7 +169,9 @@ fn failure(copy: &Copy, why: &Why) -> String {
     let remedy = match why {
         Why::Snapshot { .. } => "correct its attribute and run this again",
         Why::Full { .. } => "nothing more can be copied to it",
-        Why::Store(error) if error.kind == ErrorKind::Invalid => "correct the item and run this again",
+        Why::Store(error) if error.kind == ErrorKind::Invalid => {
+            "correct the item and run this again"
+        }
         _ => "run this again",
     };
     format!("{copy}: {why}; {remedy}")

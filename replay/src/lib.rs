@@ -1,5 +1,6 @@
-//! Gives the stream records that the aggregator gave up to it once more, from what Lambda left of them in the failure
-//! bucket. Copies are absolute, so a replay may run often, and beside the aggregator.
+//! Gives the stream records that the aggregator gave up to it once more, from what Lambda left of
+//! them in the failure bucket. Copies are absolute, so a replay may run often, and beside the
+//! aggregator.
 //!
 //! # Layout
 //!
@@ -9,7 +10,8 @@
 //! - `copies`: [`Replay`]: an event to the copies that the aggregator makes of it
 //! - `report`: [`Done`]: what became of an object, and their sum
 //!
-//! Only usage is copied. Old images say nothing about today's buckets, so no bucket is refilled and none is split.
+//! Only usage is copied. Old images say nothing about today's buckets, so no bucket is refilled and
+//! none is split.
 
 mod args;
 mod copies;
@@ -44,7 +46,12 @@ pub enum ReplayError {
 ///
 /// # Errors
 /// [`ReplayError`] if it could not go on. Copies that were made until then stay.
-pub async fn replay(args: &Args, table: &Table, input: impl Read, out: &mut impl Write) -> Result<Sum, ReplayError> {
+pub async fn replay(
+    args: &Args,
+    table: &Table,
+    input: impl Read,
+    out: &mut impl Write,
+) -> Result<Sum, ReplayError> {
     // Shows early that the table is there, and corrects the clock by which snapshots have expired.
     table.warm().await?;
     let mut replay = Replay::new(table, args.options(), table.skew().now());

@@ -10,7 +10,14 @@ use weirgate_store::{Connection, Table, connect};
 async fn main() -> ExitCode {
     let args = Args::parse();
     let table = Table::new(connect(Connection::default()).await, &args.table);
-    match replay(&args, &table, std::io::stdin().lock(), &mut std::io::stdout().lock()).await {
+    match replay(
+        &args,
+        &table,
+        std::io::stdin().lock(),
+        &mut std::io::stdout().lock(),
+    )
+    .await
+    {
         Ok(sum) if sum.is_complete() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {

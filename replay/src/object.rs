@@ -1,4 +1,5 @@
-//! One object of the failure bucket to its event: an invocation record, whose payload is the whole event as text.
+//! One object of the failure bucket to its event: an invocation record, whose payload is the whole
+//! event as text.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -26,7 +27,8 @@ struct Invocation<'a> {
 /// What is wrong with it, and what to do.
 pub fn event(text: &str) -> Result<Cow<'_, str>, String> {
     let expected = "expected an object of the failure bucket, with the stream's event in `payload`";
-    let object: Invocation<'_> = serde_json::from_str(text).map_err(|error| format!("{expected}: {error}"))?;
+    let object: Invocation<'_> =
+        serde_json::from_str(text).map_err(|error| format!("{expected}: {error}"))?;
     match object {
         Invocation { payload: Some(payload), .. } if payload.get().starts_with('"') => {
             let event: Cow<'_, str> = serde_json::from_str::<String>(payload.get())
@@ -45,7 +47,8 @@ pub fn event(text: &str) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// A table that records come from. One of the same name in another region or account is another table.
+/// A table that records come from. One of the same name in another region or account is another
+/// table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TableArn(String);
 
@@ -55,7 +58,8 @@ impl TableArn {
     pub fn of_stream(arn: &str) -> Option<Self> {
         let table = arn.split_once("/stream/").map_or(arn, |(table, _)| table);
         let (place, name) = table.split_once(":table/")?;
-        let is_named = place.split(':').count() == 5 && !name.is_empty() && !name.contains(['/', ':']);
+        let is_named =
+            place.split(':').count() == 5 && !name.is_empty() && !name.contains(['/', ':']);
         is_named.then(|| Self(table.to_owned()))
     }
 
@@ -97,9 +101,15 @@ pub fn tables(event: &str) -> Result<BTreeSet<Option<TableArn>>, String> {
     }
     let event: Event<'_> = serde_json::from_str(event).map_err(|error| error.to_string())?;
     // Of another service nothing is copied, so its name does not matter.
-    let ours =
-        event.records.iter().filter(|record| record.service.as_deref().is_none_or(|name| name == "aws:dynamodb"));
-    Ok(ours.map(|record| record.arn.as_deref().and_then(TableArn::of_stream)).collect())
+    let ours = event.records.iter().filter(|record| {
+        record
+            .service
+            .as_deref()
+            .is_none_or(|name| name == "aws:dynamodb")
+    });
+    Ok(ours
+        .map(|record| record.arn.as_deref().and_then(TableArn::of_stream))
+        .collect())
 }
 
 #[cfg(test)]
@@ -108,12 +118,17 @@ mod tests {
 
     #[test]
     fn the_event_is_read_as_text_as_json_and_by_itself() {
-        let bare = r#"{"Records":[{"eventSourceARN":"arn:aws:dynamodb:eu-west-1:1:table/t.1/stream/x"}]}"#;
+        let bare =
+            r#"{"Records":[{"eventSourceARN":"arn:aws:dynamodb:eu-west-1:1:table/t.1/stream/x"}]}"#;
         let escaped = serde_json::to_string(bare).unwrap();
-        let named = BTreeSet::from([Some(TableArn("arn:aws:dynamodb:eu-west-1:1:table/t.1".to_owned()))]);
-        for object in
-            [bare.to_owned(), format!(r#"{{"version":"1.0","payload":{escaped}}}"#), format!(r#"{{"payload":{bare}}}"#)]
-        {
+        let named = BTreeSet::from([Some(TableArn(
+            "arn:aws:dynamodb:eu-west-1:1:table/t.1".to_owned(),
+        ))]);
+        for object in [
+            bare.to_owned(),
+            format!(r#"{{"version":"1.0","payload":{escaped}}}"#),
+            format!(r#"{{"payload":{bare}}}"#),
+        ] {
             let event = event(&object).unwrap();
             assert_eq!(tables(&event), Ok(named.clone()), "{object}");
         }
@@ -121,11 +136,18 @@ mod tests {
 
     #[test]
     fn a_table_is_named_by_all_that_stands_before_its_stream() {
-        let stream = "arn:aws-cn:dynamodb:cn-north-1:123456789012:table/t.1/stream/2026-11-20T00:00:00.000";
+        let stream =
+            "arn:aws-cn:dynamodb:cn-north-1:123456789012:table/t.1/stream/2026-11-20T00:00:00.000";
         let table = TableArn::of_stream(stream).unwrap();
         assert_eq!((table.name(), table.region()), ("t.1", "cn-north-1"));
         assert_eq!(TableArn::of_stream(&table.to_string()), Some(table));
-        for other in ["", "t.1", "arn:aws:sqs:eu-west-1:1:t.1", "arn:aws:dynamodb:eu-west-1:1:table/", ":table/t"] {
+        for other in [
+            "",
+            "t.1",
+            "arn:aws:sqs:eu-west-1:1:t.1",
+            "arn:aws:dynamodb:eu-west-1:1:table/",
+            ":table/t",
+        ] {
             assert_eq!(TableArn::of_stream(other), None, "{other}");
         }
     }
@@ -142,7 +164,10 @@ mod tests {
             let error = event(object).unwrap_err();
             assert!(error.contains(why), "{object}: {error}");
         }
-        for (records, tables) in [("{}", None), (r#"{"eventSource":"aws:kinesis"}"#, Some(BTreeSet::new()))] {
+        for (records, tables) in [
+            ("{}", None),
+            (r#"{"eventSource":"aws:kinesis"}"#, Some(BTreeSet::new())),
+        ] {
             let of = super::tables(&format!(r#"{{"Records":[{records}]}}"#)).unwrap();
             assert_eq!(of, tables.unwrap_or_else(|| BTreeSet::from([None])));
         }

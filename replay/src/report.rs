@@ -41,12 +41,18 @@ pub struct Sum {
 
 impl Done {
     pub(crate) fn new(name: String) -> Self {
-        Self { name, ..Self::default() }
+        Self {
+            name,
+            ..Self::default()
+        }
     }
 
     /// An object of which nothing can be read.
     pub(crate) fn unreadable(name: String, why: String) -> Self {
-        Self { left: vec![why], ..Self::new(name) }
+        Self {
+            left: vec![why],
+            ..Self::new(name)
+        }
     }
 }
 
@@ -68,7 +74,14 @@ impl Sum {
 
     /// Returns the last line of the output.
     pub(crate) fn told(&self, dry_run: bool) -> String {
-        let Self { objects, incomplete, records, copied, superseded, planned } = self;
+        let Self {
+            objects,
+            incomplete,
+            records,
+            copied,
+            superseded,
+            planned,
+        } = self;
         let copies = match dry_run {
             true => format!("{planned} copies planned; nothing was written"),
             false => format!("{copied} copies made, {superseded} already there"),
@@ -83,7 +96,14 @@ impl Sum {
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, records, copied, superseded, planned, left } = self;
+        let Self {
+            name,
+            records,
+            copied,
+            superseded,
+            planned,
+            left,
+        } = self;
         write!(f, "{name}: {records} records")?;
         if planned.is_empty() {
             writeln!(f, ", {copied} copies made, {superseded} already there")?;
@@ -97,6 +117,10 @@ impl fmt::Display for Done {
             writeln!(f, "  LEFT: {why}")?;
         }
         let more = left.len().saturating_sub(MOST_LINES);
-        if more > 0 { writeln!(f, "  LEFT: and {more} more") } else { Ok(()) }
+        if more > 0 {
+            writeln!(f, "  LEFT: and {more} more")
+        } else {
+            Ok(())
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Files, folders and standard input to the objects in them, in the order given, a folder's by name.
+//! Files, folders and standard input to the objects in them, in the order given, a folder's by
+//! name.
 //!
 //! Lambda's names begin with the stream's shard and the time, so that is the order of the writes.
 
@@ -22,8 +23,8 @@ pub struct SourceError {
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    /// Of standard input, which is read only once. Files are read when it is their turn: a bad day leaves more than fits
-    /// into memory.
+    /// Of standard input, which is read only once. Files are read when it is their turn: a bad day
+    /// leaves more than fits into memory.
     text: Option<Vec<u8>>,
 }
 
@@ -55,7 +56,10 @@ pub fn open(paths: &[PathBuf], mut input: impl Read) -> Result<Vec<Place>, Sourc
         if path == Path::new("-") {
             let (path, mut text) = (PathBuf::from("standard input"), vec![]);
             input.read_to_end(&mut text).map_err(failed(&path))?;
-            places.push(Place { path, text: Some(text) });
+            places.push(Place {
+                path,
+                text: Some(text),
+            });
         } else {
             walk(path.clone(), &mut places)?;
         }
@@ -72,11 +76,16 @@ fn walk(path: PathBuf, places: &mut Vec<Place>) -> Result<(), SourceError> {
     let entries: Result<Vec<_>, _> = entries.map(|entry| Ok(entry?.path())).collect();
     let mut entries = entries.map_err(failed(&path))?;
     entries.sort();
-    entries.into_iter().try_for_each(|entry| walk(entry, places))
+    entries
+        .into_iter()
+        .try_for_each(|entry| walk(entry, places))
 }
 
 fn failed(place: &Path) -> impl Fn(std::io::Error) -> SourceError {
-    move |source| SourceError { place: place.to_owned(), source }
+    move |source| SourceError {
+        place: place.to_owned(),
+        source,
+    }
 }
 
 impl Place {
@@ -86,18 +95,29 @@ impl Place {
     /// [`SourceError`] if the file cannot be read.
     pub fn objects(self) -> Result<Vec<Result<Object, Unreadable>>, SourceError> {
         let Self { path, text } = self;
-        let text = text.map_or_else(|| std::fs::read(&path), Ok).map_err(failed(&path))?;
+        let text = text
+            .map_or_else(|| std::fs::read(&path), Ok)
+            .map_err(failed(&path))?;
         let texts: Vec<_> = texts(&text).collect();
         let name = |at: usize| match texts.len() {
             0 | 1 => path.display().to_string(),
             _ => format!("{} (object {})", path.display(), at + 1),
         };
         if texts.is_empty() {
-            return Ok(vec![Err(Unreadable { name: name(0), why: "it is empty".to_owned() })]);
+            return Ok(vec![Err(Unreadable {
+                name: name(0),
+                why: "it is empty".to_owned(),
+            })]);
         }
         let object = |(at, found): (usize, &serde_json::Result<&RawValue>)| match found {
-            Ok(text) => Ok(Object { name: name(at), text: text.get().to_owned() }),
-            Err(error) => Err(Unreadable { name: name(at), why: format!("it is no JSON: {error}") }),
+            Ok(text) => Ok(Object {
+                name: name(at),
+                text: text.get().to_owned(),
+            }),
+            Err(error) => Err(Unreadable {
+                name: name(at),
+                why: format!("it is no JSON: {error}"),
+            }),
         };
         Ok(texts.iter().enumerate().map(object).collect())
     }
@@ -107,8 +127,11 @@ impl Place {
 fn texts(text: &[u8]) -> impl Iterator<Item = serde_json::Result<&RawValue>> {
     let mut has_ended = false;
     // After a number with something strange behind it the library's own goes on.
-    let goes_on = move |found: &serde_json::Result<_>| !std::mem::replace(&mut has_ended, found.is_err());
-    serde_json::Deserializer::from_slice(text).into_iter().take_while(goes_on)
+    let goes_on =
+        move |found: &serde_json::Result<_>| !std::mem::replace(&mut has_ended, found.is_err());
+    serde_json::Deserializer::from_slice(text)
+        .into_iter()
+        .take_while(goes_on)
 }
 
 #[cfg(test)]
@@ -117,9 +140,20 @@ mod tests {
 
     #[test]
     fn objects_come_in_the_order_given() {
-        let place = open(&["-".into()], "{\"c\":1}\n{\"a\":2} {\"b\":3}".as_bytes()).unwrap().pop().unwrap();
-        let objects: Vec<_> = place.objects().unwrap().into_iter().map(Result::unwrap).collect();
-        let objects: Vec<_> = objects.iter().map(|object| (object.name.as_str(), object.text.as_str())).collect();
+        let place = open(&["-".into()], "{\"c\":1}\n{\"a\":2} {\"b\":3}".as_bytes())
+            .unwrap()
+            .pop()
+            .unwrap();
+        let objects: Vec<_> = place
+            .objects()
+            .unwrap()
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        let objects: Vec<_> = objects
+            .iter()
+            .map(|object| (object.name.as_str(), object.text.as_str()))
+            .collect();
         let expected = [
             ("standard input (object 1)", "{\"c\":1}"),
             ("standard input (object 2)", "{\"a\":2}"),
@@ -130,10 +164,22 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_named_and_what_is_before_it_is_read() {
-        for (input, good) in [("{} {\"payload\":", 1), ("", 0), ("\u{0}", 0), ("0\u{0}{}", 0)] {
-            let place = open(&["-".into()], input.as_bytes()).unwrap().pop().unwrap();
+        for (input, good) in [
+            ("{} {\"payload\":", 1),
+            ("", 0),
+            ("\u{0}", 0),
+            ("0\u{0}{}", 0),
+        ] {
+            let place = open(&["-".into()], input.as_bytes())
+                .unwrap()
+                .pop()
+                .unwrap();
             let objects = place.objects().unwrap();
-            assert_eq!(objects.iter().filter(|object| object.is_ok()).count(), good, "{input}");
+            assert_eq!(
+                objects.iter().filter(|object| object.is_ok()).count(),
+                good,
+                "{input}"
+            );
             assert_eq!(objects.len(), good + 1, "{input}");
             assert!(objects.last().unwrap().is_err(), "{input}");
         }
@@ -141,7 +187,9 @@ mod tests {
 
     #[test]
     fn a_path_that_is_not_there_is_named() {
-        let error = open(&["/no/such/folder".into()], std::io::empty()).unwrap_err().to_string();
+        let error = open(&["/no/such/folder".into()], std::io::empty())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("/no/such/folder"), "{error}");
     }
 }

@@ -46,12 +46,14 @@ pub const LOOK_AT: &str = "look_at";
 pub const LOOK_V: &str = "look_v";
 /// Shards an operator asked for; cold ones are not merged below it.
 pub const MIN_SHARDS: &str = "min_shards";
-/// Bytes of the leases when the shard was last split: those stay where they are, so they are no reason to split again.
+/// Bytes of the leases when the shard was last split: those stay where they are, so they are no
+/// reason to split again.
 pub const SPLIT_BYTES: &str = "split_bytes";
-/// What a split has taken off the shard for its new half, until that is made: a map of the new half's attributes.
+/// What a split has taken off the shard for its new half, until that is made: a map of the new
+/// half's attributes.
 pub const ESCROW: &str = "escrow";
-/// Version of a configuration: counts its changes. In a bucket, the sum of all levels' whose limits it has; absent where
-/// a caller has brought them with a call.
+/// Version of a configuration: counts its changes. In a bucket, the sum of all levels' whose limits
+/// it has; absent where a caller has brought them with a call.
 pub const VERSION: &str = "cv";
 /// Limits of a configuration, or of a stamp, by name.
 pub const LIMITS: &str = "limits";
@@ -103,7 +105,8 @@ pub const RULE_AT: &str = "rt";
 pub const TTL: &str = "ttl";
 /// Granted acquires of shard 0 in a snapshot. Those of shard i are in `#{i}`.
 pub const TOTAL_EVENTS: &str = "total_events";
-/// Number set in a snapshot: the shards whose numbers are final, because the window was over when they were copied.
+/// Number set in a snapshot: the shards whose numbers are final, because the window was over when
+/// they were copied.
 pub const FINAL: &str = "final";
 /// Number set in a snapshot: the shards of which an earlier life ended without a final copy.
 pub const UNFINISHED: &str = "unfinished#c";
@@ -179,7 +182,9 @@ impl Field {
     #[must_use]
     pub fn parse(attribute: &str) -> Option<(&str, Self)> {
         let (limit, suffix) = attribute.strip_prefix("b_")?.rsplit_once('_')?;
-        let field = Self::ALL.into_iter().find(|field| field.suffix() == suffix)?;
+        let field = Self::ALL
+            .into_iter()
+            .find(|field| field.suffix() == suffix)?;
         Some((limit, field))
     }
 }
@@ -190,20 +195,29 @@ pub fn copied_at(shard: u32) -> String {
     format!("q{shard}")
 }
 
-/// Attribute of a snapshot: what a shard used of `limit`, in tokens. Shard 0 has the limit's plain name, so that the
-/// snapshot of an unsharded bucket reads at a glance.
+/// Attribute of a snapshot: what a shard used of `limit`, in tokens. Shard 0 has the limit's plain
+/// name, so that the snapshot of an unsharded bucket reads at a glance.
 #[must_use]
 pub fn copied(limit: &LimitName, shard: u32) -> String {
-    if shard == 0 { limit.to_string() } else { format!("{limit}#{shard}") }
+    if shard == 0 {
+        limit.to_string()
+    } else {
+        format!("{limit}#{shard}")
+    }
 }
 
 /// Attribute of a snapshot: the acquires of a shard.
 #[must_use]
 pub fn copied_takes(shard: u32) -> String {
-    if shard == 0 { TOTAL_EVENTS.to_owned() } else { format!("#{shard}") }
+    if shard == 0 {
+        TOTAL_EVENTS.to_owned()
+    } else {
+        format!("#{shard}")
+    }
 }
 
-/// Attribute of a snapshot, a number set: the `v` at which each earlier life of a shard was added to the carry.
+/// Attribute of a snapshot, a number set: the `v` at which each earlier life of a shard was added
+/// to the carry.
 #[must_use]
 pub fn carried(shard: u32) -> String {
     format!("#c{shard}")
@@ -212,12 +226,14 @@ pub fn carried(shard: u32) -> String {
 /// What the attribute of a limit ends with that holds the usage of earlier lives of all shards.
 pub const CARRY: &str = "#c";
 
-/// Whether an attribute of a bucket shard counts usage. A shard that is merged away keeps these, and `v`.
+/// Whether an attribute of a bucket shard counts usage. A shard that is merged away keeps these,
+/// and `v`.
 #[must_use]
 pub fn counts_usage(attribute: &str) -> bool {
     const COUNTERS: [&str; 5] = [BIRTH, HOUR, TAKES, TAKES_HOUR_BASE, TAKES_DAY_BASE];
     let of_limit = |field| matches!(field, Field::Consumed | Field::HourBase | Field::DayBase);
-    COUNTERS.contains(&attribute) || Field::parse(attribute).is_some_and(|(_, field)| of_limit(field))
+    COUNTERS.contains(&attribute)
+        || Field::parse(attribute).is_some_and(|(_, field)| of_limit(field))
 }
 
 #[cfg(test)]

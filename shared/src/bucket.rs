@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::limit::{Rule, WCU};
 use crate::math::{self, Shard};
 use crate::{
-    Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Limit, LimitName, Meter, MilliTokens, Terms, WriteId,
+    Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Limit, LimitName, Meter,
+    MilliTokens, Terms, WriteId,
 };
 
 /// One bucket shard.
@@ -27,13 +28,16 @@ pub struct Bucket {
     pub takes: Counter,
     /// The limits, by name; the hidden `wcu` is not among them.
     pub limits: BTreeMap<LimitName, LimitState>,
-    /// Limits that it does not hold any more and has counted: the shard was merged away with them, and made again without.
+    /// Limits that it does not hold any more and has counted: the shard was merged away with them,
+    /// and made again without.
     pub unheld: BTreeMap<LimitName, Counter>,
-    /// Version of the configuration the limits are from; `None` if a caller brought them with a call.
+    /// Version of the configuration the limits are from; `None` if a caller brought them with a
+    /// call.
     pub version: Option<i64>,
     /// When a call without a version last changed a rule; `None` if none did.
     pub rule_at: Option<EpochMillis>,
-    /// When DynamoDB may delete the item: it is full then, and holds no lease. `None` for a bucket that is kept.
+    /// When DynamoDB may delete the item: it is full then, and holds no lease. `None` for a bucket
+    /// that is kept.
     pub ttl: Option<EpochSeconds>,
     /// Write units left in the partition at `rf`, in thousandths: of 1,000 a second.
     pub write_units_left: MilliTokens,
@@ -112,7 +116,12 @@ impl LimitState {
     /// A limit of which nothing was consumed.
     #[must_use]
     pub fn new(tk: MilliTokens, rule: Rule) -> Self {
-        Self { tk, tc: MilliTokens::ZERO, bases: Bases::default(), rule }
+        Self {
+            tk,
+            tc: MilliTokens::ZERO,
+            bases: Bases::default(),
+            rule,
+        }
     }
 }
 
@@ -155,9 +164,17 @@ impl Bucket {
     /// Which shard this is, of how many.
     #[must_use]
     pub const fn shard(&self) -> Shard {
-        // A count that does not hold the index is another writer's mistake; the shard is then the last one.
-        let count = if self.shard_count > self.key.shard { self.shard_count } else { self.key.shard.saturating_add(1) };
-        Shard { index: self.key.shard, count }
+        // A count that does not hold the index is another writer's mistake; the shard is then the
+        // last one.
+        let count = if self.shard_count > self.key.shard {
+            self.shard_count
+        } else {
+            self.key.shard.saturating_add(1)
+        };
+        Shard {
+            index: self.key.shard,
+            count,
+        }
     }
 
     /// This shard's part of a limit's capacity.
@@ -166,8 +183,8 @@ impl Bucket {
         self.shard().share(state.rule.capacity)
     }
 
-    /// Whether the write units of its partition run out at `at`: under a fifth of a second's is left. A partition that
-    /// is only throttled does not show it; its callers do.
+    /// Whether the write units of its partition run out at `at`: under a fifth of a second's is
+    /// left. A partition that is only throttled does not show it; its callers do.
     #[must_use]
     pub fn is_out_of_units(&self, at: EpochMillis) -> bool {
         self.write_units_at(at) < WCU.capacity / 5
@@ -182,7 +199,13 @@ impl Bucket {
     #[must_use]
     pub fn meter(&self) -> Meter {
         let counter = |(name, state): (&LimitName, &LimitState)| {
-            (name.clone(), Counter { total: state.tc.0, bases: state.bases })
+            (
+                name.clone(),
+                Counter {
+                    total: state.tc.0,
+                    bases: state.bases,
+                },
+            )
         };
         Meter {
             key: self.key.clone(),
@@ -190,12 +213,17 @@ impl Bucket {
             birth: self.birth,
             hour: self.hour,
             takes: self.takes,
-            limits: self.limits.iter().map(counter).chain(self.unheld.clone()).collect(),
+            limits: self
+                .limits
+                .iter()
+                .map(counter)
+                .chain(self.unheld.clone())
+                .collect(),
         }
     }
 
-    /// Whether its leases make every write to it cost more than one unit. Those it had when it was split do not count:
-    /// they stay, and splitting again would not help.
+    /// Whether its leases make every write to it cost more than one unit. Those it had when it was
+    /// split do not count: they stay, and splitting again would not help.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         let leases = i64::try_from(self.lease_bytes).unwrap_or(i64::MAX);
@@ -205,7 +233,9 @@ impl Bucket {
     /// Write units that one write of this item costs the table: 1 for each KB begun.
     #[must_use]
     pub fn write_units(&self) -> i64 {
-        i64::try_from(self.size_bytes.div_ceil(1024)).unwrap_or(i64::MAX).max(1)
+        i64::try_from(self.size_bytes.div_ceil(1024))
+            .unwrap_or(i64::MAX)
+            .max(1)
     }
 
     /// A limit's balance at `now`, with the credit since `rf`.
@@ -221,9 +251,10 @@ impl Bucket {
         !state.rule.is_concurrent() && state.tk + flowed > self.share(state)
     }
 
-    /// What can be taken of a limit at `now` in one write: the balance, what expired leases give `back`, and the
-    /// change from the bucket's rule to `rule`. A raised rate flows in faster at once, and up to the new capacity; a
-    /// lowered one cuts the balance and makes no debt. Slots come and go with their number; those held stay held.
+    /// What can be taken of a limit at `now` in one write: the balance, what expired leases give
+    /// `back`, and the change from the bucket's rule to `rule`. A raised rate flows in faster at
+    /// once, and up to the new capacity; a lowered one cuts the balance and makes no debt. Slots
+    /// come and go with their number; those held stay held.
     fn available(
         &self,
         limit: &LimitName,
@@ -247,21 +278,28 @@ impl Bucket {
         }
     }
 
-    /// What the bucket is after a write at `now` that credits refill, reclaims expired leases and brings the callers'
-    /// own limits, but takes nothing. Limits that are older than the bucket's add what it lacks, and change nothing.
+    /// What the bucket is after a write at `now` that credits refill, reclaims expired leases and
+    /// brings the callers' own limits, but takes nothing. Limits that are older than the bucket's
+    /// add what it lacks, and change nothing.
     #[must_use]
     pub fn advanced<'a>(&self, terms: impl Into<Terms<'a>>, now: EpochMillis) -> Self {
         let terms = terms.into();
         let mut next = self.clone();
         for (name, state) in &mut next.limits {
-            let rule = terms.overruling(self, now).find(|limit| limit.name() == name);
+            let rule = terms
+                .overruling(self, now)
+                .find(|limit| limit.name() == name);
             let rule = rule.map_or(state.rule, |limit| *limit.rule());
             let back = self.give_back(name, self.reclaimable(now).map(|(_, lease)| lease));
             state.tk = self.available(name, state, rule, back, now);
             state.tc -= back.tc;
             state.rule = rule;
         }
-        for limit in terms.limits.iter().filter(|limit| !self.limits.contains_key(limit.name())) {
+        for limit in terms
+            .limits
+            .iter()
+            .filter(|limit| !self.limits.contains_key(limit.name()))
+        {
             let rule = *limit.rule();
             let state = LimitState::new(self.shard().share(rule.capacity), rule);
             next.limits.insert(limit.name().clone(), state);
@@ -275,34 +313,61 @@ impl Bucket {
         next
     }
 
-    /// The expired leases that one take gives back: each costs it two comparisons, and DynamoDB takes 300 operators.
+    /// The expired leases that one take gives back: each costs it two comparisons, and DynamoDB
+    /// takes 300 operators.
     pub fn reclaimable(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
         self.expired(now).take(8)
     }
 
     /// The leases that have expired at `now`, by id.
     pub fn expired(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
-        self.leases.iter().flatten().filter(move |(_, lease)| lease.expires <= now)
+        self.leases
+            .iter()
+            .flatten()
+            .filter(move |(_, lease)| lease.expires <= now)
     }
 
     /// What there is of `limit` at `at`, if nobody takes or gives back until then.
     #[must_use]
     pub fn holds(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
-        let Some(state) = self.limits.get(limit) else { return MilliTokens::ZERO };
-        let tk = state.tk + self.give_back(limit, self.expired(at).map(|(_, lease)| lease)).tk;
-        if state.rule.is_concurrent() { tk } else { math::refilled(tk, &state.rule, self.shard(), self.rf, at) }
+        let Some(state) = self.limits.get(limit) else {
+            return MilliTokens::ZERO;
+        };
+        let tk = state.tk
+            + self
+                .give_back(limit, self.expired(at).map(|(_, lease)| lease))
+                .tk;
+        if state.rule.is_concurrent() {
+            tk
+        } else {
+            math::refilled(tk, &state.rule, self.shard(), self.rf, at)
+        }
     }
 
     /// What `leases` give back to `limit` when they end unused.
     #[must_use]
-    pub fn give_back<'a>(&self, limit: &LimitName, leases: impl Iterator<Item = &'a Lease>) -> GiveBack {
-        let held: MilliTokens = leases.filter_map(|lease| lease.tokens.get(limit)).copied().sum();
-        let concurrent = self.limits.get(limit).is_some_and(|state| state.rule.is_concurrent());
-        GiveBack { tk: held, tc: if concurrent { MilliTokens::ZERO } else { held } }
+    pub fn give_back<'a>(
+        &self,
+        limit: &LimitName,
+        leases: impl Iterator<Item = &'a Lease>,
+    ) -> GiveBack {
+        let held: MilliTokens = leases
+            .filter_map(|lease| lease.tokens.get(limit))
+            .copied()
+            .sum();
+        let concurrent = self
+            .limits
+            .get(limit)
+            .is_some_and(|state| state.rule.is_concurrent());
+        GiveBack {
+            tk: held,
+            tc: if concurrent { MilliTokens::ZERO } else { held },
+        }
     }
 
-    /// When `need` of `limit` is available if nobody else takes or gives back: by refill for a rate, by the expiry of
-    /// leases for slots. `None` if never: the limit is unknown, or `need` is above the shard's share.
+    /// When `need` of `limit` is available if nobody else takes or gives back: by refill for a
+    /// rate, by the expiry of leases for slots. `None` if never: the limit is unknown, or `need` is
+    /// above the shard's share.
     #[must_use]
     pub fn ready_at(&self, limit: &LimitName, need: MilliTokens) -> Option<EpochMillis> {
         let state = self.limits.get(limit)?;
@@ -310,7 +375,12 @@ impl Bucket {
         if !state.rule.is_concurrent() && need > self.share(state) {
             return None;
         }
-        let mut ends: Vec<_> = self.leases.iter().flatten().map(|(_, lease)| lease).collect();
+        let mut ends: Vec<_> = self
+            .leases
+            .iter()
+            .flatten()
+            .map(|(_, lease)| lease)
+            .collect();
         ends.sort_by_key(|lease| lease.expires);
         let mut tk = state.tk;
         let mut best = by_refill(tk);
@@ -320,7 +390,9 @@ impl Bucket {
             }
             tk += lease.tokens.get(limit).copied().unwrap_or_default();
             best = match by_refill(tk) {
-                Some(at) => Some(best.map_or(at.max(lease.expires), |best| best.min(at.max(lease.expires)))),
+                Some(at) => Some(best.map_or(at.max(lease.expires), |best| {
+                    best.min(at.max(lease.expires))
+                })),
                 None => best,
             };
         }
@@ -334,13 +406,20 @@ impl Bucket {
         self.limits.len() + terms.into().limits.iter().filter(lacks).count()
     }
 
-    /// Whether every limit of `terms` is in the bucket, and with the same numbers unless those do not overrule its own
-    /// at `now`.
+    /// Whether every limit of `terms` is in the bucket, and with the same numbers unless those do
+    /// not overrule its own at `now`.
     #[must_use]
     pub fn has_rules<'a>(&self, terms: impl Into<Terms<'a>>, now: EpochMillis) -> bool {
         let terms = terms.into();
-        let is_same = |limit: &Limit| self.limits.get(limit.name()).is_some_and(|state| state.rule == *limit.rule());
-        terms.limits.iter().all(|limit| self.limits.contains_key(limit.name()))
+        let is_same = |limit: &Limit| {
+            self.limits
+                .get(limit.name())
+                .is_some_and(|state| state.rule == *limit.rule())
+        };
+        terms
+            .limits
+            .iter()
+            .all(|limit| self.limits.contains_key(limit.name()))
             && terms.overruling(self, now).all(is_same)
     }
 }

@@ -7,13 +7,13 @@ use crate::{EntityId, Limit, Mode, Resource};
 /// Version of the table's schema that this code reads and writes.
 pub const SCHEMA_VERSION: i64 = 2;
 
-/// The most limits of one configuration, or given with a call: a write that changes and takes all of them still fits into
-/// an expression.
+/// The most limits of one configuration, or given with a call: a write that changes and takes all
+/// of them still fits into an expression.
 pub const MAX_LIMITS: usize = 20;
 
-/// The most limits of one bucket, the hidden `wcu` not counted: a write that splits, credits or counts all of them still
-/// fits into an expression, of 4 KB. A bucket keeps every limit that it was ever given, so this is one configuration and
-/// another in its place.
+/// The most limits of one bucket, the hidden `wcu` not counted: a write that splits, credits or
+/// counts all of them still fits into an expression, of 4 KB. A bucket keeps every limit that it
+/// was ever given, so this is one configuration and another in its place.
 pub const MAX_BUCKET_LIMITS: usize = 2 * MAX_LIMITS;
 
 /// A configuration that breaks a rule.
@@ -23,14 +23,17 @@ pub enum ConfigError {
     #[error("limit {0:?} is configured twice: configure it once")]
     Twice(String),
     /// It enforces nothing.
-    #[error("a configuration without limits enforces nothing: give it limits, or make it unlimited or disabled")]
+    #[error(
+        "a configuration without limits enforces nothing: give it limits, or make it unlimited or disabled"
+    )]
     NoLimits,
     /// It has more limits than one write can take of.
     #[error("a configuration of {0} limits, it takes {MAX_LIMITS} at most: use fewer")]
     TooMany(usize),
 }
 
-/// What is configured at one level. The first level that has a configuration wins, all of it: levels are not mixed.
+/// What is configured at one level. The first level that has a configuration wins, all of it:
+/// levels are not mixed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Config {
     /// The limits, each name once.
@@ -45,7 +48,10 @@ impl Config {
     /// These limits, enforced.
     #[must_use]
     pub fn of(limits: impl Into<Vec<Limit>>) -> Self {
-        Self { limits: limits.into(), ..Self::default() }
+        Self {
+            limits: limits.into(),
+            ..Self::default()
+        }
     }
 
     /// Checks what the types of its parts do not.
@@ -54,7 +60,10 @@ impl Config {
     /// [`ConfigError`] with the rule that it breaks.
     pub fn check(&self) -> Result<(), ConfigError> {
         for (at, limit) in self.limits.iter().enumerate() {
-            if self.limits[..at].iter().any(|earlier| earlier.name() == limit.name()) {
+            if self.limits[..at]
+                .iter()
+                .any(|earlier| earlier.name() == limit.name())
+            {
                 return Err(ConfigError::Twice(limit.name().to_string()));
             }
         }
@@ -79,7 +88,10 @@ pub struct Stored<T> {
 
 impl<T> Default for Stored<T> {
     fn default() -> Self {
-        Self { version: 0, value: None }
+        Self {
+            version: 0,
+            value: None,
+        }
     }
 }
 
@@ -111,7 +123,9 @@ impl Status {
     /// What the word stands for.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Enforced, Self::Disabled, Self::Unlimited].into_iter().find(|status| status.as_str() == word)
+        [Self::Enforced, Self::Disabled, Self::Unlimited]
+            .into_iter()
+            .find(|status| status.as_str() == word)
     }
 }
 
@@ -131,7 +145,9 @@ impl Mode {
     /// What the word stands for.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Enforced, Self::Shadow, Self::Soft].into_iter().find(|mode| mode.as_str() == word)
+        [Self::Enforced, Self::Shadow, Self::Soft]
+            .into_iter()
+            .find(|mode| mode.as_str() == word)
     }
 }
 
@@ -164,7 +180,9 @@ impl Level {
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::EntityResource(entity, resource) => write!(f, "entity {entity} on resource {resource}"),
+            Self::EntityResource(entity, resource) => {
+                write!(f, "entity {entity} on resource {resource}")
+            }
             Self::Entity(entity) => write!(f, "entity {entity}"),
             Self::Resource(resource) => write!(f, "resource {resource}"),
             Self::System => f.write_str("system"),
@@ -188,25 +206,54 @@ mod tests {
     use super::*;
 
     fn limits(count: usize) -> Vec<Limit> {
-        (0..count).map(|at| Limit::custom(&format!("l{at}"), 1, 1, 1000).unwrap()).collect()
+        (0..count)
+            .map(|at| Limit::custom(&format!("l{at}"), 1, 1, 1000).unwrap())
+            .collect()
     }
 
     #[test]
     fn a_level_is_named_in_full() {
-        let (entity, resource) = (EntityId::new("e-1").unwrap(), Resource::new("gpt-4").unwrap());
+        let (entity, resource) = (
+            EntityId::new("e-1").unwrap(),
+            Resource::new("gpt-4").unwrap(),
+        );
         let levels = Level::of(&entity, &resource).map(|level| level.to_string());
-        assert_eq!(levels, ["entity e-1 on resource gpt-4", "entity e-1", "resource gpt-4", "system"]);
+        assert_eq!(
+            levels,
+            [
+                "entity e-1 on resource gpt-4",
+                "entity e-1",
+                "resource gpt-4",
+                "system"
+            ]
+        );
     }
 
     #[test]
     fn a_configuration_has_one_limit_or_more_and_each_once() {
         assert_eq!(Config::of(limits(2)).check(), Ok(()));
         assert_eq!(Config::of(limits(MAX_LIMITS)).check(), Ok(()));
-        assert_eq!(Config::of(limits(MAX_LIMITS + 1)).check(), Err(ConfigError::TooMany(MAX_LIMITS + 1)));
-        assert_eq!(Config::of([limits(1), limits(1)].concat()).check(), Err(ConfigError::Twice("l0".to_owned())));
+        assert_eq!(
+            Config::of(limits(MAX_LIMITS + 1)).check(),
+            Err(ConfigError::TooMany(MAX_LIMITS + 1))
+        );
+        assert_eq!(
+            Config::of([limits(1), limits(1)].concat()).check(),
+            Err(ConfigError::Twice("l0".to_owned()))
+        );
         assert_eq!(Config::of(limits(0)).check(), Err(ConfigError::NoLimits));
-        let disabled = Config { status: Status::Disabled, ..Config::default() };
+        let disabled = Config {
+            status: Status::Disabled,
+            ..Config::default()
+        };
         assert_eq!(disabled.check(), Ok(()));
-        assert_eq!(Config { limits: limits(1), ..disabled }.check(), Ok(()));
+        assert_eq!(
+            Config {
+                limits: limits(1),
+                ..disabled
+            }
+            .check(),
+            Ok(())
+        );
     }
 }

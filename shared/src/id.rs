@@ -118,8 +118,8 @@ macro_rules! any_is_free {
 any_is_free!(Namespace, EntityId, Resource, WriteId);
 
 impl LimitName {
-    /// Usage snapshots hold one attribute per limit beside their own, so the names must differ; also from those that an
-    /// index takes for its keys, which are no numbers.
+    /// Usage snapshots hold one attribute per limit beside their own, so the names must differ;
+    /// also from those that an index takes for its keys, which are no numbers.
     fn is_free(name: &str) -> bool {
         const TAKEN: [&str; 14] = [
             "wcu",
@@ -138,7 +138,8 @@ impl LimitName {
             "due",
         ];
         let copied_at = name.strip_prefix('q');
-        !TAKEN.contains(&name) && !copied_at.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        !TAKEN.contains(&name)
+            && !copied_at.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     }
 }
 

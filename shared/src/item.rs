@@ -1,5 +1,5 @@
-//! Item codec: attributes in, [`Bucket`](crate::Bucket) or [`Snapshot`](crate::Snapshot) out, and back. Never guesses: a
-//! wrong attribute is named.
+//! Item codec: attributes in, [`Bucket`](crate::Bucket) or [`Snapshot`](crate::Snapshot) out, and
+//! back. Never guesses: a wrong attribute is named.
 
 mod audit;
 mod bucket;
@@ -63,11 +63,19 @@ impl ItemError {
             value.truncate(value.floor_char_boundary(SHOWN));
             value.push_str("...");
         }
-        Self { attribute: attribute.to_owned(), value, takes }
+        Self {
+            attribute: attribute.to_owned(),
+            value,
+            takes,
+        }
     }
 
     fn missing(attribute: &str, takes: &'static str) -> Self {
-        Self { attribute: attribute.to_owned(), value: "missing".to_owned(), takes }
+        Self {
+            attribute: attribute.to_owned(),
+            value: "missing".to_owned(),
+            takes,
+        }
     }
 }
 
@@ -80,7 +88,10 @@ fn integer(name: &str, value: &Attr<'_>) -> Result<i64, ItemError> {
 }
 
 /// A name that an attribute holds.
-fn name<'a, T: TryFrom<&'a str, Error = NameError>>(name: &str, value: &Attr<'a>) -> Result<T, ItemError> {
+fn name<'a, T: TryFrom<&'a str, Error = NameError>>(
+    name: &str,
+    value: &Attr<'a>,
+) -> Result<T, ItemError> {
     match value {
         Attr::S(text) => T::try_from(text).map_err(|error| ItemError::new(name, value, error.rule)),
         other => Err(ItemError::new(name, other, "a name")),
@@ -93,16 +104,29 @@ fn size_bytes(value: &Attr<'_>) -> usize {
         Attr::N(text) => text.len().div_ceil(2) + 1,
         Attr::S(text) => text.len(),
         Attr::Bool(_) | Attr::Other => 1,
-        Attr::Numbers(numbers) => numbers.iter().map(|number| size_bytes(&Attr::N(number))).sum(),
-        Attr::M(entries) => 3 + entries.iter().map(|(name, value)| 1 + name.len() + size_bytes(value)).sum::<usize>(),
+        Attr::Numbers(numbers) => numbers
+            .iter()
+            .map(|number| size_bytes(&Attr::N(number)))
+            .sum(),
+        Attr::M(entries) => {
+            3 + entries
+                .iter()
+                .map(|(name, value)| 1 + name.len() + size_bytes(value))
+                .sum::<usize>()
+        }
     }
 }
 
-/// Write units that one write of this item costs the table: 1 for each KB begun, also when its condition fails.
+/// Write units that one write of this item costs the table: 1 for each KB begun, also when its
+/// condition fails.
 #[must_use]
 pub fn write_units<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> u32 {
-    let bytes: usize = item.map(|(name, value)| name.len() + size_bytes(&value)).sum();
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).max(1)
+    let bytes: usize = item
+        .map(|(name, value)| name.len() + size_bytes(&value))
+        .sum();
+    u32::try_from(bytes.div_ceil(1024))
+        .unwrap_or(u32::MAX)
+        .max(1)
 }
 
 /// The key attributes of an item; `None` if one is missing or no string.
@@ -133,7 +157,10 @@ mod tests {
             (Attr::Bool(true), 1),
             (Attr::Other, 1),
             (map(vec![]), 3),
-            (map(vec![("ab", Attr::N("12")), ("c", Attr::S("xyz"))]), 3 + (1 + 2 + 2) + (1 + 1 + 3)),
+            (
+                map(vec![("ab", Attr::N("12")), ("c", Attr::S("xyz"))]),
+                3 + (1 + 2 + 2) + (1 + 1 + 3),
+            ),
         ] {
             assert_eq!(size_bytes(&value), bytes, "{value:?}");
         }
@@ -146,7 +173,10 @@ mod tests {
             let shown = ItemError::new("q0", &value, "a number").value;
             assert!(shown.len() < 210 && shown.ends_with("ö..."), "{shown}");
         }
-        assert_eq!(ItemError::new("q0", &Attr::S("far"), "a number").value, "\"far\"");
+        assert_eq!(
+            ItemError::new("q0", &Attr::S("far"), "a number").value,
+            "\"far\""
+        );
     }
 
     #[test]

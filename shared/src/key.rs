@@ -39,8 +39,16 @@ impl BucketKey {
     /// `{ns}/BUCKET#{entity}#{resource}#{shard}`, `#STATE`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        let Self { namespace, entity, resource, shard } = self;
-        ItemKey { pk: format!("{namespace}/BUCKET#{entity}#{resource}#{shard}"), sk: BUCKET_SK.to_owned() }
+        let Self {
+            namespace,
+            entity,
+            resource,
+            shard,
+        } = self;
+        ItemKey {
+            pk: format!("{namespace}/BUCKET#{entity}#{resource}#{shard}"),
+            sk: BUCKET_SK.to_owned(),
+        }
     }
 
     /// The shard whose partition key is `pk`; `None` if it is no bucket's.
@@ -60,22 +68,41 @@ impl BucketKey {
     /// Another shard of the same bucket.
     #[must_use]
     pub fn with_shard(&self, shard: u32) -> Self {
-        Self { shard, ..self.clone() }
+        Self {
+            shard,
+            ..self.clone()
+        }
     }
 
-    /// `GSI2PK`, `GSI2SK`: the buckets of a resource, in one of [`resource_partitions`]. Many new buckets of one resource
-    /// write to all of them, because a partition takes 1,000 a second.
+    /// `GSI2PK`, `GSI2SK`: the buckets of a resource, in one of [`resource_partitions`]. Many new
+    /// buckets of one resource write to all of them, because a partition takes 1,000 a second.
     #[must_use]
     pub fn by_resource(&self) -> (String, String) {
-        let Self { namespace, entity, resource, shard } = self;
-        (resource_partition(namespace, resource, spread(entity.as_str())), format!("BUCKET#{entity}#{shard}"))
+        let Self {
+            namespace,
+            entity,
+            resource,
+            shard,
+        } = self;
+        (
+            resource_partition(namespace, resource, spread(entity.as_str())),
+            format!("BUCKET#{entity}#{shard}"),
+        )
     }
 
     /// `GSI3PK`, `GSI3SK`: the buckets of an entity.
     #[must_use]
     pub fn by_entity(&self) -> (String, String) {
-        let Self { namespace, entity, resource, shard } = self;
-        (format!("{namespace}/ENTITY#{entity}"), format!("BUCKET#{resource}#{shard}"))
+        let Self {
+            namespace,
+            entity,
+            resource,
+            shard,
+        } = self;
+        (
+            format!("{namespace}/ENTITY#{entity}"),
+            format!("BUCKET#{resource}#{shard}"),
+        )
     }
 
     /// The partition of `DueIndex` this bucket is found in: one of [`due_shards`].
@@ -85,9 +112,12 @@ impl BucketKey {
     }
 }
 
-/// A number from 0 to 15: FNV-1a. Any hash would do, but it must be the same for every writer indefinitely.
+/// A number from 0 to 15: FNV-1a. Any hash would do, but it must be the same for every writer
+/// indefinitely.
 fn spread(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)) % PARTITIONS
+    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    }) % PARTITIONS
 }
 
 /// Leading zeros would give one shard two spellings.
@@ -112,8 +142,12 @@ fn resource_partition(namespace: &Namespace, resource: &Resource, partition: u32
     format!("{namespace}/RESOURCE#{resource}#{partition:02}")
 }
 
-/// The partitions of `GSI2` that hold the buckets of a resource: `{ns}/RESOURCE#{resource}#00` to `#15`.
-pub fn resource_partitions(namespace: &Namespace, resource: &Resource) -> impl Iterator<Item = String> {
+/// The partitions of `GSI2` that hold the buckets of a resource: `{ns}/RESOURCE#{resource}#00` to
+/// `#15`.
+pub fn resource_partitions(
+    namespace: &Namespace,
+    resource: &Resource,
+) -> impl Iterator<Item = String> {
     (0..PARTITIONS).map(move |partition| resource_partition(namespace, resource, partition))
 }
 
@@ -136,11 +170,20 @@ impl SnapshotKey {
     /// `{ns}/ENTITY#{entity}`, `#USAGE#{resource}#{window}#{start}`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        let Self { namespace, entity, resource, window, start } = self;
+        let Self {
+            namespace,
+            entity,
+            resource,
+            window,
+            start,
+        } = self;
         let mut sk = format!("#USAGE#{resource}#{window}#");
         // Writing to a String cannot fail.
         let _ = write!(sk, "{}", crate::window::Iso(*start));
-        ItemKey { pk: format!("{namespace}/ENTITY#{entity}"), sk }
+        ItemKey {
+            pk: format!("{namespace}/ENTITY#{entity}"),
+            sk,
+        }
     }
 
     /// The snapshot an item is; `None` if the keys are not a snapshot's.
@@ -168,41 +211,80 @@ mod tests {
     #[test]
     fn due_shards_are_two_digits_and_stable() {
         let shards: Vec<_> = due_shards().collect();
-        assert_eq!((shards.len(), shards[0].as_str(), shards[15].as_str()), (16, "DUE#00", "DUE#15"));
+        assert_eq!(
+            (shards.len(), shards[0].as_str(), shards[15].as_str()),
+            (16, "DUE#00", "DUE#15")
+        );
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
-        assert_eq!(key.due_shard(), "DUE#07", "a change here strands every bucket that is due");
+        assert_eq!(
+            key.due_shard(),
+            "DUE#07",
+            "a change here strands every bucket that is due"
+        );
     }
 
     #[test]
     fn indexes_find_a_bucket_by_its_resource_and_by_its_entity() {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap();
         let pair = |pk: &str, sk: &str| (pk.to_owned(), sk.to_owned());
-        assert_eq!(key.by_resource(), pair("default/RESOURCE#gpt-4#02", "BUCKET#e-1#3"));
-        assert_eq!(key.by_entity(), pair("default/ENTITY#e-1", "BUCKET#gpt-4#3"));
+        assert_eq!(
+            key.by_resource(),
+            pair("default/RESOURCE#gpt-4#02", "BUCKET#e-1#3")
+        );
+        assert_eq!(
+            key.by_entity(),
+            pair("default/ENTITY#e-1", "BUCKET#gpt-4#3")
+        );
     }
 
-    /// A partition of an index takes 1,000 units a second, so 10,000 new keys a second need ten at least.
+    /// A partition of an index takes 1,000 units a second, so 10,000 new keys a second need ten at
+    /// least.
     #[test]
     fn new_keys_of_one_resource_spread_evenly_over_16_partitions_of_the_index() {
-        let (namespace, resource) = (Namespace::new("ns").unwrap(), Resource::new("gpt-4").unwrap());
-        for name in [|at: u32| format!("user-{at}"), |at| format!("10.0.{}.{}", at / 256, at % 256)] {
+        let (namespace, resource) = (
+            Namespace::new("ns").unwrap(),
+            Resource::new("gpt-4").unwrap(),
+        );
+        for name in [
+            |at: u32| format!("user-{at}"),
+            |at| format!("10.0.{}.{}", at / 256, at % 256),
+        ] {
             let mut found = std::collections::BTreeMap::<_, u32>::new();
             for at in 0..10_000 {
                 let entity = EntityId::new(&*name(at)).unwrap();
                 let (namespace, resource) = (namespace.clone(), resource.clone());
-                let key = BucketKey { namespace, entity, resource, shard: 0 };
+                let key = BucketKey {
+                    namespace,
+                    entity,
+                    resource,
+                    shard: 0,
+                };
                 *found.entry(key.by_resource().0).or_default() += 1;
             }
-            assert!(found.keys().cloned().eq(resource_partitions(&namespace, &resource)), "{found:?}");
+            assert!(
+                found
+                    .keys()
+                    .cloned()
+                    .eq(resource_partitions(&namespace, &resource)),
+                "{found:?}"
+            );
             assert!(found.values().all(|writes| *writes < 1_000), "{found:?}");
         }
     }
 
     #[test]
     fn keys_of_other_items_are_no_snapshots() {
-        let of = |sk: &str| SnapshotKey::parse(&ItemKey { pk: "default/ENTITY#e-1".to_owned(), sk: sk.to_owned() });
+        let of = |sk: &str| {
+            SnapshotKey::parse(&ItemKey {
+                pk: "default/ENTITY#e-1".to_owned(),
+                sk: sk.to_owned(),
+            })
+        };
         assert!(of("#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z").is_some());
-        for sk in ["#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z#", "#USAGE#gpt-4#hourly#2026-11-20T18:30:00Z"] {
+        for sk in [
+            "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z#",
+            "#USAGE#gpt-4#hourly#2026-11-20T18:30:00Z",
+        ] {
             assert_eq!(of(sk), None, "{sk}");
         }
     }

@@ -12,11 +12,13 @@
 //! - `bucket`: [`Bucket`]: one shard as a value, and what can be taken from it
 //! - `whole`: [`Whole`]: all shards of a bucket together
 //! - `meter`: [`Meter`]: what a shard has used in its current hour and day
-//! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and live items
+//! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
+//!   live items
 //! - `stamp`: [`Stamp`]: what all shards held together, which a denied process leaves for others
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
-//! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge, copy, configure
+//! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,
+//!   copy, configure
 
 pub mod attr;
 mod audit;
@@ -38,16 +40,19 @@ pub mod write;
 
 pub use audit::{AuditEvent, Change};
 pub use bucket::{Bucket, GiveBack, Lease, LimitState, Look, Scaling};
-pub use config::{Config, ConfigError, Entity, Level, MAX_BUCKET_LIMITS, MAX_LIMITS, SCHEMA_VERSION, Status, Stored};
+pub use config::{
+    Config, ConfigError, Entity, Level, MAX_BUCKET_LIMITS, MAX_LIMITS, SCHEMA_VERSION, Status,
+    Stored,
+};
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
-    Attr, BucketReader, ItemError, is_merged, read_audit, read_bucket, read_config, read_entity, read_key, read_live,
-    read_schema, read_snapshot, read_stamp, write_audit, write_bucket, write_config, write_entity, write_lease,
-    write_leases, write_units,
+    Attr, BucketReader, ItemError, is_merged, read_audit, read_bucket, read_config, read_entity,
+    read_key, read_live, read_schema, read_snapshot, read_stamp, write_audit, write_bucket,
+    write_config, write_entity, write_lease, write_leases, write_units,
 };
 pub use key::{
-    AuditId, AuditKey, AuditOf, BUCKET_SK, BucketKey, ConfigKey, ConfigsOf, EntityKey, ItemKey, SnapshotKey,
-    due_shards, resource_partitions, schema_key,
+    AuditId, AuditKey, AuditOf, BUCKET_SK, BucketKey, ConfigKey, ConfigsOf, EntityKey, ItemKey,
+    SnapshotKey, due_shards, resource_partitions, schema_key,
 };
 pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Mode, Rule};
 pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};

@@ -87,33 +87,63 @@ impl Limit {
     /// `capacity` tokens at most; `refill_amount` tokens flow back every `refill_period_ms`.
     ///
     /// # Errors
-    /// [`LimitError`] for a bad name, amounts outside 1 to 10^12 tokens, or a period outside 1 ms to 366 days.
-    pub fn custom(name: &str, capacity: i64, refill_amount: i64, refill_period_ms: i64) -> Result<Self, LimitError> {
+    /// [`LimitError`] for a bad name, amounts outside 1 to 10^12 tokens, or a period outside 1 ms
+    /// to 366 days.
+    pub fn custom(
+        name: &str,
+        capacity: i64,
+        refill_amount: i64,
+        refill_period_ms: i64,
+    ) -> Result<Self, LimitError> {
         let name = LimitName::new(name)?;
         check(&name, "capacity", capacity, MAX_TOKENS, "1 to 10^12 tokens")?;
-        check(&name, "refill_amount", refill_amount, MAX_TOKENS, "1 to 10^12 tokens")?;
-        check(&name, "refill_period_ms", refill_period_ms, MAX_PERIOD_MS, "1 ms to 366 days")?;
+        check(
+            &name,
+            "refill_amount",
+            refill_amount,
+            MAX_TOKENS,
+            "1 to 10^12 tokens",
+        )?;
+        check(
+            &name,
+            "refill_period_ms",
+            refill_period_ms,
+            MAX_PERIOD_MS,
+            "1 ms to 366 days",
+        )?;
         let capacity = MilliTokens::from_tokens(capacity);
         let refill_amount = MilliTokens::from_tokens(refill_amount);
-        Ok(Self::of(name, Rule { capacity, refill_amount, refill_period_ms }))
+        Ok(Self::of(
+            name,
+            Rule {
+                capacity,
+                refill_amount,
+                refill_period_ms,
+            },
+        ))
     }
 
-    /// `slots` that can be held at the same time. A slot comes back when its lease is released or expires.
+    /// `slots` that can be held at the same time. A slot comes back when its lease is released or
+    /// expires.
     ///
     /// # Errors
     /// [`LimitError`] for a bad name or slots outside 1 to 10^12.
     pub fn concurrent(name: &str, slots: i64) -> Result<Self, LimitError> {
         let name = LimitName::new(name)?;
         check(&name, "capacity", slots, MAX_TOKENS, "1 to 10^12 tokens")?;
-        let rule =
-            Rule { capacity: MilliTokens::from_tokens(slots), refill_amount: MilliTokens::ZERO, refill_period_ms: 1 };
+        let rule = Rule {
+            capacity: MilliTokens::from_tokens(slots),
+            refill_amount: MilliTokens::ZERO,
+            refill_period_ms: 1,
+        };
         Ok(Self::of(name, rule))
     }
 
     /// The same rate with another capacity: how much can be taken at once after a quiet time.
     ///
     /// # Errors
-    /// [`LimitError::OutOfRange`] outside 1 to 10^12 tokens, or for a concurrency limit, which has no burst.
+    /// [`LimitError::OutOfRange`] outside 1 to 10^12 tokens, or for a concurrency limit, which has
+    /// no burst.
     pub fn with_burst(mut self, burst: i64) -> Result<Self, LimitError> {
         check(&self.name, "burst", burst, MAX_TOKENS, "1 to 10^12 tokens")?;
         if self.rule.is_concurrent() {
@@ -131,7 +161,11 @@ impl Limit {
 
     /// What an item says that a limit is.
     pub(crate) const fn of(name: LimitName, rule: Rule) -> Self {
-        Self { name, rule, mode: Mode::Enforced }
+        Self {
+            name,
+            rule,
+            mode: Mode::Enforced,
+        }
     }
 
     /// The same limit in another mode: enforced if nothing is said.
@@ -167,11 +201,22 @@ impl Limit {
     }
 }
 
-fn check(limit: &LimitName, field: &'static str, value: i64, max: i64, takes: &'static str) -> Result<(), LimitError> {
+fn check(
+    limit: &LimitName,
+    field: &'static str,
+    value: i64,
+    max: i64,
+    takes: &'static str,
+) -> Result<(), LimitError> {
     if (1..=max).contains(&value) {
         Ok(())
     } else {
-        Err(LimitError::OutOfRange { limit: limit.to_string(), field, value, takes })
+        Err(LimitError::OutOfRange {
+            limit: limit.to_string(),
+            field,
+            value,
+            takes,
+        })
     }
 }
 
@@ -189,7 +234,10 @@ mod tests {
     #[test]
     fn a_limit_out_of_range_is_refused_with_its_field_and_value() {
         let refused = |result: Result<Limit, LimitError>| result.unwrap_err().to_string();
-        assert_eq!(refused(Limit::per_minute("rpm", 0)), "limit \"rpm\": capacity is 0, it takes 1 to 10^12 tokens");
+        assert_eq!(
+            refused(Limit::per_minute("rpm", 0)),
+            "limit \"rpm\": capacity is 0, it takes 1 to 10^12 tokens"
+        );
         assert!(refused(Limit::custom("rpm", 5, -1, 1000)).contains("refill_amount is -1"));
         assert!(refused(Limit::custom("rpm", 5, 5, 0)).contains("refill_period_ms is 0"));
         assert!(refused(Limit::per_day("rpm", i64::MAX)).contains("10^12"));
@@ -201,7 +249,10 @@ mod tests {
 
     #[test]
     fn burst_changes_the_capacity_and_not_the_rate() {
-        let limit = Limit::per_second("rps", 10).unwrap().with_burst(50).unwrap();
+        let limit = Limit::per_second("rps", 10)
+            .unwrap()
+            .with_burst(50)
+            .unwrap();
         assert_eq!(limit.rule().capacity, MilliTokens::from_tokens(50));
         assert_eq!(limit.rule().refill_amount, MilliTokens::from_tokens(10));
         assert_eq!(limit.rule().refill_period_ms, 1000);

@@ -13,7 +13,8 @@ pub struct Bases {
     pub day: i64,
 }
 
-/// A number that only this shard counts, since its creation, and its values when the current windows began.
+/// A number that only this shard counts, since its creation, and its values when the current
+/// windows began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counter {
     /// Now.
@@ -23,8 +24,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// What was counted in the current window of this kind. Negative if more came back than was taken: tokens that were
-    /// taken in one hour may return in the next.
+    /// What was counted in the current window of this kind. Negative if more came back than was
+    /// taken: tokens that were taken in one hour may return in the next.
     #[must_use]
     pub const fn used(&self, window: Window) -> i64 {
         self.total.saturating_sub(match window {
@@ -61,22 +62,39 @@ impl Meter {
     /// The snapshot that its current window of this kind is copied to.
     #[must_use]
     pub fn snapshot(&self, window: Window) -> SnapshotKey {
-        let BucketKey { namespace, entity, resource, .. } = self.key.clone();
-        SnapshotKey { namespace, entity, resource, window, start: self.start(window) }
+        let BucketKey {
+            namespace,
+            entity,
+            resource,
+            ..
+        } = self.key.clone();
+        SnapshotKey {
+            namespace,
+            entity,
+            resource,
+            window,
+            start: self.start(window),
+        }
     }
 
     /// What it has used in its current window of this kind.
     #[must_use]
     pub fn usage(&self, window: Window) -> Usage {
-        let used = |(name, counter): (&LimitName, &Counter)| (name.clone(), MilliTokens(counter.used(window)));
-        Usage { tokens: self.limits.iter().map(used).collect(), acquires: self.takes.used(window) }
+        let used = |(name, counter): (&LimitName, &Counter)| {
+            (name.clone(), MilliTokens(counter.used(window)))
+        };
+        Usage {
+            tokens: self.limits.iter().map(used).collect(),
+            acquires: self.takes.used(window),
+        }
     }
 }
 
 /// An amount of usage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Net consumed of each limit. Negative where more came back in the window than was taken in it.
+    /// Net consumed of each limit. Negative where more came back in the window than was taken in
+    /// it.
     pub tokens: BTreeMap<LimitName, MilliTokens>,
     /// Granted acquires.
     pub acquires: i64,
@@ -98,7 +116,10 @@ mod tests {
 
     #[test]
     fn usage_is_the_counter_less_its_value_when_the_window_began() {
-        let counter = Counter { total: 12, bases: Bases { hour: 15, day: 4 } };
+        let counter = Counter {
+            total: 12,
+            bases: Bases { hour: 15, day: 4 },
+        };
         assert_eq!(Window::ALL.map(|window| counter.used(window)), [-3, 8]);
     }
 }

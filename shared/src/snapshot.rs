@@ -13,7 +13,8 @@ pub struct Snapshot {
     pub carry: Usage,
     /// By shard, the `v` at which each earlier life was added to `carry`.
     pub carried: BTreeMap<u32, BTreeSet<i64>>,
-    /// Shards of which an earlier life ended without a final copy: its last writes are missing from `carry`.
+    /// Shards of which an earlier life ended without a final copy: its last writes are missing from
+    /// `carry`.
     pub unfinished: BTreeSet<u32>,
 }
 
@@ -42,29 +43,40 @@ pub struct Live {
 pub struct WindowUsage {
     /// How much.
     pub usage: Usage,
-    /// Whether it will not change any more: the window is over, and so are the copies of all shards known to have been
-    /// written to in it. A window in progress is exact and not final.
+    /// Whether it will not change any more: the window is over, and so are the copies of all shards
+    /// known to have been written to in it. A window in progress is exact and not final.
     pub is_final: bool,
 }
 
-/// How long after its end a window may still get takes: those of processes that have not rolled yet, and clocks differ.
+/// How long after its end a window may still get takes: those of processes that have not rolled
+/// yet, and clocks differ.
 const LATE_TAKES: Millis = Millis(10_000);
-/// How long a final copy may be on its way before a shard without any copy of its life counts as unused: as long as a
-/// stream keeps its records.
+/// How long a final copy may be on its way before a shard without any copy of its life counts as
+/// unused: as long as a stream keeps its records.
 const DELIVERY: Millis = Millis(86_400_000);
 
-/// The usage of the window that starts at `start`: the snapshot's numbers, replaced by those of the `live` items where
-/// these are newer.
+/// The usage of the window that starts at `start`: the snapshot's numbers, replaced by those of the
+/// `live` items where these are newer.
 ///
-/// `live` must have been read before the snapshot: an item that rolled over in between then has its final copy in the
-/// snapshot, or on its way there.
+/// `live` must have been read before the snapshot: an item that rolled over in between then has its
+/// final copy in the snapshot, or on its way there.
 #[must_use]
-pub fn usage(window: Window, start: EpochMillis, snapshot: &Snapshot, live: &[Live], now: EpochMillis) -> WindowUsage {
+pub fn usage(
+    window: Window,
+    start: EpochMillis,
+    snapshot: &Snapshot,
+    live: &[Live],
+    now: EpochMillis,
+) -> WindowUsage {
     let end = window.end(start);
     let mut usage = snapshot.carry.clone();
     let mut is_final = now >= end.after(LATE_TAKES) && snapshot.unfinished.is_empty();
     let mut shards = snapshot.shards.clone();
-    for Live { meter, holds_leases } in live {
+    for Live {
+        meter,
+        holds_leases,
+    } in live
+    {
         let copied = shards.get(&meter.key.shard);
         if meter.start(window) == start && copied.is_none_or(|copied| copied.v <= meter.v) {
             if let Some(earlier) = copied.filter(|copied| copied.v < meter.birth) {
@@ -73,7 +85,14 @@ pub fn usage(window: Window, start: EpochMillis, snapshot: &Snapshot, live: &[Li
                 is_final &= earlier.is_final;
             }
             let is_final = !holds_leases;
-            shards.insert(meter.key.shard, Copied { v: meter.v, usage: meter.usage(window), is_final });
+            shards.insert(
+                meter.key.shard,
+                Copied {
+                    v: meter.v,
+                    usage: meter.usage(window),
+                    is_final,
+                },
+            );
         } else if meter.start(window) > start
             && copied.is_none_or(|copied| copied.v < meter.birth)
             && EpochMillis(meter.birth.div_euclid(1000)) < end.after(LATE_TAKES)
@@ -93,7 +112,8 @@ mod tests {
     use super::*;
     use crate::{BucketKey, Counter, Hour};
 
-    /// The process that made it may still have counted for the hour before, whose copy is on its way then.
+    /// The process that made it may still have counted for the hour before, whose copy is on its
+    /// way then.
     #[test]
     fn a_window_is_not_final_while_a_shard_made_right_after_it_may_be_copied_to_it() {
         let start = Hour(498_648).start();
@@ -108,10 +128,23 @@ mod tests {
                 takes: Counter::default(),
                 limits: BTreeMap::new(),
             };
-            let live = [Live { meter, holds_leases: false }];
-            usage(Window::Hourly, start, &Snapshot::default(), &live, end.after(now)).is_final
+            let live = [Live {
+                meter,
+                holds_leases: false,
+            }];
+            usage(
+                Window::Hourly,
+                start,
+                &Snapshot::default(),
+                &live,
+                end.after(now),
+            )
+            .is_final
         };
         assert!(!is_final(Millis(500), LATE_TAKES) && is_final(Millis(500), DELIVERY));
-        assert!(is_final(LATE_TAKES, LATE_TAKES), "no process counts for the window by then");
+        assert!(
+            is_final(LATE_TAKES, LATE_TAKES),
+            "no process counts for the window by then"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! The stamp that a denied process leaves for the others: how much all shards held together, so one process reads them and
-//! not each.
+//! The stamp that a denied process leaves for the others: how much all shards held together, so one
+//! process reads them and not each.
 //!
-//! It is an item of its own beside shard 0, so it makes no write to the bucket larger. It only repeats what a process has
-//! read.
+//! It is an item of its own beside shard 0, so it makes no write to the bucket larger. It only
+//! repeats what a process has read.
 
 use std::collections::BTreeMap;
 
@@ -31,21 +31,31 @@ impl Stamp {
     /// Returns where the stamp of a bucket is.
     #[must_use]
     pub fn key(bucket: &BucketKey) -> ItemKey {
-        ItemKey { pk: bucket.item_key().pk, sk: STAMP_SK.to_owned() }
+        ItemKey {
+            pk: bucket.item_key().pk,
+            sk: STAMP_SK.to_owned(),
+        }
     }
 
-    /// Returns what the `whole` bucket holds at `now`; `None` if its shards do not add up: one is missing, has other rules,
-    /// or is in debt, which takes nothing from the others.
+    /// Returns what the `whole` bucket holds at `now`; `None` if its shards do not add up: one is
+    /// missing, has other rules, or is in debt, which takes nothing from the others.
     #[must_use]
     pub fn of(whole: &Whole, now: EpochMillis) -> Option<Self> {
         let shards = whole.shards();
         let first = shards.first().filter(|_| whole.is_complete())?;
         let (mut until, mut held) = (EpochMillis(i64::MAX), BTreeMap::new());
-        for (name, state) in first.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
+        for (name, state) in first
+            .limits
+            .iter()
+            .filter(|(_, state)| !state.rule.is_concurrent())
+        {
             let (mut sum, mut is_full) = (MilliTokens::ZERO, false);
             let mut full_at = EpochMillis(i64::MAX);
             for shard in shards {
-                let part = shard.limits.get(name).filter(|part| part.rule == state.rule)?;
+                let part = shard
+                    .limits
+                    .get(name)
+                    .filter(|part| part.rule == state.rule)?;
                 if part.tk < MilliTokens::ZERO || shard.rf != now {
                     return None;
                 }
@@ -58,21 +68,44 @@ impl Stamp {
                 until = until.min(full_at);
             }
         }
-        let leases = shards.iter().flat_map(|shard| shard.leases.iter().flatten());
-        let ends = leases.filter(|(_, lease)| lease.tokens.keys().any(|name| held.contains_key(name)));
-        until = ends.map(|(_, lease)| lease.expires).fold(until, EpochMillis::min);
+        let leases = shards
+            .iter()
+            .flat_map(|shard| shard.leases.iter().flatten());
+        let ends =
+            leases.filter(|(_, lease)| lease.tokens.keys().any(|name| held.contains_key(name)));
+        until = ends
+            .map(|(_, lease)| lease.expires)
+            .fold(until, EpochMillis::min);
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
-        (!held.is_empty()).then_some(Self { at: now, until, shards: count, held })
+        (!held.is_empty()).then_some(Self {
+            at: now,
+            until,
+            shards: count,
+            held,
+        })
     }
 
-    /// Returns the write that leaves the stamp. The last one stays: all of them are true of their instant.
+    /// Returns the write that leaves the stamp. The last one stays: all of them are true of their
+    /// instant.
     #[must_use]
     pub fn update(&self, bucket: &BucketKey) -> Update {
         let number = |name: &str, number: i64| (name.to_owned(), Value::Int(number));
         let one = |(name, (tk, rule)): (&LimitName, &(MilliTokens, Rule))| {
-            let Rule { capacity, refill_amount, refill_period_ms } = rule;
-            let numbers = [("tk", tk.0), ("cp", capacity.0), ("ra", refill_amount.0), ("rp", *refill_period_ms)];
-            (name.to_string(), Value::Map(numbers.map(|(name, value)| number(name, value)).into()))
+            let Rule {
+                capacity,
+                refill_amount,
+                refill_period_ms,
+            } = rule;
+            let numbers = [
+                ("tk", tk.0),
+                ("cp", capacity.0),
+                ("ra", refill_amount.0),
+                ("rp", *refill_period_ms),
+            ];
+            (
+                name.to_string(),
+                Value::Map(numbers.map(|(name, value)| number(name, value)).into()),
+            )
         };
         let set = |name: &'static str, number: i64| Change::Set(Path::of(name), Value::Int(number));
         let changes = vec![
@@ -80,8 +113,15 @@ impl Stamp {
             set(attr::UNTIL, self.until.0),
             set(attr::SHARDS, i64::from(self.shards)),
             set(attr::TTL, self.at.0 / 1_000 + KEPT_SECONDS),
-            Change::Set(Path::of(attr::LIMITS), Value::Map(self.held.iter().map(one).collect())),
+            Change::Set(
+                Path::of(attr::LIMITS),
+                Value::Map(self.held.iter().map(one).collect()),
+            ),
         ];
-        Update { key: Self::key(bucket), conditions: vec![], changes }
+        Update {
+            key: Self::key(bucket),
+            conditions: vec![],
+            changes,
+        }
     }
 }

@@ -183,12 +183,16 @@ mod tests {
 
     #[test]
     fn whole_tokens_are_those_below() {
-        assert_eq!([1999, 1000, 999, -1].map(|milli| MilliTokens(milli).whole_tokens()), [1, 1, 0, -1]);
+        assert_eq!(
+            [1999, 1000, 999, -1].map(|milli| MilliTokens(milli).whole_tokens()),
+            [1, 1, 0, -1]
+        );
     }
 
     #[test]
     fn no_span_is_negative() {
-        let spans = [(3, 1), (1, 1), (1, 3)].map(|(to, from)| EpochMillis(to).since(EpochMillis(from)));
+        let spans =
+            [(3, 1), (1, 1), (1, 3)].map(|(to, from)| EpochMillis(to).since(EpochMillis(from)));
         assert_eq!(spans, [Millis(2), Millis(0), Millis(0)]);
     }
 

@@ -27,20 +27,34 @@ impl Whole {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let parts = |count: u32| u64::from(u32::MAX.div_ceil(2) / count.max(1));
-        let sum: u64 = self.shards.iter().map(|shard| parts(shard.shard().count)).sum();
+        let sum: u64 = self
+            .shards
+            .iter()
+            .map(|shard| parts(shard.shard().count))
+            .sum();
         sum == parts(1)
     }
 
-    /// What all shards together have of `limit` at `at`. A shard in debt has nothing, and takes nothing from the others.
+    /// What all shards together have of `limit` at `at`. A shard in debt has nothing, and takes
+    /// nothing from the others.
     #[must_use]
     pub fn holds(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
-        self.shards.iter().map(|shard| shard.holds(limit, at).max(MilliTokens::ZERO)).sum()
+        self.shards
+            .iter()
+            .map(|shard| shard.holds(limit, at).max(MilliTokens::ZERO))
+            .sum()
     }
 
-    /// The first instant from `now` on at which the shards together hold `need`, if nobody else takes or gives back;
-    /// `None` if time alone never brings it. Exact: one millisecond earlier is too early.
+    /// The first instant from `now` on at which the shards together hold `need`, if nobody else
+    /// takes or gives back; `None` if time alone never brings it. Exact: one millisecond earlier is
+    /// too early.
     #[must_use]
-    pub fn ready_at(&self, limit: &LimitName, need: MilliTokens, now: EpochMillis) -> Option<EpochMillis> {
+    pub fn ready_at(
+        &self,
+        limit: &LimitName,
+        need: MilliTokens,
+        now: EpochMillis,
+    ) -> Option<EpochMillis> {
         let is_there = |at: i64| self.holds(limit, EpochMillis(at)) >= need;
         if is_there(now.0) {
             return Some(now);
@@ -58,22 +72,29 @@ impl Whole {
         };
         while late - early > 1 {
             let middle = early + (late - early) / 2;
-            if is_there(middle) { late = middle } else { early = middle }
+            if is_there(middle) {
+                late = middle
+            } else {
+                early = middle
+            }
         }
         Some(EpochMillis(late))
     }
 
-    /// How much of `needs` each shard gives at `at`, by the number of the shard; `None` if all together have not enough.
+    /// How much of `needs` each shard gives at `at`, by the number of the shard; `None` if all
+    /// together have not enough.
     ///
-    /// The shards that have most give, as few as keep a quarter of what they hold, and each in proportion to what it has:
-    /// a part is still there when others have taken from the shard since it was seen. All give where that is not enough.
+    /// The shards that have most give, as few as keep a quarter of what they hold, and each in
+    /// proportion to what it has: a part is still there when others have taken from the shard since
+    /// it was seen. All give where that is not enough.
     #[must_use]
     pub fn spread(
         &self,
         needs: &BTreeMap<LimitName, MilliTokens>,
         at: EpochMillis,
     ) -> Option<Vec<(u32, BTreeMap<LimitName, MilliTokens>)>> {
-        let held = |shard: &Bucket, limit: &LimitName| shard.holds(limit, at).max(MilliTokens::ZERO);
+        let held =
+            |shard: &Bucket, limit: &LimitName| shard.holds(limit, at).max(MilliTokens::ZERO);
         // By the limit that is shortest in each, in millionths of what is asked of it.
         let room = |shard: &Bucket| {
             let part = |(limit, need): (&LimitName, &MilliTokens)| {
@@ -81,15 +102,27 @@ impl Whole {
             };
             needs.iter().map(part).min()
         };
-        let mut shards: Vec<_> = self.shards.iter().map(|shard| (room(shard), shard)).collect();
+        let mut shards: Vec<_> = self
+            .shards
+            .iter()
+            .map(|shard| (room(shard), shard))
+            .collect();
         shards.sort_by(|(a, _), (b, _)| b.cmp(a));
-        let mut there: BTreeMap<_, _> = needs.keys().map(|limit| (limit.clone(), MilliTokens::ZERO)).collect();
+        let mut there: BTreeMap<_, _> = needs
+            .keys()
+            .map(|limit| (limit.clone(), MilliTokens::ZERO))
+            .collect();
         let mut givers = vec![];
         for (_, shard) in shards {
-            if needs.iter().all(|(limit, need)| there[limit].0 / 4 * 3 >= need.0) {
+            if needs
+                .iter()
+                .all(|(limit, need)| there[limit].0 / 4 * 3 >= need.0)
+            {
                 break;
             }
-            there.iter_mut().for_each(|(limit, there)| *there += held(shard, limit));
+            there
+                .iter_mut()
+                .for_each(|(limit, there)| *there += held(shard, limit));
             givers.push(shard);
         }
         if needs.iter().any(|(limit, need)| there[limit] < *need) {
@@ -100,9 +133,12 @@ impl Whole {
         for shard in givers {
             let mut part = BTreeMap::new();
             for (limit, left) in &mut left {
-                let Some(rest) = there.get_mut(limit) else { continue };
+                let Some(rest) = there.get_mut(limit) else {
+                    continue;
+                };
                 let held = held(shard, limit);
-                // Rounded up, and never more than it has, because what is left to give is never more than the rest has.
+                // Rounded up, and never more than it has, because what is left to give is never
+                // more than the rest has.
                 let give = ceil_of(*left, held, *rest);
                 if give > MilliTokens::ZERO {
                     *left -= give;
@@ -134,8 +170,14 @@ mod tests {
 
     fn shard(index: u32, count: u32, limits: &[(&str, i64)]) -> Bucket {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
-        let all: Vec<_> = limits.iter().map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap()).collect();
-        let mut bucket = Bucket { shard_count: count, ..Bucket::full(key, &all, EpochMillis(0)) };
+        let all: Vec<_> = limits
+            .iter()
+            .map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap())
+            .collect();
+        let mut bucket = Bucket {
+            shard_count: count,
+            ..Bucket::full(key, &all, EpochMillis(0))
+        };
         for (name, tk) in limits {
             bucket.limits.get_mut(*name).unwrap().tk = MilliTokens(*tk);
         }
@@ -143,7 +185,10 @@ mod tests {
     }
 
     fn needs(needs: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
-        needs.iter().map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need))).collect()
+        needs
+            .iter()
+            .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)))
+            .collect()
     }
 
     fn by_shard(parts: &[(u32, BTreeMap<LimitName, MilliTokens>)]) -> Vec<u32> {
@@ -152,26 +197,52 @@ mod tests {
 
     #[test]
     fn those_with_most_of_what_is_shortest_give_in_proportion() {
-        // Of `a` a lot is asked, of `b` little: the shard that is rich in `b` is poor where it matters.
+        // Of `a` a lot is asked, of `b` little: the shard that is rich in `b` is poor where it
+        // matters.
         let whole = Whole::new(vec![
             shard(0, 4, &[("a", 1000), ("b", 9000)]),
             shard(1, 4, &[("a", 6000), ("b", 700)]),
             shard(2, 4, &[("a", 4000), ("b", 600)]),
             shard(3, 4, &[("a", -50), ("b", 0)]),
         ]);
-        let parts = whole.spread(&needs(&[("a", 7500), ("b", 900)]), EpochMillis(0)).unwrap();
-        assert_eq!(parts, [(1, needs(&[("a", 4500), ("b", 485)])), (2, needs(&[("a", 3000), ("b", 415)]))]);
-        let more = whole.spread(&needs(&[("a", 7501)]), EpochMillis(0)).unwrap();
-        assert_eq!(by_shard(&more), [1, 2, 0], "two would have less than a quarter left");
-        let all = whole.spread(&needs(&[("a", 11_000)]), EpochMillis(0)).unwrap();
-        assert_eq!(all, [(1, needs(&[("a", 6000)])), (2, needs(&[("a", 4000)])), (0, needs(&[("a", 1000)]))]);
+        let parts = whole
+            .spread(&needs(&[("a", 7500), ("b", 900)]), EpochMillis(0))
+            .unwrap();
+        assert_eq!(
+            parts,
+            [
+                (1, needs(&[("a", 4500), ("b", 485)])),
+                (2, needs(&[("a", 3000), ("b", 415)]))
+            ]
+        );
+        let more = whole
+            .spread(&needs(&[("a", 7501)]), EpochMillis(0))
+            .unwrap();
+        assert_eq!(
+            by_shard(&more),
+            [1, 2, 0],
+            "two would have less than a quarter left"
+        );
+        let all = whole
+            .spread(&needs(&[("a", 11_000)]), EpochMillis(0))
+            .unwrap();
+        assert_eq!(
+            all,
+            [
+                (1, needs(&[("a", 6000)])),
+                (2, needs(&[("a", 4000)])),
+                (0, needs(&[("a", 1000)]))
+            ]
+        );
         assert_eq!(whole.spread(&needs(&[("a", 11_001)]), EpochMillis(0)), None);
         // By parts of what is asked, not by amounts.
         let whole = Whole::new(vec![
             shard(0, 2, &[("a", 100_000), ("b", 90_000)]),
             shard(1, 2, &[("a", 600_000), ("b", 50_000)]),
         ]);
-        let parts = whole.spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0)).unwrap();
+        let parts = whole
+            .spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0))
+            .unwrap();
         assert_eq!(parts[0].0, 1);
     }
 

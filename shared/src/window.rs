@@ -84,7 +84,10 @@ impl fmt::Display for Window {
 impl FromStr for Window {
     type Err = ();
     fn from_str(name: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|window| window.as_str() == name).ok_or(())
+        Self::ALL
+            .into_iter()
+            .find(|window| window.as_str() == name)
+            .ok_or(())
     }
 }
 
@@ -96,7 +99,13 @@ impl fmt::Display for Iso {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = utc(self.0);
         let (y, m, d) = (at.year(), u8::from(at.month()), at.day());
-        write!(f, "{y:04}-{m:02}-{d:02}T{:02}:{:02}:{:02}Z", at.hour(), at.minute(), at.second())
+        write!(
+            f,
+            "{y:04}-{m:02}-{d:02}T{:02}:{:02}:{:02}Z",
+            at.hour(),
+            at.minute(),
+            at.second()
+        )
     }
 }
 
@@ -105,9 +114,15 @@ impl fmt::Display for Iso {
 pub fn parse_iso(text: &str) -> Option<EpochMillis> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u8>().ok();
     let year: i32 = text.get(0..4)?.parse().ok()?;
-    let date = Date::from_calendar_date(year, Month::try_from(number(5..7)?).ok()?, number(8..10)?).ok()?;
+    let date = Date::from_calendar_date(year, Month::try_from(number(5..7)?).ok()?, number(8..10)?)
+        .ok()?;
     let time = Time::from_hms(number(11..13)?, number(14..16)?, number(17..19)?).ok()?;
-    let at = EpochMillis(date.with_time(time).assume_utc().unix_timestamp().checked_mul(1000)?);
+    let at = EpochMillis(
+        date.with_time(time)
+            .assume_utc()
+            .unix_timestamp()
+            .checked_mul(1000)?,
+    );
     (Iso(at).to_string() == text).then_some(at)
 }
 
@@ -122,10 +137,20 @@ mod tests {
 
     #[test]
     fn windows_start_and_end_on_their_boundary() {
-        let at = parse_iso("2028-02-29T23:59:59Z").unwrap().after(crate::Millis(999));
+        let at = parse_iso("2028-02-29T23:59:59Z")
+            .unwrap()
+            .after(crate::Millis(999));
         for (window, start, end) in [
-            (Window::Hourly, "2028-02-29T23:00:00Z", "2028-03-01T00:00:00Z"),
-            (Window::Daily, "2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"),
+            (
+                Window::Hourly,
+                "2028-02-29T23:00:00Z",
+                "2028-03-01T00:00:00Z",
+            ),
+            (
+                Window::Daily,
+                "2028-02-29T00:00:00Z",
+                "2028-03-01T00:00:00Z",
+            ),
         ] {
             assert_eq!(Iso(window.start(at)).to_string(), start);
             assert_eq!(Iso(window.end(window.start(at))).to_string(), end);
@@ -135,8 +160,13 @@ mod tests {
 
     #[test]
     fn only_the_one_spelling_of_an_instant_parses() {
-        for bad in ["2026-11-20T18:00:00", "2026-11-20 18:00:00Z", "2026-13-20T18:00:00Z", "x", "２026-11-20T18:00:00Z"]
-        {
+        for bad in [
+            "2026-11-20T18:00:00",
+            "2026-11-20 18:00:00Z",
+            "2026-13-20T18:00:00Z",
+            "x",
+            "２026-11-20T18:00:00Z",
+        ] {
             assert_eq!(parse_iso(bad), None, "{bad}");
         }
     }

@@ -1,4 +1,5 @@
-//! Planned writes as data: what to change, and under which condition. The store renders and runs them.
+//! Planned writes as data: what to change, and under which condition. The store renders and runs
+//! them.
 
 mod configure;
 mod copy;
@@ -54,7 +55,8 @@ pub enum Action {
     Check(ItemKey, Vec<Condition>),
 }
 
-/// An attribute, or a place inside a map attribute. Any name can stand in it: expressions use placeholders.
+/// An attribute, or a place inside a map attribute. Any name can stand in it: expressions use
+/// placeholders.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(pub Vec<Cow<'static, str>>);
 
@@ -140,7 +142,8 @@ pub enum Change {
     SetIfAbsent(Path, Value),
     /// Writes what the second attribute, which must be there, held before the update.
     Copy(Path, Path),
-    /// Adds to a number; one that is not there counts as 0. Adds to a set; one that is not there counts as empty.
+    /// Adds to a number; one that is not there counts as 0. Adds to a set; one that is not there
+    /// counts as empty.
     Add(Path, Value),
     /// Takes out of a set, if it is there.
     DeleteFrom(Path, Value),
@@ -153,12 +156,15 @@ fn every_write(view: Option<&Bucket>, units_credit: MilliTokens) -> Vec<Change> 
     let units = MilliTokens::from_tokens(view.map_or(1, Bucket::write_units));
     vec![
         Change::Add(Path::of(attr::V), Value::Int(1)),
-        Change::Add(Path::of(attr::WRITE_UNITS), Value::Int((units_credit - units).0)),
+        Change::Add(
+            Path::of(attr::WRITE_UNITS),
+            Value::Int((units_credit - units).0),
+        ),
     ]
 }
 
-/// The id by which a writer finds out what became of a write whose answer was lost. Writes that can be repeated
-/// safely leave the last one's in place.
+/// The id by which a writer finds out what became of a write whose answer was lost. Writes that can
+/// be repeated safely leave the last one's in place.
 fn sign(op: &WriteId) -> Change {
     Change::Set(Path::of(attr::OP), Value::text(op.as_str()))
 }
@@ -176,7 +182,10 @@ fn same_count(shard: Shard) -> Condition {
 
 /// That nobody has credited, split or merged the bucket since it was seen.
 fn same_rf(bucket: &Bucket) -> [Condition; 2] {
-    [Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)), same_count(bucket.shard())]
+    [
+        Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)),
+        same_count(bucket.shard()),
+    ]
 }
 
 /// That the bucket holds the leases it was seen with, none more and none less.
@@ -190,11 +199,13 @@ fn same_leases(bucket: &Bucket) -> Condition {
 
 /// That a limit of the bucket has this rule.
 fn has_rule(limit: &LimitName, rule: &Rule) -> [Condition; 3] {
-    rule_numbers(rule).map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
+    rule_numbers(rule)
+        .map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
 }
 
 fn set_rule(limit: &LimitName, rule: &Rule) -> [Change; 3] {
-    rule_numbers(rule).map(|(field, number)| Change::Set(Path::limit(limit, field), Value::Int(number)))
+    rule_numbers(rule)
+        .map(|(field, number)| Change::Set(Path::limit(limit, field), Value::Int(number)))
 }
 
 const fn rule_numbers(rule: &Rule) -> [(Field, i64); 3] {

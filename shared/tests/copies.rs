@@ -5,13 +5,28 @@ mod model;
 use model::stream::{Snapshots, Writer};
 use model::{bucket_key, limit_name};
 use weirgate_shared::write::Copy;
-use weirgate_shared::{Copied, Counter, EpochMillis, Hour, Live, Meter, MilliTokens, Usage, Window, usage};
+use weirgate_shared::{
+    Copied, Counter, EpochMillis, Hour, Live, Meter, MilliTokens, Usage, Window, usage,
+};
 
 /// A copy to the first hour of 1970 by a life of shard 0.
 fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> Copy {
-    let counter = |total| Counter { total, ..Counter::default() };
-    let limits = used.iter().map(|(name, total)| (limit_name(name), counter(*total))).collect();
-    let meter = Meter { key: bucket_key(0), v, birth, hour: Hour(0), takes: counter(1), limits };
+    let counter = |total| Counter {
+        total,
+        ..Counter::default()
+    };
+    let limits = used
+        .iter()
+        .map(|(name, total)| (limit_name(name), counter(*total)))
+        .collect();
+    let meter = Meter {
+        key: bucket_key(0),
+        v,
+        birth,
+        hour: Hour(0),
+        takes: counter(1),
+        limits,
+    };
     Copy::of(&meter, Window::Hourly, is_final, 1)
 }
 
@@ -28,36 +43,64 @@ fn i3_what_an_earlier_life_used_of_any_limit_is_carried_once() {
     run(second);
     let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
     let usage = |used: &[(&str, i64)], acquires| {
-        let tokens = used.iter().map(|(name, milli)| (limit_name(name), MilliTokens(*milli))).collect();
+        let tokens = used
+            .iter()
+            .map(|(name, milli)| (limit_name(name), MilliTokens(*milli)))
+            .collect();
         Usage { tokens, acquires }
     };
-    let copied = Copied { v: 21, usage: usage(&[("rpm", 1_000)], 1), is_final: true };
-    assert_eq!((snapshot.shards, snapshot.unfinished), ([(0, copied)].into(), [0].into()));
-    assert_eq!(snapshot.carry, usage(&[("rpm", 5_000), ("slots", 1_000)], 1));
+    let copied = Copied {
+        v: 21,
+        usage: usage(&[("rpm", 1_000)], 1),
+        is_final: true,
+    };
+    assert_eq!(
+        (snapshot.shards, snapshot.unfinished),
+        ([(0, copied)].into(), [0].into())
+    );
+    assert_eq!(
+        snapshot.carry,
+        usage(&[("rpm", 5_000), ("slots", 1_000)], 1)
+    );
 }
 
 /// A replay brings the end of a life of which nothing was copied when the next one was.
 #[test]
 fn i3_an_earlier_life_is_carried_also_when_it_comes_late_and_more_than_once() {
     let mut snapshots = Snapshots::default();
-    let (first, second) = (copy(10, 12, &[("rpm", 5_000)], true), copy(20, 21, &[("rpm", 1_000)], false));
-    let first = Copy { ends_life: true, ..first };
+    let (first, second) = (
+        copy(10, 12, &[("rpm", 5_000)], true),
+        copy(20, 21, &[("rpm", 1_000)], false),
+    );
+    let first = Copy {
+        ends_life: true,
+        ..first
+    };
     for copy in [&second, &first, &first, &second] {
         Writer::new(vec![copy.clone()]).finish(&mut snapshots);
     }
     let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
-    assert_eq!((snapshot.carry, snapshot.unfinished.is_empty()), (first.usage, true));
+    assert_eq!(
+        (snapshot.carry, snapshot.unfinished.is_empty()),
+        (first.usage, true)
+    );
 }
 
 /// Only the record of a deletion ends a life: an hour may begin again after a damaged one.
 #[test]
 fn i3_the_end_of_an_hour_is_no_end_of_a_life() {
     let mut snapshots = Snapshots::default();
-    for copy in [copy(10, 14, &[("rpm", 6_000)], false), copy(10, 12, &[("rpm", 5_000)], true)] {
+    for copy in [
+        copy(10, 14, &[("rpm", 6_000)], false),
+        copy(10, 12, &[("rpm", 5_000)], true),
+    ] {
         Writer::new(vec![copy]).finish(&mut snapshots);
     }
     let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
-    assert_eq!((snapshot.shards[&0].v, snapshot.carry), (14, Usage::default()));
+    assert_eq!(
+        (snapshot.shards[&0].v, snapshot.carry),
+        (14, Usage::default())
+    );
 }
 
 #[test]
@@ -65,11 +108,43 @@ fn i3_a_window_is_not_final_while_the_end_of_an_earlier_life_is_missing() {
     let mut snapshots = Snapshots::default();
     for is_final in [false, true] {
         Writer::new(vec![copy(10, 12, &[("rpm", 5_000)], is_final)]).finish(&mut snapshots);
-        let limits = [(limit_name("rpm"), Counter { total: 1_000, ..Counter::default() })].into();
-        let takes = Counter { total: 1, ..Counter::default() };
-        let meter = Meter { key: bucket_key(0), v: 21, birth: 20, hour: Hour(0), takes, limits };
-        let (snapshot, live) = (snapshots.read(Window::Hourly, EpochMillis(0)), [Live { meter, holds_leases: false }]);
-        let read = usage(Window::Hourly, EpochMillis(0), &snapshot, &live, EpochMillis(i64::MAX));
-        assert_eq!((read.usage.tokens["rpm"], read.usage.acquires, read.is_final), (MilliTokens(6_000), 2, is_final));
+        let limits = [(
+            limit_name("rpm"),
+            Counter {
+                total: 1_000,
+                ..Counter::default()
+            },
+        )]
+        .into();
+        let takes = Counter {
+            total: 1,
+            ..Counter::default()
+        };
+        let meter = Meter {
+            key: bucket_key(0),
+            v: 21,
+            birth: 20,
+            hour: Hour(0),
+            takes,
+            limits,
+        };
+        let (snapshot, live) = (
+            snapshots.read(Window::Hourly, EpochMillis(0)),
+            [Live {
+                meter,
+                holds_leases: false,
+            }],
+        );
+        let read = usage(
+            Window::Hourly,
+            EpochMillis(0),
+            &snapshot,
+            &live,
+            EpochMillis(i64::MAX),
+        );
+        assert_eq!(
+            (read.usage.tokens["rpm"], read.usage.acquires, read.is_final),
+            (MilliTokens(6_000), 2, is_final)
+        );
     }
 }

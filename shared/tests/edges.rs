@@ -1,4 +1,5 @@
-//! What a shard says of itself at the very edge: of its heat, of what can be taken, of what comes back.
+//! What a shard says of itself at the very edge: of its heat, of what can be taken, of what comes
+//! back.
 
 mod model;
 
@@ -18,7 +19,10 @@ fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
     };
     for (tk, back) in [(5000, 1500), (9000, 1000), (10_000, 0)] {
         let (_, restored) = expire(&held(tk), later(100)).unwrap();
-        assert_eq!((restored.leases, restored.tokens), (2, needs(&[("rpm", back), ("slots", 1000)])));
+        assert_eq!(
+            (restored.leases, restored.tokens),
+            (2, needs(&[("rpm", back), ("slots", 1000)]))
+        );
     }
     let none = with_leases(whole(0), &[(3, 100, &[])]);
     assert_eq!(expire(&none, later(100)).unwrap().1.tokens, BTreeMap::new());
@@ -32,7 +36,10 @@ fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_sp
         shard.write_units_left = MilliTokens(left);
         assert_eq!(shard.is_out_of_units(START), is_out, "{left}");
     }
-    assert!(!shard.is_out_of_units(later(1)), "a unit flows in every millisecond");
+    assert!(
+        !shard.is_out_of_units(later(1)),
+        "a unit flows in every millisecond"
+    );
 
     for (size, leases, split, is_crowded, units) in [
         (0, 0, 0, false, 1),
@@ -42,9 +49,19 @@ fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_sp
         (2049, 600, 344, true, 3),
         (2049, 600, 345, false, 3),
     ] {
-        (shard.size_bytes, shard.lease_bytes, shard.scaling) =
-            (size, leases, Scaling { split_bytes: split, ..shard.scaling });
-        assert_eq!((shard.is_crowded(), shard.write_units()), (is_crowded, units), "{size} {leases} {split}");
+        (shard.size_bytes, shard.lease_bytes, shard.scaling) = (
+            size,
+            leases,
+            Scaling {
+                split_bytes: split,
+                ..shard.scaling
+            },
+        );
+        assert_eq!(
+            (shard.is_crowded(), shard.write_units()),
+            (is_crowded, units),
+            "{size} {leases} {split}"
+        );
     }
 }
 
@@ -55,15 +72,24 @@ fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
     let state = at_the_brim.limits["rpm"];
     assert!(!at_the_brim.is_full(&state, later(100)) && at_the_brim.is_full(&state, later(200)));
     let concurrent = bucket(Shard::WHOLE, 0, &[slots()]);
-    let over = LimitState { tk: MilliTokens(7000), ..concurrent.limits["slots"] };
+    let over = LimitState {
+        tk: MilliTokens(7000),
+        ..concurrent.limits["slots"]
+    };
     assert!(!concurrent.is_full(&over, later(200)), "slots do not flow");
 
     // Brought back by a take: the lease's tokens, once, and not as used.
-    let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)]), (4, 101, &[("rpm", 700)])]);
+    let held = with_leases(
+        whole(1000),
+        &[(3, 100, &[("rpm", 1500)]), (4, 101, &[("rpm", 700)])],
+    );
     let after = held.advanced(&[rate()], later(100));
     assert_eq!(after.limits["rpm"].tk, MilliTokens(1000 + 1000 + 1500));
     assert_eq!(after.limits["rpm"].tc, MilliTokens(-1500));
-    assert_eq!(after.leases.unwrap().into_keys().collect::<Vec<_>>(), [id(4)]);
+    assert_eq!(
+        after.leases.unwrap().into_keys().collect::<Vec<_>>(),
+        [id(4)]
+    );
 
     // At the expiry of a lease, if that is what it takes; by refill, if that is as soon.
     let limit = limit_name("rpm");
@@ -71,13 +97,28 @@ fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
     assert_eq!(ready(2000, &held), Some(later(100)));
     assert_eq!(ready(3500, &held), Some(later(100)));
     assert_eq!(ready(4210, &held), Some(later(101)));
-    assert_eq!((ready(10_001, &held), ready(10_000, &held)), (None, Some(later(680))));
-    let freed = with_leases(bucket(Shard::WHOLE, 0, &[slots()]), &[(3, 100, &[("slots", 2000)])]);
-    assert_eq!(freed.advanced(&[slots()], later(100)).limits["slots"].tk, MilliTokens(8000));
+    assert_eq!(
+        (ready(10_001, &held), ready(10_000, &held)),
+        (None, Some(later(680)))
+    );
+    let freed = with_leases(
+        bucket(Shard::WHOLE, 0, &[slots()]),
+        &[(3, 100, &[("slots", 2000)])],
+    );
+    assert_eq!(
+        freed.advanced(&[slots()], later(100)).limits["slots"].tk,
+        MilliTokens(8000)
+    );
     let more = Limit::concurrent("slots", 9).unwrap();
-    assert_eq!(freed.advanced(&[more], later(100)).limits["slots"].tk, MilliTokens(11_000));
+    assert_eq!(
+        freed.advanced(&[more], later(100)).limits["slots"].tk,
+        MilliTokens(11_000)
+    );
 
     // Of a shard number that its count does not hold, another writer's mistake.
-    let lost = Bucket { shard_count: 3, ..bucket(Shard { index: 3, count: 4 }, 0, &[rate()]) };
+    let lost = Bucket {
+        shard_count: 3,
+        ..bucket(Shard { index: 3, count: 4 }, 0, &[rate()])
+    };
     assert_eq!(lost.shard(), Shard { index: 3, count: 4 });
 }

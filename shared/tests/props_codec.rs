@@ -1,4 +1,5 @@
-//! Keys, attributes and texts: what is written is read back, and what is wrong is named, never guessed at.
+//! Keys, attributes and texts: what is written is read back, and what is wrong is named, never
+//! guessed at.
 
 mod model;
 
@@ -10,10 +11,10 @@ use proptest::option;
 use proptest::prelude::*;
 use weirgate_shared::write::{Change, Copy};
 use weirgate_shared::{
-    Attr, Bases, Bucket, BucketKey, Copied, Counter, EntityId, EpochMillis, EpochSeconds, Hour, Iso, ItemKey, Lease,
-    Limit, LimitName, LimitState, Look, MilliTokens, Namespace, Resource, Rule, Scaling, Shard, Snapshot, SnapshotKey,
-    Window, WriteId, due_shards, parse_iso, read_bucket, read_key, read_live, read_snapshot, write_bucket, write_lease,
-    write_leases,
+    Attr, Bases, Bucket, BucketKey, Copied, Counter, EntityId, EpochMillis, EpochSeconds, Hour,
+    Iso, ItemKey, Lease, Limit, LimitName, LimitState, Look, MilliTokens, Namespace, Resource,
+    Rule, Scaling, Shard, Snapshot, SnapshotKey, Window, WriteId, due_shards, parse_iso,
+    read_bucket, read_key, read_live, read_snapshot, write_bucket, write_lease, write_leases,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -21,8 +22,11 @@ fn namespace() -> impl Strategy<Value = Namespace> {
 }
 
 fn entity() -> impl Strategy<Value = EntityId> {
-    prop_oneof!["[A-Za-z0-9][A-Za-z0-9_.:@-]{0,20}", "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}"]
-        .prop_map(|name| EntityId::new(name).unwrap())
+    prop_oneof![
+        "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,20}",
+        "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}"
+    ]
+    .prop_map(|name| EntityId::new(name).unwrap())
 }
 
 fn resource() -> impl Strategy<Value = Resource> {
@@ -31,21 +35,27 @@ fn resource() -> impl Strategy<Value = Resource> {
 
 /// Also names that end like an attribute of a limit does.
 fn limit_name() -> impl Strategy<Value = LimitName> {
-    let any = "[A-Za-z][A-Za-z0-9_.-]{0,63}".prop_filter_map("taken", |name| LimitName::new(name).ok());
+    let any =
+        "[A-Za-z][A-Za-z0-9_.-]{0,63}".prop_filter_map("taken", |name| LimitName::new(name).ok());
     prop_oneof![3 => any, 1 => "[a-c]_(tk|tc|cp|ra|rp|bh|bd)".prop_map(|name| LimitName::new(name).unwrap())]
 }
 
 fn write_id() -> impl Strategy<Value = WriteId> {
-    prop_oneof![any::<u64>().prop_map(WriteId::from_bits), "[a-z0-9]{1,32}".prop_map(|id| WriteId::new(id).unwrap()),]
+    prop_oneof![
+        any::<u64>().prop_map(WriteId::from_bits),
+        "[a-z0-9]{1,32}".prop_map(|id| WriteId::new(id).unwrap()),
+    ]
 }
 
 fn bucket_key() -> impl Strategy<Value = BucketKey> {
     let shard = prop_oneof![Just(0), 0..64u32, any::<u32>()];
-    (namespace(), entity(), resource(), shard).prop_map(|(namespace, entity, resource, shard)| BucketKey {
-        namespace,
-        entity,
-        resource,
-        shard,
+    (namespace(), entity(), resource(), shard).prop_map(|(namespace, entity, resource, shard)| {
+        BucketKey {
+            namespace,
+            entity,
+            resource,
+            shard,
+        }
     })
 }
 
@@ -63,24 +73,38 @@ fn amount() -> impl Strategy<Value = MilliTokens> {
 }
 
 fn bases() -> impl Strategy<Value = Bases> {
-    (amount(), amount()).prop_map(|(hour, day)| Bases { hour: hour.0, day: day.0 })
+    (amount(), amount()).prop_map(|(hour, day)| Bases {
+        hour: hour.0,
+        day: day.0,
+    })
 }
 
 fn limit_state() -> impl Strategy<Value = LimitState> {
-    let rule = (0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX).prop_map(|(cp, ra, refill_period_ms)| Rule {
-        capacity: MilliTokens(cp),
-        refill_amount: MilliTokens(ra),
-        refill_period_ms,
-    });
-    (amount(), amount(), bases(), rule).prop_map(|(tk, tc, bases, rule)| LimitState { tk, tc, bases, rule })
+    let rule =
+        (0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX).prop_map(|(cp, ra, refill_period_ms)| Rule {
+            capacity: MilliTokens(cp),
+            refill_amount: MilliTokens(ra),
+            refill_period_ms,
+        });
+    (amount(), amount(), bases(), rule).prop_map(|(tk, tc, bases, rule)| LimitState {
+        tk,
+        tc,
+        bases,
+        rule,
+    })
 }
 
 fn lease() -> impl Strategy<Value = Lease> {
-    (instant(), btree_map(limit_name(), amount(), 0..4), "\\PC{0,20}").prop_map(|(expires, tokens, owner)| Lease {
-        expires,
-        tokens,
-        owner,
-    })
+    (
+        instant(),
+        btree_map(limit_name(), amount(), 0..4),
+        "\\PC{0,20}",
+    )
+        .prop_map(|(expires, tokens, owner)| Lease {
+            expires,
+            tokens,
+            owner,
+        })
 }
 
 prop_compose! {
@@ -116,15 +140,24 @@ fn wild_attr() -> impl Strategy<Value = Held> {
         "-?[0-9]{1,38}(\\.[0-9]{1,5})?",
         "[0-9]E[+-][0-9]{1,2}",
     ];
-    let leaf = prop_oneof![number.prop_map(|text| Held::Number(0, text)), "\\PC{0,20}".prop_map(Held::Text)];
+    let leaf = prop_oneof![
+        number.prop_map(|text| Held::Number(0, text)),
+        "\\PC{0,20}".prop_map(Held::Text)
+    ];
     leaf.prop_recursive(3, 12, 4, |inner| {
-        btree_map(prop_oneof!["[etw]", "[a-z0-9]{1,13}", "\\PC{0,5}"], inner, 0..4).prop_map(Held::Map)
+        btree_map(
+            prop_oneof!["[etw]", "[a-z0-9]{1,13}", "\\PC{0,5}"],
+            inner,
+            0..4,
+        )
+        .prop_map(Held::Map)
     })
 }
 
 fn wild_name() -> impl Strategy<Value = String> {
     prop_oneof![
-        prop::sample::select(vec!["PK", "h", "op", "final", "unfinished#c", "escrow"]).prop_map(str::to_owned),
+        prop::sample::select(vec!["PK", "h", "op", "final", "unfinished#c", "escrow"])
+            .prop_map(str::to_owned),
         prop::sample::select(NUMBERS.as_slice()).prop_map(str::to_owned),
         "b_\\PC{0,4}_?(tk|tc|cp|ra|rp|bh|bd)?",
         "(q|rpm#|#|total_events#?|q0)[0-9c]{0,2}",
@@ -158,7 +191,10 @@ const NUMBERS: [&str; 19] = [
 fn whole_item() -> Item {
     let limit = Limit::per_minute("rpm", 1000).unwrap();
     let bucket = model::bucket(Shard::WHOLE, &[limit], EpochMillis(1_700_000_000_000));
-    Item::of_bucket(&Bucket { due: Some(EpochMillis(1)), ..bucket })
+    Item::of_bucket(&Bucket {
+        due: Some(EpochMillis(1)),
+        ..bucket
+    })
 }
 
 proptest! {
@@ -179,7 +215,8 @@ proptest! {
         prop_assert_eq!(BucketKey::parse(&key.item_key().pk), None);
     }
 
-    /// The hour and the day that start at midnight must not share an item: their usage would be counted twice.
+    /// The hour and the day that start at midnight must not share an item: their usage would be
+    /// counted twice.
     #[test]
     fn snapshots_of_different_windows_never_share_a_key(
         (namespace, entity, resource) in (namespace(), entity(), resource()), at in instant(),
@@ -338,7 +375,10 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
             "ttl" => assert_eq!(read.unwrap().ttl, None),
             _ => {
                 let error = read.unwrap_err();
-                assert_eq!((error.attribute.as_str(), error.value.as_str()), (name, "missing"));
+                assert_eq!(
+                    (error.attribute.as_str(), error.value.as_str()),
+                    (name, "missing")
+                );
             }
         }
     }
@@ -348,7 +388,10 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
 fn a_lease_without_an_expiry_is_named_rather_than_kept_for_ever() {
     let mut item = whole_item();
     let lease = BTreeMap::from([("t".to_owned(), Held::Map(BTreeMap::new()))]);
-    item.0.insert("h".to_owned(), Held::Map(BTreeMap::from([("a1".to_owned(), Held::Map(lease))])));
+    item.0.insert(
+        "h".to_owned(),
+        Held::Map(BTreeMap::from([("a1".to_owned(), Held::Map(lease))])),
+    );
     assert_eq!(read_bucket(item.attributes()).unwrap_err().attribute, "h.e");
 }
 
@@ -356,7 +399,10 @@ fn a_lease_without_an_expiry_is_named_rather_than_kept_for_ever() {
 #[test]
 fn the_last_shard_number_is_no_overflow() {
     let mut item = whole_item();
-    item.0.insert("PK".to_owned(), Held::Text("default/BUCKET#e-1#gpt-4#4294967295".to_owned()));
+    item.0.insert(
+        "PK".to_owned(),
+        Held::Text("default/BUCKET#e-1#gpt-4#4294967295".to_owned()),
+    );
     let bucket = item.bucket();
     assert!(bucket.share(&bucket.limits[&model::limit_name("rpm")]) <= MilliTokens::from_tokens(1));
 }

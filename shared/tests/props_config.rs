@@ -10,9 +10,9 @@ use proptest::option;
 use proptest::prelude::*;
 use weirgate_shared::write::{Action, Update, configure, record, set_entity};
 use weirgate_shared::{
-    AuditEvent, AuditId, AuditKey, AuditOf, Change, Config, ConfigKey, ConfigsOf, Entity, EntityId, EntityKey,
-    EpochMillis, ItemKey, Level, Limit, Millis, Mode, Namespace, Resource, Status, Stored, WriteId, read_audit,
-    read_config, read_entity,
+    AuditEvent, AuditId, AuditKey, AuditOf, Change, Config, ConfigKey, ConfigsOf, Entity, EntityId,
+    EntityKey, EpochMillis, ItemKey, Level, Limit, Millis, Mode, Namespace, Resource, Status,
+    Stored, WriteId, read_audit, read_config, read_entity,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -32,7 +32,8 @@ fn resource() -> impl Strategy<Value = Resource> {
 
 fn level() -> impl Strategy<Value = Level> {
     prop_oneof![
-        (entity(), resource()).prop_map(|(entity, resource)| Level::EntityResource(entity, resource)),
+        (entity(), resource())
+            .prop_map(|(entity, resource)| Level::EntityResource(entity, resource)),
         entity().prop_map(Level::Entity),
         resource().prop_map(Level::Resource),
         Just(Level::System),
@@ -44,10 +45,20 @@ fn mode() -> impl Strategy<Value = Mode> {
 }
 
 fn limit() -> impl Strategy<Value = Limit> {
-    let rate = ("[a-z]{1,3}[.-]?[a-z]{1,3}", 1..=10_i64.pow(12), 1..=10_i64.pow(12), 1..=366 * 86_400_000_i64);
-    let rate = rate.prop_map(|(name, capacity, amount, ms)| Limit::custom(&name, capacity, amount, ms));
-    let slots = ("[a-z]{1,3}", 1..=10_i64.pow(12)).prop_map(|(name, slots)| Limit::concurrent(&name, slots));
-    (prop_oneof![3 => rate, 1 => slots].prop_filter_map("taken", Result::ok), mode())
+    let rate = (
+        "[a-z]{1,3}[.-]?[a-z]{1,3}",
+        1..=10_i64.pow(12),
+        1..=10_i64.pow(12),
+        1..=366 * 86_400_000_i64,
+    );
+    let rate =
+        rate.prop_map(|(name, capacity, amount, ms)| Limit::custom(&name, capacity, amount, ms));
+    let slots = ("[a-z]{1,3}", 1..=10_i64.pow(12))
+        .prop_map(|(name, slots)| Limit::concurrent(&name, slots));
+    (
+        prop_oneof![3 => rate, 1 => slots].prop_filter_map("taken", Result::ok),
+        mode(),
+    )
         .prop_map(|(limit, mode)| limit.in_mode(mode))
 }
 
@@ -56,27 +67,57 @@ fn configuration() -> impl Strategy<Value = Config> {
     (vec(limit(), 0..6), status, any::<bool>()).prop_map(|(mut limits, status, is_shadow)| {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         limits.dedup_by(|one, other| one.name() == other.name());
-        Config { limits, status, is_shadow }
+        Config {
+            limits,
+            status,
+            is_shadow,
+        }
     })
 }
 
 fn described() -> impl Strategy<Value = Entity> {
-    (entity(), option::of(entity()), any::<bool>()).prop_map(|(id, parent, cascades)| Entity { id, parent, cascades })
+    (entity(), option::of(entity()), any::<bool>()).prop_map(|(id, parent, cascades)| Entity {
+        id,
+        parent,
+        cascades,
+    })
 }
 
 fn event() -> impl Strategy<Value = AuditEvent> {
-    let of_config = (level(), option::of(configuration()), option::of(configuration()))
-        .prop_map(|(level, before, after)| Change::Config { level, before, after });
-    let of_entity = (described(), option::of(described()), option::of(described())).prop_map(|(own, before, after)| {
-        let named = |entity: Entity| Entity { id: own.id.clone(), ..entity };
-        Change::Entity { id: own.id.clone(), before: before.map(named), after: after.map(named) }
-    });
+    let of_config = (
+        level(),
+        option::of(configuration()),
+        option::of(configuration()),
+    )
+        .prop_map(|(level, before, after)| Change::Config {
+            level,
+            before,
+            after,
+        });
+    let of_entity = (
+        described(),
+        option::of(described()),
+        option::of(described()),
+    )
+        .prop_map(|(own, before, after)| {
+            let named = |entity: Entity| Entity {
+                id: own.id.clone(),
+                ..entity
+            };
+            Change::Entity {
+                id: own.id.clone(),
+                before: before.map(named),
+                after: after.map(named),
+            }
+        });
     let id = (0..253_402_300_800_000_i64, any::<u128>());
-    (id, "\\PC{1,20}", prop_oneof![of_config, of_entity]).prop_map(|((at, random), principal, change)| AuditEvent {
-        id: AuditId::new(EpochMillis(at), random),
-        principal,
-        change,
-    })
+    (id, "\\PC{1,20}", prop_oneof![of_config, of_entity]).prop_map(
+        |((at, random), principal, change)| AuditEvent {
+            id: AuditId::new(EpochMillis(at), random),
+            principal,
+            change,
+        },
+    )
 }
 
 fn update(action: Action) -> Update {

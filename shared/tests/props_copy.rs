@@ -1,4 +1,5 @@
-//! I3 for copies: whatever is delivered twice, re-cut, late, left out or raced, the usage of every hour and day is exact.
+//! I3 for copies: whatever is delivered twice, re-cut, late, left out or raced, the usage of every
+//! hour and day is exact.
 
 mod model;
 
@@ -58,9 +59,21 @@ struct Rival {
 fn batch() -> impl Strategy<Value = Batch> {
     let without = prop_oneof![2 => Just(vec![]), 1 => vec(prop::bool::weighted(0.4), 8)];
     let rival = (0..6usize, 0..6usize, vec(any::<bool>(), 0..20));
-    let rival = option::weighted(0.3, rival.prop_map(|(before, after, turns)| Rival { before, after, turns }));
+    let rival = option::weighted(
+        0.3,
+        rival.prop_map(|(before, after, turns)| Rival {
+            before,
+            after,
+            turns,
+        }),
+    );
     let batch = (option::of(any::<Index>()), 1..12usize, without, rival);
-    batch.prop_map(|(only, size, without, rival)| Batch { only, size, without, rival })
+    batch.prop_map(|(only, size, without, rival)| Batch {
+        only,
+        size,
+        without,
+        rival,
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -103,7 +116,15 @@ struct World {
 impl World {
     fn new(fleet: Fleet) -> Self {
         let (snapshots, delivered, gaps) = (Snapshots::default(), BTreeMap::new(), BTreeSet::new());
-        Self { fleet, snapshots, delivered, left_out: vec![], gaps, settled: BTreeMap::new(), past: vec![] }
+        Self {
+            fleet,
+            snapshots,
+            delivered,
+            left_out: vec![],
+            gaps,
+            settled: BTreeMap::new(),
+            past: vec![],
+        }
     }
 
     fn table(&self) -> &Table {
@@ -121,7 +142,11 @@ impl World {
             Step::Replay(order) => self.replay(order),
             Step::Again(until) => self.again(*until),
         }
-        let counts = self.table().stream().iter().map(|(item, records)| (*item, records.len()));
+        let counts = self
+            .table()
+            .stream()
+            .iter()
+            .map(|(item, records)| (*item, records.len()));
         let now = (self.table().live(), counts.collect());
         self.past.push(now);
         Ok(())
@@ -133,7 +158,11 @@ impl World {
 
     fn deliver(&mut self, batch: &Batch) {
         let items: Vec<_> = self.table().stream().keys().copied().collect();
-        let Some(only) = batch.only.as_ref().map(|which| (!items.is_empty()).then(|| *which.get(&items))) else {
+        let Some(only) = batch
+            .only
+            .as_ref()
+            .map(|which| (!items.is_empty()).then(|| *which.get(&items)))
+        else {
             return self.deliver_of(&items, batch);
         };
         self.deliver_of(only.as_slice(), batch);
@@ -158,7 +187,9 @@ impl World {
             }
             if let Some(Rival { before, after, .. }) = &batch.rival {
                 let end = self.table().stream()[item].len().min(until + after);
-                theirs.extend(copies(self.records(*item, from.saturating_sub(*before)..end)));
+                theirs.extend(copies(
+                    self.records(*item, from.saturating_sub(*before)..end),
+                ));
             }
             self.delivered.insert(*item, until);
         }
@@ -171,7 +202,10 @@ impl World {
         items.sort_by_key(|item| order[usize::try_from(*item).unwrap() % order.len()]);
         for item in items {
             let all = self.table().stream()[&item].len();
-            let turns: Vec<_> = order.iter().flat_map(|bits| (0..8).map(move |bit| bits >> bit & 1 == 1)).collect();
+            let turns: Vec<_> = order
+                .iter()
+                .flat_map(|bits| (0..8).map(move |bit| bits >> bit & 1 == 1))
+                .collect();
             let copies = || copies(self.records(item, 0..all));
             race(copies(), copies(), &turns, &mut self.snapshots);
             self.delivered.insert(item, all);
@@ -193,78 +227,155 @@ impl World {
             records[from..].iter().flat_map(Record::copies)
         });
         let mut missing = BTreeMap::new();
-        for copy in later.chain(self.left_out.iter().cloned()).filter(|copy| copy.is_final) {
-            let is_there =
-                live.iter().any(|Live { meter, .. }| (meter.key.shard, meter.birth) == (copy.shard, copy.birth));
-            *missing.entry((copy.key.window, copy.key.start)).or_default() |= !is_there;
+        for copy in later
+            .chain(self.left_out.iter().cloned())
+            .filter(|copy| copy.is_final)
+        {
+            let is_there = live.iter().any(|Live { meter, .. }| {
+                (meter.key.shard, meter.birth) == (copy.shard, copy.birth)
+            });
+            *missing
+                .entry((copy.key.window, copy.key.start))
+                .or_default() |= !is_there;
         }
         missing
     }
 
-    /// The usage of all windows of which no final copy is missing: what is in progress needs no copies at all.
+    /// The usage of all windows of which no final copy is missing: what is in progress needs no
+    /// copies at all.
     fn check(&mut self, earlier: Index) -> Result<(), TestCaseError> {
         let (now, live) = (self.fleet.now(), self.table().live());
         let missing = self.missing(&live);
         for window in Window::ALL {
             for start in self.fleet.table().windows(window) {
-                let (snapshot, used) = (self.snapshots.read(window, start), self.fleet.table().used(window, start));
+                let (snapshot, used) = (
+                    self.snapshots.read(window, start),
+                    self.fleet.table().used(window, start),
+                );
                 let read = usage(window, start, &snapshot, &live, now);
                 if let Some(is_gone) = missing.get(&(window, start)) {
                     // Of an item that is gone nothing tells that a copy is on its way.
                     let is_known = !is_gone && now < window.end(start).after(Millis(86_400_000));
                     let is_exact = plain(read.usage) == used;
-                    prop_assert!(is_exact || !read.is_final || !is_known, "{} {:?} lacks a copy", window, start);
+                    prop_assert!(
+                        is_exact || !read.is_final || !is_known,
+                        "{} {:?} lacks a copy",
+                        window,
+                        start
+                    );
                     continue;
                 }
                 if !snapshot.unfinished.is_empty() {
-                    prop_assert!(self.gaps.contains(&(window, start)), "{} {:?} lost nothing", window, start);
-                    prop_assert!(!read.is_final, "{} {:?} lacks the end of a life", window, start);
+                    prop_assert!(
+                        self.gaps.contains(&(window, start)),
+                        "{} {:?} lost nothing",
+                        window,
+                        start
+                    );
+                    prop_assert!(
+                        !read.is_final,
+                        "{} {:?} lacks the end of a life",
+                        window,
+                        start
+                    );
                     continue;
                 }
-                prop_assert_eq!(plain(read.usage), used.clone(), "{} {:?} of {:?}", window, start, snapshot);
+                prop_assert_eq!(
+                    plain(read.usage),
+                    used.clone(),
+                    "{} {:?} of {:?}",
+                    window,
+                    start,
+                    snapshot
+                );
                 if read.is_final {
                     self.settled.entry((window, start)).or_insert(used.clone());
                 }
                 let settled = self.settled.get(&(window, start)).unwrap_or(&used);
-                prop_assert_eq!(settled, &used, "{} {:?} was said to be final", window, start);
+                prop_assert_eq!(
+                    settled,
+                    &used,
+                    "{} {:?} was said to be final",
+                    window,
+                    start
+                );
                 let holds = |item: &Live| item.meter.start(window) == start && item.holds_leases;
                 let is_over = now >= window.end(start).after(Millis(86_400_000));
-                prop_assert!(read.is_final || !is_over || live.iter().any(holds), "{} {:?} never ends", window, start);
+                prop_assert!(
+                    read.is_final || !is_over || live.iter().any(holds),
+                    "{} {:?} never ends",
+                    window,
+                    start
+                );
 
-                // The items were read some time before the snapshot: it says the rest of a window that is over by now.
+                // The items were read some time before the snapshot: it says the rest of a window
+                // that is over by now.
                 let (seen, counts) = earlier.get(&self.past);
                 let new = |(item, records): (&u32, &Vec<Record>)| {
                     let written = records[counts.get(item).copied().unwrap_or_default()..].iter();
-                    written.filter_map(|record| record.after.clone()).any(|image| image.meter.start(window) == start)
+                    written
+                        .filter_map(|record| record.after.clone())
+                        .any(|image| image.meter.start(window) == start)
                 };
                 let is_open = live.iter().any(|item| item.meter.start(window) == start);
                 if !is_open || !self.fleet.table().stream().iter().any(new) {
                     let read = usage(window, start, &snapshot, seen, now);
-                    prop_assert_eq!(plain(read.usage), used, "{} {:?} of items read before", window, start);
+                    prop_assert_eq!(
+                        plain(read.usage),
+                        used,
+                        "{} {:?} of items read before",
+                        window,
+                        start
+                    );
                 }
             }
         }
         Ok(())
     }
 
-    /// Once all copies were delivered, the snapshots say which shards have left their window, and what these used in it.
+    /// Once all copies were delivered, the snapshots say which shards have left their window, and
+    /// what these used in it.
     fn check_copies(&self) -> Result<(), TestCaseError> {
         for window in Window::ALL {
             for start in self.table().windows(window) {
                 let snapshot = self.snapshots.read(window, start);
-                for (shard, copied) in snapshot.shards.iter().filter(|(_, copied)| copied.is_final) {
+                for (shard, copied) in snapshot.shards.iter().filter(|(_, copied)| copied.is_final)
+                {
                     let used = self.table().used_by_life(window, start, *shard, copied.v);
-                    prop_assert_eq!(plain(copied.usage.clone()), used, "{} {:?} of {}", window, start, shard);
+                    prop_assert_eq!(
+                        plain(copied.usage.clone()),
+                        used,
+                        "{} {:?} of {}",
+                        window,
+                        start,
+                        shard
+                    );
                 }
                 let live = self.table().live().into_iter().map(|live| live.meter);
-                let open: Vec<_> =
-                    live.filter(|meter| meter.start(window) == start).map(|meter| meter.key.shard).collect();
-                let mut finals = snapshot.shards.iter().filter(|(shard, _)| !open.contains(shard));
-                prop_assert!(finals.all(|(_, copied)| copied.is_final), "{:?} but {:?}", snapshot, open);
+                let open: Vec<_> = live
+                    .filter(|meter| meter.start(window) == start)
+                    .map(|meter| meter.key.shard)
+                    .collect();
+                let mut finals = snapshot
+                    .shards
+                    .iter()
+                    .filter(|(shard, _)| !open.contains(shard));
+                prop_assert!(
+                    finals.all(|(_, copied)| copied.is_final),
+                    "{:?} but {:?}",
+                    snapshot,
+                    open
+                );
                 if open.is_empty() && snapshot.unfinished.is_empty() {
                     let read = usage(window, start, &snapshot, &[], self.fleet.now());
                     let used = self.table().used(window, start);
-                    prop_assert_eq!(plain(read.usage), used, "{} {:?} without items", window, start);
+                    prop_assert_eq!(
+                        plain(read.usage),
+                        used,
+                        "{} {:?} without items",
+                        window,
+                        start
+                    );
                 }
             }
         }

@@ -6,7 +6,9 @@ mod model;
 
 use model::config;
 use proptest::prelude::*;
-use weirgate_shared::{EpochMillis, MAX_PERIOD_MS, MilliTokens, Millis, Rule, Shard, credit, ready_at, refilled};
+use weirgate_shared::{
+    EpochMillis, MAX_PERIOD_MS, MilliTokens, Millis, Rule, Shard, credit, ready_at, refilled,
+};
 
 /// 10^12 tokens, the largest limit.
 const MOST: i64 = 1_000_000_000_000_000;
@@ -34,7 +36,8 @@ fn shards(count: u32) -> impl Iterator<Item = Shard> {
     (0..count).map(move |index| Shard { index, count })
 }
 
-/// Whether it is exact: past `i64`, a million years of the fastest rate, amounts and instants saturate.
+/// Whether it is exact: past `i64`, a million years of the fastest rate, amounts and instants
+/// saturate.
 fn fits(amount: MilliTokens) -> bool {
     amount.0 < i64::MAX
 }
@@ -52,7 +55,8 @@ fn span() -> impl Strategy<Value = Millis> {
 proptest! {
     #![proptest_config(config(256))]
 
-    /// The drift of 200 % that rounding each piece up would give, or the starvation that rounding down would.
+    /// The drift of 200 % that rounding each piece up would give, or the starvation that rounding
+    /// down would.
     #[test]
     fn cutting_an_interval_into_pieces_never_changes_the_credit(
         rule in rate(), shard in shard(), from in instant(), pieces in prop::collection::vec(span(), 0..20),
@@ -97,7 +101,8 @@ proptest! {
         prop_assert!(shares.is_sorted_by(|left, right| left >= right));
     }
 
-    /// Else a split would change what the bucket holds and gains: shard i of n becomes i and i+n of 2n.
+    /// Else a split would change what the bucket holds and gains: shard i of n becomes i and i+n of
+    /// 2n.
     #[test]
     fn i6_the_two_halves_of_a_shard_share_and_gain_what_it_did(
         rule in rate(), shard in shard(), whole in any::<i64>(), from in instant(), span in span(),
@@ -135,7 +140,8 @@ proptest! {
         prop_assert_eq!(refilled(tk, &rule, shard, rf, now), tk.min(shard.share(rule.capacity)));
     }
 
-    /// One millisecond earlier is not enough, the instant itself is: nobody waits longer than he must, or in vain.
+    /// One millisecond earlier is not enough, the instant itself is: nobody waits longer than he
+    /// must, or in vain.
     #[test]
     fn i5_ready_at_is_the_first_instant_that_holds_the_need(
         rule in rate(), shard in shard(), rf in instant(), need in 0.0..=1.0f64, tk in -MOST..=MOST,
@@ -174,7 +180,8 @@ proptest! {
         prop_assert_eq!(ready_at(tk, tk, &rule, shard, rf), Some(rf));
     }
 
-    /// An item can hold any number of 64 bits, whoever wrote it; the math saturates rather than overflows.
+    /// An item can hold any number of 64 bits, whoever wrote it; the math saturates rather than
+    /// overflows.
     #[test]
     fn no_numbers_of_an_item_make_the_math_panic(
         capacity in 0..=i64::MAX, refill in 0..=i64::MAX, period in 1..=i64::MAX, index in any::<u32>(),

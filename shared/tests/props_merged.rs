@@ -1,5 +1,5 @@
-//! I3 and I6 for a shard that was merged away: what its item keeps, what no write can do to it, and how it goes on counting
-//! when a split makes a shard of its number again.
+//! I3 and I6 for a shard that was merged away: what its item keeps, what no write can do to it, and
+//! how it goes on counting when a split makes a shard of its number again.
 
 mod model;
 
@@ -14,11 +14,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{
-    Action, Company, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill, finish, joined, keep,
-    look, merge, refill, remove, split, still,
+    Action, Company, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill,
+    finish, joined, keep, look, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
-    Bucket, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, Usage, Window, WriteId,
+    Bucket, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, Usage,
+    Window, WriteId,
 };
 
 /// Hours after the one that ends the day in which the model's time starts.
@@ -27,7 +28,10 @@ fn hours(after: i64) -> EpochMillis {
 }
 
 fn limits() -> [Limit; 2] {
-    [Limit::custom("rpm", 100, 100, 1000).unwrap(), Limit::concurrent("slots", 6).unwrap()]
+    [
+        Limit::custom("rpm", 100, 100, 1000).unwrap(),
+        Limit::concurrent("slots", 6).unwrap(),
+    ]
 }
 
 fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
@@ -46,7 +50,8 @@ fn used(bucket: &Bucket) -> [(i64, i64); 2] {
     })
 }
 
-/// A bucket that was split, took in both halves, and was merged again; and its upper half before that.
+/// A bucket that was split, took in both halves, and was merged again; and its upper half before
+/// that.
 fn merged() -> (Table, Bucket) {
     let mut table = Table::of(&bucket(Shard::WHOLE, &limits(), START));
     let whole = table.shards()[&0].clone();
@@ -55,7 +60,11 @@ fn merged() -> (Table, Bucket) {
     let upper = table.shards()[&1].clone();
     assert!(table.update(take(&key, &limits, rpm(8), id(1), hours(1)).on(Some(&upper), hours(1))));
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
-    assert!(table.transact(&merge(&lower, joined(&lower, &upper, hours(1)).unwrap(), &[&upper])));
+    assert!(table.transact(&merge(
+        &lower,
+        joined(&lower, &upper, hours(1)).unwrap(),
+        &[&upper]
+    )));
     (table, Bucket::clone(&upper))
 }
 
@@ -63,29 +72,65 @@ fn merged() -> (Table, Bucket) {
 fn a_shard_that_was_merged_away_keeps_what_it_counted_and_nothing_else() {
     let (table, upper) = merged();
     let (_, item) = table.merged().next().unwrap();
-    assert_eq!(item.live().meter, Meter { v: upper.v + 1, ..upper.meter() });
+    assert_eq!(
+        item.live().meter,
+        Meter {
+            v: upper.v + 1,
+            ..upper.meter()
+        }
+    );
     assert!(item.is_merged() && !item.live().holds_leases);
     let names: Vec<_> = item.0.keys().map(String::as_str).collect();
-    let kept = ["PK", "SK", "b_rpm_bd", "b_rpm_bh", "b_rpm_tc", "b_slots_bd", "b_slots_bh", "b_slots_tc"];
-    assert_eq!(names, [kept.as_slice(), &["birth", "takes", "td", "th", "ttl", "uh", "v"]].concat());
+    let kept = [
+        "PK",
+        "SK",
+        "b_rpm_bd",
+        "b_rpm_bh",
+        "b_rpm_tc",
+        "b_slots_bd",
+        "b_slots_bh",
+        "b_slots_tc",
+    ];
+    assert_eq!(
+        names,
+        [
+            kept.as_slice(),
+            &["birth", "takes", "td", "th", "ttl", "uh", "v"]
+        ]
+        .concat()
+    );
 }
 
 #[test]
 fn a_shard_of_the_same_number_goes_on_counting() {
     let (mut table, upper) = merged();
     let whole = table.shards()[&0].clone();
-    let filled = fill(upper.shard(), &whole, |_| MilliTokens::ZERO, id(9), hours(1));
+    let filled = fill(
+        upper.shard(),
+        &whole,
+        |_| MilliTokens::ZERO,
+        id(9),
+        hours(1),
+    );
     let mut by_repair = table.clone();
     assert!(by_repair.transact(&filled));
     assert!(table.split(&whole, id(8), hours(1)));
     for table in [&table, &by_repair] {
         let revived = &table.shards()[&1];
         assert!(revived.v > upper.v + 1);
-        assert_eq!(revived.meter(), Meter { v: revived.v, ..upper.meter() });
+        assert_eq!(
+            revived.meter(),
+            Meter {
+                v: revived.v,
+                ..upper.meter()
+            }
+        );
         assert_eq!(used(revived), [(8, 1), (8, 1)]);
     }
     let (key, limits, revived) = (bucket_key(1), limits(), table.shards()[&1].clone());
-    assert!(table.update(take(&key, &limits, rpm(2), id(1), hours(2)).on(Some(&revived), hours(2))));
+    assert!(
+        table.update(take(&key, &limits, rpm(2), id(1), hours(2)).on(Some(&revived), hours(2)))
+    );
     assert_eq!(used(&table.shards()[&1]), [(2, 1), (10, 2)]);
 }
 
@@ -96,7 +141,10 @@ fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {
     let (_, item) = table.merged().next().unwrap();
     let v = item.live().meter.v;
     for (lower_v, is_made) in [(v - 1, false), (v, true)] {
-        let whole = Bucket { v: lower_v, ..bucket(Shard::WHOLE, &limits(), EpochMillis(0)) };
+        let whole = Bucket {
+            v: lower_v,
+            ..bucket(Shard::WHOLE, &limits(), EpochMillis(0))
+        };
         let mut table = Table::of(&whole);
         assert!(table.update(split(&whole, 0, id(8), EpochMillis(0))));
         let [make, _] = finish(&table.shards()[&0]).unwrap();
@@ -104,7 +152,8 @@ fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {
     }
 }
 
-/// The bucket was deleted and made again with other limits. The table checks each image by what was used.
+/// The bucket was deleted and made again with other limits. The table checks each image by what was
+/// used.
 #[test]
 fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brought_again() {
     let (mut table, upper) = merged();
@@ -119,48 +168,119 @@ fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brough
     let whole = table.shards()[&0].clone();
     assert!(table.split(&whole, id(8), at));
     let revived = table.shards()[&1].clone();
-    assert_eq!((revived.birth, revived.limits.len(), used(&revived)), (upper.birth, 1, [(8, 1), (8, 1)]));
-    assert!(table.update(take_of(1, &only_slots, BTreeMap::new(), hours(2), Some(&revived))));
+    assert_eq!(
+        (revived.birth, revived.limits.len(), used(&revived)),
+        (upper.birth, 1, [(8, 1), (8, 1)])
+    );
+    assert!(table.update(take_of(
+        1,
+        &only_slots,
+        BTreeMap::new(),
+        hours(2),
+        Some(&revived)
+    )));
     let rolled = table.shards()[&1].clone();
     assert_eq!(used(&rolled), [(0, 1), (8, 2)]);
     assert!(table.update(take_of(1, &limits(), rpm(2), hours(2), Some(&rolled))));
-    assert_eq!((used(&table.shards()[&1]), table.shards()[&1].limits.len()), ([(2, 2), (10, 3)], 2));
+    assert_eq!(
+        (used(&table.shards()[&1]), table.shards()[&1].limits.len()),
+        ([(2, 2), (10, 3)], 2)
+    );
 }
 
 /// Every write that can be planned by an image of a shard, now that it is merged away.
 fn planned(view: &Bucket, at: EpochMillis, by_others: bool) -> Vec<Update> {
-    let (key, limits, changed) = (&view.key, limits(), [Limit::custom("rpm", 7, 7, 700).unwrap()]);
-    let roll = Roll { by_others, ..Roll::to(Hour::of(at)) };
+    let (key, limits, changed) = (
+        &view.key,
+        limits(),
+        [Limit::custom("rpm", 7, 7, 700).unwrap()],
+    );
+    let roll = Roll {
+        by_others,
+        ..Roll::to(Hour::of(at))
+    };
     let mut updates = vec![];
     for limits in [limits.as_slice(), &changed, &[]] {
-        for (needs, soft) in
-            [(rpm(1), rpm(0)), (rpm(30), rpm(0)), (BTreeMap::new(), rpm(1)), (BTreeMap::new(), BTreeMap::new())]
-        {
-            let soft = if needs.is_empty() { soft } else { BTreeMap::new() };
-            let lease = Lease { expires: at, tokens: BTreeMap::new(), owner: String::new() };
+        for (needs, soft) in [
+            (rpm(1), rpm(0)),
+            (rpm(30), rpm(0)),
+            (BTreeMap::new(), rpm(1)),
+            (BTreeMap::new(), BTreeMap::new()),
+        ] {
+            let soft = if needs.is_empty() {
+                soft
+            } else {
+                BTreeMap::new()
+            };
+            let lease = Lease {
+                expires: at,
+                tokens: BTreeMap::new(),
+                owner: String::new(),
+            };
             for leases in [vec![], vec![(id(4), lease)]] {
                 for company in [Company::None, Company::Others, Company::Unseen] {
                     let (needs, soft, leases) = (needs.clone(), soft.clone(), leases.clone());
-                    let take = Take { soft, leases, roll, company, ..take(key, limits, needs, id(3), at) };
+                    let take = Take {
+                        soft,
+                        leases,
+                        roll,
+                        company,
+                        ..take(key, limits, needs, id(3), at)
+                    };
                     updates.extend([take.on(None, at), take.on(Some(view), at)]);
                 }
             }
         }
     }
-    let known = view.leases.iter().flatten().map(|(id, _)| id.clone()).next().unwrap_or(id(5));
-    for change in [LeaseChange::End, LeaseChange::Renew(at), LeaseChange::Hold(BTreeMap::new())] {
+    let known = view
+        .leases
+        .iter()
+        .flatten()
+        .map(|(id, _)| id.clone())
+        .next()
+        .unwrap_or(id(5));
+    for change in [
+        LeaseChange::End,
+        LeaseChange::Renew(at),
+        LeaseChange::Hold(BTreeMap::new()),
+    ] {
         for lease in [None, Some((&known, change))] {
             for (tc, takes) in [(0, 0), (1, 0), (0, 1)] {
-                let settled = Settled { tk: MilliTokens(tc), tc: MilliTokens(-tc), ceiling: None };
-                let amounts = if tc == 0 { BTreeMap::new() } else { [(limit_name("rpm"), settled)].into() };
-                let settle = Settle { takes, roll, ..settle(key, id(3), lease.clone(), amounts, at) };
-                updates.extend([settle.whole(None), settle.whole(Some(view)), settle.cut(view)]);
+                let settled = Settled {
+                    tk: MilliTokens(tc),
+                    tc: MilliTokens(-tc),
+                    ceiling: None,
+                };
+                let amounts = if tc == 0 {
+                    BTreeMap::new()
+                } else {
+                    [(limit_name("rpm"), settled)].into()
+                };
+                let settle = Settle {
+                    takes,
+                    roll,
+                    ..settle(key, id(3), lease.clone(), amounts, at)
+                };
+                updates.extend([
+                    settle.whole(None),
+                    settle.whole(Some(view)),
+                    settle.cut(view),
+                ]);
             }
         }
     }
     let consumed = [(limit_name("rpm"), MilliTokens::from_tokens(1_000))].into();
-    updates.extend(refill(view, &consumed, at).into_iter().chain(cut_units(view, at)));
-    updates.extend(expire(view, at).into_iter().chain([look(view, at)]).map(|(update, _)| update));
+    updates.extend(
+        refill(view, &consumed, at)
+            .into_iter()
+            .chain(cut_units(view, at)),
+    );
+    updates.extend(
+        expire(view, at)
+            .into_iter()
+            .chain([look(view, at)])
+            .map(|(update, _)| update),
+    );
     updates.extend([keep(view, 0, at), keep(view, 4, at)]);
     updates
 }
@@ -170,9 +290,21 @@ fn resharding(table: &Table, view: &Bucket, at: EpochMillis) -> Vec<Vec<Action>>
     let (whole, (_, new)) = (view.shard().whole(), view.shard().halves());
     let image = |number: u32| table.image(number, 0);
     let filled = fill(new, view, |_| MilliTokens::ZERO, id(9), at);
-    let mut plans = vec![vec![Action::Update(split(view, 0, id(8), at))], filled, vec![still(view)]];
-    plans.extend(finish(view).into_iter().flatten().map(|update| vec![Action::Update(update)]));
-    if let Some(lower) = whole.and_then(|whole| image(whole.index)).filter(|lower| lower.key != view.key) {
+    let mut plans = vec![
+        vec![Action::Update(split(view, 0, id(8), at))],
+        filled,
+        vec![still(view)],
+    ];
+    plans.extend(
+        finish(view)
+            .into_iter()
+            .flatten()
+            .map(|update| vec![Action::Update(update)]),
+    );
+    if let Some(lower) = whole
+        .and_then(|whole| image(whole.index))
+        .filter(|lower| lower.key != view.key)
+    {
         plans.extend(joined(&lower, view, at).map(|next| merge(&lower, next, &[view])));
         plans.push(remove(view, &lower));
     }
@@ -185,13 +317,22 @@ fn resharding(table: &Table, view: &Bucket, at: EpochMillis) -> Vec<Vec<Action>>
 /// Merges what can be merged, once all leases have expired.
 fn merge_all(fleet: &mut Fleet, pairs: &[Index]) -> Result<(), TestCaseError> {
     fleet.step(&Op::Wait(10_000), 0)?;
-    pairs.iter().try_for_each(|pair| fleet.step(&Op::Merge { pair: *pair, backs: (0, 0) }, 0))
+    pairs.iter().try_for_each(|pair| {
+        fleet.step(
+            &Op::Merge {
+                pair: *pair,
+                backs: (0, 0),
+            },
+            0,
+        )
+    })
 }
 
 proptest! {
     #![proptest_config(config(64))]
 
-    /// Whatever a process knew of the shard: nothing is taken of it, given back to it, or left in it.
+    /// Whatever a process knew of the shard: nothing is taken of it, given back to it, or left in
+    /// it.
     #[test]
     fn i1_no_write_reaches_a_shard_that_was_merged_away(
         mut fleet in fleet(false), ops in ops(0), pairs in vec(any::<Index>(), 1..6), by_others in any::<bool>(),

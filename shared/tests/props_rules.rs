@@ -1,5 +1,5 @@
-//! Takes by callers who know the limits differently: configurations change while buckets are in use, and reach them
-//! with a take.
+//! Takes by callers who know the limits differently: configurations change while buckets are in
+//! use, and reach them with a take.
 
 mod model;
 
@@ -7,11 +7,15 @@ use std::collections::BTreeMap;
 
 use model::table::Table;
 use model::world::START;
-use model::{Item, assert_due_is_a_lower_bound, bucket, bucket_key, config, held, limit_name, settle, take};
+use model::{
+    Item, assert_due_is_a_lower_bound, bucket, bucket_key, config, held, limit_name, settle, take,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{LeaseChange, Take, expire};
-use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Rule, Shard, WriteId, credit};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Rule, Shard, WriteId, credit,
+};
 
 /// Rates that differ in one number or in all.
 fn rates() -> [Limit; 4] {
@@ -42,20 +46,34 @@ struct Step {
 
 #[derive(Debug, Clone)]
 enum What {
-    Take { knows: (usize, usize, usize), needs: [i64; 3], lease: i64 },
+    Take {
+        knows: (usize, usize, usize),
+        needs: [i64; 3],
+        lease: i64,
+    },
     Expire,
     End,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let need = || prop_oneof![2 => Just(0i64), 3 => 1..6000i64];
-    let take = ((0..4usize, 0..3usize, 0..3usize), (need(), 0..3i64, 0..3i64), 0..1500i64).prop_map(
-        |(knows, (rate, slots, both), lease)| What::Take { knows, needs: [rate, slots * 1000, both * 1000], lease },
-    );
+    let take = (
+        (0..4usize, 0..3usize, 0..3usize),
+        (need(), 0..3i64, 0..3i64),
+        0..1500i64,
+    )
+        .prop_map(|(knows, (rate, slots, both), lease)| What::Take {
+            knows,
+            needs: [rate, slots * 1000, both * 1000],
+            lease,
+        });
     let what = prop_oneof![6 => take, 1 => Just(What::Expire), 1 => Just(What::End)];
     // Often within one millisecond: then `rf` does not move, and cannot tell two images apart.
     let wait = prop_oneof![Just(0i64), 0..300i64, 0..2000i64];
-    vec((wait, 0..4usize, what).prop_map(|(wait, view, what)| Step { wait, view, what }), 1..50)
+    vec(
+        (wait, 0..4usize, what).prop_map(|(wait, view, what)| Step { wait, view, what }),
+        1..50,
+    )
 }
 
 fn shard() -> impl Strategy<Value = Shard> {
@@ -125,7 +143,8 @@ proptest! {
         }
     }
 
-    /// With a view that is true: what `advanced` says is there can be taken, under the callers' numbers.
+    /// With a view that is true: what `advanced` says is there can be taken, under the callers'
+    /// numbers.
     #[test]
     fn a_changed_limit_takes_effect_with_the_take_that_brings_it(
         (old, new) in ((1..30i64, 1..30i64, 1..3000i64), (1..30i64, 1..30i64, 1..3000i64)),
@@ -149,13 +168,15 @@ proptest! {
         let applied = item.apply(&take.on(Some(&item.bucket()), now));
         prop_assert_eq!(applied, need == MilliTokens::ZERO || there >= need);
         prop_assert!(there <= new_share, "above what the bucket now holds");
-        // Raising makes room that fills at the new rate: callers who disagree and take turns must not mint.
+        // Raising makes room that fills at the new rate: callers who disagree and take turns must
+        // not mint.
         prop_assert_eq!(there, balance.min(new_share), "lowering takes only what is above the new share");
         if applied {
             let after = item.bucket();
             prop_assert!(after.has_rules(limits, now));
             prop_assert_eq!((after.limits[&name].tk, after.limits[&name].tc), (there - need, need));
-            // A stale view with the old numbers must find another `rf`, even in the same millisecond.
+            // A stale view with the old numbers must find another `rf`, even in the same
+            // millisecond.
             prop_assert_eq!(after.rf, now.max(START.after(Millis(1))));
         }
     }
@@ -177,29 +198,50 @@ proptest! {
 }
 
 /// A take of `need` tokens by a process that knows `limit`.
-fn take_of(limit: &Limit, need: i64, view: &Bucket, now: EpochMillis) -> weirgate_shared::write::Update {
+fn take_of(
+    limit: &Limit,
+    need: i64,
+    view: &Bucket,
+    now: EpochMillis,
+) -> weirgate_shared::write::Update {
     let (key, limits) = (bucket_key(0), std::slice::from_ref(limit));
     let needs = BTreeMap::from([(limit.name().clone(), MilliTokens::from_tokens(need))]);
-    let needs = needs.into_iter().filter(|(_, need)| *need > MilliTokens::ZERO).collect();
+    let needs = needs
+        .into_iter()
+        .filter(|(_, need)| *need > MilliTokens::ZERO)
+        .collect();
     take(&key, limits, needs, WriteId::from_bits(1), now).on(Some(view), now)
 }
 
 /// Lowering takes away what was seen above the new number; it was taken by others meanwhile.
 #[test]
 fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
-    let (high, low) = (Limit::per_hour("rpm", 10).unwrap(), Limit::per_hour("rpm", 4).unwrap());
+    let (high, low) = (
+        Limit::per_hour("rpm", 10).unwrap(),
+        Limit::per_hour("rpm", 4).unwrap(),
+    );
     let view = bucket(Shard::WHOLE, std::slice::from_ref(&high), START);
     let mut item = Item::of_bucket(&view);
     assert!(item.apply(&take_of(&high, 8, &view, START)));
-    assert!(!item.apply(&take_of(&low, 0, &view, START)), "of the 10 seen, only 2 are left to take 6 away from");
+    assert!(
+        !item.apply(&take_of(&low, 0, &view, START)),
+        "of the 10 seen, only 2 are left to take 6 away from"
+    );
     assert!(item.apply(&take_of(&low, 0, &item.bucket(), START)));
-    assert_eq!(item.bucket().limits[low.name()].tk, MilliTokens::from_tokens(2));
+    assert_eq!(
+        item.bucket().limits[low.name()].tk,
+        MilliTokens::from_tokens(2)
+    );
 }
 
-/// Within the millisecond of the last refill `rf` would stay, and the old capacity would be filled up once more.
+/// Within the millisecond of the last refill `rf` would stay, and the old capacity would be filled
+/// up once more.
 #[test]
 fn who_saw_the_old_limit_cannot_credit_by_it_after_it_changed() {
-    let (high, low) = (Limit::per_second("rpm", 10).unwrap(), Limit::per_second("rpm", 4).unwrap());
+    let (high, low) = (
+        Limit::per_second("rpm", 10).unwrap(),
+        Limit::per_second("rpm", 4).unwrap(),
+    );
     let mut view = bucket(Shard::WHOLE, std::slice::from_ref(&high), START);
     view.limits.get_mut(high.name()).unwrap().tk = MilliTokens::ZERO;
     let mut item = Item::of_bucket(&view);

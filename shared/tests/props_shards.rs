@@ -1,5 +1,6 @@
-//! A bucket of several shards as a model: callers with views of any age, and the two functions, take from it, give back,
-//! split and merge it in any order. After every write the books of the whole must balance.
+//! A bucket of several shards as a model: callers with views of any age, and the two functions,
+//! take from it, give back, split and merge it in any order. After every write the books of the
+//! whole must balance.
 
 mod model;
 
@@ -27,7 +28,8 @@ fn op(id: u64) -> WriteId {
 proptest! {
     #![proptest_config(config(10_000))]
 
-    /// By one clock, every balance is known to the millitoken at every moment; so is every slot, and what was used.
+    /// By one clock, every balance is known to the millitoken at every moment; so is every slot,
+    /// and what was used.
     #[test]
     fn i1_i2_i3_i6_hold_through_any_takes_refills_releases_splits_and_merges(
         mut fleet in fleet(true), ops in ops(0),
@@ -63,7 +65,8 @@ proptest! {
         }
     }
 
-    /// A shard is deleted; whoever goes on with it or with the others, tokens are only ever lost, and slots come back.
+    /// A shard is deleted; whoever goes on with it or with the others, tokens are only ever lost,
+    /// and slots come back.
     #[test]
     fn i1_holds_when_items_are_deleted_manually_and_made_again(
         mut fleet in fleet(false), rounds in vec((ops(0), any::<Index>(), any::<bool>()), 1..4),
@@ -81,7 +84,8 @@ proptest! {
         fleet.check_intervals()?;
     }
 
-    /// Whatever was taken or given back since the image; and both halves refill to what they were a part of.
+    /// Whatever was taken or given back since the image; and both halves refill to what they were a
+    /// part of.
     #[test]
     fn i6_a_split_or_a_merge_creates_and_destroys_no_token(
         (capacity, amount, period, slots) in (1..30i64, 1..30i64, 1..5000i64, 1..12i64),
@@ -132,22 +136,32 @@ proptest! {
     }
 }
 
-/// Nothing is counted of an item's end, so what its expired leases give back is taken off the other half.
+/// Nothing is counted of an item's end, so what its expired leases give back is taken off the other
+/// half.
 #[test]
 fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let (lower, mut upper) =
-        (shard(&limits, Shard { index: 0, count: 2 }), shard(&limits, Shard { index: 1, count: 2 }));
+    let (lower, mut upper) = (
+        shard(&limits, Shard { index: 0, count: 2 }),
+        shard(&limits, Shard { index: 1, count: 2 }),
+    );
     let two = MilliTokens::from_tokens(2);
     let state = upper.limits.get_mut("rpm").unwrap();
     (state.tk, state.tc) = (state.tk - two, two);
-    let lease = Lease { expires: START, tokens: [(limit_name("rpm"), two)].into(), owner: String::new() };
+    let lease = Lease {
+        expires: START,
+        tokens: [(limit_name("rpm"), two)].into(),
+        owner: String::new(),
+    };
     upper.leases = Some([(op(1), lease)].into());
     let mut table = Table::of(&lower);
     table.put(&upper);
     let next = joined(&lower, &upper, START).unwrap();
     assert!(table.transact(&merge(&lower, next, &[&upper])));
-    assert_eq!(table.shards()[&0].limits["rpm"].tk, MilliTokens::from_tokens(10));
+    assert_eq!(
+        table.shards()[&0].limits["rpm"].tk,
+        MilliTokens::from_tokens(10)
+    );
     assert_eq!(table.consumed(&limit_name("rpm")), MilliTokens::ZERO);
 }
 
@@ -158,12 +172,21 @@ fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
     let mut table = Table::of(&shard(&limits, Shard::WHOLE));
     let plan = split(&table.shards()[&0], 0, op(1), START);
     assert!(table.update(plan.clone()));
-    assert_eq!(joined(&table.shards()[&0], &shard(&limits, Shard { index: 1, count: 2 }), START), None, "not finished");
+    assert_eq!(
+        joined(
+            &table.shards()[&0],
+            &shard(&limits, Shard { index: 1, count: 2 }),
+            START
+        ),
+        None,
+        "not finished"
+    );
     table.finish(0);
     let next = joined(&table.shards()[&0], &table.shards()[&1], START).unwrap();
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
     assert!(table.transact(&merge(&lower, next, &[&upper])));
-    // All of it within a millisecond, so the shard is as it was: the request that comes once more could happen.
+    // All of it within a millisecond, so the shard is as it was: the request that comes once more
+    // could happen.
     assert!(!table.update(plan));
     assert!(table.split(&table.shards()[&0].clone(), op(2), START));
     assert!(table.shards()[&1].v > upper.v);
@@ -178,23 +201,36 @@ fn a_split_happens_though_others_took_since_it_was_seen() {
     let three = MilliTokens::from_tokens(3);
     for id in 0..100 {
         let (key, op) = (bucket_key(0), op(id));
-        let needs = [(limit_name("rpm"), if id == 0 { three } else { MilliTokens::ZERO })].into();
+        let needs = [(
+            limit_name("rpm"),
+            if id == 0 { three } else { MilliTokens::ZERO },
+        )]
+        .into();
         let take = take(&key, &limits, needs, op, START);
         assert!(table.update(take.on(Some(&image), START)));
     }
     assert!(table.split(&image, op(100), START.after(Millis(1))));
     let tk = |shard: u32| table.shards()[&shard].limits["rpm"].tk;
-    assert_eq!((tk(0), tk(1)), (MilliTokens::from_tokens(2), MilliTokens::from_tokens(5)));
+    assert_eq!(
+        (tk(0), tk(1)),
+        (MilliTokens::from_tokens(2), MilliTokens::from_tokens(5))
+    );
 }
 
 #[test]
 fn i6_a_merge_waits_for_the_leases_of_the_shard_that_goes() {
     let limits = [Limit::concurrent("slots", 4).unwrap()];
-    let (lower, mut upper) =
-        (shard(&limits, Shard { index: 0, count: 2 }), shard(&limits, Shard { index: 1, count: 2 }));
+    let (lower, mut upper) = (
+        shard(&limits, Shard { index: 0, count: 2 }),
+        shard(&limits, Shard { index: 1, count: 2 }),
+    );
     let one = MilliTokens::from_tokens(1);
     let expires = START.after(Millis(1000));
-    let lease = Lease { expires, tokens: [(limit_name("slots"), one)].into(), owner: String::new() };
+    let lease = Lease {
+        expires,
+        tokens: [(limit_name("slots"), one)].into(),
+        owner: String::new(),
+    };
     upper.leases = Some([(op(1), lease)].into());
     upper.limits.get_mut("slots").unwrap().tk = one;
     assert_eq!(joined(&lower, &upper, EpochMillis(expires.0 - 1)), None);
@@ -203,11 +239,15 @@ fn i6_a_merge_waits_for_the_leases_of_the_shard_that_goes() {
     assert_eq!(held(&joined, &limit_name("slots")), MilliTokens::ZERO);
 }
 
-/// The last shard of a bucket that was split is a part of the whole one that somebody made beside it.
+/// The last shard of a bucket that was split is a part of the whole one that somebody made beside
+/// it.
 #[test]
 fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let (one, part) = (shard(&limits, Shard::WHOLE), shard(&limits, Shard { index: 1, count: 2 }));
+    let (one, part) = (
+        shard(&limits, Shard::WHOLE),
+        shard(&limits, Shard { index: 1, count: 2 }),
+    );
     let mut there = Table::default();
     there.put(&one);
     there.put(&part);
@@ -215,15 +255,29 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     let plan = remove(&part, &one);
     let (mut gone, mut split_up, mut used) = (there.clone(), there.clone(), there.clone());
     gone.delete(0);
-    split_up.put(&Bucket { v: one.v + 1, ..shard(&limits, Shard { index: 0, count: 2 }) });
-    let held = Lease { expires: START, tokens: BTreeMap::new(), owner: String::new() };
+    split_up.put(&Bucket {
+        v: one.v + 1,
+        ..shard(&limits, Shard { index: 0, count: 2 })
+    });
+    let held = Lease {
+        expires: START,
+        tokens: BTreeMap::new(),
+        owner: String::new(),
+    };
     let leases = Some([(WriteId::from_bits(1), held)].into());
-    used.put(&Bucket { v: part.v + 1, leases, ..part.clone() });
+    used.put(&Bucket {
+        v: part.v + 1,
+        leases,
+        ..part.clone()
+    });
     for table in [&mut gone, &mut split_up, &mut used] {
         assert!(!table.transact(&plan), "{:?}", table.shards().keys());
     }
     // Takes by callers who do not know yet do not keep it.
-    there.put(&Bucket { v: part.v + 1, ..part.clone() });
+    there.put(&Bucket {
+        v: part.v + 1,
+        ..part.clone()
+    });
     assert!(there.transact(&plan));
     assert!(there.whole().is_complete());
     assert!(!whole(split_up.shards()).shards().is_empty() && split_up.whole().is_complete());
@@ -234,7 +288,11 @@ fn a_transaction_happens_whole_or_not_at_all() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
     let halves = [0, 1].map(|index| shard(&limits, Shard { index, count: 2 }));
     let mut table = Table::of(&halves[0]);
-    let plan = merge(&halves[0], joined(&halves[0], &halves[1], START).unwrap(), &[&halves[1]]);
+    let plan = merge(
+        &halves[0],
+        joined(&halves[0], &halves[1], START).unwrap(),
+        &[&halves[1]],
+    );
     let before = table.shards().clone();
     assert!(!table.transact(&plan), "one half is not there");
     assert_eq!(*table.shards(), before);
@@ -243,7 +301,10 @@ fn a_transaction_happens_whole_or_not_at_all() {
 
 /// A shard, and what its split has put aside.
 fn halved() -> (Table, Bucket) {
-    let limits = [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()];
+    let limits = [
+        Limit::per_minute("rpm", 10).unwrap(),
+        Limit::concurrent("slots", 4).unwrap(),
+    ];
     let mut table = Table::of(&shard(&limits, Shard::WHOLE));
     assert!(table.update(split(&table.shards()[&0].clone(), 0, op(1), START)));
     let parent = Bucket::clone(&table.shards()[&0]);
@@ -257,20 +318,40 @@ fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
     let tk = |bucket: &Bucket, limit: &str| bucket.limits[limit].tk;
     assert_eq!(table.shards().len(), 1);
     for (limit, all) in [("rpm", 10), ("slots", 4)] {
-        assert_eq!(tk(&parent, limit) + tk(&half, limit), MilliTokens::from_tokens(all));
+        assert_eq!(
+            tk(&parent, limit) + tk(&half, limit),
+            MilliTokens::from_tokens(all)
+        );
     }
     // A credit, a take, a look and other limits leave it as it is.
     let later = START.after(Millis(90_000));
-    let changed = [Limit::per_minute("rpm", 100).unwrap(), Limit::concurrent("slots", 8).unwrap()];
-    let (key, needs) = (bucket_key(0), BTreeMap::from([(limit_name("rpm"), MilliTokens::from_tokens(1))]));
+    let changed = [
+        Limit::per_minute("rpm", 100).unwrap(),
+        Limit::concurrent("slots", 8).unwrap(),
+    ];
+    let (key, needs) = (
+        bucket_key(0),
+        BTreeMap::from([(limit_name("rpm"), MilliTokens::from_tokens(1))]),
+    );
     assert!(table.update(take(&key, &changed, needs, op(2), later).on(Some(&parent), later)));
     assert!(table.update(look(&table.shards()[&0].clone(), later).0));
     let parent = Bucket::clone(&table.shards()[&0]);
     assert_eq!(parent.escrow.as_deref(), Some(&half));
-    assert_eq!(parent.limits["rpm"].rule.capacity, MilliTokens::from_tokens(100));
+    assert_eq!(
+        parent.limits["rpm"].rule.capacity,
+        MilliTokens::from_tokens(100)
+    );
     table.finish(0);
-    let made = |bucket: &Bucket| Bucket { size_bytes: 0, lease_bytes: 0, ..bucket.clone() };
-    assert_eq!(made(&table.shards()[&1]), half, "by the limits of the split, so nothing is minted");
+    let made = |bucket: &Bucket| Bucket {
+        size_bytes: 0,
+        lease_bytes: 0,
+        ..bucket.clone()
+    };
+    assert_eq!(
+        made(&table.shards()[&1]),
+        half,
+        "by the limits of the split, so nothing is minted"
+    );
     assert_eq!(table.shards()[&0].escrow, None);
 }
 
@@ -280,19 +361,41 @@ fn a_shard_that_holds_an_escrow_is_neither_split_nor_merged() {
     assert!(!table.update(split(&parent, 0, op(2), START)));
     let [make, clear] = finish(&parent).unwrap();
     assert!(table.update(make.clone()) && !table.update(make.clone()));
-    assert!(!table.update(split(&Bucket { escrow: None, ..parent.clone() }, 0, op(2), START)));
+    assert!(!table.update(split(
+        &Bucket {
+            escrow: None,
+            ..parent.clone()
+        },
+        0,
+        op(2),
+        START
+    )));
     let upper = Bucket::clone(&table.shards()[&1]);
     assert_eq!(joined(&table.shards()[&0], &upper, START), None);
     assert!(table.update(clear.clone()) && !table.update(clear));
     let lower = Bucket::clone(&table.shards()[&0]);
-    assert!(table.transact(&merge(&lower, joined(&lower, &upper, START).unwrap(), &[&upper])));
-    // Within the same millisecond the next split makes the same half once more, and what is late makes none.
+    assert!(table.transact(&merge(
+        &lower,
+        joined(&lower, &upper, START).unwrap(),
+        &[&upper]
+    )));
+    // Within the same millisecond the next split makes the same half once more, and what is late
+    // makes none.
     assert!(!table.update(make.clone()));
     assert!(table.update(split(&table.shards()[&0].clone(), 0, op(3), START)));
-    assert!(!table.update(make), "what was merged away is of a later split than this");
+    assert!(
+        !table.update(make),
+        "what was merged away is of a later split than this"
+    );
     let next = Bucket::clone(&table.shards()[&0]);
-    let late = Bucket { escrow: parent.escrow.clone(), ..next.clone() };
-    assert!(!table.update(finish(&late).unwrap()[1].clone()), "it is another one's escrow");
+    let late = Bucket {
+        escrow: parent.escrow.clone(),
+        ..next.clone()
+    };
+    assert!(
+        !table.update(finish(&late).unwrap()[1].clone()),
+        "it is another one's escrow"
+    );
     table.finish(0);
     assert_eq!(table.shards().len(), 2);
 }

@@ -1,32 +1,43 @@
-//! Tenants share a table and nothing else: every key begins with its namespace, and no two things share a key, whatever
-//! they are called.
+//! Tenants share a table and nothing else: every key begins with its namespace, and no two things
+//! share a key, whatever they are called.
 
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::{
-    AuditId, AuditKey, AuditOf, BucketKey, ConfigKey, ConfigsOf, EntityId, EntityKey, EpochMillis, ItemKey, Level,
-    LimitName, Namespace, Resource, SnapshotKey, Window, WriteId, schema_key,
+    AuditId, AuditKey, AuditOf, BucketKey, ConfigKey, ConfigsOf, EntityId, EntityKey, EpochMillis,
+    ItemKey, Level, LimitName, Namespace, Resource, SnapshotKey, Window, WriteId, schema_key,
 };
 
 /// Names that are as near to each other, and to parts of keys, as names may be.
 fn namespace() -> impl Strategy<Value = Namespace> {
-    let near = prop::sample::select(vec!["a", "A", "a-b", "a_b", "ab", "a-", "a_", "aa", "BUCKET", "ENTITY", "0"]);
-    prop_oneof![near.prop_map(str::to_owned), "[A-Za-z0-9][A-Za-z0-9_-]{0,31}"]
-        .prop_map(|name| Namespace::new(name).unwrap())
+    let near = prop::sample::select(vec![
+        "a", "A", "a-b", "a_b", "ab", "a-", "a_", "aa", "BUCKET", "ENTITY", "0",
+    ]);
+    prop_oneof![
+        near.prop_map(str::to_owned),
+        "[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
+    ]
+    .prop_map(|name| Namespace::new(name).unwrap())
 }
 
 fn entity() -> impl Strategy<Value = EntityId> {
-    let near = ["a", "A", "a-b", "a.b", "a:b", "a@b", "BUCKET", "ENTITY", "SYSTEM", "RESOURCE", "a:0", "0"];
+    let near = [
+        "a", "A", "a-b", "a.b", "a:b", "a@b", "BUCKET", "ENTITY", "SYSTEM", "RESOURCE", "a:0", "0",
+    ];
     let near = prop::sample::select(near.to_vec()).prop_map(str::to_owned);
-    prop_oneof![near, "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,40}"].prop_map(|name| EntityId::new(name).unwrap())
+    prop_oneof![near, "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,40}"]
+        .prop_map(|name| EntityId::new(name).unwrap())
 }
 
 fn resource() -> impl Strategy<Value = Resource> {
-    let near = ["a", "A", "a/b", "a/BUCKET", "a:b", "b/ENTITY", "hourly", "a/", "a//", "SYSTEM", "RESOURCE"];
+    let near = [
+        "a", "A", "a/b", "a/BUCKET", "a:b", "b/ENTITY", "hourly", "a/", "a//", "SYSTEM", "RESOURCE",
+    ];
     let near = prop::sample::select(near.to_vec()).prop_map(str::to_owned);
-    prop_oneof![near, "[A-Za-z][A-Za-z0-9_./:-]{0,30}"].prop_map(|name| Resource::new(name).unwrap())
+    prop_oneof![near, "[A-Za-z][A-Za-z0-9_./:-]{0,30}"]
+        .prop_map(|name| Resource::new(name).unwrap())
 }
 
 /// Everything that has a key.
@@ -63,14 +74,21 @@ impl Thing {
             EntityKey::parse(&key).map(Self::Entity),
             AuditKey::parse(&key).map(Self::Audit),
         ];
-        bucket.into_iter().chain(others.into_iter().flatten()).collect()
+        bucket
+            .into_iter()
+            .chain(others.into_iter().flatten())
+            .collect()
     }
 
     /// Partitions of the indexes that it stands in.
     fn index_partitions(&self) -> Vec<String> {
         match self {
             Self::Bucket(key) => vec![key.by_resource().0, key.by_entity().0],
-            Self::Config(key) => key.by_kind().into_iter().map(|(partition, _)| partition).collect(),
+            Self::Config(key) => key
+                .by_kind()
+                .into_iter()
+                .map(|(partition, _)| partition)
+                .collect(),
             Self::Entity(key) => vec![key.children()],
             Self::Audit(AuditKey { namespace, of, .. }) => vec![AuditKey::partition(namespace, of)],
             Self::Snapshot(_) | Self::Schema(_) => vec![],
@@ -80,18 +98,46 @@ impl Thing {
 
 /// Something of a namespace.
 fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
-    (entity(), resource(), any::<u32>(), 0..253_370_000_000_000_i64, 0..11_usize).prop_map(
-        move |(entity, resource, number, at, kind)| {
+    (
+        entity(),
+        resource(),
+        any::<u32>(),
+        0..253_370_000_000_000_i64,
+        0..11_usize,
+    )
+        .prop_map(move |(entity, resource, number, at, kind)| {
             let namespace = namespace.clone();
-            let config = |level| Thing::Config(ConfigKey { namespace: namespace.clone(), level });
+            let config = |level| {
+                Thing::Config(ConfigKey {
+                    namespace: namespace.clone(),
+                    level,
+                })
+            };
             let id = AuditId::new(EpochMillis(at), u128::from(number));
-            let audit = |of| Thing::Audit(AuditKey { namespace: namespace.clone(), of, id });
+            let audit = |of| {
+                Thing::Audit(AuditKey {
+                    namespace: namespace.clone(),
+                    of,
+                    id,
+                })
+            };
             let window = Window::ALL[kind % 2];
             match kind {
-                0 => Thing::Bucket(BucketKey { namespace, entity, resource, shard: number % 70 }),
+                0 => Thing::Bucket(BucketKey {
+                    namespace,
+                    entity,
+                    resource,
+                    shard: number % 70,
+                }),
                 1 => {
                     let start = window.start(EpochMillis(at));
-                    Thing::Snapshot(SnapshotKey { namespace, entity, resource, window, start })
+                    Thing::Snapshot(SnapshotKey {
+                        namespace,
+                        entity,
+                        resource,
+                        window,
+                        start,
+                    })
                 }
                 2 => config(Level::EntityResource(entity, resource)),
                 3 => config(Level::Entity(entity)),
@@ -103,8 +149,7 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
                 9 => audit(AuditOf::System),
                 _ => Thing::Schema(namespace),
             }
-        },
-    )
+        })
 }
 
 fn anything() -> impl Strategy<Value = Thing> {
@@ -137,8 +182,8 @@ proptest! {
         }
     }
 
-    /// What IAM compares: everything up to the first `/` is the namespace, in keys, in partitions of indexes, and in
-    /// those of lists.
+    /// What IAM compares: everything up to the first `/` is the namespace, in keys, in partitions
+    /// of indexes, and in those of lists.
     #[test]
     fn every_partition_begins_with_its_namespace_and_with_no_other(
         (one, other) in (namespace(), namespace()),
@@ -157,7 +202,8 @@ proptest! {
         }
     }
 
-    /// A name is refused or kept as it is, byte for byte: nothing is cut, folded or normalised into another one.
+    /// A name is refused or kept as it is, byte for byte: nothing is cut, folded or normalised into
+    /// another one.
     #[test]
     fn a_name_is_kept_as_it_is_or_refused(name in prop_oneof!["\\PC{0,40}", "[a-zA-Z0-9_.:@/#-]{0,300}", ".{0,12}"]) {
         let kept = [
@@ -197,7 +243,8 @@ fn look_alikes_of_names_are_refused() {
         "acme\u{e0061}",
     ];
     let delimiters = [
-        "", " ", "a b", " a", "a ", "a#b", "#a", "a#", "a\0", "\0", "a\nb", "a\n", "a\r", "a\t", "a%2Fb", "a\\b", "a*",
+        "", " ", "a b", " a", "a ", "a#b", "#a", "a#", "a\0", "\0", "a\nb", "a\n", "a\r", "a\t",
+        "a%2Fb", "a\\b", "a*",
     ];
     for name in unicode.into_iter().chain(delimiters) {
         let refused = [
@@ -212,7 +259,9 @@ fn look_alikes_of_names_are_refused() {
     // Only a resource may hold the one that ends a namespace, and not before its own `#`.
     for name in ["a/b", "a/BUCKET", "a/", "/a"] {
         assert!(
-            Namespace::new(name).is_err() && EntityId::new(name).is_err() && LimitName::new(name).is_err(),
+            Namespace::new(name).is_err()
+                && EntityId::new(name).is_err()
+                && LimitName::new(name).is_err(),
             "{name}"
         );
     }

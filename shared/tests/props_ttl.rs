@@ -1,4 +1,5 @@
-//! A bucket that DynamoDB may delete is full by then and holds no lease, whatever processes with views of any age did.
+//! A bucket that DynamoDB may delete is full by then and holds no lease, whatever processes with
+//! views of any age did.
 
 mod model;
 
@@ -8,7 +9,9 @@ use model::{Item, bucket, bucket_key, config, limit_name, settle, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{LeaseChange, Settled, Update, expire, refill};
-use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, Terms, WriteId};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, Terms, WriteId,
+};
 
 const START: EpochMillis = EpochMillis(1_795_197_600_000);
 const HOUR: i64 = 3_600_000;
@@ -59,7 +62,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn limits(capacity: i64) -> [Limit; 3] {
     let soft = Limit::per_day("soft", 100).unwrap();
-    [Limit::custom("rate", capacity, 10, HOUR).unwrap(), soft, Limit::concurrent("slots", 8).unwrap()]
+    [
+        Limit::custom("rate", capacity, 10, HOUR).unwrap(),
+        soft,
+        Limit::concurrent("slots", 8).unwrap(),
+    ]
 }
 
 /// What is written by a process that saw the bucket as `view`; `None` if there is nothing to write.
@@ -70,24 +77,43 @@ fn plan(op: &Op, view: &Bucket, limits: &[Limit], id: u64, now: EpochMillis) -> 
     let tokens = MilliTokens::from_tokens;
     match *op {
         Op::Take { rate, soft, is_own } => {
-            plain.terms = Terms { is_own, ..limits.into() };
+            plain.terms = Terms {
+                is_own,
+                ..limits.into()
+            };
             plain.needs = [(limit_name("rate"), tokens(rate))].into();
             plain.soft = [(limit_name("soft"), tokens(soft))].into();
         }
         Op::Lease(hours) => {
-            plain.needs = [(limit_name("slots"), tokens(1)), (limit_name("rate"), tokens(1))].into();
-            let lease =
-                Lease { expires: now.after(Millis(hours * HOUR)), tokens: plain.needs.clone(), owner: String::new() };
+            plain.needs = [
+                (limit_name("slots"), tokens(1)),
+                (limit_name("rate"), tokens(1)),
+            ]
+            .into();
+            let lease = Lease {
+                expires: now.after(Millis(hours * HOUR)),
+                tokens: plain.needs.clone(),
+                owner: String::new(),
+            };
             plain.leases = vec![(id, lease)];
         }
         Op::Adjust(more) => {
             let ceiling = Some(view.share(&view.limits["rate"]));
-            let settled = Settled { tk: -tokens(more), tc: tokens(more), ceiling };
-            return Some(settle(&key, id, None, [(limit_name("rate"), settled)].into(), now).whole(Some(view)));
+            let settled = Settled {
+                tk: -tokens(more),
+                tc: tokens(more),
+                ceiling,
+            };
+            return Some(
+                settle(&key, id, None, [(limit_name("rate"), settled)].into(), now)
+                    .whole(Some(view)),
+            );
         }
         Op::Renew(hours) => {
             let renewed = LeaseChange::Renew(now.after(Millis(hours * HOUR)));
-            return Some(settle(&key, id, Some((held?, renewed)), BTreeMap::new(), now).whole(Some(view)));
+            return Some(
+                settle(&key, id, Some((held?, renewed)), BTreeMap::new(), now).whole(Some(view)),
+            );
         }
         Op::Refill => return refill(view, &[(limit_name("rate"), tokens(1000))].into(), now),
         Op::Expire => return expire(view, now).map(|(update, _)| update),
@@ -130,8 +156,8 @@ proptest! {
         }
     }
 
-    /// Processes whose views are fresh never fail for the end of a bucket: a write that gives its own reason to fail
-    /// would fail again and again.
+    /// Processes whose views are fresh never fail for the end of a bucket: a write that gives its
+    /// own reason to fail would fail again and again.
     #[test]
     fn a_write_by_what_is_there_happens(first in 1..100_i64, steps in vec(step(), 1..40)) {
         let mut now = START;

@@ -1,5 +1,5 @@
-//! Planned writes as a model: callers with views of any age, and the two functions, write to one bucket shard in any
-//! order. After every write the bucket's books must balance.
+//! Planned writes as a model: callers with views of any age, and the two functions, write to one
+//! bucket shard in any order. After every write the bucket's books must balance.
 
 mod model;
 
@@ -10,7 +10,9 @@ use model::{Item, bucket_key, config, settle};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Company, Take, cut_units, expire, refill};
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, WriteId, credit};
+use weirgate_shared::{
+    Bucket, BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, WriteId, credit,
+};
 
 /// A bucket of one limit that was never split, with `tk` of it.
 fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
@@ -28,18 +30,29 @@ fn take<'a>(
     now: EpochMillis,
 ) -> Take<'a> {
     let needs = [(limit.name().clone(), need)].into();
-    let take = model::take(key, std::slice::from_ref(limit), needs, WriteId::from_bits(op), now);
+    let take = model::take(
+        key,
+        std::slice::from_ref(limit),
+        needs,
+        WriteId::from_bits(op),
+        now,
+    );
     Take { unknown, ..take }
 }
 
 fn company() -> impl Strategy<Value = Company> {
-    prop_oneof![Just(Company::None), Just(Company::Others), Just(Company::Unseen)]
+    prop_oneof![
+        Just(Company::None),
+        Just(Company::Others),
+        Just(Company::Unseen)
+    ]
 }
 
 proptest! {
     #![proptest_config(config(512))]
 
-    /// Takes, settlements, expiries and refills by writers with views of any age and clocks that differ.
+    /// Takes, settlements, expiries and refills by writers with views of any age and clocks that
+    /// differ.
     #[test]
     fn i1_i4_the_books_balance_after_any_writes_by_anybody(mut world in world(), ops in ops()) {
         for (op, skew) in &ops {
@@ -47,7 +60,8 @@ proptest! {
         }
     }
 
-    /// Also after a long rest: what a full bucket could not hold is gone, whoever empties it and whatever he knew.
+    /// Also after a long rest: what a full bucket could not hold is gone, whoever empties it and
+    /// whatever he knew.
     #[test]
     fn i1_over_any_interval_at_most_the_capacity_and_the_credit_are_admitted(
         (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64),
@@ -78,8 +92,8 @@ proptest! {
         }
     }
 
-    /// I2, where many processes use less than there is: what a take forgoes to leave room is under one part in a hundred,
-    /// and who has just seen the bucket gets what is there.
+    /// I2, where many processes use less than there is: what a take forgoes to leave room is under
+    /// one part in a hundred, and who has just seen the bucket gets what is there.
     #[test]
     fn i2_the_room_that_takes_leave_for_each_other_is_a_hundredth_of_the_share_at_most(
         (capacity, amount, period) in (100..30_000i64, 1..30i64, 1..5000i64),
@@ -106,7 +120,8 @@ proptest! {
         }
     }
 
-    /// By refill, by the expiry of leases, or by both: the first instant at which a take would get it.
+    /// By refill, by the expiry of leases, or by both: the first instant at which a take would get
+    /// it.
     #[test]
     fn i5_a_bucket_is_ready_when_a_take_succeeds_and_not_before(
         (capacity, amount, period) in (1..30i64, 0..30i64, 1..5000i64),
@@ -139,7 +154,8 @@ proptest! {
         }
     }
 
-    /// What has flowed over would hide a load; only that goes, whoever wrote since, and no take notices.
+    /// What has flowed over would hide a load; only that goes, whoever wrote since, and no take
+    /// notices.
     #[test]
     fn write_units_are_cut_where_they_are_full_and_nowhere_else(
         left in -3_000_000..=1_000_000i64, elapsed in 0..10_000i64, written in 0..4_000i64,
@@ -198,12 +214,18 @@ fn a_take_that_may_have_happened_does_not_happen_again() {
     assert!(item.apply(&take(&key, &limit, one, (7, &[]), START).on(None, START)));
     let unknown = [WriteId::from_bits(7)];
     for view in [None, Some(&item.bucket())] {
-        assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).on(view, START)), "taken twice");
+        assert!(
+            !item.apply(&take(&key, &limit, one, (8, &unknown), START).on(view, START)),
+            "taken twice"
+        );
     }
     let empty = bucket(&limit, MilliTokens::ZERO);
     let later = START.after(Millis(60_000));
     assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).on(Some(&empty), later)));
-    assert!(item.apply(&take(&key, &limit, one, (9, &[]), START).on(None, START)), "other processes are not held up");
+    assert!(
+        item.apply(&take(&key, &limit, one, (9, &[]), START).on(None, START)),
+        "other processes are not held up"
+    );
 }
 
 #[test]
@@ -212,23 +234,32 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
     let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
     let view = bucket(&limit, MilliTokens::from_tokens(5));
     let mut item = Item::default();
-    let nothing = || Take { needs: BTreeMap::new(), ..take(&key, &limit, one, (1, &[]), START) };
+    let nothing = || Take {
+        needs: BTreeMap::new(),
+        ..take(&key, &limit, one, (1, &[]), START)
+    };
     for update in [
         take(&key, &limit, one, (1, &[]), START).on(None, START),
         take(&key, &limit, one, (1, &[]), START).on(Some(&view), START),
-        take(&key, &limit, MilliTokens::from_tokens(6), (1, &[]), START).on(Some(&view), START.after(Millis(60_000))),
+        take(&key, &limit, MilliTokens::from_tokens(6), (1, &[]), START)
+            .on(Some(&view), START.after(Millis(60_000))),
         nothing().on(None, START),
         nothing().on(Some(&view), START),
         settle(&key, WriteId::from_bits(1), None, BTreeMap::new(), START).whole(None),
-        refill(&view, &[(limit.name().clone(), one + one + one)].into(), START.after(Millis(6_000))).unwrap(),
+        refill(
+            &view,
+            &[(limit.name().clone(), one + one + one)].into(),
+            START.after(Millis(6_000)),
+        )
+        .unwrap(),
     ] {
         assert!(!item.apply(&update), "{update:?}");
     }
     assert!(!item.exists());
 }
 
-/// I2: a bucket that was full when it was seen has room by now; a refill cut off at the ceiling would lose the credit of
-/// the time since, so it does not happen.
+/// I2: a bucket that was full when it was seen has room by now; a refill cut off at the ceiling
+/// would lose the credit of the time since, so it does not happen.
 #[test]
 fn i2_a_refill_of_a_bucket_that_is_no_longer_full_loses_its_race() {
     let limit = Limit::per_second("rpm", 10).unwrap();

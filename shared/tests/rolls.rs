@@ -8,12 +8,12 @@ use model::table::Table;
 use model::world::START;
 use model::{Item, bucket, bucket_key, limit_name, settle, take};
 use weirgate_shared::write::{
-    Action, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, joined, keep, look, merge, refill,
-    split,
+    Action, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, joined, keep,
+    look, merge, refill, split,
 };
 use weirgate_shared::{
-    Bases, Bucket, Counter, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, Usage,
-    Window, WriteId,
+    Bases, Bucket, Counter, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis,
+    Shard, Usage, Window, WriteId,
 };
 
 /// Hours after the one that ends the day in which the model's time starts.
@@ -22,7 +22,10 @@ fn hours(after: i64) -> EpochMillis {
 }
 
 fn limits() -> [Limit; 2] {
-    [Limit::per_hour("rpm", 1).unwrap().with_burst(100).unwrap(), Limit::concurrent("slots", 6).unwrap()]
+    [
+        Limit::per_hour("rpm", 1).unwrap().with_burst(100).unwrap(),
+        Limit::concurrent("slots", 6).unwrap(),
+    ]
 }
 
 fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
@@ -41,10 +44,25 @@ fn table() -> Table {
 }
 
 /// Takes so much by a view, if that is possible.
-fn taken(table: &mut Table, view: Option<&Bucket>, tokens: i64, at: EpochMillis, by_others: bool) -> bool {
+fn taken(
+    table: &mut Table,
+    view: Option<&Bucket>,
+    tokens: i64,
+    at: EpochMillis,
+    by_others: bool,
+) -> bool {
     let (key, limits) = (bucket_key(0), limits());
     let take = take(&key, &limits, rpm(tokens), id(1), at);
-    table.update(Take { roll: Roll { by_others, ..take.roll }, ..take }.on(view, at))
+    table.update(
+        Take {
+            roll: Roll {
+                by_others,
+                ..take.roll
+            },
+            ..take
+        }
+        .on(view, at),
+    )
 }
 
 fn used(bucket: &Bucket) -> [(i64, i64); 2] {
@@ -68,18 +86,49 @@ fn the_first_take_of_an_hour_begins_it_and_that_of_a_day_the_day_too() {
     ] {
         let view = table.shards()[&0].clone();
         assert!(taken(&mut table, Some(&view), tokens, hours(after), false));
-        assert_eq!((table.shards()[&0].hour, used(&table.shards()[&0])), (Hour::of(hours(after)), expected));
+        assert_eq!(
+            (table.shards()[&0].hour, used(&table.shards()[&0])),
+            (Hour::of(hours(after)), expected)
+        );
     }
     let last = table.shards()[&0].clone();
-    let counter = |total, hour, day| Counter { total, bases: Bases { hour, day } };
-    assert_eq!((last.takes, last.limits["rpm"].bases), (counter(6, 5, 5), Bases { hour: 20_000, day: 20_000 }));
-    let limits = [("rpm", counter(22_000, 20_000, 20_000)), ("slots", Counter::default())];
+    let counter = |total, hour, day| Counter {
+        total,
+        bases: Bases { hour, day },
+    };
+    assert_eq!(
+        (last.takes, last.limits["rpm"].bases),
+        (
+            counter(6, 5, 5),
+            Bases {
+                hour: 20_000,
+                day: 20_000
+            }
+        )
+    );
+    let limits = [
+        ("rpm", counter(22_000, 20_000, 20_000)),
+        ("slots", Counter::default()),
+    ];
     let (v, birth, hour) = (START.0 * 1000 + 6, START.0 * 1000, last.hour);
-    let limits = limits.map(|(name, counter)| (limit_name(name), counter)).into();
-    assert_eq!(last.meter(), Meter { key: bucket_key(0), v, birth, hour, takes: last.takes, limits });
+    let limits = limits
+        .map(|(name, counter)| (limit_name(name), counter))
+        .into();
+    assert_eq!(
+        last.meter(),
+        Meter {
+            key: bucket_key(0),
+            v,
+            birth,
+            hour,
+            takes: last.takes,
+            limits
+        }
+    );
 }
 
-/// What others consumed of a limit since the shard was seen would count for the new hour, as its base stays.
+/// What others consumed of a limit since the shard was seen would count for the new hour, as its
+/// base stays.
 #[test]
 fn an_hour_begins_only_with_the_limits_that_were_seen() {
     let mut table = table();
@@ -87,14 +136,25 @@ fn an_hour_begins_only_with_the_limits_that_were_seen() {
     let (key, brought) = (bucket_key(0), [Limit::per_minute("tpm", 50).unwrap()]);
     let needs = [(limit_name("tpm"), MilliTokens::from_tokens(9))].into();
     assert!(table.update(take(&key, &brought, needs, id(2), START).on(Some(&seen), START)));
-    let (at, no_limits, settled) = (hours(1), [], Settled { tc: MilliTokens(7), ..Settled::default() });
+    let (at, no_limits, settled) = (
+        hours(1),
+        [],
+        Settled {
+            tc: MilliTokens(7),
+            ..Settled::default()
+        },
+    );
     let nothing = |needs| take(&key, &no_limits, needs, id(3), at);
     let counts = settle(&key, id(3), None, [(limit_name("rpm"), settled)].into(), at);
     for stale in [
         nothing(BTreeMap::new()).on(Some(&seen), at),
         nothing(rpm(3)).on(Some(&seen), at),
         nothing(rpm(100)).on(Some(&seen), at),
-        Take { soft: rpm(3), ..nothing(BTreeMap::new()) }.on(Some(&seen), at),
+        Take {
+            soft: rpm(3),
+            ..nothing(BTreeMap::new())
+        }
+        .on(Some(&seen), at),
         counts.whole(Some(&seen)),
         counts.cut(&seen),
     ] {
@@ -102,7 +162,10 @@ fn an_hour_begins_only_with_the_limits_that_were_seen() {
     }
     let fresh = table.shards()[&0].clone();
     assert!(table.update(nothing(rpm(3)).on(Some(&fresh), at)));
-    assert_eq!(table.used(Window::Hourly, Hour::of(START).start()).tokens["tpm"], MilliTokens::from_tokens(9));
+    assert_eq!(
+        table.used(Window::Hourly, Hour::of(START).start()).tokens["tpm"],
+        MilliTokens::from_tokens(9)
+    );
 }
 
 /// Where many processes write, only one of them begins an hour.
@@ -110,14 +173,29 @@ fn an_hour_begins_only_with_the_limits_that_were_seen() {
 fn a_write_that_takes_a_begun_hour_for_granted_happens_only_in_it() {
     let mut table = table();
     let seen = table.shards()[&0].clone();
-    assert!(!taken(&mut table, Some(&seen), 1, hours(1), true), "it has not begun");
-    assert!(!taken(&mut table, None, 1, hours(1), false), "nor for a process that has seen nothing");
+    assert!(
+        !taken(&mut table, Some(&seen), 1, hours(1), true),
+        "it has not begun"
+    );
+    assert!(
+        !taken(&mut table, None, 1, hours(1), false),
+        "nor for a process that has seen nothing"
+    );
     assert!(taken(&mut table, Some(&seen), 1, hours(1), false));
-    assert!(!taken(&mut table, Some(&seen), 1, hours(1), false), "it begins once");
+    assert!(
+        !taken(&mut table, Some(&seen), 1, hours(1), false),
+        "it begins once"
+    );
     assert!(taken(&mut table, Some(&seen), 1, hours(1), true));
     let seen = table.shards()[&0].clone();
-    assert!(taken(&mut table, Some(&seen), 1, hours(1), true), "it was seen in it");
-    assert!(taken(&mut table, Some(&seen), 1, hours(0), true), "a slow clock counts for the hour that has begun");
+    assert!(
+        taken(&mut table, Some(&seen), 1, hours(1), true),
+        "it was seen in it"
+    );
+    assert!(
+        taken(&mut table, Some(&seen), 1, hours(0), true),
+        "a slow clock counts for the hour that has begun"
+    );
     assert_eq!(used(&table.shards()[&0]), [(4, 4), (4, 4)]);
 }
 
@@ -127,14 +205,27 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
     let (key, limits) = (bucket_key(0), limits());
     for (ahead, expected) in [(1, 2), (2, 1), (70_000_000, 1)] {
         let hour = Hour(Hour::of(hours(1)).0 + ahead);
-        let damaged =
-            Bucket { hour, takes: Counter { total: 1, ..Counter::default() }, ..bucket(Shard::WHOLE, &limits, START) };
+        let damaged = Bucket {
+            hour,
+            takes: Counter {
+                total: 1,
+                ..Counter::default()
+            },
+            ..bucket(Shard::WHOLE, &limits, START)
+        };
         let update = take(&key, &limits, rpm(1), id(1), hours(1)).on(Some(&damaged), hours(1));
         let mut item = Item::of_bucket(&damaged);
         assert!(item.apply(&update));
         let healed = item.bucket();
-        assert_eq!(healed.meter().usage(Window::Hourly).acquires, expected, "{ahead} hours ahead");
-        assert_eq!(healed.hour, if ahead == 1 { hour } else { Hour::of(hours(1)) });
+        assert_eq!(
+            healed.meter().usage(Window::Hourly).acquires,
+            expected,
+            "{ahead} hours ahead"
+        );
+        assert_eq!(
+            healed.hour,
+            if ahead == 1 { hour } else { Hour::of(hours(1)) }
+        );
         assert!(!item.apply(&update) || ahead == 1, "once");
     }
 }
@@ -143,7 +234,11 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
 #[test]
 fn only_what_counts_usage_begins_an_hour() {
     let mut seen = bucket(Shard { index: 0, count: 2 }, &limits(), START);
-    let lease = Lease { expires: hours(0), tokens: rpm(1), owner: String::new() };
+    let lease = Lease {
+        expires: hours(0),
+        tokens: rpm(1),
+        owner: String::new(),
+    };
     seen.leases = Some([(id(5), lease)].into());
     let (key, at, lease) = (bucket_key(0), hours(1), id(5));
     let rolls = |update: &Update| {
@@ -152,23 +247,49 @@ fn only_what_counts_usage_begins_an_hour() {
         item.bucket().hour != seen.hour
     };
     let settled = |tc: MilliTokens, takes| {
-        let amounts = [(limit_name("rpm"), Settled { tk: -tc, tc, ceiling: None })].into();
-        Settle { takes, ..settle(&key, id(6), Some((&lease, LeaseChange::End)), amounts, at) }
+        let amounts = [(
+            limit_name("rpm"),
+            Settled {
+                tk: -tc,
+                tc,
+                ceiling: None,
+            },
+        )]
+        .into();
+        Settle {
+            takes,
+            ..settle(&key, id(6), Some((&lease, LeaseChange::End)), amounts, at)
+        }
     };
     let zero = MilliTokens::ZERO;
     assert!(!rolls(&settled(zero, 0).whole(Some(&seen))));
-    assert!(rolls(&settled(zero, 1).whole(Some(&seen))) && rolls(&settled(MilliTokens(1), 0).whole(Some(&seen))));
-    let dry = Bucket { limits: bucket(seen.shard(), &limits(), START).limits, ..seen.clone() };
+    assert!(
+        rolls(&settled(zero, 1).whole(Some(&seen)))
+            && rolls(&settled(MilliTokens(1), 0).whole(Some(&seen)))
+    );
+    let dry = Bucket {
+        limits: bucket(seen.shard(), &limits(), START).limits,
+        ..seen.clone()
+    };
     let used = [(limit_name("rpm"), MilliTokens::from_tokens(1_000))].into();
     let lower = split(&seen, 0, id(7), at);
     let upper = bucket(Shard { index: 1, count: 2 }, &limits(), START);
-    let Action::Update(merged) = merge(&seen, joined(&seen, &upper, at).unwrap(), &[]).remove(0) else {
+    let Action::Update(merged) = merge(&seen, joined(&seen, &upper, at).unwrap(), &[]).remove(0)
+    else {
         panic!("it stays");
     };
     let actions = [lower, merged];
-    let others = [refill(&dry, &used, at), cut_units(&seen, at), expire(&seen, at).map(|(update, _)| update)];
+    let others = [
+        refill(&dry, &used, at),
+        cut_units(&seen, at),
+        expire(&seen, at).map(|(update, _)| update),
+    ];
     let others = others.map(|update| update.expect("there is something to do"));
-    for update in others.into_iter().chain([look(&seen, at).0, keep(&seen, 2, at)]).chain(actions) {
+    for update in others
+        .into_iter()
+        .chain([look(&seen, at).0, keep(&seen, 2, at)])
+        .chain(actions)
+    {
         assert!(!rolls(&update), "{update:?}");
     }
 }

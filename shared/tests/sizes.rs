@@ -9,8 +9,8 @@ use model::table::Table;
 use model::{Item, bucket, bucket_key, limit_name, take};
 use weirgate_shared::write::{Take, joined, merge};
 use weirgate_shared::{
-    Attr, Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, MilliTokens, Millis, Shard,
-    Window, WriteId, write_units,
+    Attr, Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit,
+    MilliTokens, Millis, Shard, Window, WriteId, write_units,
 };
 
 /// A day begins.
@@ -20,19 +20,38 @@ const DAY: EpochMillis = EpochMillis(1_795_132_800_000);
 fn used(entity: &str, limits: &[&str], leases: u64) -> Bucket {
     let key = BucketKey::parse(&format!("prod/BUCKET#{entity}#gpt-4#0")).unwrap();
     let now = EpochMillis(1_795_197_612_345);
-    let limits: Vec<_> = limits.iter().map(|name| Limit::per_minute(name, 600).unwrap()).collect();
+    let limits: Vec<_> = limits
+        .iter()
+        .map(|name| Limit::per_minute(name, 600).unwrap())
+        .collect();
     let lease = |at: u64| {
         let tokens = [(limit_name("rpm"), MilliTokens::from_tokens(1))].into();
         let owner = "i-0abcdef123".to_owned();
-        (WriteId::from_bits(u64::MAX - at), Lease { expires: now, tokens, owner })
+        (
+            WriteId::from_bits(u64::MAX - at),
+            Lease {
+                expires: now,
+                tokens,
+                owner,
+            },
+        )
     };
     let mut bucket = Bucket::full(key, &limits, now);
     bucket.v += 1_234_567;
-    bucket.takes = Counter { total: 1_234_567, bases: Bases { hour: 1_234_321, day: 1_212_121 } };
+    bucket.takes = Counter {
+        total: 1_234_567,
+        bases: Bases {
+            hour: 1_234_321,
+            day: 1_212_121,
+        },
+    };
     bucket.write_units_left = MilliTokens(987_654);
     for state in bucket.limits.values_mut() {
         (state.tk, state.tc) = (MilliTokens(123_456_789), MilliTokens(123_456_789_012));
-        state.bases = Bases { hour: 123_451_234_567, day: 123_321_123_456 };
+        state.bases = Bases {
+            hour: 123_451_234_567,
+            day: 123_321_123_456,
+        };
     }
     bucket.leases = Some((0..leases).map(lease).collect());
     bucket.due = (leases > 0).then_some(now);
@@ -41,7 +60,9 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Bucket {
     Item::of_bucket(&bucket).bucket()
 }
 
-const NAMES: [&str; 9] = ["rpm", "tpm", "rpd", "tpd", "rps", "img", "aud", "vid", "doc"];
+const NAMES: [&str; 9] = [
+    "rpm", "tpm", "rpd", "tpd", "rps", "img", "aud", "vid", "doc",
+];
 
 #[test]
 fn a_bucket_of_two_limits_with_short_names_is_small() {
@@ -54,8 +75,16 @@ fn a_bucket_of_two_limits_with_short_names_is_small() {
 #[test]
 fn so_many_limits_and_leases_are_in_the_first_unit() {
     let fits = |bucket: &Bucket| bucket.write_units() == 1;
-    let limits = |entity| (1..=NAMES.len()).take_while(|count| fits(&used(entity, &NAMES[..*count], 0))).last();
-    let leases = |entity| (0..100).take_while(|count| fits(&used(entity, &NAMES[..2], *count))).last();
+    let limits = |entity| {
+        (1..=NAMES.len())
+            .take_while(|count| fits(&used(entity, &NAMES[..*count], 0)))
+            .last()
+    };
+    let leases = |entity| {
+        (0..100)
+            .take_while(|count| fits(&used(entity, &NAMES[..2], *count)))
+            .last()
+    };
     let uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
     assert_eq!([limits("openai"), limits(uuid)], [Some(8), Some(7)]);
     // With two limits; each lease holds tokens of one, for an owner whose name has twelve letters.
@@ -64,17 +93,23 @@ fn so_many_limits_and_leases_are_in_the_first_unit() {
 
 /// By the names and values of an item.
 fn size(item: &Item) -> usize {
-    let padded = |pad: usize| write_units(item.attributes().chain([("", Attr::S(&"x".repeat(pad)))]));
-    let room = (0..1024).take_while(|pad| padded(*pad) == padded(0)).last().unwrap();
+    let padded =
+        |pad: usize| write_units(item.attributes().chain([("", Attr::S(&"x".repeat(pad)))]));
+    let room = (0..1024)
+        .take_while(|pad| padded(*pad) == padded(0))
+        .last()
+        .unwrap();
     1024 * usize::try_from(padded(0)).unwrap() - room
 }
 
-/// A day in which a bucket is split into all its shards and merged again sixteen times, and used by all of them.
+/// A day in which a bucket is split into all its shards and merged again sixteen times, and used by
+/// all of them.
 #[test]
 fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_most() {
     let limits = ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000).unwrap());
     let mut table = Table::of(&bucket(Shard::WHOLE, &limits, DAY));
-    let (mut now, mut snapshots, mut delivered) = (DAY, Snapshots::default(), BTreeMap::<u32, usize>::new());
+    let (mut now, mut snapshots, mut delivered) =
+        (DAY, Snapshots::default(), BTreeMap::<u32, usize>::new());
     let mut copied = |table: &Table| {
         for (item, records) in table.stream() {
             let from = delivered.insert(*item, records.len()).unwrap_or_default();
@@ -89,15 +124,29 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
         }
         now = now.after(Millis(5_000_000));
         for (shard, seen) in table.shards().clone() {
-            let (key, needs) = (bucket_key(shard), [("rpm", 1_234_567_000), ("tpm", 12_345_678_901)]);
+            let (key, needs) = (
+                bucket_key(shard),
+                [("rpm", 1_234_567_000), ("tpm", 12_345_678_901)],
+            );
             let needs = needs.map(|(name, need)| (limit_name(name), MilliTokens(need)));
             let take = take(&key, &limits, needs.into(), WriteId::from_bits(2), now);
-            assert!(table.update(Take { takes: 1_234_567, ..take }.on(Some(&seen), now)));
+            assert!(
+                table.update(
+                    Take {
+                        takes: 1_234_567,
+                        ..take
+                    }
+                    .on(Some(&seen), now)
+                )
+            );
         }
         copied(&table);
         for count in [64, 32, 16, 8, 4, 2] {
             for lower in 0..count / 2 {
-                let (one, other) = (table.shards()[&lower].clone(), table.shards()[&(lower + count / 2)].clone());
+                let (one, other) = (
+                    table.shards()[&lower].clone(),
+                    table.shards()[&(lower + count / 2)].clone(),
+                );
                 let next = joined(&one, &other, now).unwrap();
                 assert!(table.transact(&merge(&one, next, &[&other])));
             }
@@ -105,7 +154,10 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
         copied(&table);
     }
     let day = snapshots.read(Window::Daily, DAY);
-    assert_eq!((day.shards.len(), Hour::of(now).is_same_day(Hour::of(DAY))), (64, true));
+    assert_eq!(
+        (day.shards.len(), Hour::of(now).is_same_day(Hour::of(DAY))),
+        (64, true)
+    );
     let largest = snapshots.items().map(size).max().unwrap();
     assert!(largest <= 3072, "{largest} bytes");
 }

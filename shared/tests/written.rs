@@ -1,7 +1,7 @@
 //! Every planned write as text, beside what it was: what is changed, and under which conditions.
 //!
-//! `WRITTEN=1 cargo test -p weirgate-shared --test written` writes the file again. What changes in it is to be understood,
-//! line by line: a condition that is gone is a guard that is gone.
+//! `WRITTEN=1 cargo test -p weirgate-shared --test written` writes the file again. What changes in
+//! it is to be understood, line by line: a condition that is gone is a guard that is gone.
 
 mod model;
 
@@ -11,12 +11,12 @@ use model::given::{START, bucket, half, id, later, lease, needs, rate, slots, wh
 use model::page::Page;
 use model::{bucket_key, limit_name, settle};
 use weirgate_shared::write::{
-    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, end_last, expire, fill, finish, joined,
-    keep, look, merge, refill, remove, split, still,
+    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, end_last, expire,
+    fill, finish, joined, keep, look, merge, refill, remove, split, still,
 };
 use weirgate_shared::{
-    Bucket, BucketKey, Copied, Counter, EpochSeconds, Hour, Limit, Look, Meter, MilliTokens, Shard, Snapshot, Terms,
-    Usage, Window,
+    Bucket, BucketKey, Copied, Counter, EpochSeconds, Hour, Limit, Look, Meter, MilliTokens, Shard,
+    Snapshot, Terms, Usage, Window,
 };
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,17 @@ struct Ask<'a> {
 impl<'a> Ask<'a> {
     fn of(limits: &'a [Limit], needs: &'a [(&'a str, i64)]) -> Self {
         let (company, roll) = (Company::None, Roll::to(Hour(0)));
-        Self { limits, version: None, is_own: false, needs, soft: &[], lease: None, hot: false, company, roll }
+        Self {
+            limits,
+            version: None,
+            is_own: false,
+            needs,
+            soft: &[],
+            lease: None,
+            hot: false,
+            company,
+            roll,
+        }
     }
 
     fn on(&self, view: Option<&Bucket>, ms: i64) -> Update {
@@ -47,11 +57,19 @@ impl<'a> Ask<'a> {
         let unknown = [id(8), id(9)];
         plan(&Take {
             key,
-            terms: Terms { limits: self.limits, version: self.version, is_own: self.is_own },
+            terms: Terms {
+                limits: self.limits,
+                version: self.version,
+                is_own: self.is_own,
+            },
             needs: needs(self.needs),
             soft: needs(self.soft),
             takes: 2,
-            leases: self.lease.map(|ms| (id(5), lease(later(ms), self.needs))).into_iter().collect(),
+            leases: self
+                .lease
+                .map(|ms| (id(5), lease(later(ms), self.needs)))
+                .into_iter()
+                .collect(),
             roll: self.roll,
             op: id(9),
             hot: self.hot,
@@ -64,59 +82,165 @@ impl<'a> Ask<'a> {
 fn takes(page: &mut Page) {
     let limits = [rate()];
     let two = Ask::of(&limits, &[("rpm", 2000)]);
-    page.update("create", two.with(&bucket_key(0), |take| take.create(START)));
-    let held = Ask { lease: Some(500), ..Ask::of(&limits, &[("rpm", 2000)]) };
-    page.update("create, with a lease", held.with(&bucket_key(0), |take| take.create(START)));
+    page.update(
+        "create",
+        two.with(&bucket_key(0), |take| take.create(START)),
+    );
+    let held = Ask {
+        lease: Some(500),
+        ..Ask::of(&limits, &[("rpm", 2000)])
+    };
+    page.update(
+        "create, with a lease",
+        held.with(&bucket_key(0), |take| take.create(START)),
+    );
     page.update("take, without a view", two.on(None, 0));
-    page.update("take, without a view of the third shard", two.with(&bucket_key(2), |take| take.on(None, START)));
+    page.update(
+        "take, without a view of the third shard",
+        two.with(&bucket_key(2), |take| take.on(None, START)),
+    );
     page.update("take of what is there", two.on(Some(&whole(2000)), 100));
-    page.update("take of what is there, up to the brim", two.on(Some(&whole(9000)), 100));
-    page.update("take of what is full by one", two.on(Some(&whole(9001)), 100));
-    page.update("take of what has flowed in", two.on(Some(&whole(1999)), 100));
+    page.update(
+        "take of what is there, up to the brim",
+        two.on(Some(&whole(9000)), 100),
+    );
+    page.update(
+        "take of what is full by one",
+        two.on(Some(&whole(9001)), 100),
+    );
+    page.update(
+        "take of what has flowed in",
+        two.on(Some(&whole(1999)), 100),
+    );
     page.update(
         "take of more than a share, of what is full",
         Ask::of(&limits, &[("rpm", 6000)]).on(Some(&half(0, 5000)), 100),
     );
-    page.update("take of all that is full", Ask::of(&limits, &[("rpm", 5000)]).on(Some(&half(0, 5000)), 100));
-    let of = |ttl: i64| Bucket { ttl: Some(EpochSeconds(ttl)), ..whole(2000) };
+    page.update(
+        "take of all that is full",
+        Ask::of(&limits, &[("rpm", 5000)]).on(Some(&half(0, 5000)), 100),
+    );
+    let of = |ttl: i64| Bucket {
+        ttl: Some(EpochSeconds(ttl)),
+        ..whole(2000)
+    };
     page.update("take that moves the end", two.on(Some(&of(4601)), 100));
     page.update("take that leaves the end", two.on(Some(&of(4603)), 100));
-    let without = Bucket { ttl: None, ..whole(2000) };
+    let without = Bucket {
+        ttl: None,
+        ..whole(2000)
+    };
     page.update("take that brings an end", two.on(Some(&without), 100));
-    page.update("take by limits of its own, which ends no bucket", Ask { is_own: true, ..two }.on(Some(&without), 100));
-    page.update("take by limits of its own, of one that ends", Ask { is_own: true, ..two }.on(Some(&of(4603)), 100));
+    page.update(
+        "take by limits of its own, which ends no bucket",
+        Ask {
+            is_own: true,
+            ..two
+        }
+        .on(Some(&without), 100),
+    );
+    page.update(
+        "take by limits of its own, of one that ends",
+        Ask {
+            is_own: true,
+            ..two
+        }
+        .on(Some(&of(4603)), 100),
+    );
     page.update("take from a half", two.on(Some(&half(1, 3000)), 100));
-    page.update("take from a half of what has flowed in", two.on(Some(&half(1, 1000)), 100));
-    page.update("take of nothing", Ask::of(&limits, &[]).on(Some(&whole(2000)), 100));
-    page.update("take with a mark", Ask { hot: true, ..Ask::of(&limits, &[("rpm", 1)]) }.on(Some(&whole(2000)), 0));
-    let other_company = |company| Ask { company, ..Ask::of(&limits, &[("rpm", 2000)]) };
-    page.update("take of what is full, in company", other_company(Company::Others).on(Some(&whole(10_000)), 100));
+    page.update(
+        "take from a half of what has flowed in",
+        two.on(Some(&half(1, 1000)), 100),
+    );
+    page.update(
+        "take of nothing",
+        Ask::of(&limits, &[]).on(Some(&whole(2000)), 100),
+    );
+    page.update(
+        "take with a mark",
+        Ask {
+            hot: true,
+            ..Ask::of(&limits, &[("rpm", 1)])
+        }
+        .on(Some(&whole(2000)), 0),
+    );
+    let other_company = |company| Ask {
+        company,
+        ..Ask::of(&limits, &[("rpm", 2000)])
+    };
+    page.update(
+        "take of what is full, in company",
+        other_company(Company::Others).on(Some(&whole(10_000)), 100),
+    );
     page.update(
         "take of all that is full, in company",
-        Ask { company: Company::Others, ..Ask::of(&limits, &[("rpm", 9990)]) }.on(Some(&whole(10_000)), 100),
+        Ask {
+            company: Company::Others,
+            ..Ask::of(&limits, &[("rpm", 9990)])
+        }
+        .on(Some(&whole(10_000)), 100),
     );
-    page.update("take of what was full, in company", other_company(Company::Unseen).on(Some(&whole(10_000)), 100));
+    page.update(
+        "take of what was full, in company",
+        other_company(Company::Unseen).on(Some(&whole(10_000)), 100),
+    );
     let mut large = whole(2000);
     large.size_bytes = 2500;
     page.update("take from an item of three units", two.on(Some(&large), 0));
-    let soft = Ask { soft: &[("rpm", 3000)], ..Ask::of(&limits, &[]) };
-    page.update("take that may make a debt, without a view", soft.on(None, 0));
-    page.update("take that may make a debt", soft.on(Some(&whole(1000)), 100));
-    page.update("take that may make a debt, of what is full", soft.on(Some(&whole(10_000)), 100));
+    let soft = Ask {
+        soft: &[("rpm", 3000)],
+        ..Ask::of(&limits, &[])
+    };
+    page.update(
+        "take that may make a debt, without a view",
+        soft.on(None, 0),
+    );
+    page.update(
+        "take that may make a debt",
+        soft.on(Some(&whole(1000)), 100),
+    );
+    page.update(
+        "take that may make a debt, of what is full",
+        soft.on(Some(&whole(10_000)), 100),
+    );
     let both = [rate(), slots()];
-    let slot = Ask { lease: Some(500), ..Ask::of(&both, &[("rpm", 1000), ("slots", 1000)]) };
+    let slot = Ask {
+        lease: Some(500),
+        ..Ask::of(&both, &[("rpm", 1000), ("slots", 1000)])
+    };
     page.update("take with a lease, without a view", slot.on(None, 0));
-    page.update("take with a lease", slot.on(Some(&bucket(Shard::WHOLE, 5000, &both)), 0));
-    page.update("take with a lease that is due before", slot.on(Some(&half(0, 4000)), 0));
+    page.update(
+        "take with a lease",
+        slot.on(Some(&bucket(Shard::WHOLE, 5000, &both)), 0),
+    );
+    page.update(
+        "take with a lease that is due before",
+        slot.on(Some(&half(0, 4000)), 0),
+    );
     let mut bare = bucket(Shard::WHOLE, 5000, &both);
     bare.leases = None;
     page.update("take with the first lease", slot.on(Some(&bare), 0));
-    let due = |ms| with_leases(bucket(Shard::WHOLE, 5000, &both), &[(3, ms, &[("slots", 1000)])]);
-    page.update("take with a lease after one due at the same time", slot.on(Some(&due(500)), 0));
-    page.update("take with a lease before one due later", slot.on(Some(&due(501)), 0));
+    let due = |ms| {
+        with_leases(
+            bucket(Shard::WHOLE, 5000, &both),
+            &[(3, ms, &[("slots", 1000)])],
+        )
+    };
+    page.update(
+        "take with a lease after one due at the same time",
+        slot.on(Some(&due(500)), 0),
+    );
+    page.update(
+        "take with a lease before one due later",
+        slot.on(Some(&due(501)), 0),
+    );
     let dry = with_leases(
         bucket(Shard::WHOLE, 0, &both),
-        &[(3, 100, &[("rpm", 1500), ("slots", 2000)]), (4, 101, &[("rpm", 1000)]), (6, 50, &[])],
+        &[
+            (3, 100, &[("rpm", 1500), ("slots", 2000)]),
+            (4, 101, &[("rpm", 1000)]),
+            (6, 50, &[]),
+        ],
     );
     page.update("take of what expired leases held", slot.on(Some(&dry), 100));
     page.update(
@@ -127,35 +251,106 @@ fn takes(page: &mut Page) {
 
 fn rolls(page: &mut Page) {
     let (limits, both) = ([rate()], [rate(), slots()]);
-    let ask = |roll, needs| Ask { roll, ..Ask::of(&limits, needs) };
+    let ask = |roll, needs| Ask {
+        roll,
+        ..Ask::of(&limits, needs)
+    };
     let (hour, day) = (Roll::to(Hour(1)), Roll::to(Hour(24)));
     let two: &[_] = &[("rpm", 2000)];
-    page.update("take that creates in a later hour", ask(hour, two).with(&bucket_key(0), |take| take.create(START)));
-    page.update("take without a view in a later hour", ask(hour, two).on(None, 0));
-    page.update("take that begins an hour", ask(hour, two).on(Some(&whole(2000)), 100));
-    page.update("take that begins an hour, of what has flowed in", ask(hour, two).on(Some(&whole(1999)), 100));
-    page.update("take of nothing that begins a day", ask(day, &[]).on(Some(&bucket(Shard::WHOLE, 5000, &both)), 100));
+    page.update(
+        "take that creates in a later hour",
+        ask(hour, two).with(&bucket_key(0), |take| take.create(START)),
+    );
+    page.update(
+        "take without a view in a later hour",
+        ask(hour, two).on(None, 0),
+    );
+    page.update(
+        "take that begins an hour",
+        ask(hour, two).on(Some(&whole(2000)), 100),
+    );
+    page.update(
+        "take that begins an hour, of what has flowed in",
+        ask(hour, two).on(Some(&whole(1999)), 100),
+    );
+    page.update(
+        "take of nothing that begins a day",
+        ask(day, &[]).on(Some(&bucket(Shard::WHOLE, 5000, &both)), 100),
+    );
     let raised = [Limit::custom("rpm", 20, 3, 100).unwrap(), slots()];
-    let changes = Ask { roll: day, ..Ask::of(&raised, &[("rpm", 2000)]) };
-    page.update("take that begins a day, and changes and brings limits", changes.on(Some(&whole(2000)), 100));
-    let by_others = |hour| Roll { hour: Hour(hour), by_others: true };
-    page.update("take in an hour that another process began", ask(by_others(1), two).on(Some(&whole(2000)), 100));
-    page.update("take in an hour that was seen", ask(by_others(0), two).on(Some(&whole(2000)), 100));
-    let ahead = |hour| Bucket { hour: Hour(hour), ..whole(2000) };
-    page.update("take by a clock that is behind", ask(hour, two).on(Some(&ahead(2)), 100));
-    page.update("take that ends an hour of the far future", ask(hour, two).on(Some(&ahead(3)), 100));
+    let changes = Ask {
+        roll: day,
+        ..Ask::of(&raised, &[("rpm", 2000)])
+    };
+    page.update(
+        "take that begins a day, and changes and brings limits",
+        changes.on(Some(&whole(2000)), 100),
+    );
+    let by_others = |hour| Roll {
+        hour: Hour(hour),
+        by_others: true,
+    };
+    page.update(
+        "take in an hour that another process began",
+        ask(by_others(1), two).on(Some(&whole(2000)), 100),
+    );
+    page.update(
+        "take in an hour that was seen",
+        ask(by_others(0), two).on(Some(&whole(2000)), 100),
+    );
+    let ahead = |hour| Bucket {
+        hour: Hour(hour),
+        ..whole(2000)
+    };
+    page.update(
+        "take by a clock that is behind",
+        ask(hour, two).on(Some(&ahead(2)), 100),
+    );
+    page.update(
+        "take that ends an hour of the far future",
+        ask(hour, two).on(Some(&ahead(3)), 100),
+    );
 
     let (key, lease) = (bucket_key(0), id(5));
     let settle = |tc: i64, takes, roll| {
-        let settled = Settled { tk: MilliTokens(-tc), tc: MilliTokens(tc), ceiling: None };
+        let settled = Settled {
+            tk: MilliTokens(-tc),
+            tc: MilliTokens(tc),
+            ceiling: None,
+        };
         let amounts = BTreeMap::from([(limit_name("rpm"), settled)]);
-        Settle { takes, roll, ..settle(&key, id(9), Some((&lease, LeaseChange::End)), amounts, START) }
+        Settle {
+            takes,
+            roll,
+            ..settle(
+                &key,
+                id(9),
+                Some((&lease, LeaseChange::End)),
+                amounts,
+                START,
+            )
+        }
     };
-    page.update("use more in a later hour, without a view", settle(500, 0, hour).whole(None));
-    page.update("use more, which begins an hour", settle(500, 0, hour).whole(Some(&whole(0))));
-    page.update("use as much in a later hour", settle(0, 0, hour).whole(Some(&whole(0))));
-    page.update("count acquires, which begins a day", settle(0, 3, day).cut(&whole(0)));
-    page.update("use less in an hour that another process began", settle(-500, 0, by_others(1)).cut(&whole(0)));
+    page.update(
+        "use more in a later hour, without a view",
+        settle(500, 0, hour).whole(None),
+    );
+    page.update(
+        "use more, which begins an hour",
+        settle(500, 0, hour).whole(Some(&whole(0))),
+    );
+    page.update(
+        "use as much in a later hour",
+        settle(0, 0, hour).whole(Some(&whole(0))),
+    );
+    page.update(
+        "count acquires, which begins a day",
+        settle(0, 3, day).cut(&whole(0)),
+    );
+    page.update(
+        "use less in an hour that another process began",
+        settle(-500, 0, by_others(1)).cut(&whole(0)),
+    );
 }
 
 fn changes(page: &mut Page) {
@@ -163,102 +358,247 @@ fn changes(page: &mut Page) {
     let lowered = [Limit::custom("rpm", 4, 1, 100).unwrap()];
     let as_slots = [Limit::concurrent("rpm", 6).unwrap()];
     let ask = |limits| Ask::of(limits, &[("rpm", 2000)]);
-    page.update("take that raises a limit", ask(&raised).on(Some(&whole(2000)), 100));
-    page.update("take that raises a limit of what is full", ask(&raised).on(Some(&whole(9500)), 100));
-    page.update("take that lowers a limit", ask(&lowered).on(Some(&whole(9000)), 100));
-    page.update("take that makes slots of a rate", ask(&as_slots).on(Some(&whole(9000)), 100));
+    page.update(
+        "take that raises a limit",
+        ask(&raised).on(Some(&whole(2000)), 100),
+    );
+    page.update(
+        "take that raises a limit of what is full",
+        ask(&raised).on(Some(&whole(9500)), 100),
+    );
+    page.update(
+        "take that lowers a limit",
+        ask(&lowered).on(Some(&whole(9000)), 100),
+    );
+    page.update(
+        "take that makes slots of a rate",
+        ask(&as_slots).on(Some(&whole(9000)), 100),
+    );
     let more = [Limit::concurrent("slots", 9).unwrap()];
-    let held = with_leases(bucket(Shard::WHOLE, 0, &[slots()]), &[(3, 100, &[("slots", 2000)])]);
-    page.update("take that brings slots", Ask::of(&more, &[("slots", 3000)]).on(Some(&held), 100));
-    let newer = |version| Ask { version, ..Ask::of(&raised, &[("rpm", 2000)]) };
+    let held = with_leases(
+        bucket(Shard::WHOLE, 0, &[slots()]),
+        &[(3, 100, &[("slots", 2000)])],
+    );
+    page.update(
+        "take that brings slots",
+        Ask::of(&more, &[("slots", 3000)]).on(Some(&held), 100),
+    );
+    let newer = |version| Ask {
+        version,
+        ..Ask::of(&raised, &[("rpm", 2000)])
+    };
     let mut known = whole(5000);
     known.version = Some(4);
-    page.update("take by a newer configuration", newer(Some(5)).on(Some(&known), 0));
-    page.update("take by an older configuration", newer(Some(3)).on(Some(&known), 0));
-    page.update("take by limits of the call's own", newer(None).on(Some(&known), 0));
-    let soft = Ask { soft: &[("rpm", 3000)], ..Ask::of(&as_slots, &[]) };
+    page.update(
+        "take by a newer configuration",
+        newer(Some(5)).on(Some(&known), 0),
+    );
+    page.update(
+        "take by an older configuration",
+        newer(Some(3)).on(Some(&known), 0),
+    );
+    page.update(
+        "take by limits of the call's own",
+        newer(None).on(Some(&known), 0),
+    );
+    let soft = Ask {
+        soft: &[("rpm", 3000)],
+        ..Ask::of(&as_slots, &[])
+    };
     let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)])]);
-    page.update("take that raises a limit, of what an expired lease held", ask(&raised).on(Some(&held), 100));
+    page.update(
+        "take that raises a limit, of what an expired lease held",
+        ask(&raised).on(Some(&held), 100),
+    );
     let more = [rate(), slots()];
-    let same = Ask { version: Some(4), ..Ask::of(&more, &[("slots", 1000)]) };
-    page.update("take of a limit that the bucket lacks, by the same configuration", same.on(Some(&known), 0));
-    page.update("take that may make a debt, and makes slots of a rate", soft.on(Some(&whole(1000)), 100));
+    let same = Ask {
+        version: Some(4),
+        ..Ask::of(&more, &[("slots", 1000)])
+    };
+    page.update(
+        "take of a limit that the bucket lacks, by the same configuration",
+        same.on(Some(&known), 0),
+    );
+    page.update(
+        "take that may make a debt, and makes slots of a rate",
+        soft.on(Some(&whole(1000)), 100),
+    );
 }
 
 fn settlements(page: &mut Page) {
     let (key, limit) = (bucket_key(0), limit_name("rpm"));
     let settle = |lease, tk: i64, ceiling: Option<i64>| {
-        let settled = Settled { tk: MilliTokens(tk), tc: MilliTokens(-tk), ceiling: ceiling.map(MilliTokens) };
+        let settled = Settled {
+            tk: MilliTokens(tk),
+            tc: MilliTokens(-tk),
+            ceiling: ceiling.map(MilliTokens),
+        };
         settle(&key, id(9), lease, [(limit.clone(), settled)].into(), START)
     };
     let lease = id(5);
-    let hold = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (MilliTokens(2000), MilliTokens(500)))]));
-    page.update("end a lease", settle(Some((&lease, LeaseChange::End)), 0, None).whole(None));
-    page.update("end a lease of slots", settle(Some((&lease, LeaseChange::End)), 1000, None).whole(None));
+    let hold = LeaseChange::Hold(BTreeMap::from([(
+        limit.clone(),
+        (MilliTokens(2000), MilliTokens(500)),
+    )]));
+    page.update(
+        "end a lease",
+        settle(Some((&lease, LeaseChange::End)), 0, None).whole(None),
+    );
+    page.update(
+        "end a lease of slots",
+        settle(Some((&lease, LeaseChange::End)), 1000, None).whole(None),
+    );
     let alone = with_leases(whole(5000), &[(5, 500, &[("rpm", 1000)])]);
     let mut last = settle(Some((&lease, LeaseChange::End)), 0, None).whole(Some(&alone));
     end_last(&mut last, &alone, &lease);
     page.update("end the last lease", last);
     page.update(
         "renew a lease, past the end",
-        settle(Some((&lease, LeaseChange::Renew(later(900_000_000)))), 0, None).whole(Some(&alone)),
+        settle(
+            Some((&lease, LeaseChange::Renew(later(900_000_000)))),
+            0,
+            None,
+        )
+        .whole(Some(&alone)),
     );
-    page.update("renew a lease", settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).whole(None));
-    page.update("hold less", settle(Some((&lease, hold)), 1500, Some(10_000)).whole(None));
+    page.update(
+        "renew a lease",
+        settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).whole(None),
+    );
+    page.update(
+        "hold less",
+        settle(Some((&lease, hold)), 1500, Some(10_000)).whole(None),
+    );
     page.update("give back", settle(None, 2000, Some(10_000)).whole(None));
-    page.update("give back what fits", settle(None, 2000, Some(10_000)).cut(&whole(9000)));
-    page.update("give back to a lowered limit", settle(None, 2000, Some(20_000)).cut(&whole(9000)));
-    page.update("give back to what is above its share", settle(None, 2000, Some(10_000)).cut(&whole(10_500)));
-    page.update("give back nothing of a limit", settle(None, 0, Some(10_000)).whole(None));
-    page.update("use more", settle(None, -2000, Some(10_000)).cut(&whole(1000)));
+    page.update(
+        "give back what fits",
+        settle(None, 2000, Some(10_000)).cut(&whole(9000)),
+    );
+    page.update(
+        "give back to a lowered limit",
+        settle(None, 2000, Some(20_000)).cut(&whole(9000)),
+    );
+    page.update(
+        "give back to what is above its share",
+        settle(None, 2000, Some(10_000)).cut(&whole(10_500)),
+    );
+    page.update(
+        "give back nothing of a limit",
+        settle(None, 0, Some(10_000)).whole(None),
+    );
+    page.update(
+        "use more",
+        settle(None, -2000, Some(10_000)).cut(&whole(1000)),
+    );
 }
 
 fn functions(page: &mut Page) {
     let all = needs(&[("rpm", 3000)]);
     page.update("refill", refill(&whole(5999), &all, later(200)));
-    page.update("refill what is nearly full", refill(&whole(8001), &needs(&[("rpm", 9000)]), later(200)));
+    page.update(
+        "refill what is nearly full",
+        refill(&whole(8001), &needs(&[("rpm", 9000)]), later(200)),
+    );
     page.update("refill a half", refill(&half(1, 1000), &all, later(1000)));
-    page.update("no refill of what lasts", refill(&whole(6000), &all, later(200)));
-    page.update("no refill soon after the last", refill(&whole(5999), &all, later(199)));
-    page.update("no refill without use", refill(&whole(0), &needs(&[("rpm", 0)]), later(200)));
-    page.update("no refill of a debt without use", refill(&whole(-1), &needs(&[("rpm", 0)]), later(200)));
-    let slow = Bucket::full(bucket_key(0), &[Limit::custom("rpm", 1, 1, 60_000_000).unwrap()], START);
-    page.update("no refill before anything has flowed in", refill(&slow, &all, later(200)));
+    page.update(
+        "no refill of what lasts",
+        refill(&whole(6000), &all, later(200)),
+    );
+    page.update(
+        "no refill soon after the last",
+        refill(&whole(5999), &all, later(199)),
+    );
+    page.update(
+        "no refill without use",
+        refill(&whole(0), &needs(&[("rpm", 0)]), later(200)),
+    );
+    page.update(
+        "no refill of a debt without use",
+        refill(&whole(-1), &needs(&[("rpm", 0)]), later(200)),
+    );
+    let slow = Bucket::full(
+        bucket_key(0),
+        &[Limit::custom("rpm", 1, 1, 60_000_000).unwrap()],
+        START,
+    );
+    page.update(
+        "no refill before anything has flowed in",
+        refill(&slow, &all, later(200)),
+    );
     let mut busy = whole(0);
     busy.write_units_left = MilliTokens(500_000);
     page.update("refill of a busy shard", refill(&busy, &all, later(200)));
     let mut full = whole(0);
     full.size_bytes = 1025;
     page.update("cut the write units", cut_units(&full, later(1000)));
-    page.update("no cut of the write units yet", cut_units(&full, later(999)));
+    page.update(
+        "no cut of the write units yet",
+        cut_units(&full, later(999)),
+    );
 
     let expired = with_leases(
         bucket(Shard::WHOLE, 9500, &[rate(), slots()]),
-        &[(3, 100, &[("rpm", 1500), ("slots", 2000)]), (4, 101, &[("rpm", 1000)])],
+        &[
+            (3, 100, &[("rpm", 1500), ("slots", 2000)]),
+            (4, 101, &[("rpm", 1000)]),
+        ],
     );
-    page.update("expire", expire(&expired, later(100)).map(|(update, _)| update));
-    page.update("nothing to expire", expire(&expired, later(99)).map(|(update, _)| update));
+    page.update(
+        "expire",
+        expire(&expired, later(100)).map(|(update, _)| update),
+    );
+    page.update(
+        "nothing to expire",
+        expire(&expired, later(99)).map(|(update, _)| update),
+    );
     let ahead = with_leases(whole(5000), &[]);
-    page.update("pull back a clock that ran ahead", expire(&ahead, later(-10_001)).map(|(update, _)| update));
-    page.update("leave a clock that is ahead a little", expire(&ahead, later(-10_000)).map(|(update, _)| update));
+    page.update(
+        "pull back a clock that ran ahead",
+        expire(&ahead, later(-10_001)).map(|(update, _)| update),
+    );
+    page.update(
+        "leave a clock that is ahead a little",
+        expire(&ahead, later(-10_000)).map(|(update, _)| update),
+    );
     let mut debt = whole(-500);
-    page.update("pull back a clock, in debt", expire(&debt, later(-10_001)).map(|(update, _)| update));
+    page.update(
+        "pull back a clock, in debt",
+        expire(&debt, later(-10_001)).map(|(update, _)| update),
+    );
     debt.limits.get_mut("rpm").unwrap().tk = MilliTokens(11_000);
     let over = with_leases(debt, &[(3, 100, &[("rpm", 1500)])]);
-    page.update("expire above the share", expire(&over, later(100)).map(|(update, _)| update));
+    page.update(
+        "expire above the share",
+        expire(&over, later(100)).map(|(update, _)| update),
+    );
     let mut marked = half(0, 2000);
     marked.scaling.is_hot = true;
     page.update("look", look(&marked, later(60_000)).0);
     let mut resting = half(0, 2000);
-    resting.scaling.look = Some(Look { at: START, v: resting.v });
+    resting.scaling.look = Some(Look {
+        at: START,
+        v: resting.v,
+    });
     let looked = |ms| look(&resting, later(ms)).0;
-    page.update("look at a half that has been at rest since the last look", looked(60_000));
-    page.update("look at a half too early to say whether it rests", looked(59_999));
+    page.update(
+        "look at a half that has been at rest since the last look",
+        looked(60_000),
+    );
+    page.update(
+        "look at a half too early to say whether it rests",
+        looked(59_999),
+    );
     page.update("look at what is whole", look(&whole(2000), later(60_000)).0);
     let mut held = with_leases(half(0, 2000), &[(3, 100, &[("rpm", 1500)])]);
     page.update("look at a lease that lasts", look(&held, later(99)).0);
-    page.update("look at a lease that has expired", look(&held, later(100)).0);
-    page.update("look by a clock that is behind", look(&half(0, 2000), later(-10_001)).0);
+    page.update(
+        "look at a lease that has expired",
+        look(&held, later(100)).0,
+    );
+    page.update(
+        "look by a clock that is behind",
+        look(&half(0, 2000), later(-10_001)).0,
+    );
     held.leases = None;
     page.update("look at an item without leases", look(&held, later(99)).0);
 }
@@ -281,31 +621,61 @@ fn shards(page: &mut Page) {
         page.update(title, split(&image, 2, id(7), later(ms)));
     }
     image.limits.get_mut("slots").unwrap().tk = MilliTokens::from_tokens(1);
-    page.update("split of one slot, that no operator asks for any more", split(&image, 0, id(7), START));
-    page.update("split of a half", split(&half(1, 3000), 4, id(7), later(60_000)));
-    let escrow = Bucket { key: bucket_key(1), ..half(1, 3000) };
-    let [make, clear] = finish(&Bucket { escrow: Some(Box::new(escrow)), ..half(0, 3000) }).expect("it holds one");
+    page.update(
+        "split of one slot, that no operator asks for any more",
+        split(&image, 0, id(7), START),
+    );
+    page.update(
+        "split of a half",
+        split(&half(1, 3000), 4, id(7), later(60_000)),
+    );
+    let escrow = Bucket {
+        key: bucket_key(1),
+        ..half(1, 3000)
+    };
+    let [make, clear] = finish(&Bucket {
+        escrow: Some(Box::new(escrow)),
+        ..half(0, 3000)
+    })
+    .expect("it holds one");
     page.update("new half of a split", make);
     page.update("end of a split", clear);
-    page.update("keep as many as were asked for", keep(&image, 4, later(100)));
+    page.update(
+        "keep as many as were asked for",
+        keep(&image, 4, later(100)),
+    );
     page.update("keep as many as there are", keep(&image, 2, later(100)));
-    page.update("keep as many as are asked for of a half, and review it", keep(&half(1, 3000), 4, later(100)));
+    page.update(
+        "keep as many as are asked for of a half, and review it",
+        keep(&half(1, 3000), 4, later(100)),
+    );
 
     let (mut lower, mut upper) = (half(0, 3000), half(1, 1000));
     upper.v += 40;
     (upper.takes.total, upper.limits.get_mut("rpm").unwrap().tc) = (7, MilliTokens(3000));
     (upper.scaling.min_shards, lower.scaling.min_shards) = (4, 2);
-    lower = with_leases(lower, &[(3, 100, &[("rpm", 500)]), (4, 900, &[("slots", 1000)])]);
+    lower = with_leases(
+        lower,
+        &[(3, 100, &[("rpm", 500)]), (4, 900, &[("slots", 1000)])],
+    );
     upper = with_leases(upper, &[(6, 200, &[("rpm", 700), ("slots", 1000)])]);
     let made = joined(&lower, &upper, later(200)).unwrap();
     page.write("merge", &merge(&lower, made.clone(), &[&upper]));
-    page.write("merge of three", &merge(&lower, made.clone(), &[&upper, &half(1, 0)]));
-    let is_none = |lower: &Bucket, upper: &Bucket, ms| assert_eq!(joined(lower, upper, later(ms)), None);
+    page.write(
+        "merge of three",
+        &merge(&lower, made.clone(), &[&upper, &half(1, 0)]),
+    );
+    let is_none =
+        |lower: &Bucket, upper: &Bucket, ms| assert_eq!(joined(lower, upper, later(ms)), None);
     is_none(&lower, &upper, 199);
     is_none(&upper, &lower, 200);
     is_none(&lower, &bucket(Shard { index: 1, count: 4 }, 0, &both), 200);
     is_none(&bucket(Shard { index: 0, count: 4 }, 0, &both), &upper, 200);
-    is_none(&lower, &bucket(Shard { index: 1, count: 2 }, 0, &[rate()]), 200);
+    is_none(
+        &lower,
+        &bucket(Shard { index: 1, count: 2 }, 0, &[rate()]),
+        200,
+    );
     is_none(&half(0, 0), &half(1, 0), -1);
     is_none(&whole(0), &whole(0), 200);
     let mut late = half(1, 0);
@@ -315,50 +685,120 @@ fn shards(page: &mut Page) {
     assert!(joined(&half(0, 0), &half(1, 0), START).is_some());
     page.write("remove", &remove(&half(1, 0), &whole(0)));
     page.write("still there", &[still(&half(1, 0))]);
-    let free = |limit: &Limit| MilliTokens::from_tokens(if limit.rule().is_concurrent() { 2 } else { 99 });
-    page.write("fill", &fill(Shard { index: 1, count: 2 }, &lower, free, id(7), later(5000)));
+    let free =
+        |limit: &Limit| MilliTokens::from_tokens(if limit.rule().is_concurrent() { 2 } else { 99 });
+    page.write(
+        "fill",
+        &fill(
+            Shard { index: 1, count: 2 },
+            &lower,
+            free,
+            id(7),
+            later(5000),
+        ),
+    );
     page.write(
         "fill a larger hole",
-        &fill(Shard { index: 1, count: 2 }, &Bucket { shard_count: 4, ..lower.clone() }, free, id(7), later(5000)),
+        &fill(
+            Shard { index: 1, count: 2 },
+            &Bucket {
+                shard_count: 4,
+                ..lower.clone()
+            },
+            free,
+            id(7),
+            later(5000),
+        ),
     );
     let mut new = lower;
     new.v = 9_000_000_000;
-    page.write("fill after a later write", &fill(Shard { index: 1, count: 2 }, &new, free, id(7), later(5000)));
+    page.write(
+        "fill after a later write",
+        &fill(Shard { index: 1, count: 2 }, &new, free, id(7), later(5000)),
+    );
 }
 
 fn copies(page: &mut Page) {
     let usage = |rpm, tpm, acquires| {
-        let tokens = [("rpm", rpm), ("tpm", tpm)].map(|(name, milli)| (limit_name(name), MilliTokens(milli)));
-        Usage { tokens: tokens.into(), acquires }
+        let tokens = [("rpm", rpm), ("tpm", tpm)]
+            .map(|(name, milli)| (limit_name(name), MilliTokens(milli)));
+        Usage {
+            tokens: tokens.into(),
+            acquires,
+        }
     };
-    let limits =
-        [("rpm", 1500), ("tpm", -250)].map(|(name, total)| (limit_name(name), Counter { total, ..Counter::default() }));
+    let limits = [("rpm", 1500), ("tpm", -250)].map(|(name, total)| {
+        (
+            limit_name(name),
+            Counter {
+                total,
+                ..Counter::default()
+            },
+        )
+    });
     let meter = |shard, birth| Meter {
         key: bucket_key(shard),
         v: 12,
         birth,
         hour: Hour(498_648),
-        takes: Counter { total: 2, ..Counter::default() },
+        takes: Counter {
+            total: 2,
+            ..Counter::default()
+        },
         limits: limits.clone().into(),
     };
     let copy = |shard, is_final| Copy::of(&meter(shard, 10), Window::Hourly, is_final, 1);
     page.update("copy", copy(0, false).first());
-    page.update("final copy of another shard, to the day", Copy::of(&meter(3, 10), Window::Daily, true, 90).first());
+    page.update(
+        "final copy of another shard, to the day",
+        Copy::of(&meter(3, 10), Window::Daily, true, 90).first(),
+    );
     let seen = |shard, v, is_final, usage| {
         let copied = Copied { v, usage, is_final };
-        Snapshot { shards: [(shard, copied)].into(), ..Snapshot::default() }
+        Snapshot {
+            shards: [(shard, copied)].into(),
+            ..Snapshot::default()
+        }
     };
     let mut plan = |title: &str, copy: &Copy, seen: &Snapshot| match copy.after(seen) {
         Some(update) => page.update(title, update),
         None => page.nothing(title),
     };
-    plan("copy after one of another shard", &copy(0, false), &seen(1, 12, true, usage(1, 1, 1)));
-    plan("copy after an older one of the same life", &copy(0, false), &seen(0, 10, true, usage(1, 1, 1)));
-    plan("no copy after a newer one", &copy(0, true), &seen(0, 13, false, usage(1, 1, 1)));
-    plan("no copy after the same one", &copy(0, true), &seen(0, 12, true, usage(1, 1, 1)));
-    plan("no interim copy after a final one of the same image", &copy(0, false), &seen(0, 12, true, usage(1, 1, 1)));
-    plan("final copy after an interim one of the same image", &copy(0, true), &seen(0, 12, false, usage(1, 1, 1)));
-    plan("copy after an earlier life that ended", &copy(3, false), &seen(3, 9, true, usage(7001, -8, 5)));
+    plan(
+        "copy after one of another shard",
+        &copy(0, false),
+        &seen(1, 12, true, usage(1, 1, 1)),
+    );
+    plan(
+        "copy after an older one of the same life",
+        &copy(0, false),
+        &seen(0, 10, true, usage(1, 1, 1)),
+    );
+    plan(
+        "no copy after a newer one",
+        &copy(0, true),
+        &seen(0, 13, false, usage(1, 1, 1)),
+    );
+    plan(
+        "no copy after the same one",
+        &copy(0, true),
+        &seen(0, 12, true, usage(1, 1, 1)),
+    );
+    plan(
+        "no interim copy after a final one of the same image",
+        &copy(0, false),
+        &seen(0, 12, true, usage(1, 1, 1)),
+    );
+    plan(
+        "final copy after an interim one of the same image",
+        &copy(0, true),
+        &seen(0, 12, false, usage(1, 1, 1)),
+    );
+    plan(
+        "copy after an earlier life that ended",
+        &copy(3, false),
+        &seen(3, 9, true, usage(7001, -8, 5)),
+    );
     let mut other = usage(7001, -8, 5);
     other.tokens.insert(limit_name("slots"), MilliTokens(1000));
     plan(
@@ -371,7 +811,15 @@ fn copies(page: &mut Page) {
 #[test]
 fn every_write_is_what_it_was() {
     let mut page = Page::default();
-    for chapter in [takes, rolls, changes, settlements, functions, shards, copies] {
+    for chapter in [
+        takes,
+        rolls,
+        changes,
+        settlements,
+        functions,
+        shards,
+        copies,
+    ] {
         chapter(&mut page);
     }
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/writes.txt");
@@ -382,5 +830,9 @@ fn every_write_is_what_it_was() {
     for (line, (known, made)) in known.lines().zip(page.0.lines()).enumerate() {
         assert_eq!(made, known, "line {} of tests/data/writes.txt", line + 1);
     }
-    assert_eq!(page.0.len(), known.len(), "tests/data/writes.txt is of another length");
+    assert_eq!(
+        page.0.len(),
+        known.len(),
+        "tests/data/writes.txt is of another length"
+    );
 }

@@ -50,10 +50,17 @@ impl Caller {
     pub async fn run(self) {
         while !self.world.is_calm() {
             let comes_in_a_burst = self.world.rng().u32(..4) == 0;
-            let pause = if comes_in_a_burst { self.until_burst() } else { self.below(self.world.scenario().pause) };
+            let pause = if comes_in_a_burst {
+                self.until_burst()
+            } else {
+                self.below(self.world.scenario().pause)
+            };
             self.world.pass(pause).await;
             let call = self.call(comes_in_a_burst);
-            let polls = self.world.threatens(Kind::CallerLeft).then(|| self.world.rng().u32(1..12));
+            let polls = self
+                .world
+                .threatens(Kind::CallerLeft)
+                .then(|| self.world.rng().u32(1..12));
             let sent = self.world.now().0;
             let asked = self.asked(&call);
             told(&self.record).asks(&asked);
@@ -62,7 +69,8 @@ impl Caller {
                     told(&self.record).answered(&asked);
                     self.hold(&call, grants, sent).await;
                 }
-                // Several that are asked side by side may have granted some, and not have heard that these went back.
+                // Several that are asked side by side may have granted some, and not have heard
+                // that these went back.
                 Some(Ok(None)) if asked.len() > 1 && !call.is_together => {}
                 Some(Ok(None)) => told(&self.record).answered(&asked),
                 Some(Err(error)) => {
@@ -82,7 +90,8 @@ impl Caller {
         Duration::from_millis(self.world.rng().u64(0..=most))
     }
 
-    /// Callers come all at once now and then, as schedules have them do, to a bucket that may have rested.
+    /// Callers come all at once now and then, as schedules have them do, to a bucket that may have
+    /// rested.
     fn until_burst(&self) -> Duration {
         const EVERY: i64 = 7_000;
         let left = EVERY - self.world.now().0.rem_euclid(EVERY);
@@ -97,26 +106,64 @@ impl Caller {
         let capacity = plan.limits[0].rule().capacity.whole_tokens();
         // Now and then a large part of all there is.
         let is_large = rng.u32(..10) == 0 || comes_in_a_burst && rng.bool();
-        let most = if is_large { capacity } else { (capacity / 4).max(1) };
+        let most = if is_large {
+            capacity
+        } else {
+            (capacity / 4).max(1)
+        };
         let takes_slots = plan.limits.len() > 1 && rng.bool();
-        let slots = if takes_slots { rng.i64(1..=plan.limits[1].rule().capacity.whole_tokens().min(2)) } else { 0 };
-        let lease = (takes_slots || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
-        let wait = if rng.u32(..4) == 0 { Duration::from_millis(rng.u64(0..3000)) } else { Duration::ZERO };
-        let others = (0..plans.len()).filter(|other| *other != bucket && plans[*other].parent.is_none());
+        let slots = if takes_slots {
+            rng.i64(1..=plan.limits[1].rule().capacity.whole_tokens().min(2))
+        } else {
+            0
+        };
+        let lease =
+            (takes_slots || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
+        let wait = if rng.u32(..4) == 0 {
+            Duration::from_millis(rng.u64(0..3000))
+        } else {
+            Duration::ZERO
+        };
+        let others =
+            (0..plans.len()).filter(|other| *other != bucket && plans[*other].parent.is_none());
         let others: Vec<_> = others.filter(|_| plan.parent.is_none()).collect();
-        let other = if others.is_empty() || rng.u32(..5) > 0 { None } else { Some(others[rng.usize(..others.len())]) };
-        Call { bucket, other, rate: rng.i64(1..=most), slots, lease, wait, is_together: rng.bool() }
+        let other = if others.is_empty() || rng.u32(..5) > 0 {
+            None
+        } else {
+            Some(others[rng.usize(..others.len())])
+        };
+        Call {
+            bucket,
+            other,
+            rate: rng.i64(1..=most),
+            slots,
+            lease,
+            wait,
+            is_together: rng.bool(),
+        }
     }
 
     fn request(&self, bucket: usize, call: &Call) -> Acquire<'_> {
         let scenario = self.world.scenario();
         let plan = &scenario.buckets[bucket];
-        let mut request = self.limiter.acquire(&plan.entity, &plan.resource).take("rate", self.rate(bucket, call));
+        let mut request = self
+            .limiter
+            .acquire(&plan.entity, &plan.resource)
+            .take("rate", self.rate(bucket, call));
         if !scenario.is_configured {
-            request = request.limits(plan.later.as_ref().filter(|_| self.is_of_release).unwrap_or(&plan.limits));
+            request = request.limits(
+                plan.later
+                    .as_ref()
+                    .filter(|_| self.is_of_release)
+                    .unwrap_or(&plan.limits),
+            );
         }
         if call.slots > 0 && plan.limits.len() > 1 {
-            request = request.take("slots", call.slots.min(plan.limits[1].rule().capacity.whole_tokens()));
+            request = request.take(
+                "slots",
+                call.slots
+                    .min(plan.limits[1].rule().capacity.whole_tokens()),
+            );
         }
         if let Some(lease) = call.lease {
             request = request.lease(lease);
@@ -127,7 +174,11 @@ impl Caller {
     /// The grants, each with what it is of; nothing if it was denied.
     async fn ask(&self, call: &Call) -> Result<Option<Vec<Grant>>, Error> {
         let Some(other) = call.other else {
-            let decision = self.request(call.bucket, call).wait_up_to(call.wait).send().await?;
+            let decision = self
+                .request(call.bucket, call)
+                .wait_up_to(call.wait)
+                .send()
+                .await?;
             self.answered(&decision);
             return Ok(decision.granted().map(|grant| vec![grant]));
         };
@@ -146,7 +197,9 @@ impl Caller {
 
     fn answered<G>(&self, decision: &Decision<G>) {
         match decision {
-            Decision::Granted(_) if self.is_of_release => self.world.happened(Event::GrantedByRelease),
+            Decision::Granted(_) if self.is_of_release => {
+                self.world.happened(Event::GrantedByRelease)
+            }
             Decision::Granted(_) if self.takes_ahead => self.world.happened(Event::GrantedAhead),
             Decision::Granted(_) => self.world.happened(Event::Granted),
             _ => self.world.happened(Event::Denied),
@@ -165,14 +218,22 @@ impl Caller {
         let buckets = [Some(call.bucket), call.other].into_iter().flatten();
         let charged = buckets.flat_map(|bucket| {
             let rate = self.rate(bucket, call) * 1000;
-            [Some(bucket), plans[bucket].parent].into_iter().flatten().map(move |of| ((of, 0), rate))
+            [Some(bucket), plans[bucket].parent]
+                .into_iter()
+                .flatten()
+                .map(move |of| ((of, 0), rate))
         });
         charged.collect()
     }
 
     /// Tokens of the rate of `bucket` that the call is for.
     fn rate(&self, bucket: usize, call: &Call) -> i64 {
-        call.rate.min(self.world.scenario().buckets[bucket].limits[0].rule().capacity.whole_tokens())
+        call.rate.min(
+            self.world.scenario().buckets[bucket].limits[0]
+                .rule()
+                .capacity
+                .whole_tokens(),
+        )
     }
 
     /// What a grant of `bucket` stands for, its parent's part included.
@@ -196,9 +257,15 @@ impl Caller {
         for (bucket, grant) in buckets.into_iter().flatten().zip(grants) {
             let now = self.world.now().0;
             let amounts = self.amounts(bucket, &grant);
-            let lease = grant.lease_id().zip(grant.expires()).map(|(id, at)| (id.to_owned(), at.0));
+            let lease = grant
+                .lease_id()
+                .zip(grant.expires())
+                .map(|(id, at)| (id.to_owned(), at.0));
             let ids = told(&self.record).granted(&amounts, sent, now, lease.as_ref());
-            self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(&ids);
+            self.held
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(&ids);
             self.world.note(|| format!("told {amounts:?} {ids:?}"));
             all.push((grant, ids));
         }
@@ -213,7 +280,10 @@ impl Caller {
     }
 
     async fn settle(&self, mut grant: Grant, ids: Ids) {
-        let polls = self.world.threatens(Kind::CallerLeft).then(|| self.world.rng().u32(1..6));
+        let polls = self
+            .world
+            .threatens(Kind::CallerLeft)
+            .then(|| self.world.rng().u32(1..6));
         if self.world.strikes(Kind::GrantDropped) {
             told(&self.record).ends(&ids, self.world.now().0);
             drop(grant);
@@ -221,10 +291,14 @@ impl Caller {
         }
         let what = self.world.rng().u32(..6);
         if what == 0 {
-            let actual = self.world.rng().i64(0..=2 * grant.amount("rate").whole_tokens().max(1));
+            let actual = self
+                .world
+                .rng()
+                .i64(0..=2 * grant.amount("rate").whole_tokens().max(1));
             told(&self.record).adjusts(&ids, 0, actual * 1000, self.world.now().0);
             let done = cut(grant.adjust("rate", actual), polls).await;
-            self.world.note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
+            self.world
+                .note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
             self.ended(Event::Adjusted, &ids, done.as_ref());
         }
         if what == 1 && grant.lease_id().is_some() {
@@ -248,20 +322,26 @@ impl Caller {
             cut(grant.release(), polls).await
         };
         self.world.note(|| format!("ended {ids:?} {done:?}"));
-        let event = if what == 2 { Event::RolledBack } else { Event::Released };
+        let event = if what == 2 {
+            Event::RolledBack
+        } else {
+            Event::Released
+        };
         self.ended(event, &ids, done.as_ref());
         if matches!(done, Some(Ok(Settlement::Done))) || !has_lease {
             told(&self.record).settled(&ids);
         }
     }
 
-    /// What is confirmed to have gone back does so no more. With what a process has taken ahead, it only goes to those.
+    /// What is confirmed to have gone back does so no more. With what a process has taken ahead, it
+    /// only goes to those.
     fn ended(&self, event: Event, ids: &Ids, done: Option<&Result<Settlement, Error>>) {
         match done {
             None => self.world.count(Kind::CallerLeft),
             Some(Ok(Settlement::Done)) => {
                 self.world.happened(event);
-                // A release gives nothing of a rate back; what was to go back before, and is in doubt, still may.
+                // A release gives nothing of a rate back; what was to go back before, and is in
+                // doubt, still may.
                 if event != Event::Released && self.world.scenario().prefetching == 0 {
                     told(&self.record).went_back(ids, self.world.now().0);
                 }

@@ -1,4 +1,5 @@
-//! What comes when nothing goes wrong any more: everything settles, writes end, and all that was promised is there.
+//! What comes when nothing goes wrong any more: everything settles, writes end, and all that was
+//! promised is there.
 
 use std::time::Duration;
 
@@ -18,11 +19,18 @@ use crate::world::World;
 
 /// Until every lease has expired, every balance is full again, and what was on its way has arrived.
 const REST: Duration = Duration::from_secs(120);
-/// Rounds of the functions after which writes must have ended: leases go back in one, four shards become one in three.
+/// Rounds of the functions after which writes must have ended: leases go back in one, four shards
+/// become one in three.
 const ROUNDS: usize = 8;
 
-/// Lets everything settle, and holds what callers were told against the table. The `processes` live on, and nobody calls.
-pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, processes: Vec<Process>) {
+/// Lets everything settle, and holds what callers were told against the table. The `processes` live
+/// on, and nobody calls.
+pub async fn settle(
+    world: &World,
+    mapping: &mut Mapping,
+    record: &Record,
+    processes: Vec<Process>,
+) {
     if world.scenario().has_changes() {
         restore(world, record).await;
     }
@@ -41,7 +49,10 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
             break;
         }
         if round == ROUNDS {
-            world.violated(format!("I7: nobody calls, and {} writes were made again", world.writes() - before));
+            world.violated(format!(
+                "I7: nobody calls, and {} writes were made again",
+                world.writes() - before
+            ));
             break;
         }
     }
@@ -81,11 +92,16 @@ pub async fn settle(world: &World, mapping: &mut Mapping, record: &Record, proce
     outlives_ttl(world, mapping, &limiter).await;
 }
 
-/// The buckets of which it is known what they must have. New numbers reach a shard with the next take of it, perhaps never.
+/// The buckets of which it is known what they must have. New numbers reach a shard with the next
+/// take of it, perhaps never.
 fn known(world: &World) -> &[Plan] {
     let (scenario, events) = (world.scenario(), world.events());
     let was_split = scenario.is_sharded || events.of(Event::SplitByFunction) > 0;
-    if scenario.has_changes() && was_split { &[] } else { &scenario.buckets }
+    if scenario.has_changes() && was_split {
+        &[]
+    } else {
+        &scenario.buckets
+    }
 }
 
 /// Sets the limits as they were at first, and brings them to the buckets.
@@ -93,7 +109,9 @@ async fn restore(world: &World, record: &Record) {
     configure(world).await;
     if world.scenario().is_rolling {
         // Until then a bucket keeps the rules of the release that came last.
-        world.pass(Duration::from(RULES_STAND) + Duration::from_secs(1)).await;
+        world
+            .pass(Duration::from(RULES_STAND) + Duration::from_secs(1))
+            .await;
     }
     let limiter = newcomer(world).await;
     for (at, plan) in world.scenario().buckets.iter().enumerate() {
@@ -110,18 +128,28 @@ async fn newcomer(world: &World) -> RateLimiter {
 /// When everything that has a `ttl` is past it: 90 days after a month at most.
 const SEASON: Duration = Duration::from_secs(130 * 86_400);
 
-/// What TTL deletes, perhaps days late, is missed by nobody: usage goes on. A bucket that it deletes was full, and is again.
+/// What TTL deletes, perhaps days late, is missed by nobody: usage goes on. A bucket that it
+/// deletes was full, and is again.
 async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimiter) {
     world.pass(SEASON).await;
     for item in world.dynamo().items() {
-        let Some(ttl) = item["ttl"]["N"].as_str().and_then(|text| text.parse::<i64>().ok()) else { continue };
+        let Some(ttl) = item["ttl"]["N"]
+            .as_str()
+            .and_then(|text| text.parse::<i64>().ok())
+        else {
+            continue;
+        };
         if ttl * 1000 < world.now().0 {
             let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
             world.dynamo().delete(&text("PK"), &text("SK"));
             world.count(Kind::TtlDeleted);
         }
     }
-    world.look(&Sender { name: TTL, is_told: true, is_alone: true });
+    world.look(&Sender {
+        name: TTL,
+        is_told: true,
+        is_alone: true,
+    });
     for plan in known(world) {
         is_whole(world, limiter, plan).await;
     }
@@ -137,13 +165,26 @@ async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimite
 }
 
 /// Takes `tokens` of the rate; for how long it was denied, if it was.
-async fn take(world: &World, limiter: &RateLimiter, plan: &Plan, tokens: i64) -> Result<(), Option<Duration>> {
-    let take = limiter.acquire(&plan.entity, &plan.resource).limits(&plan.limits).take("rate", tokens).send().await;
+async fn take(
+    world: &World,
+    limiter: &RateLimiter,
+    plan: &Plan,
+    tokens: i64,
+) -> Result<(), Option<Duration>> {
+    let take = limiter
+        .acquire(&plan.entity, &plan.resource)
+        .limits(&plan.limits)
+        .take("rate", tokens)
+        .send()
+        .await;
     match take {
         Ok(Decision::Granted(_)) => Ok(()),
         Ok(Decision::Denied(denied)) => Err(denied.retry_after),
         other => {
-            world.violated(format!("I2: nothing goes wrong, and {tokens} of {} are answered {other:?}", plan.entity));
+            world.violated(format!(
+                "I2: nothing goes wrong, and {tokens} of {} are answered {other:?}",
+                plan.entity
+            ));
             Err(None)
         }
     }
@@ -160,20 +201,29 @@ async fn empty(world: &World, limiter: &RateLimiter, plan: &Plan) {
 
 /// I4, I6, I7: after a rest, every token and every slot is there again.
 async fn is_whole(world: &World, limiter: &RateLimiter, plan: &Plan) {
-    let balances = limiter.peek(&plan.entity, &plan.resource).limits(&plan.limits).send().await;
+    let balances = limiter
+        .peek(&plan.entity, &plan.resource)
+        .limits(&plan.limits)
+        .send()
+        .await;
     let balances = balances.expect("nothing goes wrong any more");
     for limit in &plan.limits {
         let name = limit.name().as_str();
-        let available = balances.limit(name).map_or(MilliTokens::ZERO, |status| status.available);
+        let available = balances
+            .limit(name)
+            .map_or(MilliTokens::ZERO, |status| status.available);
         if available != limit.rule().capacity {
             let all = limit.rule().capacity;
-            world.violated(format!("I4: after a rest {} has {available} of {all} {name}", plan.entity));
+            world.violated(format!(
+                "I4: after a rest {} has {available} of {all} {name}",
+                plan.entity
+            ));
         }
     }
 }
 
-/// I1: a bucket that is full again since it was last written to gives what it has and no more, also to processes that know
-/// nothing of it and ask at once.
+/// I1: a bucket that is full again since it was last written to gives what it has and no more, also
+/// to processes that know nothing of it and ask at once.
 async fn gives_no_more(world: &World, plan: &Plan) {
     let rule = *plan.limits[0].rule();
     let all = rule.capacity.whole_tokens();
@@ -182,12 +232,19 @@ async fn gives_no_more(world: &World, plan: &Plan) {
     let from = world.now();
     let mut given = 0;
     for tokens in [all - 1, all / 9, 1, 1] {
-        let is_given = tokens > 0 && take(world, &newcomer(world).await, plan, tokens).await.is_ok();
+        let is_given = tokens > 0
+            && take(world, &newcomer(world).await, plan, tokens)
+                .await
+                .is_ok();
         given += if is_given { tokens } else { 0 };
     }
     let there = rule.capacity.0 + flowed(&rule, world.now().since(from).0);
     if given * 1000 > there {
-        world.violated(format!("I1: {given} of {} of {} were given at once", MilliTokens(there), plan.entity));
+        world.violated(format!(
+            "I1: {given} of {} of {} were given at once",
+            MilliTokens(there),
+            plan.entity
+        ));
     }
 }
 
@@ -197,8 +254,8 @@ fn until_flowed(rule: &Rule, tokens: i64) -> Duration {
     Duration::from_millis(ms.unsigned_abs())
 }
 
-/// I6, held against every transaction: a bucket is split, and merged while somebody takes of it; and I2: it gives all it
-/// has also in parts. It is full again then.
+/// I6, held against every transaction: a bucket is split, and merged while somebody takes of it;
+/// and I2: it gives all it has also in parts. It is full again then.
 async fn moves_no_token(world: &World, plan: &Plan) {
     if !world.scenario().is_sharded {
         return;
@@ -217,7 +274,10 @@ async fn moves_no_token(world: &World, plan: &Plan) {
         rest(world, plan).await;
         let all = plan.limits[0].rule().capacity.whole_tokens();
         if take(world, &caller, plan, all).await.is_err() {
-            world.violated(format!("I2: all {all} of a rested {} are not to be had of {done:?} shards", plan.entity));
+            world.violated(format!(
+                "I2: all {all} of a rested {} are not to be had of {done:?} shards",
+                plan.entity
+            ));
             return;
         }
         rest(world, plan).await;
@@ -234,14 +294,19 @@ async fn takes_once(world: &World, plan: &Plan) {
         };
         world.consumed().iter().filter_map(of).sum::<i64>()
     };
-    // A bucket that is full is taken of only as it was seen, so that nothing happens twice; this one no longer is.
+    // A bucket that is full is taken of only as it was seen, so that nothing happens twice; this
+    // one no longer is.
     let _ = take(world, &limiter, plan, 1).await;
     let before = used();
     net.lose_next();
     let is_given = take(world, &limiter, plan, 1).await.is_ok();
     let used = used() - before;
     if !is_given || used != 1000 {
-        world.violated(format!("I7: one token of {} was asked for, {} were taken", plan.entity, MilliTokens(used)));
+        world.violated(format!(
+            "I7: one token of {} was asked for, {} were taken",
+            plan.entity,
+            MilliTokens(used)
+        ));
     }
     rest(world, plan).await;
 }
@@ -250,19 +315,35 @@ async fn takes_once(world: &World, plan: &Plan) {
 async fn keeps_what_is_renewed(world: &World, plan: &Plan) {
     const LEASE: Duration = Duration::from_secs(1);
     let (holder, other) = (newcomer(world).await, newcomer(world).await);
-    let request = holder.acquire(&plan.entity, &plan.resource).limits(&plan.limits).take("rate", 1).lease(LEASE);
+    let request = holder
+        .acquire(&plan.entity, &plan.resource)
+        .limits(&plan.limits)
+        .take("rate", 1)
+        .lease(LEASE);
     let Ok(Decision::Granted(mut grant)) = request.send().await else {
-        world.violated(format!("I2: nothing goes wrong, and a full {} gives no token", plan.entity));
+        world.violated(format!(
+            "I2: nothing goes wrong, and a full {} gives no token",
+            plan.entity
+        ));
         return;
     };
     let _ = take(world, &other, plan, 1).await;
     world.pass(LEASE + Duration::from_millis(1)).await;
     let renewed = grant.renew(10 * LEASE).await;
     // More than was there, so that what leases held is looked for.
-    let _ = take(world, &other, plan, plan.limits[0].rule().capacity.whole_tokens() - 1).await;
+    let _ = take(
+        world,
+        &other,
+        plan,
+        plan.limits[0].rule().capacity.whole_tokens() - 1,
+    )
+    .await;
     let released = grant.release().await;
     if matches!(renewed, Ok(Settlement::Done)) && !matches!(released, Ok(Settlement::Done)) {
-        world.violated(format!("I4: a lease of {} was renewed, and ended by another: {released:?}", plan.entity));
+        world.violated(format!(
+            "I4: a lease of {} was renewed, and ended by another: {released:?}",
+            plan.entity
+        ));
     }
     rest(world, plan).await;
 }
@@ -270,7 +351,9 @@ async fn keeps_what_is_renewed(world: &World, plan: &Plan) {
 /// Waits until the bucket is full.
 async fn rest(world: &World, plan: &Plan) {
     let rule = plan.limits[0].rule();
-    world.pass(until_flowed(rule, 2 * rule.capacity.whole_tokens())).await;
+    world
+        .pass(until_flowed(rule, 2 * rule.capacity.whole_tokens()))
+        .await;
 }
 
 /// I5: who is denied and waits as long as he was told is admitted, if nobody else takes.
@@ -278,31 +361,45 @@ async fn waits_it_out(world: &World, limiter: &RateLimiter, plan: &Plan) {
     let rule = plan.limits[0].rule();
     let all = rule.capacity.whole_tokens();
     if take(world, limiter, plan, all).await.is_err() {
-        world.violated(format!("I2: all {all} of a rested {} are not to be had", plan.entity));
+        world.violated(format!(
+            "I2: all {all} of a rested {} are not to be had",
+            plan.entity
+        ));
     }
     let (need, from) = (world.rng().i64(1..=all), world.now());
     match take(world, limiter, plan, need).await {
         Ok(()) if need * 1000 > flowed(rule, world.now().since(from).0) => {
-            world.violated(format!("I1: {need} of {} were given after all of it", plan.entity));
+            world.violated(format!(
+                "I1: {need} of {} were given after all of it",
+                plan.entity
+            ));
         }
         Ok(()) => {}
-        Err(None) => world.violated(format!("I5: {} says that {need} of {all} never come", plan.entity)),
+        Err(None) => world.violated(format!(
+            "I5: {} says that {need} of {all} never come",
+            plan.entity
+        )),
         Err(Some(wait)) => {
             world.pass(wait).await;
             if let Err(more) = take(world, limiter, plan, need).await {
-                world.violated(format!("I5: {} told to wait {wait:?} for {need}, and {more:?} then", plan.entity));
+                world.violated(format!(
+                    "I5: {} told to wait {wait:?} for {need}, and {more:?} then",
+                    plan.entity
+                ));
             }
         }
     }
 }
 
-/// Processes that ask for twice as much as flows in, if each asks again as soon as it is answered, and three at least.
+/// Processes that ask for twice as much as flows in, if each asks again as soon as it is answered,
+/// and three at least.
 fn rivals(world: &World, rule: &Rule) -> i64 {
     let round_trip = i64::try_from(2 * world.scenario().latency.end()).unwrap_or(i64::MAX);
     3.max(2 * flowed(rule, round_trip) / 1000 + 1)
 }
 
-/// I2: where more is asked than flows in, at least 99 % of what flows in is given, and I1: no more than that.
+/// I2: where more is asked than flows in, at least 99 % of what flows in is given, and I1: no more
+/// than that.
 async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) {
     if !world.scenario().tries_edge {
         return;
@@ -316,7 +413,10 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
         let limiter = self::limiter(&Net::new(world, "rival"), &world.clock(), false).await;
         let mut given = 0;
         while world.now() < end {
-            let take = limiter.acquire(&plan.entity, &plan.resource).limits(&plan.limits).take("rate", 1);
+            let take = limiter
+                .acquire(&plan.entity, &plan.resource)
+                .limits(&plan.limits)
+                .take("rate", 1);
             let take = take.wait_up_to(Duration::from_secs(30)).send().await;
             given += i64::from(take.is_ok_and(|decision| decision.is_granted()));
         }
@@ -326,10 +426,18 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
     let entitled = flowed(rule, world.now().since(from).0);
     // The last of each may be on its way.
     if (given + rivals) * 100_000 < entitled * 99 {
-        world.violated(format!("I2: {given} of {} that flowed into {} were given", MilliTokens(entitled), plan.entity));
+        world.violated(format!(
+            "I2: {given} of {} that flowed into {} were given",
+            MilliTokens(entitled),
+            plan.entity
+        ));
     }
     // A part of a token may have been there.
     if given * 1000 > entitled + 1000 {
-        world.violated(format!("I1: {given} of {} that flowed into {} were given", MilliTokens(entitled), plan.entity));
+        world.violated(format!(
+            "I1: {given} of {} that flowed into {} were given",
+            MilliTokens(entitled),
+            plan.entity
+        ));
     }
 }

@@ -16,7 +16,10 @@ impl ProcessClock {
     /// A clock that shows the true time.
     #[must_use]
     pub fn of(truth: &FakeClock) -> Self {
-        Self { truth: truth.clone(), off_ms: Arc::default() }
+        Self {
+            truth: truth.clone(),
+            off_ms: Arc::default(),
+        }
     }
 
     /// Sets it `ms` milliseconds ahead of the true time, or behind if negative.

@@ -10,10 +10,13 @@ pub struct Cut<F> {
     polls: Option<u32>,
 }
 
-/// Runs `future` for `polls` polls at most, and drops it then; to its end if that is not said. Nothing, if it was
-/// dropped.
+/// Runs `future` for `polls` polls at most, and drops it then; to its end if that is not said.
+/// Nothing, if it was dropped.
 pub fn cut<F: Future>(future: F, polls: Option<u32>) -> Cut<F> {
-    Cut { future: Some(Box::pin(future)), polls }
+    Cut {
+        future: Some(Box::pin(future)),
+        polls,
+    }
 }
 
 impl<F: Future> Future for Cut<F> {

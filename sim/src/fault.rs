@@ -64,7 +64,8 @@ pub enum Kind {
     ConfigChanged,
     /// An operator split or merged a bucket.
     Resharded,
-    /// All processes stood still for one second to one day: wall clocks went on, and connections died.
+    /// All processes stood still for one second to one day: wall clocks went on, and connections
+    /// died.
     Frozen,
     /// A request was sent on a connection that a freeze had killed.
     ConnectionDied,
@@ -122,8 +123,13 @@ impl Kind {
     ];
 
     /// Those that a table as AWS runs it causes, and the scenario only makes likely.
-    pub const BY_TABLE: [Self; 5] =
-        [Self::ConnectionDied, Self::WriteSpent, Self::ReadSpent, Self::KeysKeptBack, Self::Met];
+    pub const BY_TABLE: [Self; 5] = [
+        Self::ConnectionDied,
+        Self::WriteSpent,
+        Self::ReadSpent,
+        Self::KeysKeptBack,
+        Self::Met,
+    ];
 }
 
 /// What a run is about; without it a run would show nothing.

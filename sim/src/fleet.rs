@@ -21,8 +21,14 @@ pub const CONFIG_TTL: Duration = Duration::from_secs(10);
 /// A limiter whose requests go through `net`, with a clock of its own.
 pub async fn limiter(net: &Net, clock: &ProcessClock, prefetches: bool) -> RateLimiter {
     let table = Dynamo::reached_by(net.clone(), clock.clone()).await;
-    let builder = RateLimiter::builder("weirgate").table(table).config_ttl(CONFIG_TTL);
-    let builder = if prefetches { builder.prefetch("api", Prefetch::default().share(SHARE)) } else { builder };
+    let builder = RateLimiter::builder("weirgate")
+        .table(table)
+        .config_ttl(CONFIG_TTL);
+    let builder = if prefetches {
+        builder.prefetch("api", Prefetch::default().share(SHARE))
+    } else {
+        builder
+    };
     builder.build().await.expect("the settings are good")
 }
 
@@ -49,14 +55,33 @@ impl Process {
         let clock = world.clock();
         let limiter = limiter(&net, &clock, prefetches).await;
         let held = Arc::default();
-        let mut process = Self { world: world.clone(), name, net, clock, limiter, callers: JoinSet::new(), held };
+        let mut process = Self {
+            world: world.clone(),
+            name,
+            net,
+            clock,
+            limiter,
+            callers: JoinSet::new(),
+            held,
+        };
         if world.strikes(Kind::ClockSkewed) {
             process.set_clock();
         }
         for _ in 0..world.scenario().callers {
-            let (world, limiter, record) = (world.clone(), process.limiter.clone(), Arc::clone(record));
+            let (world, limiter, record) =
+                (world.clone(), process.limiter.clone(), Arc::clone(record));
             let (held, takes_ahead) = (Arc::clone(&process.held), prefetches);
-            process.callers.spawn(Caller { world, limiter, record, held, takes_ahead, is_of_release }.run());
+            process.callers.spawn(
+                Caller {
+                    world,
+                    limiter,
+                    record,
+                    held,
+                    takes_ahead,
+                    is_of_release,
+                }
+                .run(),
+            );
         }
         process
     }
@@ -64,28 +89,39 @@ impl Process {
     fn set_clock(&self) {
         // Signatures allow five minutes. What is further off is refused, and corrected.
         let by = self.world.rng().i64(-400_000..400_000);
-        let by = if self.world.rng().bool() { by } else { by / 100 };
+        let by = if self.world.rng().bool() {
+            by
+        } else {
+            by / 100
+        };
         self.clock.skew(by);
-        self.world.note(|| format!("{} clock off by {by}", self.name));
+        self.world
+            .note(|| format!("{} clock off by {by}", self.name));
     }
 
     /// It gives back what it had taken ahead.
     pub async fn shut_down(&self) {
         let done = self.limiter.shutdown().await;
-        self.world.note(|| format!("{} shut down: {done:?}", self.name));
+        self.world
+            .note(|| format!("{} shut down: {done:?}", self.name));
     }
 
     /// It dies: nothing it sends leaves it, and what it held is nobody's.
     async fn kill(&mut self, record: &Record) {
         self.net.kill();
         self.callers.shutdown().await;
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let held = self
+            .held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         told(record).ends(&held, self.world.now().0);
         self.world.note(|| format!("{} killed", self.name));
     }
 }
 
-/// Runs the fleet until the world calms down, and its last calls have ended. The processes that are left call no more.
+/// Runs the fleet until the world calms down, and its last calls have ended. The processes that are
+/// left call no more.
 pub async fn run(world: &World, record: &Record) -> Vec<Process> {
     let scenario = world.scenario().clone();
     configure(world).await;
@@ -131,21 +167,42 @@ async fn operator(world: &World) -> RateLimiter {
 
 /// Puts limits and parents into the table while nothing goes wrong.
 pub async fn configure(world: &World) {
-    let operator = RateLimiter::builder("weirgate").table(world.dynamo().table().await).build().await;
+    let operator = RateLimiter::builder("weirgate")
+        .table(world.dynamo().table().await)
+        .build()
+        .await;
     let operator = operator.expect("the settings are good");
-    for plan in world.scenario().buckets.iter().filter(|_| world.scenario().is_configured) {
-        operator.set_config(&level(&plan.entity), &Config::of(plan.limits.clone())).await.expect("the table is there");
+    for plan in world
+        .scenario()
+        .buckets
+        .iter()
+        .filter(|_| world.scenario().is_configured)
+    {
+        operator
+            .set_config(&level(&plan.entity), &Config::of(plan.limits.clone()))
+            .await
+            .expect("the table is there");
         if let Some(parent) = plan.parent {
             let name = |name: &str| name.try_into().expect("a name like others");
             let parent = Some(name(&world.scenario().buckets[parent].entity));
-            let entity = Entity { id: name(&plan.entity), parent, cascades: true };
-            operator.set_entity(&entity).await.expect("the table is there");
+            let entity = Entity {
+                id: name(&plan.entity),
+                parent,
+                cascades: true,
+            };
+            operator
+                .set_entity(&entity)
+                .await
+                .expect("the table is there");
         }
     }
 }
 
 fn level(entity: &str) -> Level {
-    Level::EntityResource(entity.try_into().expect("a name"), "api".try_into().expect("a name"))
+    Level::EntityResource(
+        entity.try_into().expect("a name"),
+        "api".try_into().expect("a name"),
+    )
 }
 
 /// What an operator does now and then.
@@ -155,14 +212,22 @@ async fn operate(world: &World, operator: &RateLimiter) {
     let plan = &scenario.buckets[at];
     if scenario.is_sharded && world.strikes(Kind::Resharded) {
         let shards = 1 << world.rng().u32(0..=2);
-        let done = operator.set_shards(&plan.entity, &plan.resource, &plan.limits, shards).await;
+        let done = operator
+            .set_shards(&plan.entity, &plan.resource, &plan.limits, shards)
+            .await;
         world.note(|| format!("{} in {shards} shards: {done:?}", plan.entity));
     }
     if let Some(later) = plan.later.as_ref().filter(|_| scenario.is_configured)
         && world.strikes(Kind::ConfigChanged)
     {
-        let limits = if world.rng().bool() { later } else { &plan.limits };
-        let done = operator.set_config(&level(&plan.entity), &Config::of(limits.clone())).await;
+        let limits = if world.rng().bool() {
+            later
+        } else {
+            &plan.limits
+        };
+        let done = operator
+            .set_config(&level(&plan.entity), &Config::of(limits.clone()))
+            .await;
         world.note(|| format!("{} configured: {done:?}", plan.entity));
     }
 }

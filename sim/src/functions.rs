@@ -38,7 +38,15 @@ impl Mapping {
     #[must_use]
     pub fn new(world: &World) -> Self {
         let world = world.clone();
-        Self { world, records: vec![], seen: 0, next: 0, attempts: 0, until: None, discarded: vec![] }
+        Self {
+            world,
+            records: vec![],
+            seen: 0,
+            next: 0,
+            attempts: 0,
+            until: None,
+            discarded: vec![],
+        }
     }
 
     /// Delivers, every second or so, until the world calms down.
@@ -75,8 +83,14 @@ impl Mapping {
 
     fn pull(&mut self) {
         let there = self.world.streamed();
-        let is_ours = |record: &Value| record["dynamodb"]["Keys"]["SK"]["S"] == weirgate_shared::BUCKET_SK;
-        self.records.extend(self.world.records(self.seen..there).into_iter().filter(is_ours));
+        let is_ours =
+            |record: &Value| record["dynamodb"]["Keys"]["SK"]["S"] == weirgate_shared::BUCKET_SK;
+        self.records.extend(
+            self.world
+                .records(self.seen..there)
+                .into_iter()
+                .filter(is_ours),
+        );
         self.seen = there;
     }
 
@@ -91,7 +105,11 @@ impl Mapping {
             self.until = Some(Instant::now() + late);
             return;
         }
-        let size = if self.world.is_calm() { there } else { self.world.rng().usize(1..=there) };
+        let size = if self.world.is_calm() {
+            there
+        } else {
+            self.world.rng().usize(1..=there)
+        };
         if self.attempts > 0 {
             self.world.count(Kind::Recut);
         }
@@ -104,7 +122,8 @@ impl Mapping {
             self.invoke(&event).await
         };
         let done = done.map_or(0, |failed| self.place(&failed, size));
-        self.world.note(|| format!("delivered {size} from {}, {done} done", self.next));
+        self.world
+            .note(|| format!("delivered {size} from {}, {done} done", self.next));
         if (1..size).contains(&done) {
             self.world.count(Kind::PartialFailure);
         }
@@ -113,7 +132,8 @@ impl Mapping {
         if done < size && self.world.strikes(Kind::Discarded) {
             let rest = self.next + self.world.rng().usize(1..=size - done);
             self.discarded.push(object(&self.records[self.next..rest]));
-            self.world.note(|| format!("discarded {} to {rest}", self.next));
+            self.world
+                .note(|| format!("discarded {} to {rest}", self.next));
             self.next = rest;
             self.attempts = 0;
         }
@@ -121,7 +141,8 @@ impl Mapping {
             let from = self.world.rng().usize(..self.next);
             let to = self.world.rng().usize(from..self.next);
             let again = self::event(&self.records[from..=to]);
-            self.world.note(|| format!("delivered {from} to {to} again"));
+            self.world
+                .note(|| format!("delivered {from} to {to} again"));
             let _ = self.invoke(&again).await;
         }
     }
@@ -141,9 +162,14 @@ impl Mapping {
         let world = &self.world;
         let net = Net::new(world, "aggregator");
         let table = table(world, &net).await;
-        let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
+        let polls = world
+            .threatens(Kind::FunctionKilled)
+            .then(|| world.rng().u32(1..30));
         let (left, known) = left(world, Duration::from_millis(100));
-        let invocation = Invocation { now: table.skew().now(), deadline: Instant::now() + known };
+        let invocation = Invocation {
+            now: table.skew().now(),
+            deadline: Instant::now() + known,
+        };
         let config = aggregator();
         let handled = weirgate_aggregator::handle(event, &table, &config, invocation);
         let handled = ended(world, &net, timeout(left, cut(handled, polls)).await)?;
@@ -152,7 +178,13 @@ impl Mapping {
             world.happened(Event::Copied);
         }
         let response = handled.response.ok()?;
-        Some(response.batch_item_failures.into_iter().filter_map(|failure| failure.item_identifier).collect())
+        Some(
+            response
+                .batch_item_failures
+                .into_iter()
+                .filter_map(|failure| failure.item_identifier)
+                .collect(),
+        )
     }
 
     /// Replays an object of the failure bucket, as `weirgate-replay` does.
@@ -160,9 +192,20 @@ impl Mapping {
         let world = &self.world;
         let net = Net::new(world, "replay");
         let table = table(world, &net).await;
-        let options = Options { ttl_days: TTL_DAYS, from_table: None, dry_run: false, concurrency: 4 };
-        let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..30));
-        let done = cut(Replay::new(&table, options, table.skew().now()).object("discarded", object), polls).await;
+        let options = Options {
+            ttl_days: TTL_DAYS,
+            from_table: None,
+            dry_run: false,
+            concurrency: 4,
+        };
+        let polls = world
+            .threatens(Kind::FunctionKilled)
+            .then(|| world.rng().u32(1..30));
+        let done = cut(
+            Replay::new(&table, options, table.skew().now()).object("discarded", object),
+            polls,
+        )
+        .await;
         match &done {
             Some(done) if done.left.is_empty() => world.count(Kind::Replayed),
             Some(_) => {}
@@ -181,7 +224,8 @@ fn event(records: &[Value]) -> String {
 
 /// What Lambda leaves in the failure bucket of records that it gives up.
 fn object(records: &[Value]) -> String {
-    const STREAM: &str = "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate/stream/2026-11-20T00:00:00.000";
+    const STREAM: &str =
+        "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate/stream/2026-11-20T00:00:00.000";
     let mut records = records.to_vec();
     for record in &mut records {
         record["eventSourceARN"] = STREAM.into();
@@ -231,10 +275,16 @@ pub async fn schedule(world: World) {
 pub async fn reconcile(world: &World) {
     let net = Net::new(world, "reconciler");
     let table = table(world, &net).await;
-    let polls = world.threatens(Kind::FunctionKilled).then(|| world.rng().u32(1..60));
+    let polls = world
+        .threatens(Kind::FunctionKilled)
+        .then(|| world.rng().u32(1..60));
     let (left, known) = left(world, Duration::from_secs(10));
-    let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 100 };
-    let run = weirgate_reconciler::reconcile(&table, &config, table.skew().now(), Deadline::after(known));
+    let config = weirgate_reconciler::Config {
+        table_name: "weirgate".to_owned(),
+        page: 100,
+    };
+    let run =
+        weirgate_reconciler::reconcile(&table, &config, table.skew().now(), Deadline::after(known));
     match ended(world, &net, timeout(left, cut(run, polls)).await) {
         Some(Ok(summary)) => world.note(|| format!("reconciled {summary:?}")),
         Some(Err(error)) => world.note(|| format!("not reconciled: {error}")),
@@ -242,7 +292,8 @@ pub async fn reconcile(world: &World) {
     }
 }
 
-/// How long a function has, and how long it believes to have: at times `most` at most, and less than it believes.
+/// How long a function has, and how long it believes to have: at times `most` at most, and less
+/// than it believes.
 fn left(world: &World, most: Duration) -> (Duration, Duration) {
     const ALL: Duration = Duration::from_secs(60);
     let part = world.rng().f64();

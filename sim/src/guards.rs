@@ -1,5 +1,5 @@
-//! What invariants rest on, each with the text that takes it out, to see the simulation find that it is gone, or a test
-//! where the simulation has too few items.
+//! What invariants rest on, each with the text that takes it out, to see the simulation find that
+//! it is gone, or a test where the simulation has too few items.
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
-//! A tenant with the fenced caller policy that writes what it likes under its own keys, in a namespace of its own.
+//! A tenant with the fenced caller policy that writes what it likes under its own keys, in a
+//! namespace of its own.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -22,33 +23,67 @@ pub fn act(world: &World) {
         return;
     }
     let mut rng = world.aws_rng();
-    let shards = ["0", "1", "2", "31", "63", "64", "1000", "4294967295", "x", ""];
-    let pk = format!("{NAMESPACE}BUCKET#h-{}#api#{}", rng.u32(..3), shards[rng.usize(..shards.len())]);
-    let sk = if rng.u32(..8) == 0 { "#STATE#" } else { BUCKET_SK };
+    let shards = [
+        "0",
+        "1",
+        "2",
+        "31",
+        "63",
+        "64",
+        "1000",
+        "4294967295",
+        "x",
+        "",
+    ];
+    let pk = format!(
+        "{NAMESPACE}BUCKET#h-{}#api#{}",
+        rng.u32(..3),
+        shards[rng.usize(..shards.len())]
+    );
+    let sk = if rng.u32(..8) == 0 {
+        "#STATE#"
+    } else {
+        BUCKET_SK
+    };
     if rng.u32(..6) == 0 {
         world.dynamo().delete(&pk, sk);
     } else {
-        let mut item = if rng.bool() { copied(world, &mut rng) } else { json!({}) };
+        let mut item = if rng.bool() {
+            copied(world, &mut rng)
+        } else {
+            json!({})
+        };
         damage(&mut item, &mut rng);
         item[attr::PK] = json!({"S": pk});
         item[attr::SK] = json!({"S": sk});
         world.dynamo().put(&item);
     }
     drop(rng);
-    world.look(&Sender { name: "hostile", is_told: true, is_alone: true });
+    world.look(&Sender {
+        name: "hostile",
+        is_told: true,
+        is_alone: true,
+    });
 }
 
 /// An honest bucket's item, with index keys of this tenant.
 fn copied(world: &World, rng: &mut Rng) -> Value {
     let mut honest: Vec<_> = world.dynamo().items();
-    honest.retain(|item| item["SK"]["S"] == BUCKET_SK && !is_hostile(item["PK"]["S"].as_str().unwrap_or_default()));
+    honest.retain(|item| {
+        item["SK"]["S"] == BUCKET_SK && !is_hostile(item["PK"]["S"].as_str().unwrap_or_default())
+    });
     if honest.is_empty() {
         return json!({});
     }
     let mut item = honest.swap_remove(rng.usize(..honest.len()));
     for (_, value) in item.as_object_mut().into_iter().flatten() {
-        if let Some(text) = value["S"].as_str().filter(|text| text.contains("/RESOURCE#")) {
-            let own = text.split_once('/').map_or_else(String::new, |(_, rest)| format!("{NAMESPACE}{rest}"));
+        if let Some(text) = value["S"]
+            .as_str()
+            .filter(|text| text.contains("/RESOURCE#"))
+        {
+            let own = text
+                .split_once('/')
+                .map_or_else(String::new, |(_, rest)| format!("{NAMESPACE}{rest}"));
             *value = json!({"S": own});
         }
     }
@@ -91,7 +126,15 @@ fn damage(item: &mut Value, rng: &mut Rng) {
 }
 
 fn value(rng: &mut Rng) -> Value {
-    let number = ["0", "1", "-1", "0.5", "9223372036854775807", "99999999999999999999", "1795172400000"];
+    let number = [
+        "0",
+        "1",
+        "-1",
+        "0.5",
+        "9223372036854775807",
+        "99999999999999999999",
+        "1795172400000",
+    ];
     match rng.u32(..6) {
         0 | 1 => json!({"N": number[rng.usize(..number.len())]}),
         2 => json!({"S": "text"}),

@@ -1,11 +1,13 @@
-//! What the table's items say: each one as it is written, and buckets before and after they are split or merged.
+//! What the table's items say: each one as it is written, and buckets before and after they are
+//! split or merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use weirgate::{EpochMillis, MilliTokens, Window};
 use weirgate_shared::{
-    BUCKET_SK, Bucket, BucketKey, Counter, Hour, LimitName, MAX_SHARDS, Meter, Millis, WriteId, attr,
+    BUCKET_SK, Bucket, BucketKey, Counter, Hour, LimitName, MAX_SHARDS, Meter, Millis, WriteId,
+    attr,
 };
 use weirgate_tests::Request;
 
@@ -16,21 +18,30 @@ use crate::world::World;
 
 /// The keys of the items that a request writes or, in a transaction, checks; none if it only reads.
 pub(crate) fn parts(request: &Request) -> Vec<(String, String)> {
-    let text = |key: &Value, name: &str| key[name]["S"].as_str().expect("keys are texts").to_owned();
+    let text =
+        |key: &Value, name: &str| key[name]["S"].as_str().expect("keys are texts").to_owned();
     let key = |key: &Value| (text(key, "PK"), text(key, "SK"));
     match request.operation.as_str() {
         "UpdateItem" | "DeleteItem" => vec![key(&request.body["Key"])],
         "PutItem" => vec![key(&request.body["Item"])],
         "TransactWriteItems" => {
-            let actions = request.body["TransactItems"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let actions = actions.iter().flat_map(|action| action.as_object().into_iter().flat_map(|of| of.values()));
-            actions.map(|action| key(action.get("Key").unwrap_or(&action["Item"]))).collect()
+            let actions = request.body["TransactItems"]
+                .as_array()
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let actions = actions
+                .iter()
+                .flat_map(|action| action.as_object().into_iter().flat_map(|of| of.values()));
+            actions
+                .map(|action| key(action.get("Key").unwrap_or(&action["Item"])))
+                .collect()
         }
         _ => vec![],
     }
 }
 
-/// A live bucket shard from DynamoDB JSON; `None` for another item, one that was merged away, and the hostile tenant's.
+/// A live bucket shard from DynamoDB JSON; `None` for another item, one that was merged away, and
+/// the hostile tenant's.
 fn bucket(pk: &str, item: &Value) -> Option<Bucket> {
     BucketKey::parse(pk).filter(|_| !is_hostile(pk))?;
     item["rf"].is_object().then(|| weirgate_tests::bucket(item))
@@ -61,9 +72,14 @@ fn sums(
                 (false, false) => shard.balance(state, at),
             };
             let most = cut(shard, name).filter(|_| !state.rule.is_concurrent());
-            *sums.available.entry(name.clone()).or_default() += most.map_or(there, |most| there.min(most));
+            *sums.available.entry(name.clone()).or_default() +=
+                most.map_or(there, |most| there.min(most));
         }
-        let held = shard.leases.iter().flatten().filter(|(_, lease)| lease.expires > at);
+        let held = shard
+            .leases
+            .iter()
+            .flatten()
+            .filter(|(_, lease)| lease.expires > at);
         sums.leases.extend(held.map(|(id, _)| id.to_string()));
     }
     sums
@@ -78,19 +94,33 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// `None` if a request neither writes several shards of one bucket nor seems to be for a split.
-    pub(crate) fn read(world: &World, request: &Request, parts: &[(String, String)]) -> Option<Self> {
+    pub(crate) fn read(
+        world: &World,
+        request: &Request,
+        parts: &[(String, String)],
+    ) -> Option<Self> {
         if let [(pk, sk)] = parts {
             let names = request.body["ExpressionAttributeNames"].as_object()?;
-            let may_split = names.values().any(|name| name == attr::ESCROW || name == attr::GSI2PK);
+            let may_split = names
+                .values()
+                .any(|name| name == attr::ESCROW || name == attr::GSI2PK);
             let key = BucketKey::parse(pk).filter(|_| may_split && sk == BUCKET_SK)?;
-            return Some(Self { before: all(world, &key), split: Some(key) });
+            return Some(Self {
+                before: all(world, &key),
+                split: Some(key),
+            });
         }
         if parts.len() < 2 || parts.iter().any(|(_, sk)| sk != BUCKET_SK) {
             return None;
         }
         let first = BucketKey::parse(&parts[0].0)?.with_shard(0);
-        let is_same = |(pk, _): &(String, String)| BucketKey::parse(pk).is_some_and(|key| key.with_shard(0) == first);
-        parts.iter().all(is_same).then(|| Self { before: shards(world, parts), split: None })
+        let is_same = |(pk, _): &(String, String)| {
+            BucketKey::parse(pk).is_some_and(|key| key.with_shard(0) == first)
+        };
+        parts.iter().all(is_same).then(|| Self {
+            before: shards(world, parts),
+            split: None,
+        })
     }
 
     /// I6: a shard, its new half, and what is put aside for that, hold together what they did.
@@ -98,25 +128,48 @@ impl Parts {
         let after = all(world, key);
         let find = |shards: &[Bucket]| shards.iter().find(|shard| shard.key == *key).cloned();
         let (was, is) = (find(&self.before), find(&after));
-        let escrow = |shard: &Option<Bucket>| shard.as_ref().and_then(|shard| shard.escrow.as_ref()?.key.shard.into());
+        let escrow = |shard: &Option<Bucket>| {
+            shard
+                .as_ref()
+                .and_then(|shard| shard.escrow.as_ref()?.key.shard.into())
+        };
         let pair = match (escrow(&is).or(escrow(&was)), &is) {
             (Some(half), _) => [key.shard, half],
-            (None, Some(half)) if was.is_none() && key.shard > 0 => {
-                [half.shard().whole().map_or(0, |whole| whole.index), key.shard]
-            }
+            (None, Some(half)) if was.is_none() && key.shard > 0 => [
+                half.shard().whole().map_or(0, |whole| whole.index),
+                key.shard,
+            ],
             _ => return,
         };
         let of = |shards: &[Bucket]| -> Vec<Bucket> {
-            with_escrows(shards).into_iter().filter(|shard| pair.contains(&shard.key.shard)).collect()
+            with_escrows(shards)
+                .into_iter()
+                .filter(|shard| pair.contains(&shard.key.shard))
+                .collect()
         };
         let (before, after) = (of(&self.before), of(&after));
         if after.len() > before.len() {
-            world.happened(if by_operator { Event::SplitByOperator } else { Event::SplitByFunction });
+            world.happened(if by_operator {
+                Event::SplitByOperator
+            } else {
+                Event::SplitByFunction
+            });
         }
-        let Some(at) = after.iter().find(|shard| shard.key.shard == pair[0]).map(|shard| shard.rf) else { return };
-        let (had, has) = (sums(&before, at, false, |_, _| None), sums(&after, at, false, |_, _| None));
+        let Some(at) = after
+            .iter()
+            .find(|shard| shard.key.shard == pair[0])
+            .map(|shard| shard.rf)
+        else {
+            return;
+        };
+        let (had, has) = (
+            sums(&before, at, false, |_, _| None),
+            sums(&after, at, false, |_, _| None),
+        );
         if had != has {
-            world.violated(format!("I6: before a write of a split there was {had:?}, and then {has:?}"));
+            world.violated(format!(
+                "I6: before a write of a split there was {had:?}, and then {has:?}"
+            ));
         }
     }
 
@@ -135,62 +188,105 @@ impl Parts {
             (true, true) => Event::MergedByOperator,
             (true, false) => Event::MergedByFunction,
         });
-        // When the change was planned: a merge credits all shards up to then, a split leaves that as it is. What was full
-        // flows over later, and what has become of it need not.
-        let Some(at) = after.iter().map(|shard| shard.rf).max() else { return };
-        // A merge gives back what has expired. A split leaves leases where they are: what they give back later must fit
-        // into what is left there.
+        // When the change was planned: a merge credits all shards up to then, a split leaves that
+        // as it is. What was full flows over later, and what has become of it need not.
+        let Some(at) = after.iter().map(|shard| shard.rf).max() else {
+            return;
+        };
+        // A merge gives back what has expired. A split leaves leases where they are: what they give
+        // back later must fit into what is left there.
         let is_merge = after.len() < self.before.len();
-        let (mut most, has) = (sums(&self.before, at, is_merge, |_, _| None), sums(&after, at, is_merge, |_, _| None));
-        // Where new numbers have not reached all shards, what does not fit by those of the one that stays flows over; of
-        // each shard, or of what several are together, as they are merged.
+        let (mut most, has) = (
+            sums(&self.before, at, is_merge, |_, _| None),
+            sums(&after, at, is_merge, |_, _| None),
+        );
+        // Where new numbers have not reached all shards, what does not fit by those of the one that
+        // stays flows over; of each shard, or of what several are together, as they are merged.
         let smallest = |shard: &Bucket, name: &LimitName| {
-            let states = self.before.iter().chain(&after).filter_map(|shard| shard.limits.get(name));
-            if is_merge { states.map(|state| shard.share(state)).min() } else { None }
+            let states = self
+                .before
+                .iter()
+                .chain(&after)
+                .filter_map(|shard| shard.limits.get(name));
+            if is_merge {
+                states.map(|state| shard.share(state)).min()
+            } else {
+                None
+            }
         };
         let least = sums(&self.before, at, is_merge, smallest);
         for shard in after.iter().filter(|_| is_merge) {
-            for (name, state) in shard.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
-                most.available.entry(name.clone()).and_modify(|there| *there = (*there).min(shard.share(state)));
+            for (name, state) in shard
+                .limits
+                .iter()
+                .filter(|(_, state)| !state.rule.is_concurrent())
+            {
+                most.available
+                    .entry(name.clone())
+                    .and_modify(|there| *there = (*there).min(shard.share(state)));
             }
         }
         let is_between = has.available.len() == most.available.len()
             && has.available.iter().all(|(name, there)| {
-                least.available.get(name).is_some_and(|least| there >= least)
+                least
+                    .available
+                    .get(name)
+                    .is_some_and(|least| there >= least)
                     && most.available.get(name).is_some_and(|most| there <= most)
             });
         if !is_between || has.leases != most.leases {
-            let had = if least == most { format!("{most:?}") } else { format!("{least:?} to {most:?}") };
-            world.violated(format!("I6: {} shards held {had}, and {} hold {has:?}", self.before.len(), after.len()));
+            let had = if least == most {
+                format!("{most:?}")
+            } else {
+                format!("{least:?} to {most:?}")
+            };
+            world.violated(format!(
+                "I6: {} shards held {had}, and {} hold {has:?}",
+                self.before.len(),
+                after.len()
+            ));
         }
     }
 }
 
 /// All shards of a bucket.
 fn all(world: &World, key: &BucketKey) -> Vec<Bucket> {
-    let parts = (0..MAX_SHARDS).map(|shard| key.with_shard(shard).item_key()).map(|key| (key.pk, key.sk));
+    let parts = (0..MAX_SHARDS)
+        .map(|shard| key.with_shard(shard).item_key())
+        .map(|key| (key.pk, key.sk));
     shards(world, &parts.collect::<Vec<_>>())
 }
 
 /// Shards, and halves that are yet to be made of an escrow.
 fn with_escrows(shards: &[Bucket]) -> Vec<Bucket> {
     let is_there = |half: &&Bucket| shards.iter().any(|shard| shard.key == half.key);
-    let halves = shards.iter().filter_map(|shard| shard.escrow.as_deref()).filter(|half| !is_there(half));
+    let halves = shards
+        .iter()
+        .filter_map(|shard| shard.escrow.as_deref())
+        .filter(|half| !is_there(half));
     shards.iter().chain(halves).cloned().collect()
 }
 
 fn shards(world: &World, parts: &[(String, String)]) -> Vec<Bucket> {
-    parts.iter().filter_map(|(pk, sk)| bucket(pk, &world.dynamo().item(pk, sk))).collect()
+    parts
+        .iter()
+        .filter_map(|(pk, sk)| bucket(pk, &world.dynamo().item(pk, sk)))
+        .collect()
 }
 
-/// A bucket's image in short, for who replays a seed: of each limit what is available and consumed, and the leases.
+/// A bucket's image in short, for who replays a seed: of each limit what is available and consumed,
+/// and the leases.
 pub(crate) fn told(record: &Value) -> String {
     let (record, what) = (&record["dynamodb"], &record["eventName"]);
-    let keys = [&record["Keys"]["PK"]["S"], &record["Keys"]["SK"]["S"]].map(|key| key.as_str().unwrap_or_default());
+    let keys = [&record["Keys"]["PK"]["S"], &record["Keys"]["SK"]["S"]]
+        .map(|key| key.as_str().unwrap_or_default());
     let Some(shard) = bucket(keys[0], &record["NewImage"]).filter(|_| keys[1] == BUCKET_SK) else {
         return format!("  {what} {} {}", keys[0], keys[1]);
     };
-    let limits = shard.limits.iter().map(|(name, state)| format!(" {name} {} used {}", state.tk, state.tc));
+    let limits = shard
+        .limits
+        .iter()
+        .map(|(name, state)| format!(" {name} {} used {}", state.tk, state.tc));
     let leases: Vec<_> = shard
         .leases
         .iter()
@@ -207,15 +303,15 @@ pub(crate) fn told(record: &Value) -> String {
     )
 }
 
-/// What was consumed: in millitokens, by entity, limit, and the start of the hour that it counts for, in ms. Acquires are
-/// a limit of their own, [`ACQUIRES`].
+/// What was consumed: in millitokens, by entity, limit, and the start of the hour that it counts
+/// for, in ms. Acquires are a limit of their own, [`ACQUIRES`].
 pub type Consumed = BTreeMap<(String, String, i64), i64>;
 
 /// The name under which acquires are consumed.
 pub(crate) const ACQUIRES: &str = "acquires";
 
-/// How far ahead the clock of a process may be when it begins an hour: one that was set since it was last compared is
-/// taken for right as long as it signs well.
+/// How far ahead the clock of a process may be when it begins an hour: one that was set since it
+/// was last compared is taken for right as long as it signs well.
 const WRONG_CLOCK: Millis = Millis(300_000);
 /// The same of clocks that are right: none is ahead of the dates of answers by more.
 const RIGHT_CLOCK: Millis = Millis(1_000);
@@ -229,7 +325,8 @@ pub(crate) struct Sender<'a> {
     pub(crate) name: &'a str,
     /// Whether he is told in time what has become of it.
     pub(crate) is_told: bool,
-    /// Whether he has nothing else to send meanwhile, so that his next write is another try of this one.
+    /// Whether he has nothing else to send meanwhile, so that his next write is another try of this
+    /// one.
     pub(crate) is_alone: bool,
 }
 
@@ -248,9 +345,11 @@ pub(crate) struct Images {
     gone: BTreeMap<String, (i64, i64)>,
     /// What it held then, by entity and limit.
     held: BTreeMap<String, BTreeMap<(String, String), i64>>,
-    /// The last write of an item, if its sender was not told: who he is, and what it consumed of each limit.
+    /// The last write of an item, if its sender was not told: who he is, and what it consumed of
+    /// each limit.
     doubts: BTreeMap<String, (String, Vec<(String, i64)>)>,
-    /// What was consumed by writes in doubt before others wrote, so that it may be taken again, by entity and limit.
+    /// What was consumed by writes in doubt before others wrote, so that it may be taken again, by
+    /// entity and limit.
     doubted: BTreeMap<(String, String), i64>,
     events: Vec<Event>,
     /// Slots of each bucket, by entity.
@@ -263,11 +362,22 @@ pub(crate) struct Images {
 impl Images {
     pub(crate) fn of(scenario: &Scenario) -> Self {
         let slots = scenario.buckets.iter().filter_map(|plan| {
-            let slots = plan.limits.iter().find(|limit| limit.rule().is_concurrent())?;
+            let slots = plan
+                .limits
+                .iter()
+                .find(|limit| limit.rule().is_concurrent())?;
             Some((plan.entity.clone(), slots.rule().capacity.0))
         });
-        let ahead = if scenario.has_wrong_clocks() { WRONG_CLOCK } else { RIGHT_CLOCK };
-        Self { slots: slots.collect(), ahead, ..Self::default() }
+        let ahead = if scenario.has_wrong_clocks() {
+            WRONG_CLOCK
+        } else {
+            RIGHT_CLOCK
+        };
+        Self {
+            slots: slots.collect(),
+            ahead,
+            ..Self::default()
+        }
     }
 
     /// Looks at one write.
@@ -278,8 +388,10 @@ impl Images {
         }
         let pk = keys["PK"]["S"].as_str().expect("keys are texts");
         let entity = BucketKey::parse(pk).map_or_else(String::new, |key| key.entity.to_string());
-        if let Some((_, consumed)) =
-            self.doubts.remove(pk).filter(|(first, _)| *first != sender.name || !sender.is_alone)
+        if let Some((_, consumed)) = self
+            .doubts
+            .remove(pk)
+            .filter(|(first, _)| *first != sender.name || !sender.is_alone)
         {
             for (limit, amount) in consumed {
                 *self.doubted.entry((entity.clone(), limit)).or_default() += amount;
@@ -297,36 +409,54 @@ impl Images {
         let before = self.live.remove(pk);
         self.ends(before.as_ref(), shard.as_ref(), now);
         for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
-            // What was taken of a shard before it was split may go back to what is left of it, and flows over there.
+            // What was taken of a shard before it was split may go back to what is left of it, and
+            // flows over there.
             if state.tk > state.rule.capacity {
                 let what = format!("{} of {}", state.tk, state.rule.capacity);
-                self.violations.push(format!("I1: {pk} holds {what} {name} at {}", now.0));
+                self.violations
+                    .push(format!("I1: {pk} holds {what} {name} at {}", now.0));
             }
         }
         if !sender.is_told {
-            self.doubts.insert(pk.to_owned(), (sender.name.to_owned(), doubt));
+            self.doubts
+                .insert(pk.to_owned(), (sender.name.to_owned(), doubt));
         }
         self.live.extend(shard.map(|shard| (pk.to_owned(), shard)));
     }
 
-    /// Adds what a write consumed to the hour that its item counts then, and holds the item's own numbers against it:
-    /// what was consumed of each limit.
+    /// Adds what a write consumed to the hour that its item counts then, and holds the item's own
+    /// numbers against it: what was consumed of each limit.
     fn consume(&mut self, pk: &str, meter: Meter, now: EpochMillis) -> Vec<(String, i64)> {
         let before = self.meters.get(pk);
         let Meter { v, birth, hour, .. } = meter;
-        if self.last.get(pk).is_some_and(|last| v <= *last || before.is_none() && birth <= *last) {
-            self.violations.push(format!("I3: {pk} goes from v {:?} to {v}, born {birth}", self.last.get(pk)));
+        if self
+            .last
+            .get(pk)
+            .is_some_and(|last| v <= *last || before.is_none() && birth <= *last)
+        {
+            self.violations.push(format!(
+                "I3: {pk} goes from v {:?} to {v}, born {birth}",
+                self.last.get(pk)
+            ));
         }
         self.last.insert(pk.to_owned(), v);
         let was = before.map_or(hour, |before| before.hour);
         if hour < was || hour > Hour::of(now.after(self.ahead)) {
-            self.violations.push(format!("I3: {pk} goes from hour {} to {} at {}", was.0, hour.0, now.0));
+            self.violations.push(format!(
+                "I3: {pk} goes from hour {} to {} at {}",
+                was.0, hour.0, now.0
+            ));
         }
         self.events.extend((hour > was).then_some(Event::Rolled));
         let entity = meter.key.entity.to_string();
         let counters = |meter: &Meter| -> BTreeMap<String, Counter> {
             let takes = (ACQUIRES.to_owned(), meter.takes);
-            meter.limits.iter().map(|(name, counter)| (name.to_string(), *counter)).chain([takes]).collect()
+            meter
+                .limits
+                .iter()
+                .map(|(name, counter)| (name.to_string(), *counter))
+                .chain([takes])
+                .collect()
         };
         let had = before.map(counters).unwrap_or_default();
         let used = self.used.entry(pk.to_owned()).or_default();
@@ -344,11 +474,20 @@ impl Images {
                 *sum += amount;
                 if counter.used(window) != *sum {
                     let says = counter.used(window);
-                    self.violations.push(format!("I3: {pk} says {says} {name} {window}, and {sum} consumed"));
+                    self.violations.push(format!(
+                        "I3: {pk} says {says} {name} {window}, and {sum} consumed"
+                    ));
                 }
             }
-            let amount = if name == ACQUIRES { amount * 1000 } else { amount };
-            *self.consumed.entry((entity.clone(), name.clone(), hour.start().0)).or_default() += amount;
+            let amount = if name == ACQUIRES {
+                amount * 1000
+            } else {
+                amount
+            };
+            *self
+                .consumed
+                .entry((entity.clone(), name.clone(), hour.start().0))
+                .or_default() += amount;
             consumed.push((name, amount.max(0)));
         }
         self.meters.insert(pk.to_owned(), meter);
@@ -358,15 +497,27 @@ impl Images {
     /// Notes which leases a write removed, and what else it was for.
     fn ends(&mut self, before: Option<&Bucket>, after: Option<&Bucket>, now: EpochMillis) {
         let Some(before) = before else { return };
-        let is_there =
-            |id: &WriteId| after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id));
-        for (id, lease) in before.leases.iter().flatten().filter(|(id, _)| !is_there(id)) {
+        let is_there = |id: &WriteId| {
+            after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id))
+        };
+        for (id, lease) in before
+            .leases
+            .iter()
+            .flatten()
+            .filter(|(id, _)| !is_there(id))
+        {
             self.gone.entry(id.to_string()).or_insert((now.0, now.0)).1 = now.0;
             let held = self.held.entry(id.to_string()).or_default();
             for (limit, amount) in &lease.tokens {
-                *held.entry((before.key.entity.to_string(), limit.to_string())).or_default() += amount.0;
+                *held
+                    .entry((before.key.entity.to_string(), limit.to_string()))
+                    .or_default() += amount.0;
             }
-            self.events.push(if lease.expires > now { Event::LeaseEnded } else { Event::LeaseExpired });
+            self.events.push(if lease.expires > now {
+                Event::LeaseEnded
+            } else {
+                Event::LeaseExpired
+            });
         }
         if let Some(after) = after
             && (after.takes, after.shard_count) == (before.takes, before.shard_count)
@@ -401,7 +552,8 @@ impl Images {
         std::mem::take(&mut self.events)
     }
 
-    /// What does not hold. To be asked for when all records of a write have been looked at: a transaction has several.
+    /// What does not hold. To be asked for when all records of a write have been looked at: a
+    /// transaction has several.
     pub(crate) fn take_violations(&mut self) -> Vec<String> {
         let mut there: BTreeMap<&str, (i64, u32, bool)> = BTreeMap::new();
         let live: Vec<_> = self.live.values().cloned().collect();
@@ -409,8 +561,16 @@ impl Images {
         for shard in &all {
             let (slots, parts, has) = there.entry(shard.key.entity.as_str()).or_default();
             *parts += 1;
-            for (name, state) in shard.limits.iter().filter(|(_, state)| state.rule.is_concurrent()) {
-                let held = shard.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(name));
+            for (name, state) in shard
+                .limits
+                .iter()
+                .filter(|(_, state)| state.rule.is_concurrent())
+            {
+                let held = shard
+                    .leases
+                    .iter()
+                    .flatten()
+                    .filter_map(|(_, lease)| lease.tokens.get(name));
                 *has = true;
                 *slots += state.tk.0 + held.map(|held| held.0).sum::<i64>();
             }
@@ -419,8 +579,9 @@ impl Images {
             let all = self.slots.get(entity).copied().unwrap_or_default();
             // A child of a configured parent may lack the limit until somebody brings it.
             if has && slots != all {
-                self.violations
-                    .push(format!("I4: {entity} has {slots} of {all} slots free or held, in {parts} shards"));
+                self.violations.push(format!(
+                    "I4: {entity} has {slots} of {all} slots free or held, in {parts} shards"
+                ));
             }
         }
         std::mem::take(&mut self.violations)

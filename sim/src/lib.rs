@@ -1,5 +1,6 @@
-//! Weirgate in simulation: the real client, the real functions and the real AWS SDK over an embedded DynamoDB, on one
-//! thread, on virtual time, from one seed. What a seed decides happens again whenever it is run.
+//! Weirgate in simulation: the real client, the real functions and the real AWS SDK over an
+//! embedded DynamoDB, on one thread, on virtual time, from one seed. What a seed decides happens
+//! again whenever it is run.
 //!
 //! # Layout
 //!
@@ -7,7 +8,8 @@
 //! - `fault`: [`fault::Kind`] of trouble, and what must happen, and how often it did
 //! - `world`: what all of a run share: the table, the true time, the dice, what was seen
 //! - `net`: the network between a process and the table; where most goes wrong
-//! - `fleet`, `caller`: processes and what their callers do; `functions`: the functions as Lambda runs them
+//! - `fleet`, `caller`: processes and what their callers do; `functions`: the functions as Lambda
+//!   runs them
 //! - `clock`: a process's clock; `hostile`: a tenant that writes what it likes under its own keys
 //! - `cut`: futures that are dropped at any await
 //! - `told`: what callers were told; `image`: what the table's items say
@@ -58,7 +60,8 @@ pub struct Outcome {
     pub hash: u64,
 }
 
-/// Runs a seed on a runtime of its own, whose time is virtual. What happens is printed if it is loud.
+/// Runs a seed on a runtime of its own, whose time is virtual. What happens is printed if it is
+/// loud.
 ///
 /// # Panics
 /// If the code panics.
@@ -67,12 +70,18 @@ pub fn run(seed: u64, is_loud: bool) -> Outcome {
     // Pauses before a second attempt and ids are drawn from the thread's dice.
     fastrand::seed(seed);
     weirgate_store::seed_ids_of_thread();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    runtime.expect("a runtime of one thread starts").block_on(live(Scenario::of(seed), is_loud))
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build();
+    runtime
+        .expect("a runtime of one thread starts")
+        .block_on(live(Scenario::of(seed), is_loud))
 }
 
-/// Runs many seeds, each on a thread of its own, as many at a time as is said. Each outcome is given to `each`; no further
-/// seed begins once that has said no. A seed that panics fails alone, and says so.
+/// Runs many seeds, each on a thread of its own, as many at a time as is said. Each outcome is
+/// given to `each`; no further seed begins once that has said no. A seed that panics fails alone,
+/// and says so.
 ///
 /// # Panics
 /// If no thread can be started.
@@ -86,10 +95,15 @@ pub fn run_all(seeds: Range<u64>, threads: usize, each: impl FnMut(Outcome) -> b
             if seed >= seeds.end || !goes_on {
                 return;
             }
-            let thread = thread::Builder::new().name(format!("seed {seed}")).spawn(move || run(seed, false));
+            let thread = thread::Builder::new()
+                .name(format!("seed {seed}"))
+                .spawn(move || run(seed, false));
             let outcome = thread.expect("a thread starts").join();
-            let panicked =
-                |_| Outcome { seed, violations: vec!["panicked, see above".to_owned()], ..Outcome::default() };
+            let panicked = |_| Outcome {
+                seed,
+                violations: vec!["panicked, see above".to_owned()],
+                ..Outcome::default()
+            };
             let mut each = each.lock().unwrap_or_else(PoisonError::into_inner);
             each.1 &= (each.0)(outcome.unwrap_or_else(panicked));
         }
@@ -107,10 +121,20 @@ async fn live(scenario: Scenario, is_loud: bool) -> Outcome {
     world.note(|| format!("{:?}", world.scenario()));
     let record = Arc::default();
     let mapping = functions::Mapping::new(&world);
-    let (processes, mut mapping, ()) =
-        tokio::join!(fleet::run(&world, &record), mapping.run(), functions::schedule(world.clone()));
+    let (processes, mut mapping, ()) = tokio::join!(
+        fleet::run(&world, &record),
+        mapping.run(),
+        functions::schedule(world.clone())
+    );
     calm::settle(&world, &mut mapping, &record, processes).await;
     thaw::thaw(&world).await;
     let (violations, counts, events) = (world.violations(), world.counts(), world.events());
-    Outcome { seed, violations, counts, events, writes: world.writes(), hash: world.hash() }
+    Outcome {
+        seed,
+        violations,
+        counts,
+        events,
+        writes: world.writes(),
+        hash: world.hash(),
+    }
 }

@@ -58,13 +58,24 @@ impl Net {
         let latency = world.scenario().latency.clone();
         let connected = Arc::new(world.freezes().into());
         let (loses_next, is_dead, down_until) = Default::default();
-        Self { world: world.clone(), name: name.into(), latency, loses_next, down_until, is_dead, connected }
+        Self {
+            world: world.clone(),
+            name: name.into(),
+            latency,
+            loses_next,
+            down_until,
+            is_dead,
+            connected,
+        }
     }
 
     /// That of a process beside the table, which requests reach at once.
     #[must_use]
     pub fn beside(world: &World, name: &str) -> Self {
-        Self { latency: 0..=0, ..Self::new(world, name) }
+        Self {
+            latency: 0..=0,
+            ..Self::new(world, name)
+        }
     }
 
     /// The answer to the next write is lost, also when nothing else goes wrong.
@@ -72,7 +83,8 @@ impl Net {
         self.loses_next.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the process: nothing it sends from now on leaves it, and no answer arrives. What is on its way goes on.
+    /// Ends the process: nothing it sends from now on leaves it, and no answer arrives. What is on
+    /// its way goes on.
     pub fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
     }
@@ -125,7 +137,13 @@ impl Net {
         if fault.is_none() && parts.iter().any(|(pk, _)| world.is_spent(pk)) {
             fault = Some(Fault::Throttle { key_range: true });
         }
-        Fate { there, back, fault, is_hung, is_delayed }
+        Fate {
+            there,
+            back,
+            fault,
+            is_hung,
+            is_delayed,
+        }
     }
 
     /// The request arrives.
@@ -146,16 +164,32 @@ impl Net {
         }
         if !parts.is_empty() {
             world.wrote();
-            let is_lost = matches!(fault, Some(Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat));
+            let is_lost = matches!(
+                fault,
+                Some(Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat)
+            );
             let is_told = !is_lost && !fate.is_hung && !fate.is_delayed;
-            world.look(&Sender { name: &self.name, is_told, is_alone: world.scenario().has_single_minds() });
+            world.look(&Sender {
+                name: &self.name,
+                is_told,
+                is_alone: world.scenario().has_single_minds(),
+            });
         }
         let status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-        let told = answer.as_ref().ok().and_then(|answer| answer.body().bytes()).unwrap_or_default();
+        let told = answer
+            .as_ref()
+            .ok()
+            .and_then(|answer| answer.body().bytes())
+            .unwrap_or_default();
         let told = serde_json::from_slice(told).unwrap_or_default();
         world.note_with(&[&request.body, &told].map(in_order), || {
-            let of = parts.first().map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));
-            format!("{} {} {of} {fault:?} {status}", self.name, request.operation)
+            let of = parts
+                .first()
+                .map_or_else(String::new, |(pk, sk)| format!("{pk} {sk}"));
+            format!(
+                "{} {} {of} {fault:?} {status}",
+                self.name, request.operation
+            )
         });
         if let Some(before) = before {
             before.compare(world, &parts, &*self.name == OPERATOR);
@@ -164,11 +198,15 @@ impl Net {
     }
 }
 
-/// A value's text, with the names of its objects in order: those of the SDK and the database change with every process.
+/// A value's text, with the names of its objects in order: those of the SDK and the database change
+/// with every process.
 fn in_order(value: &Value) -> String {
     match value {
         Value::Object(of) => {
-            let of: BTreeMap<_, _> = of.iter().map(|(name, value)| (name, in_order(value))).collect();
+            let of: BTreeMap<_, _> = of
+                .iter()
+                .map(|(name, value)| (name, in_order(value)))
+                .collect();
             format!("{of:?}")
         }
         Value::Array(of) => format!("{:?}", of.iter().map(in_order).collect::<Vec<_>>()),
@@ -184,7 +222,11 @@ async fn pass(span: Duration) {
 }
 
 impl HttpClient for Net {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+    fn http_connector(
+        &self,
+        _: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }
@@ -202,7 +244,8 @@ impl HttpConnector for Net {
             let freezes = net.world.freezes();
             if net.connected.swap(freezes, Ordering::Relaxed) != freezes {
                 net.world.count(Kind::ConnectionDied);
-                net.world.note(|| format!("{} {} on a dead connection", net.name, request.operation));
+                net.world
+                    .note(|| format!("{} {} on a dead connection", net.name, request.operation));
                 if net.world.aws_rng().bool() {
                     return std::future::pending().await;
                 }

@@ -59,7 +59,8 @@ pub struct Scenario {
     pub table: Limits,
 }
 
-/// The ends of windows that runs begin shortly before: of an hour, a day and a month; of an hour; and the middle of one.
+/// The ends of windows that runs begin shortly before: of an hour, a day and a month; of an hour;
+/// and the middle of one.
 const ENDS: [i64; 3] = [1_796_083_200_000, 1_795_172_400_000, 1_795_170_600_000];
 
 impl Scenario {
@@ -67,15 +68,23 @@ impl Scenario {
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        // Trouble comes in swarms: each kind is off in half of the runs, or the loudest would hide the others.
+        // Trouble comes in swarms: each kind is off in half of the runs, or the loudest would hide
+        // the others.
         let is_quiet = rng.u32(..8) == 0;
         let mut rates = vec![];
         // Dice of their own: what these decide leaves the rest of a seed as it is.
         let mut aws = Rng::with_seed(seed ^ 0xA35);
-        for kind in Kind::ALL.into_iter().filter(|kind| !Kind::BY_TABLE.contains(kind)) {
+        for kind in Kind::ALL
+            .into_iter()
+            .filter(|kind| !Kind::BY_TABLE.contains(kind))
+        {
             if matches!(kind, Kind::Frozen | Kind::HostileWrite) {
                 let most = if kind == Kind::Frozen { 15 } else { 200 };
-                let rate = if is_quiet || aws.bool() { 0 } else { aws.u32(1..=most) };
+                let rate = if is_quiet || aws.bool() {
+                    0
+                } else {
+                    aws.u32(1..=most)
+                };
                 rates.push((kind, rate));
                 continue;
             }
@@ -89,7 +98,11 @@ impl Scenario {
                 Kind::ClockSkewed => 500,
                 _ => 200,
             };
-            let rate = if is_quiet || rng.bool() { 0 } else { rng.u32(1..=most) };
+            let rate = if is_quiet || rng.bool() {
+                0
+            } else {
+                rng.u32(1..=most)
+            };
             rates.push((kind, rate));
         }
         let is_configured = rng.u32(..4) == 0;
@@ -99,14 +112,24 @@ impl Scenario {
         if is_rolling {
             for plan in &mut buckets {
                 let mut later = plan.limits.clone();
-                let rate = Limit::custom("rate", aws.i64(16..=40), aws.i64(1..=20), aws.i64(500..=3000));
+                let rate = Limit::custom(
+                    "rate",
+                    aws.i64(16..=40),
+                    aws.i64(1..=20),
+                    aws.i64(500..=3000),
+                );
                 later[0] = rate.expect("a limit like others");
                 plan.later = Some(later);
             }
         }
         let processes = rng.u32(1..=3);
-        // Shards are merged after two looks, a minute apart, and records come minutes late: some runs last until then.
-        let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 { 150 } else { 30 };
+        // Shards are merged after two looks, a minute apart, and records come minutes late: some
+        // runs last until then.
+        let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 {
+            150
+        } else {
+            30
+        };
         Self {
             seed,
             start: EpochMillis(ENDS[rng.usize(..ENDS.len())] - rng.i64(1_000..60_000)),
@@ -116,20 +139,31 @@ impl Scenario {
             processes,
             callers: rng.u32(1..=3),
             pause: Duration::from_millis(rng.u64(200..=4000)),
-            prefetching: if rng.u32(..5) == 0 { rng.u32(1..=processes) } else { 0 },
+            prefetching: if rng.u32(..5) == 0 {
+                rng.u32(1..=processes)
+            } else {
+                0
+            },
             latency: rng.u64(0..=2)..=rng.u64(3..=40),
             rates,
             is_sharded,
             tries_edge: rng.u32(..8) == 0,
             is_rolling,
-            table: if is_quiet { Limits::default() } else { table(&mut aws) },
+            table: if is_quiet {
+                Limits::default()
+            } else {
+                table(&mut aws)
+            },
         }
     }
 
     /// Of a thousand chances, how many come true.
     #[must_use]
     pub fn rate(&self, kind: Kind) -> u32 {
-        self.rates.iter().find(|(known, _)| *known == kind).map_or(0, |(_, rate)| *rate)
+        self.rates
+            .iter()
+            .find(|(known, _)| *known == kind)
+            .map_or(0, |(_, rate)| *rate)
     }
 
     /// Whether clocks are wrong at times.
@@ -151,18 +185,28 @@ impl Scenario {
     }
 }
 
-/// Partitions that take what DynamoDB's do, or so little that the fleet's few requests are too many; transactions that
-/// conflict with what was written within some milliseconds, or only with what is in their way.
+/// Partitions that take what DynamoDB's do, or so little that the fleet's few requests are too
+/// many; transactions that conflict with what was written within some milliseconds, or only with
+/// what is in their way.
 fn table(rng: &mut Rng) -> Limits {
     let conflict_window = Duration::from_millis([0, 0, 1, 2, 5, 10][rng.usize(..6)]);
-    let limits = Limits { conflict_window, ..Limits::default() };
+    let limits = Limits {
+        conflict_window,
+        ..Limits::default()
+    };
     if rng.u32(..3) > 0 {
         return limits;
     }
     // As low as the load of a few callers.
     let (units_per_second, burst) = (rng.u32(1..=6), rng.u32(2..=10));
     let (reads_per_second, read_burst) = (rng.u32(1..=8), rng.u32(2..=12));
-    Limits { units_per_second, burst, reads_per_second, read_burst, ..limits }
+    Limits {
+        units_per_second,
+        burst,
+        reads_per_second,
+        read_burst,
+        ..limits
+    }
 }
 
 fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {
@@ -171,12 +215,20 @@ fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {
         let (capacity, amount) = (rng.i64(4..=40), rng.i64(1..=20));
         let period = rng.i64(500..=3000);
         // Large enough for shards of more than a token.
-        let capacity = if is_sharded { capacity.max(16) } else { capacity };
-        let rate = |capacity, amount| Limit::custom("rate", capacity, amount, period).expect("a limit like others");
+        let capacity = if is_sharded {
+            capacity.max(16)
+        } else {
+            capacity
+        };
+        let rate = |capacity, amount| {
+            Limit::custom("rate", capacity, amount, period).expect("a limit like others")
+        };
         let mut limits = vec![rate(capacity, amount)];
         if rng.bool() {
-            limits
-                .push(Limit::concurrent("slots", rng.i64(1..=6).max(if is_sharded { 4 } else { 1 })).expect("a limit"));
+            limits.push(
+                Limit::concurrent("slots", rng.i64(1..=6).max(if is_sharded { 4 } else { 1 }))
+                    .expect("a limit"),
+            );
         }
         let later = is_configured.then(|| {
             let mut later = limits.clone();
@@ -184,7 +236,13 @@ fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {
             later
         });
         let parent = (is_configured && at > 0 && rng.bool()).then_some(0);
-        buckets.push(Plan { entity: format!("e-{at}"), resource: "api".to_owned(), limits, later, parent });
+        buckets.push(Plan {
+            entity: format!("e-{at}"),
+            resource: "api".to_owned(),
+            limits,
+            later,
+            parent,
+        });
     }
     // Who cascades has the limits of the parent too.
     for at in 1..buckets.len() {

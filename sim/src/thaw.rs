@@ -13,25 +13,43 @@ const RESOURCE: &str = "thaw";
 
 /// Checks that limits that were disabled while a process was frozen are disabled for it afterwards.
 pub async fn thaw(world: &World) {
-    let operator = RateLimiter::builder("weirgate").table(world.dynamo().table().await).build().await;
+    let operator = RateLimiter::builder("weirgate")
+        .table(world.dynamo().table().await)
+        .build()
+        .await;
     let operator = operator.expect("the settings are good");
     let level = Level::Resource(RESOURCE.try_into().expect("a name"));
     let limits = Config::of([Limit::per_minute("rate", 600).expect("a limit like others")]);
-    operator.set_config(&level, &limits).await.expect("the table is there");
+    operator
+        .set_config(&level, &limits)
+        .await
+        .expect("the table is there");
     let process = limiter(&Net::beside(world, "thawed"), &world.clock(), false).await;
     let ask = || process.acquire("e-0", RESOURCE).take("rate", 1).send();
     let before = ask().await;
     if !before.as_ref().is_ok_and(Decision::is_granted) {
-        world.violated(format!("age: nothing goes wrong, and limits that were set give {before:?}"));
+        world.violated(format!(
+            "age: nothing goes wrong, and limits that were set give {before:?}"
+        ));
         return;
     }
-    let disabled = Config { status: Status::Disabled, ..Config::default() };
-    operator.set_config(&level, &disabled).await.expect("the table is there");
+    let disabled = Config {
+        status: Status::Disabled,
+        ..Config::default()
+    };
+    operator
+        .set_config(&level, &disabled)
+        .await
+        .expect("the table is there");
     let frozen = CONFIG_TTL + Duration::from_secs(world.rng().u64(1..86_400));
     world.freeze_for(frozen);
     match ask().await {
         Ok(Decision::Disabled(_)) => {}
-        Ok(_) => world.violated(format!("age: disabled during a freeze of {frozen:?}, and in force after it")),
-        Err(error) => world.violated(format!("age: disabled during a freeze of {frozen:?}, and then {error}")),
+        Ok(_) => world.violated(format!(
+            "age: disabled during a freeze of {frozen:?}, and in force after it"
+        )),
+        Err(error) => world.violated(format!(
+            "age: disabled during a freeze of {frozen:?}, and then {error}"
+        )),
     }
 }

@@ -35,7 +35,8 @@ pub struct Claim {
 pub struct Back {
     /// When he began to.
     pub from: i64,
-    /// When he was told that it is done; until then, and for ever if he never was, it may happen yet.
+    /// When he was told that it is done; until then, and for ever if he never was, it may happen
+    /// yet.
     pub until: Option<i64>,
     /// How much, in millitokens.
     pub amount: i64,
@@ -82,7 +83,13 @@ impl Told {
     }
 
     /// A caller has been told that it has `amounts`.
-    pub fn granted(&mut self, amounts: &[(Of, i64)], sent: i64, told: i64, lease: Option<&(String, i64)>) -> Ids {
+    pub fn granted(
+        &mut self,
+        amounts: &[(Of, i64)],
+        sent: i64,
+        told: i64,
+        lease: Option<&(String, i64)>,
+    ) -> Ids {
         let first = self.claims.len();
         let claim = |(of, amount): &(Of, i64)| Claim {
             of: *of,
@@ -119,7 +126,11 @@ impl Told {
         for id in ids {
             let claim = &mut self.claims[*id];
             let amount = claim.amount - claim.back();
-            claim.backs.push(Back { from: now, until: None, amount });
+            claim.backs.push(Back {
+                from: now,
+                until: None,
+                amount,
+            });
         }
     }
 
@@ -132,14 +143,19 @@ impl Told {
         }
     }
 
-    /// The claims of `limit` are for `actual` now, of which what is less than before may go back from now on.
+    /// The claims of `limit` are for `actual` now, of which what is less than before may go back
+    /// from now on.
     pub fn adjusts(&mut self, ids: &Ids, limit: usize, actual: i64, now: i64) {
         for id in ids {
             let claim = &mut self.claims[*id];
             if claim.of.1 == limit {
                 let before = claim.amount - claim.back();
                 if before > actual {
-                    claim.backs.push(Back { from: now, until: None, amount: before - actual });
+                    claim.backs.push(Back {
+                        from: now,
+                        until: None,
+                        amount: before - actual,
+                    });
                 } else {
                     claim.more += actual - before;
                 }

@@ -124,8 +124,8 @@ impl World {
         self.freeze_for(span);
     }
 
-    /// All processes stand still for so long: wall clocks and the table's go on, while monotonic clocks, timers and
-    /// connections do not.
+    /// All processes stand still for so long: wall clocks and the table's go on, while monotonic
+    /// clocks, timers and connections do not.
     pub fn freeze_for(&self, span: Duration) {
         let mut frozen = lock(&self.0.frozen);
         frozen.0 += 1;
@@ -135,7 +135,8 @@ impl World {
         self.note(|| format!("frozen for {span:?}"));
     }
 
-    /// How often all processes have stood still. A connection that was made before the last time is dead.
+    /// How often all processes have stood still. A connection that was made before the last time is
+    /// dead.
     #[must_use]
     pub fn freezes(&self) -> u64 {
         lock(&self.0.frozen).0
@@ -171,8 +172,13 @@ impl World {
     #[must_use]
     pub fn threatens(&self, kind: Kind) -> bool {
         let rate = self.0.scenario.rate(kind);
-        let dice = if matches!(kind, Kind::Frozen | Kind::HostileWrite) { &self.0.aws_rng } else { &self.0.rng };
-        // The dice are thrown in any case, so that a run goes the same way up to where it calms down.
+        let dice = if matches!(kind, Kind::Frozen | Kind::HostileWrite) {
+            &self.0.aws_rng
+        } else {
+            &self.0.rng
+        };
+        // The dice are thrown in any case, so that a run goes the same way up to where it calms
+        // down.
         lock(dice).u32(..1000) < rate && !self.is_calm()
     }
 
@@ -220,7 +226,10 @@ impl World {
         if begins {
             *spent = Some((pk.to_owned(), Instant::now() + lasts));
         }
-        !self.is_calm() && spent.as_ref().is_some_and(|(known, until)| known == pk && Instant::now() < *until)
+        !self.is_calm()
+            && spent
+                .as_ref()
+                .is_some_and(|(known, until)| known == pk && Instant::now() < *until)
     }
 
     /// Waits.
@@ -228,7 +237,8 @@ impl World {
         tokio::time::sleep(span).await;
     }
 
-    /// Notes what happens. What is too long to be read, `all` of it, makes a difference to the hash only.
+    /// Notes what happens. What is too long to be read, `all` of it, makes a difference to the hash
+    /// only.
     pub fn note_with(&self, all: &impl Hash, line: impl FnOnce() -> String) {
         let line = format!("{:>8} {}", self.now().0 - self.0.scenario.start.0, line());
         let mut seen = lock(&self.0.seen);
@@ -268,8 +278,8 @@ impl World {
         self.0.writes.load(Ordering::Relaxed)
     }
 
-    /// A request is sent; whether it is one of more than anybody has to send in a millisecond. Time must go on then, or a
-    /// run that repeats itself would never end.
+    /// A request is sent; whether it is one of more than anybody has to send in a millisecond. Time
+    /// must go on then, or a run that repeats itself would never end.
     pub(crate) fn is_rushed(&self) -> bool {
         const MOST: u32 = 500;
         let mut rush = lock(&self.0.rush);
@@ -280,7 +290,9 @@ impl World {
         let (is_rushed, is_first) = (rush.1 > MOST, rush.1 == MOST + 1);
         drop(rush);
         if is_first {
-            self.violated(format!("I7: {MOST} requests were made within a millisecond"));
+            self.violated(format!(
+                "I7: {MOST} requests were made within a millisecond"
+            ));
         }
         is_rushed
     }
@@ -294,12 +306,16 @@ impl World {
         let now = self.now();
         let mut images = lock(&self.0.images);
         for mut record in self.0.dynamo.stream() {
-            // The database stamps records with the machine's time; DynamoDB does with its own, in whole seconds.
+            // The database stamps records with the machine's time; DynamoDB does with its own, in
+            // whole seconds.
             record["dynamodb"]["ApproximateCreationDateTime"] = now.0.div_euclid(1000).into();
             if sender.name == image::TTL {
-                record["userIdentity"] = json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
+                record["userIdentity"] =
+                    json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
             }
-            let pk = record["dynamodb"]["Keys"]["PK"]["S"].as_str().unwrap_or_default();
+            let pk = record["dynamodb"]["Keys"]["PK"]["S"]
+                .as_str()
+                .unwrap_or_default();
             if is_hostile(pk) {
                 self.note(|| format!("  {} {pk}", record["eventName"]));
             } else {
@@ -322,7 +338,8 @@ impl World {
         lock(&self.0.images).consumed().clone()
     }
 
-    /// What writes in doubt consumed before others wrote, so that nobody could tell and it may have been taken again.
+    /// What writes in doubt consumed before others wrote, so that nobody could tell and it may have
+    /// been taken again.
     #[must_use]
     pub fn doubted(&self) -> BTreeMap<(String, String), i64> {
         lock(&self.0.images).doubted().clone()

@@ -18,7 +18,10 @@ fn i1_to_i7_hold_with_200_seeds_and_every_kind_of_trouble() {
         }
         true
     });
-    assert!(failed.is_empty(), "seeds and what they say, to be replayed with make sim ARGS='--seed N': {failed:#?}");
+    assert!(
+        failed.is_empty(),
+        "seeds and what they say, to be replayed with make sim ARGS='--seed N': {failed:#?}"
+    );
     for kind in Kind::ALL {
         assert!(counts.of(kind) > 0, "{kind:?} never happened:\n{counts}");
     }
@@ -37,7 +40,10 @@ fn a_seed_runs_the_same_every_time() {
 #[test]
 fn a_seed_runs_the_same_in_another_process() {
     for seed in 8..12 {
-        let sim = Command::new(env!("CARGO_BIN_EXE_sim")).args(["--seed", &seed.to_string()]).output().unwrap();
+        let sim = Command::new(env!("CARGO_BIN_EXE_sim"))
+            .args(["--seed", &seed.to_string()])
+            .output()
+            .unwrap();
         let told = String::from_utf8(sim.stdout).unwrap();
         let here = format!("seed {seed} ran as {:016x}", run(seed, false).hash);
         assert_eq!(told.lines().last(), Some(here.as_str()));
@@ -46,14 +52,26 @@ fn a_seed_runs_the_same_in_another_process() {
 
 #[test]
 fn every_guard_is_where_the_table_says() {
-    let source = |file: &str| std::fs::read_to_string(format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let source = |file: &str| {
+        std::fs::read_to_string(format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    };
     for test in guards::guards().into_iter().filter_map(|guard| guard.test) {
         let suite = source(&format!("tests/tests/{}.rs", test.suite));
-        assert!(suite.contains(&format!("async fn {}()", test.name)), "{} is in {}", test.name, test.suite);
+        assert!(
+            suite.contains(&format!("async fn {}()", test.name)),
+            "{} is in {}",
+            test.name,
+            test.suite
+        );
     }
     for text in guards::guards().into_iter().flat_map(|guard| guard.texts) {
         let source = source(&text.file);
         let removed = text.removed(&source);
-        assert!(removed.is_some_and(|removed| removed != source), "{:?} is not there once: {}", text.from, text.file);
+        assert!(
+            removed.is_some_and(|removed| removed != source),
+            "{:?} is not there once: {}",
+            text.from,
+            text.file
+        );
     }
 }

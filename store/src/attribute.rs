@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::Value;
 use weirgate_shared::{
-    Attr, Bucket, ItemError, ItemKey, Live, Snapshot, attr, is_merged, read_bucket, read_key, read_live, read_snapshot,
+    Attr, Bucket, ItemError, ItemKey, Live, Snapshot, attr, is_merged, read_bucket, read_key,
+    read_live, read_snapshot,
 };
 
 /// An item as DynamoDB returned it.
@@ -24,7 +25,11 @@ impl Item {
     /// The item's partition key, as far as it has one.
     #[must_use]
     pub fn pk(&self) -> String {
-        self.0.get(attr::PK).and_then(|pk| pk.as_s().ok()).cloned().unwrap_or_default()
+        self.0
+            .get(attr::PK)
+            .and_then(|pk| pk.as_s().ok())
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// What the item, a bucket shard, live or merged away, has counted.
@@ -63,7 +68,9 @@ impl Item {
 
     /// The item's attributes.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attr<'_>)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), read(value)))
+        self.0
+            .iter()
+            .map(|(name, value)| (name.as_str(), read(value)))
     }
 }
 
@@ -73,7 +80,11 @@ fn read(value: &AttributeValue) -> Attr<'_> {
         AttributeValue::S(text) => Attr::S(text),
         AttributeValue::Bool(is) => Attr::Bool(*is),
         AttributeValue::Ns(numbers) => Attr::Numbers(numbers.iter().map(String::as_str).collect()),
-        AttributeValue::M(map) => Attr::M(map.iter().map(|(name, value)| (name.as_str(), read(value))).collect()),
+        AttributeValue::M(map) => Attr::M(
+            map.iter()
+                .map(|(name, value)| (name.as_str(), read(value)))
+                .collect(),
+        ),
         _ => Attr::Other,
     }
 }
@@ -84,8 +95,14 @@ pub(crate) fn write(value: &Value) -> AttributeValue {
         Value::Tokens(amount) => AttributeValue::N(amount.to_string()),
         Value::Text(text) => AttributeValue::S(text.clone()),
         Value::Bool(is) => AttributeValue::Bool(*is),
-        Value::Numbers(numbers) => AttributeValue::Ns(numbers.iter().map(ToString::to_string).collect()),
-        Value::Map(map) => AttributeValue::M(map.iter().map(|(name, value)| (name.clone(), write(value))).collect()),
+        Value::Numbers(numbers) => {
+            AttributeValue::Ns(numbers.iter().map(ToString::to_string).collect())
+        }
+        Value::Map(map) => AttributeValue::M(
+            map.iter()
+                .map(|(name, value)| (name.clone(), write(value)))
+                .collect(),
+        ),
     }
 }
 

@@ -29,17 +29,26 @@ pub enum ReadWithin {
 }
 
 impl Table {
-    /// [`Self::read_all`], if no answer of DynamoDB takes more than `most` bytes; [`ReadWithin::TooLarge`] before the
-    /// first byte of a larger one is read. Items of the same size take very different amounts of memory once they are
-    /// read; what they take grows with the text of the answer.
+    /// [`Self::read_all`], if no answer of DynamoDB takes more than `most` bytes;
+    /// [`ReadWithin::TooLarge`] before the first byte of a larger one is read. Items of the same
+    /// size take very different amounts of memory once they are read; what they take grows with the
+    /// text of the answer.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_within(&self, keys: &[ItemKey], most: u64) -> Result<ReadWithin, StoreError> {
         let bound = Bound::new(most);
-        match self.read_stubbornly(keys, Consistency::Strong, None, Some(&bound)).await {
-            Ok(items) => Ok(ReadWithin::Items { items, bytes: bound.bytes() }),
-            Err(_) if bound.is_passed() => Ok(ReadWithin::TooLarge { bytes: bound.bytes() }),
+        match self
+            .read_stubbornly(keys, Consistency::Strong, None, Some(&bound))
+            .await
+        {
+            Ok(items) => Ok(ReadWithin::Items {
+                items,
+                bytes: bound.bytes(),
+            }),
+            Err(_) if bound.is_passed() => Ok(ReadWithin::TooLarge {
+                bytes: bound.bytes(),
+            }),
             Err(error) => Err(error),
         }
     }
@@ -55,7 +64,11 @@ pub(crate) struct Bound {
 
 impl Bound {
     pub(crate) fn new(most: u64) -> Self {
-        Self { most, bytes: Arc::default(), largest: Arc::default() }
+        Self {
+            most,
+            bytes: Arc::default(),
+            largest: Arc::default(),
+        }
     }
 
     /// Returns how much text all answers had.
@@ -81,7 +94,11 @@ impl Intercept for Bound {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let bytes = context.response().body().content_length().unwrap_or_default();
+        let bytes = context
+            .response()
+            .body()
+            .content_length()
+            .unwrap_or_default();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.largest.fetch_max(bytes, Ordering::Relaxed);
         if bytes > self.most {

@@ -18,7 +18,9 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> EpochMillis {
         // A clock before 1970 is no clock; buckets then wait.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         EpochMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 }

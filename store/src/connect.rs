@@ -15,7 +15,8 @@ use crate::date::Dates;
 use crate::idle::Https;
 use crate::{Clock, Skew, SystemClock};
 
-/// How to reach DynamoDB. Region, credentials and endpoint come from the environment, also `AWS_ENDPOINT_URL`.
+/// How to reach DynamoDB. Region, credentials and endpoint come from the environment, also
+/// `AWS_ENDPOINT_URL`.
 #[derive(Debug, Clone)]
 pub struct Connection {
     /// How long a connection may take to be made.
@@ -53,8 +54,8 @@ impl Default for Connection {
 
 /// An SDK client, whose answers correct the connection's clock.
 ///
-/// The SDK's own retries are off: they repeat a write whose answer was lost, and a write that adds would then count
-/// more than once. [`crate::Table`] retries what was certainly not applied.
+/// The SDK's own retries are off: they repeat a write whose answer was lost, and a write that adds
+/// would then count more than once. [`crate::Table`] retries what was certainly not applied.
 pub async fn connect(connection: Connection) -> Connected {
     let http = http(&connection);
     let config = match local(&connection) {
@@ -64,8 +65,8 @@ pub async fn connect(connection: Connection) -> Connected {
     build(connection, http, config)
 }
 
-/// An SDK client of what `lookup` finds in the place of the environment: the variables that Lambda sets, and no other place,
-/// unless the connection names a local one.
+/// An SDK client of what `lookup` finds in the place of the environment: the variables that Lambda
+/// sets, and no other place, unless the connection names a local one.
 #[must_use]
 pub fn connect_by(connection: Connection, lookup: impl Fn(&str) -> Option<String>) -> Connected {
     let http = http(&connection);
@@ -86,7 +87,11 @@ fn http(connection: &Connection) -> SharedHttpClient {
     connection.http_client.clone().unwrap_or_else(https)
 }
 
-fn build(connection: Connection, http: SharedHttpClient, config: aws_sdk_dynamodb::config::Builder) -> Connected {
+fn build(
+    connection: Connection,
+    http: SharedHttpClient,
+    config: aws_sdk_dynamodb::config::Builder,
+) -> Connected {
     let skew = Skew::of(connection.clock);
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(connection.connect_timeout)
@@ -96,23 +101,31 @@ fn build(connection: Connection, http: SharedHttpClient, config: aws_sdk_dynamod
         .behavior_version(BehaviorVersion::v2026_01_12())
         .http_client(http)
         .retry_config(RetryConfig::disabled())
-        // Two corrections of one clock would correct each other; and this one also dates credentials and buckets.
+        // Two corrections of one clock would correct each other; and this one also dates
+        // credentials and buckets.
         .disable_clock_skew_correction(true)
         .time_source(skew.clone())
         .interceptor(Dates(skew.clone()))
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
-    Connected { client: Client::from_conf(config.build()), skew }
+    Connected {
+        client: Client::from_conf(config.build()),
+        skew,
+    }
 }
 
 /// Region, credentials and endpoint from wherever the SDK looks for them.
 #[cfg(feature = "chain")]
 async fn environment(http: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder {
-    (&aws_config::defaults(BehaviorVersion::v2026_01_12()).http_client(http.clone()).load().await).into()
+    (&aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .http_client(http.clone())
+        .load()
+        .await)
+        .into()
 }
 
-/// Region, credentials and endpoint from the variables that Lambda sets; a function needs no other place to look, and
-/// without the others it is a sixth smaller.
+/// Region, credentials and endpoint from the variables that Lambda sets; a function needs no other
+/// place to look, and without the others it is a sixth smaller.
 #[cfg(not(feature = "chain"))]
 async fn environment(_: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder {
     variables(|name| std::env::var(name).ok())
@@ -123,20 +136,36 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
     let variable = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let endpoint = variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL"));
     let mut config = Config::builder();
-    config.set_region(variable("AWS_REGION").map(Region::new)).set_endpoint_url(endpoint);
+    config
+        .set_region(variable("AWS_REGION").map(Region::new))
+        .set_endpoint_url(endpoint);
     // These stand in headers, and the SDK panics where one cannot.
-    let is_text =
-        |name: &&str| variable(name).is_none_or(|value| value.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+    let is_text = |name: &&str| {
+        variable(name).is_none_or(|value| value.bytes().all(|byte| matches!(byte, b' '..=b'~')))
+    };
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"];
     if let Some(name) = names.into_iter().find(|name| !is_text(name)) {
-        return config.credentials_provider(Unusable(format!("{name} holds a character that is no printable ASCII")));
+        return config.credentials_provider(Unusable(format!(
+            "{name} holds a character that is no printable ASCII"
+        )));
     }
-    match (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")) {
+    match (
+        variable("AWS_ACCESS_KEY_ID"),
+        variable("AWS_SECRET_ACCESS_KEY"),
+    ) {
         (Some(id), Some(secret)) => {
-            let credentials = Credentials::new(id, secret, variable("AWS_SESSION_TOKEN"), None, "environment");
+            let credentials = Credentials::new(
+                id,
+                secret,
+                variable("AWS_SESSION_TOKEN"),
+                None,
+                "environment",
+            );
             config.credentials_provider(credentials)
         }
-        _ => config.credentials_provider(Unusable("AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set".to_owned())),
+        _ => config.credentials_provider(Unusable(
+            "AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set".to_owned(),
+        )),
     }
 }
 
@@ -170,18 +199,41 @@ mod tests {
         let error = Table::new(connected, "limits").warm().await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
         assert!(!error.kind.is_transient() && error.kind.is_refused());
-        assert!(error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"), "{error}");
+        assert!(
+            error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"),
+            "{error}"
+        );
         for broken in ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"] {
             let set = |name: &str| {
-                let value = if name == "AWS_REGION" { "eu-west-1" } else { "text" };
-                let value = if name == broken { format!("{value}\n") } else { value.to_owned() };
+                let value = if name == "AWS_REGION" {
+                    "eu-west-1"
+                } else {
+                    "text"
+                };
+                let value = if name == broken {
+                    format!("{value}\n")
+                } else {
+                    value.to_owned()
+                };
                 (!name.contains("ENDPOINT")).then_some(value)
             };
-            let error = Table::new(connect_by(Connection::default(), set), "limits").warm().await.unwrap_err();
-            assert!(error.kind == ErrorKind::NoCredentials && error.reason.contains(broken), "{error}");
+            let error = Table::new(connect_by(Connection::default(), set), "limits")
+                .warm()
+                .await
+                .unwrap_err();
+            assert!(
+                error.kind == ErrorKind::NoCredentials && error.reason.contains(broken),
+                "{error}"
+            );
         }
-        let local = Connection { local_endpoint: Some("http://127.0.0.1:9".to_owned()), ..Connection::default() };
-        let error = Table::new(connect_by(local, set), "limits").warm().await.unwrap_err();
+        let local = Connection {
+            local_endpoint: Some("http://127.0.0.1:9".to_owned()),
+            ..Connection::default()
+        };
+        let error = Table::new(connect_by(local, set), "limits")
+            .warm()
+            .await
+            .unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
     }
 }

@@ -35,8 +35,9 @@ pub struct DuePage {
 }
 
 impl Table {
-    /// What is due at `now` in one partition of `DueIndex`, in this order, a page of `limit` at most, `after` the page
-    /// before it. Going on from a page, not from the start, ends also if what was found stays due.
+    /// What is due at `now` in one partition of `DueIndex`, in this order, a page of `limit` at
+    /// most, `after` the page before it. Going on from a page, not from the start, ends also if
+    /// what was found stays due.
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts.
@@ -62,19 +63,33 @@ impl Table {
                 .scan_index_forward(order == Order::OldestFirst)
                 .set_exclusive_start_key(after.map(|item| item.0.clone()))
                 .limit(limit);
-            request.send().await.map_err(|error| StoreError::new(&self.name, format!("Query of {due_shard}"), error))
+            request.send().await.map_err(|error| {
+                StoreError::new(&self.name, format!("Query of {due_shard}"), error)
+            })
         };
         let found = self.again(ErrorKind::is_transient, query).await?;
         let read = |item: HashMap<String, AttributeValue>| {
             let item = Item(item);
-            // A part of a millisecond makes a bucket that cannot be read, which is for its reader to say.
+            // A part of a millisecond makes a bucket that cannot be read, which is for its reader
+            // to say.
             let due = item.attributes().find_map(|(name, value)| match value {
                 Attr::N(due) if name == attr::DUE => due.split('.').next()?.parse().ok(),
                 _ => None,
             });
-            Some(Due { key: read_key(item.attributes())?, due: EpochMillis(due.unwrap_or_default()) })
+            Some(Due {
+                key: read_key(item.attributes())?,
+                due: EpochMillis(due.unwrap_or_default()),
+            })
         };
-        let due = found.items.unwrap_or_default().into_iter().filter_map(read).collect();
-        Ok(DuePage { due, next: found.last_evaluated_key.map(Item) })
+        let due = found
+            .items
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(read)
+            .collect();
+        Ok(DuePage {
+            due,
+            next: found.last_evaluated_key.map(Item),
+        })
     }
 }

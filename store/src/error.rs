@@ -37,14 +37,15 @@ pub enum ErrorKind {
         /// The item's own partition is: its bucket is hotter than one partition takes.
         key_range: bool,
     },
-    /// Not applied: an index is over its throughput, or something that a transaction wrote is. It says nothing about other items, nor that this one is written to too often.
+    /// Not applied: an index is over its throughput, or something that a transaction wrote is. It
+    /// says nothing about other items, nor that this one is written to too often.
     Crowded,
     /// Not applied: a transaction was under way on the item, or a write in another region.
     Conflict,
     /// Not applied: no connection could be made, so nothing was sent.
     Unreachable,
-    /// Not applied: signed at a time too far from DynamoDB's. The answer has corrected the clock by which it was signed
-    /// and planned, so it is to be planned anew.
+    /// Not applied: signed at a time too far from DynamoDB's. The answer has corrected the clock by
+    /// which it was signed and planned, so it is to be planned anew.
     Skewed,
     /// Perhaps applied: no answer came, or one that does not say.
     Unknown,
@@ -52,12 +53,13 @@ pub enum ErrorKind {
     Forbidden,
     /// Not applied: there are no credentials to sign with, so nothing was sent.
     NoCredentials,
-    /// Not applied: credentials could not be loaded for now, or those that were are not valid yet, or not any more. Where
-    /// many processes start at the same time, their source is throttled too.
+    /// Not applied: credentials could not be loaded for now, or those that were are not valid yet,
+    /// or not any more. Where many processes start at the same time, their source is throttled too.
     CredentialsUnavailable,
     /// Not applied: there is no such table.
     NoTable,
-    /// Not applied, and never will be: the request is not well formed, or what the item holds does not allow it.
+    /// Not applied, and never will be: the request is not well formed, or what the item holds does
+    /// not allow it.
     Invalid,
     /// Not applied, for a reason of another kind, which the error's text names.
     Rejected,
@@ -119,8 +121,20 @@ impl StoreError {
     /// The same, without the SDK's error, for those who meet it later.
     #[must_use]
     pub fn without_source(&self) -> Self {
-        let Self { kind, request, table, reason, .. } = self;
-        Self { kind: *kind, request: request.clone(), table: table.clone(), reason: reason.clone(), source: None }
+        let Self {
+            kind,
+            request,
+            table,
+            reason,
+            ..
+        } = self;
+        Self {
+            kind: *kind,
+            request: request.clone(),
+            table: table.clone(),
+            reason: reason.clone(),
+            source: None,
+        }
     }
 
     pub(crate) fn new<E>(table: &str, request: String, error: SdkError<E>) -> Self
@@ -131,12 +145,22 @@ impl StoreError {
         let reason = match &error {
             SdkError::ServiceError(service) => {
                 let meta = service.err().meta();
-                format!("{}: {}", meta.code().unwrap_or("error"), meta.message().unwrap_or("no message"))
+                format!(
+                    "{}: {}",
+                    meta.code().unwrap_or("error"),
+                    meta.message().unwrap_or("no message")
+                )
             }
             SdkError::TimeoutError(_) => "timed out".to_owned(),
             other => chain(other),
         };
-        Self { kind, request, table: table.to_owned(), reason, source: Some(Box::new(error)) }
+        Self {
+            kind,
+            request,
+            table: table.to_owned(),
+            reason,
+            source: Some(Box::new(error)),
+        }
     }
 }
 
@@ -164,43 +188,62 @@ where
         "ThrottlingException"
         | "ProvisionedThroughputExceededException"
         | "RequestLimitExceeded"
-        | "LimitExceededException" => throttled(reasons(service.err()).iter().filter_map(ThrottlingReason::reason)),
+        | "LimitExceededException" => throttled(
+            reasons(service.err())
+                .iter()
+                .filter_map(ThrottlingReason::reason),
+        ),
         "TransactionConflictException" | "ReplicatedWriteConflictException" => ErrorKind::Conflict,
         "TransactionCanceledException" => cancelled(service.err()),
-        // The first request under its token has not ended; asking once more tells what became of it.
+        // The first request under its token has not ended; asking once more tells what became of
+        // it.
         "TransactionInProgressException" => ErrorKind::Unknown,
         "ResourceNotFoundException" => ErrorKind::NoTable,
         "RequestExpired" | "RequestTimeTooSkewed" | "RequestInTheFuture" => ErrorKind::Skewed,
-        "InvalidSignatureException" if is_untimely(service.err().meta().message()) => ErrorKind::Skewed,
-        "AccessDeniedException" | "InvalidSignatureException" | "MissingAuthenticationTokenException" => {
-            ErrorKind::Forbidden
+        "InvalidSignatureException" if is_untimely(service.err().meta().message()) => {
+            ErrorKind::Skewed
         }
-        "UnrecognizedClientException" | "ExpiredTokenException" => ErrorKind::CredentialsUnavailable,
-        "ValidationException" | "ItemCollectionSizeLimitExceededException" | "IdempotentParameterMismatchException" => {
-            ErrorKind::Invalid
+        "AccessDeniedException"
+        | "InvalidSignatureException"
+        | "MissingAuthenticationTokenException" => ErrorKind::Forbidden,
+        "UnrecognizedClientException" | "ExpiredTokenException" => {
+            ErrorKind::CredentialsUnavailable
         }
+        "ValidationException"
+        | "ItemCollectionSizeLimitExceededException"
+        | "IdempotentParameterMismatchException" => ErrorKind::Invalid,
         _ if service.raw().status().is_server_error() => ErrorKind::Unknown,
         _ => ErrorKind::Rejected,
     }
 }
 
-/// DynamoDB has one code for all that is wrong with a signature; what it says tells a wrong time from a wrong key.
+/// DynamoDB has one code for all that is wrong with a signature; what it says tells a wrong time
+/// from a wrong key.
 fn is_untimely(message: Option<&str>) -> bool {
-    message.is_some_and(|text| text.contains("Signature expired") || text.contains("Signature not yet current"))
+    message.is_some_and(|text| {
+        text.contains("Signature expired") || text.contains("Signature not yet current")
+    })
 }
 
-/// A request without an answer. Most failures to load credentials are failed connections themselves, so they come first.
+/// A request without an answer. Most failures to load credentials are failed connections
+/// themselves, so they come first.
 fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    if let Some(error) = causes.clone().find_map(|cause| cause.downcast_ref::<CredentialsError>()) {
+    if let Some(error) = causes
+        .clone()
+        .find_map(|cause| cause.downcast_ref::<CredentialsError>())
+    {
         // Nothing is there to load them from, or the rest is throttled or fails.
         match error {
-            CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_) => {
-                ErrorKind::NoCredentials
-            }
+            CredentialsError::CredentialsNotLoaded(_)
+            | CredentialsError::InvalidConfiguration(_) => ErrorKind::NoCredentials,
             _ => ErrorKind::CredentialsUnavailable,
         }
-    } else if causes.any(|cause| cause.downcast_ref::<HttpError>().is_some_and(HttpError::is_connect)) {
+    } else if causes.any(|cause| {
+        cause
+            .downcast_ref::<HttpError>()
+            .is_some_and(HttpError::is_connect)
+    }) {
         ErrorKind::Unreachable
     } else {
         ErrorKind::Unknown
@@ -216,12 +259,15 @@ const READ_KEY_RANGE: &str = "TableReadKeyRangeThroughputExceeded";
 /// The end of such a reason, of writes or reads, of the table or an index.
 const ANY_KEY_RANGE: &str = "KeyRangeThroughputExceeded";
 
-/// Returns what a throttle means, by its reasons: what is throttled (`Table`, `Index`), by what (`Read`, `Write`), and of
-/// what there is too much (`KeyRangeThroughputExceeded`, `AccountLimitExceeded`, `ProvisionedThroughputExceeded`,
-/// `MaxOnDemandThroughputExceeded`).
+/// Returns what a throttle means, by its reasons: what is throttled (`Table`, `Index`), by what
+/// (`Read`, `Write`), and of what there is too much (`KeyRangeThroughputExceeded`,
+/// `AccountLimitExceeded`, `ProvisionedThroughputExceeded`, `MaxOnDemandThroughputExceeded`).
 fn throttled<'a>(reasons: impl Iterator<Item = &'a str> + Clone) -> ErrorKind {
     let is_local = |reason: &str| reason.ends_with(ANY_KEY_RANGE) || reason.starts_with("Index");
-    if reasons.clone().any(|reason| [KEY_RANGE, READ_KEY_RANGE].contains(&reason)) {
+    if reasons
+        .clone()
+        .any(|reason| [KEY_RANGE, READ_KEY_RANGE].contains(&reason))
+    {
         ErrorKind::Throttled { key_range: true }
     } else if reasons.clone().next().is_some() && reasons.clone().all(is_local) {
         ErrorKind::Crowded
@@ -244,7 +290,13 @@ fn reasons<E: Error + 'static>(error: &E) -> &[ThrottlingReason] {
             }
         )*};
     }
-    of!(UpdateItemError, TransactWriteItemsError, BatchGetItemError, GetItemError, QueryError);
+    of!(
+        UpdateItemError,
+        TransactWriteItemsError,
+        BatchGetItemError,
+        GetItemError,
+        QueryError
+    );
     &[]
 }
 
@@ -258,17 +310,30 @@ fn cancelled<E: Error + 'static>(error: &E) -> ErrorKind {
     }
 }
 
-/// What cancelled a transaction none of whose conditions failed. A conflict tells more than a throttle beside it: it
-/// passes as soon as the other transaction ends.
+/// What cancelled a transaction none of whose conditions failed. A conflict tells more than a
+/// throttle beside it: it passes as soon as the other transaction ends.
 fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
-    let any = |codes: &[&str]| reasons.iter().any(|reason| reason.code().is_some_and(|code| codes.contains(&code)));
+    let any = |codes: &[&str]| {
+        reasons
+            .iter()
+            .any(|reason| reason.code().is_some_and(|code| codes.contains(&code)))
+    };
     if any(&["TransactionConflict"]) {
         ErrorKind::Conflict
     } else if any(&["ThrottlingError", "ProvisionedThroughputExceeded"]) {
-        // A reason of a cancellation has no field for what was exceeded: only its text could tell, and the one that is
-        // documented speaks of "your table or index". A single hot bucket does that, so it says nothing about others.
-        let key_range = reasons.iter().any(|reason| reason.message().is_some_and(|text| text.contains(KEY_RANGE)));
-        if key_range { ErrorKind::Throttled { key_range } } else { ErrorKind::Crowded }
+        // A reason of a cancellation has no field for what was exceeded: only its text could tell,
+        // and the one that is documented speaks of "your table or index". A single hot bucket does
+        // that, so it says nothing about others.
+        let key_range = reasons.iter().any(|reason| {
+            reason
+                .message()
+                .is_some_and(|text| text.contains(KEY_RANGE))
+        });
+        if key_range {
+            ErrorKind::Throttled { key_range }
+        } else {
+            ErrorKind::Crowded
+        }
     } else if any(&["ValidationError", "ItemCollectionSizeLimitExceeded"]) {
         ErrorKind::Invalid
     } else {
@@ -286,19 +351,25 @@ mod tests {
 
     #[test]
     fn a_transaction_in_progress_may_yet_be_applied() {
-        let code = ErrorMetadata::builder().code("TransactionInProgressException").build();
+        let code = ErrorMetadata::builder()
+            .code("TransactionInProgressException")
+            .build();
         let error = TransactionInProgressException::builder().meta(code).build();
         let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
         let error = TransactWriteItemsError::TransactionInProgressException(error);
-        assert_eq!(kind(&SdkError::service_error(error, answer)), ErrorKind::Unknown);
+        assert_eq!(
+            kind(&SdkError::service_error(error, answer)),
+            ErrorKind::Unknown
+        );
     }
 
     #[test]
     fn a_signature_of_another_time_is_told_from_one_by_a_wrong_key() {
-        let late =
-            "Signature expired: 20251224T120000Z is now earlier than 20251224T121000Z (20251224T121500Z - 5 min.)";
-        let early = "Signature not yet current: 20251224T130000Z is still later than 20251224T120500Z";
-        let wrong = "The request signature we calculated does not match the signature you provided.";
+        let late = "Signature expired: 20251224T120000Z is now earlier than 20251224T121000Z (20251224T121500Z - 5 min.)";
+        let early =
+            "Signature not yet current: 20251224T130000Z is still later than 20251224T120500Z";
+        let wrong =
+            "The request signature we calculated does not match the signature you provided.";
         for (code, message, expected) in [
             ("InvalidSignatureException", late, ErrorKind::Skewed),
             ("InvalidSignatureException", early, ErrorKind::Skewed),
@@ -314,16 +385,27 @@ mod tests {
                 "The security token included in the request is invalid.",
                 ErrorKind::CredentialsUnavailable,
             ),
-            ("MissingAuthenticationTokenException", "Request is missing Authentication Token", ErrorKind::Forbidden),
+            (
+                "MissingAuthenticationTokenException",
+                "Request is missing Authentication Token",
+                ErrorKind::Forbidden,
+            ),
         ] {
-            let error = UpdateItemError::generic(ErrorMetadata::builder().code(code).message(message).build());
+            let error = UpdateItemError::generic(
+                ErrorMetadata::builder().code(code).message(message).build(),
+            );
             let answer = HttpResponse::new(400_u16.try_into().unwrap(), "".into());
-            assert_eq!(kind(&SdkError::service_error(error, answer)), expected, "{code} {message}");
+            assert_eq!(
+                kind(&SdkError::service_error(error, answer)),
+                expected,
+                "{code} {message}"
+            );
         }
         assert!(ErrorKind::Skewed.is_transient() && ErrorKind::Skewed.is_refused());
     }
 
-    /// Only what the item holds, or the request says, is invalid for good: a count that is goes past its snapshot.
+    /// Only what the item holds, or the request says, is invalid for good: a count that is goes
+    /// past its snapshot.
     #[test]
     fn an_answer_that_is_not_known_is_not_taken_for_one_about_the_item() {
         let of = |code: Option<&str>, status: u16| {
@@ -332,12 +414,23 @@ mod tests {
                 meta = meta.code(code);
             }
             let answer = HttpResponse::new(status.try_into().unwrap(), "".into());
-            kind(&SdkError::service_error(UpdateItemError::generic(meta.build()), answer))
+            kind(&SdkError::service_error(
+                UpdateItemError::generic(meta.build()),
+                answer,
+            ))
         };
         for (code, status, expected) in [
             (Some("ValidationException"), 400, ErrorKind::Invalid),
-            (Some("ItemCollectionSizeLimitExceededException"), 400, ErrorKind::Invalid),
-            (Some("ReplicatedWriteConflictException"), 400, ErrorKind::Conflict),
+            (
+                Some("ItemCollectionSizeLimitExceededException"),
+                400,
+                ErrorKind::Invalid,
+            ),
+            (
+                Some("ReplicatedWriteConflictException"),
+                400,
+                ErrorKind::Conflict,
+            ),
             (Some("InvalidEndpointException"), 421, ErrorKind::Rejected),
             (Some("SomethingNew"), 400, ErrorKind::Rejected),
             (None, 413, ErrorKind::Rejected),
@@ -351,19 +444,33 @@ mod tests {
     /// The shape that AWS documents: resource, operation, and limit in one word.
     #[test]
     fn a_throttle_is_what_its_reasons_say_of_the_table_an_index_or_the_account() {
-        use aws_sdk_dynamodb::types::error::{ProvisionedThroughputExceededException, ThrottlingException};
+        use aws_sdk_dynamodb::types::error::{
+            ProvisionedThroughputExceededException, ThrottlingException,
+        };
 
         let (write, place) = (ErrorKind::Throttled { key_range: true }, ErrorKind::Crowded);
         let all = ErrorKind::Throttled { key_range: false };
         for (named, expected) in [
             (vec!["TableWriteKeyRangeThroughputExceeded"], write),
-            (vec!["IndexWriteKeyRangeThroughputExceeded", "TableWriteKeyRangeThroughputExceeded"], write),
+            (
+                vec![
+                    "IndexWriteKeyRangeThroughputExceeded",
+                    "TableWriteKeyRangeThroughputExceeded",
+                ],
+                write,
+            ),
             (vec!["TableReadKeyRangeThroughputExceeded"], write),
             (vec!["IndexWriteKeyRangeThroughputExceeded"], place),
             (vec!["IndexReadKeyRangeThroughputExceeded"], place),
             (vec!["IndexWriteProvisionedThroughputExceeded"], place),
             (vec!["IndexWriteMaxOnDemandThroughputExceeded"], place),
-            (vec!["IndexWriteKeyRangeThroughputExceeded", "TableWriteAccountLimitExceeded"], all),
+            (
+                vec![
+                    "IndexWriteKeyRangeThroughputExceeded",
+                    "TableWriteAccountLimitExceeded",
+                ],
+                all,
+            ),
             (vec!["TableWriteAccountLimitExceeded"], all),
             (vec!["TableReadAccountLimitExceeded"], all),
             (vec!["TableWriteProvisionedThroughputExceeded"], all),
@@ -373,11 +480,18 @@ mod tests {
         ] {
             let reason = |name: &&str| {
                 let resource = "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate";
-                ThrottlingReason::builder().reason(*name).resource(resource).build()
+                ThrottlingReason::builder()
+                    .reason(*name)
+                    .resource(resource)
+                    .build()
             };
             let reasons: Vec<_> = named.iter().map(reason).collect();
-            let code =
-                |code| ErrorMetadata::builder().code(code).message("Throughput exceeds the current capacity").build();
+            let code = |code| {
+                ErrorMetadata::builder()
+                    .code(code)
+                    .message("Throughput exceeds the current capacity")
+                    .build()
+            };
             let throttling = ThrottlingException::builder()
                 .set_throttling_reasons(Some(reasons.clone()))
                 .meta(code("ThrottlingException"))
@@ -388,10 +502,22 @@ mod tests {
                 .build();
             let answer = || HttpResponse::new(400_u16.try_into().unwrap(), "".into());
             let kinds = [
-                kind(&SdkError::service_error(UpdateItemError::ThrottlingException(throttling.clone()), answer())),
-                kind(&SdkError::service_error(GetItemError::ThrottlingException(throttling.clone()), answer())),
-                kind(&SdkError::service_error(QueryError::ThrottlingException(throttling.clone()), answer())),
-                kind(&SdkError::service_error(BatchGetItemError::ThrottlingException(throttling), answer())),
+                kind(&SdkError::service_error(
+                    UpdateItemError::ThrottlingException(throttling.clone()),
+                    answer(),
+                )),
+                kind(&SdkError::service_error(
+                    GetItemError::ThrottlingException(throttling.clone()),
+                    answer(),
+                )),
+                kind(&SdkError::service_error(
+                    QueryError::ThrottlingException(throttling.clone()),
+                    answer(),
+                )),
+                kind(&SdkError::service_error(
+                    BatchGetItemError::ThrottlingException(throttling),
+                    answer(),
+                )),
                 kind(&SdkError::service_error(
                     BatchGetItemError::ProvisionedThroughputExceededException(provisioned.clone()),
                     answer(),
@@ -401,7 +527,10 @@ mod tests {
                     answer(),
                 )),
             ];
-            assert!(kinds.iter().all(|kind| *kind == expected), "{named:?}: {kinds:?}");
+            assert!(
+                kinds.iter().all(|kind| *kind == expected),
+                "{named:?}: {kinds:?}"
+            );
         }
         assert!(place.is_transient() && place.is_refused() && place.is_throttle());
     }
@@ -409,14 +538,26 @@ mod tests {
     #[test]
     fn credentials_that_cannot_be_loaded_now_are_told_from_none_at_all() {
         for (error, expected) in [
-            (CredentialsError::not_loaded("no provider has any"), ErrorKind::NoCredentials),
-            (CredentialsError::invalid_configuration("a profile without a role"), ErrorKind::NoCredentials),
-            (CredentialsError::provider_error("throttled"), ErrorKind::CredentialsUnavailable),
+            (
+                CredentialsError::not_loaded("no provider has any"),
+                ErrorKind::NoCredentials,
+            ),
+            (
+                CredentialsError::invalid_configuration("a profile without a role"),
+                ErrorKind::NoCredentials,
+            ),
+            (
+                CredentialsError::provider_error("throttled"),
+                ErrorKind::CredentialsUnavailable,
+            ),
             (
                 CredentialsError::provider_timed_out(std::time::Duration::from_secs(5)),
                 ErrorKind::CredentialsUnavailable,
             ),
-            (CredentialsError::unhandled("connection reset"), ErrorKind::CredentialsUnavailable),
+            (
+                CredentialsError::unhandled("connection reset"),
+                ErrorKind::CredentialsUnavailable,
+            ),
         ] {
             assert_eq!(unanswered(&error), expected, "{error}");
         }
@@ -425,14 +566,22 @@ mod tests {
     }
 
     fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {
-        let reason = |(code, text): &(&str, &str)| CancellationReason::builder().code(*code).message(*text).build();
+        let reason = |(code, text): &(&str, &str)| {
+            CancellationReason::builder()
+                .code(*code)
+                .message(*text)
+                .build()
+        };
         cancelled_by(&reasons.iter().map(reason).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_cancelled_transaction_is_what_its_reasons_say() {
         let none = ("None", "");
-        let (conflict, throttle) = (("TransactionConflict", "ongoing"), ("ThrottlingError", "exceeds"));
+        let (conflict, throttle) = (
+            ("TransactionConflict", "ongoing"),
+            ("ThrottlingError", "exceeds"),
+        );
         let provisioned = ("ProvisionedThroughputExceeded", "exceeded");
         let invalid = ("ValidationError", "Type mismatch");
         assert_eq!(kind_of(&[none, conflict]), ErrorKind::Conflict);
@@ -440,10 +589,16 @@ mod tests {
         assert_eq!(kind_of(&[invalid, throttle]), ErrorKind::Crowded);
         assert_eq!(kind_of(&[none, provisioned]), ErrorKind::Crowded);
         assert_eq!(kind_of(&[none, invalid]), ErrorKind::Invalid);
-        assert_eq!(kind_of(&[("ItemCollectionSizeLimitExceeded", "")]), ErrorKind::Invalid);
+        assert_eq!(
+            kind_of(&[("ItemCollectionSizeLimitExceeded", "")]),
+            ErrorKind::Invalid
+        );
         assert_eq!(kind_of(&[none, ("SomethingNew", "")]), ErrorKind::Rejected);
         assert_eq!(kind_of(&[]), ErrorKind::Rejected);
         let named = ("ThrottlingError", "TableWriteKeyRangeThroughputExceeded");
-        assert_eq!(kind_of(&[throttle, named]), ErrorKind::Throttled { key_range: true });
+        assert_eq!(
+            kind_of(&[throttle, named]),
+            ErrorKind::Throttled { key_range: true }
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A planned write as expressions: every name and value behind a placeholder, as names may hold `.` and `-`.
+//! A planned write as expressions: every name and value behind a placeholder, as names may hold `.`
+//! and `-`.
 
 use std::collections::HashMap;
 
@@ -20,37 +21,72 @@ pub(crate) fn render(update: &Update) -> Expression {
     whole(&update.conditions, &update.changes)
 }
 
-/// What must hold of an item that is not updated: no update, and no condition if there is nothing to hold.
+/// What must hold of an item that is not updated: no update, and no condition if there is nothing
+/// to hold.
 pub(crate) fn conditions(conditions: &[Condition]) -> Expression {
     whole(conditions, &[])
 }
 
 fn whole(conditions: &[Condition], changes: &[Change]) -> Expression {
     let mut parts = Placeholders::default();
-    let condition = conditions.iter().map(|condition| parts.condition(condition)).collect::<Vec<_>>();
+    let condition = conditions
+        .iter()
+        .map(|condition| parts.condition(condition))
+        .collect::<Vec<_>>();
     let (mut set, mut add, mut delete, mut remove) = (vec![], vec![], vec![], vec![]);
     for change in changes {
         match change {
-            Change::Set(path, value) => set.push(format!("{} = {}", parts.path(path), parts.value(value))),
+            Change::Set(path, value) => {
+                set.push(format!("{} = {}", parts.path(path), parts.value(value)))
+            }
             Change::SetIfAbsent(path, value) => {
                 let path = parts.path(path);
-                set.push(format!("{path} = if_not_exists({path}, {})", parts.value(value)));
+                set.push(format!(
+                    "{path} = if_not_exists({path}, {})",
+                    parts.value(value)
+                ));
             }
-            Change::Copy(to, from) => set.push(format!("{} = {}", parts.path(to), parts.path(from))),
-            Change::DeleteFrom(path, value) => delete.push(format!("{} {}", parts.path(path), parts.value(value))),
-            Change::Add(path, value) => add.push(format!("{} {}", parts.path(path), parts.value(value))),
+            Change::Copy(to, from) => {
+                set.push(format!("{} = {}", parts.path(to), parts.path(from)))
+            }
+            Change::DeleteFrom(path, value) => {
+                delete.push(format!("{} {}", parts.path(path), parts.value(value)))
+            }
+            Change::Add(path, value) => {
+                add.push(format!("{} {}", parts.path(path), parts.value(value)))
+            }
             Change::Remove(path) => remove.push(parts.path(path)),
         }
     }
-    let clauses = [("SET", set), ("ADD", add), ("DELETE", delete), ("REMOVE", remove)];
-    let clauses = clauses.into_iter().filter(|(_, actions)| !actions.is_empty());
+    let clauses = [
+        ("SET", set),
+        ("ADD", add),
+        ("DELETE", delete),
+        ("REMOVE", remove),
+    ];
+    let clauses = clauses
+        .into_iter()
+        .filter(|(_, actions)| !actions.is_empty());
     // Without spaces: a write of many limits is nearly as long as an expression may be.
-    let update = clauses.map(|(verb, actions)| format!("{verb} {}", actions.join(","))).collect::<Vec<_>>().join(" ");
+    let update = clauses
+        .map(|(verb, actions)| format!("{verb} {}", actions.join(",")))
+        .collect::<Vec<_>>()
+        .join(" ");
     Expression {
         update,
         condition: (!condition.is_empty()).then(|| condition.join(" AND ")),
-        names: parts.names.into_iter().enumerate().map(|(at, name)| (format!("#{at}"), name)).collect(),
-        values: parts.values.into_iter().enumerate().map(|(at, value)| (format!(":{at}"), value)).collect(),
+        names: parts
+            .names
+            .into_iter()
+            .enumerate()
+            .map(|(at, name)| (format!("#{at}"), name))
+            .collect(),
+        values: parts
+            .values
+            .into_iter()
+            .enumerate()
+            .map(|(at, value)| (format!(":{at}"), value))
+            .collect(),
     }
 }
 
@@ -63,10 +99,14 @@ struct Placeholders {
 impl Placeholders {
     fn path(&mut self, path: &Path) -> String {
         let segments = path.0.iter().map(|name| {
-            let at = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
-                self.names.push(name.to_string());
-                self.names.len() - 1
-            });
+            let at = self
+                .names
+                .iter()
+                .position(|known| known == name)
+                .unwrap_or_else(|| {
+                    self.names.push(name.to_string());
+                    self.names.len() - 1
+                });
             format!("#{at}")
         });
         segments.collect::<Vec<_>>().join(".")
@@ -74,10 +114,14 @@ impl Placeholders {
 
     fn value(&mut self, value: &Value) -> String {
         let value = attribute::write(value);
-        let at = self.values.iter().position(|known| *known == value).unwrap_or_else(|| {
-            self.values.push(value);
-            self.values.len() - 1
-        });
+        let at = self
+            .values
+            .iter()
+            .position(|known| *known == value)
+            .unwrap_or_else(|| {
+                self.values.push(value);
+                self.values.len() - 1
+            });
         format!(":{at}")
     }
 
@@ -85,15 +129,31 @@ impl Placeholders {
         match condition {
             Condition::Absent(path) => format!("attribute_not_exists({})", self.path(path)),
             Condition::Present(path) => format!("attribute_exists({})", self.path(path)),
-            Condition::Equals(path, value) => format!("{} = {}", self.path(path), self.value(value)),
-            Condition::Differs(path, value) => format!("{} <> {}", self.path(path), self.value(value)),
-            Condition::AtLeast(path, value) => format!("{} >= {}", self.path(path), self.value(value)),
-            Condition::AtMost(path, value) => format!("{} <= {}", self.path(path), self.value(value)),
+            Condition::Equals(path, value) => {
+                format!("{} = {}", self.path(path), self.value(value))
+            }
+            Condition::Differs(path, value) => {
+                format!("{} <> {}", self.path(path), self.value(value))
+            }
+            Condition::AtLeast(path, value) => {
+                format!("{} >= {}", self.path(path), self.value(value))
+            }
+            Condition::AtMost(path, value) => {
+                format!("{} <= {}", self.path(path), self.value(value))
+            }
             Condition::Lacks(path, number) => {
-                format!("NOT contains({}, {})", self.path(path), self.value(&Value::Int(*number)))
+                format!(
+                    "NOT contains({}, {})",
+                    self.path(path),
+                    self.value(&Value::Int(*number))
+                )
             }
             Condition::AbsentOr(path, other) => {
-                format!("(attribute_not_exists({}) OR {})", self.path(path), self.condition(other))
+                format!(
+                    "(attribute_not_exists({}) OR {})",
+                    self.path(path),
+                    self.condition(other)
+                )
             }
         }
     }
@@ -105,21 +165,28 @@ mod tests {
 
     use super::*;
     use weirgate_shared::write::{
-        Action, Company, Copy, Roll, Settle, Settled, Take, fill, finish, joined, merge, refill, split,
+        Action, Company, Copy, Roll, Settle, Settled, Take, fill, finish, joined, merge, refill,
+        split,
     };
     use weirgate_shared::{
-        Bucket, BucketKey, Copied, Counter, EpochMillis, Hour, ItemKey, Lease, Limit, Look, MAX_BUCKET_LIMITS,
-        MAX_LIMITS, MilliTokens, Millis, Scaling, Snapshot, Window, WriteId,
+        Bucket, BucketKey, Copied, Counter, EpochMillis, Hour, ItemKey, Lease, Limit, Look,
+        MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, Millis, Scaling, Snapshot, Window, WriteId,
     };
 
     #[test]
     fn names_and_values_stand_behind_placeholders_and_are_sent_once() {
         let (dotted, lease) = (Path::of("b_a.b-c_tk"), Path::of("h").then("x"));
         let rendered = render(&Update {
-            key: ItemKey { pk: "p".into(), sk: "s".into() },
+            key: ItemKey {
+                pk: "p".into(),
+                sk: "s".into(),
+            },
             conditions: vec![
                 Condition::AtLeast(dotted.clone(), Value::Int(5)),
-                Condition::AbsentOr(Path::of("due"), Box::new(Condition::AtMost(Path::of("due"), Value::Int(9)))),
+                Condition::AbsentOr(
+                    Path::of("due"),
+                    Box::new(Condition::AtMost(Path::of("due"), Value::Int(9))),
+                ),
             ],
             changes: vec![
                 Change::Set(lease.clone(), Value::text("owner")),
@@ -130,7 +197,10 @@ mod tests {
                 Change::DeleteFrom(Path::of("final"), Value::Numbers([3].into())),
             ],
         });
-        assert_eq!(rendered.condition.unwrap(), "#0 >= :0 AND (attribute_not_exists(#1) OR #1 <= :1)");
+        assert_eq!(
+            rendered.condition.unwrap(),
+            "#0 >= :0 AND (attribute_not_exists(#1) OR #1 <= :1)"
+        );
         assert_eq!(
             rendered.update,
             "SET #2.#3 = :2,#1 = if_not_exists(#1, :1),#5 = #6 ADD #0 :3 DELETE #7 :4 REMOVE #2.#3.#4"
@@ -142,18 +212,23 @@ mod tests {
     /// Before a day begins, so that takes begin it: with as much as they can have to say.
     const NOW: EpochMillis = EpochMillis(1_795_219_200_000 - 2_000);
 
-    /// Limits from the `first` on, no number of which is another's, so that each stands behind its own placeholder.
+    /// Limits from the `first` on, no number of which is another's, so that each stands behind its
+    /// own placeholder.
     fn limits(first: usize, count: usize) -> Vec<Limit> {
         let letter = |at: usize| char::from(b'a' + u8::try_from(at).expect("there are few"));
         let limit = |at: usize| {
-            let name: String = std::iter::repeat_n('n', 62).chain([letter(at / 10), letter(at % 10)]).collect();
+            let name: String = std::iter::repeat_n('n', 62)
+                .chain([letter(at / 10), letter(at % 10)])
+                .collect();
             let number = i64::try_from(at).expect("there are few") + 1;
-            Limit::custom(&name, 1_000_000 * number, 1_000 * number, 3_000 + number).expect("it is sound")
+            Limit::custom(&name, 1_000_000 * number, 1_000 * number, 3_000 + number)
+                .expect("it is sound")
         };
         (first..first + count).map(limit).collect()
     }
 
-    /// One half of a bucket that has all the limits it can have, each with another balance, and has counted as many others.
+    /// One half of a bucket that has all the limits it can have, each with another balance, and has
+    /// counted as many others.
     fn crowded(index: u32) -> Bucket {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).expect("a key");
         let mut bucket = Bucket::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
@@ -161,9 +236,16 @@ mod tests {
             (state.tk, state.tc) = (MilliTokens(7_000 * at), MilliTokens(11_000 * at));
         }
         let others = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS);
-        bucket.unheld = others.iter().map(|limit| (limit.name().clone(), Counter::default())).collect();
+        bucket.unheld = others
+            .iter()
+            .map(|limit| (limit.name().clone(), Counter::default()))
+            .collect();
         bucket.shard_count = 2;
-        bucket.scaling = Scaling { is_hot: true, look: Some(Look { at: NOW, v: 5 }), ..Scaling::default() };
+        bucket.scaling = Scaling {
+            is_hot: true,
+            look: Some(Look { at: NOW, v: 5 }),
+            ..Scaling::default()
+        };
         bucket
     }
 
@@ -172,13 +254,23 @@ mod tests {
     }
 
     fn updates(actions: impl IntoIterator<Item = Action>) -> Vec<Update> {
-        let update = |action| if let Action::Update(update) = action { Some(update) } else { None };
+        let update = |action| {
+            if let Action::Update(update) = action {
+                Some(update)
+            } else {
+                None
+            }
+        };
         actions.into_iter().filter_map(update).collect()
     }
 
-    /// A take that brings as many limits as a call can, all of them changed, and takes of all of them.
+    /// A take that brings as many limits as a call can, all of them changed, and takes of all of
+    /// them.
     fn take(view: &Bucket, brought: &[Limit], later: EpochMillis) -> Update {
-        let needs = brought.iter().map(|limit| (limit.name().clone(), MilliTokens(1))).collect();
+        let needs = brought
+            .iter()
+            .map(|limit| (limit.name().clone(), MilliTokens(1)))
+            .collect();
         let op = id(1);
         let take = Take {
             key: &view.key,
@@ -186,7 +278,14 @@ mod tests {
             needs,
             soft: [].into(),
             takes: 1,
-            leases: vec![(op.clone(), Lease { expires: later, tokens: BTreeMap::new(), owner: String::new() })],
+            leases: vec![(
+                op.clone(),
+                Lease {
+                    expires: later,
+                    tokens: BTreeMap::new(),
+                    owner: String::new(),
+                },
+            )],
             roll: Roll::to(Hour::of(later)),
             op: op.clone(),
             hot: true,
@@ -205,61 +304,149 @@ mod tests {
             .zip(1..)
             .map(|(limit, at)| (limit.name().clone(), MilliTokens(at)))
             .collect();
-        let earlier = Copied { v: copy.birth - 1, usage, is_final: false };
-        let seen = Snapshot { shards: [(copy.shard, earlier)].into(), ..Snapshot::default() };
-        vec![copy.first(), copy.after(&seen).expect("it is of a later life")]
+        let earlier = Copied {
+            v: copy.birth - 1,
+            usage,
+            is_final: false,
+        };
+        let seen = Snapshot {
+            shards: [(copy.shard, earlier)].into(),
+            ..Snapshot::default()
+        };
+        vec![
+            copy.first(),
+            copy.after(&seen).expect("it is of a later life"),
+        ]
     }
 
     /// A settlement of as many limits as a call can take from.
     fn settle(view: &Bucket, brought: &[Limit], later: EpochMillis) -> Update {
-        let settled = Settled { tk: MilliTokens(1), tc: MilliTokens(-1), ceiling: Some(MilliTokens(1)) };
-        let amounts = brought.iter().map(|limit| (limit.name().clone(), settled)).collect();
+        let settled = Settled {
+            tk: MilliTokens(1),
+            tc: MilliTokens(-1),
+            ceiling: Some(MilliTokens(1)),
+        };
+        let amounts = brought
+            .iter()
+            .map(|limit| (limit.name().clone(), settled))
+            .collect();
         let roll = Roll::to(Hour::of(later));
-        Settle { key: &view.key, op: id(1), lease: None, amounts, takes: 1, roll }.cut(view)
+        Settle {
+            key: &view.key,
+            op: id(1),
+            lease: None,
+            amounts,
+            takes: 1,
+            roll,
+        }
+        .cut(view)
     }
 
     /// What DynamoDB takes: 4 KB of each expression, and 300 operators and functions.
     #[test]
     fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
         let (lower, upper, later) = (crowded(0), crowded(1), NOW.after(Millis(5_000)));
-        let used = limits(0, 1).iter().map(|limit| (limit.name().clone(), MilliTokens(1_000_000_000))).collect();
+        let used = limits(0, 1)
+            .iter()
+            .map(|limit| (limit.name().clone(), MilliTokens(1_000_000_000)))
+            .collect();
         let joined = joined(&lower, &upper, later).expect("they are halves");
         let changed: Vec<_> = limits(10, MAX_LIMITS)
             .iter()
-            .map(|limit| Limit::custom(limit.name().as_str(), limit.rule().capacity.0, 7, 77).expect("it is sound"))
+            .map(|limit| {
+                Limit::custom(limit.name().as_str(), limit.rule().capacity.0, 7, 77)
+                    .expect("it is sound")
+            })
             .collect();
         let held = BTreeMap::from([(changed[0].name().clone(), MilliTokens(1))]);
-        let lease = |at| (id(at), Lease { expires: NOW, tokens: held.clone(), owner: "w".to_owned() });
-        let forgotten = Bucket { leases: Some((0..30).map(lease).collect()), shard_count: 1, ..lower.clone() };
-        let half_made = Bucket { escrow: Some(Box::new(upper.clone())), ..lower.clone() };
-        let new = Bucket { limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(), ..lower.clone() };
+        let lease = |at| {
+            (
+                id(at),
+                Lease {
+                    expires: NOW,
+                    tokens: held.clone(),
+                    owner: "w".to_owned(),
+                },
+            )
+        };
+        let forgotten = Bucket {
+            leases: Some((0..30).map(lease).collect()),
+            shard_count: 1,
+            ..lower.clone()
+        };
+        let half_made = Bucket {
+            escrow: Some(Box::new(upper.clone())),
+            ..lower.clone()
+        };
+        let new = Bucket {
+            limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(),
+            ..lower.clone()
+        };
         let writes = [
             ("split", vec![split(&lower, 0, id(1), later)]),
-            ("new half of a split", vec![finish(&half_made).expect("it is not finished")[0].clone()]),
-            ("refill", vec![refill(&lower, &used, later).expect("it is dry")]),
+            (
+                "new half of a split",
+                vec![finish(&half_made).expect("it is not finished")[0].clone()],
+            ),
+            (
+                "refill",
+                vec![refill(&lower, &used, later).expect("it is dry")],
+            ),
             ("copy", copies()),
             ("merge", updates(merge(&lower, joined, &[&upper]))),
-            ("fill", updates(fill(upper.shard(), &lower, |_| MilliTokens::ZERO, id(2), later))),
-            ("take of changed limits", vec![take(&lower, &changed, later)]),
-            ("take of changed limits and what leases held", vec![take(&forgotten, &changed, later)]),
-            ("take of new limits", vec![take(&new, &limits(MAX_LIMITS, MAX_LIMITS), later)]),
-            ("settlement", vec![settle(&lower, &limits(10, MAX_LIMITS), later)]),
+            (
+                "fill",
+                updates(fill(
+                    upper.shard(),
+                    &lower,
+                    |_| MilliTokens::ZERO,
+                    id(2),
+                    later,
+                )),
+            ),
+            (
+                "take of changed limits",
+                vec![take(&lower, &changed, later)],
+            ),
+            (
+                "take of changed limits and what leases held",
+                vec![take(&forgotten, &changed, later)],
+            ),
+            (
+                "take of new limits",
+                vec![take(&new, &limits(MAX_LIMITS, MAX_LIMITS), later)],
+            ),
+            (
+                "settlement",
+                vec![settle(&lower, &limits(10, MAX_LIMITS), later)],
+            ),
         ];
         for (kind, updates) in writes {
             assert!(!updates.is_empty(), "{kind}");
             for update in updates {
-                let Expression { update, condition, names, .. } = render(&update);
+                let Expression {
+                    update,
+                    condition,
+                    names,
+                    ..
+                } = render(&update);
                 let condition = condition.unwrap_or_default();
                 let longest = update.len().max(condition.len());
                 assert!(longest <= 4096, "{kind}: {longest} bytes");
                 assert!(operators(&condition) <= 300, "{kind}: {condition}");
-                assert!(names.values().map(String::len).max() >= Some(64), "{kind}: the names are the longest");
+                assert!(
+                    names.values().map(String::len).max() >= Some(64),
+                    "{kind}: the names are the longest"
+                );
             }
         }
     }
 
     fn operators(condition: &str) -> usize {
         let words = ["AND", "OR", "=", "<>", ">=", "<="];
-        condition.split(' ').filter(|word| words.contains(word) || word.contains("attribute_")).count()
+        condition
+            .split(' ')
+            .filter(|word| words.contains(word) || word.contains("attribute_"))
+            .count()
     }
 }

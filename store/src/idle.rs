@@ -1,4 +1,5 @@
-//! HTTP whose connections are not used after they have been idle for long, by the larger of both clocks.
+//! HTTP whose connections are not used after they have been idle for long, by the larger of both
+//! clocks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,18 +8,22 @@ use std::time::Duration;
 use aws_sdk_dynamodb::config::{ConfigBag, RuntimeComponents, SharedHttpClient};
 use aws_sdk_dynamodb::error::BoxError;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
-use aws_smithy_runtime_api::client::http::{HttpClient, HttpConnectorSettings, SharedHttpConnector};
+use aws_smithy_runtime_api::client::http::{
+    HttpClient, HttpConnectorSettings, SharedHttpConnector,
+};
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponentsBuilder;
 use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 
 use crate::Clock;
 
-/// How long a connection may be idle. Services close theirs after 20 s and more; a request on a closed one may be lost.
+/// How long a connection may be idle. Services close theirs after 20 s and more; a request on a
+/// closed one may be lost.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// An HTTP client that begins with new connections after its process was frozen. The pool drops connections that were idle
-/// for [`IDLE`] of the monotonic clock's time, which stands still in a frozen process.
+/// An HTTP client that begins with new connections after its process was frozen. The pool drops
+/// connections that were idle for [`IDLE`] of the monotonic clock's time, which stands still in a
+/// frozen process.
 pub(crate) struct Https {
     wall: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -33,14 +38,20 @@ struct State {
 impl Https {
     pub(crate) fn new(wall: Arc<dyn Clock>) -> Self {
         let used = (Instant::now(), wall.now());
-        Self { wall, state: Mutex::new(State { client: pool(), used }) }
+        Self {
+            wall,
+            state: Mutex::new(State {
+                client: pool(),
+                used,
+            }),
+        }
     }
 }
 
 /// Returns a client with connections of its own.
 fn pool() -> SharedHttpClient {
-    // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast on the small CPU
-    // share of a small function.
+    // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast
+    // on the small CPU share of a small function.
     aws_smithy_http_client::Builder::new()
         .pool_idle_timeout(IDLE)
         .tls_provider(Provider::Rustls(CryptoMode::Ring))
@@ -48,12 +59,18 @@ fn pool() -> SharedHttpClient {
 }
 
 impl HttpClient for Https {
-    fn http_connector(&self, settings: &HttpConnectorSettings, components: &RuntimeComponents) -> SharedHttpConnector {
+    fn http_connector(
+        &self,
+        settings: &HttpConnectorSettings,
+        components: &RuntimeComponents,
+    ) -> SharedHttpConnector {
         let now = (Instant::now(), self.wall.now());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (instant, wall) = std::mem::replace(&mut state.used, now);
         // What was idle for long by the monotonic clock too, the pool has dropped.
-        if Duration::from(now.1.since(wall)) >= IDLE && now.0.saturating_duration_since(instant) < IDLE {
+        if Duration::from(now.1.since(wall)) >= IDLE
+            && now.0.saturating_duration_since(instant) < IDLE
+        {
             tracing::debug!("this process was frozen: its connections are made again");
             state.client = pool();
         }
@@ -100,8 +117,12 @@ mod tests {
         let mut request = vec![];
         while let Ok(1..) = stream.read_buf(&mut request).await {
             let text = String::from_utf8_lossy(&request);
-            let Some(head) = text.find("\r\n\r\n") else { continue };
-            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+            let Some(head) = text.find("\r\n\r\n") else {
+                continue;
+            };
+            let length = text
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
             if request.len() >= head + 4 + length.unwrap_or_default() {
                 let answer =
                     b"HTTP/1.1 200 OK\r\ncontent-type: application/x-amz-json-1.0\r\ncontent-length: 2\r\n\r\n{}";
@@ -126,12 +147,23 @@ mod tests {
         let wall = Arc::<Wall>::default();
         let clock: Arc<dyn Clock> = wall.clone();
         let table = Table::new(
-            connect(Connection { local_endpoint: Some(endpoint), clock, ..Connection::default() }).await,
+            connect(Connection {
+                local_endpoint: Some(endpoint),
+                clock,
+                ..Connection::default()
+            })
+            .await,
             "limits",
         );
-        for (frozen_ms, connections) in
-            [(0, 1), (0, 1), (9_000, 1), (10_000, 2), (0, 2), (-3_600_000, 2), (86_400_000, 3)]
-        {
+        for (frozen_ms, connections) in [
+            (0, 1),
+            (0, 1),
+            (9_000, 1),
+            (10_000, 2),
+            (0, 2),
+            (-3_600_000, 2),
+            (86_400_000, 3),
+        ] {
             wall.0.fetch_add(frozen_ms, Ordering::Relaxed);
             table.warm().await.unwrap();
             assert_eq!(made.load(Ordering::Relaxed), connections, "{frozen_ms}");

@@ -8,8 +8,8 @@ thread_local! {
     static SEEDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns 64 random bits from the operating system's generator. A process that is restored from a snapshot would repeat
-/// those of a generator in its memory.
+/// Returns 64 random bits from the operating system's generator. A process that is restored from a
+/// snapshot would repeat those of a generator in its memory.
 #[must_use]
 pub fn random_bits() -> u64 {
     if SEEDED.get() {
@@ -24,7 +24,8 @@ pub fn random_id() -> WriteId {
     WriteId::from_bits(random_bits())
 }
 
-/// Draws this thread's ids from `fastrand` from now on, so that a simulation with a seed runs the same every time.
+/// Draws this thread's ids from `fastrand` from now on, so that a simulation with a seed runs the
+/// same every time.
 pub fn seed_ids_of_thread() {
     SEEDED.set(true);
 }
@@ -33,7 +34,8 @@ pub fn seed_ids_of_thread() {
 mod tests {
     use super::*;
 
-    /// A snapshot holds the state of `fastrand`, and all that are restored from it go on from there.
+    /// A snapshot holds the state of `fastrand`, and all that are restored from it go on from
+    /// there.
     #[test]
     fn ids_do_not_follow_from_the_state_of_the_process() {
         let id = || {

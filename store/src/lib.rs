@@ -4,7 +4,8 @@
 //!
 //! - `connect`: [`connect`] is the one place that builds an SDK client
 //! - `clock`, `skew`, `date`: [`Clock`], and [`Skew`], which corrects it by the dates of answers
-//! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything twice
+//! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything
+//!   twice
 //! - `bound`: [`ReadWithin`]: answers that are refused for their size before they are read
 //! - `list`: items of one partition, page by page; `due`: those that are due
 //! - `transact`: planned writes to several items that all happen, or none

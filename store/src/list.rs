@@ -8,7 +8,8 @@ use crate::{ErrorKind, Index, Item, StoreError, Table};
 /// Which items to list.
 #[derive(Debug, Clone, Copy)]
 pub struct Listing<'a> {
-    /// The index whose keys are meant; the table's own without one, and then what was just written is listed too.
+    /// The index whose keys are meant; the table's own without one, and then what was just written
+    /// is listed too.
     pub index: Option<Index>,
     /// The partition.
     pub partition: &'a str,
@@ -34,8 +35,14 @@ impl Table {
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts.
-    pub async fn list(&self, listing: Listing<'_>, after: Option<&Item>) -> Result<Page, StoreError> {
-        let (hash, range) = listing.index.map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0));
+    pub async fn list(
+        &self,
+        listing: Listing<'_>,
+        after: Option<&Item>,
+    ) -> Result<Page, StoreError> {
+        let (hash, range) = listing
+            .index
+            .map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0));
         let query = || async {
             let request = self
                 .client
@@ -45,17 +52,33 @@ impl Table {
                 .key_condition_expression("#hash = :hash AND begins_with(#range, :prefix)")
                 .expression_attribute_names("#hash", hash)
                 .expression_attribute_names("#range", range)
-                .expression_attribute_values(":hash", AttributeValue::S(listing.partition.to_owned()))
-                .expression_attribute_values(":prefix", AttributeValue::S(listing.prefix.to_owned()))
+                .expression_attribute_values(
+                    ":hash",
+                    AttributeValue::S(listing.partition.to_owned()),
+                )
+                .expression_attribute_values(
+                    ":prefix",
+                    AttributeValue::S(listing.prefix.to_owned()),
+                )
                 .consistent_read(listing.index.is_none())
                 .scan_index_forward(!listing.is_descending)
                 .set_exclusive_start_key(after.map(|item| item.0.clone()))
                 .limit(listing.limit);
             let found = Box::pin(request.send()).await;
-            found.map_err(|error| StoreError::new(&self.name, format!("Query of {}", listing.partition), error))
+            found.map_err(|error| {
+                StoreError::new(&self.name, format!("Query of {}", listing.partition), error)
+            })
         };
         let found = self.again(ErrorKind::is_transient, query).await?;
-        let items = found.items.unwrap_or_default().into_iter().map(Item).collect();
-        Ok(Page { items, next: found.last_evaluated_key.map(Item) })
+        let items = found
+            .items
+            .unwrap_or_default()
+            .into_iter()
+            .map(Item)
+            .collect();
+        Ok(Page {
+            items,
+            next: found.last_evaluated_key.map(Item),
+        })
     }
 }

@@ -34,7 +34,8 @@ impl Meter {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// DynamoDB reports no capacity for a failed condition, but bills the write units of the item it met.
+    /// DynamoDB reports no capacity for a failed condition, but bills the write units of the item
+    /// it met.
     pub(crate) fn count_lost(&self, old: Option<&Item>) {
         let cost = f64::from(old.map_or(1, |item| write_units(item.attributes())));
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,10 +44,12 @@ impl Meter {
         units.table += cost;
     }
 
-    /// Nor does it for a cancelled transaction, which costs twice the write units of each item. The size of an item
-    /// that it does not show is not known, and counts as 1 KB.
+    /// Nor does it for a cancelled transaction, which costs twice the write units of each item. The
+    /// size of an item that it does not show is not known, and counts as 1 KB.
     pub(crate) fn count_cancelled<'a>(&self, items: impl Iterator<Item = Option<&'a Item>>) {
-        let cost: f64 = items.map(|old| 2.0 * f64::from(old.map_or(1, |item| write_units(item.attributes())))).sum();
+        let cost: f64 = items
+            .map(|old| 2.0 * f64::from(old.map_or(1, |item| write_units(item.attributes()))))
+            .sum();
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         units.requests += 1;
         units.total += cost;
@@ -64,12 +67,16 @@ impl Meter {
         let Some(consumed) = consumed else { return };
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         units.requests += 1;
-        let written = |all: Option<f64>, read: Option<f64>| all.unwrap_or_default() - read.unwrap_or_default();
+        let written = |all: Option<f64>, read: Option<f64>| {
+            all.unwrap_or_default() - read.unwrap_or_default()
+        };
         units.total += written(consumed.capacity_units(), consumed.read_capacity_units());
-        units.table +=
-            consumed.table().map_or(0.0, |table| written(table.capacity_units(), table.read_capacity_units()));
+        units.table += consumed.table().map_or(0.0, |table| {
+            written(table.capacity_units(), table.read_capacity_units())
+        });
         for (index, capacity) in consumed.global_secondary_indexes().into_iter().flatten() {
-            *units.indexes.entry(index.clone()).or_default() += capacity.capacity_units().unwrap_or_default();
+            *units.indexes.entry(index.clone()).or_default() +=
+                capacity.capacity_units().unwrap_or_default();
         }
     }
 }

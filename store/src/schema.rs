@@ -3,8 +3,9 @@
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::BuildError;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection, ProjectionType,
-    ScalarAttributeType, StreamSpecification, StreamViewType, TimeToLiveSpecification,
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
+    ProjectionType, ScalarAttributeType, StreamSpecification, StreamViewType,
+    TimeToLiveSpecification,
 };
 use weirgate_shared::attr;
 
@@ -22,9 +23,17 @@ pub struct Index {
 }
 
 /// The children of a parent.
-pub const CHILDREN: Index = Index { name: "GSI1", hash: attr::GSI1PK, range: (attr::GSI1SK, "S") };
+pub const CHILDREN: Index = Index {
+    name: "GSI1",
+    hash: attr::GSI1PK,
+    range: (attr::GSI1SK, "S"),
+};
 /// Who uses a resource, and what is configured for it.
-pub const BY_RESOURCE: Index = Index { name: "GSI2", hash: attr::GSI2PK, range: (attr::GSI2SK, "S") };
+pub const BY_RESOURCE: Index = Index {
+    name: "GSI2",
+    hash: attr::GSI2PK,
+    range: (attr::GSI2SK, "S"),
+};
 
 /// The table's indexes.
 #[must_use]
@@ -32,8 +41,16 @@ pub const fn indexes() -> [Index; 4] {
     [
         CHILDREN,
         BY_RESOURCE,
-        Index { name: "GSI3", hash: attr::GSI3PK, range: (attr::GSI3SK, "S") },
-        Index { name: attr::DUE_INDEX, hash: attr::DUE_SHARD, range: (attr::DUE, "N") },
+        Index {
+            name: "GSI3",
+            hash: attr::GSI3PK,
+            range: (attr::GSI3SK, "S"),
+        },
+        Index {
+            name: attr::DUE_INDEX,
+            hash: attr::DUE_SHARD,
+            range: (attr::DUE, "N"),
+        },
     ]
 }
 
@@ -49,17 +66,30 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), StoreError>
         reason: error.to_string(),
         source: Some(Box::new(error)),
     })?;
-    request.send().await.map_err(|error| StoreError::new(name, "CreateTable".to_owned(), error))?;
-    let ttl = TimeToLiveSpecification::builder().enabled(true).attribute_name(attr::TTL).build();
-    let request = client.update_time_to_live().table_name(name).set_time_to_live_specification(ttl.ok());
-    request.send().await.map_err(|error| StoreError::new(name, "UpdateTimeToLive".to_owned(), error))?;
+    request
+        .send()
+        .await
+        .map_err(|error| StoreError::new(name, "CreateTable".to_owned(), error))?;
+    let ttl = TimeToLiveSpecification::builder()
+        .enabled(true)
+        .attribute_name(attr::TTL)
+        .build();
+    let request = client
+        .update_time_to_live()
+        .table_name(name)
+        .set_time_to_live_specification(ttl.ok());
+    request
+        .send()
+        .await
+        .map_err(|error| StoreError::new(name, "UpdateTimeToLive".to_owned(), error))?;
     Ok(())
 }
 
 fn definition(
     client: &Client,
     name: &str,
-) -> Result<aws_sdk_dynamodb::operation::create_table::builders::CreateTableFluentBuilder, BuildError> {
+) -> Result<aws_sdk_dynamodb::operation::create_table::builders::CreateTableFluentBuilder, BuildError>
+{
     let mut request = client
         .create_table()
         .table_name(name)
@@ -84,7 +114,11 @@ fn definition(
                     .index_name(index.name)
                     .key_schema(key(index.hash, KeyType::Hash)?)
                     .key_schema(key(range, KeyType::Range)?)
-                    .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
+                    .projection(
+                        Projection::builder()
+                            .projection_type(ProjectionType::KeysOnly)
+                            .build(),
+                    )
                     .build()?,
             );
     }
@@ -92,9 +126,15 @@ fn definition(
 }
 
 fn attribute(name: &str, kind: &str) -> Result<AttributeDefinition, BuildError> {
-    AttributeDefinition::builder().attribute_name(name).attribute_type(ScalarAttributeType::from(kind)).build()
+    AttributeDefinition::builder()
+        .attribute_name(name)
+        .attribute_type(ScalarAttributeType::from(kind))
+        .build()
 }
 
 fn key(name: &str, kind: KeyType) -> Result<KeySchemaElement, BuildError> {
-    KeySchemaElement::builder().attribute_name(name).key_type(kind).build()
+    KeySchemaElement::builder()
+        .attribute_name(name)
+        .key_type(kind)
+        .build()
 }

@@ -11,10 +11,11 @@ use crate::{Clock, SystemClock};
 
 /// A machine's clock, corrected by what DynamoDB's answers say. Clones share what was learnt.
 ///
-/// An answer carries its date in whole seconds, and was made between the sending of its request and its arrival. That
-/// bounds how far the clocks are apart, and each further answer can narrow it, down to about the time a request takes.
-/// A clock that may be right is left alone, one that cannot be is moved as little as can be: the first answer leaves it
-/// a second off at most, and the time the request took.
+/// An answer carries its date in whole seconds, and was made between the sending of its request and
+/// its arrival. That bounds how far the clocks are apart, and each further answer can narrow it,
+/// down to about the time a request takes. A clock that may be right is left alone, one that cannot
+/// be is moved as little as can be: the first answer leaves it a second off at most, and the time
+/// the request took.
 #[derive(Debug, Clone)]
 pub struct Skew(Arc<State>);
 
@@ -39,10 +40,11 @@ struct Known {
     at: EpochMillis,
 }
 
-/// How far DynamoDB's machines may differ among each other, in ms. It also covers what readings in whole milliseconds cut
-/// off.
+/// How far DynamoDB's machines may differ among each other, in ms. It also covers what readings in
+/// whole milliseconds cut off.
 const AGREEMENT_MS: i64 = 10;
-/// Clocks run apart by no more than one part in this many: what NTP allows itself when it corrects one.
+/// Clocks run apart by no more than one part in this many: what NTP allows itself when it corrects
+/// one.
 const DRIFT: i64 = 2_000;
 /// A correction that is news to an operator.
 const NEWS_MS: u64 = 1_000;
@@ -57,13 +59,18 @@ impl Skew {
     /// Of a clock that is taken for right until an answer says otherwise.
     #[must_use]
     pub fn of(clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(State { clock, correction_ms: AtomicI64::new(0), known: Mutex::default() }))
+        Self(Arc::new(State {
+            clock,
+            correction_ms: AtomicI64::new(0),
+            known: Mutex::default(),
+        }))
     }
 
     /// The time now, corrected.
     #[must_use]
     pub fn now(&self) -> EpochMillis {
-        self.local().after(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
+        self.local()
+            .after(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
     }
 
     /// The time now as the machine has it.
@@ -72,45 +79,64 @@ impl Skew {
         self.0.clock.now()
     }
 
-    /// Learns from an answer of this date to a request that was sent and answered at these local times.
+    /// Learns from an answer of this date to a request that was sent and answered at these local
+    /// times.
     ///
-    /// These are of the wall clock, not of a monotonic one: a Lambda function that was frozen in between goes on with a
-    /// wall clock that is right, and a monotonic one that has missed it.
+    /// These are of the wall clock, not of a monotonic one: a Lambda function that was frozen in
+    /// between goes on with a wall clock that is right, and a monotonic one that has missed it.
     pub(crate) fn learn(&self, date_seconds: i64, sent: EpochMillis, received: EpochMillis) {
-        let Some(told) = Ahead::told(date_seconds, sent, received) else { return };
+        let Some(told) = Ahead::told(date_seconds, sent, received) else {
+            return;
+        };
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let next = match *known {
             Some(known) => known.and(told, received),
-            None => Known { ahead: told, at: received },
+            None => Known {
+                ahead: told,
+                at: received,
+            },
         };
         *known = Some(next);
         let correction = next.ahead.correction();
         let before = self.0.correction_ms.swap(correction, Ordering::Relaxed);
         if before.abs_diff(correction) >= NEWS_MS {
-            tracing::warn!(correction_ms = correction, "this machine's clock differs from DynamoDB's and is corrected");
+            tracing::warn!(
+                correction_ms = correction,
+                "this machine's clock differs from DynamoDB's and is corrected"
+            );
         }
     }
 }
 
 impl Known {
-    /// With what another answer told. If both cannot be, the clock was set: what was known is of no use any more.
+    /// With what another answer told. If both cannot be, the clock was set: what was known is of no
+    /// use any more.
     fn and(self, told: Ahead, now: EpochMillis) -> Self {
         let drift = now.since(self.at).0 / DRIFT;
         let (least, most) = (self.ahead.least - drift, self.ahead.most + drift);
-        let both = Ahead { least: least.max(told.least), most: most.min(told.most) };
+        let both = Ahead {
+            least: least.max(told.least),
+            most: most.min(told.most),
+        };
         if both.least > both.most {
-            return Self { ahead: told, at: now };
+            return Self {
+                ahead: told,
+                at: now,
+            };
         }
         // What is left of the division counts the next time.
-        Self { ahead: both, at: self.at.after(Millis(drift.saturating_mul(DRIFT))) }
+        Self {
+            ahead: both,
+            at: self.at.after(Millis(drift.saturating_mul(DRIFT))),
+        }
     }
 }
 
 impl Ahead {
     /// What one answer tells; nothing if the clock was set back meanwhile.
     ///
-    /// Its date D stands for an instant from D to D + 999 ms of DynamoDB's clock, at which the local one showed a time
-    /// from `sent` to `received`.
+    /// Its date D stands for an instant from D to D + 999 ms of DynamoDB's clock, at which the
+    /// local one showed a time from `sent` to `received`.
     fn told(date_seconds: i64, sent: EpochMillis, received: EpochMillis) -> Option<Self> {
         let date = date_seconds.checked_mul(1_000)?;
         let least = date.checked_sub(received.0)? - AGREEMENT_MS;
@@ -170,7 +196,12 @@ mod tests {
     }
 
     fn known(skew: &Skew) -> Ahead {
-        skew.0.known.lock().unwrap().expect("something was learnt").ahead
+        skew.0
+            .known
+            .lock()
+            .unwrap()
+            .expect("something was learnt")
+            .ahead
     }
 
     const HOUR_US: i64 = 3_600_000_000;
@@ -184,7 +215,10 @@ mod tests {
     /// Pauses before requests, and both ways of each, in us.
     fn requests() -> impl Strategy<Value = Vec<(i64, i64, i64)>> {
         let way = || prop_oneof![0..3_000_i64, 0..2_000_000_i64];
-        prop::collection::vec((prop_oneof![0..5_000_i64, 0..90_000_000_i64], way(), way()), 1..60)
+        prop::collection::vec(
+            (prop_oneof![0..5_000_i64, 0..90_000_000_i64], way(), way()),
+            1..60,
+        )
     }
 
     proptest! {
@@ -238,7 +272,8 @@ mod tests {
             clocks.ahead_us -= set_us;
             clocks.ask(&skew, way, way);
             let off = (clocks.ahead_us / 1_000 - skew.0.correction_ms.load(Ordering::Relaxed)).abs();
-            // Ageing lets what was known before stand beside a step that is small, but no step passes unseen for long.
+            // Ageing lets what was known before stand beside a step that is small, but no step
+            // passes unseen for long.
             let aged = (set_us.abs() + 60 * 94_000_000) / 1_000 / DRIFT;
             prop_assert!(off <= 1_000 + 2 * way / 1_000 + AGREEMENT_MS + aged, "{off}");
         }
@@ -260,7 +295,11 @@ mod tests {
         ] {
             let skew = Skew::of(Arc::new(Still));
             skew.learn(date, EpochMillis(sent), EpochMillis(received));
-            assert_eq!(skew.now(), EpochMillis(correction), "{date} {sent} {received}");
+            assert_eq!(
+                skew.now(),
+                EpochMillis(correction),
+                "{date} {sent} {received}"
+            );
         }
     }
 

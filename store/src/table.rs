@@ -7,7 +7,8 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::SdkError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
+    AttributeValue, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue,
+    ReturnValuesOnConditionCheckFailure,
 };
 use tokio::time::Instant;
 use weirgate_shared::ItemKey;
@@ -21,7 +22,8 @@ use crate::{Connected, ErrorKind, Item, Meter, Skew, StoreError, attribute, expr
 pub enum Outcome {
     /// It happened; the item as it is now, if it was asked for.
     Applied(Option<Item>),
-    /// A condition did not hold; the item as it was, if there is one. A shard that was merged away counts as none.
+    /// A condition did not hold; the item as it was, if there is one. A shard that was merged away
+    /// counts as none.
     LostRace(Option<Item>),
 }
 
@@ -41,9 +43,11 @@ pub enum Answer {
 pub enum Retry {
     /// What was certainly not applied.
     Refused,
-    /// Also what may have been applied: only for writes whose condition makes a second time harmless, and for reads.
+    /// Also what may have been applied: only for writes whose condition makes a second time
+    /// harmless, and for reads.
     Unknown,
-    /// The same, but not what the item's own key range throttles: the caller has other items to write meanwhile.
+    /// The same, but not what the item's own key range throttles: the caller has other items to
+    /// write meanwhile.
     Elsewhere,
 }
 
@@ -63,8 +67,8 @@ impl Retry {
 pub enum Consistency {
     /// As they are: one read unit for each 4 KB.
     Strong,
-    /// As they were a moment ago, within a second as a rule: half a unit for each 4 KB. Enough for planning a write,
-    /// whose condition tells whether the item is still the same.
+    /// As they were a moment ago, within a second as a rule: half a unit for each 4 KB. Enough for
+    /// planning a write, whose condition tells whether the item is still the same.
     Eventual,
 }
 
@@ -92,7 +96,12 @@ impl Table {
     /// The table `name`, reached through a client.
     #[must_use]
     pub fn new(Connected { client, skew }: Connected, name: impl Into<String>) -> Self {
-        Self { client, name: name.into(), meter: None, skew }
+        Self {
+            client,
+            name: name.into(),
+            meter: None,
+            skew,
+        }
     }
 
     /// Has DynamoDB report the capacity of every request, and adds it up in `meter`.
@@ -123,7 +132,8 @@ impl Table {
     /// Runs a planned write once.
     ///
     /// # Errors
-    /// [`StoreError`] if it could not be decided; its kind says whether the write may have been applied.
+    /// [`StoreError`] if it could not be decided; its kind says whether the write may have been
+    /// applied.
     pub async fn update(&self, update: &Update, answer: Answer) -> Result<Outcome, StoreError> {
         let rendered = expression::render(update);
         let request = self
@@ -134,21 +144,31 @@ impl Table {
             .update_expression(rendered.update)
             .set_condition_expression(rendered.condition)
             .set_expression_attribute_names(Some(rendered.names))
-            .set_expression_attribute_values((!rendered.values.is_empty()).then_some(rendered.values))
-            .return_values(if answer == Answer::Item { ReturnValue::AllNew } else { ReturnValue::None })
+            .set_expression_attribute_values(
+                (!rendered.values.is_empty()).then_some(rendered.values),
+            )
+            .return_values(if answer == Answer::Item {
+                ReturnValue::AllNew
+            } else {
+                ReturnValue::None
+            })
             .return_values_on_condition_check_failure(match answer {
                 Answer::Item | Answer::Nothing => ReturnValuesOnConditionCheckFailure::AllOld,
                 Answer::Never => ReturnValuesOnConditionCheckFailure::None,
             })
             .set_return_consumed_capacity(self.report());
-        // The SDK's futures are large, and deep enough to meet the compiler's recursion limit in a caller's own.
+        // The SDK's futures are large, and deep enough to meet the compiler's recursion limit in a
+        // caller's own.
         match Box::pin(request.send()).await {
             Ok(done) => {
                 self.count(done.consumed_capacity());
                 Ok(Outcome::Applied(done.attributes.map(Item)))
             }
-            Err(SdkError::ServiceError(service)) if service.err().is_conditional_check_failed_exception() => {
-                let UpdateItemError::ConditionalCheckFailedException(lost) = service.into_err() else {
+            Err(SdkError::ServiceError(service))
+                if service.err().is_conditional_check_failed_exception() =>
+            {
+                let UpdateItemError::ConditionalCheckFailedException(lost) = service.into_err()
+                else {
                     unreachable!("the guard has seen that it is this one");
                 };
                 let old = lost.item.map(Item);
@@ -157,23 +177,31 @@ impl Table {
                 }
                 Ok(Outcome::LostRace(old.filter(|item| !item.is_merged())))
             }
-            Err(error) => {
-                Err(StoreError::new(&self.name, format!("UpdateItem of {} {}", update.key.pk, update.key.sk), error))
-            }
+            Err(error) => Err(StoreError::new(
+                &self.name,
+                format!("UpdateItem of {} {}", update.key.pk, update.key.sk),
+                error,
+            )),
         }
     }
 
-    /// Runs a planned write, again after a pause if it failed in a way that `retry` allows, four times at most. Not if
-    /// the clock was off: the plan was made by it, and is to be made anew.
+    /// Runs a planned write, again after a pause if it failed in a way that `retry` allows, four
+    /// times at most. Not if the clock was off: the plan was made by it, and is to be made anew.
     ///
     /// # Errors
     /// [`StoreError`] of the last attempt.
-    pub async fn update_with(&self, update: &Update, answer: Answer, retry: Retry) -> Result<Outcome, StoreError> {
-        self.again(retry.of_plans(), || self.update(update, answer)).await
+    pub async fn update_with(
+        &self,
+        update: &Update,
+        answer: Answer,
+        retry: Retry,
+    ) -> Result<Outcome, StoreError> {
+        self.again(retry.of_plans(), || self.update(update, answer))
+            .await
     }
 
-    /// Reads items, 100 at most; those that are not there are left out, in no order. A shard that was merged away counts
-    /// as not there.
+    /// Reads items, 100 at most; those that are not there are left out, in no order. A shard that
+    /// was merged away counts as not there.
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts, also if DynamoDB kept some back each time.
@@ -186,11 +214,12 @@ impl Table {
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        self.read_stubbornly(keys, Consistency::Strong, None, None).await
+        self.read_stubbornly(keys, Consistency::Strong, None, None)
+            .await
     }
 
-    /// [`Self::read`] as consistent as is asked. Where `deadline` is given, a throttled read is repeated until then,
-    /// only for the items that are still missing.
+    /// [`Self::read`] as consistent as is asked. Where `deadline` is given, a throttled read is
+    /// repeated until then, only for the items that are still missing.
     ///
     /// # Errors
     /// As [`Self::read`], or the throttle that was met last before the deadline.
@@ -200,7 +229,9 @@ impl Table {
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        let mut items = self.read_stubbornly(keys, consistency, deadline, None).await?;
+        let mut items = self
+            .read_stubbornly(keys, consistency, deadline, None)
+            .await?;
         items.retain(|item| !item.is_merged());
         Ok(items)
     }
@@ -209,8 +240,14 @@ impl Table {
     ///
     /// # Errors
     /// [`StoreError`], also if DynamoDB kept the item back.
-    pub async fn read_once(&self, key: &ItemKey, consistency: Consistency) -> Result<Option<Item>, StoreError> {
-        let batch = self.batch(vec![attribute::key(key)], consistency, None).await?;
+    pub async fn read_once(
+        &self,
+        key: &ItemKey,
+        consistency: Consistency,
+    ) -> Result<Option<Item>, StoreError> {
+        let batch = self
+            .batch(vec![attribute::key(key)], consistency, None)
+            .await?;
         if !batch.kept_back.is_empty() {
             return Err(self.kept_back(batch.kept_back.len()));
         }
@@ -260,37 +297,75 @@ impl Table {
         bound: Option<&Bound>,
     ) -> Result<Batch, StoreError> {
         let is_strong = consistency == Consistency::Strong;
-        let wanted = KeysAndAttributes::builder().set_keys(Some(keys)).consistent_read(is_strong).build();
+        let wanted = KeysAndAttributes::builder()
+            .set_keys(Some(keys))
+            .consistent_read(is_strong)
+            .build();
         let wanted = wanted.map_err(|error| self.refused("BatchGetItem", error.into()))?;
-        let request = self.client.batch_get_item().request_items(&self.name, wanted);
+        let request = self
+            .client
+            .batch_get_item()
+            .request_items(&self.name, wanted);
         let request = request.set_return_consumed_capacity(self.report());
         let found = match bound {
             Some(bound) => Box::pin(request.customize().interceptor(bound.clone()).send()).await,
             None => Box::pin(request.send()).await,
         };
-        let mut found = found.map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))?;
+        let mut found =
+            found.map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))?;
         if let Some(meter) = &self.meter {
-            found.consumed_capacity().iter().for_each(|capacity| meter.count_read(capacity));
+            found
+                .consumed_capacity()
+                .iter()
+                .for_each(|capacity| meter.count_read(capacity));
         }
-        let items = found.responses.take().unwrap_or_default().into_values().flatten().map(Item).collect();
+        let items = found
+            .responses
+            .take()
+            .unwrap_or_default()
+            .into_values()
+            .flatten()
+            .map(Item)
+            .collect();
         let kept_back = found.unprocessed_keys.take().unwrap_or_default();
-        Ok(Batch { items, kept_back: kept_back.into_values().flat_map(|more| more.keys).collect() })
+        Ok(Batch {
+            items,
+            kept_back: kept_back.into_values().flat_map(|more| more.keys).collect(),
+        })
     }
 
-    /// DynamoDB keeps back items whose partitions are over their throughput, and answers with the others.
+    /// DynamoDB keeps back items whose partitions are over their throughput, and answers with the
+    /// others.
     fn kept_back(&self, items: usize) -> StoreError {
         let kind = ErrorKind::Throttled { key_range: true };
-        StoreError { kind, ..self.refused("BatchGetItem", format!("DynamoDB kept {items} items back").into()) }
+        StoreError {
+            kind,
+            ..self.refused(
+                "BatchGetItem",
+                format!("DynamoDB kept {items} items back").into(),
+            )
+        }
     }
 
-    /// Reads one item that need not exist: warms the connection, and shows early that the table is there.
+    /// Reads one item that need not exist: warms the connection, and shows early that the table is
+    /// there.
     ///
     /// # Errors
     /// [`StoreError`] if it could not be read.
     pub async fn warm(&self) -> Result<(), StoreError> {
-        let key = ItemKey { pk: "-/SYSTEM#".to_owned(), sk: "#VERSION".to_owned() };
-        let request = self.client.get_item().table_name(&self.name).set_key(Some(attribute::key(&key)));
-        request.send().await.map_err(|error| StoreError::new(&self.name, "GetItem".to_owned(), error))?;
+        let key = ItemKey {
+            pk: "-/SYSTEM#".to_owned(),
+            sk: "#VERSION".to_owned(),
+        };
+        let request = self
+            .client
+            .get_item()
+            .table_name(&self.name)
+            .set_key(Some(attribute::key(&key)));
+        request
+            .send()
+            .await
+            .map_err(|error| StoreError::new(&self.name, "GetItem".to_owned(), error))?;
         Ok(())
     }
 
@@ -325,7 +400,11 @@ impl Table {
         }
     }
 
-    fn refused(&self, request: &str, reason: Box<dyn std::error::Error + Send + Sync>) -> StoreError {
+    fn refused(
+        &self,
+        request: &str,
+        reason: Box<dyn std::error::Error + Send + Sync>,
+    ) -> StoreError {
         StoreError {
             kind: ErrorKind::Throttled { key_range: false },
             request: request.to_owned(),
@@ -343,5 +422,7 @@ async fn pause(attempt: u32) {
 /// Full jitter, doubling: 0 to 25 ms, 0 to 50 ms, 0 to 100 ms, up to 0 to 800 ms.
 fn jitter(attempt: u32) -> Duration {
     let most = FIRST_DELAY.saturating_mul(1 << attempt.saturating_sub(1).min(5));
-    Duration::from_micros(fastrand::u64(0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
+    Duration::from_micros(fastrand::u64(
+        0..=u64::try_from(most.as_micros()).unwrap_or(u64::MAX),
+    ))
 }

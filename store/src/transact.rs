@@ -4,8 +4,8 @@ use aws_sdk_dynamodb::error::{BuildError, SdkError};
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::transact_write_items::builders::TransactWriteItemsFluentBuilder;
 use aws_sdk_dynamodb::types::{
-    CancellationReason, ConditionCheck, Delete, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
-    Update as UpdateRequest,
+    CancellationReason, ConditionCheck, Delete, ReturnValuesOnConditionCheckFailure,
+    TransactWriteItem, Update as UpdateRequest,
 };
 use weirgate_shared::write::Action;
 use weirgate_shared::{ItemKey, WriteId};
@@ -18,7 +18,8 @@ use crate::{ErrorKind, Item, Retry, StoreError, Table, attribute, expression};
 pub enum Transacted {
     /// All parts happened.
     Applied,
-    /// A condition of at least one part did not hold, so nothing happened: every part, in the order of the actions.
+    /// A condition of at least one part did not hold, so nothing happened: every part, in the order
+    /// of the actions.
     LostRace(Vec<Part>),
 }
 
@@ -27,7 +28,8 @@ pub enum Transacted {
 pub enum Part {
     /// A condition of this part did not hold; the item as it was, if there is one.
     Lost(Option<Item>),
-    /// DynamoDB names no failed condition of this part: all of them held, or something else kept it from asking.
+    /// DynamoDB names no failed condition of this part: all of them held, or something else kept it
+    /// from asking.
     Held,
 }
 
@@ -39,27 +41,46 @@ const NAMED: usize = 4;
 impl Table {
     /// Runs 1 to 100 actions, each on another item, as one `TransactWriteItems`, once.
     ///
-    /// `token` is its `ClientRequestToken`: for ten minutes after the transaction happened, the same actions under the
-    /// same token answer [`Transacted::Applied`] and do nothing, and other actions are refused. One that did not happen
-    /// holds no token.
+    /// `token` is its `ClientRequestToken`: for ten minutes after the transaction happened, the
+    /// same actions under the same token answer [`Transacted::Applied`] and do nothing, and other
+    /// actions are refused. One that did not happen holds no token.
     ///
     /// # Errors
-    /// [`StoreError`] if it could not be decided; its kind says whether the transaction may have been applied, its
-    /// reason which item stood in the way.
-    pub async fn transact(&self, actions: &[Action], token: &WriteId) -> Result<Transacted, StoreError> {
+    /// [`StoreError`] if it could not be decided; its kind says whether the transaction may have
+    /// been applied, its reason which item stood in the way.
+    pub async fn transact(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+    ) -> Result<Transacted, StoreError> {
         self.sent(actions, self.transaction(actions, token)?).await
     }
 
-    /// The request for a transaction. Its clones are the same text: DynamoDB Local takes another order of fields under the
-    /// same token for other actions.
-    fn transaction(&self, actions: &[Action], token: &WriteId) -> Result<TransactWriteItemsFluentBuilder, StoreError> {
-        let parts = actions.iter().map(|action| self.part(action)).collect::<Result<Vec<_>, _>>()?;
+    /// The request for a transaction. Its clones are the same text: DynamoDB Local takes another
+    /// order of fields under the same token for other actions.
+    fn transaction(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+    ) -> Result<TransactWriteItemsFluentBuilder, StoreError> {
+        let parts = actions
+            .iter()
+            .map(|action| self.part(action))
+            .collect::<Result<Vec<_>, _>>()?;
         if parts.is_empty() || parts.len() > MOST_ACTIONS {
             let found = parts.len();
-            return Err(self.invalid(actions, format!("it takes 1 to {MOST_ACTIONS} actions, not {found}; split it")));
+            return Err(self.invalid(
+                actions,
+                format!("it takes 1 to {MOST_ACTIONS} actions, not {found}; split it"),
+            ));
         }
-        let request = self.client.transact_write_items().set_transact_items(Some(parts));
-        Ok(request.client_request_token(token.as_str()).set_return_consumed_capacity(self.report()))
+        let request = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(parts));
+        Ok(request
+            .client_request_token(token.as_str())
+            .set_return_consumed_capacity(self.report()))
     }
 
     async fn sent(
@@ -78,9 +99,10 @@ impl Table {
         }
     }
 
-    /// Runs a transaction, again after a pause if it failed in a way that `retry` allows, four times at most, always
-    /// with the same token: with [`Retry::Unknown`] one that may have happened is asked for again, and happens once. Not if
-    /// the clock was off, as with [`Table::update_with`].
+    /// Runs a transaction, again after a pause if it failed in a way that `retry` allows, four
+    /// times at most, always with the same token: with [`Retry::Unknown`] one that may have
+    /// happened is asked for again, and happens once. Not if the clock was off, as with
+    /// [`Table::update_with`].
     ///
     /// # Errors
     /// [`StoreError`] of the last attempt.
@@ -91,7 +113,8 @@ impl Table {
         retry: Retry,
     ) -> Result<Transacted, StoreError> {
         let request = self.transaction(actions, token)?;
-        self.again(retry.of_plans(), || self.sent(actions, request.clone())).await
+        self.again(retry.of_plans(), || self.sent(actions, request.clone()))
+            .await
     }
 
     fn part(&self, action: &Action) -> Result<TransactWriteItem, StoreError> {
@@ -138,7 +161,10 @@ impl Table {
         };
         let part = part.map_err(|error: BuildError| {
             // The one part that need not have been given: a check without a condition.
-            self.invalid(std::slice::from_ref(action), format!("{error}; give the check a condition, or leave it out"))
+            self.invalid(
+                std::slice::from_ref(action),
+                format!("{error}; give the check a condition, or leave it out"),
+            )
         })?;
         Ok(part.build())
     }
@@ -154,16 +180,24 @@ impl Table {
             }
             _ => vec![],
         };
-        if reasons.iter().any(|reason| reason.code() == Some(CONDITION_FAILED)) {
+        if reasons
+            .iter()
+            .any(|reason| reason.code() == Some(CONDITION_FAILED))
+        {
             let mut reasons = reasons.into_iter();
-            let parts: Vec<_> = actions.iter().map(|_| reasons.next().map_or(Part::Held, part_of)).collect();
+            let parts: Vec<_> = actions
+                .iter()
+                .map(|_| reasons.next().map_or(Part::Held, part_of))
+                .collect();
             if let Some(meter) = &self.meter {
                 meter.count_cancelled(parts.iter().map(|part| match part {
                     Part::Lost(old) => old.as_ref(),
                     Part::Held => None,
                 }));
             }
-            return Ok(Transacted::LostRace(parts.into_iter().map(Part::without_merged).collect()));
+            return Ok(Transacted::LostRace(
+                parts.into_iter().map(Part::without_merged).collect(),
+            ));
         }
         let mut error = StoreError::new(&self.name, request(actions), error);
         if !reasons.is_empty() {
@@ -204,14 +238,24 @@ fn part_of(reason: CancellationReason) -> Part {
 }
 
 /// DynamoDB refuses a map of names or values with nothing in it.
-fn sent<T>(map: std::collections::HashMap<String, T>) -> Option<std::collections::HashMap<String, T>> {
+fn sent<T>(
+    map: std::collections::HashMap<String, T>,
+) -> Option<std::collections::HashMap<String, T>> {
     (!map.is_empty()).then_some(map)
 }
 
 fn request(actions: &[Action]) -> String {
-    let named: Vec<_> = actions.iter().take(NAMED).map(|action| key(action).pk.as_str()).collect();
+    let named: Vec<_> = actions
+        .iter()
+        .take(NAMED)
+        .map(|action| key(action).pk.as_str())
+        .collect();
     let more = actions.len().saturating_sub(NAMED);
-    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let more = if more == 0 {
+        String::new()
+    } else {
+        format!(" and {more} more")
+    };
     format!("TransactWriteItems of {}{more}", named.join(", "))
 }
 
@@ -220,7 +264,10 @@ fn why(actions: &[Action], reasons: &[CancellationReason]) -> String {
     let parts = actions.iter().zip(reasons).filter_map(|(action, reason)| {
         let code = reason.code().filter(|code| *code != "None")?;
         let ItemKey { pk, sk } = key(action);
-        Some(format!("{code} at {pk} {sk}: {}", reason.message().unwrap_or("no message")))
+        Some(format!(
+            "{code} at {pk} {sk}: {}",
+            reason.message().unwrap_or("no message")
+        ))
     });
     parts.collect::<Vec<_>>().join("; ")
 }

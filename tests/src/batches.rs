@@ -9,20 +9,27 @@ use crate::Dynamo;
 /// When a batch begins: 2026-11-20T18:10:00Z.
 pub const BATCH_START: EpochMillis = EpochMillis(1_795_198_200_000);
 
-/// Returns the records of `writes` acquires, in turn on so many buckets that were made before, and the database they come
-/// from. They use nearly half of what each bucket holds, so that each is worth a refill. A write happens every 50 ms.
+/// Returns the records of `writes` acquires, in turn on so many buckets that were made before, and
+/// the database they come from. They use nearly half of what each bucket holds, so that each is
+/// worth a refill. A write happens every 50 ms.
 ///
 /// # Panics
 /// If an acquire is not granted.
 pub async fn batch(buckets: usize, writes: usize) -> (Dynamo, Vec<Value>) {
     let clock = FakeClock::at(BATCH_START);
     let dynamo = Dynamo::new().await.with_clock(clock.clone());
-    let limiter = RateLimiter::builder("weirgate").table(dynamo.table_by(clock.clone()).await).build().await;
+    let limiter = RateLimiter::builder("weirgate")
+        .table(dynamo.table_by(clock.clone()).await)
+        .build()
+        .await;
     let limiter = limiter.expect("the settings are good");
-    let limits = ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000).expect("a valid limit"));
+    let limits =
+        ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000).expect("a valid limit"));
     let tokens = i64::try_from(420_000 * buckets / writes).expect("few tokens");
     let acquire = async |bucket: usize| {
-        let acquire = limiter.acquire(&format!("user-{bucket:04}"), "gpt-4").limits(&limits);
+        let acquire = limiter
+            .acquire(&format!("user-{bucket:04}"), "gpt-4")
+            .limits(&limits);
         let granted = acquire.take("rpm", 1).take("tpm", tokens).send().await;
         assert!(granted.is_ok_and(|decision| decision.is_granted()));
     };
@@ -39,8 +46,8 @@ pub async fn batch(buckets: usize, writes: usize) -> (Dynamo, Vec<Value>) {
     (dynamo, records)
 }
 
-/// Returns the records since the last call, as if all of them had been written at `at`: the embedded database stamps them
-/// with the machine's time.
+/// Returns the records since the last call, as if all of them had been written at `at`: the
+/// embedded database stamps them with the machine's time.
 #[must_use]
 pub fn stream(dynamo: &Dynamo, at: EpochMillis) -> Vec<Value> {
     let mut records = dynamo.stream();

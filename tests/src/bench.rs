@@ -21,6 +21,14 @@ pub struct Row<'a> {
 
 /// Prints a row.
 fn print(row: &Row<'_>) {
-    let Row { what, measured, target, is_met } = row;
-    println!("{what:<50} {}  {measured}  (target: {target})", if *is_met { "met   " } else { "MISSED" });
+    let Row {
+        what,
+        measured,
+        target,
+        is_met,
+    } = row;
+    println!(
+        "{what:<50} {}  {measured}  (target: {target})",
+        if *is_met { "met   " } else { "MISSED" }
+    );
 }

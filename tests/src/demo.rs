@@ -37,17 +37,28 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, S
     let (table_name, meter) = (stack.output("TableName")?.to_owned(), Meter::default());
     let table = Table::new(connected(&stack.endpoint).await, &table_name).with_meter(meter.clone());
     let started = now();
-    progress(&format!("driving table {table_name} for {:?}", options.drive));
+    progress(&format!(
+        "driving table {table_name} for {:?}",
+        options.drive
+    ));
     let driven = drive::drive(&table, &meter, &stack.endpoint, options, &progress).await?;
-    progress("callers stopped; waiting until the aggregator has counted everything, and for the reconciler's schedule");
+    progress(
+        "callers stopped; waiting until the aggregator has counted everything, and for the reconciler's schedule",
+    );
     Report::read(&stack, &table, driven, started).await
 }
 
 pub(crate) async fn connected(endpoint: &str) -> Connected {
-    connect(Connection { local_endpoint: Some(endpoint.to_owned()), ..Connection::default() }).await
+    connect(Connection {
+        local_endpoint: Some(endpoint.to_owned()),
+        ..Connection::default()
+    })
+    .await
 }
 
 pub(crate) fn now() -> EpochMillis {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     EpochMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

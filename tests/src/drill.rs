@@ -1,4 +1,5 @@
-//! The commands of `docs/operations.md`, each run on a deployed stack and held against what the page says of it.
+//! The commands of `docs/operations.md`, each run on a deployed stack and held against what the
+//! page says of it.
 
 mod limits;
 mod page;
@@ -28,7 +29,8 @@ const RESOURCE: &str = "gpt-4";
 /// # Errors
 /// The first thing that is not as the page says.
 pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
-    let built = std::env::current_exe().map_err(|error| format!("this program's own path is unknown: {error}"))?;
+    let built = std::env::current_exe()
+        .map_err(|error| format!("this program's own path is unknown: {error}"))?;
     let built = built.parent().map(PathBuf::from).unwrap_or_default();
     let stack = Stack::start_with(&built, &progress).await?;
     let mut environment = stack.environment();
@@ -59,7 +61,9 @@ pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
     if left.is_empty() {
         Ok(())
     } else {
-        Err(format!("these blocks of docs/operations.md are run by nobody: {left:?}"))
+        Err(format!(
+            "these blocks of docs/operations.md are run by nobody: {left:?}"
+        ))
     }
 }
 
@@ -90,37 +94,60 @@ impl<P: Fn(&str)> Drill<'_, P> {
     /// A caller that knows nothing yet.
     async fn limiter(&self) -> Result<RateLimiter, String> {
         let table = Table::new(connected(&self.endpoint).await, self.table.name());
-        RateLimiter::builder("drill").table(table).namespace(NAMESPACE).owner("drill").build().await.map_err(told)
+        RateLimiter::builder("drill")
+            .table(table)
+            .namespace(NAMESPACE)
+            .owner("drill")
+            .build()
+            .await
+            .map_err(told)
     }
 
     /// Configures a resource.
     async fn configure(&self, resource: &str, limit: Limit) -> Result<(), String> {
         let level = Level::Resource(resource.try_into().map_err(told)?);
-        self.limiter().await?.set_config(&level, &Config::of([limit])).await.map_err(told)
+        self.limiter()
+            .await?
+            .set_config(&level, &Config::of([limit]))
+            .await
+            .map_err(told)
     }
 
     /// Takes one token of a resource, `times` times.
     async fn take_of(&self, resource: &str, times: i64) -> Result<(), String> {
         let limiter = self.limiter().await?;
         for _ in 0..times {
-            let decision = limiter.acquire(ENTITY, resource).take("rpm", 1).send().await.map_err(told)?;
-            expect(decision.is_granted(), || format!("a caller was refused: {decision:?}"))?;
+            let decision = limiter
+                .acquire(ENTITY, resource)
+                .take("rpm", 1)
+                .send()
+                .await
+                .map_err(told)?;
+            expect(decision.is_granted(), || {
+                format!("a caller was refused: {decision:?}")
+            })?;
         }
         Ok(())
     }
 
-    /// Takes one token of a new resource, `times` times, and deletes its bucket. What was used is then in the stream alone.
+    /// Takes one token of a new resource, `times` times, and deletes its bucket. What was used is
+    /// then in the stream alone.
     async fn take_and_delete(&self, resource: &str, times: i64) -> Result<(), String> {
-        self.configure(resource, Limit::per_minute("rpm", 100_000).map_err(told)?).await?;
+        self.configure(resource, Limit::per_minute("rpm", 100_000).map_err(told)?)
+            .await?;
         self.take_of(resource, times).await?;
         self.delete(resource, 0).await
     }
 
     /// Deletes the item of a bucket's shard.
     async fn delete(&self, resource: &str, shard: u32) -> Result<(), String> {
-        let delete = "aws dynamodb delete-item --table-name \"$of\" --key \"$(item \"$pk\" '#STATE')\"";
+        let delete =
+            "aws dynamodb delete-item --table-name \"$of\" --key \"$(item \"$pk\" '#STATE')\"";
         let pk = format!("{NAMESPACE}/BUCKET#{ENTITY}#{resource}#{shard}");
-        self.shell.text(delete, &[("of", self.table.name()), ("pk", &pk)]).await.map(drop)
+        self.shell
+            .text(delete, &[("of", self.table.name()), ("pk", &pk)])
+            .await
+            .map(drop)
     }
 
     async fn take(&mut self, times: i64) -> Result<(), String> {
@@ -134,7 +161,12 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let limiter = self.limiter().await?;
         let (mut sum, mut start) = (0, window.start(self.started));
         while start <= now() {
-            sum += limiter.usage(ENTITY, resource, window, start).await.map_err(told)?.usage.acquires;
+            sum += limiter
+                .usage(ENTITY, resource, window, start)
+                .await
+                .map_err(told)?
+                .usage
+                .acquires;
             start = window.end(start);
         }
         Ok(sum)
@@ -144,23 +176,30 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.until_counted_of(RESOURCE, expected).await
     }
 
-    /// Waits until hours and days count `expected`, and no more. Usage of a bucket that is there is exact at once, that of a
-    /// deleted one when the stream has brought it.
+    /// Waits until hours and days count `expected`, and no more. Usage of a bucket that is there is
+    /// exact at once, that of a deleted one when the stream has brought it.
     async fn until_counted_of(&self, resource: &str, expected: i64) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let counted = [self.counted(resource, Window::Hourly).await?, self.counted(resource, Window::Daily).await?];
+            let counted = [
+                self.counted(resource, Window::Hourly).await?,
+                self.counted(resource, Window::Daily).await?,
+            ];
             if counted == [expected; 2] {
                 return Ok(());
             }
-            let is_over = counted.iter().any(|counted| *counted > expected) || Instant::now() >= deadline;
-            expect(!is_over, || format!("hours and days count {counted:?} acquires, and {expected} were made"))?;
+            let is_over =
+                counted.iter().any(|counted| *counted > expected) || Instant::now() >= deadline;
+            expect(!is_over, || {
+                format!("hours and days count {counted:?} acquires, and {expected} were made")
+            })?;
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
     }
 
     async fn usage(&mut self) -> Result<(), String> {
-        self.configure(RESOURCE, Limit::per_minute("rpm", 100_000).map_err(told)?).await?;
+        self.configure(RESOURCE, Limit::per_minute("rpm", 100_000).map_err(told)?)
+            .await?;
         self.take(20).await?;
         self.until_counted(20).await?;
         self.say("20 acquires, counted without waiting for the stream");

@@ -1,4 +1,5 @@
-//! An embedded DynamoDB under the real SDK: the SDK signs, serialises and classifies; no socket is opened.
+//! An embedded DynamoDB under the real SDK: the SDK signs, serialises and classifies; no socket is
+//! opened.
 
 mod faults;
 
@@ -24,7 +25,9 @@ use dynoxide::{Database, DynoxideError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use weirgate_shared::EpochMillis;
-use weirgate_store::{Clock, Connected, Connection, Meter, SystemClock, Table, connect, create_table};
+use weirgate_store::{
+    Clock, Connected, Connection, Meter, SystemClock, Table, connect, create_table,
+};
 
 pub use faults::Fault;
 use faults::Faults;
@@ -54,7 +57,9 @@ impl Dynamo {
     /// A fresh database with the table as `store` defines it.
     pub async fn new() -> Self {
         let dynamo = Self::empty();
-        create_table(&dynamo.client().await, TABLE).await.expect("an empty database takes the table");
+        create_table(&dynamo.client().await, TABLE)
+            .await
+            .expect("an empty database takes the table");
         dynamo
     }
 
@@ -62,7 +67,13 @@ impl Dynamo {
     #[must_use]
     pub fn empty() -> Self {
         let db = database();
-        Self { db, faults: Arc::default(), cursor: Arc::default(), latency: None, clock: None }
+        Self {
+            db,
+            faults: Arc::default(),
+            cursor: Arc::default(),
+            latency: None,
+            clock: None,
+        }
     }
 
     /// The same database, answering each request after this long on the runtime's clock.
@@ -72,7 +83,8 @@ impl Dynamo {
         self
     }
 
-    /// The same database by a clock of its own: it dates its answers, and refuses what was signed five minutes off.
+    /// The same database by a clock of its own: it dates its answers, and refuses what was signed
+    /// five minutes off.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Some(Arc::new(clock));
@@ -121,7 +133,8 @@ impl Dynamo {
         self.faults().next.clear();
     }
 
-    /// Every write is shown to `decide`, which may fail it. Faults of [`Self::fail_next`] come first.
+    /// Every write is shown to `decide`, which may fail it. Faults of [`Self::fail_next`] come
+    /// first.
     pub fn fail_when(&self, decide: impl FnMut(&Value) -> Option<Fault> + Send + 'static) {
         self.faults().decide = Some(Box::new(decide));
     }
@@ -131,7 +144,8 @@ impl Dynamo {
         self.faults().decide_transactions = Some(Box::new(decide));
     }
 
-    /// Every other request is shown to `decide` with its operation; it may fail it, or change the table first.
+    /// Every other request is shown to `decide` with its operation; it may fail it, or change the
+    /// table first.
     pub fn fail_reads(&self, decide: impl FnMut(&str, &Value) -> Option<Fault> + Send + 'static) {
         self.faults().decide_reads = Some(Box::new(decide));
     }
@@ -153,7 +167,8 @@ impl Dynamo {
     pub fn item(&self, pk: &str, sk: &str) -> Value {
         let request = json!({"TableName": TABLE, "Key": {"PK": {"S": pk}, "SK": {"S": sk}}});
         let (_, answer) = self.run("GetItem", &request);
-        serde_json::from_str::<Value>(&answer).map_or(Value::Null, |mut answer| answer["Item"].take())
+        serde_json::from_str::<Value>(&answer)
+            .map_or(Value::Null, |mut answer| answer["Item"].take())
     }
 
     /// All items as DynamoDB JSON.
@@ -167,7 +182,12 @@ impl Dynamo {
             }
             let (_, answer) = self.run("Scan", &request);
             let mut answer: Value = serde_json::from_str(&answer).expect("an answer is JSON");
-            items.extend(answer["Items"].as_array_mut().map(std::mem::take).unwrap_or_default());
+            items.extend(
+                answer["Items"]
+                    .as_array_mut()
+                    .map(std::mem::take)
+                    .unwrap_or_default(),
+            );
             start = answer["LastEvaluatedKey"].take();
             if start.is_null() {
                 return items;
@@ -178,10 +198,15 @@ impl Dynamo {
     /// The items of all namespaces but this one, by key.
     #[must_use]
     pub fn items_of_others(&self, namespace: &str) -> BTreeMap<String, Value> {
-        let key =
-            |item: &Value| [&item["PK"]["S"], &item["SK"]["S"]].map(|part| part.as_str().unwrap_or_default()).join(" ");
+        let key = |item: &Value| {
+            [&item["PK"]["S"], &item["SK"]["S"]]
+                .map(|part| part.as_str().unwrap_or_default())
+                .join(" ")
+        };
         let items = self.items().into_iter().map(|item| (key(&item), item));
-        items.filter(|(key, _)| !key.starts_with(&format!("{namespace}/"))).collect()
+        items
+            .filter(|(key, _)| !key.starts_with(&format!("{namespace}/")))
+            .collect()
     }
 
     /// Writes an item given as DynamoDB JSON.
@@ -193,7 +218,9 @@ impl Dynamo {
     /// Deletes an item, as TTL or an operator does.
     pub fn delete(&self, pk: &str, sk: &str) {
         let key = json!({"PK": {"S": pk}, "SK": {"S": sk}});
-        let gone = self.db.delete_item(from(json!({"TableName": TABLE, "Key": key})));
+        let gone = self
+            .db
+            .delete_item(from(json!({"TableName": TABLE, "Key": key})));
         assert!(gone.is_ok(), "the item is deleted");
     }
 
@@ -206,11 +233,21 @@ impl Dynamo {
         loop {
             let found = self
                 .db
-                .get_records(GetRecordsRequest { shard_iterator: iterator.clone(), limit: Some(1000) })
+                .get_records(GetRecordsRequest {
+                    shard_iterator: iterator.clone(),
+                    limit: Some(1000),
+                })
                 .expect("the stream is readable");
             let done = found.records.is_empty();
-            records.extend(found.records.iter().map(|record| serde_json::to_value(record).expect("a record is JSON")));
-            iterator = found.next_shard_iterator.expect("the stream's one shard stays open");
+            records.extend(
+                found
+                    .records
+                    .iter()
+                    .map(|record| serde_json::to_value(record).expect("a record is JSON")),
+            );
+            iterator = found
+                .next_shard_iterator
+                .expect("the stream's one shard stays open");
             if done {
                 *cursor = Some(iterator);
                 return records;
@@ -225,27 +262,43 @@ impl Dynamo {
         let streams = serde_json::to_value(&streams).expect("an answer is JSON");
         let arn = streams["Streams"][0]["StreamArn"].clone();
         let shards: DescribeStreamRequest = from(request(json!({"StreamArn": arn})));
-        let shards = self.db.describe_stream(shards).expect("the stream is there");
+        let shards = self
+            .db
+            .describe_stream(shards)
+            .expect("the stream is there");
         let shards = serde_json::to_value(&shards).expect("an answer is JSON");
         let shard = shards["StreamDescription"]["Shards"][0]["ShardId"].clone();
         let first: GetShardIteratorRequest =
             from(json!({"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}));
-        let first = self.db.get_shard_iterator(first).expect("the shard is there");
+        let first = self
+            .db
+            .get_shard_iterator(first)
+            .expect("the shard is there");
         let first = serde_json::to_value(&first).expect("an answer is JSON");
-        first["ShardIterator"].as_str().expect("an iterator is text").to_owned()
+        first["ShardIterator"]
+            .as_str()
+            .expect("an iterator is text")
+            .to_owned()
     }
 
     fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a request is answered that meets this fault, or none. For transports of one's own, which
-    /// [`Self::reached_by`] builds a table on; the faults of the other methods do not count here.
+    /// What a request is answered that meets this fault, or none. For transports of one's own,
+    /// which [`Self::reached_by`] builds a table on; the faults of the other methods do not count
+    /// here.
     ///
     /// # Errors
     /// If the fault loses the answer.
-    pub fn meet(&self, request: &Request, fault: Option<Fault>) -> Result<HttpResponse, ConnectorError> {
-        self.meet_with(request, fault, || self.run(&request.operation, &request.body))
+    pub fn meet(
+        &self,
+        request: &Request,
+        fault: Option<Fault>,
+    ) -> Result<HttpResponse, ConnectorError> {
+        self.meet_with(request, fault, || {
+            self.run(&request.operation, &request.body)
+        })
     }
 
     /// [`Self::meet`] for a request that `run` runs.
@@ -258,20 +311,30 @@ impl Dynamo {
         let now = self.clock.as_ref().map(|clock| clock.now());
         let answer = match now.and_then(|now| untimely(&request.signed, now)) {
             Some(refused) => Ok(refused),
-            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(&request.operation, &request.body, &run)),
+            None => fault.map_or_else(
+                || Ok(run()),
+                |fault| fault.answer(&request.operation, &request.body, &run),
+            ),
         };
         answer.map(|answer| response(answer, now))
     }
 
     /// The table as a process with this clock reaches it through a transport of its own.
-    pub async fn reached_by(transport: impl HttpClient + 'static, clock: impl Clock + 'static) -> Table {
+    pub async fn reached_by(
+        transport: impl HttpClient + 'static,
+        clock: impl Clock + 'static,
+    ) -> Table {
         table(transport, Arc::new(clock)).await
     }
 
     /// The answer to a request: what the fault it meets makes of it, or what `run` does.
     pub(crate) fn answer(
         &self,
-        Request { operation, body, signed }: &Request,
+        Request {
+            operation,
+            body,
+            signed,
+        }: &Request,
         run: impl Fn() -> (u16, String),
     ) -> Result<HttpResponse, ConnectorError> {
         let now = self.clock.as_ref().map(|clock| clock.now());
@@ -312,7 +375,10 @@ impl Dynamo {
 /// If one is no item.
 pub fn import(dynamo: &Dynamo, items: impl Iterator<Item = Value>) {
     let items = items.map(from).collect();
-    dynamo.db().import_items(TABLE, items, dynoxide::ImportOptions::default()).expect("items are imported");
+    dynamo
+        .db()
+        .import_items(TABLE, items, dynoxide::ImportOptions::default())
+        .expect("items are imported");
 }
 
 fn from<T: DeserializeOwned>(request: Value) -> T {
@@ -328,10 +394,19 @@ pub(crate) async fn table(transport: impl HttpClient + 'static, clock: Arc<dyn C
     Table::new(connected(transport, clock).await, TABLE)
 }
 
-pub(crate) async fn connected(transport: impl HttpClient + 'static, clock: Arc<dyn Clock>) -> Connected {
+pub(crate) async fn connected(
+    transport: impl HttpClient + 'static,
+    clock: Arc<dyn Clock>,
+) -> Connected {
     let http_client = Some(SharedHttpClient::new(transport));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
-    connect(Connection { http_client, local_endpoint, clock, ..Connection::default() }).await
+    connect(Connection {
+        http_client,
+        local_endpoint,
+        clock,
+        ..Connection::default()
+    })
+    .await
 }
 
 /// A request as it arrives.
@@ -353,38 +428,60 @@ impl Request {
     #[must_use]
     pub fn read(request: &HttpRequest) -> Self {
         let header = |name| request.headers().get(name).unwrap_or_default();
-        let operation = header("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
-        let body = serde_json::from_slice(request.body().bytes().unwrap_or_default()).expect("the SDK sends JSON");
-        Self { operation, body, signed: header("x-amz-date").to_owned() }
+        let operation = header("x-amz-target")
+            .rsplit('.')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let body = serde_json::from_slice(request.body().bytes().unwrap_or_default())
+            .expect("the SDK sends JSON");
+        Self {
+            operation,
+            body,
+            signed: header("x-amz-date").to_owned(),
+        }
     }
 }
 
 /// An answer as the SDK reads it, dated if there is a clock to date it by.
 fn response((status, body): (u16, String), now: Option<EpochMillis>) -> HttpResponse {
-    let mut response = HttpResponse::new(status.try_into().expect("a status is a status"), SdkBody::from(body));
+    let mut response = HttpResponse::new(
+        status.try_into().expect("a status is a status"),
+        SdkBody::from(body),
+    );
     if let Some(now) = now {
-        let date = DateTime::from_secs(now.0.div_euclid(1000)).fmt(Format::HttpDate).expect("a date of our time");
+        let date = DateTime::from_secs(now.0.div_euclid(1000))
+            .fmt(Format::HttpDate)
+            .expect("a date of our time");
         response.headers_mut().insert("date", date);
     }
     response
 }
 
-/// A database in memory whose stream has an index. Without one every write looks at all records there are for the last
-/// number, which makes a test of a hundred thousand writes take an hour.
+/// A database in memory whose stream has an index. Without one every write looks at all records
+/// there are for the last number, which makes a test of a hundred thousand writes take an hour.
 fn database() -> Database {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let name = COUNT.fetch_add(1, Ordering::Relaxed);
     // Both connections see the same database in memory by its name, as long as one of them is open.
-    let uri = format!("file:weirgate-{}-{name}?mode=memory&cache=shared", std::process::id());
+    let uri = format!(
+        "file:weirgate-{}-{name}?mode=memory&cache=shared",
+        std::process::id()
+    );
     let db = Database::new(&uri).expect("SQLite opens in memory");
     let index = "CREATE INDEX stream_numbers ON _stream_records (table_name, CAST(sequence_number AS INTEGER))";
-    let made = rusqlite::Connection::open(&uri).and_then(|connection| connection.execute_batch(index));
+    let made =
+        rusqlite::Connection::open(&uri).and_then(|connection| connection.execute_batch(index));
     made.expect("the stream's table is there");
     db
 }
 
 impl HttpClient for Dynamo {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+    fn http_connector(
+        &self,
+        _: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }

@@ -1,5 +1,5 @@
-//! A hot bucket on virtual time: clients that each make one call at a time, as Lambdas do, against partitions with
-//! limits, with the aggregator and the reconciler beside them as Lambda runs them.
+//! A hot bucket on virtual time: clients that each make one call at a time, as Lambdas do, against
+//! partitions with limits, with the aggregator and the reconciler beside them as Lambda runs them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,7 +77,8 @@ impl Report {
     }
 }
 
-/// Runs the load, lets it cool for `cooling` runs of the reconciler, and reports. The runtime's time must be paused.
+/// Runs the load, lets it cool for `cooling` runs of the reconciler, and reports. The runtime's
+/// time must be paused.
 ///
 /// # Panics
 /// If the functions fail.
@@ -88,13 +89,27 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     let partitions = Partitions::over(dynamo.clone(), load.partitions.clone(), load.seed);
     let table = partitions.table().await;
     let limits: Arc<[Limit]> = Arc::new([load.limit.clone()]);
-    let limiter = |table: &Table| RateLimiter::builder("weirgate").table(table.clone()).build();
+    let limiter = |table: &Table| {
+        RateLimiter::builder("weirgate")
+            .table(table.clone())
+            .build()
+    };
     if load.shards > 1 {
-        let operator = limiter(&dynamo.table().await).await.expect("the settings are good");
-        operator.set_shards("openai", "gpt-4", &limits, load.shards).await.expect("the bucket is split");
+        let operator = limiter(&dynamo.table().await)
+            .await
+            .expect("the settings are good");
+        operator
+            .set_shards("openai", "gpt-4", &limits, load.shards)
+            .await
+            .expect("the bucket is split");
     }
-    let mut functions =
-        Functions { table: table.clone(), clock: clock.clone(), dynamo: dynamo.clone(), left: vec![], failed: 0 };
+    let mut functions = Functions {
+        table: table.clone(),
+        clock: clock.clone(),
+        dynamo: dynamo.clone(),
+        left: vec![],
+        failed: 0,
+    };
     let (granted, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
     let (began, from) = (Instant::now(), clock.now());
@@ -102,14 +117,23 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     let pause = Duration::from_secs(1) * load.clients / load.calls_per_second;
     for client in 0..load.clients {
         let limiter = limiter(&table).await.expect("the settings are good");
-        let (limits, granted, refused) = (Arc::clone(&limits), Arc::clone(&granted), Arc::clone(&refused));
+        let (limits, granted, refused) = (
+            Arc::clone(&limits),
+            Arc::clone(&granted),
+            Arc::clone(&refused),
+        );
         let is_over = Arc::clone(&is_over);
         let (lasts, first) = (load.lasts, pause * client / load.clients);
         clients.spawn(async move {
             let mut next = began + first;
             while next < began + lasts && !is_over.load(Ordering::Relaxed) {
                 sleep_until(next).await;
-                let call = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("rpm", 1).send().await;
+                let call = limiter
+                    .acquire("openai", "gpt-4")
+                    .shared_limits(&limits)
+                    .take("rpm", 1)
+                    .send()
+                    .await;
                 let is_granted = call.is_ok_and(|decision| decision.is_granted());
                 let counter = if is_granted { &granted } else { &refused };
                 counter.fetch_add(1, Ordering::Relaxed);
@@ -135,8 +159,14 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     let rule = load.limit.rule();
     report.entitled = rule.capacity + credit(rule, Shard::WHOLE, from, clock.now());
     let requests = partitions.seconds();
-    report.seconds = (0..).zip(&report.shards).map(|(at, _)| requests.get(&at).copied().unwrap_or_default()).collect();
-    (report.granted, report.refused) = (granted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed));
+    report.seconds = (0..)
+        .zip(&report.shards)
+        .map(|(at, _)| requests.get(&at).copied().unwrap_or_default())
+        .collect();
+    (report.granted, report.refused) = (
+        granted.load(Ordering::Relaxed),
+        refused.load(Ordering::Relaxed),
+    );
     functions.aggregate().await;
     for _ in 0..cooling {
         sleep(Duration::from_secs(60)).await;
@@ -170,18 +200,28 @@ impl Functions {
         };
         while !self.left.is_empty() {
             let batch = self.left.len().min(10_000);
-            let created = json!(self.clock.now().0 / 1000 - i64::try_from(BATCH.as_secs()).unwrap_or_default());
+            let created = json!(
+                self.clock.now().0 / 1000 - i64::try_from(BATCH.as_secs()).unwrap_or_default()
+            );
             for record in &mut self.left[..batch] {
                 // The database stamps records with the machine's time.
                 record["dynamodb"]["ApproximateCreationDateTime"] = created.clone();
             }
             let event = json!({"Records": self.left[..batch]}).to_string();
-            let invocation = Invocation { now: self.clock.now(), deadline: Instant::now() + Duration::from_secs(60) };
-            let handled = weirgate_aggregator::handle(&event, &self.table, &config, invocation).await;
-            let response = handled.expect("an event").response.expect("the table is there");
+            let invocation = Invocation {
+                now: self.clock.now(),
+                deadline: Instant::now() + Duration::from_secs(60),
+            };
+            let handled =
+                weirgate_aggregator::handle(&event, &self.table, &config, invocation).await;
+            let response = handled
+                .expect("an event")
+                .response
+                .expect("the table is there");
             let first = response.batch_item_failures.iter().filter_map(|failure| {
                 let is_it = |record: &Value| {
-                    record["dynamodb"]["SequenceNumber"] == failure.item_identifier.as_deref().unwrap_or_default()
+                    record["dynamodb"]["SequenceNumber"]
+                        == failure.item_identifier.as_deref().unwrap_or_default()
                 };
                 self.left.iter().position(is_it)
             });
@@ -197,9 +237,14 @@ impl Functions {
     }
 
     async fn reconcile(&self) {
-        let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 100 };
+        let config = weirgate_reconciler::Config {
+            table_name: "weirgate".to_owned(),
+            page: 100,
+        };
         let deadline = Deadline::after(Duration::from_secs(60));
-        weirgate_reconciler::reconcile(&self.table, &config, self.clock.now(), deadline).await.expect("a summary");
+        weirgate_reconciler::reconcile(&self.table, &config, self.clock.now(), deadline)
+            .await
+            .expect("a summary");
     }
 
     /// Live shards of the bucket.
@@ -211,10 +256,20 @@ impl Functions {
 
     /// What was used in the hour of the load.
     async fn used(&self) -> (u64, MilliTokens) {
-        let reader = RateLimiter::builder("weirgate").table(self.dynamo.table().await).build().await;
+        let reader = RateLimiter::builder("weirgate")
+            .table(self.dynamo.table().await)
+            .build()
+            .await;
         let reader = reader.expect("the settings are good");
-        let used = reader.usage("openai", "gpt-4", Window::Hourly, START).await.expect("usage is read").usage;
-        (u64::try_from(used.acquires).unwrap_or_default(), used.tokens.get("rpm").copied().unwrap_or_default())
+        let used = reader
+            .usage("openai", "gpt-4", Window::Hourly, START)
+            .await
+            .expect("usage is read")
+            .usage;
+        (
+            u64::try_from(used.acquires).unwrap_or_default(),
+            used.tokens.get("rpm").copied().unwrap_or_default(),
+        )
     }
 }
 

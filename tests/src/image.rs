@@ -5,7 +5,10 @@ use weirgate_shared::{Attr, Bucket, Live, Snapshot, read_bucket, read_live, read
 
 /// The attributes of an item, or of a stream record's image.
 pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
-    item.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), attribute(value)))
+    item.as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.as_str(), attribute(value)))
 }
 
 /// A live bucket shard.
@@ -36,13 +39,21 @@ pub fn snapshot(item: &Value) -> Snapshot {
 }
 
 fn attribute(value: &Value) -> Attr<'_> {
-    let Some((kind, value)) = value.as_object().and_then(|of| of.iter().next()) else { return Attr::Other };
+    let Some((kind, value)) = value.as_object().and_then(|of| of.iter().next()) else {
+        return Attr::Other;
+    };
     match (kind.as_str(), value) {
         ("N", Value::String(text)) => Attr::N(text),
         ("S", Value::String(text)) => Attr::S(text),
         ("BOOL", Value::Bool(is)) => Attr::Bool(*is),
-        ("NS", Value::Array(numbers)) => Attr::Numbers(numbers.iter().filter_map(Value::as_str).collect()),
-        ("M", Value::Object(of)) => Attr::M(of.iter().map(|(name, value)| (name.as_str(), attribute(value))).collect()),
+        ("NS", Value::Array(numbers)) => {
+            Attr::Numbers(numbers.iter().filter_map(Value::as_str).collect())
+        }
+        ("M", Value::Object(of)) => Attr::M(
+            of.iter()
+                .map(|(name, value)| (name.as_str(), attribute(value)))
+                .collect(),
+        ),
         _ => Attr::Other,
     }
 }

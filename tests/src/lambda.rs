@@ -26,20 +26,37 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The request id of the one event.
 pub const REQUEST_ID: &str = "8f5f1c1e-4c2b-4d0e-9a43-0f6a5a3c7b21";
 
-/// Runs a function of 128 MB, whose binary `command` starts, for one event, on the table `weirgate` at `endpoint`.
+/// Runs a function of 128 MB, whose binary `command` starts, for one event, on the table `weirgate`
+/// at `endpoint`.
 ///
 /// # Panics
 /// If it does not behave as a function.
 pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoked {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port is free");
     let api = listener.local_addr().expect("it is bound").to_string();
     let started = Instant::now();
     let mut function = command
         .env_clear()
-        .envs([("AWS_LAMBDA_RUNTIME_API", api.as_str()), ("AWS_ENDPOINT_URL", endpoint), ("TABLE_NAME", "weirgate")])
-        .envs([("AWS_REGION", "us-east-1"), ("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")])
-        .envs([("AWS_LAMBDA_FUNCTION_NAME", "bench"), ("AWS_LAMBDA_FUNCTION_VERSION", "1")])
-        .envs([("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128"), ("AWS_LAMBDA_LOG_STREAM_NAME", "-")])
+        .envs([
+            ("AWS_LAMBDA_RUNTIME_API", api.as_str()),
+            ("AWS_ENDPOINT_URL", endpoint),
+            ("TABLE_NAME", "weirgate"),
+        ])
+        .envs([
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+        ])
+        .envs([
+            ("AWS_LAMBDA_FUNCTION_NAME", "bench"),
+            ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
+        ])
+        .envs([
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128"),
+            ("AWS_LAMBDA_LOG_STREAM_NAME", "-"),
+        ])
         .env("AWS_LAMBDA_LOG_GROUP_NAME", "-")
         .stdout(Stdio::piped())
         .spawn()
@@ -47,7 +64,11 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
     let mut first_poll = None;
     let mut answered = None;
     // One that does not start, or ends, asks for nothing.
-    let asked = || async { tokio::time::timeout(PATIENCE, listener.accept()).await.expect("the function is alive") };
+    let asked = || async {
+        tokio::time::timeout(PATIENCE, listener.accept())
+            .await
+            .expect("the function is alive")
+    };
     let (stream, _) = asked().await.expect("the function asks for an event");
     let mut stream = BufReader::new(stream);
     while answered.is_none() {
@@ -58,7 +79,10 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
         };
         let answer = if line.contains("/next") {
             first_poll.get_or_insert_with(|| started.elapsed());
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
+            let now = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .expect("a clock")
+                .as_millis();
             format!(
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nLambda-Runtime-Aws-Request-Id: {REQUEST_ID}\r\n\
                  Lambda-Runtime-Deadline-Ms: {}\r\nLambda-Runtime-Invoked-Function-Arn: arn\r\nContent-Length: {}\r\n\r\n{event}",
@@ -67,18 +91,36 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
             )
         } else {
             let body = String::from_utf8(body).expect("an answer is text");
-            assert!(line.contains("/response"), "the function failed: {line}{body}");
+            assert!(
+                line.contains("/response"),
+                "the function failed: {line}{body}"
+            );
             answered = Some(body);
             "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_owned()
         };
-        stream.get_mut().write_all(answer.as_bytes()).await.expect("the function reads");
+        stream
+            .get_mut()
+            .write_all(answer.as_bytes())
+            .await
+            .expect("the function reads");
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", function.id())).expect("it is still there");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", function.id()))
+        .expect("it is still there");
     let _ = function.kill();
     let _ = function.wait();
     let mut log = String::new();
-    let _ = function.stdout.take().expect("it is read").read_to_string(&mut log);
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let _ = function
+        .stdout
+        .take()
+        .expect("it is read")
+        .read_to_string(&mut log);
+    let peak = status.lines().find_map(|line| {
+        line.strip_prefix("VmHWM:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .parse()
+            .ok()
+    });
     Invoked {
         start: first_poll.expect("it polled"),
         peak_kib: peak.expect("Linux tells the peak"),

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Change, Company, LeaseChange, Roll, Settle, Settled, Take, Update, Value, finish, split};
+use weirgate_shared::write::{
+    Change, Company, LeaseChange, Roll, Settle, Settled, Take, Update, Value, finish, split,
+};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, WriteId, write_bucket,
+    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens,
+    WriteId, write_bucket,
 };
 use weirgate_store::{Answer, Outcome, Table};
 
@@ -17,7 +20,8 @@ pub const NOW: EpochMillis = EpochMillis(1_767_225_600_000);
 /// If the entity's name is not valid.
 #[must_use]
 pub fn key(entity: &str) -> BucketKey {
-    BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0")).expect("the test's entity is a valid name")
+    BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0"))
+        .expect("the test's entity is a valid name")
 }
 
 /// A limit's name.
@@ -46,15 +50,27 @@ pub fn full(entity: &str, limits: &[Limit]) -> Bucket {
 /// # Panics
 /// If a name is not valid, or a limit is not in the bucket.
 #[must_use]
-pub fn holding(mut bucket: Bucket, id: &str, expires: EpochMillis, amounts: &[(&str, i64)]) -> Bucket {
+pub fn holding(
+    mut bucket: Bucket,
+    id: &str,
+    expires: EpochMillis,
+    amounts: &[(&str, i64)],
+) -> Bucket {
     let mut held = BTreeMap::new();
     for (name, amount) in amounts {
-        let state = bucket.limits.get_mut(*name).expect("the limit is in the bucket");
+        let state = bucket
+            .limits
+            .get_mut(*name)
+            .expect("the limit is in the bucket");
         state.tk -= tokens(*amount);
         state.tc += tokens(*amount);
         held.insert(limit(name), tokens(*amount));
     }
-    let lease = Lease { expires, tokens: held, owner: "test".to_owned() };
+    let lease = Lease {
+        expires,
+        tokens: held,
+        owner: "test".to_owned(),
+    };
     let id = WriteId::new(id).expect("the test's lease is a valid id");
     bucket.leases.get_or_insert_default().insert(id, lease);
     bucket.due = Some(bucket.due.map_or(expires, |due| due.min(expires)));
@@ -66,8 +82,15 @@ pub fn holding(mut bucket: Bucket, id: &str, expires: EpochMillis, amounts: &[(&
 /// # Panics
 /// If DynamoDB does not take it.
 pub async fn store(table: &Table, bucket: &Bucket) {
-    let update = Update { key: bucket.key.item_key(), conditions: vec![], changes: write_bucket(bucket) };
-    let outcome = table.update(&update, Answer::Nothing).await.expect("the bucket is written");
+    let update = Update {
+        key: bucket.key.item_key(),
+        conditions: vec![],
+        changes: write_bucket(bucket),
+    };
+    let outcome = table
+        .update(&update, Answer::Nothing)
+        .await
+        .expect("the bucket is written");
     assert_eq!(outcome, Outcome::Applied(None));
 }
 
@@ -76,8 +99,13 @@ pub async fn store(table: &Table, bucket: &Bucket) {
 /// # Panics
 /// If it cannot be read.
 pub async fn load(table: &Table, key: &BucketKey) -> Option<Bucket> {
-    let items = table.read(&[key.item_key()]).await.expect("the bucket is read");
-    items.first().map(|item| item.bucket().expect("the bucket is whole"))
+    let items = table
+        .read(&[key.item_key()])
+        .await
+        .expect("the bucket is read");
+    items
+        .first()
+        .map(|item| item.bucket().expect("the bucket is whole"))
 }
 
 /// The item of a bucket as DynamoDB JSON, for loading many at once.
@@ -106,7 +134,9 @@ fn attribute(value: &Value) -> serde_json::Value {
             serde_json::json!({"NS": numbers.iter().map(ToString::to_string).collect::<Vec<_>>()})
         }
         Value::Map(map) => {
-            let map = map.iter().map(|(name, value)| (name.clone(), attribute(value)));
+            let map = map
+                .iter()
+                .map(|(name, value)| (name.clone(), attribute(value)));
             serde_json::json!({"M": serde_json::Map::from_iter(map)})
         }
     }
@@ -131,19 +161,34 @@ pub fn id(text: &str) -> WriteId {
     WriteId::new(text).expect("the test's id is valid")
 }
 
-/// Checks what must always hold in a world without refill: nothing is lost, nothing is doubled, and `due` is a lower bound.
+/// Checks what must always hold in a world without refill: nothing is lost, nothing is doubled, and
+/// `due` is a lower bound.
 ///
 /// # Panics
 /// If it does not.
 pub fn assert_sound(bucket: &Bucket) {
     let leases = bucket.leases.as_ref().expect("leases are there");
-    let held: MilliTokens = leases.values().filter_map(|lease| lease.tokens.get("slots")).copied().sum();
+    let held: MilliTokens = leases
+        .values()
+        .filter_map(|lease| lease.tokens.get("slots"))
+        .copied()
+        .sum();
     let (rate, slots) = (bucket.limits["quota"], bucket.limits["slots"]);
-    assert_eq!(slots.tk + held, tokens(6), "free slots and held ones are all there are: {bucket:?}");
-    assert!(slots.tk <= tokens(6) && slots.tk >= MilliTokens::ZERO, "{bucket:?}");
+    assert_eq!(
+        slots.tk + held,
+        tokens(6),
+        "free slots and held ones are all there are: {bucket:?}"
+    );
+    assert!(
+        slots.tk <= tokens(6) && slots.tk >= MilliTokens::ZERO,
+        "{bucket:?}"
+    );
     assert_eq!(rate.tk + rate.tc, tokens(20), "{bucket:?}");
     if let Some(first) = leases.values().map(|lease| lease.expires).min() {
-        assert!(bucket.due.is_some_and(|due| due <= first), "due is a lower bound: {bucket:?}");
+        assert!(
+            bucket.due.is_some_and(|due| due <= first),
+            "due is a lower bound: {bucket:?}"
+        );
     }
 }
 
@@ -158,8 +203,15 @@ pub fn take(
     view: Option<&Bucket>,
     now: EpochMillis,
 ) -> Update {
-    let needs = BTreeMap::from([(limit("quota"), tokens(rate)), (limit("slots"), tokens(slots))]);
-    let held = Lease { expires, tokens: needs.clone(), owner: "test".to_owned() };
+    let needs = BTreeMap::from([
+        (limit("quota"), tokens(rate)),
+        (limit("slots"), tokens(slots)),
+    ]);
+    let held = Lease {
+        expires,
+        tokens: needs.clone(),
+        owner: "test".to_owned(),
+    };
     let limits = limits();
     let take = Take {
         key: &bucket.key,
@@ -183,12 +235,19 @@ pub fn take(
 /// If another process has written to it in a way that forbids it.
 pub async fn split_at(table: &Table, shard: &Bucket, op: WriteId, at: EpochMillis) {
     let first = split(shard, shard.scaling.min_shards, op, at);
-    let Outcome::Applied(Some(item)) = table.update(&first, Answer::Item).await.expect("DynamoDB works") else {
+    let Outcome::Applied(Some(item)) = table
+        .update(&first, Answer::Item)
+        .await
+        .expect("DynamoDB works")
+    else {
         panic!("{shard:?} is not what it was");
     };
     let parent = item.bucket().expect("it is a bucket");
     for update in finish(&parent).expect("it holds an escrow") {
-        let done = table.update(&update, Answer::Nothing).await.expect("DynamoDB works");
+        let done = table
+            .update(&update, Answer::Nothing)
+            .await
+            .expect("DynamoDB works");
         assert!(matches!(done, Outcome::Applied(_)), "{update:?}");
     }
 }
@@ -196,12 +255,30 @@ pub async fn split_at(table: &Table, shard: &Bucket, op: WriteId, at: EpochMilli
 /// Ends a lease: its slots come back, and its rate tokens too if they were not used.
 #[must_use]
 pub fn end(bucket: &Bucket, lease: &WriteId, rate: Option<i64>, slots: i64) -> Update {
-    let mut amounts = BTreeMap::from([(limit("slots"), Settled { tk: tokens(slots), ..Settled::default() })]);
+    let mut amounts = BTreeMap::from([(
+        limit("slots"),
+        Settled {
+            tk: tokens(slots),
+            ..Settled::default()
+        },
+    )]);
     if let Some(rate) = rate {
-        let back = Settled { tk: tokens(rate), tc: tokens(-rate), ceiling: Some(tokens(20)) };
+        let back = Settled {
+            tk: tokens(rate),
+            tc: tokens(-rate),
+            ceiling: Some(tokens(20)),
+        };
         amounts.insert(limit("quota"), back);
     }
     let op = id(&format!("end{lease}"));
     let roll = Roll::to(Hour::of(NOW));
-    Settle { key: &bucket.key, op, lease: Some((lease, LeaseChange::End)), amounts, takes: 0, roll }.whole(None)
+    Settle {
+        key: &bucket.key,
+        op,
+        lease: Some((lease, LeaseChange::End)),
+        amounts,
+        takes: 0,
+        roll,
+    }
+    .whole(None)
 }

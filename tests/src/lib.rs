@@ -6,8 +6,10 @@
 //! - [`bench`](mod@bench): what `make bench` measures
 //! - [`demo`]: a deployed stack, driven and reported on
 //! - [`drill`]: the commands of `docs/operations.md`, run on a deployed stack
-//! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its stream as Lambda events
-//! - `partitions`: [`Partitions`]: what a table of DynamoDB takes, and how its transactions conflict, on virtual time
+//! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its
+//!   stream as Lambda events
+//! - `partitions`: [`Partitions`]: what a table of DynamoDB takes, and how its transactions
+//!   conflict, on virtual time
 //! - [`heat`]: a hot bucket on virtual time
 //! - `image`: items in DynamoDB's JSON as values
 //! - [`lambda`]: Lambda's side of a function, for one event

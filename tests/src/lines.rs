@@ -15,14 +15,25 @@ impl Lines {
     /// Returns the lines that the template's metric filter `name` counts.
     ///
     /// # Panics
-    /// If there is no such filter, its pattern is not `{ $.field = "text" }`, or a line is not JSON.
+    /// If there is no such filter, its pattern is not `{ $.field = "text" }`, or a line is not
+    /// JSON.
     #[must_use]
     pub fn heard(&self, name: &str) -> Vec<String> {
         let filter = template()["Resources"][name]["Properties"].take();
-        let pattern = filter["FilterPattern"].as_str().and_then(|text| text.strip_prefix("{ $.")?.strip_suffix("\" }"));
-        let (field, text) = pattern.and_then(|pattern| pattern.split_once(" = \"")).expect("a filter of one field");
-        let is_heard = |line: &&str| serde_json::from_str::<Value>(line).expect("a line is JSON")[field] == text;
-        self.text().lines().filter(is_heard).map(str::to_owned).collect()
+        let pattern = filter["FilterPattern"]
+            .as_str()
+            .and_then(|text| text.strip_prefix("{ $.")?.strip_suffix("\" }"));
+        let (field, text) = pattern
+            .and_then(|pattern| pattern.split_once(" = \""))
+            .expect("a filter of one field");
+        let is_heard = |line: &&str| {
+            serde_json::from_str::<Value>(line).expect("a line is JSON")[field] == text
+        };
+        self.text()
+            .lines()
+            .filter(is_heard)
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Returns the values of the metric that the template's filter `name` makes.
@@ -31,13 +42,20 @@ impl Lines {
     /// As [`Self::heard`], or if the value is no number.
     #[must_use]
     pub fn metric(&self, name: &str) -> Vec<i64> {
-        let value = template()["Resources"][name]["Properties"]["MetricTransformations"][0]["MetricValue"].take();
+        let value =
+            template()["Resources"][name]["Properties"]["MetricTransformations"][0]["MetricValue"]
+                .take();
         let value = value.as_str().expect("a metric has a value");
         let number = |line: String| match value.strip_prefix("$.") {
-            Some(field) => serde_json::from_str::<Value>(&line).expect("a line is JSON")[field].as_i64(),
+            Some(field) => {
+                serde_json::from_str::<Value>(&line).expect("a line is JSON")[field].as_i64()
+            }
             None => value.parse().ok(),
         };
-        self.heard(name).into_iter().map(|line| number(line).expect("a number")).collect()
+        self.heard(name)
+            .into_iter()
+            .map(|line| number(line).expect("a number"))
+            .collect()
     }
 
     /// All of it so far.
@@ -49,7 +67,10 @@ impl Lines {
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write(bytes)
     }
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())

@@ -1,16 +1,19 @@
-//! What a table of DynamoDB takes: the embedded database with the limits of partitions and the conflicts of
-//! transactions, on the runtime's clock, from a seed.
+//! What a table of DynamoDB takes: the embedded database with the limits of partitions and the
+//! conflicts of transactions, on the runtime's clock, from a seed.
 //!
-//! - Each partition key of the table and of each index is a partition of its own. It has one balance of write units and
-//!   one of read units, which refill at a rate up to a burst. A request to a partition whose balance is too low is
-//!   throttled and changes nothing. Any other is applied and charged by item size, so a balance may fall below zero.
+//! - Each partition key of the table and of each index is a partition of its own. It has one
+//!   balance of write units and one of read units, which refill at a rate up to a burst. A request
+//!   to a partition whose balance is too low is throttled and changes nothing. Any other is applied
+//!   and charged by item size, so a balance may fall below zero.
 //! - A write that changes an entry of an index is throttled with the index's partition.
 //! - A table can have limits in all: a new one takes 4,000 writes and 12,000 reads a second.
 //! - `BatchGetItem` leaves out the keys of partitions that are spent, and fails only if all are.
-//! - A transaction is cancelled if one of its items was written within the conflict window, or belongs to a running
-//!   transaction. It runs for one window; a single write to its items conflicts meanwhile.
+//! - A transaction is cancelled if one of its items was written within the conflict window, or
+//!   belongs to a running transaction. It runs for one window; a single write to its items
+//!   conflicts meanwhile.
 //!
-//! Not modelled: keys that share a partition, partitions that split because they stay hot, tables that grow.
+//! Not modelled: keys that share a partition, partitions that split because they stay hot, tables
+//! that grow.
 
 mod balances;
 mod conflicts;
@@ -49,10 +52,11 @@ pub struct Limits {
     pub read_burst: u32,
     /// Limits of the whole table, and of each whole index; none by default.
     pub in_all: Option<InAll>,
-    /// For how long a write to an item cancels transactions on it, and for how long a transaction runs; 0 by default.
+    /// For how long a write to an item cancels transactions on it, and for how long a transaction
+    /// runs; 0 by default.
     pub conflict_window: Duration,
-    /// A request takes as long as is drawn from here, to the microsecond; the timer rounds it up to whole milliseconds.
-    /// It arrives after half of it.
+    /// A request takes as long as is drawn from here, to the microsecond; the timer rounds it up to
+    /// whole milliseconds. It arrives after half of it.
     pub latency: RangeInclusive<Duration>,
 }
 
@@ -67,12 +71,15 @@ pub struct InAll {
 
 impl InAll {
     /// A table on demand that was just created.
-    pub const NEW: Self = Self { writes: 4_000, reads: 12_000 };
+    pub const NEW: Self = Self {
+        writes: 4_000,
+        reads: 12_000,
+    };
 }
 
 impl Default for Limits {
-    /// DynamoDB's 1,000 write units and 3,000 read units a second, a second's worth of burst, and answers within 3 to 9
-    /// milliseconds; no limit in all, and no conflicts.
+    /// DynamoDB's 1,000 write units and 3,000 read units a second, a second's worth of burst, and
+    /// answers within 3 to 9 milliseconds; no limit in all, and no conflicts.
     fn default() -> Self {
         Self {
             units_per_second: 1000,
@@ -116,7 +123,11 @@ impl Counts {
     #[must_use]
     pub fn throttled_share(&self) -> f64 {
         let count = |writes| f64::from(u32::try_from(writes).unwrap_or(u32::MAX));
-        if self.writes == 0 { 0.0 } else { count(self.throttled) / count(self.writes) }
+        if self.writes == 0 {
+            0.0
+        } else {
+            count(self.throttled) / count(self.writes)
+        }
     }
 }
 
@@ -139,11 +150,12 @@ impl Sub for Counts {
     }
 }
 
-/// A [`Dynamo`] behind partitions with limits. Clones share both. Faults of the database stand in front: a request that
-/// is lost on its way costs nothing, one whose answer is lost costs what it did.
+/// A [`Dynamo`] behind partitions with limits. Clones share both. Faults of the database stand in
+/// front: a request that is lost on its way costs nothing, one whose answer is lost costs what it
+/// did.
 ///
-/// Runs are the same for the same seed if their callers are: pauses before a second attempt are drawn from the thread's
-/// `fastrand`, which a test that has some must seed too.
+/// Runs are the same for the same seed if their callers are: pauses before a second attempt are
+/// drawn from the thread's `fastrand`, which a test that has some must seed too.
 #[derive(Debug, Clone)]
 pub struct Partitions {
     dynamo: Dynamo,
@@ -167,7 +179,8 @@ struct State {
 }
 
 impl Partitions {
-    /// Partitions with these limits before the database. Their time begins now, their latencies come from `seed`.
+    /// Partitions with these limits before the database. Their time begins now, their latencies
+    /// come from `seed`.
     #[must_use]
     pub fn over(dynamo: Dynamo, limits: Limits, seed: u64) -> Self {
         let state = State {
@@ -181,7 +194,11 @@ impl Partitions {
             seconds: BTreeMap::new(),
             tokens: BTreeSet::new(),
         };
-        Self { dynamo, limits, state: Arc::new(Mutex::new(state)) }
+        Self {
+            dynamo,
+            limits,
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// The table behind its partitions.
@@ -206,13 +223,15 @@ impl Partitions {
         self.state().total
     }
 
-    /// What arrived in each second since the partitions' time began; a second in which nothing did is not there.
+    /// What arrived in each second since the partitions' time began; a second in which nothing did
+    /// is not there.
     #[must_use]
     pub fn seconds(&self) -> BTreeMap<u64, Counts> {
         self.state().seconds.clone()
     }
 
-    /// What arrived so far at one partition of the table; of a transaction, the units of its items there.
+    /// What arrived so far at one partition of the table; of a transaction, the units of its items
+    /// there.
     #[must_use]
     pub fn partition(&self, pk: &str) -> Counts {
         self.state().balances.counts(Of::Table, pk)
@@ -229,19 +248,29 @@ impl Partitions {
         self.state().is_lifted = true;
     }
 
-    /// Returns the answer to a request that meets this fault, or none. For transports of one's own, which
-    /// [`Dynamo::reached_by`] builds a table on.
+    /// Returns the answer to a request that meets this fault, or none. For transports of one's own,
+    /// which [`Dynamo::reached_by`] builds a table on.
     ///
     /// # Errors
     /// If the fault loses the answer.
-    pub fn meet(&self, request: &Request, fault: Option<Fault>) -> Result<HttpResponse, ConnectorError> {
-        self.dynamo.meet_with(request, fault, || self.run(&request.operation, &request.body))
+    pub fn meet(
+        &self,
+        request: &Request,
+        fault: Option<Fault>,
+    ) -> Result<HttpResponse, ConnectorError> {
+        self.dynamo.meet_with(request, fault, || {
+            self.run(&request.operation, &request.body)
+        })
     }
 
     /// For how long a request runs after it has arrived: a transaction for one conflict window.
     #[must_use]
     pub fn runs_for(&self, request: &Request) -> Duration {
-        if request.operation == TRANSACTION { self.limits.conflict_window } else { Duration::ZERO }
+        if request.operation == TRANSACTION {
+            self.limits.conflict_window
+        } else {
+            Duration::ZERO
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -251,7 +280,10 @@ impl Partitions {
     /// How long the next request takes.
     fn latency(&self) -> Duration {
         let micros = |span: &Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        let (least, most) = (micros(self.limits.latency.start()), micros(self.limits.latency.end()));
+        let (least, most) = (
+            micros(self.limits.latency.start()),
+            micros(self.limits.latency.end()),
+        );
         Duration::from_micros(self.state().rng.u64(least..=most.max(least)))
     }
 }
@@ -265,18 +297,25 @@ impl State {
 }
 
 impl HttpClient for Partitions {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+    fn http_connector(
+        &self,
+        _: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }
 
 impl HttpConnector for Partitions {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let (partitions, latency, request) = (self.clone(), self.latency(), Request::read(&request));
+        let (partitions, latency, request) =
+            (self.clone(), self.latency(), Request::read(&request));
         HttpConnectorFuture::new(async move {
             let sent = Instant::now();
             sleep_until(sent + latency / 2).await;
-            let answer = partitions.dynamo.answer(&request, || partitions.run(&request.operation, &request.body));
+            let answer = partitions.dynamo.answer(&request, || {
+                partitions.run(&request.operation, &request.body)
+            });
             sleep_until(sent + latency + partitions.runs_for(&request)).await;
             answer
         })

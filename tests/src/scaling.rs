@@ -1,5 +1,5 @@
-//! How far one key goes: from acquires a second to shards, write units, stream shards, calls of the aggregator and
-//! dollars an hour. Integers only; rounded up wherever there is a rest.
+//! How far one key goes: from acquires a second to shards, write units, stream shards, calls of the
+//! aggregator and dollars an hour. Integers only; rounded up wherever there is a rest.
 //!
 //! # Layout
 //!
@@ -31,13 +31,19 @@ impl Scenario {
     /// Every caller alone in its process, as Lambdas are.
     #[must_use]
     pub const fn alone(acquires: u64) -> Self {
-        Self { acquires, acquires_per_write: 1 }
+        Self {
+            acquires,
+            acquires_per_write: 1,
+        }
     }
 
     /// Callers of processes that share writes.
     #[must_use]
     pub const fn shared(acquires: u64) -> Self {
-        Self { acquires, acquires_per_write: ACQUIRES_PER_SHARED_WRITE }
+        Self {
+            acquires,
+            acquires_per_write: ACQUIRES_PER_SHARED_WRITE,
+        }
     }
 
     /// What it takes.
@@ -52,7 +58,11 @@ impl Scenario {
         let shard_calls = calls(shard_writes, BATCH_WINDOW_SECONDS);
         // A bucket is refilled at most once a batch, and each refill is a record of the next one.
         // One with few writes in a batch is not refilled.
-        let shard_refills = if shard_writes.div_ceil(shard_calls) < REFILL_WRITES { 0 } else { shard_calls };
+        let shard_refills = if shard_writes.div_ceil(shard_calls) < REFILL_WRITES {
+            0
+        } else {
+            shard_calls
+        };
         let (calls, refills) = (all_shards * shard_calls, all_shards * shard_refills);
         let call_ms = call_ms((shard_writes + shard_refills).div_ceil(shard_calls));
         let usage_units_of_a_key = usage_units_an_hour(shards, shard_writes);
@@ -73,13 +83,19 @@ impl Scenario {
             call_ms,
             hour: Hour {
                 acquires: PicoDollars(writes * WRITE_UNIT_PRICE * HOUR_SECONDS),
-                usage: PicoDollars((usage_units_an_hour + refills * HOUR_SECONDS) * WRITE_UNIT_PRICE),
+                usage: PicoDollars(
+                    (usage_units_an_hour + refills * HOUR_SECONDS) * WRITE_UNIT_PRICE,
+                ),
                 stream: PicoDollars(all_shards * STREAM_READS * STREAM_READ_PRICE * HOUR_SECONDS),
                 calls: PicoDollars(calls * (CALL_PRICE + run_price(call_ms)) * HOUR_SECONDS),
                 logs: PicoDollars(calls * LOG_BYTES * LOG_BYTE_PRICE * HOUR_SECONDS),
-                reconciler: PicoDollars(reconciler_minute(all_shards, looks_a_minute) * HOUR_MINUTES),
+                reconciler: PicoDollars(
+                    reconciler_minute(all_shards, looks_a_minute) * HOUR_MINUTES,
+                ),
             },
-            peer_hour: PicoDollars(peer_units_per_100(self.acquires) * WRITE_UNIT_PRICE / 100 * HOUR_SECONDS),
+            peer_hour: PicoDollars(
+                peer_units_per_100(self.acquires) * WRITE_UNIT_PRICE / 100 * HOUR_SECONDS,
+            ),
         }
     }
 }
@@ -133,7 +149,10 @@ impl Numbers {
     /// All write units of the table a second, the reconciler's spread over its minute.
     #[must_use]
     pub const fn write_units(&self) -> u64 {
-        self.writes + self.refills + self.usage_units_an_hour.div_ceil(HOUR_SECONDS) + self.looks_a_minute.div_ceil(60)
+        self.writes
+            + self.refills
+            + self.usage_units_an_hour.div_ceil(HOUR_SECONDS)
+            + self.looks_a_minute.div_ceil(60)
     }
 
     /// Calls of the aggregator at once, at most.
@@ -149,7 +168,8 @@ impl Numbers {
     }
 }
 
-/// What an hour of many users costs, each with a bucket of its own and one acquire a minute, measured by
+/// What an hour of many users costs, each with a bucket of its own and one acquire a minute,
+/// measured by
 /// [`USAGE_LOADS`]: write units an hour, and dollars with the aggregator and the reconciler.
 #[must_use]
 pub fn users(users: u64) -> (u64, PicoDollars) {
@@ -158,13 +178,15 @@ pub fn users(users: u64) -> (u64, PicoDollars) {
     let per_second = units.div_ceil(HOUR_SECONDS);
     // As many stream shards as partitions, and all units are of records.
     let stream_shards = per_second.div_ceil(PARTITION_WRITE_UNITS);
-    let call = CALL_PRICE + run_price(call_ms(per_second.div_ceil(stream_shards))) + LOG_BYTES * LOG_BYTE_PRICE;
+    let call = CALL_PRICE
+        + run_price(call_ms(per_second.div_ceil(stream_shards)))
+        + LOG_BYTES * LOG_BYTE_PRICE;
     let dollars = units * WRITE_UNIT_PRICE + stream_shards * call * HOUR_SECONDS + idle().0;
     (units, PicoDollars(dollars))
 }
 
-/// What an hour costs in which nothing is asked: the reconciler's look once a minute, and the alarms with
-/// their metrics.
+/// What an hour costs in which nothing is asked: the reconciler's look once a minute, and the
+/// alarms with their metrics.
 #[must_use]
 pub const fn idle() -> PicoDollars {
     PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching().0)
@@ -197,7 +219,14 @@ impl Hour {
     /// All parts.
     #[must_use]
     pub const fn total(&self) -> PicoDollars {
-        let Self { acquires, usage, stream, calls, logs, reconciler } = self;
+        let Self {
+            acquires,
+            usage,
+            stream,
+            calls,
+            logs,
+            reconciler,
+        } = self;
         PicoDollars(acquires.0 + usage.0 + stream.0 + calls.0 + logs.0 + reconciler.0)
     }
 }
@@ -220,7 +249,12 @@ impl fmt::Display for PicoDollars {
         };
         let unit = DOLLAR / parts;
         let rounded = (self.0 + unit / 2) / unit;
-        write!(f, "${}.{:0width$}", Grouped(rounded / parts), rounded % parts)
+        write!(
+            f,
+            "${}.{:0width$}",
+            Grouped(rounded / parts),
+            rounded % parts
+        )
     }
 }
 
@@ -244,27 +278,33 @@ impl fmt::Display for Grouped {
 #[must_use]
 pub const fn shards(writes: u64) -> u64 {
     let full = writes.div_ceil(SHARD_WRITES);
-    if full == 0 { 1 } else { full.next_power_of_two() }
+    if full == 0 {
+        1
+    } else {
+        full.next_power_of_two()
+    }
 }
 
-/// Calls of the aggregator a second for one stream shard with so many records a second: when the window is over, or
-/// the batch is full.
+/// Calls of the aggregator a second for one stream shard with so many records a second: when the
+/// window is over, or the batch is full.
 #[must_use]
 pub fn calls(records: u64, window_seconds: u64) -> u64 {
-    // Rarer than once a second is counted as once. Without a window, each read that finds something is a call.
+    // Rarer than once a second is counted as once. Without a window, each read that finds something
+    // is a call.
     let by_time = if window_seconds == 0 { STREAM_READS } else { 1 };
     by_time.max(records.div_ceil(BATCH_RECORDS))
 }
 
-/// Write units an hour of one key's usage snapshots: each shard is copied to every window when the hour ends, and before
-/// that once in [`INTERIM_WRITES`].
+/// Write units an hour of one key's usage snapshots: each shard is copied to every window when the
+/// hour ends, and before that once in [`INTERIM_WRITES`].
 #[must_use]
 pub const fn usage_units_an_hour(shards: u64, shard_writes: u64) -> u64 {
     let all = final_units(shards);
     all + (all * shard_writes * HOUR_SECONDS).div_ceil(INTERIM_WRITES)
 }
 
-/// Write units of one key's usage snapshots at the end of an hour: each shard is copied to every window.
+/// Write units of one key's usage snapshots at the end of an hour: each shard is copied to every
+/// window.
 #[must_use]
 pub const fn final_units(shards: u64) -> u64 {
     shards * WINDOWS * snapshot_units(shards)
@@ -310,7 +350,8 @@ const fn reconciler_minute(shards: u64, looks: u64) -> u64 {
     looks * WRITE_UNIT_PRICE + (shards + DUE_PARTITIONS) * READ_UNIT_PRICE + call
 }
 
-/// What a million acquires of a bucket cost that is used `rate` times a second, with a batching window of so many seconds.
+/// What a million acquires of a bucket cost that is used `rate` times a second, with a batching
+/// window of so many seconds.
 #[must_use]
 pub fn million(rate: u64, window: u64) -> PicoDollars {
     let (_, milli_units) = USAGE_LOADS[0];
@@ -335,17 +376,32 @@ mod tests {
 
     #[test]
     fn an_hour_of_one_acquire_a_second_is_computed_by_hand() {
-        let Numbers { writes, shards, refills, usage_units_an_hour, records, calls, call_ms, hour, .. } =
-            Scenario::alone(1).numbers();
+        let Numbers {
+            writes,
+            shards,
+            refills,
+            usage_units_an_hour,
+            records,
+            calls,
+            call_ms,
+            hour,
+            ..
+        } = Scenario::alone(1).numbers();
         // Two copies end the hour, and some hours have two within.
-        assert_eq!((writes, shards, refills, usage_units_an_hour, records, calls), (1, 1, 0, 4, 1, 1));
+        assert_eq!(
+            (writes, shards, refills, usage_units_an_hour, records, calls),
+            (1, 1, 0, 4, 1, 1)
+        );
         // 256 MB have 12,590 records a second: a record begins one millisecond.
         assert_eq!((function_records(), call_ms), (12_590, 11));
         // A write unit a second is $0.00225 an hour.
         assert_eq!(hour.acquires, PicoDollars(2_250_000_000));
         assert_eq!(hour.usage, PicoDollars(4 * 625_000));
         // 3,600 calls at $0.0000002, and 11 ms of a quarter GB each.
-        assert_eq!(hour.calls, PicoDollars(3_600 * (200_000 + 13_333_400 * 11 / 4_000)));
+        assert_eq!(
+            hour.calls,
+            PicoDollars(3_600 * (200_000 + 13_333_400 * 11 / 4_000))
+        );
         assert_eq!(hour.logs, PicoDollars(3_600 * 250_000));
         assert_eq!(hour.stream, PicoDollars(0));
     }

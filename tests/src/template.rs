@@ -9,20 +9,30 @@ use serde_json::{Map, Value, json};
 /// If it is not YAML of the kinds that a template is made of.
 #[must_use]
 pub fn template() -> Value {
-    let documents = Yaml::load_from_str(include_str!("../../template.yaml")).expect("the template is YAML");
+    let documents =
+        Yaml::load_from_str(include_str!("../../template.yaml")).expect("the template is YAML");
     plain(&documents[0])
 }
 
 fn plain(yaml: &Yaml<'_>) -> Value {
     match yaml {
         Yaml::Tagged(tag, value) => {
-            let function = if tag.suffix == "Ref" { "Ref".to_owned() } else { format!("Fn::{}", tag.suffix) };
+            let function = if tag.suffix == "Ref" {
+                "Ref".to_owned()
+            } else {
+                format!("Fn::{}", tag.suffix)
+            };
             json!({function: plain(value)})
         }
         Yaml::Sequence(items) => items.iter().map(plain).collect(),
         Yaml::Mapping(pairs) => {
             let text = |key: &Yaml<'_>| key.as_str().expect("keys are text").to_owned();
-            Value::Object(pairs.iter().map(|(key, value)| (text(key), plain(value))).collect::<Map<_, _>>())
+            Value::Object(
+                pairs
+                    .iter()
+                    .map(|(key, value)| (text(key), plain(value)))
+                    .collect::<Map<_, _>>(),
+            )
         }
         Yaml::Value(Scalar::String(text)) => json!(text),
         Yaml::Value(Scalar::Integer(number)) => json!(number),

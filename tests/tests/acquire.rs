@@ -4,12 +4,17 @@ mod fleet;
 
 use std::time::Duration;
 
-use fleet::{Fleet, PK, ask, by_name, config, denied, granted, millis, pass, runtime, secs, tokens};
+use fleet::{
+    Fleet, PK, ask, by_name, config, denied, granted, millis, pass, runtime, secs, tokens,
+};
 use proptest::prelude::*;
 use weirgate::{Decision, Limit, MilliTokens};
 
 fn two() -> [Limit; 2] {
-    [Limit::per_minute("rpm", 60).unwrap(), Limit::per_minute("tpm", 10_000).unwrap()]
+    [
+        Limit::per_minute("rpm", 60).unwrap(),
+        Limit::per_minute("tpm", 10_000).unwrap(),
+    ]
 }
 
 #[tokio::test(start_paused = true)]
@@ -21,10 +26,19 @@ async fn several_limits_are_taken_in_one_write() {
 
     let grant = granted(&limiter, &two(), &[("rpm", 2), ("tpm", 1_500)]).await;
     assert_eq!(fleet.dynamo.take_requests(), 1);
-    assert_eq!((grant.amount("rpm"), grant.amount("tpm"), grant.lease_id()), (tokens(2), tokens(1_500), None));
+    assert_eq!(
+        (grant.amount("rpm"), grant.amount("tpm"), grant.lease_id()),
+        (tokens(2), tokens(1_500), None)
+    );
     let bucket = fleet.bucket().await;
-    assert_eq!((bucket.limits["rpm"].tk, bucket.limits["rpm"].tc), (tokens(57), tokens(3)));
-    assert_eq!((bucket.limits["tpm"].tk, bucket.limits["tpm"].tc), (tokens(8_000), tokens(2_000)));
+    assert_eq!(
+        (bucket.limits["rpm"].tk, bucket.limits["rpm"].tc),
+        (tokens(57), tokens(3))
+    );
+    assert_eq!(
+        (bucket.limits["tpm"].tk, bucket.limits["tpm"].tc),
+        (tokens(8_000), tokens(2_000))
+    );
     assert_eq!(bucket.takes.total, 2);
 }
 
@@ -49,11 +63,23 @@ async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
     let status = by_name(&denied);
     // 60 a minute is one a second, 10,000 a minute one each 6 ms.
     let (rpm, tpm) = (status["rpm"], status["tpm"]);
-    assert_eq!((rpm.capacity, rpm.available, rpm.requested), (tokens(60), tokens(1), tokens(3)));
-    assert_eq!((tpm.capacity, tpm.available, tpm.requested), (tokens(10_000), tokens(1_000), tokens(4_000)));
-    assert_eq!((rpm.retry_after, tpm.retry_after), (Some(secs(2)), Some(secs(18))));
+    assert_eq!(
+        (rpm.capacity, rpm.available, rpm.requested),
+        (tokens(60), tokens(1), tokens(3))
+    );
+    assert_eq!(
+        (tpm.capacity, tpm.available, tpm.requested),
+        (tokens(10_000), tokens(1_000), tokens(4_000))
+    );
+    assert_eq!(
+        (rpm.retry_after, tpm.retry_after),
+        (Some(secs(2)), Some(secs(18)))
+    );
     assert_eq!(denied.retry_after, Some(secs(18)), "the slowest decides");
-    assert_eq!(denied.to_string(), "denied, retry after 18s: rpm has 1 of 3 asked, tpm has 1000 of 4000 asked",);
+    assert_eq!(
+        denied.to_string(),
+        "denied, retry after 18s: rpm has 1 of 3 asked, tpm has 1000 of 4000 asked",
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +88,10 @@ async fn a_denial_repeated_within_its_memory_costs_no_request_and_after_it_a_rea
     let limiter = fleet.limiter().await;
     let hourly = [Limit::per_hour("rph", 1).unwrap()];
     let _ = granted(&limiter, &hourly, &[("rph", 1)]).await;
-    assert_eq!(denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after, Some(secs(3600)));
+    assert_eq!(
+        denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after,
+        Some(secs(3600))
+    );
     let _ = fleet.dynamo.take_requests();
     for passed in 1..=100 {
         pass(secs(29)).await;
@@ -70,8 +99,19 @@ async fn a_denial_repeated_within_its_memory_costs_no_request_and_after_it_a_rea
             let left = denied(&limiter, &hourly, &[("rph", 1)]).await.retry_after;
             assert_eq!(left, Some(secs(3600 - 29 * passed)));
             // 30 s are a tenth of five minutes.
-            let reads = if passed % 2 == 0 && twice == 0 { vec![("BatchGetItem".to_owned(), 1)] } else { vec![] };
-            assert_eq!(fleet.dynamo.take_operations().into_iter().collect::<Vec<_>>(), reads);
+            let reads = if passed % 2 == 0 && twice == 0 {
+                vec![("BatchGetItem".to_owned(), 1)]
+            } else {
+                vec![]
+            };
+            assert_eq!(
+                fleet
+                    .dynamo
+                    .take_operations()
+                    .into_iter()
+                    .collect::<Vec<_>>(),
+                reads
+            );
         }
     }
     pass(secs(700)).await;
@@ -99,7 +139,8 @@ async fn a_denial_is_looked_up_again_after_the_memory_ends() {
     }
 }
 
-/// A process saw the debt that another made and paid back. A caller that was told a time before finds the tokens then.
+/// A process saw the debt that another made and paid back. A caller that was told a time before
+/// finds the tokens then.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_waits_its_time_out_is_not_denied_by_what_was_seen_before() {
     let fleet = Fleet::new().await;
@@ -111,13 +152,19 @@ async fn a_caller_that_waits_its_time_out_is_not_denied_by_what_was_seen_before(
         fleet.dynamo.put(&item);
     };
     let _ = granted(&limiter, &limits, &[("r", 10)]).await;
-    assert_eq!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after, Some(secs(10)));
+    assert_eq!(
+        denied(&limiter, &limits, &[("r", 1)]).await.retry_after,
+        Some(secs(10))
+    );
     pass(millis(9_900)).await;
     set(-500_000);
     assert!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after > Some(secs(5_000)));
     set(0);
     pass(millis(99)).await;
-    assert!(denied(&limiter, &limits, &[("r", 1)]).await.retry_after > Some(secs(5_000)), "from memory");
+    assert!(
+        denied(&limiter, &limits, &[("r", 1)]).await.retry_after > Some(secs(5_000)),
+        "from memory"
+    );
     pass(millis(1)).await;
     let _ = granted(&limiter, &limits, &[("r", 1)]).await;
 }
@@ -127,10 +174,24 @@ async fn more_than_a_limit_holds_is_never_and_sends_nothing() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let _ = fleet.dynamo.take_requests();
-    let answer = ask(&limiter, &two(), &[("rpm", 1), ("tpm", 10_001)]).wait_up_to(secs(9)).send().await.unwrap();
-    let Decision::NeverFits(never) = answer else { panic!("{answer:?}") };
-    assert_eq!((&*never.limit, never.requested, never.capacity), ("tpm", tokens(10_001), tokens(10_000)));
-    assert!(never.to_string().contains("holds 10000 tokens when full, 10001 were asked"), "{never}");
+    let answer = ask(&limiter, &two(), &[("rpm", 1), ("tpm", 10_001)])
+        .wait_up_to(secs(9))
+        .send()
+        .await
+        .unwrap();
+    let Decision::NeverFits(never) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        (&*never.limit, never.requested, never.capacity),
+        ("tpm", tokens(10_001), tokens(10_000))
+    );
+    assert!(
+        never
+            .to_string()
+            .contains("holds 10000 tokens when full, 10001 were asked"),
+        "{never}"
+    );
     assert_eq!(fleet.dynamo.take_requests(), 0);
 }
 
@@ -140,7 +201,11 @@ async fn a_bounded_wait_ends_when_the_tokens_are_there() {
     let limiter = fleet.limiter().await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
-    let answer = ask(&limiter, &two(), &[("rpm", 2)]).wait_up_to(secs(2)).send().await.unwrap();
+    let answer = ask(&limiter, &two(), &[("rpm", 2)])
+        .wait_up_to(secs(2))
+        .send()
+        .await
+        .unwrap();
     assert!(answer.is_granted());
     assert_eq!(Duration::from(fleet.now().since(began)), secs(2));
 }
@@ -151,7 +216,11 @@ async fn a_wait_that_cannot_succeed_is_not_begun() {
     let limiter = fleet.limiter().await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
-    let answer = ask(&limiter, &two(), &[("rpm", 2)]).wait_up_to(millis(1_999)).send().await.unwrap();
+    let answer = ask(&limiter, &two(), &[("rpm", 2)])
+        .wait_up_to(millis(1_999))
+        .send()
+        .await
+        .unwrap();
     assert!(matches!(answer, Decision::Denied(denied) if denied.retry_after == Some(secs(2))));
     assert_eq!(fleet.now(), began);
 }
@@ -159,9 +228,22 @@ async fn a_wait_that_cannot_succeed_is_not_begun() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_without_an_end_is_a_long_one() {
     let fleet = Fleet::new().await;
-    let limiter = fleet.builder().await.timeout(Duration::MAX).build().await.unwrap();
+    let limiter = fleet
+        .builder()
+        .await
+        .timeout(Duration::MAX)
+        .build()
+        .await
+        .unwrap();
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
-    assert!(ask(&limiter, &two(), &[("rpm", 60)]).wait_up_to(Duration::MAX).send().await.unwrap().is_granted());
+    assert!(
+        ask(&limiter, &two(), &[("rpm", 60)])
+            .wait_up_to(Duration::MAX)
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,14 +254,20 @@ async fn a_wait_for_a_slot_lasts_as_long_as_it_was_given() {
     for wait in [60, 100, 170] {
         let grant = granted(&other, &slots, &[("slots", 1)]).await;
         let (began, until) = (fleet.now(), millis(wait));
-        let waiting = ask(&limiter, &slots, &[("slots", 1)]).wait_up_to(until).send();
+        let waiting = ask(&limiter, &slots, &[("slots", 1)])
+            .wait_up_to(until)
+            .send();
         let release = async {
             pass(millis(5)).await;
             grant.release().await
         };
         let (answer, _) = tokio::join!(waiting, release);
-        let mine = answer.unwrap().granted().unwrap_or_else(|| panic!("a slot was free for most of {wait} ms"));
-        // The slot went to another process before, so this one holds back for a moment at each look.
+        let mine = answer
+            .unwrap()
+            .granted()
+            .unwrap_or_else(|| panic!("a slot was free for most of {wait} ms"));
+        // The slot went to another process before, so this one holds back for a moment at each
+        // look.
         assert!(Duration::from(fleet.now().since(began)) <= until + millis(20));
         let _ = mine.release().await.unwrap();
     }
@@ -192,7 +280,11 @@ async fn a_wait_for_a_slot_that_stays_held_ends_in_time() {
     let slots = [Limit::concurrent("slots", 1).unwrap()];
     let _grant = granted(&other, &slots, &[("slots", 1)]).await;
     let began = fleet.now();
-    let answer = ask(&limiter, &slots, &[("slots", 1)]).wait_up_to(secs(1)).send().await.unwrap();
+    let answer = ask(&limiter, &slots, &[("slots", 1)])
+        .wait_up_to(secs(1))
+        .send()
+        .await
+        .unwrap();
     assert!(!answer.is_granted());
     assert_eq!(Duration::from(fleet.now().since(began)), secs(1));
 }
@@ -204,7 +296,9 @@ async fn a_wait_for_a_slot_ends_at_once_when_this_process_releases_one() {
     let slots = [Limit::concurrent("slots", 1).unwrap()];
     let grant = granted(&limiter, &slots, &[("slots", 1)]).await;
     let began = fleet.now();
-    let waiting = ask(&limiter, &slots, &[("slots", 1)]).wait_up_to(secs(5)).send();
+    let waiting = ask(&limiter, &slots, &[("slots", 1)])
+        .wait_up_to(secs(5))
+        .send();
     let release = async {
         pass(millis(7)).await;
         grant.release().await

@@ -29,14 +29,18 @@ async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_
     denied(&limiter, &rpm(60), &[("rpm", 1)]).await;
 }
 
-/// Otherwise the retry-after would speak of a rate that the bucket does not have, and of a capacity it never gets.
+/// Otherwise the retry-after would speak of a rate that the bucket does not have, and of a capacity
+/// it never gets.
 #[tokio::test(start_paused = true)]
 async fn i5_a_raised_limit_reaches_a_bucket_that_has_not_enough_for_anybody() {
     for need in [1, 40] {
         let fleet = Fleet::new().await;
         let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
         let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
-        let retry_after = denied(&limiter, &rpm(60), &[("rpm", need)]).await.retry_after.unwrap();
+        let retry_after = denied(&limiter, &rpm(60), &[("rpm", need)])
+            .await
+            .retry_after
+            .unwrap();
         // 60 a minute is one a second, from the millisecond after the change on.
         assert_eq!(retry_after, secs(need.unsigned_abs()) + millis(1));
         pass(retry_after).await;
@@ -51,12 +55,19 @@ async fn i1_a_lowered_limit_takes_effect_with_the_take_and_makes_no_debt() {
     let limiter = fleet.limiter().await;
     let _ = granted(&limiter, &rpm(100), &[("rpm", 10)]).await;
     let _ = granted(&limiter, &rpm(20), &[("rpm", 5)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await, (15_000, 15_000), "of 20, not of the 90 that were there");
+    assert_eq!(
+        fleet.tk_tc("rpm").await,
+        (15_000, 15_000),
+        "of 20, not of the 90 that were there"
+    );
     // Until then the limits of the last change stand.
     pass(secs(30)).await;
     let _ = granted(&limiter, &rpm(3), &[("rpm", 3)]).await;
     assert_eq!(fleet.tk_tc("rpm").await, (0, 18_000));
-    assert_eq!(denied(&limiter, &rpm(3), &[("rpm", 1)]).await.retry_after, Some(secs(20)));
+    assert_eq!(
+        denied(&limiter, &rpm(3), &[("rpm", 1)]).await.retry_after,
+        Some(secs(20))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -67,7 +78,11 @@ async fn a_limit_that_is_new_is_added_full() {
     let both = [rpm(10)[0].clone(), Limit::per_minute("tpm", 600).unwrap()];
     let denied = denied(&limiter, &both, &[("rpm", 1), ("tpm", 1)]).await;
     assert_eq!(by_name(&denied)["tpm"].available, tokens(600));
-    assert_eq!(fleet.tk_tc("tpm").await, (600_000, 0), "a denial brings it, and takes nothing");
+    assert_eq!(
+        fleet.tk_tc("tpm").await,
+        (600_000, 0),
+        "a denial brings it, and takes nothing"
+    );
     pass(secs(6)).await;
     let _ = granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
     assert_eq!(fleet.tk_tc("tpm").await, (500_000, 100_000));
@@ -96,7 +111,11 @@ async fn two_callers_with_different_limits_are_each_served_by_their_own() {
         ask(&limiter, &small, &[("rpm", 5)]).send(),
     );
     let answers = [a, b, c].map(|answer| answer.unwrap().is_granted());
-    let taken: i64 = [4, 25, 5].into_iter().zip(answers).map(|(tokens, granted)| tokens * i64::from(granted)).sum();
+    let taken: i64 = [4, 25, 5]
+        .into_iter()
+        .zip(answers)
+        .map(|(tokens, granted)| tokens * i64::from(granted))
+        .sum();
     assert!(answers[0], "the first in line is served");
     let bucket = fleet.bucket().await;
     assert_eq!(bucket.limits["rpm"].tc, tokens(1 + taken));
@@ -114,8 +133,14 @@ async fn a_burst_and_a_rate_change_are_written_with_the_take() {
     pass(secs(8)).await;
     let _ = granted(&limiter, &burst, &[("rpm", 40)]).await;
     let state = fleet.bucket().await.limits["rpm"];
-    assert_eq!((state.rule, fleet.tk_tc("rpm").await.0), (*burst[0].rule(), 0));
-    assert_eq!(denied(&limiter, &burst, &[("rpm", 5)]).await.retry_after, Some(secs(1)));
+    assert_eq!(
+        (state.rule, fleet.tk_tc("rpm").await.0),
+        (*burst[0].rule(), 0)
+    );
+    assert_eq!(
+        denied(&limiter, &burst, &[("rpm", 5)]).await.retry_after,
+        Some(secs(1))
+    );
 }
 
 /// What was taken under the old capacity may be more than the new one has room for.
@@ -156,9 +181,20 @@ async fn the_hidden_limit_counts_writes_and_is_not_shown() {
         let _ = granted(&limiter, &rpm(100), &[("rpm", 1)]).await;
     }
     let grant = granted(&limiter, &rpm(100), &[("rpm", 1)]).await;
-    assert_eq!(grant.limits().iter().map(|status| &*status.limit).collect::<Vec<_>>(), ["rpm"]);
+    assert_eq!(
+        grant
+            .limits()
+            .iter()
+            .map(|status| &*status.limit)
+            .collect::<Vec<_>>(),
+        ["rpm"]
+    );
     let (bucket, fresh) = (fleet.bucket().await, full("e-1", &rpm(100)));
     assert_eq!(bucket.write_units_left, fresh.write_units_left - tokens(4));
     assert_eq!(bucket.limits.len(), fresh.limits.len());
-    assert_eq!(bucket.v, fleet::START.0 * 1000 + 3, "one more each write, from the creation's instant");
+    assert_eq!(
+        bucket.v,
+        fleet::START.0 * 1000 + 3,
+        "one more each write, from the creation's instant"
+    );
 }

@@ -12,8 +12,13 @@ async fn the_cost_table_usage_and_refill_of_100_records_is_at_most_14_write_unit
     let (dynamo, records) = batch(14, 100).await;
     let (table, meter) = dynamo.metered().await;
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
-    let invocation = Invocation { now: BATCH_START.after(Millis(6_000)), deadline };
-    let handled = handle(&event(&records), &table, &config(), invocation).await.unwrap();
+    let invocation = Invocation {
+        now: BATCH_START.after(Millis(6_000)),
+        deadline,
+    };
+    let handled = handle(&event(&records), &table, &config(), invocation)
+        .await
+        .unwrap();
     let units = meter.take();
     assert_eq!((handled.summary.refilled, handled.summary.failed), (14, 0));
     assert!(units.total <= 14.0, "{units:?} for {:?}", handled.summary);

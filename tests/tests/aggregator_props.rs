@@ -1,4 +1,5 @@
-//! I3 under random deliveries: batches cut, doubled, discarded and replayed, while writes fail in every way there is.
+//! I3 under random deliveries: batches cut, doubled, discarded and replayed, while writes fail in
+//! every way there is.
 
 mod aggregator;
 
@@ -38,8 +39,18 @@ fn fault() -> impl Strategy<Value = Option<Fault>> {
 }
 
 fn batch() -> impl Strategy<Value = Batch> {
-    (any::<Index>(), 1..15usize, any::<bool>(), prop_oneof![Just(vec![]), vec(fault(), 0..30)])
-        .prop_map(|(from, size, doubled, faults)| Batch { from, size, doubled, faults })
+    (
+        any::<Index>(),
+        1..15usize,
+        any::<bool>(),
+        prop_oneof![Just(vec![]), vec(fault(), 0..30)],
+    )
+        .prop_map(|(from, size, doubled, faults)| Batch {
+            from,
+            size,
+            doubled,
+            faults,
+        })
 }
 
 proptest! {

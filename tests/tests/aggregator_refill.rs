@@ -1,4 +1,5 @@
-//! Buckets that would run dry before the next batch are credited, once, and never above their share.
+//! Buckets that would run dry before the next batch are credited, once, and never above their
+//! share.
 
 mod aggregator;
 
@@ -35,7 +36,11 @@ async fn deliver_at(table: &Table, records: &[Value], now: EpochMillis) -> Handl
 }
 
 fn number(dynamo: &Dynamo, attribute: &str) -> i64 {
-    dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE")[attribute]["N"].as_str().unwrap().parse().unwrap()
+    dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE")[attribute]["N"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 #[tokio::test]
@@ -44,12 +49,24 @@ async fn a_bucket_that_would_not_last_is_credited_and_a_replay_credits_nothing()
     let v = number(&dynamo, "v");
     let now = HOUR.after(Millis(300));
     let handled = deliver_at(&table, &records, now).await;
-    assert_eq!((handled.summary.refilled, handled.summary.refills_lost), (1, 0));
-    assert_eq!((number(&dynamo, "b_rps_tk"), number(&dynamo, "rf")), (10_000 + 30_000, now.0));
-    assert_eq!((number(&dynamo, "b_rps_tc"), number(&dynamo, "v")), (90_000, v + 1));
+    assert_eq!(
+        (handled.summary.refilled, handled.summary.refills_lost),
+        (1, 0)
+    );
+    assert_eq!(
+        (number(&dynamo, "b_rps_tk"), number(&dynamo, "rf")),
+        (10_000 + 30_000, now.0)
+    );
+    assert_eq!(
+        (number(&dynamo, "b_rps_tc"), number(&dynamo, "v")),
+        (90_000, v + 1)
+    );
     let again = deliver_at(&table, &records, now.after(Millis(300))).await;
     assert_eq!((again.summary.refilled, again.summary.refills_lost), (0, 1));
-    assert_eq!((number(&dynamo, "b_rps_tk"), number(&dynamo, "rf")), (40_000, now.0));
+    assert_eq!(
+        (number(&dynamo, "b_rps_tk"), number(&dynamo, "rf")),
+        (40_000, now.0)
+    );
 }
 
 #[tokio::test]
@@ -57,14 +74,21 @@ async fn i1_a_bucket_is_never_credited_above_its_share() {
     let (dynamo, table, records) = nearly_dry().await;
     // An hour late: what the image lacks has long flowed in.
     let handled = deliver_at(&table, &records, HOUR.after(Millis(3_600_000))).await;
-    assert!(number(&dynamo, "b_rps_tk") <= 100_000, "{:?}", handled.summary);
+    assert!(
+        number(&dynamo, "b_rps_tk") <= 100_000,
+        "{:?}",
+        handled.summary
+    );
     // Somebody else filled the bucket since the image was made, without a new `rf`.
     let (dynamo, table, records) = nearly_dry().await;
     let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
     item["b_rps_tk"]["N"] = "95000".into();
     dynamo.put(&item);
     let handled = deliver_at(&table, &records, HOUR.after(Millis(300))).await;
-    assert_eq!((handled.summary.refilled, handled.summary.refills_lost), (0, 1));
+    assert_eq!(
+        (handled.summary.refilled, handled.summary.refills_lost),
+        (0, 1)
+    );
     assert_eq!(number(&dynamo, "b_rps_tk"), 95_000);
 }
 
@@ -76,7 +100,11 @@ async fn a_shard_of_a_split_bucket_is_credited_with_its_share() {
     dynamo.put(&item);
     records[0]["dynamodb"]["NewImage"] = item;
     deliver_at(&table, &records, HOUR.after(Millis(200))).await;
-    assert_eq!(number(&dynamo, "b_rps_tk"), 10_000 + 5_000, "a quarter of 100 a second for 200 ms");
+    assert_eq!(
+        number(&dynamo, "b_rps_tk"),
+        10_000 + 5_000,
+        "a quarter of 100 a second for 200 ms"
+    );
 }
 
 #[tokio::test]
@@ -86,13 +114,22 @@ async fn a_bucket_that_lasts_is_left_alone() {
     take(&table, &bucket("a", 0), 10, HOUR).await;
     let records = records(&dynamo);
     let handled = deliver_at(&table, &records, HOUR.after(Millis(300))).await;
-    assert_eq!((handled.summary.refilled, handled.summary.refills_lost), (0, 0));
+    assert_eq!(
+        (handled.summary.refilled, handled.summary.refills_lost),
+        (0, 0)
+    );
     assert_eq!(number(&dynamo, "rf"), HOUR.0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn i7_a_refill_whose_answer_is_lost_is_made_once() {
-    for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied, Fault::Repeat, Fault::LoseRequest, Fault::Conflict] {
+    for fault in [
+        Fault::LoseAnswer,
+        Fault::ServerErrorApplied,
+        Fault::Repeat,
+        Fault::LoseRequest,
+        Fault::Conflict,
+    ] {
         let (dynamo, table, records) = nearly_dry().await;
         let mut left = 1;
         dynamo.fail_when(move |request| {
@@ -121,14 +158,18 @@ async fn refills_end_when_callers_do() {
     assert!(records.is_empty());
 }
 
-/// Takes that rely on `rf` lose their race when it moves: at the refill edge, batches that come fast must not move it
-/// with every one of them, or nobody gets a decision.
+/// Takes that rely on `rf` lose their race when it moves: at the refill edge, batches that come
+/// fast must not move it with every one of them, or nobody gets a decision.
 #[tokio::test]
 async fn a_bucket_that_was_credited_just_now_is_left_to_its_callers() {
     let (dynamo, table, records) = nearly_dry().await;
-    let summary = deliver_at(&table, &records, HOUR.after(Millis(199))).await.summary;
+    let summary = deliver_at(&table, &records, HOUR.after(Millis(199)))
+        .await
+        .summary;
     assert_eq!((summary.refilled, summary.refills_lost), (0, 0));
-    let summary = deliver_at(&table, &records, HOUR.after(Millis(200))).await.summary;
+    let summary = deliver_at(&table, &records, HOUR.after(Millis(200)))
+        .await
+        .summary;
     assert_eq!(summary.refilled, 1);
     drop(dynamo);
 }
@@ -148,10 +189,15 @@ async fn the_write_units_of_a_busy_shard_are_cut_without_moving_rf() {
         let (rf, v) = (number(&dynamo, "rf"), number(&dynamo, "v"));
         let now = HOUR.after(Millis(5_000));
         let handled = deliver_at(&table, &records, now).await;
-        assert_eq!((handled.summary.refilled, number(&dynamo, "rf")), (usize::from(is_cut), rf), "{writes}");
+        assert_eq!(
+            (handled.summary.refilled, number(&dynamo, "rf")),
+            (usize::from(is_cut), rf),
+            "{writes}"
+        );
         assert_eq!(number(&dynamo, "v"), v + i64::from(is_cut));
         if is_cut {
-            // 5,000 have flowed in, of which 4,000 are over: a thousand are there, but for this write.
+            // 5,000 have flowed in, of which 4,000 are over: a thousand are there, but for this
+            // write.
             assert_eq!(number(&dynamo, "wcu"), (1_000 - 5_000 - 1) * 1_000);
         }
         let again = deliver_at(&table, &records, now).await;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use aggregator::usage::{assert_exact, copied, streamed};
 use aggregator::{
-    HOUR, bucket, config, counts, deliver, deliver_text, deliver_until_done, event, held, limits, marked, name, new_id,
-    records, run, shards, take, take_hot, take_in,
+    HOUR, bucket, config, counts, deliver, deliver_text, deliver_until_done, event, held, limits,
+    marked, name, new_id, records, run, shards, take, take_hot, take_in,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -20,8 +20,13 @@ use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{full, holding, store};
 
 async fn deliver_with(table: &Table, records: &[Value], config: &Config) -> Handled {
-    let invocation = Invocation { now: HOUR, deadline: Instant::now() + Duration::from_secs(60) };
-    handle(&event(records), table, config, invocation).await.unwrap()
+    let invocation = Invocation {
+        now: HOUR,
+        deadline: Instant::now() + Duration::from_secs(60),
+    };
+    handle(&event(records), table, config, invocation)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -29,11 +34,20 @@ async fn i6_a_shard_that_a_client_asks_to_split_is_split_once_and_no_token_is_ma
     let (dynamo, table, records) = marked().await;
     let before = held(&table).await;
     let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.refilled), (1, 0, 0));
+    assert_eq!(
+        (
+            handled.summary.splits,
+            handled.summary.splits_lost,
+            handled.summary.refilled
+        ),
+        (1, 0, 0)
+    );
     assert_eq!(handled.response.unwrap(), Default::default());
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     assert_eq!(held(&table).await, before);
-    let [lower, upper] = &*shards(&table).await else { panic!("two shards") };
+    let [lower, upper] = &*shards(&table).await else {
+        panic!("two shards")
+    };
     assert!(!lower.scaling.is_hot && !upper.scaling.is_hot);
     assert!(lower.limits.iter().all(|(name, state)| {
         let other = upper.limits[name].tk;
@@ -53,7 +67,14 @@ async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
     // Written before the split, delivered after it, and both once more.
     for batch in [&second, &first, &second] {
         let handled = deliver(&table, batch).await;
-        assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.failed), (0, 1, 0));
+        assert_eq!(
+            (
+                handled.summary.splits,
+                handled.summary.splits_lost,
+                handled.summary.failed
+            ),
+            (0, 1, 0)
+        );
     }
     // The split itself and what comes after it: both halves are cool.
     for shard in [0, 1] {
@@ -61,15 +82,28 @@ async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
     }
     let after = records(&dynamo);
     let handled = deliver(&table, &after).await;
-    assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.splits_put_off), (0, 0, 0));
+    assert_eq!(
+        (
+            handled.summary.splits,
+            handled.summary.splits_lost,
+            handled.summary.splits_put_off
+        ),
+        (0, 0, 0)
+    );
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     assert_exact(&dynamo, &[first, second, after].concat());
 }
 
 #[tokio::test]
 async fn a_shard_whose_write_units_run_out_is_split_and_one_that_only_seems_so_is_not() {
-    // Under 200 of 1,000. The write may have happened at the end of its second, but not after the batch came.
-    for (units, now, splits) in [(149, 50, 1), (150, 50, 0), (-800, 5_000, 1), (-799, 5_000, 0)] {
+    // Under 200 of 1,000. The write may have happened at the end of its second, but not after the
+    // batch came.
+    for (units, now, splits) in [
+        (149, 50, 1),
+        (150, 50, 0),
+        (-800, 5_000, 1),
+        (-799, 5_000, 0),
+    ] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
         take(&table, &bucket("a", 0), 10).await;
@@ -82,7 +116,10 @@ async fn a_shard_whose_write_units_run_out_is_split_and_one_that_only_seems_so_i
         let handled = deliver_text(&table, &event(&batch[2..]), now).await;
         assert_eq!(handled.summary.splits, splits, "{units} units, {now:?}");
         if splits == 1 {
-            let full = shards(&table).await.iter().all(|shard| shard.write_units_left >= MilliTokens::from_tokens(990));
+            let full = shards(&table)
+                .await
+                .iter()
+                .all(|shard| shard.write_units_left >= MilliTokens::from_tokens(990));
             assert!(full, "neither half is hot before it was written to");
         }
     }
@@ -92,10 +129,18 @@ async fn a_shard_whose_write_units_run_out_is_split_and_one_that_only_seems_so_i
 async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more_of_them() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let limits = [Limit::per_day("rpm", 1_000_000).unwrap(), Limit::concurrent("tpm", 1_000).unwrap()];
+    let limits = [
+        Limit::per_day("rpm", 1_000_000).unwrap(),
+        Limit::concurrent("tpm", 1_000).unwrap(),
+    ];
     let held = |mut bucket: Bucket, from: u32, to: u32| {
         for id in from..to {
-            bucket = holding(bucket, &format!("lease{id:08}"), EpochMillis(HOUR.0 + 60_000), &[("tpm", 1)]);
+            bucket = holding(
+                bucket,
+                &format!("lease{id:08}"),
+                EpochMillis(HOUR.0 + 60_000),
+                &[("tpm", 1)],
+            );
         }
         bucket
     };
@@ -129,9 +174,16 @@ async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more
 
 #[tokio::test]
 async fn a_bucket_has_no_more_shards_than_the_operator_allows() {
-    for (max_shards, expected) in [(1, vec![(0, 1)]), (2, vec![(0, 2), (1, 2)]), (4, vec![(0, 4), (1, 2), (2, 4)])] {
+    for (max_shards, expected) in [
+        (1, vec![(0, 1)]),
+        (2, vec![(0, 2), (1, 2)]),
+        (4, vec![(0, 4), (1, 2), (2, 4)]),
+    ] {
         let (dynamo, table, mut batch) = marked().await;
-        let config = Config { max_shards, ..config() };
+        let config = Config {
+            max_shards,
+            ..config()
+        };
         let mut all = batch.clone();
         for _ in 0..3 {
             assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
@@ -154,7 +206,14 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         let table = dynamo.table().await;
         let limits = &[Limit::per_day("rpm", 10).unwrap()];
         let key = &bucket("a", 0);
-        store(&table, &Bucket { rf: HOUR, ..full("a", limits) }).await;
+        store(
+            &table,
+            &Bucket {
+                rf: HOUR,
+                ..full("a", limits)
+            },
+        )
+        .await;
         let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
         let take = Take {
             key,
@@ -172,7 +231,10 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         run(&table, &take, HOUR).await;
         let batch = records(&dynamo);
         let summary = deliver(&table, &batch).await.summary;
-        assert_eq!(summary.splits, splits, "{requests} requests of {callers} callers");
+        assert_eq!(
+            summary.splits, splits,
+            "{requests} requests of {callers} callers"
+        );
     }
 }
 
@@ -201,8 +263,15 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
     deliver_until_done(&table, &all).await;
     assert_exact(&dynamo, &all);
     // Of what was there, nothing else is gone.
-    let used: i64 = whole.shards().iter().map(|shard| shard.limits["tpm"].tc.0).sum();
-    assert_eq!(whole.holds(&name("tpm"), HOUR), limits()[1].rule().capacity - MilliTokens(used));
+    let used: i64 = whole
+        .shards()
+        .iter()
+        .map(|shard| shard.limits["tpm"].tc.0)
+        .sum();
+    assert_eq!(
+        whole.holds(&name("tpm"), HOUR),
+        limits()[1].rule().capacity - MilliTokens(used)
+    );
     // The next hour begins in each shard, so the snapshot alone has all of this one.
     for shard in whole.shards() {
         take_in(&table, &shard.key, 1, 1).await;
@@ -211,6 +280,10 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
     deliver_until_done(&table, &all).await;
     assert_exact(&dynamo, &all);
     let mut hours = streamed(&all, Window::Hourly);
-    assert!(hours.remove(&(bucket("a", 0), HOUR.after(Millis(3_600_000)))).is_some());
+    assert!(
+        hours
+            .remove(&(bucket("a", 0), HOUR.after(Millis(3_600_000))))
+            .is_some()
+    );
     assert_eq!(copied(&dynamo, Window::Hourly), hours);
 }

@@ -1,4 +1,5 @@
-//! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing waits for them.
+//! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing
+//! waits for them.
 
 mod aggregator;
 
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use aggregator::usage::assert_exact;
 use aggregator::{
-    HOUR, bucket, config, counts, deliver, deliver_until_done, event, held, marked, records, sequence_number, shards,
-    take_in,
+    HOUR, bucket, config, counts, deliver, deliver_until_done, event, held, marked, records,
+    sequence_number, shards, take_in,
 };
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
@@ -30,17 +31,28 @@ async fn marked_and_rolled() -> (Dynamo, Table, Vec<Value>) {
 async fn two_splits_of_one_shard_at_the_same_time_are_one() {
     let (dynamo, table, records) = marked().await;
     let before = held(&table).await;
-    let slow = dynamo.clone().with_latency(Duration::from_millis(10)).table().await;
+    let slow = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(10))
+        .table()
+        .await;
     let (one, other) = tokio::join!(deliver(&slow, &records), deliver(&slow, &records));
     let (one, other) = (one.summary, other.summary);
-    assert_eq!((one.splits + other.splits, one.splits_lost + other.splits_lost), (1, 1));
+    assert_eq!(
+        (
+            one.splits + other.splits,
+            one.splits_lost + other.splits_lost
+        ),
+        (1, 1)
+    );
     assert_eq!((one.failed, other.failed), (0, 0));
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     assert_eq!(held(&table).await, before);
     assert_exact(&dynamo, &[records, aggregator::records(&dynamo)].concat());
 }
 
-/// Whether it is one of a split's writes: to the shard, which then holds or held an escrow, or to its new half.
+/// Whether it is one of a split's writes: to the shard, which then holds or held an escrow, or to
+/// its new half.
 fn is_of_a_split(body: &Value) -> bool {
     let names = body["ExpressionAttributeNames"].as_object();
     let is_escrow = names.is_some_and(|names| names.values().any(|name| name == "escrow"));
@@ -57,18 +69,38 @@ async fn i7_a_split_whose_answer_is_lost_happens_once() {
         Fault::Conflict,
         Fault::Throttle { key_range: true },
     ];
-    for (fault, write) in faults.into_iter().flat_map(|fault| [0, 1, 2].map(|write| (fault, write))) {
+    for (fault, write) in faults
+        .into_iter()
+        .flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
+    {
         let (dynamo, table, records) = marked().await;
         let before = held(&table).await;
         dynamo.fail_next(std::iter::repeat_n(None, write).chain([Some(fault)]));
         let handled = deliver(&table, &records).await;
         // Of an end whose answer is lost it is not known which process has made it.
-        let is_lost = write == 2 && matches!(fault, Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat);
+        let is_lost = write == 2
+            && matches!(
+                fault,
+                Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat
+            );
         let told = (handled.summary.splits, handled.summary.splits_lost);
-        assert!(told == (1, 0) || is_lost && told == (0, 1), "{fault:?} of write {write}: {told:?}");
-        assert_eq!(counts(&table).await, [(0, 2), (1, 2)], "{fault:?} of write {write}");
+        assert!(
+            told == (1, 0) || is_lost && told == (0, 1),
+            "{fault:?} of write {write}: {told:?}"
+        );
+        assert_eq!(
+            counts(&table).await,
+            [(0, 2), (1, 2)],
+            "{fault:?} of write {write}"
+        );
         assert_eq!(held(&table).await, before, "{fault:?} of write {write}");
-        assert!(shards(&table).await.iter().all(|shard| shard.escrow.is_none()), "{fault:?} of write {write}");
+        assert!(
+            shards(&table)
+                .await
+                .iter()
+                .all(|shard| shard.escrow.is_none()),
+            "{fault:?} of write {write}"
+        );
     }
 }
 
@@ -81,7 +113,10 @@ async fn a_split_that_cannot_be_made_now_holds_up_nothing_and_is_made_by_the_nex
         Fault::Rejected,
         Fault::LoseRequest,
     ];
-    for (fault, write) in faults.into_iter().flat_map(|fault| [0, 1, 2].map(|write| (fault, write))) {
+    for (fault, write) in faults
+        .into_iter()
+        .flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
+    {
         let (dynamo, table, batch) = marked_and_rolled().await;
         let before = held(&table).await;
         let mut left = write;
@@ -91,17 +126,45 @@ async fn a_split_that_cannot_be_made_now_holds_up_nothing_and_is_made_by_the_nex
             is_failed.then_some(fault)
         });
         let handled = deliver(&table, &batch).await;
-        assert_eq!((handled.summary.splits_put_off, handled.summary.failed), (1, 0), "{fault:?} of write {write}");
-        assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?} of write {write}");
+        assert_eq!(
+            (handled.summary.splits_put_off, handled.summary.failed),
+            (1, 0),
+            "{fault:?} of write {write}"
+        );
+        assert_eq!(
+            handled.response.unwrap(),
+            Default::default(),
+            "{fault:?} of write {write}"
+        );
         assert_eq!(handled.summary.copied, 2, "of the hour and the day");
         dynamo.fail_when(|_| None);
         take_in(&table, &bucket("a", 0), 10, 1).await;
         let next = records(&dynamo);
-        assert_eq!(deliver(&table, &next).await.summary.splits, 1, "{fault:?} of write {write}");
-        assert_eq!(counts(&table).await, [(0, 2), (1, 2)], "{fault:?} of write {write}");
+        assert_eq!(
+            deliver(&table, &next).await.summary.splits,
+            1,
+            "{fault:?} of write {write}"
+        );
+        assert_eq!(
+            counts(&table).await,
+            [(0, 2), (1, 2)],
+            "{fault:?} of write {write}"
+        );
         let after: Vec<_> = held(&table).await;
-        assert!(after.iter().zip(&before).all(|(after, before)| after <= before), "{after:?} of {before:?}");
-        assert!(shards(&table).await.iter().all(|shard| shard.escrow.is_none()), "{fault:?} of write {write}");
+        assert!(
+            after
+                .iter()
+                .zip(&before)
+                .all(|(after, before)| after <= before),
+            "{after:?} of {before:?}"
+        );
+        assert!(
+            shards(&table)
+                .await
+                .iter()
+                .all(|shard| shard.escrow.is_none()),
+            "{fault:?} of write {write}"
+        );
         assert_exact(&dynamo, &[batch, next].concat());
     }
 }
@@ -118,26 +181,60 @@ async fn a_split_is_tried_for_two_seconds() {
         });
         let (started, summary) = (Instant::now(), deliver(&table, &batch).await.summary);
         let put_off = usize::from(started.elapsed() >= Duration::from_secs(2));
-        assert!(started.elapsed() < Duration::from_millis(2_100), "other records wait for it");
+        assert!(
+            started.elapsed() < Duration::from_millis(2_100),
+            "other records wait for it"
+        );
         assert_eq!(summary.splits + summary.splits_put_off, 1);
-        assert!(summary.splits == splits || put_off == 1, "{refused}: {summary:?}");
+        assert!(
+            summary.splits == splits || put_off == 1,
+            "{refused}: {summary:?}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
     let (dynamo, _, records) = marked_and_rolled().await;
-    let slow = dynamo.clone().with_latency(Duration::from_millis(250)).table().await;
-    let invocation = Invocation { now: HOUR, deadline: Instant::now() + Duration::from_millis(1_000) };
-    let handled = handle(&event(&records), &slow, &config(), invocation).await.unwrap();
-    assert_eq!((handled.summary.copied, handled.summary.splits), (2, 1), "all at once");
+    let slow = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(250))
+        .table()
+        .await;
+    let invocation = Invocation {
+        now: HOUR,
+        deadline: Instant::now() + Duration::from_millis(1_000),
+    };
+    let handled = handle(&event(&records), &slow, &config(), invocation)
+        .await
+        .unwrap();
+    assert_eq!(
+        (handled.summary.copied, handled.summary.splits),
+        (2, 1),
+        "all at once"
+    );
     // The copies take all there is.
     let (dynamo, _, records) = marked_and_rolled().await;
-    let slow = dynamo.clone().with_latency(Duration::from_millis(600)).table().await;
-    let invocation = Invocation { now: HOUR, deadline: Instant::now() + Duration::from_millis(1_000) };
-    let two = Config { write_concurrency: 2, ..config() };
-    let handled = handle(&event(&records), &slow, &two, invocation).await.unwrap();
-    assert_eq!((handled.summary.copied, handled.summary.splits_put_off), (2, 1));
+    let slow = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(600))
+        .table()
+        .await;
+    let invocation = Invocation {
+        now: HOUR,
+        deadline: Instant::now() + Duration::from_millis(1_000),
+    };
+    let two = Config {
+        write_concurrency: 2,
+        ..config()
+    };
+    let handled = handle(&event(&records), &slow, &two, invocation)
+        .await
+        .unwrap();
+    assert_eq!(
+        (handled.summary.copied, handled.summary.splits_put_off),
+        (2, 1)
+    );
     assert_eq!(handled.response.unwrap(), Default::default());
 }
 
@@ -146,9 +243,16 @@ async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
     let (dynamo, table, records) = marked_and_rolled().await;
     dynamo.fail_when(|body| is_of_a_split(body).then_some(Fault::Forbidden));
     let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.failed, handled.summary.splits_put_off), (1, 0));
+    assert_eq!(
+        (handled.summary.failed, handled.summary.splits_put_off),
+        (1, 0)
+    );
     let failures = handled.response.unwrap().batch_item_failures;
-    assert_eq!(failures[0].item_identifier.as_deref(), Some(sequence_number(&records[2])), "that of the newest image");
+    assert_eq!(
+        failures[0].item_identifier.as_deref(),
+        Some(sequence_number(&records[2])),
+        "that of the newest image"
+    );
     dynamo.fail_when(|_| None);
     deliver_until_done(&table, &records).await;
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
@@ -165,7 +269,11 @@ async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
     dynamo.put(&item);
     assert_eq!(deliver(&table, &batch).await.summary.splits, 1);
     let halves = shards(&table).await;
-    assert_eq!(halves[0].limits["tpm"].tk + halves[1].limits["tpm"].tk, MilliTokens(77), "not what the image showed");
+    assert_eq!(
+        halves[0].limits["tpm"].tk + halves[1].limits["tpm"].tk,
+        MilliTokens(77),
+        "not what the image showed"
+    );
     // Whoever credited it cleared the mark: nobody asks any more.
     let (dynamo, table, batch) = marked().await;
     let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
@@ -173,11 +281,17 @@ async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
     item.as_object_mut().unwrap().remove("hot");
     dynamo.put(&item);
     let summary = deliver(&table, &batch).await.summary;
-    assert_eq!((summary.splits, summary.splits_lost, counts(&table).await), (0, 1, vec![(0, 1)]));
+    assert_eq!(
+        (summary.splits, summary.splits_lost, counts(&table).await),
+        (0, 1, vec![(0, 1)])
+    );
     // It is gone.
     dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
     let summary = deliver(&table, &batch).await.summary;
-    assert_eq!((summary.splits, summary.splits_lost, summary.failed), (0, 1, 0));
+    assert_eq!(
+        (summary.splits, summary.splits_lost, summary.failed),
+        (0, 1, 0)
+    );
     assert_eq!(counts(&table).await, []);
 }
 
@@ -192,15 +306,26 @@ async fn a_half_that_is_there_already_keeps_what_it_has_and_both_are_named() {
     let writer = lines.clone();
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
     let handled = deliver(&table, &batch).await;
-    assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.failed), (1, 0, 0));
+    assert_eq!(
+        (
+            handled.summary.splits,
+            handled.summary.splits_lost,
+            handled.summary.failed
+        ),
+        (1, 0, 0)
+    );
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     let halves = shards(&table).await;
     assert_eq!((&halves[1].limits, halves[1].v), (&left.limits, left.v));
     assert_eq!(halves[0].escrow, None);
     let text = lines.text();
-    let line: Value = serde_json::from_str(text.lines().find(|line| line.contains("ERROR")).unwrap()).unwrap();
+    let line: Value =
+        serde_json::from_str(text.lines().find(|line| line.contains("ERROR")).unwrap()).unwrap();
     assert_eq!(
         (&line["shard"], &line["half"]),
-        (&json!("default/BUCKET#a#gpt-4#0"), &json!("default/BUCKET#a#gpt-4#1"))
+        (
+            &json!("default/BUCKET#a#gpt-4#0"),
+            &json!("default/BUCKET#a#gpt-4#1")
+        )
     );
 }

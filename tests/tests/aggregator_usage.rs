@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use aggregator::usage::{assert_exact, copied, hourly, of, read, snapshots, streamed};
 use aggregator::{
-    HOUR, bucket, deliver, deliver_until_done, later, limits, name, records, sequence_number, settle, take, take_at,
-    take_in,
+    HOUR, bucket, deliver, deliver_until_done, later, limits, name, records, sequence_number,
+    settle, take, take_at, take_in,
 };
 use serde_json::{Value, json};
 use weirgate::RateLimiter;
@@ -15,7 +15,8 @@ use weirgate_shared::{EpochMillis, MilliTokens, Window};
 use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault};
 
-/// Hours after [`HOUR`] in which the buckets of [`used`] are used: the last one is the first of the next day.
+/// Hours after [`HOUR`] in which the buckets of [`used`] are used: the last one is the first of the
+/// next day.
 const HOURS: [i64; 4] = [0, 0, 1, 6];
 
 /// Three entities, one of them with two shards, used in three hours of two days.
@@ -38,8 +39,15 @@ async fn used() -> (Dynamo, Table, Vec<Value>) {
 
 /// Forgets all snapshots.
 fn forget(dynamo: &Dynamo) {
-    for item in dynamo.items().iter().filter(|item| item["SK"]["S"] != "#STATE") {
-        dynamo.delete(item["PK"]["S"].as_str().unwrap(), item["SK"]["S"].as_str().unwrap());
+    for item in dynamo
+        .items()
+        .iter()
+        .filter(|item| item["SK"]["S"] != "#STATE")
+    {
+        dynamo.delete(
+            item["PK"]["S"].as_str().unwrap(),
+            item["SK"]["S"].as_str().unwrap(),
+        );
     }
 }
 
@@ -72,11 +80,17 @@ async fn i3_usage_equals_consumption_in_every_window() {
         let (mut ended, mut all) = (copied(&dynamo, window), streamed(&records, window));
         ended.retain(|(_, start), _| *start < now);
         all.retain(|(_, start), _| *start < now);
-        assert_eq!(ended, all, "a window that is over is in its snapshot: {window}");
+        assert_eq!(
+            ended, all,
+            "a window that is over is in its snapshot: {window}"
+        );
         assert!(!all.is_empty());
     }
     let hour = &read(&dynamo, Window::Hourly)[&(bucket("a", 0), HOUR)];
-    assert_eq!((hour.acquires, hour.tokens["tpm"]), (2, MilliTokens(1_250 + 1_251 - 2_001)));
+    assert_eq!(
+        (hour.acquires, hour.tokens["tpm"]),
+        (2, MilliTokens(1_250 + 1_251 - 2_001))
+    );
 }
 
 /// The hour and the day in progress are exact without the stream.
@@ -116,7 +130,8 @@ async fn i3_a_record_twice_in_one_batch_counts_once() {
 async fn i3_batches_cut_anywhere_count_once() {
     let (dynamo, table, records) = used().await;
     for at in 0..=records.len() {
-        // The first part was delivered before, with more behind it; now the rest comes with some of it again.
+        // The first part was delivered before, with more behind it; now the rest comes with some of
+        // it again.
         deliver(&table, &records[..at]).await;
         deliver(&table, &records[at / 2..]).await;
         assert_exact(&dynamo, &records);
@@ -127,7 +142,12 @@ async fn i3_batches_cut_anywhere_count_once() {
 #[tokio::test(start_paused = true)]
 async fn i3_a_batch_that_fails_half_way_counts_once() {
     let (dynamo, table, records) = used().await;
-    for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::ServerErrorApplied, Fault::ServerError] {
+    for fault in [
+        Fault::LoseAnswer,
+        Fault::LoseRequest,
+        Fault::ServerErrorApplied,
+        Fault::ServerError,
+    ] {
         let mut writes = 0;
         dynamo.fail_when(move |_| {
             writes += 1;
@@ -135,7 +155,14 @@ async fn i3_a_batch_that_fails_half_way_counts_once() {
         });
         let half = deliver(&table, &records).await;
         // The first copy of the day fails, and the one after it is not an earlier life's.
-        assert_eq!((half.summary.copied, half.summary.failed + half.summary.copies_put_off), (7, 5), "{fault:?}");
+        assert_eq!(
+            (
+                half.summary.copied,
+                half.summary.failed + half.summary.copies_put_off
+            ),
+            (7, 5),
+            "{fault:?}"
+        );
         assert!(!half.response.unwrap().batch_item_failures.is_empty());
         dynamo.fail_when(|_| None);
         deliver_until_done(&table, &records).await;
@@ -149,21 +176,30 @@ async fn the_answer_names_the_record_of_each_final_copy_that_failed() {
     let (dynamo, table, records) = used().await;
     dynamo.fail_when(|request| {
         let sk = request["Key"]["SK"]["S"].as_str().unwrap();
-        let hit = request["Key"]["PK"]["S"] == "default/ENTITY#a" && sk.contains("#hourly#2026-11-20T19");
+        let hit =
+            request["Key"]["PK"]["S"] == "default/ENTITY#a" && sk.contains("#hourly#2026-11-20T19");
         hit.then_some(Fault::Forbidden)
     });
     let handled = deliver(&table, &records).await;
     assert_eq!((handled.summary.copied, handled.summary.failed), (11, 1));
     let failures = handled.response.unwrap().batch_item_failures;
     assert_eq!(failures.len(), 1);
-    assert_eq!(failures[0].item_identifier.as_deref(), Some(sequence_number(&records[roll(&records, 6)])));
+    assert_eq!(
+        failures[0].item_identifier.as_deref(),
+        Some(sequence_number(&records[roll(&records, 6)]))
+    );
 }
 
-/// Any number of records within an hour may be lost: the next copy of the shard says what they said.
+/// Any number of records within an hour may be lost: the next copy of the shard says what they
+/// said.
 #[tokio::test]
 async fn i3_records_lost_within_an_hour_are_made_up_for_by_the_next_copy() {
     let (dynamo, table, records) = used().await;
-    let rolls: Vec<_> = records.iter().filter(|record| begins_an_hour(record)).cloned().collect();
+    let rolls: Vec<_> = records
+        .iter()
+        .filter(|record| begins_an_hour(record))
+        .cloned()
+        .collect();
     assert_eq!(rolls.len(), 8);
     deliver(&table, &rolls).await;
     assert_exact(&dynamo, &records);
@@ -176,11 +212,26 @@ async fn i3_a_lost_final_copy_is_closed_by_a_replay() {
     let records = left.clone();
     let lost = left.remove(roll(&left, 1));
     deliver(&table, &left).await;
-    let (first, day) = (hourly(&bucket("a", 0), HOUR), of(&bucket("a", 0), Window::Daily, Window::Daily.start(HOUR)));
-    assert!(!snapshots(&dynamo).contains_key(&first), "the hour's only copy was lost");
-    assert!(snapshots(&dynamo)[&day].shards[&0].is_final, "the day does not need it");
-    assert_ne!(read(&dynamo, Window::Hourly), streamed(&records, Window::Hourly));
-    assert_eq!(read(&dynamo, Window::Daily), streamed(&records, Window::Daily));
+    let (first, day) = (
+        hourly(&bucket("a", 0), HOUR),
+        of(&bucket("a", 0), Window::Daily, Window::Daily.start(HOUR)),
+    );
+    assert!(
+        !snapshots(&dynamo).contains_key(&first),
+        "the hour's only copy was lost"
+    );
+    assert!(
+        snapshots(&dynamo)[&day].shards[&0].is_final,
+        "the day does not need it"
+    );
+    assert_ne!(
+        read(&dynamo, Window::Hourly),
+        streamed(&records, Window::Hourly)
+    );
+    assert_eq!(
+        read(&dynamo, Window::Daily),
+        streamed(&records, Window::Daily)
+    );
     deliver(&table, &[lost]).await;
     assert!(snapshots(&dynamo)[&first].shards[&0].is_final);
     assert_exact(&dynamo, &records);
@@ -219,7 +270,10 @@ async fn i3_a_bucket_that_is_deleted_and_made_again_counts_both_lives() {
     }
     assert_eq!(skipped, 0);
     let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
-    assert_eq!((hour.carry.tokens["tpm"], hour.carry.acquires), (MilliTokens(5_000), 1));
+    assert_eq!(
+        (hour.carry.tokens["tpm"], hour.carry.acquires),
+        (MilliTokens(5_000), 1)
+    );
     assert!(hour.shards[&0].is_final && hour.unfinished.is_empty());
     // Both lives in one batch.
     forget(&dynamo);
@@ -235,7 +289,14 @@ async fn i3_an_earlier_life_that_is_replayed_late_counts_once() {
     let key = bucket("a", 0);
     for life in 0..3 {
         let needs = [(name("tpm"), MilliTokens(5_000 + life))].into();
-        take_at(&table, &key, &limits(), needs, EpochMillis(HOUR.0 + life * 60_000)).await;
+        take_at(
+            &table,
+            &key,
+            &limits(),
+            needs,
+            EpochMillis(HOUR.0 + life * 60_000),
+        )
+        .await;
         if life < 2 {
             dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
         }
@@ -248,9 +309,20 @@ async fn i3_an_earlier_life_that_is_replayed_late_counts_once() {
     deliver(&table, &records[records.len() - 1..]).await;
     for at in [1, 0, 0, 1] {
         // Two replays at once, whose answers are lost.
-        dynamo.fail_next([Some(Fault::LoseAnswer), None, Some(Fault::ServerErrorApplied)]);
-        let slow = dynamo.clone().with_latency(Duration::from_millis(1)).table().await;
-        tokio::join!(deliver(&slow, &removals[at..=at]), deliver(&slow, &removals[at..=at]));
+        dynamo.fail_next([
+            Some(Fault::LoseAnswer),
+            None,
+            Some(Fault::ServerErrorApplied),
+        ]);
+        let slow = dynamo
+            .clone()
+            .with_latency(Duration::from_millis(1))
+            .table()
+            .await;
+        tokio::join!(
+            deliver(&slow, &removals[at..=at]),
+            deliver(&slow, &removals[at..=at])
+        );
         dynamo.forget_faults();
     }
     assert_exact(&dynamo, &records);
@@ -266,18 +338,32 @@ async fn i3_splits_and_merges_within_an_hour_leave_one_copy_of_each_shard() {
     let clock = weirgate::FakeClock::at(HOUR);
     let dynamo = Dynamo::new().await.with_clock(clock.clone());
     let table = dynamo.table_by(clock.clone()).await;
-    let limiter = RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap();
+    let limiter = RateLimiter::builder("weirgate")
+        .table(table.clone())
+        .build()
+        .await
+        .unwrap();
     let limits = limits();
     let take = async || {
         for _ in 0..20 {
-            let take = limiter.acquire("a", "gpt-4").limits(&limits).take("rpm", 1).take("tpm", 3);
+            let take = limiter
+                .acquire("a", "gpt-4")
+                .limits(&limits)
+                .take("rpm", 1)
+                .take("tpm", 3);
             assert!(take.send().await.unwrap().is_granted());
         }
     };
     let mut records = vec![];
     for (minutes, shards) in [(0, 4), (1, 1), (2, 4), (3, 2), (4, 4)] {
         clock.skew(minutes * 60_000);
-        assert_eq!(limiter.set_shards("a", "gpt-4", &limits, shards).await.unwrap(), shards);
+        assert_eq!(
+            limiter
+                .set_shards("a", "gpt-4", &limits, shards)
+                .await
+                .unwrap(),
+            shards
+        );
         take().await;
         let new = aggregator::records(&dynamo);
         deliver(&table, &new).await;
@@ -290,18 +376,32 @@ async fn i3_splits_and_merges_within_an_hour_leave_one_copy_of_each_shard() {
     deliver(&table, &new).await;
     records.extend(new);
     assert_exact(&dynamo, &records);
-    let hour = limiter.usage("a", "gpt-4", Window::Hourly, HOUR).await.unwrap().usage;
-    assert_eq!((hour.acquires, hour.tokens["rpm"]), (100, MilliTokens::from_tokens(100)));
+    let hour = limiter
+        .usage("a", "gpt-4", Window::Hourly, HOUR)
+        .await
+        .unwrap()
+        .usage;
+    assert_eq!(
+        (hour.acquires, hour.tokens["rpm"]),
+        (100, MilliTokens::from_tokens(100))
+    );
     let snapshot = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)];
     assert_eq!(snapshot.carry, Default::default());
-    assert!(snapshot.shards.keys().all(|shard| *shard < 4), "{snapshot:?}");
+    assert!(
+        snapshot.shards.keys().all(|shard| *shard < 4),
+        "{snapshot:?}"
+    );
 }
 
-/// `v` counts from the creation's milliseconds on; some millisecond comes shortly before an interim copy.
+/// `v` counts from the creation's milliseconds on; some millisecond comes shortly before an interim
+/// copy.
 async fn crossing() -> (Dynamo, Table, Vec<Value>) {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let at = (0..).map(|ms| EpochMillis(HOUR.0 + ms)).find(|at| at.0 * 1000 % 4096 == 4088).unwrap();
+    let at = (0..)
+        .map(|ms| EpochMillis(HOUR.0 + ms))
+        .find(|at| at.0 * 1000 % 4096 == 4088)
+        .unwrap();
     for _ in 0..10 {
         let needs = [(name("rpm"), MilliTokens::from_tokens(1))].into();
         take_at(&table, &bucket("a", 0), &limits(), needs, at).await;
@@ -316,7 +416,10 @@ async fn a_busy_bucket_is_copied_within_the_hour() {
     let handled = deliver(&table, &records).await;
     assert_eq!(handled.summary.copied, 2);
     let copied = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)].shards[&0];
-    assert_eq!((copied.v % 4096, copied.usage.acquires, copied.is_final), (0, 9, false));
+    assert_eq!(
+        (copied.v % 4096, copied.usage.acquires, copied.is_final),
+        (0, 9, false)
+    );
     assert_exact(&dynamo, &records);
 }
 
@@ -325,7 +428,10 @@ async fn an_interim_copy_that_fails_is_left_to_the_next_one() {
     let (dynamo, table, records) = crossing().await;
     dynamo.fail_when(|_| Some(Fault::Throttle { key_range: true }));
     let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.copies_put_off, handled.summary.failed), (2, 0));
+    assert_eq!(
+        (handled.summary.copies_put_off, handled.summary.failed),
+        (2, 0)
+    );
     assert_eq!(handled.response.unwrap(), Default::default());
     assert_exact(&dynamo, &records);
 }
@@ -342,7 +448,10 @@ async fn a_snapshot_has_the_attributes_that_readers_expect_and_no_others() {
     take_in(&table, &one, 1, 1).await;
     deliver(&table, &records(&dynamo)).await;
     let v = HOUR.0 * 1000;
-    let snapshot = dynamo.item("default/ENTITY#user-1", "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z");
+    let snapshot = dynamo.item(
+        "default/ENTITY#user-1",
+        "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z",
+    );
     assert_eq!(
         snapshot,
         json!({
@@ -365,7 +474,15 @@ async fn a_snapshot_has_the_attributes_that_readers_expect_and_no_others() {
 #[tokio::test(start_paused = true)]
 async fn two_batches_of_one_bucket_at_the_same_time_count_once() {
     let (dynamo, _, records) = used().await;
-    let table = dynamo.clone().with_latency(Duration::from_millis(1)).table().await;
-    tokio::join!(deliver(&table, &records[..15]), deliver(&table, &records[10..]), deliver(&table, &records));
+    let table = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(1))
+        .table()
+        .await;
+    tokio::join!(
+        deliver(&table, &records[..15]),
+        deliver(&table, &records[10..]),
+        deliver(&table, &records)
+    );
     assert_exact(&dynamo, &records);
 }

@@ -1,5 +1,5 @@
-//! The alarms of `template.yaml`, each evaluated over the minutes of a trouble: it rings, and it is quiet when the trouble
-//! is over. The rules are those of CloudWatch ("M out of N", missing data):
+//! The alarms of `template.yaml`, each evaluated over the minutes of a trouble: it rings, and it is
+//! quiet when the trouble is over. The rules are those of CloudWatch ("M out of N", missing data):
 //! <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html>
 
 use serde_json::Value;
@@ -11,22 +11,28 @@ fn resources() -> serde_json::Map<String, Value> {
 
 /// The alarm's number of periods, and how many of them must breach.
 fn periods(alarm: &Value) -> (usize, usize) {
-    let number = |name: &str| alarm[name].as_u64().map(|number| usize::try_from(number).unwrap());
+    let number = |name: &str| {
+        alarm[name]
+            .as_u64()
+            .map(|number| usize::try_from(number).unwrap())
+    };
     let of = number("EvaluationPeriods").unwrap();
     (number("DatapointsToAlarm").unwrap_or(of), of)
 }
 
-/// Returns whether an alarm rings at the end of `series`: a value a period, `None` where the metric has none.
+/// Returns whether an alarm rings at the end of `series`: a value a period, `None` where the metric
+/// has none.
 fn rings(name: &str, series: &[Option<i64>]) -> bool {
     let alarm = &resources()[name]["Properties"];
     let (least, of) = periods(alarm);
     let threshold = alarm["Threshold"].as_i64().unwrap();
-    let breaches = |value: &Option<i64>| match (value, alarm["ComparisonOperator"].as_str().unwrap()) {
-        (None, _) => alarm["TreatMissingData"] == "breaching",
-        (Some(value), "GreaterThanThreshold") => *value > threshold,
-        (Some(value), "LessThanThreshold") => *value < threshold,
-        other => panic!("{name} compares {other:?}"),
-    };
+    let breaches =
+        |value: &Option<i64>| match (value, alarm["ComparisonOperator"].as_str().unwrap()) {
+            (None, _) => alarm["TreatMissingData"] == "breaching",
+            (Some(value), "GreaterThanThreshold") => *value > threshold,
+            (Some(value), "LessThanThreshold") => *value < threshold,
+            other => panic!("{name} compares {other:?}"),
+        };
     let missing_before = std::iter::repeat_n(&None, of.saturating_sub(series.len()));
     let last = series.iter().rev().chain(missing_before).take(of);
     last.filter(|value| breaches(value)).count() >= least
@@ -72,7 +78,9 @@ fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
     }
     let mut named: Vec<_> = cases.iter().map(|(name, ..)| (*name).to_owned()).collect();
     named.sort();
-    let all = resources().into_iter().filter(|(_, resource)| resource["Type"] == "AWS::CloudWatch::Alarm");
+    let all = resources()
+        .into_iter()
+        .filter(|(_, resource)| resource["Type"] == "AWS::CloudWatch::Alarm");
     let mut all: Vec<_> = all.map(|(name, _)| name).collect();
     all.sort();
     assert_eq!(named, all);
@@ -87,10 +95,19 @@ fn stuck(value: i64) -> [Option<i64>; 9] {
 #[test]
 fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
     let alarm = &resources()["StreamUnreadAlarm"]["Properties"];
-    assert_eq!((&alarm["Statistic"], &alarm["MetricName"]), (&"SampleCount".into(), &"PolledEventCount".into()));
+    assert_eq!(
+        (&alarm["Statistic"], &alarm["MetricName"]),
+        (&"SampleCount".into(), &"PolledEventCount".into())
+    );
     let mapping = &resources()["Aggregator"]["Properties"]["Events"]["Stream"]["Properties"];
-    assert_eq!(mapping["MetricsConfig"]["Metrics"][0], "EventCount", "or there is no such metric");
-    assert!(rings("StreamUnreadAlarm", &[]), "a mapping that was never enabled");
+    assert_eq!(
+        mapping["MetricsConfig"]["Metrics"][0], "EventCount",
+        "or there is no such metric"
+    );
+    assert!(
+        rings("StreamUnreadAlarm", &[]),
+        "a mapping that was never enabled"
+    );
     // A day at which usage is lost is far away.
     let (least, period) = (periods(alarm).0, alarm["Period"].as_u64().unwrap());
     assert_eq!(u64::try_from(least).unwrap() * period, 900);
@@ -99,9 +116,15 @@ fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
 #[test]
 fn slow_is_nine_tenths_of_the_timeout() {
     for function in ["Aggregator", "Reconciler"] {
-        let timeout = resources()[function]["Properties"]["Timeout"].as_i64().unwrap();
+        let timeout = resources()[function]["Properties"]["Timeout"]
+            .as_i64()
+            .unwrap();
         let alarm = resources()[&format!("{function}SlowAlarm")]["Properties"].take();
-        assert_eq!(alarm["Threshold"].as_i64(), Some(timeout * 900), "{function}");
+        assert_eq!(
+            alarm["Threshold"].as_i64(),
+            Some(timeout * 900),
+            "{function}"
+        );
     }
 }
 
@@ -109,27 +132,57 @@ fn slow_is_nine_tenths_of_the_timeout() {
 #[test]
 fn leases_are_overdue_after_more_than_the_slowest_schedule() {
     let rate = template()["Parameters"]["ReconcileRate"]["ConstraintDescription"].take();
-    let slowest: i64 =
-        rate.as_str().unwrap().split("to rate(").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let slowest: i64 = rate
+        .as_str()
+        .unwrap()
+        .split("to rate(")
+        .nth(1)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
     let alarm = resources()["OverdueLeasesAlarm"]["Properties"].take();
     assert!(alarm["Threshold"].as_i64().unwrap() > slowest * 60_000);
     assert!(alarm["Period"].as_i64().unwrap() >= slowest * 60);
 }
 
-/// The table's metrics are missing when nothing is throttled, and CloudWatch ignores that: an alarm would never end.
+/// The table's metrics are missing when nothing is throttled, and CloudWatch ignores that: an alarm
+/// would never end.
 #[test]
 fn throttling_that_is_over_counts_as_zero() {
     let metrics = resources()["TableThrottledAlarm"]["Properties"]["Metrics"].take();
     let (sum, of) = metrics.as_array().unwrap().split_first().unwrap();
-    let filled = of.iter().map(|metric| format!("FILL({}, 0)", metric["Id"].as_str().unwrap()));
+    let filled = of
+        .iter()
+        .map(|metric| format!("FILL({}, 0)", metric["Id"].as_str().unwrap()));
     assert_eq!(sum["Expression"], filled.collect::<Vec<_>>().join(" + "));
-    let named: Vec<_> =
-        of.iter().map(|metric| metric["MetricStat"]["Metric"]["MetricName"].as_str().unwrap()).collect();
-    assert_eq!(named, ["ThrottledRequests", "WriteThrottleEvents", "ReadThrottleEvents"]);
-    assert!(of.iter().all(|metric| metric["MetricStat"]["Metric"]["Dimensions"][0]["Value"]["Ref"] == "Table"));
+    let named: Vec<_> = of
+        .iter()
+        .map(|metric| {
+            metric["MetricStat"]["Metric"]["MetricName"]
+                .as_str()
+                .unwrap()
+        })
+        .collect();
+    assert_eq!(
+        named,
+        [
+            "ThrottledRequests",
+            "WriteThrottleEvents",
+            "ReadThrottleEvents"
+        ]
+    );
+    assert!(
+        of.iter().all(
+            |metric| metric["MetricStat"]["Metric"]["Dimensions"][0]["Value"]["Ref"] == "Table"
+        )
+    );
 }
 
-/// Each says in which section of the page it is ended, the table on the page says the same, and no two texts contradict.
+/// Each says in which section of the page it is ended, the table on the page says the same, and no
+/// two texts contradict.
 #[test]
 fn every_alarm_names_the_section_that_ends_it() {
     let page = include_str!("../../docs/operations.md");
@@ -142,11 +195,24 @@ fn every_alarm_names_the_section_that_ends_it() {
         if resource["Type"] != "AWS::CloudWatch::Alarm" {
             continue;
         }
-        let text = resource["Properties"]["AlarmDescription"].as_str().unwrap().to_owned();
-        let (_, section) = text.split_once("docs/operations.md: ").unwrap_or_else(|| panic!("{name} names no section"));
-        assert!(headings.contains(&section), "{name}: {section:?} is no section of the page");
-        let row = page.lines().find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
-        assert!(row.is_some_and(|row| row.contains(&format!("[{section}]"))), "{name}: {row:?}");
+        let text = resource["Properties"]["AlarmDescription"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let (_, section) = text
+            .split_once("docs/operations.md: ")
+            .unwrap_or_else(|| panic!("{name} names no section"));
+        assert!(
+            headings.contains(&section),
+            "{name}: {section:?} is no section of the page"
+        );
+        let row = page
+            .lines()
+            .find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
+        assert!(
+            row.is_some_and(|row| row.contains(&format!("[{section}]"))),
+            "{name}: {row:?}"
+        );
         assert!(!text.contains("callers are not affected"), "{name}");
     }
 }

@@ -1,4 +1,5 @@
-//! Clocks that are off, and that are set while they are used: DynamoDB's answers correct them (invariants I1 and I2).
+//! Clocks that are off, and that are set while they are used: DynamoDB's answers correct them
+//! (invariants I1 and I2).
 
 mod fleet;
 
@@ -36,10 +37,18 @@ async fn the_first_request_of_a_fast_clock_makes_no_bucket_that_refills_in_the_f
         let limiter = fleet.limiter_by(&off(ahead_ms)).await;
         let _ = granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
         // What is left is what a date in whole seconds cannot tell.
-        assert!(rf_ahead(&fleet).await <= 1_020, "{ahead_ms}: {}", rf_ahead(&fleet).await);
+        assert!(
+            rf_ahead(&fleet).await <= 1_020,
+            "{ahead_ms}: {}",
+            rf_ahead(&fleet).await
+        );
         let reads = if ahead_ms == HOUR_MS { 2 } else { 1 };
         let stats = limiter.stats();
-        assert_eq!((stats.reads, stats.writes), (reads, 1), "a refused signature is repeated once");
+        assert_eq!(
+            (stats.reads, stats.writes),
+            (reads, 1),
+            "a refused signature is repeated once"
+        );
     }
 }
 
@@ -47,19 +56,27 @@ async fn the_first_request_of_a_fast_clock_makes_no_bucket_that_refills_in_the_f
 #[tokio::test(start_paused = true)]
 async fn i1_the_first_take_of_a_slow_clock_is_made_again_when_its_answer_tells() {
     let fleet = Fleet::slow(millis(5)).await;
-    let limits = [Limit::per_second("rps", 10).unwrap(), Limit::concurrent("slots", 1).unwrap()];
+    let limits = [
+        Limit::per_second("rps", 10).unwrap(),
+        Limit::concurrent("slots", 1).unwrap(),
+    ];
     let _ = granted(&fleet.limiter().await, &limits, &[("rps", 4)]).await;
     pass(secs(60)).await;
     let slow = fleet.limiter_by(&off(-120_000)).await;
     let held = leased(&slow, &limits, &[("rps", 6), ("slots", 1)], secs(30)).await;
-    assert!(held.expires().unwrap() >= fleet.now().after(secs(28).into()), "{:?}", held.expires());
+    assert!(
+        held.expires().unwrap() >= fleet.now().after(secs(28).into()),
+        "{:?}",
+        held.expires()
+    );
     assert_eq!(slow.stats().granted, 1);
     let right = fleet.limiter().await;
     let _ = denied(&right, &limits, &[("rps", 5)]).await;
     let _ = denied(&right, &limits, &[("slots", 1)]).await;
 }
 
-/// A clock that was set ahead by less than what signatures notice would make balances of a later time.
+/// A clock that was set ahead by less than what signatures notice would make balances of a later
+/// time.
 #[tokio::test(start_paused = true)]
 async fn i2_a_clock_set_ahead_in_use_moves_no_balance() {
     let fleet = Fleet::slow(millis(5)).await;
@@ -73,7 +90,8 @@ async fn i2_a_clock_set_ahead_in_use_moves_no_balance() {
     let _ = denied(&limiter, &rpm(60), &[("rpm", 3)]).await;
 }
 
-/// A frozen process looks the same, so a take is planned on what was seen; its answer tells that this was none.
+/// A frozen process looks the same, so a take is planned on what was seen; its answer tells that
+/// this was none.
 #[tokio::test(start_paused = true)]
 async fn i2_what_a_take_cut_by_a_clock_set_ahead_is_put_back() {
     let fleet = Fleet::slow(millis(5)).await;
@@ -89,7 +107,8 @@ async fn i2_what_a_take_cut_by_a_clock_set_ahead_is_put_back() {
     let _ = denied(&limiter, &rpm(60), &[("rpm", 3)]).await;
 }
 
-/// What others left cannot be put back, so such a take happens only where nothing was written since.
+/// What others left cannot be put back, so such a take happens only where nothing was written
+/// since.
 #[tokio::test(start_paused = true)]
 async fn i2_a_take_by_a_clock_set_ahead_cuts_nothing_of_what_others_left() {
     let fleet = Fleet::slow(millis(5)).await;
@@ -111,12 +130,31 @@ async fn i1_an_answer_on_its_way_while_the_clock_is_set_is_not_planned_on() {
     let limiter = fleet.limiter_by(&clock).await;
     let take = |limiter: &RateLimiter, entity: &'static str, tokens| {
         let limiter = limiter.clone();
-        tokio::spawn(async move { limiter.acquire(entity, "gpt-4").limits(&rpm(60)).take("rpm", tokens).send().await })
+        tokio::spawn(async move {
+            limiter
+                .acquire(entity, "gpt-4")
+                .limits(&rpm(60))
+                .take("rpm", tokens)
+                .send()
+                .await
+        })
     };
     for entity in ["e-1", "e-2"] {
-        assert!(take(&limiter, entity, 1).await.unwrap().unwrap().is_granted());
+        assert!(
+            take(&limiter, entity, 1)
+                .await
+                .unwrap()
+                .unwrap()
+                .is_granted()
+        );
     }
-    assert!(take(&fleet.limiter().await, "e-2", 59).await.unwrap().unwrap().is_granted());
+    assert!(
+        take(&fleet.limiter().await, "e-2", 59)
+            .await
+            .unwrap()
+            .unwrap()
+            .is_granted()
+    );
     let (first, second) = (take(&limiter, "e-1", 1), take(&limiter, "e-2", 30));
     pass(millis(50)).await;
     clock.skew(240_000);
@@ -133,10 +171,15 @@ async fn i5_a_clock_set_back_in_use_does_not_make_its_callers_wait_for_it() {
     let _ = denied(&limiter, &rpm(60), &[("rpm", 10)]).await;
     clock.skew(-240_000);
     let denied = denied(&limiter, &rpm(60), &[("rpm", 10)]).await;
-    assert!(denied.retry_after.unwrap() <= secs(11), "{:?}", denied.retry_after);
+    assert!(
+        denied.retry_after.unwrap() <= secs(11),
+        "{:?}",
+        denied.retry_after
+    );
 }
 
-/// A renewal that was refused for its signature, or that DynamoDB took by a clock that had gone back.
+/// A renewal that was refused for its signature, or that DynamoDB took by a clock that had gone
+/// back.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
     for ahead_ms in [-HOUR_MS, -240_000, HOUR_MS] {
@@ -146,7 +189,10 @@ async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
         let mut held = leased(&limiter, &limits, &[("slots", 1)], secs(10)).await;
         clock.skew(ahead_ms);
         pass(secs(5)).await;
-        assert_eq!(held.renew(secs(60)).await.unwrap(), weirgate::Settlement::Done);
+        assert_eq!(
+            held.renew(secs(60)).await.unwrap(),
+            weirgate::Settlement::Done
+        );
         let lasts = held.expires().unwrap().0 - fleet.now().0;
         assert!((58_000..=62_000).contains(&lasts), "{ahead_ms}: {lasts}");
     }
@@ -156,16 +202,36 @@ async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
 #[tokio::test(start_paused = true)]
 async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {
     let fleet = Fleet::new().await;
-    let key = ItemKey { pk: PK.to_owned(), sk: "#STATE".to_owned() };
+    let key = ItemKey {
+        pk: PK.to_owned(),
+        sk: "#STATE".to_owned(),
+    };
     let changes = vec![Change::Set(Path::of("v"), Value::Int(1))];
-    let update = Update { key: key.clone(), conditions: vec![], changes };
+    let update = Update {
+        key: key.clone(),
+        conditions: vec![],
+        changes,
+    };
     for ahead_ms in [-HOUR_MS, HOUR_MS] {
         let table = fleet.dynamo.table_by(off(ahead_ms)).await;
-        let error = table.update_with(&update, Answer::Nothing, Retry::Unknown).await.unwrap_err();
-        assert_eq!((error.kind, fleet.writes()), (ErrorKind::Skewed, 1), "{error}");
-        table.update_with(&update, Answer::Nothing, Retry::Unknown).await.unwrap();
+        let error = table
+            .update_with(&update, Answer::Nothing, Retry::Unknown)
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.kind, fleet.writes()),
+            (ErrorKind::Skewed, 1),
+            "{error}"
+        );
+        table
+            .update_with(&update, Answer::Nothing, Retry::Unknown)
+            .await
+            .unwrap();
         let table = fleet.dynamo.table_by(off(ahead_ms)).await;
-        assert_eq!(table.read(std::slice::from_ref(&key)).await.unwrap().len(), 1);
+        assert_eq!(
+            table.read(std::slice::from_ref(&key)).await.unwrap().len(),
+            1
+        );
         assert_eq!(fleet.dynamo.take_operations()["BatchGetItem"], 2);
     }
 }
@@ -174,15 +240,22 @@ async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {
 #[tokio::test(start_paused = true)]
 async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
     let fleet = Fleet::new().await;
-    let (limiter, limits) = (fleet.limiter().await, [Limit::concurrent("slots", 1).unwrap()]);
+    let (limiter, limits) = (
+        fleet.limiter().await,
+        [Limit::concurrent("slots", 1).unwrap()],
+    );
     let held = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
     let table = fleet.dynamo.table_by(off(HOUR_MS)).await;
     assert_eq!(table.warm().await.unwrap_err().kind, ErrorKind::Skewed);
-    let config = weirgate_reconciler::Config::read(|name| (name == "TABLE_NAME").then(|| "weirgate".to_owned()));
+    let config = weirgate_reconciler::Config::read(|name| {
+        (name == "TABLE_NAME").then(|| "weirgate".to_owned())
+    });
     let (config, mut context) = (config.unwrap(), lambda_runtime::Context::default());
     for restored in [0, 1] {
         context.deadline = u64::try_from(fleet.now().0).unwrap() + 30_000;
-        let summary = weirgate_reconciler::invoke(&table, &config, "{}", &context).await.unwrap();
+        let summary = weirgate_reconciler::invoke(&table, &config, "{}", &context)
+            .await
+            .unwrap();
         assert_eq!(summary.leases_restored, restored);
         pass(secs(62)).await;
     }
@@ -192,8 +265,19 @@ async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
 #[tokio::test(start_paused = true)]
 async fn a_connected_table_has_its_clock_and_a_second_one_is_refused() {
     let fleet = Fleet::new().await;
-    let error = fleet.builder().await.clock(off(0)).build().await.unwrap_err();
-    assert!(error.to_string().contains("a table that is connected has a clock already"), "{error}");
+    let error = fleet
+        .builder()
+        .await
+        .clock(off(0))
+        .build()
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("a table that is connected has a clock already"),
+        "{error}"
+    );
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -224,7 +308,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 const PROCESSES: usize = 3;
 const LATENCY_MS: u64 = 5;
-/// What dates in whole seconds leave open: a clock is read ahead, or behind, by as much as this without being wrong.
+/// What dates in whole seconds leave open: a clock is read ahead, or behind, by as much as this
+/// without being wrong.
 const RESOLUTION_MS: i64 = 2_000 + 100;
 
 /// What was granted of the rate, when by DynamoDB's clock, in millitokens.
@@ -238,7 +323,10 @@ fn check_rate(granted: &[(EpochMillis, i64)], rule: &Rule) -> Result<(), TestCas
             sum += milli;
             let until = EpochMillis(to.0 + RESOLUTION_MS);
             let entitled = rule.capacity + credit(rule, Shard::WHOLE, *from, until);
-            prop_assert!(sum <= entitled.0, "I1: {sum} of {entitled:?} from {from:?} to {to:?}: {granted:?}");
+            prop_assert!(
+                sum <= entitled.0,
+                "I1: {sum} of {entitled:?} from {from:?} to {to:?}: {granted:?}"
+            );
         }
     }
     Ok(())
@@ -256,7 +344,11 @@ async fn act(
         Step::Take(_, tokens) => (tokens, 0),
         Step::Wait(_, tokens, ms) => (tokens, ms),
         Step::Hold(_, ms) => {
-            let request = ask(limiter, limits, &[("slots", 1)]).lease(secs(12)).send().await.unwrap();
+            let request = ask(limiter, limits, &[("slots", 1)])
+                .lease(secs(12))
+                .send()
+                .await
+                .unwrap();
             if let Decision::Granted(grant) = request {
                 {
                     let mut held = held.lock().unwrap();
@@ -271,7 +363,11 @@ async fn act(
         }
         Step::Set(..) => return,
     };
-    let request = ask(limiter, limits, &[("rate", tokens)]).wait_up_to(millis(wait)).send().await.unwrap();
+    let request = ask(limiter, limits, &[("rate", tokens)])
+        .wait_up_to(millis(wait))
+        .send()
+        .await
+        .unwrap();
     if request.is_granted() {
         granted.lock().unwrap().push((fleet.now(), tokens * 1_000));
     }

@@ -18,11 +18,18 @@ fn rpm(rate: i64) -> [Limit; 1] {
 async fn thirty_two_callers_take_a_tenth_of_a_write_unit_each() {
     let fleet = Fleet::slow(millis(2)).await;
     let (limiter, meter) = fleet.metered().await;
-    let limits: std::sync::Arc<[Limit]> =
-        [Limit::per_second("rps", 1_000_000).unwrap(), Limit::per_minute("tpm", 1_000_000_000).unwrap()].into();
+    let limits: std::sync::Arc<[Limit]> = [
+        Limit::per_second("rps", 1_000_000).unwrap(),
+        Limit::per_minute("tpm", 1_000_000_000).unwrap(),
+    ]
+    .into();
     let acquire = async |times: usize| {
         for _ in 0..times {
-            let ask = limiter.acquire("e-1", "gpt-4").shared_limits(&limits).take("rps", 1).take("tpm", 20);
+            let ask = limiter
+                .acquire("e-1", "gpt-4")
+                .shared_limits(&limits)
+                .take("rps", 1)
+                .take("tpm", 20);
             assert!(ask.send().await.unwrap().is_granted());
         }
     };
@@ -31,9 +38,15 @@ async fn thirty_two_callers_take_a_tenth_of_a_write_unit_each() {
     futures(32, |_| acquire(50)).await;
     let units = meter.take();
     assert!(units.total <= 0.1 * 1600.0, "{units:?}");
-    assert!(units.total <= 0.04 * 1600.0, "all who wait go along with the next write: {units:?}");
+    assert!(
+        units.total <= 0.04 * 1600.0,
+        "all who wait go along with the next write: {units:?}"
+    );
     let bucket = fleet.bucket().await;
-    assert_eq!((bucket.takes.total, bucket.limits["rps"].tc), (1601, tokens(1601)));
+    assert_eq!(
+        (bucket.takes.total, bucket.limits["rps"].tc),
+        (1601, tokens(1601))
+    );
     assert_eq!(bucket.limits["tpm"].tc, tokens(20 * 1601));
 }
 
@@ -51,13 +64,21 @@ async fn nobody_who_is_alone_waits_for_anything_but_the_answer() {
     let _ = granted(&limiter, &rpm(600), &[("rpm", 600)]).await;
     // Being denied is no sign of competition.
     for _ in 0..20 {
-        let Decision::Denied(denied) = ask(&limiter, &rpm(600), &[("rpm", 1)]).send().await.unwrap() else {
+        let Decision::Denied(denied) = ask(&limiter, &rpm(600), &[("rpm", 1)])
+            .send()
+            .await
+            .unwrap()
+        else {
             panic!("there is nothing")
         };
         pass(denied.retry_after.unwrap()).await;
         let began = fleet.now();
         let _ = granted(&limiter, &rpm(600), &[("rpm", 1)]).await;
-        assert_eq!(Duration::from(fleet.now().since(began)), millis(2), "one round trip");
+        assert_eq!(
+            Duration::from(fleet.now().since(began)),
+            millis(2),
+            "one round trip"
+        );
     }
     assert_eq!(limiter.stats().lost_races, 0);
 }
@@ -71,7 +92,11 @@ async fn a_process_that_was_denied_at_first_contact_does_not_hold_back() {
     pass(millis(100)).await;
     let began = fleet.now();
     let _ = granted(&limiter, &rpm(600), &[("rpm", 1)]).await;
-    assert_eq!(Duration::from(fleet.now().since(began)), millis(2), "one round trip");
+    assert_eq!(
+        Duration::from(fleet.now().since(began)),
+        millis(2),
+        "one round trip"
+    );
     assert_eq!(limiter.stats().lost_races, 0);
 }
 
@@ -85,16 +110,24 @@ async fn first_come_first_served_and_a_smaller_one_behind_may_pass() {
     // 10 are there.
     let asks = [1, 4, 7, 3, 2, 2].map(|tokens| ask(limiter, &limits, &[("rpm", tokens)]).send());
     let answers = futures_util::future::join_all(asks).await;
-    let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().is_granted()).collect();
+    let granted: Vec<_> = answers
+        .iter()
+        .map(|answer| answer.as_ref().unwrap().is_granted())
+        .collect();
     assert_eq!(granted, [true, true, false, true, true, false]);
     assert_eq!(fleet.writes(), 1);
     assert_eq!(fleet.tk_tc("rpm").await.1, 60_000);
     // Nothing is left. 7 need 7 s from then, 2 need 2 s.
     for (answer, wait) in [(&answers[2], 7), (&answers[5], 2)] {
-        let Ok(Decision::Denied(denied)) = answer else { panic!("{answer:?}") };
+        let Ok(Decision::Denied(denied)) = answer else {
+            panic!("{answer:?}")
+        };
         let wait = secs(wait);
         let retry_after = denied.retry_after.unwrap();
-        assert!(retry_after <= wait && retry_after > wait - millis(10), "{retry_after:?}");
+        assert!(
+            retry_after <= wait && retry_after > wait - millis(10),
+            "{retry_after:?}"
+        );
         assert_eq!(denied.retry_after, by_name(denied)["rpm"].retry_after);
     }
 }
@@ -125,11 +158,17 @@ async fn i7_the_tokens_of_a_caller_cancelled_in_flight_go_back() {
     let alone = ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send();
     assert!(tokio::time::timeout(millis(2), alone).await.is_err());
     settle().await;
-    assert_eq!((fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0), (1_000, 4_000));
+    assert_eq!(
+        (fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0),
+        (1_000, 4_000)
+    );
     assert_eq!(fleet.bucket().await.leases.unwrap().len(), 0);
 
     // Among others, who keep theirs.
-    let impatient = tokio::time::timeout(millis(3), ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send());
+    let impatient = tokio::time::timeout(
+        millis(3),
+        ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send(),
+    );
     let (first, second, third) = tokio::join!(
         ask(&limiter, &limits, &[("rpm", 1)]).send(),
         impatient,
@@ -138,8 +177,22 @@ async fn i7_the_tokens_of_a_caller_cancelled_in_flight_go_back() {
     let third = third.unwrap().granted().unwrap();
     assert!(first.unwrap().is_granted() && second.is_err());
     settle().await;
-    assert_eq!((fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0), (4_000, 2_000));
-    assert_eq!(fleet.bucket().await.leases.unwrap().keys().next().unwrap().as_str(), third.lease_id().unwrap());
+    assert_eq!(
+        (fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0),
+        (4_000, 2_000)
+    );
+    assert_eq!(
+        fleet
+            .bucket()
+            .await
+            .leases
+            .unwrap()
+            .keys()
+            .next()
+            .unwrap()
+            .as_str(),
+        third.lease_id().unwrap()
+    );
 }
 
 /// The answer was sent, but the caller's task ends before it is looked at.
@@ -150,12 +203,23 @@ async fn i7_the_tokens_of_a_caller_that_never_looks_at_its_answer_go_back() {
     let limits = [rpm(60)[0].clone(), Limit::concurrent("slots", 4).unwrap()];
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     let mut waiting = Box::pin(ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send());
-    assert!(std::future::poll_fn(|context| std::task::Poll::Ready(waiting.as_mut().poll(context))).await.is_pending());
+    assert!(
+        std::future::poll_fn(|context| std::task::Poll::Ready(waiting.as_mut().poll(context)))
+            .await
+            .is_pending()
+    );
     pass(millis(50)).await;
-    assert_eq!(fleet.tk_tc("slots").await.0, 3_000, "the tokens were taken for it");
+    assert_eq!(
+        fleet.tk_tc("slots").await.0,
+        3_000,
+        "the tokens were taken for it"
+    );
     drop(waiting);
     settle().await;
-    assert_eq!((fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0), (1_000, 4_000));
+    assert_eq!(
+        (fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0),
+        (1_000, 4_000)
+    );
     assert_eq!(fleet.bucket().await.leases.unwrap().len(), 0);
 }
 
@@ -188,7 +252,8 @@ fn a_line_whose_runtime_ended_is_served_by_the_next() {
     });
     drop(first);
     runtime().block_on(async {
-        let answer = tokio::time::timeout(secs(60), ask(&limiter, &rpm(60), &[("rpm", 1)]).send()).await;
+        let answer =
+            tokio::time::timeout(secs(60), ask(&limiter, &rpm(60), &[("rpm", 1)]).send()).await;
         assert!(answer.expect("the line is served").unwrap().is_granted());
         assert!(fleet.tk_tc("rpm").await.1 >= 2_000);
     });
@@ -207,22 +272,31 @@ struct Someone {
 
 fn someone() -> impl Strategy<Value = Someone> {
     let patience = prop_oneof![3 => Just(None), 1 => (0..12_u64).prop_map(Some)];
-    (1..8_i64, 1..400_i64, 0..40_u64, patience, prop_oneof![Just(0), 0..3_000_u64], any::<bool>()).prop_map(
-        |(rpm, tpm, comes_ms, patience_ms, waits_ms, leased)| Someone {
-            rpm,
-            tpm,
-            comes_ms,
-            patience_ms,
-            waits_ms,
-            leased,
-        },
+    (
+        1..8_i64,
+        1..400_i64,
+        0..40_u64,
+        patience,
+        prop_oneof![Just(0), 0..3_000_u64],
+        any::<bool>(),
     )
+        .prop_map(
+            |(rpm, tpm, comes_ms, patience_ms, waits_ms, leased)| Someone {
+                rpm,
+                tpm,
+                comes_ms,
+                patience_ms,
+                waits_ms,
+                leased,
+            },
+        )
 }
 
 proptest! {
     #![proptest_config(config(48))]
 
-    /// I1: whoever comes, waits or goes away, what is admitted is no more than was there, and the item says the same.
+    /// I1: whoever comes, waits or goes away, what is admitted is no more than was there, and the
+    /// item says the same.
     #[test]
     fn i1_callers_in_one_line_never_take_more_than_is_there(people in prop::collection::vec(someone(), 1..40)) {
         runtime().block_on(async {

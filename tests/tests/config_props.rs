@@ -22,12 +22,16 @@ enum Step {
 /// How long each process believes what it has read, in seconds.
 const AGES: [u64; 4] = [60, 60, 7, 1];
 
-/// Whole millitokens each millisecond, so that how often a rate changes does not matter for the sum.
+/// Whole millitokens each millisecond, so that how often a rate changes does not matter for the
+/// sum.
 const RATES: [(i64, i64); 4] = [(60, 60), (120, 60), (60, 300), (240, 240)];
 
 fn limit(rate: usize) -> Limit {
     let (amount, burst) = RATES[rate];
-    Limit::per_minute("rpm", amount).unwrap().with_burst(burst).unwrap()
+    Limit::per_minute("rpm", amount)
+        .unwrap()
+        .with_burst(burst)
+        .unwrap()
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -50,20 +54,32 @@ fn admitted(decision: Result<Decision, Error>, amount: i64) -> i64 {
     }
 }
 
-async fn run(fleet: &Fleet, limiters: &[RateLimiter], steps: Vec<Step>) -> (i64, [Option<usize>; 4]) {
+async fn run(
+    fleet: &Fleet,
+    limiters: &[RateLimiter],
+    steps: Vec<Step>,
+) -> (i64, [Option<usize>; 4]) {
     let levels = Level::of(&entity("e-1"), &resource("gpt-4"));
     let (mut total, mut set) = (0, [None; 4]);
     for step in steps {
         match step {
             Step::Configure(who, at, Some(rate)) => {
-                limiters[who].set_config(&levels[at], &Config::of([limit(rate)])).await.unwrap();
+                limiters[who]
+                    .set_config(&levels[at], &Config::of([limit(rate)]))
+                    .await
+                    .unwrap();
                 set[at] = Some(rate);
             }
             Step::Configure(who, at, None) => {
-                assert_eq!(limiters[who].delete_config(&levels[at]).await.unwrap(), set[at].is_some());
+                assert_eq!(
+                    limiters[who].delete_config(&levels[at]).await.unwrap(),
+                    set[at].is_some()
+                );
                 set[at] = None;
             }
-            Step::Take(who, amount) => total += admitted(take(&limiters[who], amount).await, amount),
+            Step::Take(who, amount) => {
+                total += admitted(take(&limiters[who], amount).await, amount)
+            }
             Step::Crowd(amount) => {
                 let takes = limiters.iter().map(|limiter| take(limiter, amount));
                 for decision in futures_util::future::join_all(takes).await {
@@ -74,7 +90,11 @@ async fn run(fleet: &Fleet, limiters: &[RateLimiter], steps: Vec<Step>) -> (i64,
         }
         if !fleet.dynamo.item(fleet::PK, "#STATE").is_null() {
             let state = fleet.bucket().await.limits["rpm"];
-            assert_eq!(state.tc, tokens(total), "what was admitted is what the table counted");
+            assert_eq!(
+                state.tc,
+                tokens(total),
+                "what was admitted is what the table counted"
+            );
         }
     }
     (total, set)
@@ -99,7 +119,8 @@ proptest! {
             let flowed = credit(&rule, weirgate_shared::Shard::WHOLE, fleet::START, fleet.now());
             prop_assert!(tokens(total) <= rule.capacity + flowed, "{total} admitted");
 
-            // After a minute everybody has heard, and the bucket gets the limits last set with the next take.
+            // After a minute everybody has heard, and the bucket gets the limits last set with the
+            // next take.
             pass(secs(61)).await;
             let _ = fleet.writes();
             let loads = || limiters.iter().map(|limiter| limiter.cache_stats().loads).sum::<u64>();

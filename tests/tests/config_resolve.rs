@@ -17,16 +17,27 @@ async fn the_first_level_that_is_configured_wins_all_of_it() {
     for set in 1_usize..16 {
         let fleet = Fleet::new().await;
         let limiter = fleet.limiter().await;
-        for (at, level) in levels().iter().enumerate().filter(|(at, _)| set & (1 << at) != 0) {
+        for (at, level) in levels()
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| set & (1 << at) != 0)
+        {
             let rate = 10 + i64::try_from(at).unwrap();
             let own = Limit::per_minute(&format!("only-{at}"), 7).unwrap();
-            limiter.set_config(level, &Config::of([rpm(rate), own])).await.unwrap();
+            limiter
+                .set_config(level, &Config::of([rpm(rate), own]))
+                .await
+                .unwrap();
         }
         let winner = i64::from(set.trailing_zeros());
         let grant = take(&limiter, 1).await.unwrap().granted().unwrap();
         let expected = [format!("only-{winner}"), "rpm".to_owned()];
         assert_eq!(names(&grant.limits()), expected, "{set:04b}");
-        assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(10 + winner), "{set:04b}");
+        assert_eq!(
+            fleet.bucket().await.limits["rpm"].rule.capacity,
+            tokens(10 + winner),
+            "{set:04b}"
+        );
     }
 }
 
@@ -36,13 +47,26 @@ async fn other_entities_and_resources_are_none_of_its_business() {
     let limiter = fleet.limiter().await;
     let [own, of_entity, of_resource, _] = levels();
     for level in [own, of_entity, of_resource] {
-        limiter.set_config(&level, &Config::of([rpm(5)])).await.unwrap();
+        limiter
+            .set_config(&level, &Config::of([rpm(5)]))
+            .await
+            .unwrap();
     }
-    let error = limiter.acquire("e-2", "gpt-5").take("rpm", 1).send().await.unwrap_err();
+    let error = limiter
+        .acquire("e-2", "gpt-5")
+        .take("rpm", 1)
+        .send()
+        .await
+        .unwrap_err();
     assert!(matches!(&error, Error::NotConfigured { entity, resource }
         if entity.as_str() == "e-2" && resource.as_str() == "gpt-5"));
     let text = error.to_string();
-    assert!(["e-2", "gpt-5", "set_config()", "limits()"].iter().all(|part| text.contains(part)), "{text}");
+    assert!(
+        ["e-2", "gpt-5", "set_config()", "limits()"]
+            .iter()
+            .all(|part| text.contains(part)),
+        "{text}"
+    );
     assert!(!error.is_transient() && !error.is_unknown());
 }
 
@@ -52,8 +76,16 @@ async fn a_limit_that_is_not_configured_is_refused_by_the_name_of_its_level() {
     let limiter = configured(&fleet, &Level::Entity(entity("e-1")), [rpm(5)]).await;
     let _ = take(&limiter, 1).await.unwrap();
     let _ = fleet.writes();
-    let error = limiter.acquire("e-1", "gpt-4").take("tpm", 1).send().await.unwrap_err();
-    assert_eq!(error.to_string(), "limit \"tpm\" is not among those configured for entity e-1: [\"rpm\"]");
+    let error = limiter
+        .acquire("e-1", "gpt-4")
+        .take("tpm", 1)
+        .send()
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "limit \"tpm\" is not among those configured for entity e-1: [\"rpm\"]"
+    );
     assert_eq!(fleet.writes(), 0);
 }
 
@@ -64,9 +96,23 @@ async fn a_limit_that_is_new_is_found_before_it_is_refused() {
     let admin = configured(&fleet, &Level::System, [rpm(5)]).await;
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
-    admin.set_config(&Level::System, &Config::of([rpm(5), Limit::per_minute("tpm", 9).unwrap()])).await.unwrap();
+    admin
+        .set_config(
+            &Level::System,
+            &Config::of([rpm(5), Limit::per_minute("tpm", 9).unwrap()]),
+        )
+        .await
+        .unwrap();
     pass(secs(1)).await;
-    assert!(limiter.acquire("e-1", "gpt-4").take("tpm", 9).send().await.unwrap().is_granted());
+    assert!(
+        limiter
+            .acquire("e-1", "gpt-4")
+            .take("tpm", 9)
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,13 +122,37 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
     let _ = take(&limiter, 1).await.unwrap();
     let of_entity = Level::Entity(entity("e-1"));
     for limits in [vec![], vec![rpm(1)]] {
-        let config = Config { limits, status: Status::Disabled, is_shadow: false };
+        let config = Config {
+            limits,
+            status: Status::Disabled,
+            is_shadow: false,
+        };
         limiter.set_config(&of_entity, &config).await.unwrap();
         let _ = fleet.writes();
-        let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else { panic!("it is disabled") };
-        assert_eq!((disabled.entity, disabled.resource), (entity("e-1"), resource("gpt-4")));
-        limiter.set_config(&of_entity, &Config { status: Status::Unlimited, ..config }).await.unwrap();
-        let grant = limiter.acquire("e-1", "gpt-4").take("anything", 1_000).wait_up_to(secs(9)).send().await.unwrap();
+        let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
+            panic!("it is disabled")
+        };
+        assert_eq!(
+            (disabled.entity, disabled.resource),
+            (entity("e-1"), resource("gpt-4"))
+        );
+        limiter
+            .set_config(
+                &of_entity,
+                &Config {
+                    status: Status::Unlimited,
+                    ..config
+                },
+            )
+            .await
+            .unwrap();
+        let grant = limiter
+            .acquire("e-1", "gpt-4")
+            .take("anything", 1_000)
+            .wait_up_to(secs(9))
+            .send()
+            .await
+            .unwrap();
         let grant = grant.granted().unwrap();
         assert!(grant.limits().is_empty() && grant.lease_id().is_none());
         let _ = grant.rollback().await.unwrap();
@@ -95,7 +165,11 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
 async fn a_configuration_in_shadow_mode_denies_nobody() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let config = Config { limits: vec![rpm(2)], status: Status::Enforced, is_shadow: true };
+    let config = Config {
+        limits: vec![rpm(2)],
+        status: Status::Enforced,
+        is_shadow: true,
+    };
     limiter.set_config(&Level::System, &config).await.unwrap();
     for (need, would_deny) in [(2, false), (1, true), (99, true)] {
         let grant = take(&limiter, need).await.unwrap().granted().unwrap();
@@ -108,11 +182,17 @@ async fn a_configuration_in_shadow_mode_denies_nobody() {
 async fn the_mode_of_a_limit_is_configured_too() {
     let fleet = Fleet::new().await;
     let soft = Limit::per_minute("soft", 1).unwrap().in_mode(Mode::Soft);
-    let shadow = Limit::per_minute("shadow", 1).unwrap().in_mode(Mode::Shadow);
+    let shadow = Limit::per_minute("shadow", 1)
+        .unwrap()
+        .in_mode(Mode::Shadow);
     let slots = Limit::concurrent("slots", 3).unwrap();
     configured(&fleet, &Level::System, [soft, shadow, slots]).await;
     let limiter = fleet.limiter().await;
-    let ask = limiter.acquire("e-1", "gpt-4").take("soft", 3).take("shadow", 3).take("slots", 2);
+    let ask = limiter
+        .acquire("e-1", "gpt-4")
+        .take("soft", 3)
+        .take("shadow", 3)
+        .take("slots", 2);
     let grant = ask.send().await.unwrap().granted().unwrap();
     assert!(grant.would_deny().is_some() && grant.lease_id().is_some());
     assert_eq!(fleet.tk_tc("soft").await, (-2_000, 3_000));
@@ -125,12 +205,25 @@ async fn never_is_not_told_by_limits_that_may_have_been_raised() {
     let fleet = Fleet::new().await;
     let admin = configured(&fleet, &Level::System, [rpm(5)]).await;
     let limiter = fleet.limiter().await;
-    assert!(matches!(take(&limiter, 6).await.unwrap(), Decision::NeverFits(_)));
+    assert!(matches!(
+        take(&limiter, 6).await.unwrap(),
+        Decision::NeverFits(_)
+    ));
     let _ = fleet.dynamo.take_requests();
     pass(millis(900)).await;
-    assert!(matches!(take(&limiter, 6).await.unwrap(), Decision::NeverFits(_)));
-    assert_eq!(fleet.dynamo.take_requests(), 0, "what is told again and again is not read again and again");
-    admin.set_config(&Level::System, &Config::of([rpm(6)])).await.unwrap();
+    assert!(matches!(
+        take(&limiter, 6).await.unwrap(),
+        Decision::NeverFits(_)
+    ));
+    assert_eq!(
+        fleet.dynamo.take_requests(),
+        0,
+        "what is told again and again is not read again and again"
+    );
+    admin
+        .set_config(&Level::System, &Config::of([rpm(6)]))
+        .await
+        .unwrap();
     pass(millis(100)).await;
     assert!(take(&limiter, 6).await.unwrap().is_granted());
 }

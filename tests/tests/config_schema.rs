@@ -1,4 +1,5 @@
-//! A namespace says which version of the schema it is written in, and nobody who knows another writes to it.
+//! A namespace says which version of the schema it is written in, and nobody who knows another
+//! writes to it.
 
 mod fleet;
 mod stored;
@@ -16,8 +17,14 @@ const SK: &str = "#VERSION";
 
 fn other_version(error: &Error) -> bool {
     let text = error.to_string();
-    matches!(error, Error::Version { found: 1, supported: SCHEMA_VERSION, .. })
-        && text.contains("default")
+    matches!(
+        error,
+        Error::Version {
+            found: 1,
+            supported: SCHEMA_VERSION,
+            ..
+        }
+    ) && text.contains("default")
         && text.contains('1')
 }
 
@@ -27,7 +34,10 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
     let limiter = fleet.limiter().await;
     limiter.check().await.unwrap();
     let _ = take(&limiter, 1).await.unwrap_err();
-    assert!(fleet.dynamo.item(PK, SK).is_null(), "looking changes nothing");
+    assert!(
+        fleet.dynamo.item(PK, SK).is_null(),
+        "looking changes nothing"
+    );
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
     let item = fleet.dynamo.item(PK, SK);
     assert_eq!(item["schema"]["N"], SCHEMA_VERSION.to_string());
@@ -37,7 +47,10 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
         None
     });
     configured(&fleet, &Level::System, [rpm(5)]).await;
-    limiter.set_config(&Level::System, &Config::of([rpm(6)])).await.unwrap();
+    limiter
+        .set_config(&Level::System, &Config::of([rpm(6)]))
+        .await
+        .unwrap();
     limiter.check().await.unwrap();
     assert_eq!(fleet.dynamo.item(PK, SK), item);
 }
@@ -46,18 +59,35 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
 async fn another_version_is_an_error_before_any_write() {
     let fleet = Fleet::new().await;
     configured(&fleet, &Level::System, [rpm(5)]).await;
-    fleet.dynamo.put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "schema": {"N": "1"}}));
+    fleet
+        .dynamo
+        .put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "schema": {"N": "1"}}));
     let limiter = fleet.limiter().await;
     let before = fleet.dynamo.items();
     let _ = fleet.dynamo.take_operations();
     for _ in 0..2 {
         assert!(other_version(&take(&limiter, 1).await.unwrap_err()));
     }
-    assert!(other_version(&limiter.set_config(&Level::System, &Config::of([rpm(6)])).await.unwrap_err()));
-    assert!(other_version(&limiter.delete_config(&Level::System).await.unwrap_err()));
-    assert!(other_version(&limiter.set_entity(&child("e-1", "team")).await.unwrap_err()));
+    assert!(other_version(
+        &limiter
+            .set_config(&Level::System, &Config::of([rpm(6)]))
+            .await
+            .unwrap_err()
+    ));
+    assert!(other_version(
+        &limiter.delete_config(&Level::System).await.unwrap_err()
+    ));
+    assert!(other_version(
+        &limiter.set_entity(&child("e-1", "team")).await.unwrap_err()
+    ));
     assert!(other_version(&limiter.check().await.unwrap_err()));
-    assert!(fleet.dynamo.take_operations().keys().all(|operation| operation == "BatchGetItem"));
+    assert!(
+        fleet
+            .dynamo
+            .take_operations()
+            .keys()
+            .all(|operation| operation == "BatchGetItem")
+    );
     assert_eq!(fleet.dynamo.items(), before);
 }
 
@@ -67,7 +97,10 @@ async fn of_two_first_changes_at_once_both_happen() {
     let (one, other) = (fleet.limiter().await, fleet.limiter().await);
     let parent = child("e-1", "team");
     let config = Config::of([rpm(5)]);
-    let (set, made) = tokio::join!(one.set_config(&Level::System, &config), other.set_entity(&parent));
+    let (set, made) = tokio::join!(
+        one.set_config(&Level::System, &config),
+        other.set_entity(&parent)
+    );
     assert!(set.is_ok() && made.is_ok());
     assert_eq!(one.config(&Level::System).await.unwrap(), Some(config));
     assert_eq!(other.entity(&parent.id).await.unwrap(), Some(parent));
@@ -85,7 +118,10 @@ async fn a_check_is_one_read_and_says_what_is_wrong() {
         other => panic!("{other}"),
     };
     fleet.dynamo.fail_reads(|_, _| Some(Fault::Forbidden));
-    assert_eq!(kind(limiter.check().await.unwrap_err()), ErrorKind::Forbidden);
+    assert_eq!(
+        kind(limiter.check().await.unwrap_err()),
+        ErrorKind::Forbidden
+    );
     let nowhere = Dynamo::empty().table().await;
     let limiter = fleet.builder().await.table(nowhere).build().await.unwrap();
     assert_eq!(kind(limiter.check().await.unwrap_err()), ErrorKind::NoTable);

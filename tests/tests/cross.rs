@@ -1,5 +1,5 @@
-//! What `sam build` and `cargo lambda build` make for Lambda: for its processor, for its libc, small, and alive. Run by
-//! `make cross`, which builds it.
+//! What `sam build` and `cargo lambda build` make for Lambda: for its processor, for its libc,
+//! small, and alive. Run by `make cross`, which builds it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,10 +33,16 @@ fn built(function: &str) -> [PathBuf; 2] {
 /// The newest minor version of glibc 2 that a binary asks for.
 fn glibc(binary: &[u8]) -> u32 {
     let name = b"GLIBC_2.";
-    let asked = binary.windows(name.len()).enumerate().filter(|(_, window)| window == name).map(|(at, _)| {
-        let digits = binary[at + name.len()..].iter().take_while(|byte| byte.is_ascii_digit());
-        digits.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
-    });
+    let asked = binary
+        .windows(name.len())
+        .enumerate()
+        .filter(|(_, window)| window == name)
+        .map(|(at, _)| {
+            let digits = binary[at + name.len()..]
+                .iter()
+                .take_while(|byte| byte.is_ascii_digit());
+            digits.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
+        });
     asked.max().expect("it asks for glibc")
 }
 
@@ -46,9 +52,15 @@ async fn run(binary: &Path, event: &str) -> Invoked {
     let mut command = Command::new("/usr/bin/qemu-aarch64");
     command.args(["-L", "/usr/aarch64-linux-gnu"]).arg(binary);
     let invoked = invoke(command, &serve(&dynamo), event).await;
-    println!("{}: start {:?} emulated, peak {} MiB", binary.display(), invoked.start, invoked.peak_kib / 1024);
+    println!(
+        "{}: start {:?} emulated, peak {} MiB",
+        binary.display(),
+        invoked.start,
+        invoked.peak_kib / 1024
+    );
     assert!(invoked.peak_kib <= MEMORY, "{invoked:?}");
-    let line: serde_json::Value = serde_json::from_str(invoked.log.lines().last().expect("a line")).expect("JSON");
+    let line: serde_json::Value =
+        serde_json::from_str(invoked.log.lines().last().expect("a line")).expect("JSON");
     assert_eq!(line["span"]["requestId"], REQUEST_ID, "{line}");
     invoked
 }
@@ -56,15 +68,42 @@ async fn run(binary: &Path, event: &str) -> Invoked {
 #[test]
 #[ignore = "needs the builds of `make cross`"]
 fn the_default_build_is_of_lambdas_processor_and_libc_and_small() {
-    for path in ["aggregator", "reconciler"].iter().flat_map(|function| built(function)) {
-        let binary = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    for path in ["aggregator", "reconciler"]
+        .iter()
+        .flat_map(|function| built(function))
+    {
+        let binary =
+            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         // 64 bits, little endian, AArch64.
-        assert_eq!((&binary[..6], &binary[18..20]), (&b"\x7fELF\x02\x01"[..], &[183, 0][..]), "{}", path.display());
+        assert_eq!(
+            (&binary[..6], &binary[18..20]),
+            (&b"\x7fELF\x02\x01"[..], &[183, 0][..]),
+            "{}",
+            path.display()
+        );
         let newest = glibc(&binary);
-        assert!(newest <= GLIBC, "{} asks for glibc 2.{newest}", path.display());
-        let gzipped = Command::new("gzip").args(["-9", "-c"]).arg(&path).output().unwrap().stdout.len();
-        println!("{}: glibc 2.{newest}, {} bytes, {gzipped} gzipped", path.display(), binary.len());
-        assert!(gzipped <= GZIPPED, "{} has {gzipped} bytes gzipped", path.display());
+        assert!(
+            newest <= GLIBC,
+            "{} asks for glibc 2.{newest}",
+            path.display()
+        );
+        let gzipped = Command::new("gzip")
+            .args(["-9", "-c"])
+            .arg(&path)
+            .output()
+            .unwrap()
+            .stdout
+            .len();
+        println!(
+            "{}: glibc 2.{newest}, {} bytes, {gzipped} gzipped",
+            path.display(),
+            binary.len()
+        );
+        assert!(
+            gzipped <= GZIPPED,
+            "{} has {gzipped} bytes gzipped",
+            path.display()
+        );
     }
 }
 
@@ -74,7 +113,13 @@ async fn the_aggregator_starts_and_answers_a_batch() {
     for binary in built("aggregator") {
         let invoked = run(&binary, include_str!("../../events/aggregator-modify.json")).await;
         assert_eq!(invoked.answer, r#"{"batchItemFailures":[]}"#);
-        assert!(invoked.log.contains(r#""message":"batch done","records":2"#), "{}", invoked.log);
+        assert!(
+            invoked
+                .log
+                .contains(r#""message":"batch done","records":2"#),
+            "{}",
+            invoked.log
+        );
     }
 }
 
@@ -82,10 +127,18 @@ async fn the_aggregator_starts_and_answers_a_batch() {
 #[ignore = "needs the builds of `make cross`"]
 async fn the_reconciler_starts_and_answers_its_schedule() {
     for binary in built("reconciler") {
-        let invoked = run(&binary, include_str!("../../events/reconciler-schedule.json")).await;
+        let invoked = run(
+            &binary,
+            include_str!("../../events/reconciler-schedule.json"),
+        )
+        .await;
         let answer: serde_json::Value = serde_json::from_str(&invoked.answer).unwrap();
-        assert_eq!((&answer["buckets_seen"], &answer["errors"]), (&0.into(), &serde_json::json!([])));
-        let line: serde_json::Value = serde_json::from_str(invoked.log.lines().last().unwrap()).unwrap();
+        assert_eq!(
+            (&answer["buckets_seen"], &answer["errors"]),
+            (&0.into(), &serde_json::json!([]))
+        );
+        let line: serde_json::Value =
+            serde_json::from_str(invoked.log.lines().last().unwrap()).unwrap();
         assert_eq!(line["schedule_id"], "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a");
         assert!(line["late_ms"].as_i64().unwrap() > 0, "{line}");
     }

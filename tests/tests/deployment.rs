@@ -7,61 +7,109 @@ fn resources() -> serde_json::Map<String, Value> {
     template()["Resources"].as_object().unwrap().clone()
 }
 
-/// A new account has a concurrency quota of 10, and Lambda refuses whatever would leave less than that unreserved.
+/// A new account has a concurrency quota of 10, and Lambda refuses whatever would leave less than
+/// that unreserved.
 #[test]
 fn the_defaults_reserve_no_concurrency_so_a_new_account_can_deploy_them() {
     let template = template();
-    assert_eq!(template["Parameters"]["ReconcilerConcurrency"]["Default"], 0);
+    assert_eq!(
+        template["Parameters"]["ReconcilerConcurrency"]["Default"],
+        0
+    );
     assert_eq!(
         template["Conditions"]["ReservesConcurrency"],
         json!({"Fn::Not": [{"Fn::Equals": [{"Ref": "ReconcilerConcurrency"}, 0]}]})
     );
     for (name, resource) in resources() {
         let properties = &resource["Properties"];
-        assert!(properties["ProvisionedConcurrencyConfig"].is_null(), "{name}");
+        assert!(
+            properties["ProvisionedConcurrencyConfig"].is_null(),
+            "{name}"
+        );
         let reserved = &properties["ReservedConcurrentExecutions"];
-        let unless =
-            json!({"Fn::If": ["ReservesConcurrency", {"Ref": "ReconcilerConcurrency"}, {"Ref": "AWS::NoValue"}]});
-        assert!(reserved.is_null() || *reserved == unless, "{name} reserves {reserved}");
+        let unless = json!({"Fn::If": ["ReservesConcurrency", {"Ref": "ReconcilerConcurrency"}, {"Ref": "AWS::NoValue"}]});
+        assert!(
+            reserved.is_null() || *reserved == unless,
+            "{name} reserves {reserved}"
+        );
     }
 }
 
 /// The first of them fits a stack's name into the 64 characters of a function or schedule.
 #[test]
 fn names_that_are_made_of_the_stacks_leave_it_53_characters() {
-    let names = |value: &Value| value["Fn::Sub"].as_str().map(|name| name.replace("${AWS::StackName}", "").len());
+    let names = |value: &Value| {
+        value["Fn::Sub"]
+            .as_str()
+            .map(|name| name.replace("${AWS::StackName}", "").len())
+    };
     let resources = resources();
     let functions = ["Aggregator", "Reconciler"].map(|name| &resources[name]["Properties"]);
-    let longest = functions.iter().filter_map(|function| names(&function["FunctionName"])).max();
+    let longest = functions
+        .iter()
+        .filter_map(|function| names(&function["FunctionName"]))
+        .max();
     let schedule = names(&functions[1]["Events"]["Schedule"]["Properties"]["Name"]);
     assert_eq!(longest.max(schedule), Some(64 - 53));
     assert!(include_str!("../../docs/deployment.md").contains("at most 53 characters"));
 }
 
-/// A first deployment that fails rolls back. What it keeps then must not be in the way of the next one.
+/// A first deployment that fails rolls back. What it keeps then must not be in the way of the next
+/// one.
 #[test]
 fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
-    let kept = resources().into_iter().filter(|(_, resource)| !resource["DeletionPolicy"].is_null());
-    let kept: Vec<_> = kept.map(|(name, resource)| (name, resource["DeletionPolicy"].clone(), resource)).collect();
-    let policies: Vec<_> = kept.iter().map(|(name, policy, _)| (name.as_str(), policy.as_str().unwrap())).collect();
+    let kept = resources()
+        .into_iter()
+        .filter(|(_, resource)| !resource["DeletionPolicy"].is_null());
+    let kept: Vec<_> = kept
+        .map(|(name, resource)| (name, resource["DeletionPolicy"].clone(), resource))
+        .collect();
+    let policies: Vec<_> = kept
+        .iter()
+        .map(|(name, policy, _)| (name.as_str(), policy.as_str().unwrap()))
+        .collect();
     let except = "RetainExceptOnCreate";
-    assert_eq!(policies, [("FailureBucket", except), ("FailureBucketPolicy", except), ("Table", "Retain")]);
+    assert_eq!(
+        policies,
+        [
+            ("FailureBucket", except),
+            ("FailureBucketPolicy", except),
+            ("Table", "Retain")
+        ]
+    );
     for (name, _, resource) in kept {
         let properties = resource["Properties"].as_object().unwrap();
-        assert!(!properties.contains_key("TableName") && !properties.contains_key("BucketName"), "{name}");
+        assert!(
+            !properties.contains_key("TableName") && !properties.contains_key("BucketName"),
+            "{name}"
+        );
     }
     let config = include_str!("../../samconfig.toml");
-    let creating = config.split("\n[").filter(|part| part.contains("deploy.parameters]") && !part.starts_with("local"));
-    assert!(creating.clone().count() == 3 && creating.into_iter().all(|part| part.contains("on_failure = \"DELETE\"")));
+    let creating = config
+        .split("\n[")
+        .filter(|part| part.contains("deploy.parameters]") && !part.starts_with("local"));
+    assert!(
+        creating.clone().count() == 3
+            && creating
+                .into_iter()
+                .all(|part| part.contains("on_failure = \"DELETE\""))
+    );
 }
 
 #[test]
 fn the_stack_policy_protects_what_would_be_lost() {
     let policy: Value = serde_json::from_str(include_str!("../../stack-policy.json")).unwrap();
     let denied = &policy["Statement"][1];
-    assert_eq!((&denied["Effect"], &denied["Action"]), (&json!("Deny"), &json!(["Update:Replace", "Update:Delete"])));
+    assert_eq!(
+        (&denied["Effect"], &denied["Action"]),
+        (&json!("Deny"), &json!(["Update:Replace", "Update:Delete"]))
+    );
     for resource in denied["Resource"].as_array().unwrap() {
-        let name = resource.as_str().unwrap().strip_prefix("LogicalResourceId/").unwrap();
+        let name = resource
+            .as_str()
+            .unwrap()
+            .strip_prefix("LogicalResourceId/")
+            .unwrap();
         assert!(resources()[name]["DeletionPolicy"].is_string(), "{name}");
     }
     assert_eq!(denied["Resource"][0], "LogicalResourceId/Table");

@@ -1,5 +1,5 @@
-//! Two processes on one bucket, and everything that can go wrong, at random: what is admitted never passes what the
-//! table says was taken, and no slot is lost for ever.
+//! Two processes on one bucket, and everything that can go wrong, at random: what is admitted never
+//! passes what the table says was taken, and no slot is lost for ever.
 
 mod fleet;
 
@@ -51,7 +51,8 @@ fn fault() -> impl Strategy<Value = Option<Fault>> {
     prop_oneof![2 => Just(None), 1 => fault.prop_map(Some)]
 }
 
-/// What the processes know: net rate consumption is at least `least`, and at most `most` and what is in doubt.
+/// What the processes know: net rate consumption is at least `least`, and at most `most` and what
+/// is in doubt.
 #[derive(Debug, Default)]
 struct Ledger {
     least: i64,
@@ -82,7 +83,11 @@ impl Ledger {
                 let takes = [("rpm", rate), ("slots", slots)];
                 let takes = if slots == 0 { &takes[..1] } else { &takes[..] };
                 let request = ask(&limiters[usize::from(who)], limits, takes);
-                let request = if lease { request.lease(secs(20)) } else { request };
+                let request = if lease {
+                    request.lease(secs(20))
+                } else {
+                    request
+                };
                 if let Ok(Decision::Granted(grant)) = request.send().await {
                     self.consumed(rate * 1000, Some(true));
                     self.grants.push_back(grant);
@@ -158,13 +163,15 @@ proptest! {
             let held = bucket.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get("slots"));
             let leased: i64 = held.map(|held| held.0).sum();
             prop_assert_eq!(slots.tk.0 + leased, 5_000, "I4: every slot is free or held by one lease");
-            // I1: what was taken is no more than what was there and what flowed in by the faster clock.
+            // I1: what was taken is no more than what was there and what flowed in by the faster
+            // clock.
             let late = weirgate::EpochMillis(fleet.now().0 + skew_ms.max(0));
             let early = weirgate::EpochMillis(fleet::START.0 + skew_ms.min(0));
             let flowed = credit(&rate.rule, bucket.shard(), early, late);
             prop_assert!(rate.tk.0 + rate.tc.0 <= 60_000 + flowed.0, "{rate:?}");
             prop_assert!(bucket.balance(&rate, late) <= rate.rule.capacity);
-            // I7: what the processes know is what the table says, but for what is in doubt or expired.
+            // I7: what the processes know is what the table says, but for what is in doubt or
+            // expired.
             let doubt: u64 = limiters.iter().map(|limiter| limiter.stats().unknown_milli).sum();
             let doubt = i64::try_from(doubt).unwrap();
             prop_assert!(rate.tc.0 <= ledger.most + doubt, "{rate:?} {ledger:?} {doubt}");

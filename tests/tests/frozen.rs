@@ -1,5 +1,5 @@
-//! Processes that freeze: the wall clock and DynamoDB's dates advance, the monotonic clock, timers and tasks stand still.
-//! Nothing is used longer than its age allows.
+//! Processes that freeze: the wall clock and DynamoDB's dates advance, the monotonic clock, timers
+//! and tasks stand still. Nothing is used longer than its age allows.
 
 mod fleet;
 mod stored;
@@ -24,7 +24,10 @@ fn freeze(fleet: &Fleet, skew_ms: &mut i64, ms: i64) {
 }
 
 fn disabled() -> Config {
-    Config { status: Status::Disabled, ..Config::default() }
+    Config {
+        status: Status::Disabled,
+        ..Config::default()
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -33,7 +36,10 @@ async fn what_was_disabled_during_a_freeze_is_disabled_after_it() {
     let admin = configured(&fleet, &Level::System, [rpm(600)]).await;
     let limiter = fleet.limiter().await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());
-    admin.set_config(&Level::Resource(resource("gpt-4")), &disabled()).await.unwrap();
+    admin
+        .set_config(&Level::Resource(resource("gpt-4")), &disabled())
+        .await
+        .unwrap();
     fleet.clock.skew(3_600_000);
     let decision = take(&limiter, 1).await.unwrap();
     assert!(matches!(decision, Decision::Disabled(_)), "{decision:?}");
@@ -45,16 +51,23 @@ async fn an_entity_that_got_a_parent_during_a_freeze_cascades_after_it() {
     let admin = configured(&fleet, &Level::System, [rpm(600)]).await;
     let limiter = fleet.limiter().await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());
-    admin.set_config(&Level::Entity(entity("team")), &Config::of([rpm(5)])).await.unwrap();
+    admin
+        .set_config(&Level::Entity(entity("team")), &Config::of([rpm(5)]))
+        .await
+        .unwrap();
     admin.set_entity(&child("e-1", "team")).await.unwrap();
     fleet.clock.skew(61_000);
-    assert!(matches!(take(&limiter, 6).await.unwrap(), Decision::NeverFits(_)), "the parent has five");
+    assert!(
+        matches!(take(&limiter, 6).await.unwrap(), Decision::NeverFits(_)),
+        "the parent has five"
+    );
 }
 
 proptest! {
     #![proptest_config(config(48))]
 
-    /// Whatever the pieces of the time since the limits were read: run, frozen, or with a clock that was set back.
+    /// Whatever the pieces of the time since the limits were read: run, frozen, or with a clock
+    /// that was set back.
     #[test]
     fn limits_are_never_older_than_a_minute(
         pieces in prop::collection::vec((0..20_000_u64, prop_oneof![Just(0), freezes()], prop::bool::weighted(0.2)), 1..12),
@@ -193,7 +206,8 @@ proptest! {
                 prop_assert_eq!(limiter.stats().unknown_milli, 0);
                 let sent = fleet.dynamo.take_operations();
                 if let Decision::Granted(grant) = decision {
-                    // An hour that begins within minutes of the clock's jump is begun by a write that knows the bucket.
+                    // An hour that begins within minutes of the clock's jump is begun by a write
+                    // that knows the bucket.
                     let is_new_hour = fleet.bucket().await.hour != hour;
                     prop_assert!(is_new_hour || (sent.len(), sent["UpdateItem"]) == (1, 1), "{ms} ms: {sent:?}");
                     let _ = grant.release().await.unwrap();
@@ -207,10 +221,19 @@ proptest! {
 /// A balance that was seen before a freeze is not shown after it.
 #[tokio::test(start_paused = true)]
 async fn a_look_from_memory_is_no_older_than_it_may_be() {
-    let (fleet, few) = (Fleet::new().await, [Limit::custom("few", 10, 1, 365 * 86_400_000).unwrap()]);
+    let (fleet, few) = (
+        Fleet::new().await,
+        [Limit::custom("few", 10, 1, 365 * 86_400_000).unwrap()],
+    );
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
     let left = async |limiter: &RateLimiter| {
-        let look = limiter.peek("e-1", "gpt-4").limits(&few).cached(millis(50)).send().await.unwrap();
+        let look = limiter
+            .peek("e-1", "gpt-4")
+            .limits(&few)
+            .cached(millis(50))
+            .send()
+            .await
+            .unwrap();
         look.limit("few").unwrap().available
     };
     assert_eq!(left(&limiter).await, tokens(10));
@@ -222,7 +245,8 @@ async fn a_look_from_memory_is_no_older_than_it_may_be() {
     assert_eq!(left(&limiter).await, tokens(5));
 }
 
-/// The connection was dead, so the first request is lost, and what became of it is not known until the next answer.
+/// The connection was dead, so the first request is lost, and what became of it is not known until
+/// the next answer.
 #[tokio::test(start_paused = true)]
 async fn a_take_that_is_lost_after_a_freeze_leaves_no_token_in_doubt() {
     for frozen_ms in [2_000, 60_000, 3_600_000, DAY_MS] {
@@ -233,7 +257,11 @@ async fn a_take_that_is_lost_after_a_freeze_leaves_no_token_in_doubt() {
         fleet.fail(&[Fault::LoseRequest]);
         let _ = granted(&limiter, &[rpm(600)], &[("rpm", 1)]).await;
         let stats = limiter.stats();
-        assert_eq!((stats.unknown, stats.unknown_milli), (1, 0), "{frozen_ms} ms");
+        assert_eq!(
+            (stats.unknown, stats.unknown_milli),
+            (1, 0),
+            "{frozen_ms} ms"
+        );
         assert_eq!(fleet.bucket().await.limits["rpm"].tc, tokens(101));
     }
 }

@@ -14,7 +14,11 @@ fn small(limit: Limit, shards: u32) -> Load {
         lasts: Duration::from_secs(20),
         limit,
         shards,
-        partitions: Limits { units_per_second: 100, burst: 100, ..Limits::default() },
+        partitions: Limits {
+            units_per_second: 100,
+            burst: 100,
+            ..Limits::default()
+        },
         enough: u32::MAX,
         seed: 7,
     }
@@ -23,7 +27,10 @@ fn small(limit: Limit, shards: u32) -> Load {
 fn assert_usage_is_exact(report: &Report) {
     assert_eq!(
         report.counted,
-        (report.granted, weirgate::MilliTokens::from_tokens(i64::try_from(report.granted).unwrap()))
+        (
+            report.granted,
+            weirgate::MilliTokens::from_tokens(i64::try_from(report.granted).unwrap())
+        )
     );
 }
 
@@ -31,23 +38,45 @@ fn assert_usage_is_exact(report: &Report) {
 async fn a_hot_bucket_splits_until_nobody_is_throttled_and_merges_when_it_is_over() {
     let report = run(&small(Limit::per_minute("rpm", 100_000).unwrap(), 1), 3).await;
     eprintln!("{:?} {:?}", report.shards, report.seconds);
-    assert!(report.throttled_share(14, 15) < 0.05, "{:?}", report.seconds);
-    assert!(report.throttled_share(15, 20) < 0.005, "{:?}", report.seconds);
+    assert!(
+        report.throttled_share(14, 15) < 0.05,
+        "{:?}",
+        report.seconds
+    );
+    assert!(
+        report.throttled_share(15, 20) < 0.005,
+        "{:?}",
+        report.seconds
+    );
     assert_eq!(report.shards.last(), Some(&16), "{:?}", report.shards);
     assert_eq!(report.cooled.last(), Some(&1), "{:?}", report.cooled);
     assert_usage_is_exact(&report);
 }
 
-/// Processes that all begin on one shard and make two calls a second or more, each one at a time. The more there are, the
-/// less each of them sees of a shard. With `FULL` in the environment they are 5,000, 10,000 and 20,000, or as many of
-/// these as `PROCESSES` says, with five seeds each, or the one that `SEED` says.
+/// Processes that all begin on one shard and make two calls a second or more, each one at a time.
+/// The more there are, the less each of them sees of a shard. With `FULL` in the environment they
+/// are 5,000, 10,000 and 20,000, or as many of these as `PROCESSES` says, with five seeds each, or
+/// the one that `SEED` says.
 #[tokio::test(start_paused = true)]
 async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().expect("a number"))
+    };
     let is_full = std::env::var_os("FULL").is_some();
-    let weak = Limits { units_per_second: 50, burst: 50, reads_per_second: 150, read_burst: 150, ..Limits::default() };
-    let herds: &[(u32, u32)] =
-        if is_full { &[(5_000, 10_000), (10_000, 20_000), (20_000, 50_000)] } else { &[(500, 500)] };
+    let weak = Limits {
+        units_per_second: 50,
+        burst: 50,
+        reads_per_second: 150,
+        read_burst: 150,
+        ..Limits::default()
+    };
+    let herds: &[(u32, u32)] = if is_full {
+        &[(5_000, 10_000), (10_000, 20_000), (20_000, 50_000)]
+    } else {
+        &[(500, 500)]
+    };
     let partitions = if is_full { Limits::default() } else { weak };
     let seeds = match number("SEED") {
         Some(seed) => seed..=seed,
@@ -61,7 +90,14 @@ async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
             let limit = Limit::per_minute("rpm", 10_000_000).unwrap();
             let enough = calls_per_second.div_ceil(partitions.units_per_second);
             let partitions = partitions.clone();
-            let load = Load { clients, calls_per_second, enough, partitions, seed, ..small(limit, 1) };
+            let load = Load {
+                clients,
+                calls_per_second,
+                enough,
+                partitions,
+                seed,
+                ..small(limit, 1)
+            };
             let report = run(&load, 0).await;
             println!(
                 "{clients} processes, {calls_per_second} calls/s, seed {seed}: {enough} shards in {} s, {} batches failed; \
@@ -89,7 +125,15 @@ async fn i1_i2_callers_who_compete_for_eight_shards_get_all_there_is_and_no_more
     let report = run(&load, 0).await;
     let admitted = weirgate::MilliTokens::from_tokens(i64::try_from(report.granted).unwrap());
     eprintln!("{admitted} of {}", report.entitled);
-    assert!(admitted <= report.entitled, "{admitted} of {}", report.entitled);
-    assert!(admitted.0 * 100 >= report.entitled.0 * 98, "{admitted} of {}", report.entitled);
+    assert!(
+        admitted <= report.entitled,
+        "{admitted} of {}",
+        report.entitled
+    );
+    assert!(
+        admitted.0 * 100 >= report.entitled.0 * 98,
+        "{admitted} of {}",
+        report.entitled
+    );
     assert_usage_is_exact(&report);
 }

@@ -1,4 +1,5 @@
-//! Processes that make their first acquire: all at once, or one after the other, as functions do that answer one call.
+//! Processes that make their first acquire: all at once, or one after the other, as functions do
+//! that answer one call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +27,28 @@ impl World {
         let partitions = Partitions::over(dynamo.clone(), takes, 7);
         let limits: Arc<[Limit]> = [limit].into();
         let operator = process(&dynamo.table().await).await;
-        operator.set_config(&Level::System, &Config::of(limits.to_vec())).await.unwrap();
-        assert_eq!(operator.set_shards("openai", "gpt-4", &limits, shards).await.unwrap(), shards);
+        operator
+            .set_config(&Level::System, &Config::of(limits.to_vec()))
+            .await
+            .unwrap();
+        assert_eq!(
+            operator
+                .set_shards("openai", "gpt-4", &limits, shards)
+                .await
+                .unwrap(),
+            shards
+        );
         let (table, meter) = partitions.metered().await;
-        Self { partitions, table, meter, limits }
+        Self {
+            partitions,
+            table,
+            meter,
+            limits,
+        }
     }
 
-    /// Calls that all begin within `span`, evenly, each by a process of its own. Those that were granted, and how long
-    /// each took, in order.
+    /// Calls that all begin within `span`, evenly, each by a process of its own. Those that were
+    /// granted, and how long each took, in order.
     async fn first_acquires(&self, count: u32, span: Duration, by_config: bool) -> Vec<Duration> {
         let (began, mut calls) = (Instant::now(), JoinSet::new());
         for at in 0..count {
@@ -42,8 +57,15 @@ impl World {
                 let start = began + span * at / count;
                 sleep_until(start).await;
                 let call = limiter.acquire("openai", "gpt-4").take("rpm", 1);
-                let call = if by_config { call } else { call.shared_limits(&limits) };
-                call.send().await.is_ok_and(|decision| decision.is_granted()).then(|| start.elapsed())
+                let call = if by_config {
+                    call
+                } else {
+                    call.shared_limits(&limits)
+                };
+                call.send()
+                    .await
+                    .is_ok_and(|decision| decision.is_granted())
+                    .then(|| start.elapsed())
             });
         }
         let mut took: Vec<_> = calls.join_all().await.into_iter().flatten().collect();
@@ -62,7 +84,12 @@ impl World {
                 let mut next = began + pause * at / processes;
                 while next < began + lasts {
                     sleep_until(next).await;
-                    let _ = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("rpm", 1).send().await;
+                    let _ = limiter
+                        .acquire("openai", "gpt-4")
+                        .shared_limits(&limits)
+                        .take("rpm", 1)
+                        .send()
+                        .await;
                     next = (next + pause).max(Instant::now());
                 }
             });
@@ -72,29 +99,47 @@ impl World {
 }
 
 async fn process(table: &Table) -> RateLimiter {
-    RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap()
+    RateLimiter::builder("weirgate")
+        .table(table.clone())
+        .build()
+        .await
+        .unwrap()
 }
 
 /// Write and read units for each of `count` acquires.
 fn each(units: &Units, count: u32) -> (f64, f64) {
-    (units.total / f64::from(count), units.read / f64::from(count))
+    (
+        units.total / f64::from(count),
+        units.read / f64::from(count),
+    )
 }
 
-/// A twentieth of 10,000 processes within 5 s, and of what partitions take, four fifths of which is in use. With `FULL`
-/// in the environment all of them, on 64 shards.
+/// A twentieth of 10,000 processes within 5 s, and of what partitions take, four fifths of which is
+/// in use. With `FULL` in the environment all of them, on 64 shards.
 #[tokio::test(start_paused = true)]
 async fn a_herd_of_cold_processes_is_served_in_time() {
     let is_full = std::env::var_os("FULL").is_some();
-    let small = Limits { units_per_second: 50, burst: 50, reads_per_second: 150, read_burst: 150, ..Limits::default() };
-    let (takes, shards, writes, processes) =
-        if is_full { (Limits::default(), 64, 800, 10_000) } else { (small, 16, 40, 500) };
+    let small = Limits {
+        units_per_second: 50,
+        burst: 50,
+        reads_per_second: 150,
+        read_burst: 150,
+        ..Limits::default()
+    };
+    let (takes, shards, writes, processes) = if is_full {
+        (Limits::default(), 64, 800, 10_000)
+    } else {
+        (small, 16, 40, 500)
+    };
     for by_config in [false, true] {
         let limit = Limit::per_second("rpm", 1_000_000).unwrap();
         let world = World::new(limit, shards, takes.clone()).await;
         let _in_use = world.in_use(shards * 20, shards * writes, Duration::from_secs(30));
         tokio::time::sleep(Duration::from_secs(3)).await;
         let before = world.partitions.counts();
-        let took = world.first_acquires(processes, Duration::from_secs(5), by_config).await;
+        let took = world
+            .first_acquires(processes, Duration::from_secs(5), by_config)
+            .await;
         let counts = world.partitions.counts() - before;
         let part = |thousandths: usize| took[(took.len() - 1) * thousandths / 1_000];
         println!(
@@ -119,13 +164,18 @@ async fn an_acquire_of_a_process_that_makes_no_other_is_one_write_and_one_read()
         let count = per_second * seconds;
         for by_config in [false, true] {
             let _ = world.meter.take();
-            let took = world.first_acquires(count, Duration::from_secs(seconds.into()), by_config).await;
+            let took = world
+                .first_acquires(count, Duration::from_secs(seconds.into()), by_config)
+                .await;
             let (writes, reads) = each(&world.meter.take(), count);
             eprintln!(
                 "{per_second}/s, {count} calls, by config {by_config}: {writes:.3} writes, {reads:.3} reads each"
             );
             assert_eq!(took.len(), usize::try_from(count).unwrap());
-            assert!(writes <= 1.1 && reads <= if by_config { 3.6 } else { 0.55 }, "{writes} {reads}");
+            assert!(
+                writes <= 1.1 && reads <= if by_config { 3.6 } else { 0.55 },
+                "{writes} {reads}"
+            );
         }
     }
 }

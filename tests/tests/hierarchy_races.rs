@@ -24,9 +24,14 @@ async fn a_circle_is_refused_by_the_names_that_make_it() {
         limiter.set_entity(&child("c", "b")).await.unwrap();
         limiter.set_entity(&child("b", "a")).await.unwrap();
         let error = limiter.set_entity(&child(parent, "d")).await.unwrap_err();
-        assert!(is_circle(&error) && error.to_string().contains(&format!("entity {parent} ")), "{error}");
+        assert!(
+            is_circle(&error) && error.to_string().contains(&format!("entity {parent} ")),
+            "{error}"
+        );
     }
-    assert!(is_circle(&limiter.set_entity(&child("e", "e")).await.unwrap_err()));
+    assert!(is_circle(
+        &limiter.set_entity(&child("e", "e")).await.unwrap_err()
+    ));
     assert_eq!(limiter.entity(&entity("a")).await.unwrap(), None);
 }
 
@@ -39,7 +44,10 @@ async fn of_two_changes_that_close_a_circle_together_one_is_refused() {
         let (up, down) = (child("a", "b"), child("b", "c"));
         let (up, down) = tokio::join!(one.set_entity(&up), other.set_entity(&down));
         let refused: Vec<_> = [up, down].into_iter().filter_map(Result::err).collect();
-        assert!(matches!(&refused[..], [error] if is_circle(error)), "{refused:?}");
+        assert!(
+            matches!(&refused[..], [error] if is_circle(error)),
+            "{refused:?}"
+        );
     }
 }
 
@@ -51,15 +59,33 @@ async fn an_entity_has_97_ancestors_at_most() {
     for at in 0..98 {
         let parent = json!({"S": format!("e-{}", at + 1)});
         let key = json!({"S": format!("default/ENTITY#e-{at}")});
-        let (sk, op, cascade) = (json!({"S": "#META"}), json!({"S": "0"}), json!({"BOOL": true}));
-        fleet.dynamo.put(&json!({"PK": key, "SK": sk, "parent_id": parent, "op": op, "cascade": cascade}));
+        let (sk, op, cascade) = (
+            json!({"S": "#META"}),
+            json!({"S": "0"}),
+            json!({"BOOL": true}),
+        );
+        fleet
+            .dynamo
+            .put(&json!({"PK": key, "SK": sk, "parent_id": parent, "op": op, "cascade": cascade}));
     }
     // e-98 is the root, so e-2 has 96 ancestors and is the 97th.
     limiter.set_entity(&child("new", "e-2")).await.unwrap();
-    let error = limiter.set_entity(&child("newer", "e-1")).await.unwrap_err();
-    assert!(matches!(&error, Error::Invalid(text) if text.contains("97") && text.contains("newer")), "{error}");
+    let error = limiter
+        .set_entity(&child("newer", "e-1"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Invalid(text) if text.contains("97") && text.contains("newer")),
+        "{error}"
+    );
     // A change that leaves the parent as it is needs no check.
-    limiter.set_entity(&Entity { cascades: false, ..child("e-0", "e-1") }).await.unwrap();
+    limiter
+        .set_entity(&Entity {
+            cascades: false,
+            ..child("e-0", "e-1")
+        })
+        .await
+        .unwrap();
 }
 
 /// An entity, and its new parent or none; or nothing, if it is deleted.
@@ -79,7 +105,13 @@ async fn make(limiter: &RateLimiter, changes: Vec<Change>) {
             None => limiter.delete_entity(&id).await.map(|_| ()),
             Some(parent) => {
                 let parent = parent.map(|at| entity(NAMES[at]));
-                limiter.set_entity(&Entity { id, parent, cascades: true }).await
+                limiter
+                    .set_entity(&Entity {
+                        id,
+                        parent,
+                        cascades: true,
+                    })
+                    .await
             }
         };
         assert!(made.as_ref().err().is_none_or(is_circle), "{made:?}");
@@ -90,7 +122,11 @@ async fn ancestors(limiter: &RateLimiter, of: EntityId) -> Result<(), TestCaseEr
     let (mut met, mut next) = (BTreeSet::new(), Some(of.clone()));
     while let Some(id) = next {
         prop_assert!(met.insert(id.clone()), "{of} is above itself, by {id}");
-        next = limiter.entity(&id).await.unwrap().and_then(|entity| entity.parent);
+        next = limiter
+            .entity(&id)
+            .await
+            .unwrap()
+            .and_then(|entity| entity.parent);
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Limits told to HTTP clients: whatever a limit's state, a client that follows the standards reads it right.
+//! Limits told to HTTP clients: whatever a limit's state, a client that follows the standards reads
+//! it right.
 
 mod fleet;
 
@@ -9,14 +10,21 @@ use serde_json::{Value, json};
 use sfv::{BareItem, Key, List, ListEntry, Parser};
 use weirgate::http::{Names, Policies, Problem};
 use weirgate::{
-    Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitStatus, MilliTokens, Mode, NeverFits, Resource,
+    Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitStatus, MilliTokens, Mode,
+    NeverFits, Resource,
 };
 use weirgate_shared::{Rule, Shard, credit};
 
 /// The largest integer of a structured field.
 const MOST: i64 = 999_999_999_999_999;
 
-fn status(limit: &str, rule: Rule, available: i64, requested: i64, retry_after: Option<Duration>) -> LimitStatus {
+fn status(
+    limit: &str,
+    rule: Rule,
+    available: i64,
+    requested: i64,
+    retry_after: Option<Duration>,
+) -> LimitStatus {
     LimitStatus {
         entity: EntityId::new("user-1").unwrap(),
         resource: Resource::new("gpt-4").unwrap(),
@@ -33,7 +41,13 @@ fn status(limit: &str, rule: Rule, available: i64, requested: i64, retry_after: 
 
 fn of(limit: &Limit, available: i64, requested: i64, retry_after_ms: Option<u64>) -> LimitStatus {
     let retry_after = retry_after_ms.map(Duration::from_millis);
-    status(limit.name().as_str(), *limit.rule(), available, requested, retry_after)
+    status(
+        limit.name().as_str(),
+        *limit.rule(),
+        available,
+        requested,
+        retry_after,
+    )
 }
 
 fn rpm() -> Limit {
@@ -45,7 +59,11 @@ fn slots() -> Limit {
 }
 
 fn denied(limits: Vec<LimitStatus>, retry_after_ms: Option<u64>) -> Denied {
-    Denied { retry_after: retry_after_ms.map(Duration::from_millis), limits, degraded: None }
+    Denied {
+        retry_after: retry_after_ms.map(Duration::from_millis),
+        limits,
+        degraded: None,
+    }
 }
 
 fn told(limits: &[LimitStatus]) -> [String; 2] {
@@ -60,56 +78,116 @@ fn told_of(denied: &Denied) -> Vec<(&'static str, String)> {
 #[test]
 fn a_grant_tells_what_is_left_and_when_there_is_more() {
     assert_eq!(
-        told(&[of(&rpm(), 599_000, 0, Some(0)), of(&slots(), 17_000, 0, Some(0))]),
-        [r#""rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests""#, r#""rpm";r=599;t=1, "slots";r=17"#]
+        told(&[
+            of(&rpm(), 599_000, 0, Some(0)),
+            of(&slots(), 17_000, 0, Some(0))
+        ]),
+        [
+            r#""rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests""#,
+            r#""rpm";r=599;t=1, "slots";r=17"#
+        ]
     );
     let slow = Limit::custom("slow", 100, 3, 70_000).unwrap();
     // Two and a half tokens are missing to the next whole one, at one in 23.3 s.
-    assert_eq!(told(&[of(&slow, -1_500, 0, None)]), [r#""slow";q=100;w=2334"#, r#""slow";r=0;t=59"#]);
-    assert_eq!(told(&[of(&slow, 100_000, 0, None)])[1], r#""slow";r=100"#, "time brings no more to a full limit");
-    assert_eq!(Policies::granted(&[], &Names::default()).fields(), [], "an empty list is not sent");
+    assert_eq!(
+        told(&[of(&slow, -1_500, 0, None)]),
+        [r#""slow";q=100;w=2334"#, r#""slow";r=0;t=59"#]
+    );
+    assert_eq!(
+        told(&[of(&slow, 100_000, 0, None)])[1],
+        r#""slow";r=100"#,
+        "time brings no more to a full limit"
+    );
+    assert_eq!(
+        Policies::granted(&[], &Names::default()).fields(),
+        [],
+        "an empty list is not sent"
+    );
 }
 
 #[test]
 fn a_denial_tells_when_what_was_asked_is_there_and_retry_after_agrees() {
     let day = Limit::per_day("rpd", 1_000).unwrap();
-    let limits = vec![of(&rpm(), 3_500, 10_000, Some(650)), of(&day, 10_000, 10_000, Some(0))];
+    let limits = vec![
+        of(&rpm(), 3_500, 10_000, Some(650)),
+        of(&day, 10_000, 10_000, Some(0)),
+    ];
     let fields = told_of(&denied(limits, Some(650)));
-    let [_, limit, after] = &fields[..] else { panic!("{fields:?}") };
+    let [_, limit, after] = &fields[..] else {
+        panic!("{fields:?}")
+    };
     // Another of the thousand a day is 86 s away, but it is not what the client waits for.
     assert_eq!(limit.1, r#""rpm";r=3;t=1, "rpd";r=10"#);
     assert_eq!(after, &("retry-after", "1".to_owned()));
     let at_once = told_of(&denied(vec![of(&rpm(), 0, 1_000, Some(0))], Some(0)));
     assert_eq!(at_once[2].1, "1", "who is told 0 comes back in a loop");
     let forever = told_of(&denied(vec![of(&slots(), 0, 1_000, None)], None));
-    assert_eq!(forever.len(), 2, "no time is told where time alone does not help: {forever:?}");
+    assert_eq!(
+        forever.len(),
+        2,
+        "no time is told where time alone does not help: {forever:?}"
+    );
 }
 
 #[test]
 fn a_shadow_limit_is_not_told_and_a_soft_one_is() {
-    let shadow = LimitStatus { mode: Mode::Shadow, ..of(&rpm(), 0, 0, None) };
-    let soft = LimitStatus { mode: Mode::Soft, ..of(&slots(), -1_000, 0, None) };
+    let shadow = LimitStatus {
+        mode: Mode::Shadow,
+        ..of(&rpm(), 0, 0, None)
+    };
+    let soft = LimitStatus {
+        mode: Mode::Soft,
+        ..of(&slots(), -1_000, 0, None)
+    };
     assert_eq!(told(&[shadow.clone(), soft.clone()])[1], r#""slots";r=0"#);
-    let why = denied(vec![shadow, soft, of(&Limit::per_day("rpd", 1).unwrap(), 0, 1_000, Some(9))], Some(9));
+    let why = denied(
+        vec![
+            shadow,
+            soft,
+            of(&Limit::per_day("rpd", 1).unwrap(), 0, 1_000, Some(9)),
+        ],
+        Some(9),
+    );
     assert_eq!(told_of(&why)[1].1, r#""slots";r=0, "rpd";r=0;t=1"#);
-    assert_eq!(body(&Problem::denied(&why, &Names::default()))["violated-policies"], json!(["rpd"]));
+    assert_eq!(
+        body(&Problem::denied(&why, &Names::default()))["violated-policies"],
+        json!(["rpd"])
+    );
 }
 
 #[test]
 fn x_rate_limit_is_of_the_strictest_limit() {
     let tight = of(&slots(), 1_000, 0, None);
     let fields = |limits: &[LimitStatus]| {
-        Policies::granted(limits, &Names::default()).with_x_rate_limit(true).fields().split_off(2)
+        Policies::granted(limits, &Names::default())
+            .with_x_rate_limit(true)
+            .fields()
+            .split_off(2)
     };
     let owned = |name, value: &str| (name, value.to_owned());
     assert_eq!(
         fields(&[of(&rpm(), 599_000, 0, None), tight]),
-        [owned("x-ratelimit-limit", "20"), owned("x-ratelimit-remaining", "1")]
+        [
+            owned("x-ratelimit-limit", "20"),
+            owned("x-ratelimit-remaining", "1")
+        ]
     );
-    assert_eq!(fields(&[of(&rpm(), 599_000, 0, None)])[2], owned("x-ratelimit-reset", "1"));
+    assert_eq!(
+        fields(&[of(&rpm(), 599_000, 0, None)])[2],
+        owned("x-ratelimit-reset", "1")
+    );
     // The one in the way, though the other has less left.
-    let why = denied(vec![of(&rpm(), 0, 0, Some(0)), of(&slots(), 5_000, 6_000, Some(7_001))], Some(7_001));
-    let fields = Policies::denied(&why, &Names::default()).with_x_rate_limit(true).fields().split_off(2);
+    let why = denied(
+        vec![
+            of(&rpm(), 0, 0, Some(0)),
+            of(&slots(), 5_000, 6_000, Some(7_001)),
+        ],
+        Some(7_001),
+    );
+    let fields = Policies::denied(&why, &Names::default())
+        .with_x_rate_limit(true)
+        .fields()
+        .split_off(2);
     assert_eq!(
         fields,
         [
@@ -127,7 +205,13 @@ fn body(problem: &Problem) -> Value {
 
 #[test]
 fn a_problem_says_why_and_what_to_do_and_names_nobody() {
-    let why = denied(vec![of(&rpm(), 3_500, 10_000, Some(650)), of(&slots(), 0, 1_000, Some(9_001))], Some(9_001));
+    let why = denied(
+        vec![
+            of(&rpm(), 3_500, 10_000, Some(650)),
+            of(&slots(), 0, 1_000, Some(9_001)),
+        ],
+        Some(9_001),
+    );
     let problem = Problem::denied(&why, &Names::default());
     assert_eq!(
         body(&problem),
@@ -144,26 +228,60 @@ fn a_problem_says_why_and_what_to_do_and_names_nobody() {
     let (entity, resource) = (why.limits[0].entity.clone(), why.limits[0].resource.clone());
     let (requested, capacity) = (MilliTokens(600_001), MilliTokens(600_000));
     let (entity_, resource_) = (entity.clone(), resource.clone());
-    let never = NeverFits { entity, resource, limit: "rpm".to_owned(), requested, capacity };
+    let never = NeverFits {
+        entity,
+        resource,
+        limit: "rpm".to_owned(),
+        requested,
+        capacity,
+    };
     let never = Problem::never_fits(&never, &Names::default());
     assert_eq!(
         (never.status(), never.to_string()),
-        (413, "limit \"rpm\" holds 600 at most, 601 asked: ask for less".to_owned())
+        (
+            413,
+            "limit \"rpm\" holds 600 at most, 601 asked: ask for less".to_owned()
+        )
     );
-    assert_eq!(body(&never)["retry_after"], Value::Null, "it is of no use to come back");
-    let disabled = Problem::disabled(&Disabled { entity: entity_, resource: resource_ });
-    assert_eq!((disabled.status(), body(&disabled)["type"].as_str()), (403, Some("about:blank")));
-    let timeout = Error::Timeout { bucket: "secret".to_owned(), after: Duration::ZERO, last: None };
-    let errors = [Problem::undecided(&timeout), Problem::undecided(&Error::Invalid("secret".to_owned()))];
+    assert_eq!(
+        body(&never)["retry_after"],
+        Value::Null,
+        "it is of no use to come back"
+    );
+    let disabled = Problem::disabled(&Disabled {
+        entity: entity_,
+        resource: resource_,
+    });
+    assert_eq!(
+        (disabled.status(), body(&disabled)["type"].as_str()),
+        (403, Some("about:blank"))
+    );
+    let timeout = Error::Timeout {
+        bucket: "secret".to_owned(),
+        after: Duration::ZERO,
+        last: None,
+    };
+    let errors = [
+        Problem::undecided(&timeout),
+        Problem::undecided(&Error::Invalid("secret".to_owned())),
+    ];
     assert_eq!(errors.each_ref().map(Problem::status), [503, 500]);
     for problem in [problem, never, disabled].iter().chain(&errors) {
-        assert!(!problem.json().contains("user-1") && !problem.json().contains("secret"), "{}", problem.json());
+        assert!(
+            !problem.json().contains("user-1") && !problem.json().contains("secret"),
+            "{}",
+            problem.json()
+        );
         assert_eq!(body(problem)["status"], problem.status());
     }
 }
 
 fn rules() -> impl Strategy<Value = Rule> {
-    let rate = (1..=10_i64.pow(15), 0..=10_i64.pow(15), 1..=366 * 86_400_000_i64);
+    let rate = (
+        1..=10_i64.pow(15),
+        0..=10_i64.pow(15),
+        1..=366 * 86_400_000_i64,
+    );
     let modest = (1..=1_000_000_i64, 1..=1_000_000_i64, 1..=100_000_i64);
     prop_oneof![rate, modest].prop_map(|(capacity, refill, refill_period_ms)| Rule {
         capacity: MilliTokens(capacity),
@@ -176,48 +294,84 @@ fn rules() -> impl Strategy<Value = Rule> {
 fn any_status() -> impl Strategy<Value = LimitStatus> {
     let limit = prop_oneof!["[a-c]", r#"[ -~]{0,6}"#, any::<String>()];
     let mode = prop_oneof![Just(Mode::Enforced), Just(Mode::Soft), Just(Mode::Shadow)];
-    let amounts = prop_oneof![(any::<i64>(), any::<i64>()), (-9_000..9_000_i64, 0..9_000_i64)];
+    let amounts = prop_oneof![
+        (any::<i64>(), any::<i64>()),
+        (-9_000..9_000_i64, 0..9_000_i64)
+    ];
     let capacity = prop_oneof![any::<i64>(), 0..9_000_i64];
     let after = proptest::option::of(any::<Duration>());
     let entity = "[a-b]".prop_map(|id| EntityId::new(id).unwrap());
     let resource = "[a-b]".prop_map(|id| Resource::new(id).unwrap());
-    (limit, mode, amounts, capacity, any::<i64>(), any::<Duration>(), after, entity, resource).prop_map(
-        |(limit, mode, (available, requested), capacity, refill, refill_period, retry_after, entity, resource)| {
-            let (capacity, refill_amount) = (MilliTokens(capacity), MilliTokens(refill));
-            let (available, requested) = (MilliTokens(available), MilliTokens(requested));
-            LimitStatus {
-                entity,
-                resource,
+    (
+        limit,
+        mode,
+        amounts,
+        capacity,
+        any::<i64>(),
+        any::<Duration>(),
+        after,
+        entity,
+        resource,
+    )
+        .prop_map(
+            |(
                 limit,
                 mode,
+                (available, requested),
                 capacity,
-                refill_amount,
+                refill,
                 refill_period,
-                available,
-                requested,
                 retry_after,
-            }
-        },
-    )
+                entity,
+                resource,
+            )| {
+                let (capacity, refill_amount) = (MilliTokens(capacity), MilliTokens(refill));
+                let (available, requested) = (MilliTokens(available), MilliTokens(requested));
+                LimitStatus {
+                    entity,
+                    resource,
+                    limit,
+                    mode,
+                    capacity,
+                    refill_amount,
+                    refill_period,
+                    available,
+                    requested,
+                    retry_after,
+                }
+            },
+        )
 }
 
 /// A list's members: their names and integer parameters, as a parser reads them.
 fn parsed(value: &str) -> Vec<(String, Vec<(String, i64)>)> {
-    let list: List = Parser::new(value).parse().unwrap_or_else(|error| panic!("{error}: {value}"));
+    let list: List = Parser::new(value)
+        .parse()
+        .unwrap_or_else(|error| panic!("{error}: {value}"));
     let member = |entry: &ListEntry| {
-        let ListEntry::Item(item) = entry else { panic!("{entry:?} in {value}") };
-        let BareItem::String(name) = &item.bare_item else { panic!("{item:?} in {value}") };
+        let ListEntry::Item(item) = entry else {
+            panic!("{entry:?} in {value}")
+        };
+        let BareItem::String(name) = &item.bare_item else {
+            panic!("{item:?} in {value}")
+        };
         let integer = |(key, value): (&Key, &BareItem)| match value {
             BareItem::Integer(number) => Some((key.to_string(), i64::from(*number))),
             _ => None,
         };
-        (name.as_str().to_owned(), item.params.iter().filter_map(integer).collect())
+        (
+            name.as_str().to_owned(),
+            item.params.iter().filter_map(integer).collect(),
+        )
     };
     list.iter().map(member).collect()
 }
 
 fn parameters(known: &[(&str, Option<i64>)]) -> Vec<(String, i64)> {
-    known.iter().filter_map(|(key, value)| value.map(|value| ((*key).to_owned(), value))).collect()
+    known
+        .iter()
+        .filter_map(|(key, value)| value.map(|value| ((*key).to_owned(), value)))
+        .collect()
 }
 
 proptest! {
@@ -280,8 +434,8 @@ proptest! {
         prop_assert!(policies.iter().all(|policy| policy.seconds.unwrap() <= seconds));
     }
 
-    /// Whatever the instant at which the state was read, the next token is there when `t` is over, and after `w` an
-    /// empty limit is full.
+    /// Whatever the instant at which the state was read, the next token is there when `t` is over,
+    /// and after `w` an empty limit is full.
     #[test]
     fn t_and_w_are_never_too_early_and_not_late(
         rule in rules().prop_filter("a rate", |rule| !rule.is_concurrent()),
@@ -300,7 +454,8 @@ proptest! {
             None => prop_assert!((policy.remaining + 1) * 1000 > rule.capacity.0),
             Some(seconds) => {
                 prop_assert!(flowed(seconds) >= missing, "{} of {missing} in {seconds} s", flowed(seconds));
-                // At most the second it is rounded up by, and what the phase of the refill makes uncertain.
+                // At most the second it is rounded up by, and what the phase of the refill makes
+                // uncertain.
                 let early = seconds - 2 - rule.refill_period_ms / 1000;
                 prop_assert!(early < 0 || flowed(early) < missing, "in {seconds} s, {} in {early} s", flowed(early));
             }

@@ -7,7 +7,10 @@ use weirgate::{EpochMillis, Limit, Settlement};
 use weirgate_shared::Millis;
 
 fn limits() -> [Limit; 2] {
-    [Limit::per_hour("rph", 100).unwrap(), Limit::concurrent("slots", 4).unwrap()]
+    [
+        Limit::per_hour("rph", 100).unwrap(),
+        Limit::concurrent("slots", 4).unwrap(),
+    ]
 }
 
 async fn count_leases(fleet: &Fleet) -> usize {
@@ -23,14 +26,26 @@ async fn a_release_gives_back_slots_and_no_rate_tokens() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let grant = leased(&limiter, &limits(), &[("rph", 10), ("slots", 2)], secs(30)).await;
-    assert_eq!((fleet.tk_tc("rph").await, fleet.tk_tc("slots").await), ((90_000, 10_000), (2_000, 2_000)));
+    assert_eq!(
+        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
+        ((90_000, 10_000), (2_000, 2_000))
+    );
     let held = fleet.bucket().await.leases.unwrap();
     let lease = &held[grant.lease_id().unwrap()];
-    assert_eq!((lease.expires, &*lease.owner, grant.expires()), (at(30), "test", Some(at(30))));
-    assert_eq!((lease.tokens["rph"], lease.tokens["slots"]), (tokens(10), tokens(2)));
+    assert_eq!(
+        (lease.expires, &*lease.owner, grant.expires()),
+        (at(30), "test", Some(at(30)))
+    );
+    assert_eq!(
+        (lease.tokens["rph"], lease.tokens["slots"]),
+        (tokens(10), tokens(2))
+    );
 
     assert_eq!(grant.release().await.unwrap(), Settlement::Done);
-    assert_eq!((fleet.tk_tc("rph").await, fleet.tk_tc("slots").await), ((90_000, 10_000), (4_000, 2_000)));
+    assert_eq!(
+        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
+        ((90_000, 10_000), (4_000, 2_000))
+    );
     assert_eq!(count_leases(&fleet).await, 0);
 }
 
@@ -40,7 +55,10 @@ async fn a_rollback_gives_back_everything_and_a_slot_still_counts_once() {
     let limiter = fleet.limiter().await;
     let grant = leased(&limiter, &limits(), &[("rph", 10), ("slots", 2)], secs(30)).await;
     assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
-    assert_eq!((fleet.tk_tc("rph").await, fleet.tk_tc("slots").await), ((100_000, 0), (4_000, 2_000)));
+    assert_eq!(
+        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
+        ((100_000, 0), (4_000, 2_000))
+    );
     let plain = granted(&limiter, &limits(), &[("rph", 10)]).await;
     assert_eq!(plain.rollback().await.unwrap(), Settlement::Done);
     assert_eq!(fleet.tk_tc("rph").await, (100_000, 0));
@@ -58,13 +76,23 @@ async fn an_adjustment_goes_into_debt_and_gives_back() {
         assert_eq!(grant.adjust("rph", 10).await.unwrap(), Settlement::Done);
         assert_eq!(fleet.writes(), 0, "a right estimate costs nothing");
         assert_eq!(grant.adjust("rph", 130).await.unwrap(), Settlement::Done);
-        assert_eq!((grant.amount("rph"), fleet.tk_tc("rph").await), (tokens(130), (-30_000, 130_000)));
-        // 100 an hour is one each 36 s; 31 are missing. A lease that expires unsettled gives them back before.
+        assert_eq!(
+            (grant.amount("rph"), fleet.tk_tc("rph").await),
+            (tokens(130), (-30_000, 130_000))
+        );
+        // 100 an hour is one each 36 s; 31 are missing. A lease that expires unsettled gives them
+        // back before.
         let retry_after = if lease { secs(30) } else { secs(31 * 36) };
-        assert_eq!(denied(&limiter, &limits(), &[("rph", 1)]).await.retry_after, Some(retry_after));
+        assert_eq!(
+            denied(&limiter, &limits(), &[("rph", 1)]).await.retry_after,
+            Some(retry_after)
+        );
         assert_eq!(grant.adjust("rph", 7).await.unwrap(), Settlement::Done);
         assert_eq!(grant.adjust("rph", 0).await.unwrap(), Settlement::Done);
-        assert_eq!((grant.amount("rph"), fleet.tk_tc("rph").await), (tokens(0), (100_000, 0)));
+        assert_eq!(
+            (grant.amount("rph"), fleet.tk_tc("rph").await),
+            (tokens(0), (100_000, 0))
+        );
         let _ = grant.release().await.unwrap();
     }
 }
@@ -96,7 +124,13 @@ async fn i1_what_is_given_back_to_a_bucket_that_refilled_meanwhile_stays_below_i
     denied(&limiter, &limits(), &[("rph", 1)]).await;
     pass(secs(36)).await;
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
-    assert!(!ask(&limiter, &limits(), &[("rph", 1)]).send().await.unwrap().is_granted());
+    assert!(
+        !ask(&limiter, &limits(), &[("rph", 1)])
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,7 +146,10 @@ async fn a_renewed_lease_lasts_longer_and_never_shorter() {
     // `due` is a lower bound: a lease that ended before it would be found late.
     assert_eq!(grant.renew(secs(1)).await.unwrap(), Settlement::Done);
     let bucket = fleet.bucket().await;
-    assert_eq!(bucket.leases.unwrap()[grant.lease_id().unwrap()].expires, at(50));
+    assert_eq!(
+        bucket.leases.unwrap()[grant.lease_id().unwrap()].expires,
+        at(50)
+    );
     assert!(bucket.due.unwrap() <= at(50));
     pass(secs(10)).await;
     let _ = granted(&limiter, &limits(), &[("slots", 1)]).await;
@@ -130,8 +167,16 @@ async fn i4_an_expired_lease_is_given_back_once_by_whoever_runs_dry() {
     fleet.writes();
     let mine = granted(&limiter, &limits(), &[("rph", 90), ("slots", 3)]).await;
     assert_eq!(fleet.writes(), 1, "along with the take");
-    assert_eq!(fleet.tk_tc("rph").await.1, 90_000, "rate tokens were not used");
-    assert_eq!(fleet.tk_tc("slots").await, (1_000, 7_000), "a slot counts when it is taken, once");
+    assert_eq!(
+        fleet.tk_tc("rph").await.1,
+        90_000,
+        "rate tokens were not used"
+    );
+    assert_eq!(
+        fleet.tk_tc("slots").await,
+        (1_000, 7_000),
+        "a slot counts when it is taken, once"
+    );
     // Its holder comes back too late.
     let before = fleet.bucket().await;
     assert_eq!(crashed.release().await.unwrap(), Settlement::Ended);
@@ -162,11 +207,20 @@ async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
     let _mine = granted(&limiter, &limits(), &[("slots", 1), ("rph", 51)]).await;
     let before = fleet.bucket().await;
     for tokens in [1, 99] {
-        assert_eq!(ended.adjust("rph", tokens).await.unwrap(), Settlement::Ended);
-        assert_eq!(ended.adjust("slots", tokens).await.unwrap(), Settlement::Ended);
+        assert_eq!(
+            ended.adjust("rph", tokens).await.unwrap(),
+            Settlement::Ended
+        );
+        assert_eq!(
+            ended.adjust("slots", tokens).await.unwrap(),
+            Settlement::Ended
+        );
     }
     assert_eq!(ended.renew(secs(60)).await.unwrap(), Settlement::Ended);
-    assert_eq!((ended.amount("rph"), ended.expires()), (tokens(50), Some(at(30))));
+    assert_eq!(
+        (ended.amount("rph"), ended.expires()),
+        (tokens(50), Some(at(30)))
+    );
     assert_eq!(ended.rollback().await.unwrap(), Settlement::Ended);
     assert_eq!(fleet.bucket().await, before);
 }
@@ -196,7 +250,10 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
         grants.push(leased(&limiter, &many, &[("slots", 1)], secs(lasts)).await);
         let bucket = fleet.bucket().await;
         assert_eq!(bucket.due, Some(at(due)), "after a lease of {lasts} s");
-        assert_eq!(fleet.dynamo.item(fleet::PK, "#STATE")["due_shard"]["S"], bucket.key.due_shard());
+        assert_eq!(
+            fleet.dynamo.item(fleet::PK, "#STATE")["due_shard"]["S"],
+            bucket.key.due_shard()
+        );
     }
     // Another process that has seen none of them.
     grants.push(leased(&fleet.limiter().await, &many, &[("slots", 1)], secs(5)).await);
@@ -204,7 +261,11 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
     for grant in grants {
         let _ = grant.release().await.unwrap();
     }
-    assert_eq!(fleet.bucket().await.due, Some(at(5)), "a bound need not be tight");
+    assert_eq!(
+        fleet.bucket().await.due,
+        Some(at(5)),
+        "a bound need not be tight"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -213,7 +274,10 @@ async fn a_dropped_grant_releases_its_slots() {
     let limiter = fleet.limiter().await;
     drop(granted(&limiter, &limits(), &[("rph", 5), ("slots", 3)]).await);
     settle().await;
-    assert_eq!((fleet.tk_tc("rph").await.1, fleet.tk_tc("slots").await), (5_000, (4_000, 3_000)));
+    assert_eq!(
+        (fleet.tk_tc("rph").await.1, fleet.tk_tc("slots").await),
+        (5_000, (4_000, 3_000))
+    );
     assert_eq!(count_leases(&fleet).await, 0);
 }
 
@@ -230,7 +294,10 @@ async fn i4_a_release_that_is_given_up_half_way_happens_all_the_same() {
             tokio::time::timeout(patience, grant.release()).await
         };
         settle().await;
-        assert_eq!((fleet.tk_tc("slots").await.0, count_leases(&fleet).await), (4_000, 0));
+        assert_eq!(
+            (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
+            (4_000, 0)
+        );
     }
 }
 
@@ -244,13 +311,22 @@ async fn more_leases_than_fit_in_one_write_are_taken_in_several_and_reclaimed() 
     fleet.writes();
     let asks = (0..120).map(|_| ask(&limiter, &many, &[("slots", 1)]).lease(secs(30)).send());
     let answers = futures_util::future::join_all(asks).await;
-    let grants: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().granted().unwrap()).collect();
+    let grants: Vec<_> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap().granted().unwrap())
+        .collect();
     assert_eq!(fleet.writes(), 3, "50 in each");
-    assert_eq!((fleet.tk_tc("slots").await.0, count_leases(&fleet).await), (0, 120));
+    assert_eq!(
+        (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
+        (0, 120)
+    );
     grants.into_iter().for_each(std::mem::forget);
     pass(secs(31)).await;
     // More than what one take reclaims.
     let mine = granted(&limiter, &many, &[("slots", 120)]).await;
-    assert_eq!((fleet.tk_tc("slots").await.0, count_leases(&fleet).await), (0, 1));
+    assert_eq!(
+        (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
+        (0, 1)
+    );
     let _ = mine.release().await.unwrap();
 }

@@ -23,7 +23,10 @@ fn levels() -> [(Level, bool); 4] {
         (Level::System, true),
         (Level::Resource(resource("gpt-4")), true),
         (Level::Entity(entity("e-1")), true),
-        (Level::EntityResource(entity("e-1"), resource("gpt-4")), false),
+        (
+            Level::EntityResource(entity("e-1"), resource("gpt-4")),
+            false,
+        ),
     ]
 }
 
@@ -38,7 +41,10 @@ async fn a_bucket_ends_unless_its_limits_are_its_own() {
     let fleet = Fleet::new().await;
     let _ = granted(&fleet.limiter().await, &[rpm(60)], &[("rpm", 1)]).await;
     let hours = ttl_hours(&fleet).await.unwrap();
-    assert!((25..=32).contains(&hours), "a day after it is full, and an hour for clocks: {hours} h");
+    assert!(
+        (25..=32).contains(&hours),
+        "a day after it is full, and an hour for clocks: {hours} h"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,7 +54,10 @@ async fn a_bucket_that_gets_limits_of_its_own_is_kept_and_ends_again_without_the
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert!(ttl_hours(&fleet).await.is_some());
     let own = Level::EntityResource(entity("e-1"), resource("gpt-4"));
-    limiter.set_config(&own, &weirgate::Config::of([rpm(60)])).await.unwrap();
+    limiter
+        .set_config(&own, &weirgate::Config::of([rpm(60)]))
+        .await
+        .unwrap();
     let _ = fleet.writes();
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert_eq!((ttl_hours(&fleet).await, fleet.writes()), (None, 1));
@@ -85,14 +94,23 @@ async fn is_lossless(fleet: &Fleet) {
         let held = bucket.holds(name, end);
         assert_eq!(held, state.rule.capacity, "{name} at its end");
     }
-    assert!(bucket.leases.iter().flatten().all(|(_, lease)| lease.expires <= end));
+    assert!(
+        bucket
+            .leases
+            .iter()
+            .flatten()
+            .all(|(_, lease)| lease.expires <= end)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn debts_and_leases_outlive_no_end() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let limits = [Limit::per_day("rpd", 100).unwrap(), Limit::concurrent("slots", 4).unwrap()];
+    let limits = [
+        Limit::per_day("rpd", 100).unwrap(),
+        Limit::concurrent("slots", 4).unwrap(),
+    ];
     let mut grant = granted(&limiter, &limits, &[("rpd", 100)]).await;
     is_lossless(&fleet).await;
     let before = ttl_hours(&fleet).await.unwrap();
@@ -112,7 +130,9 @@ async fn debts_and_leases_outlive_no_end() {
 async fn soft_limits_in_debt_outlive_no_end() {
     let fleet = Fleet::new().await;
     let (one, other) = (fleet.limiter().await, fleet.limiter().await);
-    let soft = [Limit::per_day("rpd", 10).unwrap().in_mode(weirgate::Mode::Soft)];
+    let soft = [Limit::per_day("rpd", 10)
+        .unwrap()
+        .in_mode(weirgate::Mode::Soft)];
     for turn in 0..40 {
         let limiter: &RateLimiter = if turn % 3 == 0 { &one } else { &other };
         let _ = granted(limiter, &soft, &[("rpd", 7)]).await;
@@ -139,18 +159,34 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
     let limiter = fleet.limiter().await;
     let ask = async || granted(&limiter, &[rpm(60_000)], &[("rpm", 1)]).await;
     let _ = ask().await;
-    let at = |shard: u32| fleet.dynamo.item(&PK.replace("#0", &format!("#{shard}")), "#STATE");
+    let at = |shard: u32| {
+        fleet
+            .dynamo
+            .item(&PK.replace("#0", &format!("#{shard}")), "#STATE")
+    };
     assert!(at(0)["ttl"].is_object());
     let _ = limiter.set_shards("e-1", "gpt-4", &[], 2).await.unwrap();
-    assert!([0, 1].map(at).iter().all(|item| item["ttl"].is_null() && item["rf"].is_object()));
+    assert!(
+        [0, 1]
+            .map(at)
+            .iter()
+            .all(|item| item["ttl"].is_null() && item["rf"].is_object())
+    );
     for _ in 0..20 {
         let _ = ask().await;
     }
     assert!([0, 1].map(at).iter().all(|item| item["ttl"].is_null()));
     let _ = limiter.set_shards("e-1", "gpt-4", &[], 1).await.unwrap();
-    assert!(at(1)["ttl"].is_object() && at(1)["rf"].is_null(), "what a merge leaves has an end: {}", at(1));
+    assert!(
+        at(1)["ttl"].is_object() && at(1)["rf"].is_null(),
+        "what a merge leaves has an end: {}",
+        at(1)
+    );
     let _ = ask().await;
     assert!(at(0)["ttl"].is_object());
     let _ = limiter.set_shards("e-1", "gpt-4", &[], 2).await.unwrap();
-    assert!(at(1)["ttl"].is_null(), "made again, it is no more what a merge left");
+    assert!(
+        at(1)["ttl"].is_null(),
+        "made again, it is no more what a merge left"
+    );
 }

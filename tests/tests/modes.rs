@@ -1,4 +1,5 @@
-//! Limits that deny nobody: shadow limits say and count whom they would deny, soft ones go into debt.
+//! Limits that deny nobody: shadow limits say and count whom they would deny, soft ones go into
+//! debt.
 
 mod fleet;
 
@@ -22,18 +23,32 @@ async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let limits = [rpm(60, Mode::Shadow), tpm(1_000)];
-    assert_eq!(granted(&limiter, &limits, &[("rpm", 50), ("tpm", 10)]).await.would_deny(), None);
+    assert_eq!(
+        granted(&limiter, &limits, &[("rpm", 50), ("tpm", 10)])
+            .await
+            .would_deny(),
+        None
+    );
     let grant = granted(&limiter, &limits, &[("rpm", 20), ("tpm", 10)]).await;
     let would_deny = grant.would_deny().expect("ten are missing");
     assert_eq!(would_deny.retry_after, Some(secs(10)));
     assert_eq!(would_deny.blocking().unwrap().limit, "rpm");
-    assert_eq!((grant.amount("rpm"), grant.amount("tpm")), (tokens(0), tokens(10)));
-    assert_eq!((fleet.tk_tc("rpm").await, fleet.tk_tc("tpm").await), ((10_000, 50_000), (980_000, 20_000)));
+    assert_eq!(
+        (grant.amount("rpm"), grant.amount("tpm")),
+        (tokens(0), tokens(10))
+    );
+    assert_eq!(
+        (fleet.tk_tc("rpm").await, fleet.tk_tc("tpm").await),
+        ((10_000, 50_000), (980_000, 20_000))
+    );
     // What an enforced limit denies stays denied, and the shadow one is not among its reasons.
     let denial = denied(&limiter, &limits, &[("rpm", 20), ("tpm", 2_000 / 2)]).await;
     assert!(denial.short().any(|short| short.limit == "tpm"));
     let stats = limiter.stats();
-    assert_eq!((stats.granted, stats.denied, stats.shadow_denied), (2, 1, 1));
+    assert_eq!(
+        (stats.granted, stats.denied, stats.shadow_denied),
+        (2, 1, 1)
+    );
 }
 
 /// Neither a limit in debt nobody asks for nor a shadow limit keeps a caller waiting.
@@ -41,16 +56,35 @@ async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
 async fn only_enforced_limits_that_are_asked_are_waited_for() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let limits = [rpm(60, Mode::Shadow), tpm(60), Limit::per_day("debt", 24).unwrap(), soft()];
-    let mut grant = granted(&limiter, &limits, &[("rpm", 60), ("tpm", 60), ("debt", 24), ("soft", 90)]).await;
+    let limits = [
+        rpm(60, Mode::Shadow),
+        tpm(60),
+        Limit::per_day("debt", 24).unwrap(),
+        soft(),
+    ];
+    let mut grant = granted(
+        &limiter,
+        &limits,
+        &[("rpm", 60), ("tpm", 60), ("debt", 24), ("soft", 90)],
+    )
+    .await;
     let _ = grant.adjust("debt", 48).await.unwrap();
-    for takes in [&[("rpm", 30), ("tpm", 1)][..], &[("tpm", 1)], &[("tpm", 1), ("soft", 9)]] {
+    for takes in [
+        &[("rpm", 30), ("tpm", 1)][..],
+        &[("tpm", 1)],
+        &[("tpm", 1), ("soft", 9)],
+    ] {
         let denial = denied(&limiter, &limits, takes).await;
         assert_eq!(denial.retry_after, Some(secs(1)), "{takes:?}");
-        let looked = takes
-            .iter()
-            .fold(limiter.peek("e-1", "gpt-4").limits(&limits), |peek, (limit, need)| peek.need(limit, *need));
-        assert_eq!(looked.send().await.unwrap().retry_after, Some(secs(1)), "{takes:?}");
+        let looked = takes.iter().fold(
+            limiter.peek("e-1", "gpt-4").limits(&limits),
+            |peek, (limit, need)| peek.need(limit, *need),
+        );
+        assert_eq!(
+            looked.send().await.unwrap().retry_after,
+            Some(secs(1)),
+            "{takes:?}"
+        );
     }
     assert!(denied(&limiter, &limits, &[("debt", 1)]).await.retry_after > Some(secs(3600)));
 }
@@ -59,18 +93,29 @@ async fn only_enforced_limits_that_are_asked_are_waited_for() {
 async fn a_shadow_limit_keeps_nobody_from_waiting_for_an_enforced_one() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let limits = [Limit::per_day("tpd", 24).unwrap().in_mode(Mode::Shadow), tpm(60)];
+    let limits = [
+        Limit::per_day("tpd", 24).unwrap().in_mode(Mode::Shadow),
+        tpm(60),
+    ];
     let _ = granted(&limiter, &limits, &[("tpd", 24), ("tpm", 60)]).await;
     let began = fleet.now();
     let request = ask(&limiter, &limits, &[("tpd", 1), ("tpm", 1)]).wait_up_to(secs(5));
-    let grant = request.send().await.unwrap().granted().expect("it waits a second");
+    let grant = request
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .expect("it waits a second");
     assert_eq!(fleet.now().since(began).0, 1_000);
     assert_eq!(grant.would_deny().unwrap().blocking().unwrap().limit, "tpd");
     // Holding nothing of it is no reason to fail.
     let slots = [Limit::concurrent("slots", 1).unwrap().in_mode(Mode::Shadow)];
     let _held = granted(&limiter, &slots, &[("slots", 1)]).await;
     let mut grant = granted(&limiter, &slots, &[("slots", 1)]).await;
-    assert_eq!(grant.renew(secs(5)).await.unwrap(), weirgate::Settlement::Done);
+    assert_eq!(
+        grant.renew(secs(5)).await.unwrap(),
+        weirgate::Settlement::Done
+    );
 }
 
 fn soft() -> Limit {
@@ -91,13 +136,30 @@ async fn more_than_a_shadow_limit_ever_holds_is_granted_too() {
 async fn a_limiter_in_shadow_mode_denies_nobody_and_delays_nobody() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
-    let limits = [rpm(60, Mode::Enforced), Limit::concurrent("slots", 1).unwrap()];
+    let limits = [
+        rpm(60, Mode::Enforced),
+        Limit::concurrent("slots", 1).unwrap(),
+    ];
     let held = granted(&limiter, &limits, &[("rpm", 60), ("slots", 1)]).await;
     let started = fleet.now();
     let request = ask(&limiter, &limits, &[("rpm", 1), ("slots", 1)]).wait_up_to(secs(60));
-    let grant = request.send().await.unwrap().granted().expect("nobody is denied");
-    assert_eq!(fleet.now(), started, "a wait is no denial, and costs the caller as much");
-    let short: Vec<_> = grant.would_deny().unwrap().short().map(|status| status.limit.clone()).collect();
+    let grant = request
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .expect("nobody is denied");
+    assert_eq!(
+        fleet.now(),
+        started,
+        "a wait is no denial, and costs the caller as much"
+    );
+    let short: Vec<_> = grant
+        .would_deny()
+        .unwrap()
+        .short()
+        .map(|status| status.limit.clone())
+        .collect();
     assert_eq!(short, ["rpm", "slots"]);
     assert_eq!(limiter.stats().shadow_denied, 1);
     let _ = held.release().await.unwrap();
@@ -124,8 +186,8 @@ proptest! {
                     _ => None,
                 };
                 let grant = granted(&watching, &limits, &takes).await;
-                // Of the limits that had enough, what was asked is taken: those that would not have been are given back,
-                // as a caller does who heeds the answer.
+                // Of the limits that had enough, what was asked is taken: those that would not have
+                // been are given back, as a caller does who heeds the answer.
                 let would_deny = grant.would_deny().cloned();
                 if would_deny.is_some() {
                     let _ = grant.rollback().await.unwrap();
@@ -136,7 +198,8 @@ proptest! {
         })?;
     }
 
-    /// A soft limit is never in the way, counts all of it, and refills out of its debt like any other.
+    /// A soft limit is never in the way, counts all of it, and refills out of its debt like any
+    /// other.
     #[test]
     fn a_soft_limit_goes_into_debt_and_counts_everything(
         shards in prop::sample::select(vec![1_u32, 4]),
@@ -195,9 +258,15 @@ async fn a_soft_limit_alone_costs_one_write_and_waits_for_nothing() {
         assert!(!grant.limits()[0].is_short());
         pass(Duration::from_millis(700)).await;
     }
-    assert_eq!(fleet.tk_tc("rpm").await, (60_000 - 301_000 + 2_100, 301_000));
+    assert_eq!(
+        fleet.tk_tc("rpm").await,
+        (60_000 - 301_000 + 2_100, 301_000)
+    );
     // More than it ever holds, too.
     let grant = granted(&limiter, &limits, &[("rpm", 1_000)]).await;
     let _ = grant.rollback().await.unwrap();
-    assert_eq!(fleet.tk_tc("rpm").await, (60_000 - 301_000 + 2_100, 301_000));
+    assert_eq!(
+        fleet.tk_tc("rpm").await,
+        (60_000 - 301_000 + 2_100, 301_000)
+    );
 }

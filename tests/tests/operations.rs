@@ -17,15 +17,29 @@ fn resource(name: &str) -> Value {
 #[test]
 fn alarms_hear_of_what_the_functions_pass_over() {
     for (filter, function, alarm) in [
-        ("UndecodableRecords", "Aggregator", "UndecodableRecordsAlarm"),
-        ("UndecodableBuckets", "Reconciler", "UndecodableRecordsAlarm"),
+        (
+            "UndecodableRecords",
+            "Aggregator",
+            "UndecodableRecordsAlarm",
+        ),
+        (
+            "UndecodableBuckets",
+            "Reconciler",
+            "UndecodableRecordsAlarm",
+        ),
         ("RefusedWrites", "Aggregator", "RefusedWritesAlarm"),
         ("OverdueLeases", "Reconciler", "OverdueLeasesAlarm"),
     ] {
         let (filter, function, alarm) = (resource(filter), resource(function), resource(alarm));
-        assert_eq!(filter["LogGroupName"], function["LoggingConfig"]["LogGroup"]);
+        assert_eq!(
+            filter["LogGroupName"],
+            function["LoggingConfig"]["LogGroup"]
+        );
         let metric = &filter["MetricTransformations"][0];
-        assert_eq!((&metric["MetricNamespace"], &metric["MetricName"]), (&alarm["Namespace"], &alarm["MetricName"]));
+        assert_eq!(
+            (&metric["MetricNamespace"], &metric["MetricName"]),
+            (&alarm["Namespace"], &alarm["MetricName"])
+        );
     }
 }
 
@@ -37,21 +51,58 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
     let writer = lines.clone();
     let count = || lines.heard("UndecodableBuckets").len();
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
-    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    let run = async |now| reconcile(&table, &config, now, Deadline::after(Duration::from_secs(50))).await.unwrap();
+    let config = Config {
+        table_name: "weirgate".to_owned(),
+        page: 100,
+    };
+    let run = async |now| {
+        reconcile(
+            &table,
+            &config,
+            now,
+            Deadline::after(Duration::from_secs(50)),
+        )
+        .await
+        .unwrap()
+    };
 
     for name in ["e-1", "e-2"] {
-        store(&table, &holding(full(name, &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)])).await;
+        store(
+            &table,
+            &holding(
+                full(name, &limits()),
+                "a",
+                EpochMillis(NOW.0 - 1),
+                &[("slots", 1)],
+            ),
+        )
+        .await;
     }
     let broken = key("e-1").item_key();
     let mut item = dynamo.item(&broken.pk, &broken.sk);
     item["b_slots_cp"] = json!({"S": "many"});
     dynamo.put(&item);
-    assert_eq!((run(NOW).await.leases_restored, count()), (1, 1), "one line for one bucket, and the other is served");
-    assert_eq!((run(NOW).await.undecodable, count()), (0, 1), "an unreadable item is left alone for an hour");
-    assert_eq!(lines.metric("OverdueLeases"), [1, 0], "the reconciler says how long the oldest lease was due");
+    assert_eq!(
+        (run(NOW).await.leases_restored, count()),
+        (1, 1),
+        "one line for one bucket, and the other is served"
+    );
+    assert_eq!(
+        (run(NOW).await.undecodable, count()),
+        (0, 1),
+        "an unreadable item is left alone for an hour"
+    );
+    assert_eq!(
+        lines.metric("OverdueLeases"),
+        [1, 0],
+        "the reconciler says how long the oldest lease was due"
+    );
     let hour = NOW.after(Millis(3_600_000));
-    assert_eq!((run(hour).await.undecodable, count()), (1, 2), "and named again, until it is mended");
+    assert_eq!(
+        (run(hour).await.undecodable, count()),
+        (1, 2),
+        "and named again, until it is mended"
+    );
 }
 
 /// AWS documents no pause between attempts, so a number of them is no time.
@@ -59,11 +110,17 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
 fn only_age_ends_the_retries_of_a_batch() {
     let mapping = resource("Aggregator")["Events"]["Stream"]["Properties"].take();
     assert_eq!(mapping["MaximumRetryAttempts"], -1);
-    assert_eq!(mapping["MaximumRecordAgeInSeconds"]["Ref"], "StreamMaxAgeSeconds");
+    assert_eq!(
+        mapping["MaximumRecordAgeInSeconds"]["Ref"],
+        "StreamMaxAgeSeconds"
+    );
     let age = template()["Parameters"]["StreamMaxAgeSeconds"]["Default"].take();
     let page = include_str!("../../docs/operations.md");
-    assert!(page.contains(&format!("--maximum-retry-attempts -1 --maximum-record-age-in-seconds {age} ")));
+    assert!(page.contains(&format!(
+        "--maximum-retry-attempts -1 --maximum-record-age-in-seconds {age} "
+    )));
     assert!(page.contains("`StreamMaxAgeSeconds` old. Nothing else ends the retries"));
-    // Lambda discards every record that is older, also one that was never tried. So no less than the stream keeps.
+    // Lambda discards every record that is older, also one that was never tried. So no less than
+    // the stream keeps.
     assert_eq!(age, 86_400);
 }

@@ -16,8 +16,15 @@ fn millis(ms: u64) -> Duration {
 }
 
 fn add(pk: &str, conditions: Vec<Condition>) -> Update {
-    let key = ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() };
-    Update { key, conditions, changes: vec![Change::Add(Path::of("n"), Value::Int(1))] }
+    let key = ItemKey {
+        pk: pk.to_owned(),
+        sk: "#STATE".to_owned(),
+    };
+    Update {
+        key,
+        conditions,
+        changes: vec![Change::Add(Path::of("n"), Value::Int(1))],
+    }
 }
 
 async fn write(table: &Table, pk: &str) -> Result<Outcome, StoreError> {
@@ -26,13 +33,20 @@ async fn write(table: &Table, pk: &str) -> Result<Outcome, StoreError> {
 
 /// How often an item was written to.
 fn written(dynamo: &Dynamo, pk: &str) -> u64 {
-    dynamo.item(pk, "#STATE")["n"]["N"].as_str().map_or(0, |number| number.parse().unwrap())
+    dynamo.item(pk, "#STATE")["n"]["N"]
+        .as_str()
+        .map_or(0, |number| number.parse().unwrap())
 }
 
 /// Partitions that take so much, and answer at once.
 async fn partitions(units_per_second: u32, burst: u32) -> (Dynamo, Partitions, Table) {
     let dynamo = Dynamo::new().await;
-    let limits = Limits { units_per_second, burst, latency: Duration::ZERO..=Duration::ZERO, ..Limits::default() };
+    let limits = Limits {
+        units_per_second,
+        burst,
+        latency: Duration::ZERO..=Duration::ZERO,
+        ..Limits::default()
+    };
     let partitions = Partitions::over(dynamo.clone(), limits, 1);
     let table = partitions.table().await;
     (dynamo, partitions, table)
@@ -50,7 +64,11 @@ async fn offer(table: &Table, pks: &[&'static str], each_ms: usize, ms: u64) {
     }
     for result in writes.join_all().await {
         if let Err(error) = result {
-            assert_eq!(error.kind, ErrorKind::Throttled { key_range: true }, "{error}");
+            assert_eq!(
+                error.kind,
+                ErrorKind::Throttled { key_range: true },
+                "{error}"
+            );
         }
     }
 }
@@ -64,11 +82,21 @@ async fn a_partition_takes_a_thousand_units_a_second_and_the_burst() {
     let counts = partitions.counts();
     assert_eq!(
         counts,
-        Counts { requests: 4000, writes: 4000, throttled: 4000 - 2299, units: 2299, ..Counts::default() }
+        Counts {
+            requests: 4000,
+            writes: 4000,
+            throttled: 4000 - 2299,
+            units: 2299,
+            ..Counts::default()
+        }
     );
     assert_eq!(partitions.partition("hot"), counts);
     let seconds = partitions.seconds();
-    assert_eq!((seconds[&0].units, seconds[&1].units), (1299, 1000), "the burst is spent in the first second");
+    assert_eq!(
+        (seconds[&0].units, seconds[&1].units),
+        (1299, 1000),
+        "the burst is spent in the first second"
+    );
     assert_eq!((seconds[&0].writes, seconds[&1].writes), (2000, 2000));
     assert_eq!(seconds[&1].throttled_share(), 0.5);
 }
@@ -80,7 +108,11 @@ async fn what_is_not_used_is_kept_up_to_the_burst() {
     assert_eq!(written(&dynamo, "hot"), 20);
     tokio::time::sleep(millis(5)).await;
     offer(&table, &["hot"], 30, 1).await;
-    assert_eq!(written(&dynamo, "hot"), 25, "five milliseconds are five units");
+    assert_eq!(
+        written(&dynamo, "hot"),
+        25,
+        "five milliseconds are five units"
+    );
     tokio::time::sleep(Duration::from_secs(60)).await;
     offer(&table, &["hot"], 30, 1).await;
     assert_eq!(written(&dynamo, "hot"), 45);
@@ -98,8 +130,17 @@ async fn a_hot_partition_does_not_hinder_the_one_beside_it() {
     });
     offer(&table, &["hot"], 3, 200).await;
     calm.await.unwrap();
-    assert_eq!((written(&dynamo, "calm"), partitions.partition("calm").throttled), (50, 0));
-    assert!(partitions.partition("hot").throttled > 400, "{partitions:?}");
+    assert_eq!(
+        (
+            written(&dynamo, "calm"),
+            partitions.partition("calm").throttled
+        ),
+        (50, 0)
+    );
+    assert!(
+        partitions.partition("hot").throttled > 400,
+        "{partitions:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,7 +150,15 @@ async fn a_refused_write_is_not_applied_and_passes_later() {
     let before = partitions.counts();
     let error = write(&table, "a").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Throttled { key_range: true });
-    assert_eq!(partitions.counts() - before, Counts { requests: 1, writes: 1, throttled: 1, ..Counts::default() });
+    assert_eq!(
+        partitions.counts() - before,
+        Counts {
+            requests: 1,
+            writes: 1,
+            throttled: 1,
+            ..Counts::default()
+        }
+    );
     assert_eq!(written(&dynamo, "a"), 1);
     tokio::time::sleep(millis(1)).await;
     write(&table, "a").await.unwrap();
@@ -122,16 +171,33 @@ async fn writes_that_are_throttled_leave_reads_alone_which_are_counted() {
     write(&table, "a").await.unwrap();
     let key = add("a", vec![]).key;
     for _ in 0..10 {
-        assert_eq!(table.read(std::slice::from_ref(&key)).await.unwrap().len(), 1);
+        assert_eq!(
+            table.read(std::slice::from_ref(&key)).await.unwrap().len(),
+            1
+        );
     }
-    assert_eq!(partitions.counts(), Counts { requests: 11, writes: 1, units: 1, half_reads: 20, ..Counts::default() });
+    assert_eq!(
+        partitions.counts(),
+        Counts {
+            requests: 11,
+            writes: 1,
+            units: 1,
+            half_reads: 20,
+            ..Counts::default()
+        }
+    );
 }
 
 /// A run of callers who try again, with everything that can be seen of it.
 async fn run(seed: u64) -> (Vec<(usize, Duration)>, Vec<(u64, Counts)>) {
     // Pauses before a second attempt are the callers' own.
     fastrand::seed(7);
-    let limits = Limits { units_per_second: 400, burst: 20, latency: millis(1)..=millis(40), ..Limits::default() };
+    let limits = Limits {
+        units_per_second: 400,
+        burst: 20,
+        latency: millis(1)..=millis(40),
+        ..Limits::default()
+    };
     let partitions = Partitions::over(Dynamo::new().await, limits, seed);
     let (table, started, mut callers) = (partitions.table().await, Instant::now(), JoinSet::new());
     for caller in 0..20 {
@@ -139,7 +205,9 @@ async fn run(seed: u64) -> (Vec<(usize, Duration)>, Vec<(u64, Counts)>) {
         callers.spawn(async move {
             for _ in 0..30 {
                 let pk = if caller % 2 == 0 { "even" } else { "odd" };
-                let _ = table.update_with(&add(pk, vec![]), Answer::Nothing, Retry::Refused).await;
+                let _ = table
+                    .update_with(&add(pk, vec![]), Answer::Nothing, Retry::Refused)
+                    .await;
             }
             (caller, started.elapsed())
         });
@@ -148,7 +216,10 @@ async fn run(seed: u64) -> (Vec<(usize, Duration)>, Vec<(u64, Counts)>) {
     while let Some(end) = callers.join_next().await {
         ends.push(end.unwrap());
     }
-    assert!(partitions.counts().throttled > 0, "the run has something to differ in");
+    assert!(
+        partitions.counts().throttled > 0,
+        "the run has something to differ in"
+    );
     (ends, partitions.seconds().into_iter().collect())
 }
 
@@ -161,7 +232,10 @@ async fn the_same_seed_is_the_same_run_and_another_is_another() {
 
 #[tokio::test(start_paused = true)]
 async fn answers_take_as_long_as_the_limits_say() {
-    let limits = Limits { latency: millis(5)..=millis(9), ..Limits::default() };
+    let limits = Limits {
+        latency: millis(5)..=millis(9),
+        ..Limits::default()
+    };
     let partitions = Partitions::over(Dynamo::new().await, limits, 3);
     let table = partitions.table().await;
     let mut spans = vec![];
@@ -171,7 +245,10 @@ async fn answers_take_as_long_as_the_limits_say() {
         spans.push(sent.elapsed());
     }
     let (least, most) = (*spans.iter().min().unwrap(), *spans.iter().max().unwrap());
-    assert!(least >= millis(5) && most <= millis(10), "{least:?} {most:?}");
+    assert!(
+        least >= millis(5) && most <= millis(10),
+        "{least:?} {most:?}"
+    );
     assert!(most - least >= millis(3), "{least:?} {most:?}");
 }
 
@@ -196,7 +273,10 @@ async fn a_write_may_overdraw_its_partition_which_then_pays_off() {
     write(&table, "big").await.unwrap();
     for wait in [0, 5, 4] {
         tokio::time::sleep(millis(wait)).await;
-        assert!(write(&table, "big").await.is_err(), "ten units were taken of one");
+        assert!(
+            write(&table, "big").await.is_err(),
+            "ten units were taken of one"
+        );
     }
     tokio::time::sleep(millis(1)).await;
     write(&table, "big").await.unwrap();
@@ -205,7 +285,10 @@ async fn a_write_may_overdraw_its_partition_which_then_pays_off() {
 /// A transaction that adds to each of these, if it is there.
 async fn transact(table: &Table, pks: &[&str], token: &WriteId) -> Result<Transacted, StoreError> {
     let there = || vec![Condition::Present(Path::of("n"))];
-    let actions: Vec<_> = pks.iter().map(|pk| Action::Update(add(pk, there()))).collect();
+    let actions: Vec<_> = pks
+        .iter()
+        .map(|pk| Action::Update(add(pk, there())))
+        .collect();
     table.transact(&actions, token).await
 }
 
@@ -217,14 +300,33 @@ async fn a_transaction_costs_double_in_each_partition_also_when_it_is_cancelled(
     }
     dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "n": {"N": "0"}, "x": {"S": "x".repeat(2500)}}));
     let units = || ["a", "b", "big", "none"].map(|pk| partitions.partition(pk).units);
-    assert_eq!(transact(&table, &["a", "big"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        transact(&table, &["a", "big"], &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
     assert_eq!(units(), [2, 0, 6, 0]);
-    assert_eq!(transact(&table, &["a", "big"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        transact(&table, &["a", "big"], &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
     assert_eq!(units(), [2, 0, 6, 0], "asked for again, it reads");
-    let lost = transact(&table, &["b", "big", "none"], &id("u")).await.unwrap();
-    assert_eq!(lost, Transacted::LostRace(vec![Part::Held, Part::Held, Part::Lost(None)]));
+    let lost = transact(&table, &["b", "big", "none"], &id("u"))
+        .await
+        .unwrap();
+    assert_eq!(
+        lost,
+        Transacted::LostRace(vec![Part::Held, Part::Held, Part::Lost(None)])
+    );
     assert_eq!(units(), [2, 2, 12, 2]);
-    assert_eq!(partitions.counts(), Counts { requests: 3, writes: 3, units: 18, ..Counts::default() });
+    assert_eq!(
+        partitions.counts(),
+        Counts {
+            requests: 3,
+            writes: 3,
+            units: 18,
+            ..Counts::default()
+        }
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,26 +337,60 @@ async fn a_transaction_is_cancelled_if_one_of_its_partitions_is_spent() {
     }
     write(&table, "b").await.unwrap();
     let error = transact(&table, &["a", "b"], &id("t")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Crowded, "a reason has no field for the key range");
-    assert!(error.reason.starts_with("ThrottlingError at b #STATE"), "{error}");
+    assert_eq!(
+        error.kind,
+        ErrorKind::Crowded,
+        "a reason has no field for the key range"
+    );
+    assert!(
+        error.reason.starts_with("ThrottlingError at b #STATE"),
+        "{error}"
+    );
     assert_eq!(["a", "b"].map(|pk| written(&dynamo, pk)), [0, 1]);
-    assert_eq!(["a", "b"].map(|pk| partitions.partition(pk).throttled), [0, 1]);
-    assert_eq!(partitions.counts(), Counts { requests: 2, writes: 2, throttled: 1, units: 1, ..Counts::default() });
+    assert_eq!(
+        ["a", "b"].map(|pk| partitions.partition(pk).throttled),
+        [0, 1]
+    );
+    assert_eq!(
+        partitions.counts(),
+        Counts {
+            requests: 2,
+            writes: 2,
+            throttled: 1,
+            units: 1,
+            ..Counts::default()
+        }
+    );
 
     tokio::time::sleep(millis(1)).await;
-    assert_eq!(transact(&table, &["a", "b"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        transact(&table, &["a", "b"], &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
     assert_eq!(["a", "b"].map(|pk| written(&dynamo, pk)), [1, 2]);
     let again = transact(&table, &["a", "b"], &id("t")).await.unwrap();
-    assert_eq!(again, Transacted::Applied, "one that has happened says so on spent partitions too");
+    assert_eq!(
+        again,
+        Transacted::Applied,
+        "one that has happened says so on spent partitions too"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn faults_stand_in_front_of_the_partitions() {
     let (dynamo, partitions, table) = partitions(1000, 10).await;
-    dynamo.fail_next([Some(Fault::LoseRequest), Some(Fault::LoseAnswer), Some(Fault::Repeat)]);
+    dynamo.fail_next([
+        Some(Fault::LoseRequest),
+        Some(Fault::LoseAnswer),
+        Some(Fault::Repeat),
+    ]);
     for (fault, units) in [("lost", 0), ("applied, answer lost", 1), ("repeated", 3)] {
         let _ = write(&table, "a").await;
-        assert_eq!((written(&dynamo, "a"), partitions.counts().units), (units, units), "{fault}");
+        assert_eq!(
+            (written(&dynamo, "a"), partitions.counts().units),
+            (units, units),
+            "{fault}"
+        );
     }
 }
 
@@ -263,11 +399,16 @@ async fn the_partitions_count_what_the_database_reports() {
     let partitions = Partitions::over(Dynamo::new().await, Limits::default(), 5);
     let (table, meter) = partitions.metered().await;
     let mut large = add("large", vec![]);
-    large.changes.push(Change::Set(Path::of("x"), Value::Text("x".repeat(5000))));
+    large
+        .changes
+        .push(Change::Set(Path::of("x"), Value::Text("x".repeat(5000))));
     for update in [&add("a", vec![]), &large, &large] {
         table.update(update, Answer::Nothing).await.unwrap();
     }
-    assert_eq!(transact(&table, &["a", "large"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        transact(&table, &["a", "large"], &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
     let (units, used) = (partitions.counts().units, meter.take());
     assert_eq!((units, used.table), (1 + 5 + 5 + 2 * 6, 23.0), "{used:?}");
 }

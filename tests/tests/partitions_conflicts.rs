@@ -1,4 +1,5 @@
-//! The model of conflicts: which transactions are cancelled, and which writes are refused beside one.
+//! The model of conflicts: which transactions are cancelled, and which writes are refused beside
+//! one.
 
 use std::time::Duration;
 
@@ -15,11 +16,18 @@ const fn millis(ms: u64) -> Duration {
 }
 
 fn key(pk: &str) -> ItemKey {
-    ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() }
+    ItemKey {
+        pk: pk.to_owned(),
+        sk: "#STATE".to_owned(),
+    }
 }
 
 fn add(pk: &str) -> Update {
-    Update { key: key(pk), conditions: vec![], changes: vec![Change::Add(Path::of("n"), Value::Int(1))] }
+    Update {
+        key: key(pk),
+        conditions: vec![],
+        changes: vec![Change::Add(Path::of("n"), Value::Int(1))],
+    }
 }
 
 async fn write(table: &Table, pk: &str) -> Result<Outcome, StoreError> {
@@ -34,14 +42,20 @@ async fn transact(table: &Table, pks: &[&str], token: &WriteId) -> Result<Transa
 /// A table whose conflicts last so long, and which answers at once.
 async fn table(conflict_window: Duration) -> (Dynamo, Partitions, Table) {
     let dynamo = Dynamo::new().await;
-    let limits = Limits { conflict_window, latency: Duration::ZERO..=Duration::ZERO, ..Limits::default() };
+    let limits = Limits {
+        conflict_window,
+        latency: Duration::ZERO..=Duration::ZERO,
+        ..Limits::default()
+    };
     let partitions = Partitions::over(dynamo.clone(), limits, 1);
     let table = partitions.table().await;
     (dynamo, partitions, table)
 }
 
 fn n(dynamo: &Dynamo, pk: &str) -> u64 {
-    dynamo.item(pk, "#STATE")["n"]["N"].as_str().map_or(0, |number| number.parse().unwrap())
+    dynamo.item(pk, "#STATE")["n"]["N"]
+        .as_str()
+        .map_or(0, |number| number.parse().unwrap())
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,14 +66,25 @@ async fn a_transaction_is_cancelled_by_a_write_within_the_window_and_not_by_an_e
         sleep(millis(window)).await;
         let error = transact(&table, &["a", "b"], &id("t")).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Conflict, "{window} ms");
-        assert!(error.reason.starts_with("TransactionConflict at a #STATE"), "{error}");
+        assert!(
+            error.reason.starts_with("TransactionConflict at a #STATE"),
+            "{error}"
+        );
         assert!(!error.reason.contains("at b"), "{error}");
         assert_eq!([n(&dynamo, "a"), n(&dynamo, "b")], [1, 0]);
         assert_eq!(partitions.counts().conflicts, 1);
-        assert_eq!(partitions.counts().units, 1 + 4, "a cancelled transaction costs what an applied one does");
+        assert_eq!(
+            partitions.counts().units,
+            1 + 4,
+            "a cancelled transaction costs what an applied one does"
+        );
 
         sleep(millis(1)).await;
-        assert_eq!(transact(&table, &["a", "b"], &id("t")).await.unwrap(), Transacted::Applied, "{window} ms");
+        assert_eq!(
+            transact(&table, &["a", "b"], &id("t")).await.unwrap(),
+            Transacted::Applied,
+            "{window} ms"
+        );
         assert_eq!([n(&dynamo, "a"), n(&dynamo, "b")], [2, 1]);
     }
 }
@@ -69,9 +94,18 @@ async fn a_write_that_is_refused_or_loses_its_race_cancels_no_transaction() {
     let (dynamo, _, table) = table(millis(5)).await;
     dynamo.put(&json!({"PK": {"S": "a"}, "SK": {"S": "#STATE"}}));
     let mut lost = add("a");
-    lost.conditions.push(weirgate_shared::write::Condition::Present(Path::of("absent")));
-    assert!(matches!(table.update(&lost, Answer::Nothing).await.unwrap(), Outcome::LostRace(_)));
-    assert_eq!(transact(&table, &["a"], &id("t")).await.unwrap(), Transacted::Applied);
+    lost.conditions
+        .push(weirgate_shared::write::Condition::Present(Path::of(
+            "absent",
+        )));
+    assert!(matches!(
+        table.update(&lost, Answer::Nothing).await.unwrap(),
+        Outcome::LostRace(_)
+    ));
+    assert_eq!(
+        transact(&table, &["a"], &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,12 +119,22 @@ async fn a_write_to_an_item_of_a_running_transaction_conflicts_until_it_has_ende
     sleep(millis(2)).await;
     let error = write(&table, "a").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Conflict);
-    assert!(error.reason.starts_with("TransactionConflictException"), "{error}");
+    assert!(
+        error.reason.starts_with("TransactionConflictException"),
+        "{error}"
+    );
     let other = transact(&table, &["b", "c"], &id("u")).await.unwrap_err();
-    assert!(other.reason.starts_with("TransactionConflict at b #STATE"), "{other}");
+    assert!(
+        other.reason.starts_with("TransactionConflict at b #STATE"),
+        "{other}"
+    );
     write(&table, "c").await.unwrap();
     assert_eq!(partitions.counts().conflicts, 2);
-    assert_eq!(running.await.unwrap(), millis(5), "a transaction is answered when it has ended");
+    assert_eq!(
+        running.await.unwrap(),
+        millis(5),
+        "a transaction is answered when it has ended"
+    );
     write(&table, "a").await.unwrap();
     assert_eq!(["a", "b", "c"].map(|pk| n(&dynamo, pk)), [2, 1, 1]);
 }
@@ -99,14 +143,24 @@ async fn a_write_to_an_item_of_a_running_transaction_conflicts_until_it_has_ende
 async fn a_check_holds_its_item_and_writes_nothing() {
     let (dynamo, _, table) = table(millis(5)).await;
     dynamo.put(&json!({"PK": {"S": "a"}, "SK": {"S": "#STATE"}, "n": {"N": "0"}}));
-    let check = Action::Check(key("a"), vec![weirgate_shared::write::Condition::Present(Path::of("n"))]);
+    let check = Action::Check(
+        key("a"),
+        vec![weirgate_shared::write::Condition::Present(Path::of("n"))],
+    );
     let (beside, actions) = (table.clone(), vec![check, Action::Update(add("b"))]);
     let token = id("t");
     let running = tokio::spawn(async move { beside.transact(&actions, &token).await.unwrap() });
     sleep(millis(1)).await;
-    assert_eq!(write(&table, "a").await.unwrap_err().kind, ErrorKind::Conflict);
+    assert_eq!(
+        write(&table, "a").await.unwrap_err().kind,
+        ErrorKind::Conflict
+    );
     running.await.unwrap();
-    assert_eq!(transact(&table, &["a"], &id("u")).await.unwrap(), Transacted::Applied, "a check is no write");
+    assert_eq!(
+        transact(&table, &["a"], &id("u")).await.unwrap(),
+        Transacted::Applied,
+        "a check is no write"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,10 +170,16 @@ async fn a_transaction_that_has_happened_is_answered_again_though_its_items_were
         let mut faults = vec![Fault::LoseAnswer];
         move |_| faults.pop()
     });
-    assert_eq!(transact(&table, &["a"], &id("t")).await.unwrap_err().kind, ErrorKind::Unknown);
+    assert_eq!(
+        transact(&table, &["a"], &id("t")).await.unwrap_err().kind,
+        ErrorKind::Unknown
+    );
     sleep(millis(6)).await;
     write(&table, "a").await.unwrap();
-    assert_eq!(transact(&table, &["a"], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        transact(&table, &["a"], &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
     assert_eq!(n(&dynamo, "a"), 2);
 }
 
@@ -128,16 +188,25 @@ async fn without_a_window_nothing_conflicts() {
     let (dynamo, partitions, table) = table(Duration::ZERO).await;
     for at in 0..5 {
         write(&table, "a").await.unwrap();
-        assert_eq!(transact(&table, &["a"], &id(&format!("t{at}"))).await.unwrap(), Transacted::Applied);
+        assert_eq!(
+            transact(&table, &["a"], &id(&format!("t{at}")))
+                .await
+                .unwrap(),
+            Transacted::Applied
+        );
     }
     assert_eq!((n(&dynamo, "a"), partitions.counts().conflicts), (10, 0));
 }
 
-/// The share of transactions that pass beside 800 writes a second is about `exp(-rate * window)`: 45 %, 20 %, 2 %.
+/// The share of transactions that pass beside 800 writes a second is about `exp(-rate * window)`:
+/// 45 %, 20 %, 2 %.
 #[tokio::test(start_paused = true)]
 async fn a_busy_item_cancels_as_many_transactions_as_its_rate_and_the_window_say() {
     for (window, expected) in [(1, 30..=60), (2, 10..=30), (5, 0..=8)] {
-        let limits = Limits { conflict_window: millis(window), ..Limits::default() };
+        let limits = Limits {
+            conflict_window: millis(window),
+            ..Limits::default()
+        };
         let partitions = Partitions::over(Dynamo::new().await, limits, 1);
         let table = partitions.table().await;
         let writer = tokio::spawn({
@@ -155,9 +224,17 @@ async fn a_busy_item_cancels_as_many_transactions_as_its_rate_and_the_window_say
         let mut passed = 0;
         for at in 0..50 {
             sleep(millis(7)).await;
-            passed += u32::from(transact(&table, &["hot", "other"], &id(&format!("t{at}"))).await.is_ok());
+            passed += u32::from(
+                transact(&table, &["hot", "other"], &id(&format!("t{at}")))
+                    .await
+                    .is_ok(),
+            );
         }
         writer.abort();
-        assert!(expected.contains(&(2 * passed)), "{window} ms: {} %", 2 * passed);
+        assert!(
+            expected.contains(&(2 * passed)),
+            "{window} ms: {} %",
+            2 * passed
+        );
     }
 }

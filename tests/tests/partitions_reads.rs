@@ -17,7 +17,10 @@ use weirgate_tests::leased::id;
 use weirgate_tests::{Dynamo, InAll, Limits, Partitions};
 
 fn key(pk: &str) -> ItemKey {
-    ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() }
+    ItemKey {
+        pk: pk.to_owned(),
+        sk: "#STATE".to_owned(),
+    }
 }
 
 fn put(dynamo: &Dynamo, pk: &str, bytes: usize) {
@@ -26,8 +29,15 @@ fn put(dynamo: &Dynamo, pk: &str, bytes: usize) {
 
 /// Sets these attributes of an item.
 fn set(pk: &str, values: &[(&'static str, Value)]) -> Update {
-    let changes = values.iter().map(|(name, value)| Change::Set(Path::of(*name), value.clone())).collect();
-    Update { key: key(pk), conditions: vec![], changes }
+    let changes = values
+        .iter()
+        .map(|(name, value)| Change::Set(Path::of(*name), value.clone()))
+        .collect();
+    Update {
+        key: key(pk),
+        conditions: vec![],
+        changes,
+    }
 }
 
 fn text(text: &str) -> Value {
@@ -36,12 +46,18 @@ fn text(text: &str) -> Value {
 
 /// A bucket of a resource, as the index of resources has it.
 fn of_resource(pk: &str, resource: &str) -> Update {
-    set(pk, &[(attr::GSI2PK, text(resource)), (attr::GSI2SK, text(pk))])
+    set(
+        pk,
+        &[(attr::GSI2PK, text(resource)), (attr::GSI2SK, text(pk))],
+    )
 }
 
 async fn table(limits: Limits) -> (Dynamo, Partitions, Table) {
     let dynamo = Dynamo::new().await;
-    let limits = Limits { latency: Duration::ZERO..=Duration::ZERO, ..limits };
+    let limits = Limits {
+        latency: Duration::ZERO..=Duration::ZERO,
+        ..limits
+    };
     let partitions = Partitions::over(dynamo.clone(), limits, 1);
     let table = partitions.table().await;
     (dynamo, partitions, table)
@@ -49,15 +65,29 @@ async fn table(limits: Limits) -> (Dynamo, Partitions, Table) {
 
 /// Reads of a partition whose balance holds so many units, and gets no more for a while.
 async fn few_reads(read_burst: u32) -> (Dynamo, Partitions, Table) {
-    table(Limits { reads_per_second: 1, read_burst, ..Limits::default() }).await
+    table(Limits {
+        reads_per_second: 1,
+        read_burst,
+        ..Limits::default()
+    })
+    .await
 }
 
 /// What DynamoDB names as the reasons of a throttled request, with what was spent.
 fn reasons(error: &StoreError) -> Vec<(String, String)> {
     let source = error.source.as_ref().expect("the SDK's error is kept");
     let of = |reasons: &[ThrottlingReason]| {
-        let part = |part: Option<&str>| part.unwrap_or_default().rsplit(":::").next().unwrap_or_default().to_owned();
-        reasons.iter().map(|reason| (part(reason.reason()), part(reason.resource()))).collect()
+        let part = |part: Option<&str>| {
+            part.unwrap_or_default()
+                .rsplit(":::")
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        reasons
+            .iter()
+            .map(|reason| (part(reason.reason()), part(reason.resource())))
+            .collect()
     };
     if let Some(SdkError::ServiceError(met)) = source.downcast_ref::<SdkError<UpdateItemError>>()
         && let UpdateItemError::ThrottlingException(met) = met.err()
@@ -81,26 +111,50 @@ fn because(reason: &str, resource: &str) -> Vec<(String, String)> {
     vec![(reason.to_owned(), resource.to_owned())]
 }
 
-/// Reads with or without strong consistency: how many items were found, and how many keys were given back.
+/// Reads with or without strong consistency: how many items were found, and how many keys were
+/// given back.
 async fn read(client: &Client, pks: &[&str], is_consistent: bool) -> (usize, usize) {
     let keys = pks.iter().map(|pk| {
         [(attr::PK, *pk), (attr::SK, "#STATE")]
             .map(|(name, value)| (name.to_owned(), AttributeValue::S(value.to_owned())))
             .into()
     });
-    let keys = KeysAndAttributes::builder().set_keys(Some(keys.collect())).consistent_read(is_consistent).build();
-    let answer = client.batch_get_item().request_items("weirgate", keys.unwrap()).send().await.unwrap();
+    let keys = KeysAndAttributes::builder()
+        .set_keys(Some(keys.collect()))
+        .consistent_read(is_consistent)
+        .build();
+    let answer = client
+        .batch_get_item()
+        .request_items("weirgate", keys.unwrap())
+        .send()
+        .await
+        .unwrap();
     let left = answer.unprocessed_keys.unwrap_or_default();
-    assert!(left.values().all(|left| left.consistent_read == Some(is_consistent)), "{left:?}");
-    let found = answer.responses.unwrap_or_default().values().map(Vec::len).sum();
+    assert!(
+        left.values()
+            .all(|left| left.consistent_read == Some(is_consistent)),
+        "{left:?}"
+    );
+    let found = answer
+        .responses
+        .unwrap_or_default()
+        .values()
+        .map(Vec::len)
+        .sum();
     (found, left.values().map(|left| left.keys.len()).sum())
 }
 
 /// Reads one item with or without strong consistency.
 async fn get(client: &Client, pk: &str, is_consistent: bool) -> Result<(), String> {
-    let request = client.get_item().table_name("weirgate").consistent_read(is_consistent);
+    let request = client
+        .get_item()
+        .table_name("weirgate")
+        .consistent_read(is_consistent);
     let request = request.key(attr::PK, AttributeValue::S(pk.to_owned()));
-    let answer = request.key(attr::SK, AttributeValue::S("#STATE".to_owned())).send().await;
+    let answer = request
+        .key(attr::SK, AttributeValue::S("#STATE".to_owned()))
+        .send()
+        .await;
     answer.map(drop).map_err(|error| format!("{error:?}"))
 }
 
@@ -108,14 +162,23 @@ async fn get(client: &Client, pk: &str, is_consistent: bool) -> Result<(), Strin
 async fn a_read_costs_a_unit_for_each_4_kb_and_half_if_it_is_eventually_consistent() {
     let (dynamo, partitions, _) = table(Limits::default()).await;
     let client = partitions.client().await;
-    for (pk, bytes, halves) in [("none", 0, 2), ("small", 100, 2), ("large", 4_200, 4), ("larger", 40_000, 20)] {
+    for (pk, bytes, halves) in [
+        ("none", 0, 2),
+        ("small", 100, 2),
+        ("large", 4_200, 4),
+        ("larger", 40_000, 20),
+    ] {
         if bytes > 0 {
             put(&dynamo, pk, bytes);
         }
         read(&client, &[pk], true).await;
         assert_eq!(partitions.partition(pk).half_reads, halves, "{pk}");
         read(&client, &[pk], false).await;
-        assert_eq!(partitions.partition(pk).half_reads, halves + halves / 2, "{pk}, eventually consistent");
+        assert_eq!(
+            partitions.partition(pk).half_reads,
+            halves + halves / 2,
+            "{pk}, eventually consistent"
+        );
     }
     assert_eq!(partitions.counts().half_reads, (2 + 2 + 4 + 20) / 2 * 3);
 }
@@ -133,7 +196,10 @@ async fn a_partition_takes_its_read_units_or_twice_as_many_eventually_consistent
         }
         assert_eq!(passed, most, "consistent: {is_consistent}");
         let counts = partitions.counts();
-        assert_eq!((counts.half_reads, counts.reads_throttled), (60, u64::from(70 - most)));
+        assert_eq!(
+            (counts.half_reads, counts.reads_throttled),
+            (60, u64::from(70 - most))
+        );
     }
 }
 
@@ -147,8 +213,20 @@ async fn keys_of_spent_partitions_are_given_back_and_come_with_a_later_read() {
     assert_eq!(read(&client, &["a"], true).await, (1, 0));
     assert_eq!(read(&client, &["a"], true).await, (1, 0));
     assert_eq!(read(&client, &["a", "b", "c"], true).await, (2, 1));
-    assert_eq!((partitions.counts().kept_back, partitions.partition("a").kept_back), (1, 1));
-    assert_eq!((partitions.counts().reads_throttled, partitions.counts().throttled), (0, 0));
+    assert_eq!(
+        (
+            partitions.counts().kept_back,
+            partitions.partition("a").kept_back
+        ),
+        (1, 1)
+    );
+    assert_eq!(
+        (
+            partitions.counts().reads_throttled,
+            partitions.counts().throttled
+        ),
+        (0, 0)
+    );
     sleep(Duration::from_secs(1)).await;
     assert_eq!(read(&client, &["a", "b", "c"], true).await, (3, 0));
 }
@@ -159,19 +237,35 @@ async fn a_read_all_of_whose_keys_are_spent_is_throttled_and_says_why() {
     let (_, partitions, table) = few_reads(1).await;
     table.read(&[key("a")]).await.unwrap();
     let error = table.read(&[key("a")]).await.unwrap_err();
-    assert_eq!(reasons(&error), because("TableReadKeyRangeThroughputExceeded", "table/weirgate"));
-    assert_eq!(partitions.partition("a").reads_throttled, 4, "the store tries four times");
+    assert_eq!(
+        reasons(&error),
+        because("TableReadKeyRangeThroughputExceeded", "table/weirgate")
+    );
+    assert_eq!(
+        partitions.partition("a").reads_throttled,
+        4,
+        "the store tries four times"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_read_may_overdraw_its_partition_which_then_pays_off() {
-    let (dynamo, partitions, _) = table(Limits { reads_per_second: 1000, read_burst: 1, ..Limits::default() }).await;
+    let (dynamo, partitions, _) = table(Limits {
+        reads_per_second: 1000,
+        read_burst: 1,
+        ..Limits::default()
+    })
+    .await;
     let client = partitions.client().await;
     put(&dynamo, "big", 39_000);
     put(&dynamo, "other", 1);
     assert_eq!(read(&client, &["big", "other"], true).await, (2, 0));
     sleep(Duration::from_millis(9)).await;
-    assert_eq!(read(&client, &["big", "other"], true).await, (1, 1), "ten units were taken of one");
+    assert_eq!(
+        read(&client, &["big", "other"], true).await,
+        (1, 1),
+        "ten units were taken of one"
+    );
     sleep(Duration::from_millis(1)).await;
     assert_eq!(read(&client, &["big", "other"], true).await, (2, 0));
 }
@@ -182,49 +276,120 @@ async fn a_query_of_an_index_is_read_from_the_index_s_partition() {
     let due = json!({"PK": {"S": "a"}, "SK": {"S": "#STATE"}, "due_shard": {"S": "DUE#00"}, "due": {"N": "5"}});
     dynamo.put(&due);
     for _ in 0..2 {
-        assert_eq!(table.due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None).await.unwrap().due.len(), 1);
+        assert_eq!(
+            table
+                .due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None)
+                .await
+                .unwrap()
+                .due
+                .len(),
+            1
+        );
     }
-    assert_eq!(partitions.index_partition(attr::DUE_INDEX, "DUE#00").half_reads, 2, "half a unit each");
-    let error = table.due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None).await.unwrap_err();
+    assert_eq!(
+        partitions
+            .index_partition(attr::DUE_INDEX, "DUE#00")
+            .half_reads,
+        2,
+        "half a unit each"
+    );
+    let error = table
+        .due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None)
+        .await
+        .unwrap_err();
     let resource = "table/weirgate/index/DueIndex";
-    assert_eq!(reasons(&error), because("IndexReadKeyRangeThroughputExceeded", resource));
-    assert!(table.due("DUE#01", EpochMillis(9), Order::OldestFirst, 10, None).await.unwrap().due.is_empty());
+    assert_eq!(
+        reasons(&error),
+        because("IndexReadKeyRangeThroughputExceeded", resource)
+    );
+    assert!(
+        table
+            .due("DUE#01", EpochMillis(9), Order::OldestFirst, 10, None)
+            .await
+            .unwrap()
+            .due
+            .is_empty()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_spent_partition_of_an_index_throttles_the_writes_that_change_its_entries() {
-    let (dynamo, partitions, table) = table(Limits { units_per_second: 10, burst: 3, ..Limits::default() }).await;
+    let (dynamo, partitions, table) = table(Limits {
+        units_per_second: 10,
+        burst: 3,
+        ..Limits::default()
+    })
+    .await;
     let write = async |update: &Update| table.update(update, Answer::Nothing).await;
     for pk in ["a", "b", "c"] {
         write(&of_resource(pk, "gpt-4")).await.unwrap();
     }
     let error = write(&of_resource("d", "gpt-4")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Crowded);
-    assert_eq!(reasons(&error), because("IndexWriteKeyRangeThroughputExceeded", "table/weirgate/index/GSI2"));
-    assert!(dynamo.item("d", "#STATE").is_null(), "a throttled write is not applied");
+    assert_eq!(
+        reasons(&error),
+        because(
+            "IndexWriteKeyRangeThroughputExceeded",
+            "table/weirgate/index/GSI2"
+        )
+    );
+    assert!(
+        dynamo.item("d", "#STATE").is_null(),
+        "a throttled write is not applied"
+    );
     write(&of_resource("e", "other")).await.unwrap();
     write(&set("b", &[("n", Value::Int(1))])).await.unwrap();
     write(&of_resource("a", "gpt-4")).await.unwrap();
-    assert!(write(&of_resource("a", "another")).await.is_err(), "the entry that goes is written too");
+    assert!(
+        write(&of_resource("a", "another")).await.is_err(),
+        "the entry that goes is written too"
+    );
 
-    let (counts, of) = (partitions.counts(), partitions.index_partition("GSI2", "gpt-4"));
-    assert_eq!((counts.throttled, counts.index_throttled, counts.index_units), (2, 2, 4));
+    let (counts, of) = (
+        partitions.counts(),
+        partitions.index_partition("GSI2", "gpt-4"),
+    );
+    assert_eq!(
+        (counts.throttled, counts.index_throttled, counts.index_units),
+        (2, 2, 4)
+    );
     assert_eq!((of.throttled, of.units), (2, 3));
-    assert_eq!(partitions.partition("d").throttled, 0, "the table's partition is not spent");
+    assert_eq!(
+        partitions.partition("d").throttled,
+        0,
+        "the table's partition is not spent"
+    );
     sleep(Duration::from_millis(100)).await;
     write(&of_resource("d", "gpt-4")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_transaction_is_cancelled_if_a_partition_of_an_index_is_spent() {
-    let (dynamo, partitions, table) = table(Limits { units_per_second: 10, burst: 1, ..Limits::default() }).await;
-    table.update(&of_resource("a", "gpt-4"), Answer::Nothing).await.unwrap();
-    let both = [Action::Update(set("b", &[("n", Value::Int(1))])), Action::Update(of_resource("c", "gpt-4"))];
+    let (dynamo, partitions, table) = table(Limits {
+        units_per_second: 10,
+        burst: 1,
+        ..Limits::default()
+    })
+    .await;
+    table
+        .update(&of_resource("a", "gpt-4"), Answer::Nothing)
+        .await
+        .unwrap();
+    let both = [
+        Action::Update(set("b", &[("n", Value::Int(1))])),
+        Action::Update(of_resource("c", "gpt-4")),
+    ];
     let error = table.transact(&both, &id("t")).await.unwrap_err();
-    assert!(error.reason.starts_with("ThrottlingError at c #STATE"), "{error}");
+    assert!(
+        error.reason.starts_with("ThrottlingError at c #STATE"),
+        "{error}"
+    );
     assert!(dynamo.item("b", "#STATE").is_null());
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(table.transact(&both, &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        table.transact(&both, &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
     assert_eq!(partitions.index_partition("GSI2", "gpt-4").units, 2);
 }
 
@@ -232,7 +397,15 @@ async fn a_transaction_is_cancelled_if_a_partition_of_an_index_is_spent() {
 async fn indexes_are_charged_what_the_database_reports() {
     let partitions = Partitions::over(Dynamo::new().await, Limits::default(), 5);
     let (table, meter) = partitions.metered().await;
-    let due = |pk: &str, at| set(pk, &[(attr::DUE_SHARD, text("DUE#07")), (attr::DUE, Value::Int(at))]);
+    let due = |pk: &str, at| {
+        set(
+            pk,
+            &[
+                (attr::DUE_SHARD, text("DUE#07")),
+                (attr::DUE, Value::Int(at)),
+            ],
+        )
+    };
     let updates = [
         of_resource("a", "gpt-4"),
         of_resource("a", "gpt-4"),
@@ -244,24 +417,52 @@ async fn indexes_are_charged_what_the_database_reports() {
     for update in &updates {
         table.update(update, Answer::Nothing).await.unwrap();
     }
-    let both = [Action::Update(of_resource("b", "gpt-4")), Action::Update(due("a", 7))];
-    assert_eq!(table.transact(&both, &id("t")).await.unwrap(), Transacted::Applied);
+    let both = [
+        Action::Update(of_resource("b", "gpt-4")),
+        Action::Update(due("a", 7)),
+    ];
+    assert_eq!(
+        table.transact(&both, &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
     let used = meter.take();
     let of = |index: &str| used.indexes.get(index).copied().unwrap_or_default();
     let counted = |index, pks: &[&str]| -> f64 {
-        let units: u64 = pks.iter().map(|pk| partitions.index_partition(index, pk).units).sum();
+        let units: u64 = pks
+            .iter()
+            .map(|pk| partitions.index_partition(index, pk).units)
+            .sum();
         f64::from(u32::try_from(units).unwrap())
     };
-    assert_eq!((counted("GSI2", &["gpt-4", "gpt-5"]), counted("DueIndex", &["DUE#07"])), (3.0 + 1.0, 3.0 + 2.0));
+    assert_eq!(
+        (
+            counted("GSI2", &["gpt-4", "gpt-5"]),
+            counted("DueIndex", &["DUE#07"])
+        ),
+        (3.0 + 1.0, 3.0 + 2.0)
+    );
     assert_eq!((of("GSI2"), of("DueIndex")), (4.0, 5.0), "{used:?}");
     assert_eq!(partitions.counts().index_units, 9);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_table_has_limits_in_all() {
-    assert_eq!(InAll::NEW, InAll { writes: 4_000, reads: 12_000 });
-    let in_all = Some(InAll { writes: 40, reads: 120 });
-    let (_, partitions, table) = table(Limits { in_all, ..Limits::default() }).await;
+    assert_eq!(
+        InAll::NEW,
+        InAll {
+            writes: 4_000,
+            reads: 12_000
+        }
+    );
+    let in_all = Some(InAll {
+        writes: 40,
+        reads: 120,
+    });
+    let (_, partitions, table) = table(Limits {
+        in_all,
+        ..Limits::default()
+    })
+    .await;
     let client = partitions.client().await;
     let mut refused = vec![];
     for at in 0..50 {
@@ -270,7 +471,10 @@ async fn a_table_has_limits_in_all() {
     }
     assert_eq!((partitions.counts().units, refused.len()), (40, 10));
     assert_eq!(refused[0].kind, ErrorKind::Throttled { key_range: false });
-    assert_eq!(reasons(&refused[0]), because("TableWriteAccountLimitExceeded", "table/weirgate"));
+    assert_eq!(
+        reasons(&refused[0]),
+        because("TableWriteAccountLimitExceeded", "table/weirgate")
+    );
     assert_eq!(partitions.partition("k24").throttled, 1);
 
     let keys: Vec<_> = (0..100).map(|at| format!("k{at}")).collect();

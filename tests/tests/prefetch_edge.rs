@@ -1,4 +1,5 @@
-//! Tokens taken ahead where there are few left: who is denied, for how long, and what is settled afterwards.
+//! Tokens taken ahead where there are few left: who is denied, for how long, and what is settled
+//! afterwards.
 
 mod fleet;
 
@@ -10,7 +11,13 @@ use weirgate_shared::{LimitState, MilliTokens, Shard, credit};
 use weirgate_tests::Fault;
 
 async fn ahead(fleet: &Fleet, prefetch: Prefetch) -> RateLimiter {
-    fleet.builder().await.prefetch("gpt-4", prefetch).build().await.unwrap()
+    fleet
+        .builder()
+        .await
+        .prefetch("gpt-4", prefetch)
+        .build()
+        .await
+        .unwrap()
 }
 
 /// Asks for so many times one token, at once.
@@ -42,7 +49,10 @@ async fn used(fleet: &Fleet) -> MilliTokens {
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_the_one_of_the_table() {
     let fleet = Fleet::new().await;
-    let (plain, limiter) = (fleet.limiter().await, ahead(&fleet, Prefetch::default()).await);
+    let (plain, limiter) = (
+        fleet.limiter().await,
+        ahead(&fleet, Prefetch::default()).await,
+    );
     let limits = per_minute(600);
     warm(&limiter, &limits, 600).await;
     let theirs = denied(&limiter, &limits, &[("rpm", 7)]).await;
@@ -53,7 +63,13 @@ async fn a_denial_is_the_one_of_the_table() {
     assert_eq!(limiter.stats().writes, writes, "and is remembered");
     pass(millis(700)).await;
     let _ = granted(&limiter, &limits, &[("rpm", 7)]).await;
-    assert!(matches!(ask(&limiter, &limits, &[("rpm", 601)]).send().await.unwrap(), Decision::NeverFits(_)));
+    assert!(matches!(
+        ask(&limiter, &limits, &[("rpm", 601)])
+            .send()
+            .await
+            .unwrap(),
+        Decision::NeverFits(_)
+    ));
 }
 
 /// The table and the client together have what is asked, and neither has it alone.
@@ -70,7 +86,10 @@ async fn what_the_table_lacks_comes_from_what_was_taken_ahead() {
     let grant = granted(&limiter, &limits, &[("rpm", all - 1)]).await;
     assert_eq!(grant.amount("rpm"), tokens(all - 1));
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    assert_eq!((used(&fleet).await, limiter.stats().denied), (tokens(200), 1));
+    assert_eq!(
+        (used(&fleet).await, limiter.stats().denied),
+        (tokens(200), 1)
+    );
     assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
     limiter.shutdown().await.unwrap();
     assert_eq!(used(&fleet).await, tokens(spent + 1));
@@ -90,7 +109,11 @@ async fn less_than_estimated_can_be_spent_again_and_more_comes_from_the_block() 
     }
     let other = granted(&limiter, &limits, &[("rpm", 5)]).await;
     assert_eq!(other.rollback().await.unwrap(), Settlement::Done);
-    assert_eq!((limiter.stats().writes, used(&fleet).await), (writes, table), "none of it needs a write");
+    assert_eq!(
+        (limiter.stats().writes, used(&fleet).await),
+        (writes, table),
+        "none of it needs a write"
+    );
     let _ = limiter.shutdown().await;
     assert_eq!(used(&fleet).await, tokens(spent + 3));
     // It was taken under the pool's own terms; now nobody is there to take it back.
@@ -116,7 +139,8 @@ async fn more_than_was_taken_ahead_goes_into_debt_at_the_table() {
     assert_eq!(used(&fleet).await, tokens(106));
 }
 
-/// What is older than it may be kept is not for others, nor what would be more than may be outstanding.
+/// What is older than it may be kept is not for others, nor what would be more than may be
+/// outstanding.
 #[tokio::test(start_paused = true)]
 async fn what_comes_back_late_goes_to_the_table() {
     let fleet = Fleet::new().await;
@@ -149,13 +173,23 @@ async fn blocks_come_from_any_shard_and_go_back_to_it() {
         }
     }
     let stats = limiter.stats();
-    assert!(stats.prefetch_hits > 3_900 && stats.writes < 60, "{stats:?}");
+    assert!(
+        stats.prefetch_hits > 3_900 && stats.writes < 60,
+        "{stats:?}"
+    );
     limiter.shutdown().await.unwrap();
     let shards = fleet::shards::shards(&fleet).await;
     let consumed: MilliTokens = shards.iter().map(|shard| shard.limits["rpm"].tc).sum();
     assert_eq!(consumed, tokens(spent));
-    assert_eq!(shards.iter().map(|shard| shard.takes.total).sum::<i64>(), 4_000, "each acquire counts once");
-    assert!(shards.iter().filter(|shard| shard.takes.total > 0).count() > 2, "{shards:?}");
+    assert_eq!(
+        shards.iter().map(|shard| shard.takes.total).sum::<i64>(),
+        4_000,
+        "each acquire counts once"
+    );
+    assert!(
+        shards.iter().filter(|shard| shard.takes.total > 0).count() > 2,
+        "{shards:?}"
+    );
     assert!(holds(&fleet, "rpm").await <= before);
 }
 
@@ -170,10 +204,18 @@ async fn half_of_what_is_there_is_left_to_others() {
         warm(&greedy, &limits, 1).await;
         pass(millis(1)).await;
         let before = std::mem::replace(&mut left, tokens(100) - used(&fleet).await);
-        assert!(left >= (before - tokens(1)) / 2, "{before} were there, {left} are left");
+        assert!(
+            left >= (before - tokens(1)) / 2,
+            "{before} were there, {left} are left"
+        );
     }
     assert!(greedy.stats().prefetch_blocks > 3, "{:?}", greedy.stats());
-    let _ = granted(&fleet.limiter().await, &limits, &[("rpm", left.whole_tokens())]).await;
+    let _ = granted(
+        &fleet.limiter().await,
+        &limits,
+        &[("rpm", left.whole_tokens())],
+    )
+    .await;
 }
 
 /// The next block arrives before the last one is used up.
@@ -190,7 +232,10 @@ async fn nobody_waits_for_a_block_of_a_steady_load() {
         pass(millis(1)).await;
     }
     let blocks = limiter.stats().prefetch_blocks;
-    assert!(waited == 0 && blocks >= 8, "{waited} waited, {blocks} blocks");
+    assert!(
+        waited == 0 && blocks >= 8,
+        "{waited} waited, {blocks} blocks"
+    );
 }
 
 /// Waiting for a block that never comes is part of the time that a decision may take.
@@ -198,10 +243,19 @@ async fn nobody_waits_for_a_block_of_a_steady_load() {
 async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
     let fleet = Fleet::new().await;
     let limits = per_minute(600_000);
-    let builder = fleet.builder().await.timeout(secs(2)).breaker(Breaker { failures: 0, ..Breaker::default() });
-    let limiter = builder.prefetch("gpt-4", Prefetch::default()).build().await.unwrap();
+    let builder = fleet.builder().await.timeout(secs(2)).breaker(Breaker {
+        failures: 0,
+        ..Breaker::default()
+    });
+    let limiter = builder
+        .prefetch("gpt-4", Prefetch::default())
+        .build()
+        .await
+        .unwrap();
     warm(&limiter, &limits, 100).await;
-    fleet.dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    fleet
+        .dynamo
+        .fail_when(|_| Some(Fault::Throttle { key_range: false }));
     let spent = async |limiter: &RateLimiter| {
         let asked = tokio::time::Instant::now();
         loop {
@@ -211,7 +265,10 @@ async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
         }
     };
     let (error, took) = spent(&limiter).await;
-    assert!(error.is_transient() && error.to_string().contains("no decision"), "{error}");
+    assert!(
+        error.is_transient() && error.to_string().contains("no decision"),
+        "{error}"
+    );
     assert!(took >= secs(2) && took < millis(2_900), "{took:?}");
     // Now no block is tried for a while: the first request after the trouble is served at once.
     fleet.dynamo.fail_when(|_| None);
@@ -220,10 +277,17 @@ async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
     assert_eq!(limiter.stats().prefetch_blocks, blocks);
     pass(secs(1)).await;
     warm(&limiter, &limits, 10).await;
-    assert!(limiter.stats().prefetch_blocks > blocks, "and then they are again");
+    assert!(
+        limiter.stats().prefetch_blocks > blocks,
+        "and then they are again"
+    );
     limiter.shutdown().await.unwrap();
     let granted = i64::try_from(limiter.stats().granted).unwrap();
-    assert_eq!(fleet.bucket().await.takes.total, granted, "every acquire counts, once");
+    assert_eq!(
+        fleet.bucket().await.takes.total,
+        granted,
+        "every acquire counts, once"
+    );
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -251,7 +315,10 @@ struct Model {
 impl Model {
     fn of(limit: &Limit) -> Self {
         let state = LimitState::new(limit.rule().capacity, *limit.rule());
-        Self { state, rf: fleet::START }
+        Self {
+            state,
+            rf: fleet::START,
+        }
     }
 
     fn at(&mut self, now: weirgate::EpochMillis) -> MilliTokens {
@@ -265,8 +332,8 @@ impl Model {
 proptest! {
     #![proptest_config(config(64))]
 
-    /// I2 and I5: one client that takes ahead is never denied what a bucket that it had for itself would give, and is
-    /// granted when it has waited.
+    /// I2 and I5: one client that takes ahead is never denied what a bucket that it had for itself
+    /// would give, and is granted when it has waited.
     #[test]
     fn i2_i5_nobody_is_denied_for_what_was_taken_ahead(
         steps in prop::collection::vec(step(), 1..40),

@@ -1,5 +1,6 @@
-//! Several clients take ahead of one bucket at its edge, and everything that can go wrong, at random: what is spent is
-//! never more than the table says was taken, and that never more than there was.
+//! Several clients take ahead of one bucket at its edge, and everything that can go wrong, at
+//! random: what is spent is never more than the table says was taken, and that never more than
+//! there was.
 
 mod fleet;
 
@@ -57,7 +58,8 @@ struct World<'a> {
     grants: Vec<(usize, Grant)>,
     /// Acquires granted.
     granted: i64,
-    /// Net consumption in millitokens is at least this, and at most `most` but for what is in doubt.
+    /// Net consumption in millitokens is at least this, and at most `most` but for what is in
+    /// doubt.
     least: i64,
     most: i64,
     /// What clients that crashed had in doubt.
@@ -71,7 +73,11 @@ impl World<'_> {
     async fn client(fleet: &Fleet) -> RateLimiter {
         let share = u32::try_from(PERCENT).unwrap();
         let builder = fleet.builder().await.timeout(secs(2));
-        builder.prefetch("gpt-4", Prefetch::default().share(share)).build().await.unwrap()
+        builder
+            .prefetch("gpt-4", Prefetch::default().share(share))
+            .build()
+            .await
+            .unwrap()
     }
 
     fn doubt_of(client: &RateLimiter) -> i64 {
@@ -168,7 +174,8 @@ proptest! {
                 }
                 let rate = fleet.bucket().await.limits["rpm"];
                 prop_assert!(rate.tc.0 >= world.least, "I1: {} spent, {rate:?}", world.least);
-                // In any interval: what the bucket had, what flowed in, and what was outstanding at its beginning.
+                // In any interval: what the bucket had, what flowed in, and what was outstanding at
+                // its beginning.
                 let outstanding = (3 + world.crashes) * CAPACITY * 10 * PERCENT;
                 for (at, (from, _)) in world.spent.iter().enumerate() {
                     let mut sum = 0;

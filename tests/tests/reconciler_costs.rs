@@ -14,13 +14,28 @@ const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
 
 async fn run(table: &Table, page: i32) -> Summary {
-    let config = Config { table_name: "weirgate".to_owned(), page };
-    reconcile(table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+    let config = Config {
+        table_name: "weirgate".to_owned(),
+        page,
+    };
+    reconcile(
+        table,
+        &config,
+        NOW,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .expect("DynamoDB works")
 }
 
 fn import(dynamo: &Dynamo, items: impl Iterator<Item = Value>) {
-    let items = items.map(|item| serde_json::from_value(item).expect("an item")).collect();
-    dynamo.db().import_items("weirgate", items, dynoxide::ImportOptions::default()).expect("items are imported");
+    let items = items
+        .map(|item| serde_json::from_value(item).expect("an item"))
+        .collect();
+    dynamo
+        .db()
+        .import_items("weirgate", items, dynoxide::ImportOptions::default())
+        .expect("items are imported");
 }
 
 #[tokio::test]
@@ -29,41 +44,68 @@ async fn one_write_per_bucket_no_scan_and_only_what_is_due_is_read() {
     let dynamo = Dynamo::new().await;
     let leases = |entity: u64| {
         let bucket = full(&format!("due-{entity}"), &limits());
-        (0..20).fold(bucket, |bucket, at| holding(bucket, &format!("l{at}"), PAST, &[("quota", 1)]))
+        (0..20).fold(bucket, |bucket, at| {
+            holding(bucket, &format!("l{at}"), PAST, &[("quota", 1)])
+        })
     };
     import(&dynamo, (0..BUCKETS).map(|entity| item(&leases(entity))));
     // Others: idle ones, and some in the index whose time has not come.
     let idle = |entity: u64| item(&full(&format!("idle-{entity}"), &limits()));
-    let alive = |entity: u64| item(&holding(full(&format!("live-{entity}"), &limits()), "a", LATER, &[("slots", 1)]));
+    let alive = |entity: u64| {
+        item(&holding(
+            full(&format!("live-{entity}"), &limits()),
+            "a",
+            LATER,
+            &[("slots", 1)],
+        ))
+    };
     import(&dynamo, (0..1_500).map(idle).chain((0..500).map(alive)));
 
     let (table, meter) = dynamo.metered().await;
     let _ = dynamo.take_operations();
     let summary = run(&table, 100).await;
-    assert_eq!((summary.buckets_seen, summary.leases_restored), (BUCKETS, 20 * BUCKETS));
+    assert_eq!(
+        (summary.buckets_seen, summary.leases_restored),
+        (BUCKETS, 20 * BUCKETS)
+    );
     let operations = dynamo.take_operations();
     let names: Vec<_> = operations.keys().map(String::as_str).collect();
     assert_eq!(names, ["BatchGetItem", "Query", "UpdateItem"], "no scan");
-    assert_eq!((operations["UpdateItem"], operations["Query"]), (BUCKETS, 16));
+    assert_eq!(
+        (operations["UpdateItem"], operations["Query"]),
+        (BUCKETS, 16)
+    );
     assert!(operations["BatchGetItem"] <= 16);
 
-    // "an expired lease: at most 1 + index, per bucket not per lease": the index entry goes, and 2 KB of leases with it.
+    // "an expired lease: at most 1 + index, per bucket not per lease": the index entry goes, and 2
+    // KB of leases with it.
     let units = meter.take();
     let per_bucket = units.indexes["DueIndex"] / 100.0;
     assert!(per_bucket <= 1.0, "{units:?}");
-    assert_eq!(units.indexes.keys().collect::<Vec<_>>(), ["DueIndex"], "{units:?}");
+    assert_eq!(
+        units.indexes.keys().collect::<Vec<_>>(),
+        ["DueIndex"],
+        "{units:?}"
+    );
 }
 
 /// `docs/scaling.md` computes an idle stack by it.
 #[tokio::test]
 async fn a_run_in_which_nothing_is_due_reads_each_partition_of_the_index_once() {
     let dynamo = Dynamo::new().await;
-    store(&dynamo.table().await, &holding(full("e-1", &limits()), "a", LATER, &[("slots", 1)])).await;
+    store(
+        &dynamo.table().await,
+        &holding(full("e-1", &limits()), "a", LATER, &[("slots", 1)]),
+    )
+    .await;
     let (table, meter) = dynamo.metered().await;
     let _ = dynamo.take_operations();
     assert_eq!(run(&table, 100).await.buckets_seen, 0);
     let partitions = facts::DUE_PARTITIONS;
-    assert_eq!(dynamo.take_operations(), [("Query".to_owned(), partitions)].into());
+    assert_eq!(
+        dynamo.take_operations(),
+        [("Query".to_owned(), partitions)].into()
+    );
     assert_eq!(meter.take().total, 0.0);
 }
 
@@ -73,8 +115,14 @@ async fn every_partition_of_the_index_is_looked_at() {
     let table = dynamo.table().await;
     for due_shard in due_shards() {
         let mut entities = (0..).map(|at| format!("e-{at}"));
-        let entity = entities.find(|entity| key(entity).due_shard() == due_shard).unwrap();
-        store(&table, &holding(full(&entity, &limits()), "a", PAST, &[("slots", 1)])).await;
+        let entity = entities
+            .find(|entity| key(entity).due_shard() == due_shard)
+            .unwrap();
+        store(
+            &table,
+            &holding(full(&entity, &limits()), "a", PAST, &[("slots", 1)]),
+        )
+        .await;
     }
     let summary = run(&table, 100).await;
     assert_eq!((summary.buckets_seen, summary.leases_restored), (16, 16));
@@ -88,7 +136,16 @@ async fn pages_are_read_to_the_end_past_what_stays_due() {
     let mut broken = 0;
     for at in 0..120_u32 {
         let due = EpochMillis(NOW.0 - 500 + i64::from(at));
-        store(&table, &holding(full(&format!("e-{at}"), &limits()), "a", due, &[("slots", 1)])).await;
+        store(
+            &table,
+            &holding(
+                full(&format!("e-{at}"), &limits()),
+                "a",
+                due,
+                &[("slots", 1)],
+            ),
+        )
+        .await;
         if at % 3 == 0 {
             let key = key(&format!("e-{at}")).item_key();
             let mut item = dynamo.item(&key.pk, &key.sk);
@@ -108,11 +165,22 @@ async fn pages_are_read_to_the_end_past_what_stays_due() {
     for page in [1, 2, 7] {
         let summary = run(&table, page).await;
         let operations = dynamo.take_operations();
-        assert_eq!((summary.undecodable, summary.partitions_unfinished), (broken, 0), "page {page}");
+        assert_eq!(
+            (summary.undecodable, summary.partitions_unfinished),
+            (broken, 0),
+            "page {page}"
+        );
         let (seen, restored) = if page == 1 { (120, 80) } else { (40, 0) };
-        assert_eq!((summary.buckets_seen, summary.leases_restored), (seen, restored), "page {page}");
+        assert_eq!(
+            (summary.buckets_seen, summary.leases_restored),
+            (seen, restored),
+            "page {page}"
+        );
         let pages = seen.div_ceil(u64::try_from(page).unwrap()) + 2 * 16;
-        assert!(operations["Query"] <= pages, "{operations:?}: it ends, and no page is read twice");
+        assert!(
+            operations["Query"] <= pages,
+            "{operations:?}: it ends, and no page is read twice"
+        );
     }
 }
 
@@ -121,7 +189,9 @@ async fn the_oldest_are_met_first() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let shard = key("e-0").due_shard();
-    let mut entities = (0..).map(|at| format!("e-{at}")).filter(|entity| key(entity).due_shard() == shard);
+    let mut entities = (0..)
+        .map(|at| format!("e-{at}"))
+        .filter(|entity| key(entity).due_shard() == shard);
     for age in [5, 900, 30, 60_000, 1] {
         let due = NOW.after(Millis(-age));
         let bucket = full(&entities.next().unwrap(), &limits());
@@ -131,7 +201,11 @@ async fn the_oldest_are_met_first() {
     let (writes, db) = (met.clone(), dynamo.clone());
     dynamo.fail_when(move |write| {
         let key = |name: &str| write["Key"][name]["S"].as_str().unwrap().to_owned();
-        let due = db.item(&key("PK"), &key("SK"))["due"]["N"].as_str().unwrap().parse::<i64>().unwrap();
+        let due = db.item(&key("PK"), &key("SK"))["due"]["N"]
+            .as_str()
+            .unwrap()
+            .parse::<i64>()
+            .unwrap();
         writes.lock().unwrap().push(NOW.0 - due);
         None
     });
@@ -145,12 +219,19 @@ async fn a_bucket_that_the_index_shows_twice_is_read_and_counted_once() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let shard = key("e-0").due_shard();
-    let mut entities = (0..).map(|at| format!("e-{at}")).filter(|entity| key(entity).due_shard() == shard);
+    let mut entities = (0..)
+        .map(|at| format!("e-{at}"))
+        .filter(|entity| key(entity).due_shard() == shard);
     for age in [50, 40] {
         let bucket = full(&entities.next().unwrap(), &limits());
-        store(&table, &holding(bucket, "a", NOW.after(Millis(-age)), &[("slots", 1)])).await;
+        store(
+            &table,
+            &holding(bucket, "a", NOW.after(Millis(-age)), &[("slots", 1)]),
+        )
+        .await;
     }
-    // It stays due, and a caller whose clock is behind moves it past the second one while the run is at that.
+    // It stays due, and a caller whose clock is behind moves it past the second one while the run
+    // is at that.
     let first = key("e-0").item_key();
     let mut item = dynamo.item(&first.pk, &first.sk);
     item["rf"] = serde_json::json!({"S": "soon"});
@@ -164,5 +245,12 @@ async fn a_bucket_that_the_index_shows_twice_is_read_and_counted_once() {
         None
     });
     let summary = run(&table, 1).await;
-    assert_eq!((summary.buckets_seen, summary.undecodable, summary.leases_restored), (2, 1, 1));
+    assert_eq!(
+        (
+            summary.buckets_seen,
+            summary.undecodable,
+            summary.leases_restored
+        ),
+        (2, 1, 1)
+    );
 }

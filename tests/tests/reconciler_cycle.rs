@@ -1,4 +1,5 @@
-//! A bucket's whole life as a hot one: split while it is, one shard again soon after, every token and every use counted.
+//! A bucket's whole life as a hot one: split while it is, one shard again soon after, every token
+//! and every use counted.
 
 mod aggregator;
 mod sharded;
@@ -9,7 +10,9 @@ use aggregator::{HOUR, deliver_text, event, name, new_id, usage};
 use serde_json::{Value, json};
 use sharded::{counts, later, run, shards};
 use weirgate_shared::write::{Company, REVIEW, Roll, Take};
-use weirgate_shared::{BucketKey, EpochMillis, Hour, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Whole, Window, WriteId};
+use weirgate_shared::{
+    BucketKey, EpochMillis, Hour, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Whole, Window, WriteId,
+};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::tokens;
@@ -20,13 +23,28 @@ fn limits() -> [Limit; 2] {
 }
 
 /// One acquire of `amount` of the limit `tpm`: in the books, unless a lease will give it back.
-async fn take(table: &Table, key: &BucketKey, amount: i64, is_hot: bool, lease: Option<EpochMillis>, at: EpochMillis) {
+async fn take(
+    table: &Table,
+    key: &BucketKey,
+    amount: i64,
+    is_hot: bool,
+    lease: Option<EpochMillis>,
+    at: EpochMillis,
+) {
     let needs = BTreeMap::from([(name("rpm"), tokens(1)), (name("tpm"), MilliTokens(amount))]);
     let hold = |expires| {
         let tokens = BTreeMap::from([(name("tpm"), MilliTokens(amount))]);
-        (new_id(), Lease { expires, tokens, owner: "test".to_owned() })
+        (
+            new_id(),
+            Lease {
+                expires,
+                tokens,
+                owner: "test".to_owned(),
+            },
+        )
     };
-    let (limits, leases): (_, Vec<(WriteId, _)>) = (&limits(), lease.map(hold).into_iter().collect());
+    let (limits, leases): (_, Vec<(WriteId, _)>) =
+        (&limits(), lease.map(hold).into_iter().collect());
     let take = Take {
         key,
         terms: limits.into(),
@@ -57,7 +75,14 @@ async fn deliver(table: &Table, records: &[Value], at: EpochMillis) -> usize {
     let is_ours = |record: &&Value| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE";
     let records: Vec<_> = records.iter().filter(is_ours).cloned().collect();
     let handled = deliver_text(table, &event(&records), at).await;
-    assert_eq!((handled.summary.failed, handled.summary.undecodable, handled.summary.splits_put_off), (0, 0, 0));
+    assert_eq!(
+        (
+            handled.summary.failed,
+            handled.summary.undecodable,
+            handled.summary.splits_put_off
+        ),
+        (0, 0, 0)
+    );
     handled.summary.splits
 }
 
@@ -74,7 +99,8 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
     take(&table, &key, 1_234, false, None, at).await;
     (used, takes) = (used + 1_234, takes + 1);
 
-    // Load: callers everywhere, some of whom are throttled and some of whom never come back for their lease.
+    // Load: callers everywhere, some of whom are throttled and some of whom never come back for
+    // their lease.
     for second in 0..20 {
         at = later(begin, second * 1_000);
         for shard in shards(&table, &key).await {
@@ -84,7 +110,15 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
                 (used, takes) = (used + amount, takes + 1);
             }
             if random.u8(..10) == 0 {
-                take(&table, &shard.key, 700, false, Some(later(at, random.i64(1_000..70_000))), at).await;
+                take(
+                    &table,
+                    &shard.key,
+                    700,
+                    false,
+                    Some(later(at, random.i64(1_000..70_000))),
+                    at,
+                )
+                .await;
                 takes += 1;
             }
         }
@@ -102,16 +136,27 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
     for _ in 0..3 {
         at = at.after(REVIEW);
         let summary = run(&table, at).await;
-        assert_eq!((summary.lost_races, summary.left_over, summary.errors.len()), (0, 0, 0));
+        assert_eq!(
+            (summary.lost_races, summary.left_over, summary.errors.len()),
+            (0, 0, 0)
+        );
         after.push(shards(&table, &key).await.len());
         let new = records(&dynamo, at);
         all.extend(new.clone());
         deliver(&table, &new, at).await;
     }
-    assert_eq!(counts(&table, &key).await, [(0, 1)], "shards after each run: {after:?}");
+    assert_eq!(
+        counts(&table, &key).await,
+        [(0, 1)],
+        "shards after each run: {after:?}"
+    );
 
     let whole = Whole::new(shards(&table, &key).await);
-    assert_eq!(whole.holds(&name("tpm"), at), tokens(1_000_000) - MilliTokens(used), "what is there is what is left");
+    assert_eq!(
+        whole.holds(&name("tpm"), at),
+        tokens(1_000_000) - MilliTokens(used),
+        "what is there is what is left"
+    );
     assert_eq!(whole.holds(&name("rpm"), at), tokens(1_000_000 - takes));
     for batch in all.chunks(37) {
         deliver(&table, batch, at).await;
@@ -120,5 +165,8 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
     usage::assert_exact(&dynamo, &all);
     assert_eq!(usage::read(&dynamo, Window::Hourly).len(), 2);
     let day = &usage::read(&dynamo, Window::Daily)[&(key, Window::Daily.start(HOUR))];
-    assert_eq!((day.tokens["tpm"], day.tokens["rpm"], day.acquires), (MilliTokens(used), tokens(takes), takes));
+    assert_eq!(
+        (day.tokens["tpm"], day.tokens["rpm"], day.acquires),
+        (MilliTokens(used), tokens(takes), takes)
+    );
 }

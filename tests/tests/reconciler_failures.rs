@@ -14,7 +14,10 @@ const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const THROTTLE: Fault = Fault::Throttle { key_range: false };
 
 async fn run_for(table: &Table, page: i32, left: Duration) -> Result<Summary, StoreError> {
-    let config = Config { table_name: "weirgate".to_owned(), page };
+    let config = Config {
+        table_name: "weirgate".to_owned(),
+        page,
+    };
     reconcile(table, &config, NOW, Deadline::after(left)).await
 }
 
@@ -25,7 +28,16 @@ async fn run(table: &Table) -> Result<Summary, StoreError> {
 /// Buckets `e-0` and up with an expired slot each.
 async fn expired(table: &Table, buckets: u32) {
     for at in 0..buckets {
-        store(table, &holding(full(&format!("e-{at}"), &limits()), "a", PAST, &[("slots", 1)])).await;
+        store(
+            table,
+            &holding(
+                full(&format!("e-{at}"), &limits()),
+                "a",
+                PAST,
+                &[("slots", 1)],
+            ),
+        )
+        .await;
     }
 }
 
@@ -42,17 +54,39 @@ async fn a_throttled_bucket_is_tried_again_then_left_due_and_the_rest_goes_throu
     let _ = dynamo.take_operations();
     let summary = run(&table).await.unwrap();
     assert_eq!(dynamo.take_operations()["UpdateItem"], 19 + 4);
-    assert_eq!((summary.buckets_seen, summary.leases_restored, summary.left_over), (20, 19, 1));
+    assert_eq!(
+        (
+            summary.buckets_seen,
+            summary.leases_restored,
+            summary.left_over
+        ),
+        (20, 19, 1)
+    );
     assert_eq!((summary.lost_races, summary.partitions_unfinished), (0, 0));
-    assert!(summary.errors[0].contains("e-7") && summary.errors[0].contains("throttled"), "{:?}", summary.errors);
+    assert!(
+        summary.errors[0].contains("e-7") && summary.errors[0].contains("throttled"),
+        "{:?}",
+        summary.errors
+    );
 
     let mut times = 0;
     dynamo.fail_when(move |_| {
         times += 1;
-        (times < 4).then_some(if times == 2 { Fault::Conflict } else { THROTTLE })
+        (times < 4).then_some(if times == 2 {
+            Fault::Conflict
+        } else {
+            THROTTLE
+        })
     });
     let summary = run(&table).await.unwrap();
-    assert_eq!((summary.buckets_seen, summary.leases_restored, summary.errors.len()), (1, 1, 0));
+    assert_eq!(
+        (
+            summary.buckets_seen,
+            summary.leases_restored,
+            summary.errors.len()
+        ),
+        (1, 1, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,14 +97,24 @@ async fn a_partition_that_cannot_be_read_does_not_stop_the_others() {
     let shard = key("e-0").due_shard();
     let failing = shard.clone();
     dynamo.fail_reads(move |operation, request| {
-        let fails = operation == "Query" && request["ExpressionAttributeValues"][":shard"]["S"] == failing.as_str();
+        let fails = operation == "Query"
+            && request["ExpressionAttributeValues"][":shard"]["S"] == failing.as_str();
         fails.then_some(THROTTLE)
     });
-    let here = (0..64).filter(|at| key(&format!("e-{at}")).due_shard() == shard).count();
+    let here = (0..64)
+        .filter(|at| key(&format!("e-{at}")).due_shard() == shard)
+        .count();
     let summary = run(&table).await.unwrap();
     assert_eq!(summary.leases_restored, 64 - u64::try_from(here).unwrap());
-    assert_eq!((summary.partitions_unfinished, summary.errors.len()), (1, 1));
-    assert!(summary.errors[0].contains(&format!("Query of {shard}")), "{:?}", summary.errors);
+    assert_eq!(
+        (summary.partitions_unfinished, summary.errors.len()),
+        (1, 1)
+    );
+    assert!(
+        summary.errors[0].contains(&format!("Query of {shard}")),
+        "{:?}",
+        summary.errors
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +124,14 @@ async fn buckets_that_cannot_be_read_are_left_over() {
     expired(&table, 3).await;
     dynamo.fail_reads(|operation, _| (operation == "BatchGetItem").then_some(Fault::ServerError));
     let summary = run(&table).await.unwrap();
-    assert_eq!((summary.buckets_seen, summary.left_over, summary.leases_restored), (3, 3, 0));
+    assert_eq!(
+        (
+            summary.buckets_seen,
+            summary.left_over,
+            summary.leases_restored
+        ),
+        (3, 3, 0)
+    );
     assert_eq!(summary.errors.len(), 1, "the same text once");
     dynamo.fail_reads(|_, _| None);
     assert_eq!(run(&table).await.unwrap().leases_restored, 3);
@@ -90,7 +141,10 @@ async fn buckets_that_cannot_be_read_are_left_over() {
 async fn a_table_that_is_not_there_is_named() {
     let error = run(&Dynamo::empty().table().await).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoTable);
-    assert!(error.to_string().contains("\"weirgate\"") && error.to_string().contains("deploy"), "{error}");
+    assert!(
+        error.to_string().contains("\"weirgate\"") && error.to_string().contains("deploy"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -106,7 +160,10 @@ async fn a_missing_permission_is_an_error_that_names_the_action() {
         let before = dynamo.items();
         let error = run(&table).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Forbidden);
-        assert!(error.to_string().contains(action) && error.to_string().contains("role"), "{error}");
+        assert!(
+            error.to_string().contains(action) && error.to_string().contains("role"),
+            "{error}"
+        );
         assert_eq!(dynamo.items(), before);
     }
 }
@@ -123,15 +180,26 @@ async fn an_index_that_cannot_be_read_at_all_is_an_error() {
 async fn it_stops_before_its_deadline_and_what_is_left_is_still_due() {
     let dynamo = Dynamo::new().await;
     expired(&dynamo.table().await, 300).await;
-    let slow = dynamo.clone().with_latency(Duration::from_secs(1)).table().await;
+    let slow = dynamo
+        .clone()
+        .with_latency(Duration::from_secs(1))
+        .table()
+        .await;
 
     let started = tokio::time::Instant::now();
     let left = Duration::from_secs(9);
     let summary = run_for(&slow, 1000, left).await.unwrap();
     assert!(started.elapsed() < left, "{:?}", started.elapsed());
     assert_eq!((summary.buckets_seen, summary.errors.len()), (300, 0));
-    assert!(summary.left_over > 0 && summary.leases_restored > 100, "{summary:?}");
-    assert_eq!(summary.leases_restored + summary.left_over, 300, "what was begun was finished, and counted");
+    assert!(
+        summary.left_over > 0 && summary.leases_restored > 100,
+        "{summary:?}"
+    );
+    assert_eq!(
+        summary.leases_restored + summary.left_over,
+        300,
+        "what was begun was finished, and counted"
+    );
 
     // Pages that nobody came to cannot be counted; that there are some is said.
     let summary = run_for(&slow, 1, left).await.unwrap();
@@ -149,7 +217,10 @@ async fn an_invocation_without_time_does_nothing_and_says_so() {
     expired(&table, 2).await;
     let _ = dynamo.take_operations();
     let summary = run_for(&table, 100, Duration::ZERO).await.unwrap();
-    assert_eq!((summary.partitions_unfinished, summary.leases_restored), (16, 0));
+    assert_eq!(
+        (summary.partitions_unfinished, summary.leases_restored),
+        (16, 0)
+    );
     assert_eq!(dynamo.take_requests(), 0);
 }
 
@@ -158,10 +229,18 @@ async fn a_request_that_hangs_is_left_in_time() {
     let dynamo = Dynamo::new().await;
     expired(&dynamo.table().await, 2).await;
     // Longer than one request may take: each attempt times out, and there is time for few.
-    let stuck = dynamo.clone().with_latency(Duration::from_secs(600)).table().await;
+    let stuck = dynamo
+        .clone()
+        .with_latency(Duration::from_secs(600))
+        .table()
+        .await;
     let started = tokio::time::Instant::now();
     let summary = run_for(&stuck, 100, Duration::from_secs(10)).await;
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        started.elapsed()
+    );
     assert_eq!(summary.unwrap().partitions_unfinished, 16);
 }
 
@@ -183,21 +262,45 @@ async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_anothe
     let summary = run(&table).await.unwrap();
     drop(guard);
     let text = lines.text();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |level: &str| lines.iter().filter(|line| line["level"] == level).collect::<Vec<_>>();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |level: &str| {
+        lines
+            .iter()
+            .filter(|line| line["level"] == level)
+            .collect::<Vec<_>>()
+    };
 
     let error = of("ERROR");
-    assert_eq!((error.len(), &error[0]["message"]), (1, &json!("undecodable bucket")), "{text}");
-    assert_eq!(error[0]["error"], json!("attribute rf is \"soon\", it takes a whole number within 64 bits"));
+    assert_eq!(
+        (error.len(), &error[0]["message"]),
+        (1, &json!("undecodable bucket")),
+        "{text}"
+    );
+    assert_eq!(
+        error[0]["error"],
+        json!("attribute rf is \"soon\", it takes a whole number within 64 bits")
+    );
     for part in ["e-1", "of an operator", "b_slots_tk"] {
-        assert!(error[0]["item"].as_str().unwrap().contains(part), "{part}: {text}");
+        assert!(
+            error[0]["item"].as_str().unwrap().contains(part),
+            "{part}: {text}"
+        );
     }
     let info = of("INFO");
-    assert_eq!((info.len(), &info[0]["message"]), (1, &json!("reconciled")), "{text}");
+    assert_eq!(
+        (info.len(), &info[0]["message"]),
+        (1, &json!("reconciled")),
+        "{text}"
+    );
     let answer = serde_json::to_value(&summary).unwrap();
     for (name, value) in answer.as_object().unwrap() {
         let logged = &info[0][name];
-        let parsed = logged.as_str().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        let parsed = logged
+            .as_str()
+            .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
         let same = logged == value || parsed.as_ref() == Some(value);
         assert!(same, "{name}: {logged} is not {value}");
     }

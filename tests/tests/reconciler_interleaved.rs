@@ -1,4 +1,5 @@
-//! Takes, releases and runs of the reconciler in any order, with answers lost: every lease ends once (I4).
+//! Takes, releases and runs of the reconciler in any order, with answers lost: every lease ends
+//! once (I4).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +19,25 @@ use weirgate_tests::{Dynamo, Fault};
 const STEP: Duration = Duration::from_millis(10);
 
 async fn run(table: &Table, now: EpochMillis) -> Summary {
-    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    reconcile(table, &config, now, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+    let config = Config {
+        table_name: "weirgate".to_owned(),
+        page: 100,
+    };
+    reconcile(
+        table,
+        &config,
+        now,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .expect("DynamoDB works")
 }
 
 /// A write of the reconciler: the only kind that does not sign itself.
 fn is_reconcilers(write: &Value) -> bool {
-    !write["ExpressionAttributeNames"].to_string().contains("\"op\"")
+    !write["ExpressionAttributeNames"]
+        .to_string()
+        .contains("\"op\"")
 }
 
 #[derive(Debug, Clone)]
@@ -78,7 +91,14 @@ impl Clock {
 }
 
 /// One caller or run of the plan. `leases` are the amounts of each take, by its place in the plan.
-async fn act(table: &Table, clock: Clock, alone: &Mutex<()>, at: usize, step: &Step, leases: &[(i64, i64)]) -> Ends {
+async fn act(
+    table: &Table,
+    clock: Clock,
+    alone: &Mutex<()>,
+    at: usize,
+    step: &Step,
+    leases: &[(i64, i64)],
+) -> Ends {
     let (bucket, mut ends) = (full("e-1", &limits()), Ends::default());
     let lease = |at: usize| id(&format!("l{at}"));
     match *step {
@@ -86,23 +106,39 @@ async fn act(table: &Table, clock: Clock, alone: &Mutex<()>, at: usize, step: &S
             let mut seen: Option<Bucket> = None;
             for _ in 0..3 {
                 let now = clock.now();
-                let update = take(&bucket, &lease(at), now.after(ttl), rate, slots, seen.as_ref(), now);
+                let update = take(
+                    &bucket,
+                    &lease(at),
+                    now.after(ttl),
+                    rate,
+                    slots,
+                    seen.as_ref(),
+                    now,
+                );
                 match table.update(&update, Answer::Nothing).await.unwrap() {
                     Outcome::Applied(_) => {
                         let is_lease = |path: &Path| path.0.len() == 2 && path.0[0] == "h";
                         let gone = |change: &&Change| matches!(change, Change::Remove(path) if is_lease(path));
-                        ends.reclaimed += u64::try_from(update.changes.iter().filter(gone).count()).unwrap();
+                        ends.reclaimed +=
+                            u64::try_from(update.changes.iter().filter(gone).count()).unwrap();
                         ends.taken += 1;
                         break;
                     }
-                    Outcome::LostRace(item) => seen = item.as_ref().map(Item::bucket).transpose().unwrap(),
+                    Outcome::LostRace(item) => {
+                        seen = item.as_ref().map(Item::bucket).transpose().unwrap()
+                    }
                 }
             }
         }
         Step::Release { lease: of } | Step::RollBack { lease: of } => {
-            let Some(&(rate, slots)) = leases.get(of) else { return ends };
+            let Some(&(rate, slots)) = leases.get(of) else {
+                return ends;
+            };
             let rate = matches!(step, Step::RollBack { .. }).then_some(rate);
-            let done = table.update(&end(&bucket, &lease(of), rate, slots), Answer::Nothing).await.unwrap();
+            let done = table
+                .update(&end(&bucket, &lease(of), rate, slots), Answer::Nothing)
+                .await
+                .unwrap();
             ends.settled += u64::from(matches!(done, Outcome::Applied(_)));
         }
         Step::Reconcile => {
@@ -120,12 +156,25 @@ async fn play(plan: Vec<(u64, Step)>, faults: Vec<Option<Fault>>) {
     let table = dynamo.clone().with_latency(STEP).table().await;
     store(&table, &full("e-1", &limits())).await;
     let mut faults = faults.into_iter();
-    dynamo.fail_when(move |write| if is_reconcilers(write) { faults.next().flatten() } else { None });
+    dynamo.fail_when(move |write| {
+        if is_reconcilers(write) {
+            faults.next().flatten()
+        } else {
+            None
+        }
+    });
     let leases: Vec<_> = plan
         .iter()
-        .map(|(_, step)| if let Step::Take { rate, slots, .. } = step { (*rate, *slots) } else { (0, 0) })
+        .map(|(_, step)| {
+            if let Step::Take { rate, slots, .. } = step {
+                (*rate, *slots)
+            } else {
+                (0, 0)
+            }
+        })
         .collect();
-    // One run at a time, as deployed: after a lost answer, two could take the same write for theirs.
+    // One run at a time, as deployed: after a lost answer, two could take the same write for
+    // theirs.
     let alone = Arc::new(Mutex::new(()));
     let clock = Clock(Instant::now());
     let mut acts = tokio::task::JoinSet::new();
@@ -154,10 +203,17 @@ async fn play(plan: Vec<(u64, Step)>, faults: Vec<Option<Fault>>) {
     assert!(alive.values().all(|lease| lease.expires > now), "{after:?}");
     assert!(after.due.is_none_or(|due| due > now), "{after:?}");
     let ended = ends.settled + ends.reclaimed + ends.restored + u64::try_from(alive.len()).unwrap();
-    assert_eq!(ends.taken, ended, "every lease ended once, or is alive: {ends:?}");
+    assert_eq!(
+        ends.taken, ended,
+        "every lease ended once, or is alive: {ends:?}"
+    );
     let _ = dynamo.take_operations();
     run(&table, now).await;
-    assert_eq!(dynamo.take_operations().get("UpdateItem"), None, "a second run changes nothing");
+    assert_eq!(
+        dynamo.take_operations().get("UpdateItem"),
+        None,
+        "a second run changes nothing"
+    );
 }
 
 proptest! {

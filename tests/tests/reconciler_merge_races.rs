@@ -1,4 +1,5 @@
-//! Merges and looks beside callers, splits and faults: made whole or not at all, and what is not made is still due.
+//! Merges and looks beside callers, splits and faults: made whole or not at all, and what is not
+//! made is still due.
 
 mod aggregator;
 mod sharded;
@@ -6,7 +7,9 @@ mod sharded;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sharded::{DUE, change, counts, is_complete, later, lease, run, sharded, shards, split_one, total};
+use sharded::{
+    DUE, change, counts, is_complete, later, lease, run, sharded, shards, split_one, total,
+};
 use weirgate_reconciler::Summary;
 use weirgate_shared::BucketKey;
 use weirgate_shared::attr::counts_usage;
@@ -16,8 +19,8 @@ use weirgate_tests::{Dynamo, Fault};
 
 const STEP: Duration = Duration::from_millis(10);
 
-/// The run queries, reads what is due, reads the whole bucket and writes, one [`STEP`] each; `meanwhile` happens between
-/// its last read and its first write.
+/// The run queries, reads what is due, reads the whole bucket and writes, one [`STEP`] each;
+/// `meanwhile` happens between its last read and its first write.
 async fn run_with(dynamo: &Dynamo, meanwhile: impl Future<Output = ()>) -> Summary {
     let slow = dynamo.clone().with_latency(STEP).table().await;
     let others = async {
@@ -35,10 +38,18 @@ async fn i6_a_merge_that_meets_a_take_is_planned_anew_in_pairs_and_loses_nothing
     let key = sharded(&table, 4).await;
     let soon = later(DUE, 9_000);
     let summary = run_with(&dynamo, lease(&table, &key, 0, "new", soon, DUE)).await;
-    assert_eq!((summary.shards_merged, summary.lost_races), (2, 0), "in pairs, as they are less often disturbed");
+    assert_eq!(
+        (summary.shards_merged, summary.lost_races),
+        (2, 0),
+        "in pairs, as they are less often disturbed"
+    );
     assert_eq!(counts(&table, &key).await, [(0, 2), (1, 2)]);
     assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64));
-    assert_eq!(total(&table, &key, "quota", DUE).await, tokens(1_600), "5 of them held");
+    assert_eq!(
+        total(&table, &key, "quota", DUE).await,
+        tokens(1_600),
+        "5 of them held"
+    );
     assert_eq!(load(&table, &key).await.unwrap().due, Some(soon));
 }
 
@@ -57,7 +68,10 @@ async fn a_merge_that_loses_each_time_is_left_due() {
     });
     let _ = dynamo.take_operations();
     let summary = run(&table, DUE).await;
-    assert_eq!((summary.shards_merged, summary.lost_races, summary.left_over), (0, 1, 0));
+    assert_eq!(
+        (summary.shards_merged, summary.lost_races, summary.left_over),
+        (0, 1, 0)
+    );
     assert_eq!(dynamo.take_operations()["TransactWriteItems"], 3);
     dynamo.fail_transactions(|_| None);
     assert_eq!(run(&table, DUE).await.shards_merged, 1, "still due");
@@ -81,7 +95,10 @@ async fn i6_a_split_that_comes_before_a_merge_keeps_it_from_happening() {
 fn marked(dynamo: &Dynamo, key: &BucketKey, shard: u32) -> Value {
     let pk = key.with_shard(shard).item_key().pk;
     let records = aggregator::records(dynamo);
-    let mut record = records.into_iter().rfind(|record| record["dynamodb"]["Keys"]["PK"]["S"] == *pk).unwrap();
+    let mut record = records
+        .into_iter()
+        .rfind(|record| record["dynamodb"]["Keys"]["PK"]["S"] == *pk)
+        .unwrap();
     record["dynamodb"]["NewImage"]["hot"] = json!({"BOOL": true});
     record
 }
@@ -95,35 +112,72 @@ async fn i6_a_split_that_comes_after_a_merge_does_not_happen() {
         let record = marked(&dynamo, &key, shard);
         assert_eq!(run(&table, DUE).await.shards_merged, 1);
         let handled = aggregator::deliver_text(&table, &aggregator::event(&[record]), DUE).await;
-        assert_eq!((handled.summary.splits, handled.summary.splits_lost, handled.summary.failed), (0, 1, 0));
+        assert_eq!(
+            (
+                handled.summary.splits,
+                handled.summary.splits_lost,
+                handled.summary.failed
+            ),
+            (0, 1, 0)
+        );
         assert_eq!(counts(&table, &key).await, [(0, 1)], "shard {shard}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn i7_a_merge_whose_answer_is_lost_happens_once_and_one_that_is_refused_is_still_due() {
-    for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied, Fault::Repeat, Fault::LoseRequest, Fault::Conflict] {
+    for fault in [
+        Fault::LoseAnswer,
+        Fault::ServerErrorApplied,
+        Fault::Repeat,
+        Fault::LoseRequest,
+        Fault::Conflict,
+    ] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
         let key = sharded(&table, 16).await;
         let mut first = Some(fault);
         dynamo.fail_transactions(move |_| first.take());
         let summary = run(&table, DUE).await;
-        assert_eq!((summary.shards_merged, summary.lost_races, summary.left_over), (15, 0, 0), "{fault:?}");
-        assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64), "{fault:?}");
-        assert_eq!(total(&table, &key, "quota", DUE).await, tokens(1_600), "{fault:?}");
+        assert_eq!(
+            (summary.shards_merged, summary.lost_races, summary.left_over),
+            (15, 0, 0),
+            "{fault:?}"
+        );
+        assert_eq!(
+            total(&table, &key, "slots", DUE).await,
+            tokens(64),
+            "{fault:?}"
+        );
+        assert_eq!(
+            total(&table, &key, "quota", DUE).await,
+            tokens(1_600),
+            "{fault:?}"
+        );
     }
-    for fault in [Fault::Conflict, Fault::Throttle { key_range: false }, Fault::LoseRequest] {
+    for fault in [
+        Fault::Conflict,
+        Fault::Throttle { key_range: false },
+        Fault::LoseRequest,
+    ] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
         let key = sharded(&table, 4).await;
         dynamo.fail_transactions(move |_| Some(fault));
         let summary = run(&table, DUE).await;
-        assert_eq!((summary.shards_merged, summary.lost_races, summary.left_over), (0, 0, 1), "{fault:?}");
+        assert_eq!(
+            (summary.shards_merged, summary.lost_races, summary.left_over),
+            (0, 0, 1),
+            "{fault:?}"
+        );
         assert_eq!(summary.errors.len(), 1);
         dynamo.fail_transactions(|_| None);
         assert_eq!(run(&table, DUE).await.shards_merged, 3, "{fault:?}");
-        assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64), "{fault:?}");
+        assert_eq!(
+            total(&table, &key, "slots", DUE).await,
+            tokens(64),
+            "{fault:?}"
+        );
     }
 }
 
@@ -156,9 +210,19 @@ async fn a_shard_that_is_written_all_the_time_is_looked_at_all_the_same() {
     let after = load(&table, &key.with_shard(1)).await.unwrap();
     assert_eq!(after.due, Some(DUE.after(REVIEW)), "out of the way");
     let look = after.scaling.look.unwrap();
-    assert_eq!((look.at, look.v, after.v), (DUE, before.v + 1, before.v + 2));
-    assert_eq!(after.limits["quota"].tk, before.limits["quota"].tk - tokens(1), "what was taken stays taken");
-    assert_eq!(after.limits["quota"].tc, before.limits["quota"].tc + tokens(1));
+    assert_eq!(
+        (look.at, look.v, after.v),
+        (DUE, before.v + 1, before.v + 2)
+    );
+    assert_eq!(
+        after.limits["quota"].tk,
+        before.limits["quota"].tk - tokens(1),
+        "what was taken stays taken"
+    );
+    assert_eq!(
+        after.limits["quota"].tc,
+        before.limits["quota"].tc + tokens(1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,13 +249,22 @@ async fn a_renewal_beside_a_look_is_not_undone() {
     let renew = async {
         change(&table, &key, 1, |shard| {
             shard.v += 1;
-            shard.leases.as_mut().unwrap().get_mut(&id("old")).unwrap().expires = renewed;
+            shard
+                .leases
+                .as_mut()
+                .unwrap()
+                .get_mut(&id("old"))
+                .unwrap()
+                .expires = renewed;
         })
         .await;
     };
     run_with(&dynamo, renew).await;
     let after = load(&table, &key.with_shard(1)).await.unwrap();
-    assert_eq!((after.leases.unwrap()[&id("old")].expires, after.due), (renewed, Some(renewed)));
+    assert_eq!(
+        (after.leases.unwrap()[&id("old")].expires, after.due),
+        (renewed, Some(renewed))
+    );
 }
 
 #[tokio::test]
@@ -204,7 +277,9 @@ async fn a_look_makes_no_shard_of_one_that_is_gone_or_merged() {
         change(&table, &key, 1, |shard| shard.v += 1_000_000).await;
         let (other, gone) = (dynamo.clone(), key.with_shard(1).item_key());
         let mut left = dynamo.item(&gone.pk, &gone.sk);
-        left.as_object_mut().unwrap().retain(|name, _| ["PK", "SK", "v"].contains(&&**name) || counts_usage(name));
+        left.as_object_mut()
+            .unwrap()
+            .retain(|name, _| ["PK", "SK", "v"].contains(&&**name) || counts_usage(name));
         let expected = if is_merged { left.clone() } else { Value::Null };
         let at = gone.clone();
         dynamo.fail_when(move |_| {

@@ -1,4 +1,5 @@
-//! The reconciler beside callers of the same bucket, and answers that are lost: every lease ends once (I4).
+//! The reconciler beside callers of the same bucket, and answers that are lost: every lease ends
+//! once (I4).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,17 +18,33 @@ const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
 const STEP: Duration = Duration::from_millis(10);
 
 async fn run(table: &Table) -> Summary {
-    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    reconcile(table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+    let config = Config {
+        table_name: "weirgate".to_owned(),
+        page: 100,
+    };
+    reconcile(
+        table,
+        &config,
+        NOW,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .expect("DynamoDB works")
 }
 
 /// Half an hour's tokens and two slots, expired; with a live slot beside it.
 async fn expired(table: &Table) {
-    let bucket = holding(full("e-1", &limits()), "a", PAST, &[("quota", 10), ("slots", 2)]);
+    let bucket = holding(
+        full("e-1", &limits()),
+        "a",
+        PAST,
+        &[("quota", 10), ("slots", 2)],
+    );
     store(table, &holding(bucket, "b", LATER, &[("slots", 1)])).await;
 }
 
-/// The run queries, reads and writes, one [`STEP`] each; `meanwhile` arrives between its read and its write.
+/// The run queries, reads and writes, one [`STEP`] each; `meanwhile` arrives between its read and
+/// its write.
 async fn run_with(dynamo: &Dynamo, meanwhile: Vec<Update>) -> Summary {
     let table = dynamo.clone().with_latency(STEP).table().await;
     let others = async {
@@ -48,14 +65,28 @@ async fn i4_a_release_that_comes_first_is_the_only_one() {
     expired(&table).await;
     let release = end(&full("e-1", &limits()), &id("a"), None, 2);
     let summary = run_with(&dynamo, vec![release.clone()]).await;
-    assert_eq!((summary.leases_restored, summary.lost_races), (0, 0), "the release gave it back");
+    assert_eq!(
+        (summary.leases_restored, summary.lost_races),
+        (0, 0),
+        "the release gave it back"
+    );
     assert!(summary.tokens_restored.is_empty());
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
-    assert_eq!((after.limits["slots"].tk, after.limits["quota"].tc), (tokens(5), tokens(10)));
-    assert_eq!(after.due, Some(LATER), "planned again from the old image, in the same run");
+    assert_eq!(
+        (after.limits["slots"].tk, after.limits["quota"].tc),
+        (tokens(5), tokens(10))
+    );
+    assert_eq!(
+        after.due,
+        Some(LATER),
+        "planned again from the old image, in the same run"
+    );
     // And one that comes after the expiry can give nothing back.
-    let again = table.update(&end(&after, &id("a"), None, 2), Answer::Nothing).await.unwrap();
+    let again = table
+        .update(&end(&after, &id("a"), None, 2), Answer::Nothing)
+        .await
+        .unwrap();
     assert!(matches!(again, Outcome::LostRace(_)), "{again:?}");
     assert_eq!(load(&table, &key("e-1")).await.unwrap(), after);
 }
@@ -67,12 +98,23 @@ async fn a_lease_taken_between_read_and_write_is_kept_and_bounds_due() {
     expired(&table).await;
     let soon = NOW.after(Millis(5));
     let bucket = full("e-1", &limits());
-    let summary = run_with(&dynamo, vec![take(&bucket, &id("new"), soon, 1, 1, Some(&bucket), NOW)]).await;
+    let summary = run_with(
+        &dynamo,
+        vec![take(&bucket, &id("new"), soon, 1, 1, Some(&bucket), NOW)],
+    )
+    .await;
     assert_eq!((summary.leases_restored, summary.lost_races), (1, 0));
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
-    assert_eq!(after.due, Some(soon), "not the expiry that was first when the bucket was read");
-    assert_eq!(summary.tokens_restored, BTreeMap::from([(limit("quota"), tokens(10)), (limit("slots"), tokens(2))]));
+    assert_eq!(
+        after.due,
+        Some(soon),
+        "not the expiry that was first when the bucket was read"
+    );
+    assert_eq!(
+        summary.tokens_restored,
+        BTreeMap::from([(limit("quota"), tokens(10)), (limit("slots"), tokens(2))])
+    );
 }
 
 #[tokio::test]
@@ -80,7 +122,11 @@ async fn a_bucket_that_is_written_all_the_time_is_tried_four_times_and_left_due(
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     expired(&table).await;
-    store(&table, &holding(full("e-2", &limits()), "a", PAST, &[("slots", 1)])).await;
+    store(
+        &table,
+        &holding(full("e-2", &limits()), "a", PAST, &[("slots", 1)]),
+    )
+    .await;
     let (busy, db) = (key("e-1").item_key(), dynamo.clone());
     dynamo.fail_when(move |write| {
         if write["Key"]["PK"]["S"] == busy.pk.as_str() {
@@ -94,14 +140,26 @@ async fn a_bucket_that_is_written_all_the_time_is_tried_four_times_and_left_due(
     let _ = dynamo.take_operations();
     let summary = run(&table).await;
     assert_eq!(dynamo.take_operations()["UpdateItem"], 4 + 1);
-    assert_eq!((summary.lost_races, summary.left_over, summary.leases_restored), (1, 0, 1));
+    assert_eq!(
+        (
+            summary.lost_races,
+            summary.left_over,
+            summary.leases_restored
+        ),
+        (1, 0, 1)
+    );
     let left = load(&table, &key("e-1")).await.unwrap();
     assert_eq!((left.due, left.leases.unwrap().len()), (Some(PAST), 2));
 }
 
 #[tokio::test]
 async fn a_lost_answer_is_counted_once_and_written_once() {
-    for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied, Fault::LoseRequest, Fault::ServerError] {
+    for fault in [
+        Fault::LoseAnswer,
+        Fault::ServerErrorApplied,
+        Fault::LoseRequest,
+        Fault::ServerError,
+    ] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
         expired(&table).await;
@@ -110,9 +168,25 @@ async fn a_lost_answer_is_counted_once_and_written_once() {
         let summary = run(&table).await;
         let writes = dynamo.take_operations()["UpdateItem"];
         let was_applied = matches!(fault, Fault::LoseAnswer | Fault::ServerErrorApplied);
-        assert_eq!(writes, if was_applied { 1 } else { 2 }, "{fault:?}: the item says whether it happened");
-        assert_eq!((summary.leases_restored, summary.left_over, summary.lost_races), (1, 0, 0), "{fault:?}");
-        assert_eq!(summary.tokens_restored[&limit("quota")], tokens(10), "{fault:?}");
+        assert_eq!(
+            writes,
+            if was_applied { 1 } else { 2 },
+            "{fault:?}: the item says whether it happened"
+        );
+        assert_eq!(
+            (
+                summary.leases_restored,
+                summary.left_over,
+                summary.lost_races
+            ),
+            (1, 0, 0),
+            "{fault:?}"
+        );
+        assert_eq!(
+            summary.tokens_restored[&limit("quota")],
+            tokens(10),
+            "{fault:?}"
+        );
         let after = load(&table, &key("e-1")).await.unwrap();
         assert_sound(&after);
         assert_eq!(after.due, Some(LATER));
@@ -141,7 +215,14 @@ async fn a_lost_answer_is_recognised_behind_later_writes_of_callers() {
         None
     });
     let summary = run(&table).await;
-    assert_eq!((summary.leases_restored, summary.lost_races, summary.left_over), (1, 0, 0));
+    assert_eq!(
+        (
+            summary.leases_restored,
+            summary.lost_races,
+            summary.left_over
+        ),
+        (1, 0, 0)
+    );
 }
 
 #[tokio::test]
@@ -167,7 +248,11 @@ async fn what_a_caller_reclaimed_after_a_lost_request_is_not_reported() {
     });
     let summary = run(&table).await;
     assert_eq!((summary.leases_restored, summary.left_over), (0, 0));
-    assert_eq!(load(&table, &key("e-1")).await.unwrap().due, Some(LATER), "due was still to be moved");
+    assert_eq!(
+        load(&table, &key("e-1")).await.unwrap().due,
+        Some(LATER),
+        "due was still to be moved"
+    );
 }
 
 #[tokio::test]
@@ -177,13 +262,28 @@ async fn a_write_that_no_try_got_an_answer_for_is_left_over_and_named() {
     expired(&table).await;
     dynamo.fail_when(|_| Some(Fault::LoseRequest));
     let summary = run(&table).await;
-    assert_eq!((summary.left_over, summary.leases_restored, summary.errors.len()), (1, 0, 1));
-    assert!(summary.errors[0].contains("e-1") && summary.errors[0].contains("no answer"), "{:?}", summary.errors);
+    assert_eq!(
+        (
+            summary.left_over,
+            summary.leases_restored,
+            summary.errors.len()
+        ),
+        (1, 0, 1)
+    );
+    assert!(
+        summary.errors[0].contains("e-1") && summary.errors[0].contains("no answer"),
+        "{:?}",
+        summary.errors
+    );
     // The last of them arrived after all: the item says so.
     let mut sent = 0;
     dynamo.fail_when(move |_| {
         sent += 1;
-        Some(if sent < 4 { Fault::LoseRequest } else { Fault::LoseAnswer })
+        Some(if sent < 4 {
+            Fault::LoseRequest
+        } else {
+            Fault::LoseAnswer
+        })
     });
     let summary = run(&table).await;
     assert_eq!((summary.left_over, summary.leases_restored), (0, 1));
@@ -196,6 +296,12 @@ async fn runs_side_by_side_restore_and_report_once() {
     expired(&table).await;
     let (one, two) = tokio::join!(run(&table), run(&table));
     assert_eq!(one.leases_restored + two.leases_restored, 1);
-    assert_eq!((one.left_over + two.left_over, one.lost_races + two.lost_races), (0, 0));
+    assert_eq!(
+        (
+            one.left_over + two.left_over,
+            one.lost_races + two.lost_races
+        ),
+        (0, 0)
+    );
     assert_sound(&load(&table, &key("e-1")).await.unwrap());
 }

@@ -5,11 +5,14 @@ mod sharded;
 use std::collections::BTreeMap;
 
 use sharded::{
-    DUE, change, counts, is_complete, later, lease, limits, new_id, run, sharded, shards, split_one, total, transact,
+    DUE, change, counts, is_complete, later, lease, limits, new_id, run, sharded, shards,
+    split_one, total, transact,
 };
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{Company, REVIEW, Roll, Take};
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MAX_PERIOD_MS, MilliTokens};
+use weirgate_shared::{
+    Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MAX_PERIOD_MS, MilliTokens,
+};
 use weirgate_store::{Answer, Outcome, Table, Transacted};
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, load, tokens};
@@ -25,16 +28,25 @@ async fn run_until_still(table: &Table, key: &BucketKey, from: EpochMillis) -> E
     for _ in 0..12 {
         run(table, at).await;
         at = at.after(REVIEW);
-        assert!(total(table, key, "slots", at).await <= tokens(64), "a slot was made");
+        assert!(
+            total(table, key, "slots", at).await <= tokens(64),
+            "a slot was made"
+        );
     }
     at
 }
 
 #[tokio::test]
 async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are_missing() {
-    for (count, gone) in
-        [(2, vec![1]), (2, vec![0]), (4, vec![0]), (4, vec![1]), (4, vec![3]), (4, vec![1, 3]), (8, vec![2, 5, 7])]
-    {
+    for (count, gone) in [
+        (2, vec![1]),
+        (2, vec![0]),
+        (4, vec![0]),
+        (4, vec![1]),
+        (4, vec![3]),
+        (4, vec![1, 3]),
+        (8, vec![2, 5, 7]),
+    ] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
         let key = sharded(&table, count).await;
@@ -42,8 +54,11 @@ async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are
         for shard in 0..count {
             change(&table, &key, shard, |shard| shard.v += 1_000_000).await;
         }
-        let before: BTreeMap<_, _> =
-            shards(&table, &key).await.iter().map(|shard| (shard.key.shard, shard.v)).collect();
+        let before: BTreeMap<_, _> = shards(&table, &key)
+            .await
+            .iter()
+            .map(|shard| (shard.key.shard, shard.v))
+            .collect();
         for shard in &gone {
             delete(&dynamo, &key, *shard);
         }
@@ -52,15 +67,34 @@ async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are
         assert_eq!(summary.lost_races + summary.left_over, 0, "{gone:?}");
         // Of a half that is missing whole, one shard is made.
         let expected = if gone == [1, 3] { 1 } else { gone.len() };
-        assert_eq!(summary.shards_repaired, u64::try_from(expected).unwrap(), "{count} {gone:?}");
-        assert!(is_complete(&table, &key).await, "{:?}", counts(&table, &key).await);
-        assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64), "{count} {gone:?}");
-        assert_eq!(total(&table, &key, "quota", DUE).await, rates, "nobody knows what it had");
+        assert_eq!(
+            summary.shards_repaired,
+            u64::try_from(expected).unwrap(),
+            "{count} {gone:?}"
+        );
+        assert!(
+            is_complete(&table, &key).await,
+            "{:?}",
+            counts(&table, &key).await
+        );
+        assert_eq!(
+            total(&table, &key, "slots", DUE).await,
+            tokens(64),
+            "{count} {gone:?}"
+        );
+        assert_eq!(
+            total(&table, &key, "quota", DUE).await,
+            rates,
+            "nobody knows what it had"
+        );
         for shard in shards(&table, &key).await {
             assert_eq!(shard.limits["slots"].tk.0 % 1000, 0, "whole slots");
             assert!(shard.due.is_some());
             if gone.contains(&shard.key.shard) {
-                assert!(shard.birth > before[&shard.key.shard], "a new life, above the former one");
+                assert!(
+                    shard.birth > before[&shard.key.shard],
+                    "a new life, above the former one"
+                );
             }
         }
         run_until_still(&table, &key, DUE.after(REVIEW)).await;
@@ -71,7 +105,8 @@ async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are
 
 #[tokio::test]
 async fn slots_that_leases_hold_are_not_made_a_second_time() {
-    // Leases stay where they are when a shard is split, so shares say nothing about who has how many.
+    // Leases stay where they are when a shard is split, so shares say nothing about who has how
+    // many.
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 1).await;
@@ -88,7 +123,10 @@ async fn slots_that_leases_hold_are_not_made_a_second_time() {
     );
     delete(&dynamo, &key, 2);
     run(&table, DUE).await;
-    assert_eq!(load(&table, &key.with_shard(2)).await.unwrap().limits["slots"].tk, tokens(6));
+    assert_eq!(
+        load(&table, &key.with_shard(2)).await.unwrap().limits["slots"].tk,
+        tokens(6)
+    );
     delete(&dynamo, &key, 1);
     delete(&dynamo, &key, 3);
     run(&table, DUE.after(REVIEW)).await;
@@ -102,7 +140,8 @@ async fn slots_that_leases_hold_are_not_made_a_second_time() {
 }
 
 #[tokio::test]
-async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_these_learn_the_new_ones() {
+async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_these_learn_the_new_ones()
+ {
     for (old, new) in [(64, 128), (64, 16)] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
@@ -127,7 +166,10 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
                 company: Company::None,
                 unknown: &[],
             };
-            let done = table.update(&take.on(Some(&view), at), Answer::Nothing).await.unwrap();
+            let done = table
+                .update(&take.on(Some(&view), at), Answer::Nothing)
+                .await
+                .unwrap();
             assert_eq!(done, Outcome::Applied(None));
         };
         learn(3, NOW).await;
@@ -138,13 +180,20 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
                 learn(shard, later(DUE, 1)).await;
             }
         }
-        assert_eq!(total(&table, &key, "slots", DUE).await, tokens(new), "from {old}");
+        assert_eq!(
+            total(&table, &key, "slots", DUE).await,
+            tokens(new),
+            "from {old}"
+        );
     }
 }
 
 /// What a client does that knows nothing of other shards and finds no shard 0.
 async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
-    let (limits, needs) = (limits(), [(LimitName::new("quota").unwrap(), tokens(1))].into());
+    let (limits, needs) = (
+        limits(),
+        [(LimitName::new("quota").unwrap(), tokens(1))].into(),
+    );
     let take = Take {
         key,
         terms: (&limits).into(),
@@ -158,7 +207,13 @@ async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
         company: Company::None,
         unknown: &[],
     };
-    assert_eq!(table.update(&take.create(at), Answer::Nothing).await.unwrap(), Outcome::Applied(None));
+    assert_eq!(
+        table
+            .update(&take.create(at), Answer::Nothing)
+            .await
+            .unwrap(),
+        Outcome::Applied(None)
+    );
 }
 
 #[tokio::test]
@@ -171,7 +226,11 @@ async fn a_first_shard_made_anew_by_who_knew_nothing_of_the_others_is_the_whole_
     delete(&dynamo, &key, 0);
     create(&table, &key, later(NOW, 5)).await;
     let summary = run(&table, DUE).await;
-    assert_eq!((summary.shards_repaired, summary.lost_races), (6, 0), "all but the one that holds a lease");
+    assert_eq!(
+        (summary.shards_repaired, summary.lost_races),
+        (6, 0),
+        "all but the one that holds a lease"
+    );
     assert_eq!(counts(&table, &key).await, [(0, 1), (5, 8)]);
     assert_eq!(
         load(&table, &key.with_shard(5)).await.unwrap().due,
@@ -184,8 +243,13 @@ async fn a_first_shard_made_anew_by_who_knew_nothing_of_the_others_is_the_whole_
     for at in [end, end.after(REVIEW)] {
         run(&table, at).await;
     }
-    let [whole] = &*shards(&table, &key).await else { panic!("one shard") };
-    assert_eq!((whole.shard_count, whole.limits["slots"].tk), (1, tokens(64)));
+    let [whole] = &*shards(&table, &key).await else {
+        panic!("one shard")
+    };
+    assert_eq!(
+        (whole.shard_count, whole.limits["slots"].tk),
+        (1, tokens(64))
+    );
     assert_eq!(whole.limits["quota"].tk, tokens(1_599));
     assert_eq!(run(&table, later(end, 3_600_000)).await.buckets_seen, 0);
 }
@@ -228,7 +292,8 @@ async fn apply(table: &Table, seen: &[Bucket], at: EpochMillis) -> (usize, usize
 
 #[tokio::test]
 async fn what_only_seems_broken_because_it_was_read_in_two_moments_stays_as_it_is() {
-    // Before and after one change by others; each shard is seen as it was at one of the two moments.
+    // Before and after one change by others; each shard is seen as it was at one of the two
+    // moments.
     for is_merge in [false, true] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
@@ -246,8 +311,15 @@ async fn what_only_seems_broken_because_it_was_read_in_two_moments_stays_as_it_i
         for torn in 1..31_u32 {
             let seen: Vec<_> = (0..8)
                 .filter_map(|shard| {
-                    let moment = if torn >> shard & 1 == 1 { &after } else { &before };
-                    moment.iter().find(|bucket| bucket.key.shard == shard).cloned()
+                    let moment = if torn >> shard & 1 == 1 {
+                        &after
+                    } else {
+                        &before
+                    };
+                    moment
+                        .iter()
+                        .find(|bucket| bucket.key.shard == shard)
+                        .cloned()
                 })
                 .collect();
             if seen == after || seen == before {
@@ -261,8 +333,16 @@ async fn what_only_seems_broken_because_it_was_read_in_two_moments_stays_as_it_i
                 assert_eq!(dynamo.items(), items, "{torn:b}");
             } else {
                 assert!(is_complete(&table, &key).await, "{torn:b}");
-                assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64), "{torn:b}");
-                assert_eq!(total(&table, &key, "quota", DUE).await, tokens(1_600), "{torn:b}");
+                assert_eq!(
+                    total(&table, &key, "slots", DUE).await,
+                    tokens(64),
+                    "{torn:b}"
+                );
+                assert_eq!(
+                    total(&table, &key, "quota", DUE).await,
+                    tokens(1_600),
+                    "{torn:b}"
+                );
             }
         }
         assert!(is_tried > 5, "some of them did seem broken");
@@ -277,7 +357,15 @@ async fn a_bucket_broken_in_any_way_becomes_whole_and_has_no_slot_too_many() {
         let table = dynamo.table().await;
         let key = sharded(&table, 1).await;
         for id in 0..random.u32(0..20) {
-            lease(&table, &key, 0, &format!("l{id}"), later(NOW, random.i64(10_000..200_000)), NOW).await;
+            lease(
+                &table,
+                &key,
+                0,
+                &format!("l{id}"),
+                later(NOW, random.i64(10_000..200_000)),
+                NOW,
+            )
+            .await;
         }
         for _ in 0..random.u32(1..9) {
             let shards = shards(&table, &key).await;
@@ -301,14 +389,24 @@ async fn a_bucket_broken_in_any_way_becomes_whole_and_has_no_slot_too_many() {
             run(&table, at).await;
             at = at.after(REVIEW);
             if !is_made_anew {
-                assert!(total(&table, &key, "slots", at).await <= tokens(64), "seed {seed}");
+                assert!(
+                    total(&table, &key, "slots", at).await <= tokens(64),
+                    "seed {seed}"
+                );
             }
         }
         if left.is_empty() {
             continue;
         }
         assert_eq!(counts(&table, &key).await, [(0, 1)], "seed {seed}");
-        assert_eq!(total(&table, &key, "slots", at).await, tokens(64), "seed {seed}");
-        assert!(total(&table, &key, "quota", at).await <= tokens(1_600), "seed {seed}");
+        assert_eq!(
+            total(&table, &key, "slots", at).await,
+            tokens(64),
+            "seed {seed}"
+        );
+        assert!(
+            total(&table, &key, "quota", at).await <= tokens(1_600),
+            "seed {seed}"
+        );
     }
 }

@@ -15,15 +15,28 @@ const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
 
 fn config() -> Config {
-    Config { table_name: "weirgate".to_owned(), page: 100 }
+    Config {
+        table_name: "weirgate".to_owned(),
+        page: 100,
+    }
 }
 
 async fn run(table: &Table) -> Summary {
-    reconcile(table, &config(), NOW, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+    reconcile(
+        table,
+        &config(),
+        NOW,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .expect("DynamoDB works")
 }
 
 fn limits() -> [Limit; 2] {
-    [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()]
+    [
+        Limit::per_minute("rpm", 10).unwrap(),
+        Limit::concurrent("slots", 4).unwrap(),
+    ]
 }
 
 fn answer(summary: &Summary) -> Value {
@@ -34,32 +47,75 @@ fn answer(summary: &Summary) -> Value {
 async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let bucket = holding(full("e-1", &limits()), "a", PAST, &[("rpm", 3), ("slots", 1)]);
+    let bucket = holding(
+        full("e-1", &limits()),
+        "a",
+        PAST,
+        &[("rpm", 3), ("slots", 1)],
+    );
     let bucket = holding(bucket, "b", NOW, &[("rpm", 2), ("slots", 1)]);
     let bucket = holding(bucket, "c", LATER, &[("rpm", 1), ("slots", 1)]);
     store(&table, &bucket).await;
     let _ = dynamo.take_operations();
 
     let summary = run(&table).await;
-    assert_eq!(dynamo.take_operations()["UpdateItem"], 1, "one write per bucket, not per lease");
-    assert_eq!((summary.buckets_seen, summary.leases_restored, summary.oldest_due_age_ms), (1, 2, 1_000));
-    assert_eq!(answer(&summary)["tokens_restored"], json!({"rpm": 5, "slots": 2}));
+    assert_eq!(
+        dynamo.take_operations()["UpdateItem"],
+        1,
+        "one write per bucket, not per lease"
+    );
+    assert_eq!(
+        (
+            summary.buckets_seen,
+            summary.leases_restored,
+            summary.oldest_due_age_ms
+        ),
+        (1, 2, 1_000)
+    );
+    assert_eq!(
+        answer(&summary)["tokens_restored"],
+        json!({"rpm": 5, "slots": 2})
+    );
 
     let after = load(&table, &key("e-1")).await.unwrap();
     let (rpm, slots) = (after.limits["rpm"], after.limits["slots"]);
-    assert_eq!((rpm.tk, rpm.tc), (tokens(9), tokens(1)), "rate tokens were not used");
-    assert_eq!((slots.tk, slots.tc), (tokens(3), tokens(3)), "a slot counts when it is taken, once");
-    assert_eq!(after.leases.as_ref().unwrap().keys().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(
+        (rpm.tk, rpm.tc),
+        (tokens(9), tokens(1)),
+        "rate tokens were not used"
+    );
+    assert_eq!(
+        (slots.tk, slots.tc),
+        (tokens(3), tokens(3)),
+        "a slot counts when it is taken, once"
+    );
+    assert_eq!(
+        after
+            .leases
+            .as_ref()
+            .unwrap()
+            .keys()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        ["c"]
+    );
     assert_eq!(after.due, Some(LATER), "due moves to the next expiry");
     assert_eq!(after.v, bucket.v + 1);
-    assert_eq!(after.op, bucket.op, "the id of a client's write stays, it may still be looked for");
+    assert_eq!(
+        after.op, bucket.op,
+        "the id of a client's write stays, it may still be looked for"
+    );
 }
 
 #[tokio::test]
 async fn a_second_run_changes_nothing() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    store(&table, &holding(full("e-1", &limits()), "a", PAST, &[("slots", 1)])).await;
+    store(
+        &table,
+        &holding(full("e-1", &limits()), "a", PAST, &[("slots", 1)]),
+    )
+    .await;
     let two = holding(full("e-2", &limits()), "a", PAST, &[("slots", 1)]);
     store(&table, &holding(two, "b", LATER, &[("slots", 1)])).await;
     run(&table).await;
@@ -67,8 +123,19 @@ async fn a_second_run_changes_nothing() {
 
     let summary = run(&table).await;
     assert_eq!(dynamo.items(), before);
-    assert_eq!(dynamo.take_operations(), [("Query".to_owned(), 16)].into(), "not even a read of a bucket");
-    assert_eq!((summary.buckets_seen, summary.leases_restored, summary.oldest_due_age_ms), (0, 0, 0));
+    assert_eq!(
+        dynamo.take_operations(),
+        [("Query".to_owned(), 16)].into(),
+        "not even a read of a bucket"
+    );
+    assert_eq!(
+        (
+            summary.buckets_seen,
+            summary.leases_restored,
+            summary.oldest_due_age_ms
+        ),
+        (0, 0, 0)
+    );
     assert!(summary.tokens_restored.is_empty());
 }
 
@@ -82,14 +149,25 @@ async fn a_bucket_without_leases_leaves_the_index() {
     (never.due, never.leases) = (Some(PAST), None);
     store(&table, &released).await;
     store(&table, &never).await;
-    store(&table, &holding(full("e-3", &limits()), "a", PAST, &[("slots", 1)])).await;
+    store(
+        &table,
+        &holding(full("e-3", &limits()), "a", PAST, &[("slots", 1)]),
+    )
+    .await;
 
     let summary = run(&table).await;
     assert_eq!((summary.buckets_seen, summary.leases_restored), (3, 1));
     for item in dynamo.items() {
-        assert!(item.get("due").is_none() && item.get("due_shard").is_none(), "{item}");
+        assert!(
+            item.get("due").is_none() && item.get("due_shard").is_none(),
+            "{item}"
+        );
     }
-    assert_eq!(load(&table, &key("e-2")).await.unwrap().leases, None, "what was not there is not made");
+    assert_eq!(
+        load(&table, &key("e-2")).await.unwrap().leases,
+        None,
+        "what was not there is not made"
+    );
 }
 
 #[tokio::test]
@@ -97,21 +175,34 @@ async fn live_leases_stay_and_only_due_moves() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     // The earliest lease was released; its expiry is still the bucket's due.
-    let mut bucket = holding(full("e-1", &limits()), "a", LATER, &[("rpm", 1), ("slots", 1)]);
+    let mut bucket = holding(
+        full("e-1", &limits()),
+        "a",
+        LATER,
+        &[("rpm", 1), ("slots", 1)],
+    );
     bucket.due = Some(PAST);
     store(&table, &bucket).await;
 
     let summary = run(&table).await;
     assert_eq!((summary.buckets_seen, summary.leases_restored), (1, 0));
     let after = load(&table, &key("e-1")).await.unwrap();
-    assert_eq!((after.due, &after.leases, &after.limits), (Some(LATER), &bucket.leases, &bucket.limits));
+    assert_eq!(
+        (after.due, &after.leases, &after.limits),
+        (Some(LATER), &bucket.leases, &bucket.limits)
+    );
 }
 
 #[tokio::test]
 async fn rate_tokens_come_back_up_to_the_share_and_slots_all() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let mut bucket = holding(full("e-1", &limits()), "a", PAST, &[("rpm", 6), ("slots", 4)]);
+    let mut bucket = holding(
+        full("e-1", &limits()),
+        "a",
+        PAST,
+        &[("rpm", 6), ("slots", 4)],
+    );
     // Refilled meanwhile, and a second shard halves what this one may hold.
     bucket.limits.get_mut("rpm").unwrap().tk = tokens(3);
     bucket.shard_count = 2;
@@ -119,9 +210,17 @@ async fn rate_tokens_come_back_up_to_the_share_and_slots_all() {
 
     let summary = run(&table).await;
     let after = load(&table, &key("e-1")).await.unwrap();
-    assert_eq!((after.limits["rpm"].tk, after.limits["rpm"].tc), (tokens(5), tokens(0)), "never above the share");
+    assert_eq!(
+        (after.limits["rpm"].tk, after.limits["rpm"].tc),
+        (tokens(5), tokens(0)),
+        "never above the share"
+    );
     assert_eq!(after.limits["slots"].tk, tokens(4));
-    assert_eq!(summary.tokens_restored[&limit("rpm")], tokens(2), "what was given back, not what was held");
+    assert_eq!(
+        summary.tokens_restored[&limit("rpm")],
+        tokens(2),
+        "what was given back, not what was held"
+    );
 }
 
 #[tokio::test]
@@ -129,16 +228,37 @@ async fn tokens_in_the_answer_are_exact_decimal_numbers() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     for (entity, milli) in [("e-1", 1_001), ("e-2", 999_999_999_999_999)] {
-        let mut bucket = holding(full(entity, &[Limit::per_day("tpd", 1_000_000_000_000).unwrap()]), "a", PAST, &[]);
+        let mut bucket = holding(
+            full(entity, &[Limit::per_day("tpd", 1_000_000_000_000).unwrap()]),
+            "a",
+            PAST,
+            &[],
+        );
         let amount = MilliTokens(milli);
         bucket.limits.get_mut("tpd").unwrap().tk -= amount;
-        bucket.leases.as_mut().unwrap().values_mut().next().unwrap().tokens.insert(limit("tpd"), amount);
+        bucket
+            .leases
+            .as_mut()
+            .unwrap()
+            .values_mut()
+            .next()
+            .unwrap()
+            .tokens
+            .insert(limit("tpd"), amount);
         store(&table, &bucket).await;
     }
     let text = serde_json::to_string(&run(&table).await).unwrap();
     // As a float it would be 1000000000001.0, and 1000000000000.9999 with another rounding.
-    assert!(text.contains(r#""tokens_restored":{"tpd":1000000000001}"#), "{text}");
-    let names: Vec<_> = answer(&Summary::default()).as_object().unwrap().keys().cloned().collect();
+    assert!(
+        text.contains(r#""tokens_restored":{"tpd":1000000000001}"#),
+        "{text}"
+    );
+    let names: Vec<_> = answer(&Summary::default())
+        .as_object()
+        .unwrap()
+        .keys()
+        .cloned()
+        .collect();
     let expected = "buckets_seen errors leases_restored left_over lost_races oldest_due_age_ms \
                     partitions_unfinished postponed shards_merged shards_repaired tokens_restored undecodable";
     assert_eq!(names.join(" "), expected);
@@ -150,11 +270,21 @@ async fn a_refill_time_from_a_fast_clock_is_pulled_back_with_its_early_credit() 
     let table = dynamo.table().await;
     let rate = Limit::per_minute("rpm", 600).unwrap();
     let ahead = NOW.after(Millis(30_000));
-    let mut fast = holding(full("e-1", std::slice::from_ref(&rate)), "a", PAST, &[("rpm", 100)]);
+    let mut fast = holding(
+        full("e-1", std::slice::from_ref(&rate)),
+        "a",
+        PAST,
+        &[("rpm", 100)],
+    );
     fast.rf = ahead;
     store(&table, &fast).await;
     // Clocks of a fleet differ; nothing is wrong with this one.
-    let mut near = holding(full("e-2", std::slice::from_ref(&rate)), "a", PAST, &[("rpm", 100)]);
+    let mut near = holding(
+        full("e-2", std::slice::from_ref(&rate)),
+        "a",
+        PAST,
+        &[("rpm", 100)],
+    );
     near.rf = NOW.after(Millis(9_000));
     store(&table, &near).await;
 
@@ -162,8 +292,15 @@ async fn a_refill_time_from_a_fast_clock_is_pulled_back_with_its_early_credit() 
     let early = credit(rate.rule(), Shard::WHOLE, NOW, ahead);
     assert_eq!(early, tokens(300));
     let after = load(&table, &key("e-1")).await.unwrap();
-    assert_eq!((after.rf, after.limits["rpm"].tk), (NOW, tokens(600) - early));
-    assert_eq!(after.balance(&after.limits["rpm"], ahead), tokens(600), "time brings it once, not twice");
+    assert_eq!(
+        (after.rf, after.limits["rpm"].tk),
+        (NOW, tokens(600) - early)
+    );
+    assert_eq!(
+        after.balance(&after.limits["rpm"], ahead),
+        tokens(600),
+        "time brings it once, not twice"
+    );
     assert_eq!(load(&table, &key("e-2")).await.unwrap().rf, near.rf);
     assert_eq!(summary.tokens_restored[&limit("rpm")], tokens(200));
 }
@@ -176,8 +313,8 @@ async fn an_index_behind_the_table_costs_a_read_and_no_write() {
     for bucket in [gone, moved] {
         store(&table, &holding(bucket, "a", PAST, &[("slots", 1)])).await;
     }
-    // Between the index and the buckets: one is deleted, the other restored by its client, which keeps its due until
-    // a lease that is still alive.
+    // Between the index and the buckets: one is deleted, the other restored by its client, which
+    // keeps its due until a lease that is still alive.
     let db = dynamo.clone();
     let key_of = |entity: &str| key(entity).item_key();
     let (gone, moved) = (key_of("gone"), key_of("moved"));
@@ -196,37 +333,60 @@ async fn an_index_behind_the_table_costs_a_read_and_no_write() {
     });
     let _ = dynamo.take_operations();
     let summary = run(&table).await;
-    assert_eq!((summary.buckets_seen, summary.leases_restored, summary.left_over), (2, 0, 0));
-    assert_eq!(dynamo.take_operations().get("UpdateItem"), None, "due is a lower bound, and not reached");
+    assert_eq!(
+        (
+            summary.buckets_seen,
+            summary.leases_restored,
+            summary.left_over
+        ),
+        (2, 0, 0)
+    );
+    assert_eq!(
+        dynamo.take_operations().get("UpdateItem"),
+        None,
+        "due is a lower bound, and not reached"
+    );
 }
 
 #[tokio::test]
 async fn items_that_are_not_ours_to_write_are_counted_and_left() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    store(&table, &holding(full("good", &limits()), "a", PAST, &[("slots", 1)])).await;
+    store(
+        &table,
+        &holding(full("good", &limits()), "a", PAST, &[("slots", 1)]),
+    )
+    .await;
     for (entity, attribute, value) in [
         ("no-number", "b_rpm_tk", json!({"N": "1.5"})),
         ("text", "rf", json!({"S": "soon"})),
         ("fraction", "due", json!({"N": "17.5"})),
         ("list", "h", json!({"L": []})),
     ] {
-        store(&table, &holding(full(entity, &limits()), "a", PAST, &[("slots", 1)])).await;
+        store(
+            &table,
+            &holding(full(entity, &limits()), "a", PAST, &[("slots", 1)]),
+        )
+        .await;
         let mut item = dynamo.item(&key(entity).item_key().pk, "#STATE");
         item[attribute] = value;
         dynamo.put(&item);
     }
     // Other software counts no writes.
-    store(&table, &holding(full("foreign", &limits()), "a", PAST, &[("slots", 1)])).await;
+    store(
+        &table,
+        &holding(full("foreign", &limits()), "a", PAST, &[("slots", 1)]),
+    )
+    .await;
     let mut item = dynamo.item(&key("foreign").item_key().pk, "#STATE");
     item.as_object_mut().unwrap().remove("v");
     dynamo.put(&item);
-    // A bucket's attributes under another sort key: a write planned from them would go to another item.
+    // A bucket's attributes under another sort key: a write planned from them would go to another
+    // item.
     let mut item = dynamo.item(&key("good").item_key().pk, "#STATE");
     item["SK"] = json!({"S": "#OTHER"});
     dynamo.put(&item);
-    let no_bucket =
-        json!({"PK": {"S": "default/ENTITY#e"}, "SK": {"S": "#META"}, "due": {"N": "5"}, "due_shard": {"S": "DUE#03"}});
+    let no_bucket = json!({"PK": {"S": "default/ENTITY#e"}, "SK": {"S": "#META"}, "due": {"N": "5"}, "due_shard": {"S": "DUE#03"}});
     dynamo.put(&no_bucket);
     let before = dynamo.items();
 
@@ -250,11 +410,18 @@ async fn the_schedulers_event_starts_a_run_and_so_does_any_other() {
     for event in [scheduled, "{}", "null"] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
-        store(&table, &holding(full("e-1", &limits()), "a", PAST, &[("slots", 1)])).await;
+        store(
+            &table,
+            &holding(full("e-1", &limits()), "a", PAST, &[("slots", 1)]),
+        )
+        .await;
         let mut context = Context::default();
         context.deadline = u64::MAX;
-        let event: LambdaEvent<Box<RawValue>> = LambdaEvent::new(serde_json::from_str(event).unwrap(), context);
-        let summary = invoke(&table, &config(), event.payload.get(), &event.context).await.unwrap();
+        let event: LambdaEvent<Box<RawValue>> =
+            LambdaEvent::new(serde_json::from_str(event).unwrap(), context);
+        let summary = invoke(&table, &config(), event.payload.get(), &event.context)
+            .await
+            .unwrap();
         assert_eq!(summary.leases_restored, 1);
         assert!(summary.oldest_due_age_ms > 0, "the clock is this machine's");
     }

@@ -10,17 +10,35 @@ use weirgate::{Acquire, Error, Limit, RateLimiter};
 
 /// The limits that a release brings. Both grant all that is asked.
 fn limits(release: i64) -> [Limit; 2] {
-    [Limit::per_minute("rpm", 600_000 * (release + 1)).unwrap(), Limit::per_minute("tpm", 6_000_000).unwrap()]
+    [
+        Limit::per_minute("rpm", 600_000 * (release + 1)).unwrap(),
+        Limit::per_minute("tpm", 6_000_000).unwrap(),
+    ]
 }
 
 /// Asks by the limits of a release, and by its version if releases have one.
 fn ask(limiter: &RateLimiter, release: i64, has_version: bool) -> Acquire<'_> {
-    let ask = limiter.acquire("e-1", "gpt-4").limits(&limits(release)).take("rpm", 1).take("tpm", 10);
-    if has_version { ask.limits_version(release) } else { ask }
+    let ask = limiter
+        .acquire("e-1", "gpt-4")
+        .limits(&limits(release))
+        .take("rpm", 1)
+        .take("tpm", 10);
+    if has_version {
+        ask.limits_version(release)
+    } else {
+        ask
+    }
 }
 
-/// A process of each release for `span` each, in turn, `per_second` acquires together; write units for one.
-async fn run(fleet: &Fleet, processes: u32, per_second: u32, span: Duration, has_version: bool) -> f64 {
+/// A process of each release for `span` each, in turn, `per_second` acquires together; write units
+/// for one.
+async fn run(
+    fleet: &Fleet,
+    processes: u32,
+    per_second: u32,
+    span: Duration,
+    has_version: bool,
+) -> f64 {
     let (mut tasks, start) = (JoinSet::new(), Instant::now());
     for process in 0..processes {
         let limiter = fleet.limiter().await;
@@ -29,7 +47,10 @@ async fn run(fleet: &Fleet, processes: u32, per_second: u32, span: Duration, has
             let mut at = start + turn * secs(1) / per_second;
             while at < start + span {
                 sleep_until(at).await;
-                let granted = ask(&limiter, i64::from(process % 2), has_version).send().await.unwrap();
+                let granted = ask(&limiter, i64::from(process % 2), has_version)
+                    .send()
+                    .await
+                    .unwrap();
                 assert!(granted.is_granted());
                 asked += 1;
                 turn += processes;
@@ -40,15 +61,24 @@ async fn run(fleet: &Fleet, processes: u32, per_second: u32, span: Duration, has
     }
     let _ = fleet.writes();
     let asked: u32 = tasks.join_all().await.into_iter().sum();
-    assert_eq!(fleet.bucket().await.limits["rpm"].tc, tokens(asked.into()), "each counted once");
+    assert_eq!(
+        fleet.bucket().await.limits["rpm"].tc,
+        tokens(asked.into()),
+        "each counted once"
+    );
     let writes = u32::try_from(fleet.writes()).unwrap();
     let per_acquire = f64::from(writes) / f64::from(asked);
-    println!("{processes} processes, {per_second}/s, version {has_version}: {per_acquire:.3} writes an acquire");
+    println!(
+        "{processes} processes, {per_second}/s, version {has_version}: {per_acquire:.3} writes an acquire"
+    );
     per_acquire
 }
 
 async fn capacity(fleet: &Fleet) -> i64 {
-    fleet.bucket().await.limits["rpm"].rule.capacity.whole_tokens()
+    fleet.bucket().await.limits["rpm"]
+        .rule
+        .capacity
+        .whole_tokens()
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +108,11 @@ async fn new_limits_are_in_force_half_a_minute_after_the_old_release_is_gone() {
         let limiter = if release == 0 { &old } else { &new };
         let _ = granted(limiter, &limits(release), &[("rpm", 1)]).await;
     }
-    assert_eq!(capacity(&fleet).await, 1_200_000, "the first change is made at once, then the rule stands");
+    assert_eq!(
+        capacity(&fleet).await,
+        1_200_000,
+        "the first change is made at once, then the rule stands"
+    );
     pass(secs(30)).await;
     let _ = granted(&old, &limits(0), &[("rpm", 1)]).await;
     assert_eq!(capacity(&fleet).await, 600_000);
@@ -101,7 +135,14 @@ async fn a_limit_that_only_one_release_has_is_added_at_once_and_changes_no_other
     let more = [limits(0)[0].clone(), Limit::per_day("rpd", 9).unwrap()];
     let _ = granted(&limiter, &more, &[("rpm", 1), ("rpd", 1)]).await;
     let bucket = fleet.bucket().await;
-    assert_eq!(bucket.limits.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["rpd", "rpm", "tpm"]);
+    assert_eq!(
+        bucket
+            .limits
+            .keys()
+            .map(|name| name.as_str())
+            .collect::<Vec<_>>(),
+        ["rpd", "rpm", "tpm"]
+    );
     assert_eq!(bucket.limits["rpm"].rule, *limits(1)[0].rule());
 }
 
@@ -110,11 +151,20 @@ async fn a_version_without_limits_or_below_zero_is_refused_before_anything_is_se
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let _ = fleet.dynamo.take_operations();
-    let alone = limiter.acquire("e-1", "gpt-4").take("rpm", 1).limits_version(3);
+    let alone = limiter
+        .acquire("e-1", "gpt-4")
+        .take("rpm", 1)
+        .limits_version(3);
     let below = ask(&limiter, 1, false).limits_version(-1);
-    for (ask, text) in [(alone, "of limits given with the call"), (below, "must be 0 or more, got -1")] {
+    for (ask, text) in [
+        (alone, "of limits given with the call"),
+        (below, "must be 0 or more, got -1"),
+    ] {
         let error = ask.send().await.unwrap_err();
-        assert!(matches!(&error, Error::Invalid(message) if message.contains(text)), "{error}");
+        assert!(
+            matches!(&error, Error::Invalid(message) if message.contains(text)),
+            "{error}"
+        );
     }
     assert!(fleet.dynamo.take_operations().is_empty());
 }

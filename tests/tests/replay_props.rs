@@ -1,5 +1,5 @@
-//! I3 with a failure bucket: usage is exact whatever is discarded and replayed, in any order, cut, twice, beside later
-//! batches, and while writes fail.
+//! I3 with a failure bucket: usage is exact whatever is discarded and replayed, in any order, cut,
+//! twice, beside later batches, and while writes fail.
 
 mod aggregator;
 mod discarded;
@@ -24,7 +24,8 @@ struct Fate {
     half: bool,
 }
 
-/// A run of the command in the middle of it all, on some of the objects there are by then, which may fail.
+/// A run of the command in the middle of it all, on some of the objects there are by then, which
+/// may fail.
 #[derive(Debug, Clone)]
 struct Early {
     after: Index,
@@ -45,15 +46,24 @@ fn fault() -> impl Strategy<Value = Option<Fault>> {
 }
 
 fn fate() -> impl Strategy<Value = Fate> {
-    (1..6usize, any::<bool>(), any::<bool>()).prop_map(|(size, discarded, half)| Fate { size, discarded, half })
+    (1..6usize, any::<bool>(), any::<bool>()).prop_map(|(size, discarded, half)| Fate {
+        size,
+        discarded,
+        half,
+    })
 }
 
 fn early() -> impl Strategy<Value = Early> {
-    (any::<Index>(), vec(any::<Index>(), 1..4), vec(fault(), 0..20)).prop_map(|(after, objects, faults)| Early {
-        after,
-        objects,
-        faults,
-    })
+    (
+        any::<Index>(),
+        vec(any::<Index>(), 1..4),
+        vec(fault(), 0..20),
+    )
+        .prop_map(|(after, objects, faults)| Early {
+            after,
+            objects,
+            faults,
+        })
 }
 
 proptest! {
@@ -103,7 +113,8 @@ proptest! {
                 number += 1;
             }
             fastrand::Rng::with_seed(seed).shuffle(&mut objects);
-            // All of it in one run, or each object in a run of its own and in any order, or both at the same time.
+            // All of it in one run, or each object in a run of its own and in any order, or both at
+            // the same time.
             let whole = objects.join("\n");
             if beside && !objects.is_empty() {
                 let (one, other) = tokio::join!(run(&dynamo, &whole, &[]), run(&dynamo, &whole, &[]));

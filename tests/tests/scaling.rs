@@ -1,4 +1,5 @@
-//! `docs/scaling.md`: its numbers are the program's, and the program's are those of the code and of `template.yaml`.
+//! `docs/scaling.md`: its numbers are the program's, and the program's are those of the code and of
+//! `template.yaml`.
 
 mod aggregator;
 
@@ -8,8 +9,8 @@ use weirgate_aggregator::plan::INTERIM;
 use weirgate_shared::Window;
 use weirgate_tests::Dynamo;
 use weirgate_tests::scaling::{
-    Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page, picture,
-    readable_records, snapshot_units,
+    Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page,
+    picture, readable_records, snapshot_units,
 };
 
 /// One to a million and beyond, about 70 of each power of ten.
@@ -22,25 +23,42 @@ fn rates() -> Vec<u64> {
 #[test]
 fn the_page_and_the_picture_are_what_the_program_writes() {
     let page = include_str!("../../docs/scaling.md");
-    assert!(page::written(page).unwrap() == page, "docs/scaling.md is out of date: run `make scaling`");
+    assert!(
+        page::written(page).unwrap() == page,
+        "docs/scaling.md is out of date: run `make scaling`"
+    );
     let picture = include_str!("../../docs/scaling.svg");
-    assert!(picture::drawn() == picture, "docs/scaling.svg is out of date: run `make scaling`");
+    assert!(
+        picture::drawn() == picture,
+        "docs/scaling.svg is out of date: run `make scaling`"
+    );
 }
 
 #[test]
 fn the_refills_that_are_counted_are_those_of_the_code() {
-    assert_eq!(facts::REFILL_WRITES, u64::try_from(weirgate_aggregator::REFILL_WRITES).unwrap());
+    assert_eq!(
+        facts::REFILL_WRITES,
+        u64::try_from(weirgate_aggregator::REFILL_WRITES).unwrap()
+    );
 }
 
 #[test]
 fn a_page_without_a_mark_is_refused() {
     let page = include_str!("../../docs/scaling.md").replace("<!-- end: limits -->", "");
-    assert_eq!(page::written(&page).unwrap_err(), "the page has no line \"<!-- end: limits -->\"");
+    assert_eq!(
+        page::written(&page).unwrap_err(),
+        "the page has no line \"<!-- end: limits -->\""
+    );
 }
 
 #[test]
 fn ten_thousand_acquires_of_callers_alone_take_sixteen_shards() {
-    let Numbers { keys, shards, writes, .. } = Scenario::alone(10_000).numbers();
+    let Numbers {
+        keys,
+        shards,
+        writes,
+        ..
+    } = Scenario::alone(10_000).numbers();
     assert_eq!((keys, shards, writes), (1, 16, 10_000));
     let shards = |scenario: Scenario| (scenario.numbers().keys, scenario.numbers().shards);
     assert_eq!(shards(Scenario::shared(10_000)), (1, 1));
@@ -48,16 +66,32 @@ fn ten_thousand_acquires_of_callers_alone_take_sixteen_shards() {
     assert_eq!(shards(Scenario::shared(1_000_000)), (1, 64));
     let beyond = Scenario::alone(100_000).numbers();
     assert!(!beyond.fits_one_key());
-    assert_eq!((beyond.shards_of_one_key, beyond.keys, beyond.shards), (128, 2, 64));
+    assert_eq!(
+        (beyond.shards_of_one_key, beyond.keys, beyond.shards),
+        (128, 2, 64)
+    );
 }
 
 #[test]
 fn shards_are_a_power_of_two_that_is_enough_and_never_above_the_cap() {
     let cap = facts::MAX_SHARDS;
-    assert!(cap.is_power_of_two() && cap <= facts::TRANSACTION_ITEMS && 2 * cap > facts::TRANSACTION_ITEMS);
-    for numbers in rates().into_iter().flat_map(|rate| [Scenario::alone(rate), Scenario::shared(rate)]) {
+    assert!(
+        cap.is_power_of_two()
+            && cap <= facts::TRANSACTION_ITEMS
+            && 2 * cap > facts::TRANSACTION_ITEMS
+    );
+    for numbers in rates()
+        .into_iter()
+        .flat_map(|rate| [Scenario::alone(rate), Scenario::shared(rate)])
+    {
         let numbers = numbers.numbers();
-        let Numbers { keys, shards, writes, shards_of_one_key, .. } = numbers;
+        let Numbers {
+            keys,
+            shards,
+            writes,
+            shards_of_one_key,
+            ..
+        } = numbers;
         assert!(shards.is_power_of_two() && shards <= cap, "{numbers:?}");
         assert!(writes <= keys * shards * facts::SHARD_WRITES, "{numbers:?}");
         assert_eq!(shards_of_one_key <= cap, keys == 1, "{numbers:?}");
@@ -72,33 +106,67 @@ fn shards_are_a_power_of_two_that_is_enough_and_never_above_the_cap() {
 fn more_acquires_cost_more_and_more_sharing_costs_less() {
     let mut last = PicoDollars(0);
     for rate in rates() {
-        let hour = |acquires_per_write| Scenario { acquires: rate, acquires_per_write }.numbers().hour.total();
+        let hour = |acquires_per_write| {
+            Scenario {
+                acquires: rate,
+                acquires_per_write,
+            }
+            .numbers()
+            .hour
+            .total()
+        };
         assert!(hour(1) >= last, "{rate} acquires a second");
         last = hour(1);
         let sharing: Vec<_> = (1..40).map(hour).collect();
-        assert!(sharing.is_sorted_by(|few, many| few >= many), "{rate} acquires a second: {sharing:?}");
+        assert!(
+            sharing.is_sorted_by(|few, many| few >= many),
+            "{rate} acquires a second: {sharing:?}"
+        );
     }
 }
 
 #[test]
 fn an_acquire_costs_its_write_unit_and_little_more() {
     for rate in rates().into_iter().filter(|rate| *rate >= 1_000) {
-        let Numbers { hour, peer_hour, .. } = Scenario::alone(rate).numbers();
+        let Numbers {
+            hour, peer_hour, ..
+        } = Scenario::alone(rate).numbers();
         let (writes, all) = (hour.acquires, hour.total());
-        assert!(writes < all && all.0 < writes.0 / 100 * 104, "{rate} acquires a second: {writes} of {all}");
-        assert!(peer_hour.0 > 9 * all.0, "{rate} acquires a second: {all}, and {peer_hour}");
+        assert!(
+            writes < all && all.0 < writes.0 / 100 * 104,
+            "{rate} acquires a second: {writes} of {all}"
+        );
+        assert!(
+            peer_hour.0 > 9 * all.0,
+            "{rate} acquires a second: {all}, and {peer_hour}"
+        );
     }
 }
 
 #[test]
 fn the_stream_the_function_and_the_usage_keep_up_with_a_full_shard() {
-    for numbers in rates().into_iter().map(|rate| Scenario::alone(rate).numbers()) {
+    for numbers in rates()
+        .into_iter()
+        .map(|rate| Scenario::alone(rate).numbers())
+    {
         let of_a_shard = numbers.records.div_ceil(numbers.all_shards());
         assert!(of_a_shard <= readable_records(), "{numbers:?}");
-        assert!(of_a_shard <= facts::BATCH_RECORDS, "a batch holds what a second brings: {numbers:?}");
-        assert!(numbers.call_ms < 1_000 * facts::BATCH_WINDOW_SECONDS, "{numbers:?}");
-        assert!(numbers.usage_units_of_a_key.div_ceil(3_600) <= 100, "{numbers:?}");
-        assert!(numbers.running_milli() <= 1_000 * numbers.calls_at_once(), "{numbers:?}");
+        assert!(
+            of_a_shard <= facts::BATCH_RECORDS,
+            "a batch holds what a second brings: {numbers:?}"
+        );
+        assert!(
+            numbers.call_ms < 1_000 * facts::BATCH_WINDOW_SECONDS,
+            "{numbers:?}"
+        );
+        assert!(
+            numbers.usage_units_of_a_key.div_ceil(3_600) <= 100,
+            "{numbers:?}"
+        );
+        assert!(
+            numbers.running_milli() <= 1_000 * numbers.calls_at_once(),
+            "{numbers:?}"
+        );
     }
     const { assert!(facts::BATCH_RECORDS * facts::EVENT_BYTES <= facts::PAYLOAD_BYTES) };
     assert!(call_ms(function_records()) >= 1_000);
@@ -115,18 +183,35 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
         ("AggregatorMemoryMb", facts::MEMORY_MB),
         ("ReconcilerMemoryMb", facts::MEMORY_MB),
     ] {
-        assert_eq!(default(name).as_integer(), Some(i64::try_from(fact).unwrap()), "{name}");
+        assert_eq!(
+            default(name).as_integer(),
+            Some(i64::try_from(fact).unwrap()),
+            "{name}"
+        );
     }
     assert_eq!(facts::WINDOWS, u64::try_from(Window::ALL.len()).unwrap());
     assert_eq!(facts::INTERIM_WRITES, u64::try_from(INTERIM).unwrap());
-    assert!(final_units(facts::MAX_SHARDS) <= 500, "in any second after the end of an hour");
-    assert_eq!(default("Architecture").as_str(), Some("arm64"), "the price of a GB-second is that of arm64");
+    assert!(
+        final_units(facts::MAX_SHARDS) <= 500,
+        "in any second after the end of an hour"
+    );
+    assert_eq!(
+        default("Architecture").as_str(),
+        Some("arm64"),
+        "the price of a GB-second is that of arm64"
+    );
 }
 
 #[test]
 fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
     let resources = weirgate_tests::template::template()["Resources"].take();
-    let of_type = |wanted| resources.as_object().unwrap().values().filter(move |resource| resource["Type"] == wanted);
+    let of_type = |wanted| {
+        resources
+            .as_object()
+            .unwrap()
+            .values()
+            .filter(move |resource| resource["Type"] == wanted)
+    };
     // One of metric math is paid for each metric that it reads.
     let metrics = |alarm: &serde_json::Value| match alarm["Properties"]["Metrics"].as_array() {
         Some(metrics) => metrics.len() - 1,
@@ -139,7 +224,10 @@ fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
     let made: std::collections::BTreeSet<_> = made.map(ToString::to_string).collect();
     assert_eq!(u64::try_from(made.len()).unwrap(), facts::FILTER_METRICS);
     let idle = idle().0 * 730;
-    assert!((2_500_000_000_000..3_500_000_000_000).contains(&idle), "docs/deployment.md says three dollars: {idle}");
+    assert!(
+        (2_500_000_000_000..3_500_000_000_000).contains(&idle),
+        "docs/deployment.md says three dollars: {idle}"
+    );
 }
 
 #[tokio::test]
@@ -153,13 +241,20 @@ async fn a_call_logs_one_line_of_the_size_that_is_paid_for() {
     {
         use lambda_runtime::tracing::{self, subscriber::util::SubscriberInitExt};
         let _guard = subscriber.set_default();
-        let _span = tracing::error_span!("invocation", requestId = "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a").entered();
+        let _span = tracing::error_span!(
+            "invocation",
+            requestId = "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a"
+        )
+        .entered();
         deliver_text(&table, &event(&aggregator::records(&dynamo)), later(1)).await;
     }
     let text = lines.text();
     let bytes = u64::try_from(text.len()).unwrap() + 26;
     assert_eq!(text.lines().count(), 1);
-    assert!(bytes <= facts::LOG_BYTES && bytes * 5 >= facts::LOG_BYTES * 4, "{bytes} bytes: {text}");
+    assert!(
+        bytes <= facts::LOG_BYTES && bytes * 5 >= facts::LOG_BYTES * 4,
+        "{bytes} bytes: {text}"
+    );
 }
 
 #[tokio::test]
@@ -170,14 +265,26 @@ async fn a_record_is_as_large_as_an_acquire_makes_it() {
         take(&table, &bucket("openai", 0), 1_250_000).await;
     }
     let record = dynamo.stream().pop().unwrap();
-    let about = |bytes: u64, fact: u64| assert!(bytes <= fact && bytes * 5 >= fact * 4, "{bytes} bytes, not {fact}");
-    about(record["dynamodb"]["SizeBytes"].as_u64().unwrap(), facts::RECORD_BYTES);
+    let about = |bytes: u64, fact: u64| {
+        assert!(
+            bytes <= fact && bytes * 5 >= fact * 4,
+            "{bytes} bytes, not {fact}"
+        )
+    };
+    about(
+        record["dynamodb"]["SizeBytes"].as_u64().unwrap(),
+        facts::RECORD_BYTES,
+    );
     // Lambda adds the stream's name to each record.
     let arn = ",\"eventSourceARN\":\"arn:aws:dynamodb:us-east-1:123456789012:table/weirgate-Table-1ABCDEFGHIJKL/stream/2026-11-20T18:00:00.000\"";
-    about(u64::try_from(record.to_string().len() + arn.len()).unwrap(), facts::EVENT_BYTES);
+    about(
+        u64::try_from(record.to_string().len() + arn.len()).unwrap(),
+        facts::EVENT_BYTES,
+    );
 }
 
-/// All shards are in the snapshots of the day and of the first hour when the last one of them ends that hour.
+/// All shards are in the snapshots of the day and of the first hour when the last one of them ends
+/// that hour.
 #[tokio::test]
 async fn a_copy_costs_what_the_aggregator_is_billed() {
     let mut shards = 1_u32;
@@ -189,7 +296,10 @@ async fn a_copy_costs_what_the_aggregator_is_billed() {
                 take_in(&table, &bucket("openai", shard), 1_234_567, hours).await;
             }
         }
-        let (mut ends, mut spent) = (aggregator::records(&dynamo).split_off(usize::try_from(shards).unwrap()), 0.0);
+        let (mut ends, mut spent) = (
+            aggregator::records(&dynamo).split_off(usize::try_from(shards).unwrap()),
+            0.0,
+        );
         let last = ends.pop().unwrap();
         for records in [ends, vec![last]] {
             let _ = meter.take();
@@ -197,7 +307,11 @@ async fn a_copy_costs_what_the_aggregator_is_billed() {
             spent = meter.take().total;
         }
         let model = facts::WINDOWS * snapshot_units(u64::from(shards));
-        assert_eq!(spent, f64::from(u32::try_from(model).unwrap()), "{shards} shards");
+        assert_eq!(
+            spent,
+            f64::from(u32::try_from(model).unwrap()),
+            "{shards} shards"
+        );
         shards *= 2;
     }
 }

@@ -11,7 +11,10 @@ use weirgate_shared::Bucket;
 async fn i6_an_operators_split_and_merge_keep_every_token() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let limits = vec![Limit::custom("rpm", 1001, 1, 86_400_000).unwrap(), Limit::concurrent("slots", 77).unwrap()];
+    let limits = vec![
+        Limit::custom("rpm", 1001, 1, 86_400_000).unwrap(),
+        Limit::concurrent("slots", 77).unwrap(),
+    ];
     let _grant = granted(&limiter, &limits, &[("rpm", 101)]).await;
     for (asked, left) in [(1, 900), (8, 900), (64, 900), (16, 900), (1, 900)] {
         split(&limiter, &limits, asked).await;
@@ -27,9 +30,19 @@ async fn a_bucket_can_be_split_before_anybody_uses_it() {
     let limiter = fleet.limiter().await;
     split(&limiter, &per_minute(1000), 16).await;
     assert_eq!(holds(&fleet, "rpm").await, tokens(1000));
-    assert!(shards(&fleet).await.iter().all(|shard| shard.scaling.min_shards == 16));
+    assert!(
+        shards(&fleet)
+            .await
+            .iter()
+            .all(|shard| shard.scaling.min_shards == 16)
+    );
     split(&limiter, &per_minute(1000), 1).await;
-    assert!(shards(&fleet).await.iter().all(|shard| shard.scaling.min_shards == 0));
+    assert!(
+        shards(&fleet)
+            .await
+            .iter()
+            .all(|shard| shard.scaling.min_shards == 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -38,12 +51,30 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
     let limiter = fleet.limiter().await;
     let _ = fleet.dynamo.take_requests();
     for shards in [0, 3, 65, 128] {
-        let error = limiter.set_shards("e-1", "gpt-4", &per_minute(1000), shards).await.unwrap_err();
-        assert!(error.to_string().contains(&format!("{shards} shards are asked")), "{error}");
+        let error = limiter
+            .set_shards("e-1", "gpt-4", &per_minute(1000), shards)
+            .await
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("{shards} shards are asked")),
+            "{error}"
+        );
     }
-    assert_eq!(fleet.dynamo.take_requests(), 0, "bad input is refused before a request is sent");
-    let error = limiter.set_shards("e-1", "gpt-4", &per_minute(10), 16).await.unwrap_err();
-    assert!(error.to_string().contains("\"rpm\" holds 10 tokens"), "{error}");
+    assert_eq!(
+        fleet.dynamo.take_requests(),
+        0,
+        "bad input is refused before a request is sent"
+    );
+    let error = limiter
+        .set_shards("e-1", "gpt-4", &per_minute(10), 16)
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("\"rpm\" holds 10 tokens"),
+        "{error}"
+    );
     assert_eq!(fleet.dynamo.take_requests(), 0);
     // Nor is it begun if only the bucket itself knows.
     let _ = granted(&limiter, &per_minute(10), &[("rpm", 1)]).await;
@@ -71,10 +102,18 @@ async fn in_steady_state_an_acquire_costs_one_write_unit_and_one_request() {
     let units = meter.take();
     assert_eq!((units.table, units.indexes.len()), (200.0, 0));
     // Nor does one shard take all of them.
-    assert!(shards(&fleet).await.iter().all(|shard| shard.takes.total >= 15), "{:?}", shards(&fleet).await);
+    assert!(
+        shards(&fleet)
+            .await
+            .iter()
+            .all(|shard| shard.takes.total >= 15),
+        "{:?}",
+        shards(&fleet).await
+    );
 }
 
-/// Those of one process that come while a write is under way go to the shard it is on, or sharing would end with sharding.
+/// Those of one process that come while a write is under way go to the shard it is on, or sharing
+/// would end with sharding.
 #[tokio::test(start_paused = true)]
 async fn callers_of_one_process_share_writes_on_a_sharded_bucket_too() {
     let fleet = Fleet::slow(millis(5)).await;
@@ -117,7 +156,13 @@ async fn a_denial_is_true_of_the_whole_bucket() {
     assert_eq!(denied.limits[0].capacity, tokens(100));
     let _ = fleet.dynamo.take_requests();
     for _ in 0..10 {
-        assert!(!ask(&limiter, &limits, &[("rpm", 1)]).send().await.unwrap().is_granted());
+        assert!(
+            !ask(&limiter, &limits, &[("rpm", 1)])
+                .send()
+                .await
+                .unwrap()
+                .is_granted()
+        );
     }
     assert_eq!(fleet.dynamo.take_requests(), 0, "a denial is remembered");
 }
@@ -135,19 +180,40 @@ async fn i5_any_request_up_to_the_capacity_is_admitted_within_its_own_retry_afte
         let denied = denied(&limiter, &limits, &[("rpm", asks)]).await;
         let after = denied.retry_after.unwrap();
         // The denial takes a moment, in which another process could leave what it has read.
-        assert_eq!(fleet.now().after(after.into()).since(empty_at).0, asks * 60, "{asks}");
+        assert_eq!(
+            fleet.now().after(after.into()).since(empty_at).0,
+            asks * 60,
+            "{asks}"
+        );
         let ready = fleet.now().after(after.into());
         pass(after - millis(1)).await;
         // It may take a moment itself, where it meets shards that are not what it knew.
-        let early = ask(&limiter, &limits, &[("rpm", asks)]).send().await.unwrap();
-        assert!(!early.is_granted() || fleet.now() >= ready, "{asks} too early");
+        let early = ask(&limiter, &limits, &[("rpm", asks)])
+            .send()
+            .await
+            .unwrap();
+        assert!(
+            !early.is_granted() || fleet.now() >= ready,
+            "{asks} too early"
+        );
         if let Some(grant) = early.granted() {
             let _ = grant.rollback().await.unwrap();
         }
         pass(millis(1)).await;
-        assert!(ask(&limiter, &limits, &[("rpm", asks)]).send().await.unwrap().is_granted(), "{asks}");
+        assert!(
+            ask(&limiter, &limits, &[("rpm", asks)])
+                .send()
+                .await
+                .unwrap()
+                .is_granted(),
+            "{asks}"
+        );
         // Or without looking at the time at all.
-        let waited = ask(&limiter, &limits, &[("rpm", asks)]).wait_up_to(secs(120)).send().await.unwrap();
+        let waited = ask(&limiter, &limits, &[("rpm", asks)])
+            .wait_up_to(secs(120))
+            .send()
+            .await
+            .unwrap();
         assert!(waited.is_granted(), "{asks}");
     }
 }
@@ -156,26 +222,61 @@ async fn i5_any_request_up_to_the_capacity_is_admitted_within_its_own_retry_afte
 async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let limits = vec![Limit::custom("tpm", 800, 1, 86_400_000).unwrap(), Limit::concurrent("slots", 16).unwrap()];
+    let limits = vec![
+        Limit::custom("tpm", 800, 1, 86_400_000).unwrap(),
+        Limit::concurrent("slots", 16).unwrap(),
+    ];
     split(&limiter, &limits, 8).await;
     let mut grant = leased(&limiter, &limits, &[("tpm", 500), ("slots", 9)], secs(60)).await;
-    assert_eq!((holds(&fleet, "tpm").await, holds(&fleet, "slots").await), (tokens(300), tokens(7)));
-    assert_eq!(shards(&fleet).await.iter().map(|shard| shard.takes.total).sum::<i64>(), 1, "one acquire");
+    assert_eq!(
+        (holds(&fleet, "tpm").await, holds(&fleet, "slots").await),
+        (tokens(300), tokens(7))
+    );
+    assert_eq!(
+        shards(&fleet)
+            .await
+            .iter()
+            .map(|shard| shard.takes.total)
+            .sum::<i64>(),
+        1,
+        "one acquire"
+    );
     let _ = grant.adjust("tpm", 130).await.unwrap();
-    assert_eq!((grant.amount("tpm"), holds(&fleet, "tpm").await), (tokens(130), tokens(670)));
+    assert_eq!(
+        (grant.amount("tpm"), holds(&fleet, "tpm").await),
+        (tokens(130), tokens(670))
+    );
     let _ = grant.adjust("tpm", 200).await.unwrap();
-    assert_eq!((grant.amount("tpm"), holds(&fleet, "tpm").await), (tokens(200), tokens(600)));
+    assert_eq!(
+        (grant.amount("tpm"), holds(&fleet, "tpm").await),
+        (tokens(200), tokens(600))
+    );
     let _ = grant.renew(secs(600)).await.unwrap();
     pass(secs(300)).await;
-    let held = |shards: &[Bucket]| shards.iter().flat_map(|shard| shard.leases.iter().flatten()).count();
+    let held = |shards: &[Bucket]| {
+        shards
+            .iter()
+            .flat_map(|shard| shard.leases.iter().flatten())
+            .count()
+    };
     assert_eq!(held(&shards(&fleet).await), 7);
     let _ = grant.release().await.unwrap();
-    assert_eq!((holds(&fleet, "tpm").await.whole_tokens(), holds(&fleet, "slots").await), (600, tokens(16)));
+    assert_eq!(
+        (
+            holds(&fleet, "tpm").await.whole_tokens(),
+            holds(&fleet, "slots").await
+        ),
+        (600, tokens(16))
+    );
     assert_eq!(held(&shards(&fleet).await), 0);
     let grant = granted(&limiter, &limits, &[("tpm", 500)]).await;
     let _ = grant.rollback().await.unwrap();
     assert_eq!(holds(&fleet, "tpm").await.whole_tokens(), 600);
-    let used: MilliTokens = shards(&fleet).await.iter().map(|shard| shard.limits["tpm"].tc).sum();
+    let used: MilliTokens = shards(&fleet)
+        .await
+        .iter()
+        .map(|shard| shard.limits["tpm"].tc)
+        .sum();
     assert_eq!(used, tokens(200));
 }
 
@@ -232,7 +333,10 @@ async fn a_client_with_a_stale_count_goes_on() {
     for _ in 0..10 {
         let _ = granted(&stale, &limits, &[("rpm", 1)]).await;
     }
-    assert!(fleet.dynamo.take_requests() <= 11, "it has learnt that there is one shard again");
+    assert!(
+        fleet.dynamo.take_requests() <= 11,
+        "it has learnt that there is one shard again"
+    );
 }
 
 /// Its tokens are part of another shard now, and so is what it gives back.
@@ -276,5 +380,8 @@ async fn changed_limits_reach_every_shard() {
         }
     }
     assert_eq!(granted, 80);
-    assert!(matches!(ask(&limiter, &lower, &[("rpm", 81)]).send().await.unwrap(), Decision::NeverFits(_)));
+    assert!(matches!(
+        ask(&limiter, &lower, &[("rpm", 81)]).send().await.unwrap(),
+        Decision::NeverFits(_)
+    ));
 }

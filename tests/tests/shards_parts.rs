@@ -14,12 +14,18 @@ use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault, Limits, Partitions};
 
 fn limits() -> Vec<Limit> {
-    vec![Limit::custom("tpm", 800, 1, 86_400_000).unwrap(), Limit::concurrent("slots", 80).unwrap()]
+    vec![
+        Limit::custom("tpm", 800, 1, 86_400_000).unwrap(),
+        Limit::concurrent("slots", 80).unwrap(),
+    ]
 }
 
 /// What all shards have left of both limits.
 async fn left(fleet: &Fleet) -> (i64, i64) {
-    (holds(fleet, "tpm").await.whole_tokens(), holds(fleet, "slots").await.whole_tokens())
+    (
+        holds(fleet, "tpm").await.whole_tokens(),
+        holds(fleet, "slots").await.whole_tokens(),
+    )
 }
 
 fn sum(shards: &[Bucket], of: impl Fn(&Bucket) -> i64) -> i64 {
@@ -29,7 +35,10 @@ fn sum(shards: &[Bucket], of: impl Fn(&Bucket) -> i64) -> i64 {
 /// Net consumption of `tpm`, and acquires.
 async fn used(fleet: &Fleet) -> (MilliTokens, i64) {
     let shards = shards(fleet).await;
-    (shards.iter().map(|shard| shard.limits["tpm"].tc).sum(), sum(&shards, |shard| shard.takes.total))
+    (
+        shards.iter().map(|shard| shard.limits["tpm"].tc).sum(),
+        sum(&shards, |shard| shard.takes.total),
+    )
 }
 
 /// A bucket of eight shards, and a process that has not seen it.
@@ -45,7 +54,9 @@ fn meanwhile(fleet: &Arc<Fleet>, leave: &'static [(u32, i64)]) {
     let (others, mut is_done) = (Arc::clone(fleet), false);
     fleet.dynamo.fail_when(move |_| {
         if !std::mem::replace(&mut is_done, true) {
-            leave.iter().for_each(|(shard, left)| drain(&others, *shard, "tpm", tokens(*left)));
+            leave
+                .iter()
+                .for_each(|(shard, left)| drain(&others, *shard, "tpm", tokens(*left)));
         }
         None
     });
@@ -64,7 +75,10 @@ async fn a_request_above_a_share_costs_one_write_for_each_shard_that_gives() {
     assert_eq!((units.total, units.requests), (4.0, 4), "{units:?}");
     assert_eq!(left(&fleet).await.0, before.0 - 300);
     assert_eq!(used(&fleet).await, (tokens(301), 2));
-    assert_eq!(fleet.dynamo.take_operations().get("TransactWriteItems"), None);
+    assert_eq!(
+        fleet.dynamo.take_operations().get("TransactWriteItems"),
+        None
+    );
     let _ = grant.rollback().await.unwrap();
     assert_eq!(left(&fleet).await, before);
 }
@@ -91,8 +105,14 @@ async fn if_they_have_not_enough_everything_goes_back_and_nothing_was_taken() {
     assert_eq!(denied.blocking().unwrap().available, tokens(607));
     settle().await;
     assert_eq!(left(&fleet).await, (607, 80));
-    assert_eq!(used(&fleet).await, (MilliTokens::ZERO, 0), "no acquire was granted");
-    let held = sum(&shards(&fleet).await, |shard| i64::try_from(shard.leases.iter().flatten().count()).unwrap());
+    assert_eq!(
+        used(&fleet).await,
+        (MilliTokens::ZERO, 0),
+        "no acquire was granted"
+    );
+    let held = sum(&shards(&fleet).await, |shard| {
+        i64::try_from(shard.leases.iter().flatten().count()).unwrap()
+    });
     assert_eq!(held, 0);
 }
 
@@ -103,7 +123,12 @@ async fn i4_i7_parts_in_trouble_are_taken_once() {
         vec![Fault::Conflict],
         vec![Fault::LoseRequest],
         vec![Fault::LoseAnswer],
-        vec![Fault::LoseAnswer, Fault::LoseAnswer, Fault::Conflict, Fault::LoseRequest],
+        vec![
+            Fault::LoseAnswer,
+            Fault::LoseAnswer,
+            Fault::Conflict,
+            Fault::LoseRequest,
+        ],
         vec![Fault::ServerErrorApplied],
         vec![Fault::Throttle { key_range: false }, Fault::Conflict],
         vec![Fault::Throttle { key_range: true }; 12],
@@ -119,10 +144,14 @@ async fn i4_i7_parts_in_trouble_are_taken_once() {
     }
 }
 
-/// I6, I7: a caller that gives up half way, while parts are taken or while they go back, has taken nothing.
+/// I6, I7: a caller that gives up half way, while parts are taken or while they go back, has taken
+/// nothing.
 #[tokio::test(start_paused = true)]
 async fn i6_i7_a_request_that_is_dropped_half_way_goes_back() {
-    for (lease, takes) in [(true, [("tpm", 700), ("slots", 70)].as_slice()), (false, &[("tpm", 700)])] {
+    for (lease, takes) in [
+        (true, [("tpm", 700), ("slots", 70)].as_slice()),
+        (false, &[("tpm", 700)]),
+    ] {
         for after in 1..40 {
             let fleet = Arc::new(Fleet::slow(millis(5)).await);
             split(&fleet.limiter().await, &limits(), 8).await;
@@ -130,16 +159,30 @@ async fn i6_i7_a_request_that_is_dropped_half_way_goes_back() {
             let _ = granted(&limiter, &limits(), &[("tpm", 1)]).await;
             meanwhile(&fleet, &[(2, 0), (5, 7)]);
             let request = ask(&limiter, &limits(), takes);
-            let request = if lease { request.lease(secs(60)) } else { request };
+            let request = if lease {
+                request.lease(secs(60))
+            } else {
+                request
+            };
             let sent = tokio::time::timeout(millis(after), request.send()).await;
-            assert!(sent.is_err() || sent.is_ok_and(|decision| !decision.unwrap().is_granted()), "{after} ms");
+            assert!(
+                sent.is_err() || sent.is_ok_and(|decision| !decision.unwrap().is_granted()),
+                "{after} ms"
+            );
             pass(secs(2)).await;
             settle().await;
             let (there, slots) = left(&fleet).await;
             let drained = if there == 799 { 0 } else { 193 };
-            assert!((799 - drained - 1..=800 - drained).contains(&there), "{there} left after {after} ms");
+            assert!(
+                (799 - drained - 1..=800 - drained).contains(&there),
+                "{there} left after {after} ms"
+            );
             assert_eq!(slots, 80, "dropped after {after} ms");
-            assert_eq!(used(&fleet).await.1, 1, "acquires, dropped after {after} ms");
+            assert_eq!(
+                used(&fleet).await.1,
+                1,
+                "acquires, dropped after {after} ms"
+            );
         }
     }
 }
@@ -151,7 +194,9 @@ async fn i2_shards_that_are_too_hot_to_be_read_are_no_reason_for_a_denial() {
     let _ = granted(&limiter, &limits(), &[("tpm", 1)]).await;
     let mut refused = 0;
     fleet.dynamo.fail_reads(move |_, request| {
-        let is_of_all = request["RequestItems"]["weirgate"]["Keys"].as_array().is_some_and(|keys| keys.len() > 1);
+        let is_of_all = request["RequestItems"]["weirgate"]["Keys"]
+            .as_array()
+            .is_some_and(|keys| keys.len() > 1);
         refused += usize::from(is_of_all);
         (is_of_all && refused <= 6).then_some(Fault::Throttle { key_range: true })
     });
@@ -191,8 +236,15 @@ async fn whether_a_slot_is_free_on_any_shard_is_read_as_it_is() {
     for (limit, is_strong) in [("slots", true), ("tpm", false)] {
         pass(secs(1)).await;
         let asks = if limit == "slots" { 1 } else { 800 };
-        let _ = ask(&limiter, &limits(), &[(limit, asks)]).send().await.unwrap();
-        assert_eq!(of_all.lock().unwrap().drain(..).next(), Some(is_strong), "{limit}");
+        let _ = ask(&limiter, &limits(), &[(limit, asks)])
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(
+            of_all.lock().unwrap().drain(..).next(),
+            Some(is_strong),
+            "{limit}"
+        );
     }
 }
 
@@ -215,7 +267,13 @@ async fn of_two_large_requests_at_once_one_is_granted() {
         let fleet = Fleet::slow(millis(5)).await;
         split(&fleet.limiter().await, &limits(), 8).await;
         let (one, other) = (fleet.limiter().await, fleet.limiter().await);
-        let ask = |limiter| async move { ask(limiter, &limits(), &[("tpm", 500)]).send().await.unwrap().granted() };
+        let ask = |limiter| async move {
+            ask(limiter, &limits(), &[("tpm", 500)])
+                .send()
+                .await
+                .unwrap()
+                .granted()
+        };
         let (one, other) = tokio::join!(ask(&one), ask(&other));
         let count = usize::from(one.is_some()) + usize::from(other.is_some());
         settle().await;
@@ -229,7 +287,11 @@ fn from_environment(name: &str, default: u32) -> u32 {
 }
 
 async fn process(table: &Table) -> RateLimiter {
-    RateLimiter::builder("weirgate").table(table.clone()).build().await.unwrap()
+    RateLimiter::builder("weirgate")
+        .table(table.clone())
+        .build()
+        .await
+        .unwrap()
 }
 
 /// Processes that take a token 25 times a second each, `per_second` in all.
@@ -243,7 +305,12 @@ fn in_use(table: &Table, limits: &Arc<[Limit]>, per_second: u32) -> JoinSet<()> 
             let mut next = began + pause * at / processes;
             loop {
                 sleep_until(next).await;
-                let _ = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("tpm", 1).send().await;
+                let _ = limiter
+                    .acquire("openai", "gpt-4")
+                    .shared_limits(&limits)
+                    .take("tpm", 1)
+                    .send()
+                    .await;
                 next = (next + pause).max(Instant::now());
             }
         });
@@ -251,22 +318,39 @@ fn in_use(table: &Table, limits: &Arc<[Limit]>, per_second: u32) -> JoinSet<()> 
     all
 }
 
-/// I5, on shards in steady use: transactions on them would be cancelled. `SHARDS=64 PER_SHARD=500` asks for 10 % of the
-/// capacity of 64 shards, at 500 writes a second each.
+/// I5, on shards in steady use: transactions on them would be cancelled. `SHARDS=64 PER_SHARD=500`
+/// asks for 10 % of the capacity of 64 shards, at 500 writes a second each.
 #[tokio::test(start_paused = true)]
 async fn i5_a_request_above_a_share_is_admitted_within_its_retry_after_while_all_shards_are_busy() {
-    let (count, per_shard) = (from_environment("SHARDS", 16), from_environment("PER_SHARD", 50));
+    let (count, per_shard) = (
+        from_environment("SHARDS", 16),
+        from_environment("PER_SHARD", 50),
+    );
     for seed in 0..from_environment("SEEDS", 1) {
         fastrand::seed(seed.into());
-        let takes = Limits { conflict_window: millis(5), ..Limits::default() };
-        let dynamo = Dynamo::new().await.with_clock(FakeClock::at(EpochMillis(1_795_198_200_000)));
+        let takes = Limits {
+            conflict_window: millis(5),
+            ..Limits::default()
+        };
+        let dynamo = Dynamo::new()
+            .await
+            .with_clock(FakeClock::at(EpochMillis(1_795_198_200_000)));
         let partitions = Partitions::over(dynamo.clone(), takes, seed.into());
         // Four times as much as the others take flows in, and five seconds of it fit.
         let rate = i64::from(count * per_shard) * 4;
-        let limit = Limit::per_second("tpm", rate).unwrap().with_burst(rate * 5).unwrap();
+        let limit = Limit::per_second("tpm", rate)
+            .unwrap()
+            .with_burst(rate * 5)
+            .unwrap();
         let limits: Arc<[Limit]> = [limit].into();
         let operator = process(&dynamo.table().await).await;
-        assert_eq!(operator.set_shards("openai", "gpt-4", &limits, count).await.unwrap(), count);
+        assert_eq!(
+            operator
+                .set_shards("openai", "gpt-4", &limits, count)
+                .await
+                .unwrap(),
+            count
+        );
         let table = partitions.metered().await.0;
         let _others = in_use(&table, &limits, count * per_shard);
         sleep(secs(1)).await;
@@ -275,7 +359,10 @@ async fn i5_a_request_above_a_share_is_admitted_within_its_retry_after_while_all
         let asks = rate * 5 * 64 / 10 / i64::from(count);
         let (limiter, began, before) = (process(&table).await, Instant::now(), partitions.counts());
         let ask = async |tokens| {
-            let ask = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("tpm", tokens);
+            let ask = limiter
+                .acquire("openai", "gpt-4")
+                .shared_limits(&limits)
+                .take("tpm", tokens);
             match ask.send().await.unwrap() {
                 Decision::Granted(_) => None,
                 Decision::Denied(denied) => denied.retry_after,
@@ -284,7 +371,11 @@ async fn i5_a_request_above_a_share_is_admitted_within_its_retry_after_while_all
         };
         let most = rate * 47 / 10;
         assert_eq!(ask(most).await, None, "seed {seed}: nearly all, at once");
-        eprintln!("seed {seed}: {most} of {} tokens after {:?}", rate * 5, began.elapsed());
+        eprintln!(
+            "seed {seed}: {most} of {} tokens after {:?}",
+            rate * 5,
+            began.elapsed()
+        );
         let retry_after = ask(asks).await.expect("not there yet");
         let (began, mut tries) = (Instant::now(), 1);
         sleep(retry_after).await;
@@ -294,7 +385,14 @@ async fn i5_a_request_above_a_share_is_admitted_within_its_retry_after_while_all
         }
         let over = began.elapsed().saturating_sub(retry_after);
         eprintln!("seed {seed}: {asks} tokens after {retry_after:?} and {over:?}, {tries} tries");
-        assert!(over <= secs(1), "seed {seed}: {over:?} later, {tries} tries");
-        assert_eq!((partitions.counts() - before).conflicts, 0, "there is no transaction to conflict with");
+        assert!(
+            over <= secs(1),
+            "seed {seed}: {over:?} later, {tries} tries"
+        );
+        assert_eq!(
+            (partitions.counts() - before).conflicts,
+            0,
+            "there is no transaction to conflict with"
+        );
     }
 }

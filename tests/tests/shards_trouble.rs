@@ -23,11 +23,18 @@ async fn a_shard_deleted_by_hand_is_gone_and_nobody_waits_for_it() {
             pass(millis(100)).await;
         }
         assert!(
-            shards(&fleet).await.iter().all(|shard| shard.key.shard != gone),
+            shards(&fleet)
+                .await
+                .iter()
+                .all(|shard| shard.key.shard != gone),
             "who knows of others makes no new one"
         );
     }
-    let there: i64 = shards(&fleet).await.iter().map(|shard| shard.limits["rpm"].tk.whole_tokens()).sum();
+    let there: i64 = shards(&fleet)
+        .await
+        .iter()
+        .map(|shard| shard.limits["rpm"].tk.whole_tokens())
+        .sum();
     let _ = granted(&limiter, &limits, &[("rpm", there)]).await;
     let denied = denied(&limiter, &limits, &[("rpm", 1)]).await;
     assert!(denied.retry_after.is_some());
@@ -48,10 +55,16 @@ async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     fleet.fail(&[Fault::Throttle { key_range: false }]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    assert!(!fleet.bucket().await.scaling.is_hot, "the account is no reason to split");
+    assert!(
+        !fleet.bucket().await.scaling.is_hot,
+        "the account is no reason to split"
+    );
     fleet.fail(&[Fault::Throttle { key_range: true }]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    assert!(!fleet.bucket().await.scaling.is_hot, "nor is a single crest");
+    assert!(
+        !fleet.bucket().await.scaling.is_hot,
+        "nor is a single crest"
+    );
     pass(secs(6)).await;
     fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
@@ -70,7 +83,13 @@ async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_
     let asking = ask(&stale, &limits, &[("rpm", 1)]).send();
     let ((), asked) = tokio::join!(splitting, asking);
     assert!(asked.unwrap().is_granted());
-    assert!(shards(&fleet).await.iter().all(|shard| !shard.scaling.is_hot), "it is not that shard any more");
+    assert!(
+        shards(&fleet)
+            .await
+            .iter()
+            .all(|shard| !shard.scaling.is_hot),
+        "it is not that shard any more"
+    );
 }
 
 /// A throttled shard is left alone for a while by those who know others.
@@ -97,22 +116,45 @@ async fn a_transaction_in_trouble_takes_once() {
         vec![Fault::Conflict],
         vec![Fault::LoseRequest],
         vec![Fault::LoseAnswer],
-        vec![Fault::LoseAnswer, Fault::LoseAnswer, Fault::Conflict, Fault::LoseRequest],
+        vec![
+            Fault::LoseAnswer,
+            Fault::LoseAnswer,
+            Fault::Conflict,
+            Fault::LoseRequest,
+        ],
         vec![Fault::ServerErrorApplied],
         vec![Fault::Throttle { key_range: false }, Fault::Conflict],
         vec![Fault::Repeat],
     ] {
         let fleet = Fleet::new().await;
         let limiter = fleet.limiter().await;
-        let limits = vec![Limit::custom("rpm", 800, 1, 86_400_000).unwrap(), Limit::concurrent("slots", 80).unwrap()];
+        let limits = vec![
+            Limit::custom("rpm", 800, 1, 86_400_000).unwrap(),
+            Limit::concurrent("slots", 80).unwrap(),
+        ];
         split(&limiter, &limits, 8).await;
         let mut next = faults.clone().into_iter();
         fleet.dynamo.fail_transactions(move |_| next.next());
         let one = ask(&limiter, &limits, &[("rpm", 700), ("slots", 70)]);
-        let grant = limiter.acquire_all([one]).in_one_transaction().send().await.unwrap().granted().expect("enough");
-        assert_eq!((holds(&fleet, "rpm").await, holds(&fleet, "slots").await), (tokens(100), tokens(10)), "{faults:?}");
+        let grant = limiter
+            .acquire_all([one])
+            .in_one_transaction()
+            .send()
+            .await
+            .unwrap()
+            .granted()
+            .expect("enough");
+        assert_eq!(
+            (holds(&fleet, "rpm").await, holds(&fleet, "slots").await),
+            (tokens(100), tokens(10)),
+            "{faults:?}"
+        );
         let _ = grant.rollback().await.unwrap();
-        assert_eq!((holds(&fleet, "rpm").await, holds(&fleet, "slots").await), (tokens(800), tokens(80)), "{faults:?}");
+        assert_eq!(
+            (holds(&fleet, "rpm").await, holds(&fleet, "slots").await),
+            (tokens(800), tokens(80)),
+            "{faults:?}"
+        );
         assert_eq!(limiter.stats().unknown_milli, 0, "{faults:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! What tracing sees of an acquire. Alone in its process: whether anybody listens is remembered for all threads.
+//! What tracing sees of an acquire. Alone in its process: whether anybody listens is remembered for
+//! all threads.
 
 mod fleet;
 
@@ -44,9 +45,19 @@ fn an_acquire_is_a_span_with_its_outcome() {
             denied(&limiter, &rpm(), &[("rpm", 1)]).await;
         });
     });
-    let spans: Vec<_> = spans.0.lock().unwrap().iter().filter(|span| span.starts_with("acquire")).cloned().collect();
+    let spans: Vec<_> = spans
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|span| span.starts_with("acquire"))
+        .cloned()
+        .collect();
     assert_eq!(spans.len(), 2, "{spans:?}");
     for (span, outcome) in spans.iter().zip(["granted", "denied"]) {
-        assert!(span.contains("e-1") && span.contains("gpt-4") && span.contains(outcome), "{span}");
+        assert!(
+            span.contains("e-1") && span.contains("gpt-4") && span.contains(outcome),
+            "{span}"
+        );
     }
 }

@@ -15,7 +15,12 @@ async fn given_back_since(fleet: &Fleet, limiter: &RateLimiter) {
     let grant = granted(&other, &rpm(), &[("rpm", 80)]).await;
     let _ = granted(limiter, &rpm(), &[("rpm", 10)]).await;
     let _ = grant.rollback().await.unwrap();
-    let rest = ask(&other, &rpm(), &[("rpm", 10)]).send().await.unwrap().granted().unwrap();
+    let rest = ask(&other, &rpm(), &[("rpm", 10)])
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
     let _ = rest.rollback().await.unwrap();
     assert_eq!(fleet.tk_tc("rpm").await, (90_000, 10_000));
     // 50 flow in, of which only 10 fit.
@@ -68,12 +73,18 @@ async fn i1_a_bucket_left_alone_is_emptied_once_at_one_instant() {
         for _ in 0..4 {
             let _ = granted(&limiter, &rpm(), &[("rpm", 25)]).await;
         }
-        assert_eq!(fleet::denied(&limiter, &rpm(), &[("rpm", 5)]).await.retry_after, Some(secs(3)));
+        assert_eq!(
+            fleet::denied(&limiter, &rpm(), &[("rpm", 5)])
+                .await
+                .retry_after,
+            Some(secs(3))
+        );
         assert_eq!(fleet.tk_tc("rpm").await, (0, 101_000));
     }
 }
 
-/// What is stored stays below the capacity too, so that a raised limit does not bring back what had flowed over.
+/// What is stored stays below the capacity too, so that a raised limit does not bring back what had
+/// flowed over.
 #[tokio::test(start_paused = true)]
 async fn i1_what_is_given_back_is_cut_where_it_is_stored() {
     let fleet = Fleet::new().await;
@@ -99,8 +110,10 @@ async fn callers_who_bring_other_limits_have_a_write_of_their_own() {
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
     fleet.writes();
     let (large, small) = (rpm(), [Limit::per_minute("rpm", 20).unwrap()]);
-    let (first, second) =
-        tokio::join!(ask(&limiter, &large, &[("rpm", 10)]).send(), ask(&limiter, &small, &[("rpm", 15)]).send(),);
+    let (first, second) = tokio::join!(
+        ask(&limiter, &large, &[("rpm", 10)]).send(),
+        ask(&limiter, &small, &[("rpm", 15)]).send(),
+    );
     assert!(first.unwrap().is_granted() && second.unwrap().is_granted());
     assert_eq!(fleet.writes(), 2);
     assert_eq!(fleet.bucket().await.limits["rpm"].rule, *small[0].rule());

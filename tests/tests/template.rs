@@ -1,4 +1,5 @@
-//! `template.yaml` says what the code says: the table, the filter, the variables, the permissions, the log text.
+//! `template.yaml` says what the code says: the table, the filter, the variables, the permissions,
+//! the log text.
 
 mod policy;
 
@@ -15,7 +16,9 @@ use weirgate_reconciler::{Deadline, reconcile};
 use weirgate_shared::write::REVIEW;
 use weirgate_shared::{BUCKET_SK, Bucket, EpochMillis, Hour, WriteId};
 use weirgate_store::{Answer, Outcome, Table, indexes};
-use weirgate_tests::leased::{NOW, full, holding, id, key, limits, load, split_at, store, take, tokens};
+use weirgate_tests::leased::{
+    NOW, full, holding, id, key, limits, load, split_at, store, take, tokens,
+};
 use weirgate_tests::template::template;
 use weirgate_tests::{Dynamo, Fault, Lines};
 
@@ -25,7 +28,12 @@ fn resource(name: &str) -> Value {
 
 /// The texts of a list's values, in one order for all.
 fn sorted(list: &Value) -> Vec<String> {
-    let mut texts: Vec<_> = list.as_array().expect("a list").iter().map(ToString::to_string).collect();
+    let mut texts: Vec<_> = list
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     texts.sort();
     texts
 }
@@ -37,13 +45,29 @@ async fn the_table_is_the_one_that_the_store_creates() {
     let described = serde_json::to_value(dynamo.db().describe_table(name()).unwrap()).unwrap();
     let (local, deployed) = (&described["Table"], resource("Table"));
     assert_eq!(deployed["KeySchema"], local["KeySchema"]);
-    assert_eq!(sorted(&deployed["AttributeDefinitions"]), sorted(&local["AttributeDefinitions"]));
-    assert_eq!(deployed["StreamSpecification"]["StreamViewType"], local["StreamSpecification"]["StreamViewType"]);
-    assert_eq!(deployed["BillingMode"], local["BillingModeSummary"]["BillingMode"]);
+    assert_eq!(
+        sorted(&deployed["AttributeDefinitions"]),
+        sorted(&local["AttributeDefinitions"])
+    );
+    assert_eq!(
+        deployed["StreamSpecification"]["StreamViewType"],
+        local["StreamSpecification"]["StreamViewType"]
+    );
+    assert_eq!(
+        deployed["BillingMode"],
+        local["BillingModeSummary"]["BillingMode"]
+    );
 
-    let parts = |index: &Value| json!([index["IndexName"], index["KeySchema"], index["Projection"]]);
-    let all =
-        |table: &Value| -> Value { table["GlobalSecondaryIndexes"].as_array().unwrap().iter().map(parts).collect() };
+    let parts =
+        |index: &Value| json!([index["IndexName"], index["KeySchema"], index["Projection"]]);
+    let all = |table: &Value| -> Value {
+        table["GlobalSecondaryIndexes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(parts)
+            .collect()
+    };
     assert_eq!(sorted(&all(&deployed)), sorted(&all(local)));
     assert_eq!(all(&deployed).as_array().unwrap().len(), indexes().len());
 
@@ -53,23 +77,37 @@ async fn the_table_is_the_one_that_the_store_creates() {
     assert_eq!(*attribute, ttl["TimeToLiveDescription"]["AttributeName"]);
 }
 
-/// Whether an event source filter takes a record: every leaf of the pattern lists the values it may have.
+/// Whether an event source filter takes a record: every leaf of the pattern lists the values it may
+/// have.
 fn matches(pattern: &Value, record: &Value) -> bool {
     match pattern {
-        Value::Object(fields) => fields.iter().all(|(name, pattern)| matches(pattern, &record[name])),
+        Value::Object(fields) => fields
+            .iter()
+            .all(|(name, pattern)| matches(pattern, &record[name])),
         Value::Array(values) => values.contains(record),
         other => panic!("a filter's leaf is a list, not {other}"),
     }
 }
 
-/// The stream's records of a bucket that was made, was used three times in the last hour of a year, and is taken from in
-/// the first one of the next.
+/// The stream's records of a bucket that was made, was used three times in the last hour of a year,
+/// and is taken from in the first one of the next.
 async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
-    let mut bucket = Bucket { hour: Hour(Hour::of(NOW).0 - 1), ..full("e-1", &limits()) };
+    let mut bucket = Bucket {
+        hour: Hour(Hour::of(NOW).0 - 1),
+        ..full("e-1", &limits())
+    };
     bucket.takes.total = 3;
     bucket.limits.get_mut("quota").unwrap().tc = tokens(2);
     store(table, &bucket).await;
-    let update = take(&bucket, &id("lease"), EpochMillis(NOW.0 + 1), 1, 1, Some(&bucket), NOW);
+    let update = take(
+        &bucket,
+        &id("lease"),
+        EpochMillis(NOW.0 + 1),
+        1,
+        1,
+        Some(&bucket),
+        NOW,
+    );
     let done = table.update(&update, Answer::Nothing).await.unwrap();
     assert_eq!(done, Outcome::Applied(None));
     dynamo.stream()
@@ -80,16 +118,21 @@ fn event(records: &[Value]) -> String {
 }
 
 async fn deliver(table: &Table, records: &[Value]) {
-    let config = weirgate_aggregator::Config::read(|name| (name == "TABLE_NAME").then(|| "weirgate".to_owned()));
+    let config = weirgate_aggregator::Config::read(|name| {
+        (name == "TABLE_NAME").then(|| "weirgate".to_owned())
+    });
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     let invocation = Invocation { now: NOW, deadline };
-    let handled = handle(&event(records), table, &config.unwrap(), invocation).await.unwrap();
+    let handled = handle(&event(records), table, &config.unwrap(), invocation)
+        .await
+        .unwrap();
     assert!(handled.response.is_ok());
 }
 
 #[tokio::test]
 async fn the_stream_filter_takes_every_record_of_a_bucket_and_none_of_the_aggregators_own_writes() {
-    let filters = &resource("Aggregator")["Events"]["Stream"]["Properties"]["FilterCriteria"]["Filters"];
+    let filters =
+        &resource("Aggregator")["Events"]["Stream"]["Properties"]["FilterCriteria"]["Filters"];
     let patterns: Vec<Value> = filters
         .as_array()
         .unwrap()
@@ -97,29 +140,43 @@ async fn the_stream_filter_takes_every_record_of_a_bucket_and_none_of_the_aggreg
         .map(|filter| serde_json::from_str(filter["Pattern"].as_str().unwrap()).unwrap())
         .collect();
     let taken = |record: &Value| patterns.iter().any(|pattern| matches(pattern, record));
-    assert_eq!(patterns[0]["dynamodb"]["Keys"]["SK"]["S"], json!([BUCKET_SK]));
+    assert_eq!(
+        patterns[0]["dynamodb"]["Keys"]["SK"]["S"],
+        json!([BUCKET_SK])
+    );
 
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let records = lived(&dynamo, &table).await;
-    let names: Vec<_> = records.iter().map(|record| record["eventName"].as_str().unwrap()).collect();
+    let names: Vec<_> = records
+        .iter()
+        .map(|record| record["eventName"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["INSERT", "MODIFY"]);
     assert!(records.iter().all(taken));
 
     deliver(&table, &records).await;
     let own = dynamo.stream();
-    assert!(!own.is_empty() && !own.iter().any(taken), "snapshots would invoke it indefinitely: {own:?}");
+    assert!(
+        !own.is_empty() && !own.iter().any(taken),
+        "snapshots would invoke it indefinitely: {own:?}"
+    );
     let bucket = key("e-1").item_key();
     dynamo.delete(&bucket.pk, &bucket.sk);
     let removed = dynamo.stream();
     assert_eq!(removed[0]["eventName"], "REMOVE");
-    assert!(taken(&removed[0]), "the last image of a removed bucket has its usage");
+    assert!(
+        taken(&removed[0]),
+        "the last image of a removed bucket has its usage"
+    );
 }
 
 /// What a parameter is if nobody says, as the function's environment has it.
 fn default(parameter: &Value) -> String {
     let default = &parameter["Default"];
-    default.as_str().map_or_else(|| default.to_string(), str::to_owned)
+    default
+        .as_str()
+        .map_or_else(|| default.to_string(), str::to_owned)
 }
 
 /// Checks one function's variables against what its configuration asks for.
@@ -135,42 +192,84 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
         asked.borrow_mut().insert(name.to_owned());
         table(name)
     });
-    assert_eq!(asked.into_inner(), variables.keys().cloned().collect(), "the variables it reads are those it gets");
+    assert_eq!(
+        asked.into_inner(),
+        variables.keys().cloned().collect(),
+        "the variables it reads are those it gets"
+    );
 
     let parameter = |name: &str| &template["Parameters"][variables[name]["Ref"].as_str().unwrap()];
     let deployed = read(&|name| table(name).or_else(|| Some(default(parameter(name)))));
-    assert_eq!(deployed.unwrap(), alone.unwrap(), "the template's defaults are the code's");
+    assert_eq!(
+        deployed.unwrap(),
+        alone.unwrap(),
+        "the template's defaults are the code's"
+    );
 
-    for name in variables.keys().filter(|name| parameter(name)["Type"] == "Number") {
-        let with =
-            |value: i64| read(&|asked| table(asked).or_else(|| (asked == name).then(|| value.to_string()))).is_ok();
+    for name in variables
+        .keys()
+        .filter(|name| parameter(name)["Type"] == "Number")
+    {
+        let with = |value: i64| {
+            read(&|asked| table(asked).or_else(|| (asked == name).then(|| value.to_string())))
+                .is_ok()
+        };
         if let Some(allowed) = parameter(name)["AllowedValues"].as_array() {
             let allowed: Vec<_> = allowed.iter().filter_map(Value::as_i64).collect();
             let most = allowed.iter().max().expect("some value is allowed");
             let wrong = (0..=most * 2).find(|value| with(*value) != allowed.contains(value));
-            assert_eq!(wrong, None, "{name}: what can be deployed can be started, and nothing else");
+            assert_eq!(
+                wrong, None,
+                "{name}: what can be deployed can be started, and nothing else"
+            );
             continue;
         }
-        let (least, most) = (parameter(name)["MinValue"].as_i64(), parameter(name)["MaxValue"].as_i64());
+        let (least, most) = (
+            parameter(name)["MinValue"].as_i64(),
+            parameter(name)["MaxValue"].as_i64(),
+        );
         let (least, most) = (least.unwrap(), most.unwrap());
-        assert!(with(least) && with(most), "{name}: what can be deployed can be started");
-        assert!(!with(least - 1) && !with(most + 1), "{name}: what can be started can be deployed");
+        assert!(
+            with(least) && with(most),
+            "{name}: what can be deployed can be started"
+        );
+        assert!(
+            !with(least - 1) && !with(most + 1),
+            "{name}: what can be started can be deployed"
+        );
     }
 }
 
 #[test]
 fn each_function_gets_the_variables_it_reads_with_the_same_defaults_and_ranges() {
-    check_variables("Aggregator", |lookup| weirgate_aggregator::Config::read(lookup));
-    check_variables("Reconciler", |lookup| weirgate_reconciler::Config::read(lookup));
+    check_variables("Aggregator", |lookup| {
+        weirgate_aggregator::Config::read(lookup)
+    });
+    check_variables("Reconciler", |lookup| {
+        weirgate_reconciler::Config::read(lookup)
+    });
 }
 
-/// A role allows what its function asked since the last call and what is asked in its name, nothing else.
+/// A role allows what its function asked since the last call and what is asked in its name, nothing
+/// else.
 fn check_role(role: &str, asked: &Mutex<Asked>, by_lambda: &[(&str, &str)]) {
-    let (role, asked) = (Policy::of(role, false), std::mem::take(&mut *asked.lock().unwrap()));
-    let refused: Vec<_> = asked.calls.iter().filter(|call| !role.allows(call, None)).collect();
+    let (role, asked) = (
+        Policy::of(role, false),
+        std::mem::take(&mut *asked.lock().unwrap()),
+    );
+    let refused: Vec<_> = asked
+        .calls
+        .iter()
+        .filter(|call| !role.allows(call, None))
+        .collect();
     assert!(refused.is_empty(), "{refused:?}");
-    let by_lambda = by_lambda.iter().map(|(on, action)| ((*on).to_owned(), format!("dynamodb:{action}")));
-    assert_eq!(role.actions(), asked.actions().into_iter().chain(by_lambda).collect());
+    let by_lambda = by_lambda
+        .iter()
+        .map(|(on, action)| ((*on).to_owned(), format!("dynamodb:{action}")));
+    assert_eq!(
+        role.actions(),
+        asked.actions().into_iter().chain(by_lambda).collect()
+    );
 }
 
 #[tokio::test]
@@ -181,16 +280,38 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     records[1]["dynamodb"]["NewImage"]["hot"] = json!({"BOOL": true});
     let asked = enforce(&dynamo, None, None);
     table.warm().await.unwrap();
-    // Once as it should be, once more as it was, once with its writes refused: all it ever asks for.
+    // Once as it should be, once more as it was, once with its writes refused: all it ever asks
+    // for.
     deliver(&table, &records).await;
     deliver(&table, &records).await;
     dynamo.fail_next([Some(Fault::Conflict), Some(Fault::LoseAnswer)]);
     deliver(&table, &records[1..]).await;
-    let polling = ["DescribeStream", "GetRecords", "GetShardIterator", "ListStreams"];
-    check_role("AggregatorRole", &asked, &polling.map(|action| ("Table.StreamArn", action)));
-    assert!(load(&table, &key("e-1").with_shard(1)).await.is_some(), "it was split");
+    let polling = [
+        "DescribeStream",
+        "GetRecords",
+        "GetShardIterator",
+        "ListStreams",
+    ];
+    check_role(
+        "AggregatorRole",
+        &asked,
+        &polling.map(|action| ("Table.StreamArn", action)),
+    );
+    assert!(
+        load(&table, &key("e-1").with_shard(1)).await.is_some(),
+        "it was split"
+    );
 
-    store(&table, &holding(full("e-2", &limits()), "a", EpochMillis(NOW.0 - 1), &[("slots", 1)])).await;
+    store(
+        &table,
+        &holding(
+            full("e-2", &limits()),
+            "a",
+            EpochMillis(NOW.0 - 1),
+            &[("slots", 1)],
+        ),
+    )
+    .await;
     // A bucket of four shards: one gone by hand, two cold.
     let bucket = full("e-3", &limits());
     store(&table, &bucket).await;
@@ -209,11 +330,28 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     let asked = enforce(&dynamo, None, None);
     table.warm().await.unwrap();
     dynamo.fail_next([Some(Fault::LoseRequest)]);
-    let config = weirgate_reconciler::Config { table_name: "weirgate".to_owned(), page: 1 };
-    let summary = reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(50))).await.unwrap();
+    let config = weirgate_reconciler::Config {
+        table_name: "weirgate".to_owned(),
+        page: 1,
+    };
+    let summary = reconcile(
+        &table,
+        &config,
+        NOW,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .unwrap();
     assert_eq!(summary.leases_restored, 1);
     let due = NOW.after(REVIEW);
-    let summary = reconcile(&table, &config, due, Deadline::after(Duration::from_secs(50))).await.unwrap();
+    let summary = reconcile(
+        &table,
+        &config,
+        due,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .unwrap();
     assert_eq!((summary.shards_merged, summary.shards_repaired), (1, 2));
     check_role("ReconcilerRole", &asked, &[]);
 }
@@ -228,18 +366,30 @@ async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
     let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
 
     deliver(&table, &records).await;
-    assert_eq!(lines.heard("UndecodableRecords").len(), 0, "nothing is wrong with these");
+    assert_eq!(
+        lines.heard("UndecodableRecords").len(),
+        0,
+        "nothing is wrong with these"
+    );
     records[1]["dynamodb"]["NewImage"]["b_quota_tc"] = json!({"S": "many"});
     deliver(&table, &records).await;
-    assert_eq!(lines.heard("UndecodableRecords").len(), 1, "one line for one record");
+    assert_eq!(
+        lines.heard("UndecodableRecords").len(),
+        1,
+        "one line for one record"
+    );
 }
 
 #[tokio::test]
-async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_line_has_what_was_to_be_copied() {
+async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_line_has_what_was_to_be_copied()
+ {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let records = lived(&dynamo, &table).await;
-    let (pk, sk) = ("default/ENTITY#e-1", "#USAGE#gpt-4#daily#2025-12-31T00:00:00Z");
+    let (pk, sk) = (
+        "default/ENTITY#e-1",
+        "#USAGE#gpt-4#daily#2025-12-31T00:00:00Z",
+    );
     dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}, "q0": {"S": "far"}}));
     let lines = Lines::default();
     let writer = lines.clone();
@@ -248,7 +398,11 @@ async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_
     deliver(&table, &records).await;
     let heard = lines.heard("RefusedWrites");
     assert_eq!(heard.len(), 1, "{heard:?}");
-    for said in [&format!("final copy to {pk} {sk} of shard 0 at "), "quota 2, slots 0, 3 acquires", "ERROR"] {
+    for said in [
+        &format!("final copy to {pk} {sk} of shard 0 at "),
+        "quota 2, slots 0, 3 acquires",
+        "ERROR",
+    ] {
         assert!(heard[0].contains(said), "{heard:?}");
     }
 }
@@ -266,17 +420,32 @@ async fn a_write_that_fails_says_why_in_the_words_that_the_page_looks_for() {
     dynamo.fail_next([Some(Fault::Forbidden)]);
     deliver(&dynamo.table().await, &records).await;
     let text = lines.text();
-    let line = text.lines().find(|line| line.contains("a write failed")).expect("it is told");
-    assert!(line.contains("not permitted") && line.contains("default/ENTITY#e-1"), "{line}");
+    let line = text
+        .lines()
+        .find(|line| line.contains("a write failed"))
+        .expect("it is told");
+    assert!(
+        line.contains("not permitted") && line.contains("default/ENTITY#e-1"),
+        "{line}"
+    );
 }
 
 #[test]
 fn each_function_is_built_from_the_binary_of_its_name() {
     for (function, package) in [("Aggregator", "aggregator"), ("Reconciler", "reconciler")] {
-        let binary = template()["Resources"][function]["Metadata"]["BuildProperties"]["Binary"].take();
+        let binary =
+            template()["Resources"][function]["Metadata"]["BuildProperties"]["Binary"].take();
         let root = env!("CARGO_MANIFEST_DIR");
-        let manifest = std::fs::read_to_string(format!("{root}/../functions/{package}/Cargo.toml")).unwrap();
-        let bin = manifest.split("[[bin]]\n").nth(1).expect("the binary's name is not left to the package's");
-        assert_eq!(bin.lines().next(), Some(&*format!("name = {binary}")), "{function}");
+        let manifest =
+            std::fs::read_to_string(format!("{root}/../functions/{package}/Cargo.toml")).unwrap();
+        let bin = manifest
+            .split("[[bin]]\n")
+            .nth(1)
+            .expect("the binary's name is not left to the package's");
+        assert_eq!(
+            bin.lines().next(),
+            Some(&*format!("name = {binary}")),
+            "{function}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What one tenant writes keeps no other tenant's records from being copied, credited and split, with the batch they are in.
+//! What one tenant writes keeps no other tenant's records from being copied, credited and split,
+//! with the batch they are in.
 
 mod aggregator;
 
@@ -39,7 +40,11 @@ fn copied(dynamo: &Dynamo, pk: &str) -> Value {
 async fn a_snapshot_that_stays_throttled_holds_up_nobody() {
     for (entities, fault) in [(1, KEY_RANGE), (300, KEY_RANGE), (1, Fault::Conflict)] {
         let dynamo = Dynamo::new().await;
-        let table = dynamo.clone().with_latency(Duration::from_millis(5)).table().await;
+        let table = dynamo
+            .clone()
+            .with_latency(Duration::from_millis(5))
+            .table()
+            .await;
         used(&table, "evil", entities).await;
         used(&table, "good", 1).await;
         let records = records(&dynamo);
@@ -50,13 +55,26 @@ async fn a_snapshot_that_stays_throttled_holds_up_nobody() {
         let started = Instant::now();
         let handled = deliver(&table, &records).await;
         // Two seconds for all of them together, and what the tries take.
-        assert!(started.elapsed() < Duration::from_secs(4), "{entities}: {:?}", started.elapsed());
-        assert_eq!((handled.summary.refused, handled.summary.failed), (entities, 0), "{:?}", handled.summary);
+        assert!(
+            started.elapsed() < Duration::from_secs(4),
+            "{entities}: {:?}",
+            started.elapsed()
+        );
+        assert_eq!(
+            (handled.summary.refused, handled.summary.failed),
+            (entities, 0),
+            "{:?}",
+            handled.summary
+        );
         assert_eq!(handled.response.unwrap(), Default::default());
         assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
         let heard = lines.heard("RefusedWrites");
         assert!((1..=entities).contains(&heard.len()) && lines.text().len() <= 100_000);
-        for said in ["final copy to evil/ENTITY#e-", "rpm 1, tpm 1.5, 1 acquires", "ERROR"] {
+        for said in [
+            "final copy to evil/ENTITY#e-",
+            "rpm 1, tpm 1.5, 1 acquires",
+            "ERROR",
+        ] {
             assert!(heard[0].contains(said), "{}", heard[0]);
         }
     }
@@ -71,7 +89,12 @@ async fn a_copy_whose_item_is_throttled_for_a_second_is_made() {
     let until = Instant::now() + Duration::from_secs(1);
     dynamo.fail_when(move |_| (Instant::now() < until).then_some(KEY_RANGE));
     let handled = deliver(&table, &records).await;
-    assert_eq!((handled.summary.refused, handled.summary.failed), (0, 0), "{:?}", handled.summary);
+    assert_eq!(
+        (handled.summary.refused, handled.summary.failed),
+        (0, 0),
+        "{:?}",
+        handled.summary
+    );
     assert_eq!(copied(&dynamo, "good/ENTITY#e-2"), "1.5");
 }
 
@@ -83,14 +106,25 @@ async fn a_copy_that_the_whole_table_throttles_comes_again() {
     used(&table, "good", 1).await;
     dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
     let handled = deliver(&table, &records(&dynamo)).await;
-    assert_eq!((handled.summary.refused, handled.summary.failed), (0, 1), "{:?}", handled.summary);
+    assert_eq!(
+        (handled.summary.refused, handled.summary.failed),
+        (0, 1),
+        "{:?}",
+        handled.summary
+    );
     assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
 }
 
-/// F8: callers find what flowed in by themselves, and a shard that stays hot asks again with the next batch.
+/// F8: callers find what flowed in by themselves, and a shard that stays hot asks again with the
+/// next batch.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
-    for fault in [KEY_RANGE, Fault::Throttle { key_range: false }, Fault::Conflict, Fault::ServerError] {
+    for fault in [
+        KEY_RANGE,
+        Fault::Throttle { key_range: false },
+        Fault::Conflict,
+        Fault::ServerError,
+    ] {
         let (dynamo, table, mut records) = marked().await;
         for hours in [1, 2] {
             take_in(&table, &bucket("b", 0), 450_000_000_000, hours).await;
@@ -100,11 +134,27 @@ async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
         dynamo.fail_transactions(move |_| Some(fault));
         let handled = deliver_text(&table, &event(&records), later(3)).await;
         let summary = &handled.summary;
-        assert_eq!((summary.splits, summary.refilled, summary.refused, summary.failed), (0, 0, 0, 0), "{summary:?}");
-        assert_eq!((summary.splits_put_off, summary.refills_put_off), (1, 1), "{fault:?}: {summary:?}");
+        assert_eq!(
+            (
+                summary.splits,
+                summary.refilled,
+                summary.refused,
+                summary.failed
+            ),
+            (0, 0, 0, 0),
+            "{summary:?}"
+        );
+        assert_eq!(
+            (summary.splits_put_off, summary.refills_put_off),
+            (1, 1),
+            "{fault:?}: {summary:?}"
+        );
         assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");
         assert_eq!(
-            dynamo.item("default/ENTITY#b", "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z")["tpm"]["N"],
+            dynamo.item(
+                "default/ENTITY#b",
+                "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z"
+            )["tpm"]["N"],
             "450000000"
         );
     }
@@ -126,11 +176,15 @@ async fn the_writes_of_a_tenant_with_many_come_after_the_first_ones_of_all_other
     });
     deliver(&table, &records).await.response.unwrap();
     let order = order.lock().unwrap();
-    let last = order.iter().rposition(|pk| pk.starts_with("good/")).expect("it is copied");
+    let last = order
+        .iter()
+        .rposition(|pk| pk.starts_with("good/"))
+        .expect("it is copied");
     assert!(order.len() >= 600 && last < 30, "{last} of {}", order.len());
 }
 
-/// An image of a bucket with these limits, at which its usage is copied, and which begins with `birth`.
+/// An image of a bucket with these limits, at which its usage is copied, and which begins with
+/// `birth`.
 fn image(record: &Value, v: i64, birth: i64, limits: impl Iterator<Item = String>) -> Value {
     let mut record = record.clone();
     let image = record["dynamodb"]["NewImage"].as_object_mut().unwrap();
@@ -162,17 +216,48 @@ async fn other_limits_and_lives_with_each_image_fill_no_snapshot() {
             v += 4096;
             let birth = if is_reborn { v } else { first };
             let of = if limits == 1 { 0 } else { round };
-            let handled = deliver(&table, &[image(&record, v, birth, (0..limits).map(|limit| name(of, limit)))]).await;
-            assert_eq!((handled.summary.failed, handled.summary.undecodable), (0, 0), "{:?}", handled.summary);
+            let handled = deliver(
+                &table,
+                &[image(
+                    &record,
+                    v,
+                    birth,
+                    (0..limits).map(|limit| name(of, limit)),
+                )],
+            )
+            .await;
+            assert_eq!(
+                (handled.summary.failed, handled.summary.undecodable),
+                (0, 0),
+                "{:?}",
+                handled.summary
+            );
             assert_eq!(handled.response.unwrap(), Default::default());
         }
         for snapshot in snapshots(&dynamo).values() {
-            assert!(snapshot.shards.values().all(|shard| shard.usage.tokens.len() <= MAX_BUCKET_LIMITS));
+            assert!(
+                snapshot
+                    .shards
+                    .values()
+                    .all(|shard| shard.usage.tokens.len() <= MAX_BUCKET_LIMITS)
+            );
             assert!(snapshot.carry.tokens.len() <= MAX_CARRIED_LIMITS);
-            assert!(snapshot.carried.values().map(|lives| lives.len()).sum::<usize>() <= MAX_LIVES);
+            assert!(
+                snapshot
+                    .carried
+                    .values()
+                    .map(|lives| lives.len())
+                    .sum::<usize>()
+                    <= MAX_LIVES
+            );
         }
     }
-    let bytes = dynamo.items().iter().map(|item| item.to_string().len()).max().unwrap();
+    let bytes = dynamo
+        .items()
+        .iter()
+        .map(|item| item.to_string().len())
+        .max()
+        .unwrap();
     assert!(bytes < 40_000, "{bytes} bytes of JSON");
 }
 
@@ -197,6 +282,14 @@ async fn records_that_cannot_be_read_fill_no_log() {
     assert!(lines.text().len() <= 1_000_000, "{}", lines.text().len());
     let heard = lines.heard("UndecodableRecords");
     let last: Value = serde_json::from_str(heard.last().expect("lines")).unwrap();
-    assert_eq!(last["record"], other.to_string(), "another tenant's record is in the log, whole");
-    assert!(heard.len() > 5 && heard.len() < 100, "{} lines", heard.len());
+    assert_eq!(
+        last["record"],
+        other.to_string(),
+        "another tenant's record is in the log, whole"
+    );
+    assert!(
+        heard.len() > 5 && heard.len() < 100,
+        "{} lines",
+        heard.len()
+    );
 }

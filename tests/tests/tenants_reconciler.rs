@@ -1,5 +1,5 @@
-//! The reconciler serves all tenants of a table at once: what one of them writes reaches no item of another, and keeps no
-//! other from its turn.
+//! The reconciler serves all tenants of a table at once: what one of them writes reaches no item of
+//! another, and keeps no other from its turn.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,16 +19,32 @@ fn key_of(pk: &str) -> BucketKey {
 }
 
 async fn run(table: &Table, now: EpochMillis) -> Summary {
-    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    reconcile(table, &config, now, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+    let config = Config {
+        table_name: "weirgate".to_owned(),
+        page: 100,
+    };
+    reconcile(
+        table,
+        &config,
+        now,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .expect("DynamoDB works")
 }
 
 fn of(pk: &str, bucket: Bucket) -> Bucket {
-    Bucket { key: key_of(pk), ..bucket }
+    Bucket {
+        key: key_of(pk),
+        ..bucket
+    }
 }
 
 fn limits() -> [Limit; 2] {
-    [Limit::per_minute("rpm", 10).unwrap(), Limit::concurrent("slots", 4).unwrap()]
+    [
+        Limit::per_minute("rpm", 10).unwrap(),
+        Limit::concurrent("slots", 4).unwrap(),
+    ]
 }
 
 /// All tenants share the partitions of the index. An entry leads to its own item, and nowhere else.
@@ -36,16 +52,31 @@ fn limits() -> [Limit; 2] {
 async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let expired = holding(full("e", &limits()), "a1", EpochMillis(NOW.0 - 1), &[("rpm", 3), ("slots", 1)]);
+    let expired = holding(
+        full("e", &limits()),
+        "a1",
+        EpochMillis(NOW.0 - 1),
+        &[("rpm", 3), ("slots", 1)],
+    );
     for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0"] {
         // Expired too, and not due: nobody may look at them.
-        store(&table, &Bucket { due: None, ..of(pk, expired.clone()) }).await;
+        store(
+            &table,
+            &Bucket {
+                due: None,
+                ..of(pk, expired.clone())
+            },
+        )
+        .await;
     }
     store(&table, &of("a/BUCKET#e#gpt-4#0", expired)).await;
     let theirs = dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE");
     let mut ours = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
     for (name, text) in [
-        ("due_shard", key_of("b/BUCKET#e#gpt-4#0").due_shard().as_str()),
+        (
+            "due_shard",
+            key_of("b/BUCKET#e#gpt-4#0").due_shard().as_str(),
+        ),
         ("GSI2PK", "b/RESOURCE#gpt-4"),
         ("GSI3PK", "b/ENTITY#e"),
     ] {
@@ -53,7 +84,11 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
     }
     dynamo.put(&ours);
     // Items that are due and no buckets, and say that they are those of others.
-    for (pk, sk) in [("a/BUCKET#e#gpt-4#1", "#STATE2"), ("a/x", "#STATE"), ("a/b/BUCKET#e#gpt-4#0", "#STATE")] {
+    for (pk, sk) in [
+        ("a/BUCKET#e#gpt-4#1", "#STATE2"),
+        ("a/x", "#STATE"),
+        ("a/b/BUCKET#e#gpt-4#0", "#STATE"),
+    ] {
         let mut item = ours.clone();
         (item["PK"], item["SK"]) = (json!({"S": pk}), json!({"S": sk}));
         dynamo.put(&item);
@@ -64,7 +99,10 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
     assert_eq!(dynamo.items_of_others("a"), before);
     assert_eq!(dynamo.item("b/BUCKET#e#gpt-4#0", "#STATE"), theirs);
     let after = dynamo.item("a/BUCKET#e#gpt-4#0", "#STATE");
-    assert_eq!((&after["h"], &after["GSI2PK"]), (&json!({"M": {}}), &ours["GSI2PK"]));
+    assert_eq!(
+        (&after["h"], &after["GSI2PK"]),
+        (&json!({"M": {}}), &ours["GSI2PK"])
+    );
 }
 
 /// Two shards of one bucket become one; those of the same names elsewhere are none of theirs.
@@ -73,8 +111,15 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let shard = |pk: &str| {
-        let mut bucket = Bucket { shard_count: 2, due: Some(NOW), ..of(pk, full("e", &limits())) };
-        bucket.scaling.look = Some(Look { at: EpochMillis(NOW.0 - REVIEW.0), v: bucket.v });
+        let mut bucket = Bucket {
+            shard_count: 2,
+            due: Some(NOW),
+            ..of(pk, full("e", &limits()))
+        };
+        bucket.scaling.look = Some(Look {
+            at: EpochMillis(NOW.0 - REVIEW.0),
+            v: bucket.v,
+        });
         bucket
     };
     // Ours has one half; the other halves are others', and not due.
@@ -86,14 +131,28 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
         "a/BUCKET#e#gpt-4x#1",
         "a/BUCKET#ex#gpt-4#1",
     ] {
-        store(&table, &Bucket { due: None, ..shard(pk) }).await;
+        store(
+            &table,
+            &Bucket {
+                due: None,
+                ..shard(pk)
+            },
+        )
+        .await;
     }
-    let kept = |dynamo: &Dynamo| dynamo.items().into_iter().filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#0");
+    let kept = |dynamo: &Dynamo| {
+        dynamo
+            .items()
+            .into_iter()
+            .filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#0")
+    };
     let before: Vec<_> = kept(&dynamo).collect();
     let summary = run(&table, NOW).await;
     // The half that is missing is made anew.
     assert_eq!(summary.shards_merged, 0);
-    let after: Vec<_> = kept(&dynamo).filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#1").collect();
+    let after: Vec<_> = kept(&dynamo)
+        .filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#1")
+        .collect();
     assert_eq!(after, before);
 
     // And with its own half it is merged.
@@ -111,8 +170,15 @@ fn honest() -> Bucket {
 
 fn honest_in(due_shard: &str) -> Bucket {
     let mut names = (0..).map(|at| format!("good/BUCKET#e-{at}#gpt-4#0"));
-    let pk = names.find(|pk| key_of(pk).due_shard() == due_shard).expect("a hash has each value");
-    let expired = holding(full("e", &limits()), "a1", EpochMillis(NOW.0 - 1), &[("slots", 1)]);
+    let pk = names
+        .find(|pk| key_of(pk).due_shard() == due_shard)
+        .expect("a hash has each value");
+    let expired = holding(
+        full("e", &limits()),
+        "a1",
+        EpochMillis(NOW.0 - 1),
+        &[("slots", 1)],
+    );
     of(&pk, expired)
 }
 
@@ -136,7 +202,9 @@ fn until_written(dynamo: &Dynamo, fault: Option<Fault>) -> Arc<OnceLock<u64>> {
     });
     dynamo.fail_when(move |write| {
         let request = counted.fetch_add(1, Ordering::Relaxed);
-        let is_honest = write["Key"]["PK"]["S"].as_str().is_some_and(|pk| pk.starts_with("good/"));
+        let is_honest = write["Key"]["PK"]["S"]
+            .as_str()
+            .is_some_and(|pk| pk.starts_with("good/"));
         if is_honest {
             let _ = seen.set(request);
         }
@@ -145,20 +213,35 @@ fn until_written(dynamo: &Dynamo, fault: Option<Fault>) -> Arc<OnceLock<u64>> {
     written
 }
 
-/// Entries cannot be passed over but one after the other. Those of a tenant that has had its share are passed over by a
-/// thousand, and where even they are too many, the partition is read from its other end.
+/// Entries cannot be passed over but one after the other. Those of a tenant that has had its share
+/// are passed over by a thousand, and where even they are too many, the partition is read from its
+/// other end.
 #[tokio::test(start_paused = true)]
 async fn entries_without_number_keep_no_other_tenant_from_its_turn() {
     for (entries, most) in [(2_000, 400), (40_000, 500)] {
         let dynamo = Dynamo::new().await;
-        let table = dynamo.clone().with_latency(Duration::from_millis(5)).table().await;
+        let table = dynamo
+            .clone()
+            .with_latency(Duration::from_millis(5))
+            .table()
+            .await;
         import(&dynamo, (0..entries).map(|at| hostile(at, "DUE#00")));
         let bucket = honest();
         store(&table, &bucket).await;
         let written = until_written(&dynamo, None);
         // Four seconds of them are for what is under way at the end.
-        let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-        let summary = reconcile(&table, &config, NOW, Deadline::after(Duration::from_secs(6))).await.unwrap();
+        let config = Config {
+            table_name: "weirgate".to_owned(),
+            page: 100,
+        };
+        let summary = reconcile(
+            &table,
+            &config,
+            NOW,
+            Deadline::after(Duration::from_secs(6)),
+        )
+        .await
+        .unwrap();
         let requests = *written.get().expect("the honest bucket is written");
         assert!(requests <= most, "{entries}: {requests} requests");
         assert_eq!(summary.leases_restored, 1, "{summary:?}");
@@ -172,62 +255,112 @@ async fn what_cannot_be_read_comes_back_after_an_hour() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     import(&dynamo, (0..2_000).map(|at| hostile(at, "DUE#00")));
-    assert_eq!((run(&table, NOW).await.postponed, run(&table, NOW).await.buckets_seen), (2_000, 0));
+    assert_eq!(
+        (
+            run(&table, NOW).await.postponed,
+            run(&table, NOW).await.buckets_seen
+        ),
+        (2_000, 0)
+    );
     let hour = NOW.after(Millis(3_600_000));
     assert_eq!(run(&table, EpochMillis(hour.0 - 1)).await.buckets_seen, 0);
     assert_eq!(run(&table, hour).await.undecodable, 2_000);
 }
 
-/// A shard number that no bucket has, another sort key, and an item that has no room for a later `due`.
+/// A shard number that no bucket has, another sort key, and an item that has no room for a later
+/// `due`.
 #[tokio::test(start_paused = true)]
 async fn what_is_no_bucket_is_not_read_and_leaves_the_index() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    let keys =
-        [("evil/BUCKET#e#r#64", "#STATE"), ("evil/BUCKET#e#r#4294967295", "#STATE"), ("evil/BUCKET#e#r#0", "#X")];
+    let keys = [
+        ("evil/BUCKET#e#r#64", "#STATE"),
+        ("evil/BUCKET#e#r#4294967295", "#STATE"),
+        ("evil/BUCKET#e#r#0", "#X"),
+    ];
     for (pk, sk) in keys {
-        let mut item = item(&of("evil/BUCKET#e#r#0", holding(full("e", &limits()), "a1", NOW, &[("slots", 1)])));
+        let mut item = item(&of(
+            "evil/BUCKET#e#r#0",
+            holding(full("e", &limits()), "a1", NOW, &[("slots", 1)]),
+        ));
         (item["PK"], item["SK"]) = (json!({"S": pk}), json!({"S": sk}));
         dynamo.put(&item);
     }
     let mut full = hostile(0, "DUE#00");
     // The numbers are of one byte and a length, and the attributes of the keys take the rest.
-    let rest = 400 * 1024 - "padPKSKdue_shardduee-0".len() - "evil/BUCKET##r#0#STATEDUE#00".len() - 1;
+    let rest =
+        400 * 1024 - "padPKSKdue_shardduee-0".len() - "evil/BUCKET##r#0#STATEDUE#00".len() - 1;
     full["pad"] = json!({"S": "x".repeat(rest)});
     dynamo.put(&full);
     let _ = dynamo.take_operations();
     let summary = run(&table, NOW).await;
-    assert_eq!((summary.undecodable, summary.postponed, summary.left_over), (4, 4, 0), "{summary:?}");
+    assert_eq!(
+        (summary.undecodable, summary.postponed, summary.left_over),
+        (4, 4, 0),
+        "{summary:?}"
+    );
     let operations = dynamo.take_operations();
-    assert!(operations["BatchGetItem"] <= 2, "only the full one is read: {operations:?}");
+    assert!(
+        operations["BatchGetItem"] <= 2,
+        "only the full one is read: {operations:?}"
+    );
     for (pk, sk) in keys {
-        assert_eq!(dynamo.item(pk, sk)["due"]["N"], (NOW.0 + 3_600_000).to_string(), "{pk} {sk}");
+        assert_eq!(
+            dynamo.item(pk, sk)["due"]["N"],
+            (NOW.0 + 3_600_000).to_string(),
+            "{pk} {sk}"
+        );
     }
-    assert!(dynamo.item("evil/BUCKET#e-0#r#0", "#STATE").get("due").is_none(), "there is no room for 13 digits");
+    assert!(
+        dynamo
+            .item("evil/BUCKET#e-0#r#0", "#STATE")
+            .get("due")
+            .is_none(),
+        "there is no room for 13 digits"
+    );
 }
 
 /// The entries stay where they are: nothing can be written to their items.
 #[tokio::test(start_paused = true)]
 async fn entries_that_stay_keep_no_other_tenant_from_its_turn() {
     let dynamo = Dynamo::new().await;
-    let table = dynamo.clone().with_latency(Duration::from_millis(5)).table().await;
+    let table = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(5))
+        .table()
+        .await;
     import(&dynamo, (0..2_000).map(|at| hostile(at, "DUE#00")));
     store(&table, &honest()).await;
     let written = until_written(&dynamo, Some(Fault::Throttle { key_range: true }));
     let summary = run(&table, NOW).await;
     assert!(written.get().is_some());
     assert_eq!(summary.leases_restored, 1, "{summary:?}");
-    assert!(dynamo.items().iter().filter(|item| item["due"]["N"] == "0").count() == 2_000);
+    assert!(
+        dynamo
+            .items()
+            .iter()
+            .filter(|item| item["due"]["N"] == "0")
+            .count()
+            == 2_000
+    );
 }
 
 /// A look at one shard reads the places of all 64, so it counts as much.
 #[tokio::test(start_paused = true)]
 async fn looks_at_sharded_buckets_count_towards_the_same_share() {
     let dynamo = Dynamo::new().await;
-    let table = dynamo.clone().with_latency(Duration::from_millis(5)).table().await;
+    let table = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(5))
+        .table()
+        .await;
     let sharded = (0..300).map(|at| {
         let bucket = of(&format!("evil/BUCKET#e-{at}#r#0"), full("e", &limits()));
-        let mut item = item(&Bucket { shard_count: 64, due: Some(EpochMillis(0)), ..bucket });
+        let mut item = item(&Bucket {
+            shard_count: 64,
+            due: Some(EpochMillis(0)),
+            ..bucket
+        });
         item["due_shard"] = json!({"S": "DUE#00"});
         item
     });
@@ -248,12 +381,21 @@ async fn i8_entries_at_both_ends_of_a_partition_keep_none_between_them_from_its_
     let table = dynamo.table().await;
     let entry = |at: usize| {
         let mut item = hostile(at, "DUE#00");
-        item["due"]["N"] = (if at.is_multiple_of(2) { 0 } else { NOW.0 - 1 }).to_string().into();
+        item["due"]["N"] = (if at.is_multiple_of(2) { 0 } else { NOW.0 - 1 })
+            .to_string()
+            .into();
         item
     };
     import(&dynamo, (0..66_000).map(entry));
     let honest = honest();
-    store(&table, &Bucket { due: Some(EpochMillis(NOW.0 - 2)), ..honest }).await;
+    store(
+        &table,
+        &Bucket {
+            due: Some(EpochMillis(NOW.0 - 2)),
+            ..honest
+        },
+    )
+    .await;
     let written = until_written(&dynamo, Some(Fault::Throttle { key_range: true }));
     let _ = run(&table, NOW).await;
     let requests = *written.get().expect("the lease is returned");
@@ -267,17 +409,33 @@ async fn in_the_end_everything_has_its_turn() {
     let shards: Vec<_> = due_shards().collect();
     import(&dynamo, (0..8_000).map(|at| hostile(at, &shards[at % 16])));
     let summary = run(&table, NOW).await;
-    assert_eq!((summary.postponed, summary.buckets_seen, summary.partitions_unfinished), (8_000, 8_000, 0));
+    assert_eq!(
+        (
+            summary.postponed,
+            summary.buckets_seen,
+            summary.partitions_unfinished
+        ),
+        (8_000, 8_000, 0)
+    );
 }
 
-/// Set `ENTRIES` to 300000 for what a tenant can write for a few cents, and to more than one run can postpone.
+/// Set `ENTRIES` to 300000 for what a tenant can write for a few cents, and to more than one run
+/// can postpone.
 #[tokio::test(start_paused = true)]
 async fn entries_in_all_partitions_make_no_lease_of_another_tenant_late() {
-    let entries = std::env::var("ENTRIES").map_or(16_000, |entries| entries.parse().expect("a number"));
+    let entries =
+        std::env::var("ENTRIES").map_or(16_000, |entries| entries.parse().expect("a number"));
     let dynamo = Dynamo::new().await;
-    let table = dynamo.clone().with_latency(Duration::from_millis(5)).table().await;
+    let table = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(5))
+        .table()
+        .await;
     let shards: Vec<_> = due_shards().collect();
-    import(&dynamo, (0..entries).map(|at| hostile(at, &shards[at % 16])));
+    import(
+        &dynamo,
+        (0..entries).map(|at| hostile(at, &shards[at % 16])),
+    );
     for due_shard in &shards {
         store(&table, &honest_in(due_shard)).await;
     }

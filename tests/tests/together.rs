@@ -17,17 +17,36 @@ fn rpm(rate: i64) -> [Limit; 1] {
 }
 
 /// Asks so much of each bucket, by the entity's name.
-fn ask<'a>(limiter: &'a RateLimiter, needs: &[(&str, i64)], rate: i64, is_transaction: bool) -> AcquireAll<'a> {
-    let one = |(entity, need): &(&str, i64)| limiter.acquire(entity, "gpt-4").limits(&rpm(rate)).take("rpm", *need);
+fn ask<'a>(
+    limiter: &'a RateLimiter,
+    needs: &[(&str, i64)],
+    rate: i64,
+    is_transaction: bool,
+) -> AcquireAll<'a> {
+    let one = |(entity, need): &(&str, i64)| {
+        limiter
+            .acquire(entity, "gpt-4")
+            .limits(&rpm(rate))
+            .take("rpm", *need)
+    };
     let all = limiter.acquire_all(needs.iter().map(one).collect::<Vec<_>>());
-    if is_transaction { all.in_one_transaction() } else { all }
+    if is_transaction {
+        all.in_one_transaction()
+    } else {
+        all
+    }
 }
 
 async fn granted(all: AcquireAll<'_>) -> Grants {
-    all.send().await.unwrap().granted().expect("the tokens are there")
+    all.send()
+        .await
+        .unwrap()
+        .granted()
+        .expect("the tokens are there")
 }
 
-/// Balance now and net consumption of an entity's bucket; a full one without consumption if it is not there.
+/// Balance now and net consumption of an entity's bucket; a full one without consumption if it is
+/// not there.
 async fn tk_tc(fleet: &Fleet, entity: &str) -> Option<(i64, i64)> {
     let key = BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0")).unwrap();
     let bucket = load(&fleet.dynamo.table().await, &key).await?;
@@ -40,18 +59,38 @@ async fn all_buckets_give_side_by_side_or_in_one_transaction() {
     for is_transaction in [false, true] {
         let fleet = Fleet::new().await;
         let (limiter, meter) = fleet.metered().await;
-        let ask = |need| ask(&limiter, &[("a", need), ("b", need + 1)], 60, is_transaction);
+        let ask = |need| {
+            ask(
+                &limiter,
+                &[("a", need), ("b", need + 1)],
+                60,
+                is_transaction,
+            )
+        };
         let _ = granted(ask(1)).await;
         let _ = meter.take();
         let grants = granted(ask(2)).await;
         assert_eq!(meter.take().total, if is_transaction { 4.0 } else { 2.0 });
-        let seen = [tk_tc(&fleet, "a").await.unwrap(), tk_tc(&fleet, "b").await.unwrap()];
+        let seen = [
+            tk_tc(&fleet, "a").await.unwrap(),
+            tk_tc(&fleet, "b").await.unwrap(),
+        ];
         assert_eq!(seen, [(57_000, 3_000), (55_000, 5_000)]);
-        assert_eq!((grants[0].amount("rpm"), grants[1].amount("rpm")), (tokens(2), tokens(3)));
+        assert_eq!(
+            (grants[0].amount("rpm"), grants[1].amount("rpm")),
+            (tokens(2), tokens(3))
+        );
         let _ = grants.rollback().await.unwrap();
-        let seen = [tk_tc(&fleet, "a").await.unwrap(), tk_tc(&fleet, "b").await.unwrap()];
+        let seen = [
+            tk_tc(&fleet, "a").await.unwrap(),
+            tk_tc(&fleet, "b").await.unwrap(),
+        ];
         assert_eq!(seen, [(59_000, 1_000), (58_000, 2_000)]);
-        assert_eq!(limiter.stats().granted, 2, "an acquire of several buckets is one");
+        assert_eq!(
+            limiter.stats().granted,
+            2,
+            "an acquire of several buckets is one"
+        );
     }
 }
 
@@ -62,23 +101,46 @@ async fn one_that_denies_leaves_nothing_taken_and_is_named() {
         let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
         let _ = granted(ask(&other, &[("a", 10), ("b", 58)], 60, false)).await;
         let needs = [("a", 5), ("b", 5), ("c", 5)];
-        let Decision::Denied(denied) = ask(&limiter, &needs, 60, is_transaction).send().await.unwrap() else {
+        let Decision::Denied(denied) = ask(&limiter, &needs, 60, is_transaction)
+            .send()
+            .await
+            .unwrap()
+        else {
             panic!("b has not enough")
         };
         let blocking = denied.blocking().expect("somebody is in the way");
-        assert_eq!((blocking.entity.as_str(), blocking.limit.as_str()), ("b", "rpm"));
+        assert_eq!(
+            (blocking.entity.as_str(), blocking.limit.as_str()),
+            ("b", "rpm")
+        );
         assert_eq!(denied.most_restrictive(), Some(blocking));
         assert_eq!(denied.retry_after, Some(secs(3)));
         assert_eq!(tk_tc(&fleet, "a").await, Some((50_000, 10_000)));
         assert_eq!(tk_tc(&fleet, "b").await, Some((2_000, 58_000)));
-        assert!(tk_tc(&fleet, "c").await.is_none_or(|seen| seen == (60_000, 0)));
+        assert!(
+            tk_tc(&fleet, "c")
+                .await
+                .is_none_or(|seen| seen == (60_000, 0))
+        );
         // Denied from memory: nobody is written to for nothing.
         let _ = fleet.dynamo.take_requests();
-        assert!(!ask(&limiter, &needs, 60, is_transaction).send().await.unwrap().is_granted());
+        assert!(
+            !ask(&limiter, &needs, 60, is_transaction)
+                .send()
+                .await
+                .unwrap()
+                .is_granted()
+        );
         assert_eq!(fleet.dynamo.take_requests(), 0);
         // I5: whoever waits it out is admitted, and no sooner.
         pass(secs(3) - millis(1)).await;
-        assert!(!ask(&limiter, &needs, 60, is_transaction).send().await.unwrap().is_granted());
+        assert!(
+            !ask(&limiter, &needs, 60, is_transaction)
+                .send()
+                .await
+                .unwrap()
+                .is_granted()
+        );
         pass(millis(1)).await;
         let _ = granted(ask(&limiter, &needs, 60, is_transaction)).await;
     }
@@ -91,7 +153,9 @@ async fn all_wait_together() {
         let limiter = fleet.limiter().await;
         let _ = granted(ask(&limiter, &[("a", 60), ("b", 30)], 60, false)).await;
         let started = fleet.now();
-        let _ = granted(ask(&limiter, &[("a", 2), ("b", 31)], 60, is_transaction).wait_up_to(secs(2))).await;
+        let _ =
+            granted(ask(&limiter, &[("a", 2), ("b", 31)], 60, is_transaction).wait_up_to(secs(2)))
+                .await;
         assert_eq!(fleet.now().since(started).0, 2_000);
     }
 }
@@ -105,10 +169,20 @@ async fn a_hundred_new_buckets_are_made_in_one_transaction_and_read_in_one_reque
     let _ = fleet.dynamo.take_operations();
     let grants = granted(ask(&limiter, &needs, 60, true)).await;
     let operations = fleet.dynamo.take_operations();
-    assert_eq!(operations, [("BatchGetItem".to_owned(), 1), ("TransactWriteItems".to_owned(), 1)].into());
+    assert_eq!(
+        operations,
+        [
+            ("BatchGetItem".to_owned(), 1),
+            ("TransactWriteItems".to_owned(), 1)
+        ]
+        .into()
+    );
     // What is known is not read again.
     let _ = granted(ask(&limiter, &needs, 60, true)).await;
-    assert_eq!(fleet.dynamo.take_operations(), [("TransactWriteItems".to_owned(), 1)].into());
+    assert_eq!(
+        fleet.dynamo.take_operations(),
+        [("TransactWriteItems".to_owned(), 1)].into()
+    );
     assert_eq!(tk_tc(&fleet, "e-99").await, Some((58_000, 2_000)));
     drop(grants);
 }
@@ -117,8 +191,16 @@ async fn a_hundred_new_buckets_are_made_in_one_transaction_and_read_in_one_reque
 async fn a_transaction_whose_answer_is_lost_happens_once() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let mut faults = [Some(Fault::LoseAnswer), Some(Fault::LoseRequest), None, Some(Fault::Conflict)].into_iter();
-    fleet.dynamo.fail_transactions(move |_| faults.next().flatten());
+    let mut faults = [
+        Some(Fault::LoseAnswer),
+        Some(Fault::LoseRequest),
+        None,
+        Some(Fault::Conflict),
+    ]
+    .into_iter();
+    fleet
+        .dynamo
+        .fail_transactions(move |_| faults.next().flatten());
     for taken in [3, 6] {
         let _ = granted(ask(&limiter, &[("a", 3), ("b", 3)], 60, true)).await;
         assert_eq!(tk_tc(&fleet, "a").await.unwrap().1, taken * 1000);
@@ -132,8 +214,16 @@ async fn an_error_at_one_bucket_gives_back_what_the_others_gave() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60, false)).await;
-    fleet.dynamo.fail_when(|request| request["Key"]["PK"]["S"].as_str()?.contains("#b#").then_some(Fault::Forbidden));
-    let error = ask(&limiter, &[("a", 5), ("b", 5)], 60, false).send().await.expect_err("b is forbidden");
+    fleet.dynamo.fail_when(|request| {
+        request["Key"]["PK"]["S"]
+            .as_str()?
+            .contains("#b#")
+            .then_some(Fault::Forbidden)
+    });
+    let error = ask(&limiter, &[("a", 5), ("b", 5)], 60, false)
+        .send()
+        .await
+        .expect_err("b is forbidden");
     assert!(error.to_string().contains("BUCKET#b#"), "{error}");
     assert_eq!(tk_tc(&fleet, "a").await, Some((59_000, 1_000)));
 }
@@ -144,7 +234,13 @@ async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
     let limiter = fleet.limiter().await;
     let slots = [Limit::concurrent("slots", 2).unwrap()];
     let both = || {
-        let one = |entity| limiter.acquire(entity, "gpt-4").limits(&slots).take("slots", 2).lease(secs(3600));
+        let one = |entity| {
+            limiter
+                .acquire(entity, "gpt-4")
+                .limits(&slots)
+                .take("slots", 2)
+                .lease(secs(3600))
+        };
         limiter.acquire_all([one("a"), one("b")])
     };
     for cut_ms in [1, 10, 21, 30, 41] {
@@ -159,8 +255,14 @@ async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
 async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60, false).send().await.unwrap();
-    assert!(matches!(&answer, Decision::NeverFits(never) if never.requested == tokens(61)), "{answer:?}");
+    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60, false)
+        .send()
+        .await
+        .unwrap();
+    assert!(
+        matches!(&answer, Decision::NeverFits(never) if never.requested == tokens(61)),
+        "{answer:?}"
+    );
     assert_eq!(fleet.dynamo.take_operations().get("UpdateItem"), None);
     let _ = granted(ask(&limiter, &[("a", 40), ("a", 20)], 60, false)).await;
 }
@@ -172,24 +274,40 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     let _ = fleet.dynamo.take_requests();
     let refused = async |all: AcquireAll<'_>, named: &str| {
         let error = all.send().await.expect_err(named);
-        assert!(matches!(&error, Error::Invalid(text) if text.contains(named)), "{error} must say {named:?}");
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains(named)),
+            "{error} must say {named:?}"
+        );
     };
     refused(limiter.acquire_all([]), "0 requests").await;
     let names: Vec<_> = (0..101).map(|n| format!("e-{n}")).collect();
     let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     refused(ask(&limiter, &needs, 60, false), "101 requests").await;
-    refused(ask(&limiter, &[("a", 1), ("a", 2)], 60, true), "a on gpt-4 is asked twice").await;
+    refused(
+        ask(&limiter, &[("a", 1), ("a", 2)], 60, true),
+        "a on gpt-4 is asked twice",
+    )
+    .await;
     refused(ask(&limiter, &[("a", 1), ("a#", 2)], 60, false), "a#").await;
-    let one = |limiter| RateLimiter::acquire(limiter, "a", "gpt-4").limits(&rpm(60)).take("rpm", 1);
+    let one = |limiter| {
+        RateLimiter::acquire(limiter, "a", "gpt-4")
+            .limits(&rpm(60))
+            .take("rpm", 1)
+    };
     refused(limiter.acquire_all([one(&other)]), "another limiter").await;
-    refused(limiter.acquire_all([one(&limiter).wait_up_to(secs(1))]), "waits by itself").await;
+    refused(
+        limiter.acquire_all([one(&limiter).wait_up_to(secs(1))]),
+        "waits by itself",
+    )
+    .await;
     assert_eq!(fleet.dynamo.take_requests(), 0);
 }
 
 proptest! {
     #![proptest_config(config(48))]
 
-    /// I1, I3: whatever processes ask together, what the buckets count is what was granted, and never more than was there.
+    /// I1, I3: whatever processes ask together, what the buckets count is what was granted, and
+    /// never more than was there.
     #[test]
     fn i1_i3_several_buckets_give_all_or_nothing(
         steps in prop::collection::vec(

@@ -16,7 +16,10 @@ use weirgate_tests::leased::id;
 use weirgate_tests::{Dynamo, Fault};
 
 fn key(pk: &str) -> ItemKey {
-    ItemKey { pk: pk.to_owned(), sk: "#STATE".to_owned() }
+    ItemKey {
+        pk: pk.to_owned(),
+        sk: "#STATE".to_owned(),
+    }
 }
 
 fn n() -> Path {
@@ -29,14 +32,19 @@ fn is(number: i64) -> Vec<Condition> {
 
 /// Adds to an item's number if all conditions hold.
 fn add(pk: &str, by: i64, conditions: Vec<Condition>) -> Action {
-    Action::Update(Update { key: key(pk), conditions, changes: vec![Change::Add(n(), Value::Int(by))] })
+    Action::Update(Update {
+        key: key(pk),
+        conditions,
+        changes: vec![Change::Add(n(), Value::Int(by))],
+    })
 }
 
 /// A table with these items and their numbers.
 async fn table_with(items: &[(&str, i64)]) -> (Dynamo, Table) {
     let dynamo = Dynamo::new().await;
     for (pk, number) in items {
-        dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": "#STATE"}, "n": {"N": number.to_string()}}));
+        dynamo
+            .put(&json!({"PK": {"S": pk}, "SK": {"S": "#STATE"}, "n": {"N": number.to_string()}}));
     }
     let table = dynamo.table().await;
     (dynamo, table)
@@ -44,7 +52,9 @@ async fn table_with(items: &[(&str, i64)]) -> (Dynamo, Table) {
 
 /// An item's number in the table.
 fn stored(dynamo: &Dynamo, pk: &str) -> Option<i64> {
-    dynamo.item(pk, "#STATE")["n"]["N"].as_str().map(|number| number.parse().unwrap())
+    dynamo.item(pk, "#STATE")["n"]["N"]
+        .as_str()
+        .map(|number| number.parse().unwrap())
 }
 
 /// An item's number in an answer.
@@ -60,18 +70,34 @@ fn number(item: &Item) -> i64 {
 async fn failed(fault: Fault) -> (Dynamo, StoreError) {
     let (dynamo, table) = table_with(&[("a", 1), ("b", 2)]).await;
     dynamo.fail_transactions(move |_| Some(fault));
-    let error = table.transact(&[add("a", 1, vec![]), add("b", 1, vec![])], &id("t")).await.unwrap_err();
+    let error = table
+        .transact(&[add("a", 1, vec![]), add("b", 1, vec![])], &id("t"))
+        .await
+        .unwrap_err();
     (dynamo, error)
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_parts_happen() {
     let (dynamo, table) = table_with(&[("a", 1), ("b", 2), ("c", 3)]).await;
-    let actions = [add("a", 10, is(1)), Action::Delete(key("b"), is(2)), Action::Check(key("c"), is(3))];
-    assert_eq!(table.transact(&actions, &id("t")).await.unwrap(), Transacted::Applied);
-    assert_eq!(["a", "b", "c"].map(|pk| stored(&dynamo, pk)), [Some(11), None, Some(3)]);
+    let actions = [
+        add("a", 10, is(1)),
+        Action::Delete(key("b"), is(2)),
+        Action::Check(key("c"), is(3)),
+    ];
+    assert_eq!(
+        table.transact(&actions, &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
+    assert_eq!(
+        ["a", "b", "c"].map(|pk| stored(&dynamo, pk)),
+        [Some(11), None, Some(3)]
+    );
     let unconditional = [add("d", 4, vec![]), Action::Delete(key("c"), vec![])];
-    assert_eq!(table.transact(&unconditional, &id("u")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        table.transact(&unconditional, &id("u")).await.unwrap(),
+        Transacted::Applied
+    );
     assert_eq!(["c", "d"].map(|pk| stored(&dynamo, pk)), [None, Some(4)]);
 }
 
@@ -93,8 +119,15 @@ async fn a_lost_race_shows_every_part_in_order_with_the_items_as_they_were() {
         Part::Lost(None) => "no item".to_owned(),
         Part::Lost(Some(item)) => number(item).to_string(),
     };
-    assert_eq!(parts.iter().map(old).collect::<Vec<_>>(), ["held", "2", "3", "held", "no item"]);
-    assert_eq!(["a", "b", "c"].map(|pk| stored(&dynamo, pk)), [Some(1), Some(2), Some(3)], "nothing happened");
+    assert_eq!(
+        parts.iter().map(old).collect::<Vec<_>>(),
+        ["held", "2", "3", "held", "no item"]
+    );
+    assert_eq!(
+        ["a", "b", "c"].map(|pk| stored(&dynamo, pk)),
+        [Some(1), Some(2), Some(3)],
+        "nothing happened"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +138,10 @@ async fn a_lost_race_is_one_whatever_else_stood_in_the_way() {
     let Transacted::LostRace(parts) = table.transact(&actions, &id("t")).await.unwrap() else {
         panic!("a condition does not hold");
     };
-    assert!(matches!(&parts[..], [Part::Held, Part::Lost(Some(_))]), "{parts:?}");
+    assert!(
+        matches!(&parts[..], [Part::Held, Part::Lost(Some(_))]),
+        "{parts:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,8 +150,14 @@ async fn a_conflict_is_transient_and_names_the_item() {
     assert_eq!(error.kind, ErrorKind::Conflict);
     assert!(error.kind.is_transient() && error.kind.is_refused());
     let text = error.to_string();
-    assert!(text.contains("TransactWriteItems of a, b on table \"weirgate\""), "{text}");
-    assert!(text.contains("TransactionConflict at a #STATE: Transaction is ongoing"), "{text}");
+    assert!(
+        text.contains("TransactWriteItems of a, b on table \"weirgate\""),
+        "{text}"
+    );
+    assert!(
+        text.contains("TransactionConflict at a #STATE: Transaction is ongoing"),
+        "{text}"
+    );
     assert!(!text.contains("b #STATE"), "b was not in the way: {text}");
     assert_eq!(stored(&dynamo, "a"), Some(1));
 }
@@ -124,7 +166,12 @@ async fn a_conflict_is_transient_and_names_the_item() {
 async fn a_throttled_transaction_is_one_also_if_it_comes_as_a_cancellation() {
     let (dynamo, error) = failed(Fault::Throttle { key_range: false }).await;
     assert_eq!(error.kind, ErrorKind::Crowded);
-    assert!(error.to_string().contains("ThrottlingError at a #STATE: Throughput exceeds"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("ThrottlingError at a #STATE: Throughput exceeds"),
+        "{error}"
+    );
     assert_eq!(stored(&dynamo, "a"), Some(1));
     let (_, error) = failed(Fault::Throttle { key_range: true }).await;
     assert_eq!(error.kind, ErrorKind::Throttled { key_range: true });
@@ -133,9 +180,15 @@ async fn a_throttled_transaction_is_one_also_if_it_comes_as_a_cancellation() {
 #[tokio::test(start_paused = true)]
 async fn without_permission_or_table_the_error_says_so() {
     let (dynamo, error) = failed(Fault::Forbidden).await;
-    assert_eq!((error.kind, stored(&dynamo, "a")), (ErrorKind::Forbidden, Some(1)));
+    assert_eq!(
+        (error.kind, stored(&dynamo, "a")),
+        (ErrorKind::Forbidden, Some(1))
+    );
     let table = Dynamo::empty().table().await;
-    let error = table.transact(&[add("a", 1, vec![])], &id("t")).await.unwrap_err();
+    let error = table
+        .transact(&[add("a", 1, vec![])], &id("t"))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoTable, "{error}");
 }
 
@@ -143,15 +196,34 @@ async fn without_permission_or_table_the_error_says_so() {
 async fn a_lost_answer_is_unknown_and_the_same_token_applies_once() {
     for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied] {
         let (dynamo, error) = failed(fault).await;
-        assert_eq!((error.kind, stored(&dynamo, "a")), (ErrorKind::Unknown, Some(2)), "{fault:?}");
+        assert_eq!(
+            (error.kind, stored(&dynamo, "a")),
+            (ErrorKind::Unknown, Some(2)),
+            "{fault:?}"
+        );
         dynamo.fail_transactions(|_| None);
         let table = dynamo.table().await;
         let actions = [add("a", 1, vec![]), add("b", 1, vec![])];
-        assert_eq!(table.transact(&actions, &id("t")).await.unwrap(), Transacted::Applied, "{fault:?}");
-        assert_eq!(["a", "b"].map(|pk| stored(&dynamo, pk)), [Some(2), Some(3)], "{fault:?}");
+        assert_eq!(
+            table.transact(&actions, &id("t")).await.unwrap(),
+            Transacted::Applied,
+            "{fault:?}"
+        );
+        assert_eq!(
+            ["a", "b"].map(|pk| stored(&dynamo, pk)),
+            [Some(2), Some(3)],
+            "{fault:?}"
+        );
         let other = table.transact(&actions[..1], &id("t")).await.unwrap_err();
-        assert_eq!(other.kind, ErrorKind::Invalid, "the token is of other actions: {other}");
-        assert!(other.to_string().contains("IdempotentParameterMismatch"), "{other}");
+        assert_eq!(
+            other.kind,
+            ErrorKind::Invalid,
+            "the token is of other actions: {other}"
+        );
+        assert!(
+            other.to_string().contains("IdempotentParameterMismatch"),
+            "{other}"
+        );
     }
 }
 
@@ -160,22 +232,53 @@ async fn retries_keep_the_token_and_stop_where_they_are_told_to() {
     let (dynamo, table) = table_with(&[("a", 1)]).await;
     let tokens = Arc::new(Mutex::new(vec![]));
     let seen = tokens.clone();
-    let mut faults = [Fault::LoseAnswer, Fault::Throttle { key_range: false }, Fault::Conflict].into_iter();
+    let mut faults = [
+        Fault::LoseAnswer,
+        Fault::Throttle { key_range: false },
+        Fault::Conflict,
+    ]
+    .into_iter();
     dynamo.fail_transactions(move |request| {
-        seen.lock().unwrap().push(request["ClientRequestToken"].as_str().unwrap().to_owned());
+        seen.lock()
+            .unwrap()
+            .push(request["ClientRequestToken"].as_str().unwrap().to_owned());
         faults.next()
     });
     let actions = [add("a", 1, is(1))];
-    let outcome = table.transact_with(&actions, &id("t"), Retry::Unknown).await.unwrap();
-    assert_eq!((outcome, stored(&dynamo, "a")), (Transacted::Applied, Some(2)), "applied once, and known to be");
+    let outcome = table
+        .transact_with(&actions, &id("t"), Retry::Unknown)
+        .await
+        .unwrap();
+    assert_eq!(
+        (outcome, stored(&dynamo, "a")),
+        (Transacted::Applied, Some(2)),
+        "applied once, and known to be"
+    );
     assert_eq!(*tokens.lock().unwrap(), ["t"; 4]);
 
-    let _ = (dynamo.take_requests(), dynamo.fail_transactions(|_| Some(Fault::LoseRequest)));
-    let error = table.transact_with(&actions, &id("u"), Retry::Refused).await.unwrap_err();
-    assert_eq!((error.kind, dynamo.take_requests()), (ErrorKind::Unknown, 1), "it may have been applied");
+    let _ = (
+        dynamo.take_requests(),
+        dynamo.fail_transactions(|_| Some(Fault::LoseRequest)),
+    );
+    let error = table
+        .transact_with(&actions, &id("u"), Retry::Refused)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind, dynamo.take_requests()),
+        (ErrorKind::Unknown, 1),
+        "it may have been applied"
+    );
     dynamo.fail_transactions(|_| Some(Fault::Forbidden));
-    let error = table.transact_with(&actions, &id("u"), Retry::Unknown).await.unwrap_err();
-    assert_eq!((error.kind, dynamo.take_requests()), (ErrorKind::Forbidden, 1), "asking again does not help");
+    let error = table
+        .transact_with(&actions, &id("u"), Retry::Unknown)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind, dynamo.take_requests()),
+        (ErrorKind::Forbidden, 1),
+        "asking again does not help"
+    );
 }
 
 /// A transport that keeps the text of each request.
@@ -186,31 +289,66 @@ struct Kept {
 }
 
 impl HttpClient for Kept {
-    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+    fn http_connector(
+        &self,
+        _: &HttpConnectorSettings,
+        _: &RuntimeComponents,
+    ) -> SharedHttpConnector {
         SharedHttpConnector::new(self.clone())
     }
 }
 
 impl HttpConnector for Kept {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        self.texts.lock().unwrap().push(request.body().bytes().unwrap_or_default().to_vec());
+        self.texts
+            .lock()
+            .unwrap()
+            .push(request.body().bytes().unwrap_or_default().to_vec());
         self.dynamo.call(request)
     }
 }
 
-/// DynamoDB Local compares the text under a token, and an answer that is lost would end as an error there.
+/// DynamoDB Local compares the text under a token, and an answer that is lost would end as an error
+/// there.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_is_repeated_is_the_same_text() {
     let (dynamo, _) = table_with(&[("a", 1)]).await;
-    let kept = Kept { dynamo: dynamo.clone(), texts: Arc::default() };
+    let kept = Kept {
+        dynamo: dynamo.clone(),
+        texts: Arc::default(),
+    };
     let table = Dynamo::reached_by(kept.clone(), weirgate::SystemClock).await;
     let names: Vec<_> = (0..12).map(|at| format!("n{at}")).collect();
-    let changes = names.iter().map(|name| Change::Add(Path::of(name.clone()), Value::Int(1))).collect();
-    let conditions = names.iter().map(|name| Condition::Absent(Path::of(name.clone()))).collect();
-    let actions = [Action::Update(Update { key: key("a"), conditions, changes }), add("b", 1, vec![])];
-    let mut faults = [Fault::LoseRequest, Fault::Throttle { key_range: false }, Fault::LoseAnswer].into_iter();
+    let changes = names
+        .iter()
+        .map(|name| Change::Add(Path::of(name.clone()), Value::Int(1)))
+        .collect();
+    let conditions = names
+        .iter()
+        .map(|name| Condition::Absent(Path::of(name.clone())))
+        .collect();
+    let actions = [
+        Action::Update(Update {
+            key: key("a"),
+            conditions,
+            changes,
+        }),
+        add("b", 1, vec![]),
+    ];
+    let mut faults = [
+        Fault::LoseRequest,
+        Fault::Throttle { key_range: false },
+        Fault::LoseAnswer,
+    ]
+    .into_iter();
     dynamo.fail_transactions(move |_| faults.next());
-    assert_eq!(table.transact_with(&actions, &id("t"), Retry::Unknown).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        table
+            .transact_with(&actions, &id("t"), Retry::Unknown)
+            .await
+            .unwrap(),
+        Transacted::Applied
+    );
     let texts = kept.texts.lock().unwrap();
     assert_eq!(texts.len(), 4);
     assert!(!texts[0].is_empty() && texts.iter().all(|text| *text == texts[0]));
@@ -220,21 +358,53 @@ async fn a_transaction_that_is_repeated_is_the_same_text() {
 async fn what_can_never_happen_is_invalid_and_says_why() {
     let (dynamo, table) = table_with(&[("a", 1)]).await;
     dynamo.put(&json!({"PK": {"S": "text"}, "SK": {"S": "#STATE"}, "n": {"S": "1"}}));
-    let error = table.transact(&[add("a", 1, vec![]), add("text", 1, vec![])], &id("t")).await.unwrap_err();
-    assert_eq!((error.kind, stored(&dynamo, "a")), (ErrorKind::Invalid, Some(1)));
-    assert!(error.to_string().contains("ValidationError at text #STATE: "), "{error}");
+    let error = table
+        .transact(&[add("a", 1, vec![]), add("text", 1, vec![])], &id("t"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind, stored(&dynamo, "a")),
+        (ErrorKind::Invalid, Some(1))
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("ValidationError at text #STATE: "),
+        "{error}"
+    );
 
     let _ = dynamo.take_requests();
     let error = table.transact(&[], &id("t")).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Invalid && error.reason.contains("not 0"), "{error}");
-    let many: Vec<_> = (0..101).map(|at| add(&format!("m{at}"), 1, vec![])).collect();
+    assert!(
+        error.kind == ErrorKind::Invalid && error.reason.contains("not 0"),
+        "{error}"
+    );
+    let many: Vec<_> = (0..101)
+        .map(|at| add(&format!("m{at}"), 1, vec![]))
+        .collect();
     let error = table.transact(&many, &id("t")).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Invalid && error.reason.contains("not 101"), "{error}");
-    assert_eq!(error.request, "TransactWriteItems of m0, m1, m2, m3 and 97 more");
-    let error = table.transact(&[Action::Check(key("c"), vec![])], &id("t")).await.unwrap_err();
-    assert!(error.kind == ErrorKind::Invalid && error.to_string().contains("give the check a condition"), "{error}");
+    assert!(
+        error.kind == ErrorKind::Invalid && error.reason.contains("not 101"),
+        "{error}"
+    );
+    assert_eq!(
+        error.request,
+        "TransactWriteItems of m0, m1, m2, m3 and 97 more"
+    );
+    let error = table
+        .transact(&[Action::Check(key("c"), vec![])], &id("t"))
+        .await
+        .unwrap_err();
+    assert!(
+        error.kind == ErrorKind::Invalid
+            && error.to_string().contains("give the check a condition"),
+        "{error}"
+    );
     assert_eq!(dynamo.take_requests(), 0, "nothing was sent");
-    assert_eq!(table.transact(&many[..100], &id("t")).await.unwrap(), Transacted::Applied);
+    assert_eq!(
+        table.transact(&many[..100], &id("t")).await.unwrap(),
+        Transacted::Applied
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,10 +416,17 @@ async fn a_transaction_costs_double_also_when_it_is_cancelled_and_reads_when_rep
     for (token, requests, units) in [("t", 1, 6.0), ("t", 1, 0.0), ("lost", 1, 6.0)] {
         let _ = table.transact(&actions, &id(token)).await.unwrap();
         let used = meter.take();
-        assert_eq!((used.requests, used.table, used.total), (requests, units, units), "{token}");
+        assert_eq!(
+            (used.requests, used.table, used.total),
+            (requests, units, units),
+            "{token}"
+        );
         assert!(used.indexes.values().all(|index| *index == 0.0), "{used:?}");
     }
-    for (fault, units) in [(Fault::Conflict, 4.0), (Fault::Throttle { key_range: false }, 0.0)] {
+    for (fault, units) in [
+        (Fault::Conflict, 4.0),
+        (Fault::Throttle { key_range: false }, 0.0),
+    ] {
         dynamo.fail_transactions(move |_| Some(fault));
         let _ = table.transact(&actions, &id("u")).await.unwrap_err();
         assert_eq!(meter.take().table, units, "{fault:?}");

@@ -1,4 +1,5 @@
-//! Splits that a process has begun and not finished: any other one finishes them, and nothing is denied meanwhile.
+//! Splits that a process has begun and not finished: any other one finishes them, and nothing is
+//! denied meanwhile.
 
 mod fleet;
 mod sharded;
@@ -18,7 +19,10 @@ use weirgate_tests::scaling::facts;
 async fn begun(table: &Table, bucket: &Bucket, at: EpochMillis) {
     store(table, bucket).await;
     let first = split(bucket, 0, new_id(), at);
-    assert!(matches!(table.update(&first, Answer::Nothing).await, Ok(Outcome::Applied(_))));
+    assert!(matches!(
+        table.update(&first, Answer::Nothing).await,
+        Ok(Outcome::Applied(_))
+    ));
 }
 
 /// What shards and escrows have of each limit.
@@ -57,13 +61,23 @@ async fn i2_no_request_is_denied_for_what_a_split_has_put_aside() {
         let limits = [Limit::per_day("rpm", 100).unwrap()];
         let limiter = fleet.limiter().await;
         let ask = async |amount| {
-            limiter.acquire("e-1", "gpt-4").limits(&limits).take("rpm", amount).send().await.unwrap().is_granted()
+            limiter
+                .acquire("e-1", "gpt-4")
+                .limits(&limits)
+                .take("rpm", amount)
+                .send()
+                .await
+                .unwrap()
+                .is_granted()
         };
         assert!(ask(1).await);
         let table = fleet.dynamo.table().await;
         let image = load(&table, &key("e-1")).await.unwrap();
         let first = split(&image, 0, new_id(), image.rf.after(Millis(1)));
-        assert!(matches!(table.update(&first, Answer::Nothing).await, Ok(Outcome::Applied(_))));
+        assert!(matches!(
+            table.update(&first, Answer::Nothing).await,
+            Ok(Outcome::Applied(_))
+        ));
         fleet::pass(secs(age / 1_000)).await;
         // The old half has 50 of 99.
         assert!(ask(45).await);
@@ -73,7 +87,10 @@ async fn i2_no_request_is_denied_for_what_a_split_has_put_aside() {
             let finish = async {
                 tokio::time::sleep(fleet::millis(200)).await;
                 for update in weirgate_shared::write::finish(&parent).unwrap() {
-                    assert!(matches!(table.update(&update, Answer::Nothing).await, Ok(Outcome::Applied(_))));
+                    assert!(matches!(
+                        table.update(&update, Answer::Nothing).await,
+                        Ok(Outcome::Applied(_))
+                    ));
                 }
             };
             let (is_granted, ()) = tokio::join!(ask(40), finish);
@@ -94,14 +111,33 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
     let bucket = full("e-1", &limits());
     begun(&table, &bucket, EpochMillis(bucket.rf.0 + 1)).await;
     let before = held(&table, &bucket.key, bucket.rf).await;
-    assert_eq!(limiter.set_shards("e-1", "gpt-4", &limits(), 4).await.unwrap(), 4);
-    assert_eq!(counts(&table, &bucket.key).await, [(0, 4), (1, 4), (2, 4), (3, 4)]);
+    assert_eq!(
+        limiter
+            .set_shards("e-1", "gpt-4", &limits(), 4)
+            .await
+            .unwrap(),
+        4
+    );
+    assert_eq!(
+        counts(&table, &bucket.key).await,
+        [(0, 4), (1, 4), (2, 4), (3, 4)]
+    );
     let after = held(&table, &bucket.key, bucket.rf).await;
-    assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
-    assert_eq!(limiter.set_shards("e-1", "gpt-4", &limits(), 1).await.unwrap(), 1);
+    assert_eq!(
+        after.keys().collect::<Vec<_>>(),
+        before.keys().collect::<Vec<_>>()
+    );
+    assert_eq!(
+        limiter
+            .set_shards("e-1", "gpt-4", &limits(), 1)
+            .await
+            .unwrap(),
+        1
+    );
 }
 
-/// Three writes, and each index entry of the new half; the first split gives shard 0 an entry in `DueIndex` too.
+/// Three writes, and each index entry of the new half; the first split gives shard 0 an entry in
+/// `DueIndex` too.
 #[tokio::test]
 async fn a_split_costs_three_write_units_and_the_index_entries_of_the_new_half() {
     let dynamo = weirgate_tests::Dynamo::new().await;
@@ -114,9 +150,21 @@ async fn a_split_costs_three_write_units_and_the_index_entries_of_the_new_half()
         let _ = meter.take();
         weirgate_tests::leased::split_at(&table, &shard, new_id(), EpochMillis(NOW.0 + 1)).await;
         let units = meter.take();
-        assert_eq!((units.table, units.requests), (whole(facts::SPLIT_UNITS), 3), "{units:?}");
+        assert_eq!(
+            (units.table, units.requests),
+            (whole(facts::SPLIT_UNITS), 3),
+            "{units:?}"
+        );
         let indexes = [("DueIndex", whole(due)), ("GSI2", 1.0), ("GSI3", 1.0)];
-        assert_eq!(units.indexes, indexes.map(|(index, units)| (index.to_owned(), units)).into());
-        assert_eq!(units.total, whole(facts::SPLIT_UNITS + facts::SPLIT_INDEX_UNITS + due - 1));
+        assert_eq!(
+            units.indexes,
+            indexes
+                .map(|(index, units)| (index.to_owned(), units))
+                .into()
+        );
+        assert_eq!(
+            units.total,
+            whole(facts::SPLIT_UNITS + facts::SPLIT_INDEX_UNITS + due - 1)
+        );
     }
 }

@@ -19,17 +19,25 @@ const EVERY: [Fault; 8] = [
 ];
 
 const fn is_unknown(fault: Fault) -> bool {
-    matches!(fault, Fault::LoseRequest | Fault::LoseAnswer | Fault::ServerError | Fault::ServerErrorApplied)
+    matches!(
+        fault,
+        Fault::LoseRequest | Fault::LoseAnswer | Fault::ServerError | Fault::ServerErrorApplied
+    )
 }
 
 /// Every fault, and every two in a row.
 fn troubles() -> impl Iterator<Item = Vec<Fault>> {
-    let twice = EVERY.into_iter().flat_map(|first| EVERY.into_iter().map(move |second| vec![first, second]));
+    let twice = EVERY
+        .into_iter()
+        .flat_map(|first| EVERY.into_iter().map(move |second| vec![first, second]));
     EVERY.into_iter().map(|fault| vec![fault]).chain(twice)
 }
 
 fn limits() -> [Limit; 2] {
-    [Limit::per_day("rpd", 1000).unwrap(), Limit::concurrent("slots", 20).unwrap()]
+    [
+        Limit::per_day("rpd", 1000).unwrap(),
+        Limit::concurrent("slots", 20).unwrap(),
+    ]
 }
 
 /// What is done with a grant of 10 tokens, and 2 slots if it has a lease.
@@ -82,25 +90,47 @@ async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) 
     let case = format!("{trouble:?} {what:?} lease: {has_lease} other: {other}");
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let takes: &[_] = if has_lease { &[("rpd", 10), ("slots", 2)] } else { &[("rpd", 10)] };
+    let takes: &[_] = if has_lease {
+        &[("rpd", 10), ("slots", 2)]
+    } else {
+        &[("rpd", 10)]
+    };
     let grant = granted(&limiter, &limits(), takes).await;
-    let before = (10_000, if has_lease { 18_000 } else { 20_000 }, usize::from(has_lease));
+    let before = (
+        10_000,
+        if has_lease { 18_000 } else { 20_000 },
+        usize::from(has_lease),
+    );
     let after = what.after(has_lease);
-    fleet.trouble(trouble.iter().copied().map(Some).collect(), other.then_some("rpd"));
+    fleet.trouble(
+        trouble.iter().copied().map(Some).collect(),
+        other.then_some("rpd"),
+    );
     let answer = what.run(grant).await;
     fleet.dynamo.fail_when(|_| None);
 
     let (bucket, foreign) = (fleet.bucket().await, 1000 * fleet::foreign_takes(&fleet));
     let (rate, slots) = (bucket.limits["rpd"], bucket.limits["slots"]);
-    assert_eq!(rate.tk.0 + rate.tc.0, 1_000_000, "{case}: I1, no token is made or lost");
-    let now = (rate.tc.0 - foreign, slots.tk.0, bucket.leases.as_ref().unwrap().len());
+    assert_eq!(
+        rate.tk.0 + rate.tc.0,
+        1_000_000,
+        "{case}: I1, no token is made or lost"
+    );
+    let now = (
+        rate.tc.0 - foreign,
+        slots.tk.0,
+        bucket.leases.as_ref().unwrap().len(),
+    );
     let stats = limiter.stats();
     match &answer {
         Ok(Settlement::Done) => assert_eq!(now, after, "{case}: it counts, once"),
         Ok(Settlement::Ended) => panic!("{case}: the lease was there"),
         Err(error) if error.is_unknown() => {
             assert!(trouble.iter().copied().any(is_unknown), "{case}: {error}");
-            assert!(now == before || now == after, "{case}: {now:?}, all or nothing, and once at most");
+            assert!(
+                now == before || now == after,
+                "{case}: {now:?}, all or nothing, and once at most"
+            );
         }
         Err(error) => {
             assert!(trouble.contains(&Fault::Forbidden), "{case}: {error}");
@@ -112,7 +142,11 @@ async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) 
         assert_eq!(stats.unknown_milli, 0, "{case}");
     }
     let given_back = (before.0 - after.0).max(0);
-    assert!(stats.unknown_milli <= given_back.unsigned_abs(), "{case}: {} in doubt", stats.unknown_milli);
+    assert!(
+        stats.unknown_milli <= given_back.unsigned_abs(),
+        "{case}: {} in doubt",
+        stats.unknown_milli
+    );
 }
 
 async fn settle_in_every_trouble(what: What, has_lease: bool) {
@@ -153,11 +187,28 @@ async fn i7_a_renewal_in_trouble_keeps_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_settlement_that_stays_refused_ends_in_an_error_and_the_lease_in_its_expiry() {
     let fleet = Fleet::new().await;
-    let limiter = fleet.builder().await.timeout(fleet::millis(900)).build().await.unwrap();
-    let grant = ask(&limiter, &limits(), &[("slots", 20)]).lease(secs(30)).send().await.unwrap().granted().unwrap();
-    fleet.dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    let limiter = fleet
+        .builder()
+        .await
+        .timeout(fleet::millis(900))
+        .build()
+        .await
+        .unwrap();
+    let grant = ask(&limiter, &limits(), &[("slots", 20)])
+        .lease(secs(30))
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    fleet
+        .dynamo
+        .fail_when(|_| Some(Fault::Throttle { key_range: false }));
     let error = grant.release().await.expect_err("it is throttled");
-    assert!(error.is_transient() && !error.is_unknown() && error.to_string().contains("throttled"), "{error}");
+    assert!(
+        error.is_transient() && !error.is_unknown() && error.to_string().contains("throttled"),
+        "{error}"
+    );
     fleet.dynamo.fail_when(|_| None);
     fleet::pass(secs(30)).await;
     let _ = granted(&limiter, &limits(), &[("slots", 20)]).await;
@@ -184,7 +235,10 @@ async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_befo
         is_lost.then_some(Fault::LoseRequest)
     });
     let released = grant.release().await;
-    assert!(released.as_ref().is_err_and(Error::is_unknown), "{released:?}, and nothing was used");
+    assert!(
+        released.as_ref().is_err_and(Error::is_unknown),
+        "{released:?}, and nothing was used"
+    );
 }
 
 #[tokio::test(start_paused = true)]

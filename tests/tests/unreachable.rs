@@ -1,4 +1,5 @@
-//! What a connection that was never made, or that was lost, means for a write: over real sockets, by the one constructor.
+//! What a connection that was never made, or that was lost, means for a write: over real sockets,
+//! by the one constructor.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -8,8 +9,14 @@ use weirgate::{Error, Limit, RateLimiter};
 use weirgate_store::{Connection, ErrorKind, StoreError, Table, connect};
 
 async fn failure(endpoint: &str) -> StoreError {
-    let connection = Connection { local_endpoint: Some(endpoint.to_owned()), ..Connection::default() };
-    Table::new(connect(connection).await, "limits").warm().await.expect_err("nothing answers there")
+    let connection = Connection {
+        local_endpoint: Some(endpoint.to_owned()),
+        ..Connection::default()
+    };
+    Table::new(connect(connection).await, "limits")
+        .warm()
+        .await
+        .expect_err("nothing answers there")
 }
 
 /// An endpoint on this machine where nobody listens.
@@ -24,11 +31,17 @@ async fn what_was_never_sent_is_certainly_not_applied() {
         let error = failure(endpoint).await;
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
         assert!(error.kind.is_transient() && error.kind.is_refused());
-        assert!(error.to_string().contains(r#"table "limits": no connection, nothing was sent"#), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains(r#"table "limits": no connection, nothing was sent"#),
+            "{error}"
+        );
     }
 }
 
-/// The handshake of TLS is part of making the connection: a server that speaks something else was sent no request.
+/// The handshake of TLS is part of making the connection: a server that speaks something else was
+/// sent no request.
 #[tokio::test]
 async fn a_connection_lost_before_the_request_was_sent_is_told_from_one_lost_after_it() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -38,22 +51,46 @@ async fn a_connection_lost_before_the_request_was_sent_is_told_from_one_lost_aft
             let _ = stream.and_then(|mut stream| stream.read(&mut [0; 4096]));
         }
     });
-    assert_eq!(failure(&format!("https://{at}")).await.kind, ErrorKind::Unreachable);
+    assert_eq!(
+        failure(&format!("https://{at}")).await.kind,
+        ErrorKind::Unreachable
+    );
     let lost = failure(&format!("http://{at}")).await;
-    assert_eq!(lost.kind, ErrorKind::Unknown, "it may have been read: {lost}");
+    assert_eq!(
+        lost.kind,
+        ErrorKind::Unknown,
+        "it may have been read: {lost}"
+    );
 }
 
 #[tokio::test]
 async fn a_take_that_cannot_be_sent_leaves_nothing_in_doubt() {
-    let connection = Connection { local_endpoint: Some(closed_port()), ..Connection::default() };
-    let builder = RateLimiter::builder("limits").connection(connection).timeout(Duration::from_millis(100));
-    let (limiter, limits) = (builder.build().await.unwrap(), [Limit::per_minute("rpm", 10).unwrap()]);
-    let error = limiter.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1).send().await.unwrap_err();
+    let connection = Connection {
+        local_endpoint: Some(closed_port()),
+        ..Connection::default()
+    };
+    let builder = RateLimiter::builder("limits")
+        .connection(connection)
+        .timeout(Duration::from_millis(100));
+    let (limiter, limits) = (
+        builder.build().await.unwrap(),
+        [Limit::per_minute("rpm", 10).unwrap()],
+    );
+    let error = limiter
+        .acquire("e-1", "gpt-4")
+        .limits(&limits)
+        .take("rpm", 1)
+        .send()
+        .await
+        .unwrap_err();
     assert!(
         matches!(&error, Error::Timeout { last: Some(last), .. } if last.kind == ErrorKind::Unreachable),
         "{error}"
     );
     assert!(error.is_transient() && !error.is_unknown());
     let stats = limiter.stats();
-    assert!(stats.refused > 0 && stats.unknown == 0 && stats.unknown_milli == 0, "{stats:?}");
+    assert!(
+        stats.refused > 0 && stats.unknown == 0 && stats.unknown_milli == 0,
+        "{stats:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! A circuit breaker: after failures in a row DynamoDB is not asked for a while, then by one caller alone.
+//! A circuit breaker: after failures in a row DynamoDB is not asked for a while, then by one caller
+//! alone.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,15 +10,15 @@ use crate::ages::{AgeClock, Moment};
 
 /// When a limiter stops asking DynamoDB, and for how long.
 ///
-/// A failure is a connection that cannot be made, a request without an answer, a server error, or a table or account over
-/// its throughput. Whatever else DynamoDB answers shows that it is there. A single bucket, index or partition that is too
-/// hot is neither.
+/// A failure is a connection that cannot be made, a request without an answer, a server error, or a
+/// table or account over its throughput. Whatever else DynamoDB answers shows that it is there. A
+/// single bucket, index or partition that is too hot is neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
     /// Failed requests in a row after which it opens; 0 never. 10 if nothing is said.
     pub failures: u32,
-    /// How long nothing is sent then, before one caller tries again; doubles with each try that fails. 1 s if nothing is
-    /// said.
+    /// How long nothing is sent then, before one caller tries again; doubles with each try that
+    /// fails. 1 s if nothing is said.
     pub pause: Duration,
     /// The longest pause. 30 s if nothing is said.
     pub longest: Duration,
@@ -25,7 +26,11 @@ pub struct Breaker {
 
 impl Default for Breaker {
     fn default() -> Self {
-        Self { failures: 10, pause: Duration::from_secs(1), longest: Duration::from_secs(30) }
+        Self {
+            failures: 10,
+            pause: Duration::from_secs(1),
+            longest: Duration::from_secs(30),
+        }
     }
 }
 
@@ -42,7 +47,11 @@ enum State {
     /// Everybody asks; failures in a row.
     Closed(u32),
     /// Nobody does.
-    Open { until: Moment, pause: Duration, why: String },
+    Open {
+        until: Moment,
+        pause: Duration,
+        why: String,
+    },
     /// One does.
     HalfOpen { pause: Duration, why: String },
 }
@@ -65,7 +74,11 @@ pub(crate) struct Open {
 
 impl Circuit {
     pub(crate) const fn new(settings: Breaker, ages: AgeClock) -> Self {
-        Self { settings, ages, state: Mutex::new(State::Closed(0)) }
+        Self {
+            settings,
+            ages,
+            state: Mutex::new(State::Closed(0)),
+        }
     }
 
     /// The shortest pause.
@@ -77,18 +90,34 @@ impl Circuit {
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
         let mut state = self.state();
         let (pause, why) = match &*state {
-            State::Closed(_) => return Ok(Permit { circuit: self, is_probe: false }),
+            State::Closed(_) => {
+                return Ok(Permit {
+                    circuit: self,
+                    is_probe: false,
+                });
+            }
             State::Open { until, pause, why } => {
                 let left = until.since(self.ages.now());
                 if !left.is_zero() {
-                    return Err(Open { why: why.clone(), left });
+                    return Err(Open {
+                        why: why.clone(),
+                        left,
+                    });
                 }
                 (*pause, why.clone())
             }
-            State::HalfOpen { pause, why } => return Err(Open { why: why.clone(), left: *pause }),
+            State::HalfOpen { pause, why } => {
+                return Err(Open {
+                    why: why.clone(),
+                    left: *pause,
+                });
+            }
         };
         *state = State::HalfOpen { pause, why };
-        Ok(Permit { circuit: self, is_probe: true })
+        Ok(Permit {
+            circuit: self,
+            is_probe: true,
+        })
     }
 
     /// What a request met; whether the circuit opened by it.
@@ -110,7 +139,11 @@ impl Circuit {
             }
             return false;
         };
-        let Breaker { failures, pause, longest } = self.settings;
+        let Breaker {
+            failures,
+            pause,
+            longest,
+        } = self.settings;
         let pause = match &mut *state {
             State::Closed(seen) => {
                 *seen = seen.saturating_add(1);
@@ -123,7 +156,11 @@ impl Circuit {
             // Requests from before it opened.
             State::Open { .. } => return false,
         };
-        *state = State::Open { until: self.ages.now() + pause, pause, why: failure.to_string() };
+        *state = State::Open {
+            until: self.ages.now() + pause,
+            pause,
+            why: failure.to_string(),
+        };
         true
     }
 
@@ -141,11 +178,18 @@ impl Drop for Permit<'_> {
         }
         let mut state = self.circuit.state();
         if let State::HalfOpen { pause, why } = &*state {
-            *state = State::Open { until: self.circuit.ages.now(), pause: *pause, why: why.clone() };
+            *state = State::Open {
+                until: self.circuit.ages.now(),
+                pause: *pause,
+                why: why.clone(),
+            };
         }
     }
 }
 
 pub(crate) const fn is_failure(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Unknown | ErrorKind::Unreachable | ErrorKind::Throttled { key_range: false })
+    matches!(
+        kind,
+        ErrorKind::Unknown | ErrorKind::Unreachable | ErrorKind::Throttled { key_range: false }
+    )
 }

@@ -35,9 +35,14 @@ pub(crate) struct LocalHold {
 }
 
 impl LocalBuckets {
-    /// Takes what all `targets` ask of their local buckets, which have `percent` of every limit; or says what is short.
-    /// `now` is of the clock that ages are measured by.
-    pub(crate) fn take(&self, targets: &[Target], percent: u8, now: EpochMillis) -> Result<Vec<LocalHold>, Denied> {
+    /// Takes what all `targets` ask of their local buckets, which have `percent` of every limit; or
+    /// says what is short. `now` is of the clock that ages are measured by.
+    pub(crate) fn take(
+        &self,
+        targets: &[Target],
+        percent: u8,
+        now: EpochMillis,
+    ) -> Result<Vec<LocalHold>, Denied> {
         let mut buckets = self.lock();
         if buckets.len() > MAX_BUCKETS {
             buckets.clear();
@@ -45,16 +50,25 @@ impl LocalBuckets {
         let (mut taken, mut short) = (vec![], vec![]);
         for target in targets {
             let (key, needs) = (&target.shards.key, target.needs());
-            // The numbers of the limits give way to those of the local bucket, which are of the same version.
+            // The numbers of the limits give way to those of the local bucket, which are of the
+            // same version.
             let limits = target.request.limits.of_version(0);
-            let new = || Local { bucket: part(key, &limits, percent, now), limits: limits.clone(), percent };
+            let new = || Local {
+                bucket: part(key, &limits, percent, now),
+                limits: limits.clone(),
+                percent,
+            };
             let local = buckets.entry(key.clone()).or_insert_with(new);
             if local.limits != limits || local.percent != percent {
                 *local = new();
             }
             local.bucket = local.bucket.advanced(&limits, now);
             let status = decision::status(&local.bucket, &limits, &needs, now);
-            if !target.is_shadow && status.iter().any(|status| status.is_short() && status.mode != Mode::Shadow) {
+            if !target.is_shadow
+                && status
+                    .iter()
+                    .any(|status| status.is_short() && status.mode != Mode::Shadow)
+            {
                 short.extend(status);
                 continue;
             }
@@ -65,7 +79,11 @@ impl LocalBuckets {
             taken.push((key, needs));
         }
         if short.is_empty() {
-            let hold = |(key, taken): (&BucketKey, Needs)| LocalHold { buckets: self.clone(), key: key.clone(), taken };
+            let hold = |(key, taken): (&BucketKey, Needs)| LocalHold {
+                buckets: self.clone(),
+                key: key.clone(),
+                taken,
+            };
             return Ok(taken.into_iter().map(hold).collect());
         }
         for (key, needs) in taken {
@@ -90,7 +108,11 @@ impl LocalHold {
 
     /// `actual` of `limit` was used in truth, which was taken.
     pub(crate) fn adjust(&mut self, limit: &str, actual: MilliTokens) {
-        if let Some((limit, taken)) = self.taken.get_key_value(limit).map(|(limit, taken)| (limit.clone(), *taken)) {
+        if let Some((limit, taken)) = self
+            .taken
+            .get_key_value(limit)
+            .map(|(limit, taken)| (limit.clone(), *taken))
+        {
             change(&mut self.buckets.lock(), &self.key, &limit, taken - actual);
             self.taken.insert(limit, actual);
         }
@@ -104,7 +126,9 @@ impl LocalHold {
     fn give_back(&mut self, goes_back: fn(&Rule) -> bool) {
         let mut buckets = self.buckets.lock();
         for (limit, need) in std::mem::take(&mut self.taken) {
-            let state = buckets.get(&self.key).and_then(|local| local.bucket.limits.get(&limit));
+            let state = buckets
+                .get(&self.key)
+                .and_then(|local| local.bucket.limits.get(&limit));
             if state.is_some_and(|state| goes_back(&state.rule)) {
                 change(&mut buckets, &self.key, &limit, need);
             }
@@ -119,18 +143,33 @@ impl Drop for LocalHold {
     }
 }
 
-fn change(buckets: &mut HashMap<BucketKey, Local>, key: &BucketKey, limit: &LimitName, by: MilliTokens) {
-    if let Some(state) = buckets.get_mut(key).and_then(|local| local.bucket.limits.get_mut(limit)) {
+fn change(
+    buckets: &mut HashMap<BucketKey, Local>,
+    key: &BucketKey,
+    limit: &LimitName,
+    by: MilliTokens,
+) {
+    if let Some(state) = buckets
+        .get_mut(key)
+        .and_then(|local| local.bucket.limits.get_mut(limit))
+    {
         state.tk = (state.tk + by).min(state.rule.capacity);
     }
 }
 
-/// A full bucket with `percent` of every limit: of its capacity, which holds one token at least, and of its rate.
+/// A full bucket with `percent` of every limit: of its capacity, which holds one token at least,
+/// and of its rate.
 fn part(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Bucket {
-    let part = |amount: MilliTokens| amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100;
+    let part = |amount: MilliTokens| {
+        amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100
+    };
     let mut bucket = Bucket::full(key.clone(), limits, now);
     for state in bucket.limits.values_mut() {
-        let Rule { capacity, refill_amount, .. } = state.rule;
+        let Rule {
+            capacity,
+            refill_amount,
+            ..
+        } = state.rule;
         state.rule.capacity = MilliTokens(part(capacity).max(1_000));
         if !state.rule.is_concurrent() {
             state.rule.refill_amount = MilliTokens(part(refill_amount).max(1));

@@ -7,23 +7,38 @@ use super::{Next, PAGE, Page};
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
-    /// What was changed of an entity or of limits, the newest change first, a page at a time, `after` the page before
-    /// it. Events are kept for [`Builder::audit_kept`](crate::Builder::audit_kept).
+    /// What was changed of an entity or of limits, the newest change first, a page at a time,
+    /// `after` the page before it. Events are kept for
+    /// [`Builder::audit_kept`](crate::Builder::audit_kept).
     ///
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written an event.
-    pub async fn audit(&self, of: &AuditOf, after: Option<&Next>) -> Result<Page<AuditEvent>, Error> {
+    pub async fn audit(
+        &self,
+        of: &AuditOf,
+        after: Option<&Next>,
+    ) -> Result<Page<AuditEvent>, Error> {
         let partition = AuditKey::partition(&self.inner.namespace, of);
-        let listing =
-            Listing { index: None, partition: &partition, prefix: "#AUDIT#", is_descending: true, limit: PAGE };
+        let listing = Listing {
+            index: None,
+            partition: &partition,
+            prefix: "#AUDIT#",
+            is_descending: true,
+            limit: PAGE,
+        };
         let found = self.inner.page(listing, after).await?;
         let read = |item: &Item| {
             read_audit(item.attributes()).map_err(|error| {
-                let ItemKey { pk, sk } = item.key().unwrap_or_else(|| unreachable!("a query answers with keys"));
+                let ItemKey { pk, sk } = item
+                    .key()
+                    .unwrap_or_else(|| unreachable!("a query answers with keys"));
                 Error::UnreadableItem { pk, sk, error }
             })
         };
         let items = found.items.iter().map(read).collect::<Result<_, _>>()?;
-        Ok(Page { items, next: found.next })
+        Ok(Page {
+            items,
+            next: found.next,
+        })
     }
 }

@@ -1,4 +1,5 @@
-//! Changing what is configured: read, plan, write if nobody else did in between, until the outcome is known.
+//! Changing what is configured: read, plan, write if nobody else did in between, until the outcome
+//! is known.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,24 +28,45 @@ pub(super) struct Editing<'a> {
 
 impl<'a> Editing<'a> {
     pub(super) fn new(inner: &'a Inner, what: String, changed: Changed) -> Self {
-        Self { inner, what, changed, until: deadline(inner.settings.timeout), races: 0 }
+        Self {
+            inner,
+            what,
+            changed,
+            until: deadline(inner.settings.timeout),
+            races: 0,
+        }
     }
 
-    /// Items, and the write that says which version of the schema they are of, if nobody has said so yet.
-    pub(super) async fn read(&self, keys: &[ItemKey]) -> Result<(Vec<Item>, Option<Action>), Error> {
+    /// Items, and the write that says which version of the schema they are of, if nobody has said
+    /// so yet.
+    pub(super) async fn read(
+        &self,
+        keys: &[ItemKey],
+    ) -> Result<(Vec<Item>, Option<Action>), Error> {
         let asks_schema = !self.inner.known.has_schema.load(Ordering::Relaxed);
         let schema = asks_schema.then(|| schema_key(&self.inner.namespace));
         let keys: Vec<_> = keys.iter().cloned().chain(schema).collect();
         let items = self.inner.read(&keys).await?;
         let is_marked = !asks_schema || schema::check(self.inner, items.iter())?;
-        Ok((items, (!is_marked).then(|| mark_schema(&self.inner.namespace))))
+        Ok((
+            items,
+            (!is_marked).then(|| mark_schema(&self.inner.namespace)),
+        ))
     }
 
     /// The event that tells of the change.
     pub(super) fn record(&self, change: Change) -> Action {
-        let Inner { namespace, settings, known, .. } = self.inner;
-        let event =
-            AuditEvent { id: known.next_event(self.inner.now()), principal: settings.principal.to_string(), change };
+        let Inner {
+            namespace,
+            settings,
+            known,
+            ..
+        } = self.inner;
+        let event = AuditEvent {
+            id: known.next_event(self.inner.now()),
+            principal: settings.principal.to_string(),
+            change,
+        };
         record(namespace, &event, settings.audit_kept.into())
     }
 
@@ -54,7 +76,10 @@ impl<'a> Editing<'a> {
             return Ok(true);
         }
         if Instant::now() >= self.until {
-            return Err(Error::Contended { what: self.what.clone(), after: self.inner.settings.timeout });
+            return Err(Error::Contended {
+                what: self.what.clone(),
+                after: self.inner.settings.timeout,
+            });
         }
         self.races += 1;
         tokio::time::sleep(backoff(self.races)).await;

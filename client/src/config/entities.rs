@@ -10,8 +10,8 @@ use super::{Next, PAGE, Page};
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
-    /// Makes an entity what is said: whose part it is, and whether what it takes is taken of its parent too. An entity
-    /// need not be set to be limited, and a parent need not be either.
+    /// Makes an entity what is said: whose part it is, and whether what it takes is taken of its
+    /// parent too. An entity need not be set to be limited, and a parent need not be either.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
@@ -23,14 +23,17 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the entity would be its own ancestor, or have more than 97 ancestors: one transaction checks
-    /// that all of them are what they were. [`Error::Contended`] if others were faster all the time, [`Error::Store`] if
-    /// it could not be decided.
+    /// [`Error::Invalid`] if the entity would be its own ancestor, or have more than 97 ancestors:
+    /// one transaction checks that all of them are what they were. [`Error::Contended`] if others
+    /// were faster all the time, [`Error::Store`] if it could not be decided.
     pub async fn set_entity(&self, entity: &Entity) -> Result<(), Error> {
-        self.change_entity(&entity.id, Some(entity)).await.map(|_| ())
+        self.change_entity(&entity.id, Some(entity))
+            .await
+            .map(|_| ())
     }
 
-    /// Deletes an entity; its limits stay. Its children go on naming it as their parent. Whether there was one.
+    /// Deletes an entity; its limits stay. Its children go on naming it as their parent. Whether
+    /// there was one.
     ///
     /// # Errors
     /// As [`set_entity`](Self::set_entity).
@@ -48,12 +51,16 @@ impl RateLimiter {
         Ok(seen(&key, &items)?.map(|(entity, _)| entity))
     }
 
-    /// The children of an entity, a page at a time, `after` the page before it. What was changed a moment ago may not
-    /// show yet.
+    /// The children of an entity, a page at a time, `after` the page before it. What was changed a
+    /// moment ago may not show yet.
     ///
     /// # Errors
     /// [`Error::Store`].
-    pub async fn children(&self, id: &EntityId, after: Option<&Next>) -> Result<Page<EntityId>, Error> {
+    pub async fn children(
+        &self,
+        id: &EntityId,
+        after: Option<&Next>,
+    ) -> Result<Page<EntityId>, Error> {
         let partition = self.entity_key(id).children();
         let listing = Listing {
             index: Some(CHILDREN),
@@ -64,17 +71,27 @@ impl RateLimiter {
         };
         let found = self.inner.page(listing, after).await?;
         let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
-        Ok(Page { items: found.items.iter().filter_map(child).collect(), next: found.next })
+        Ok(Page {
+            items: found.items.iter().filter_map(child).collect(),
+            next: found.next,
+        })
     }
 
     fn entity_key(&self, id: &EntityId) -> EntityKey {
-        EntityKey { namespace: self.inner.namespace.clone(), entity: id.clone() }
+        EntityKey {
+            namespace: self.inner.namespace.clone(),
+            entity: id.clone(),
+        }
     }
 
     /// Whether there was one before.
     async fn change_entity(&self, id: &EntityId, next: Option<&Entity>) -> Result<bool, Error> {
         let key = self.entity_key(id);
-        let mut editing = Editing::new(&self.inner, format!("entity {id}"), Changed::Entity(id.clone()));
+        let mut editing = Editing::new(
+            &self.inner,
+            format!("entity {id}"),
+            Changed::Entity(id.clone()),
+        );
         loop {
             let (items, mark) = editing.read(&[key.item_key()]).await?;
             let (before, op) = seen(&key, &items)?.unzip();
@@ -84,12 +101,19 @@ impl RateLimiter {
             }
             let new_op = weirgate_store::random_id();
             let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
-            let keeps_parent = before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
-            let parent = next.and_then(|next| next.parent.as_ref()).filter(|_| !keeps_parent);
+            let keeps_parent =
+                before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
+            let parent = next
+                .and_then(|next| next.parent.as_ref())
+                .filter(|_| !keeps_parent);
             if let Some(parent) = parent {
                 actions.extend(self.ancestors(id, parent).await?);
             }
-            actions.push(editing.record(Change::Entity { id: id.clone(), before, after: next.cloned() }));
+            actions.push(editing.record(Change::Entity {
+                id: id.clone(),
+                before,
+                after: next.cloned(),
+            }));
             actions.extend(mark);
             if editing.write(&actions).await? {
                 return Ok(existed);
@@ -97,8 +121,8 @@ impl RateLimiter {
         }
     }
 
-    /// That every ancestor is still a child of the parent it is seen with. Of two changes that together would close a
-    /// circle, each then stands in the other's way.
+    /// That every ancestor is still a child of the parent it is seen with. Of two changes that
+    /// together would close a circle, each then stands in the other's way.
     async fn ancestors(&self, id: &EntityId, parent: &EntityId) -> Result<Vec<Action>, Error> {
         let (mut checks, mut next) = (vec![], Some(parent.clone()));
         while let Some(ancestor) = next {
@@ -125,7 +149,15 @@ impl RateLimiter {
 /// The entity that is among `items`, and its last write.
 fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, WriteId)>, Error> {
     let item_key = key.item_key();
-    let item = items.iter().find(|item| item.key().as_ref() == Some(&item_key));
-    let read = item.map(|item| read_entity(key.entity.clone(), item.attributes())).transpose();
-    read.map_err(|error| Error::UnreadableItem { pk: item_key.pk, sk: item_key.sk, error })
+    let item = items
+        .iter()
+        .find(|item| item.key().as_ref() == Some(&item_key));
+    let read = item
+        .map(|item| read_entity(key.entity.clone(), item.attributes()))
+        .transpose();
+    read.map_err(|error| Error::UnreadableItem {
+        pk: item_key.pk,
+        sk: item_key.sk,
+        error,
+    })
 }

@@ -36,7 +36,8 @@ pub(crate) struct Known {
 }
 
 counters! {
-    /// What a limiter's memory of configurations has done since it was built. All but the entries are metrics too.
+    /// What a limiter's memory of configurations has done since it was built. All but the entries
+    /// are metrics too.
     CacheStats {
         hits: "weirgate_config_hits_total", "Acquires, and their ancestors', whose limits were known.";
         misses: "weirgate_config_misses_total", "Acquires, and their ancestors', whose limits were not known, or no more.";
@@ -107,7 +108,10 @@ impl Known {
     /// An id for the event of a change made now. Those of one process sort as they were made.
     pub(crate) fn next_event(&self, now: EpochMillis) -> AuditId {
         let random = u128::from(weirgate_store::random_bits()) << 16;
-        let mut last = self.last_event.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self
+            .last_event
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let id = match *last {
             Some(last) if last.at() >= now => last.next(),
             _ => AuditId::new(now, random),
@@ -117,7 +121,10 @@ impl Known {
 
     pub(crate) fn stats(&self) -> CacheStats {
         let entries = u64::try_from(self.levels.len() + self.entities.len()).unwrap_or(u64::MAX);
-        CacheStats { entries, ..self.counters.read() }
+        CacheStats {
+            entries,
+            ..self.counters.read()
+        }
     }
 }
 
@@ -136,8 +143,15 @@ mod tests {
     /// What was read before a change must not be remembered after it.
     #[test]
     fn what_was_read_before_a_change_is_not_remembered_after_it() {
-        let (known, read) = (Known::default(), Read { at: AgeClock::default().now(), value: Arc::default() });
-        let remember = |generation| known.remember(generation, [(Level::System, read.clone())], None);
+        let (known, read) = (
+            Known::default(),
+            Read {
+                at: AgeClock::default().now(),
+                value: Arc::default(),
+            },
+        );
+        let remember =
+            |generation| known.remember(generation, [(Level::System, read.clone())], None);
         let before = known.generation();
         remember(before);
         assert!(known.level(&Level::System).is_some());
@@ -151,7 +165,9 @@ mod tests {
     #[test]
     fn events_of_one_instant_sort_as_they_were_made() {
         let known = Known::default();
-        let ids: Vec<_> = [5, 5, 4, 5, 6, 1].map(|ms| known.next_event(EpochMillis(ms))).into();
+        let ids: Vec<_> = [5, 5, 4, 5, 6, 1]
+            .map(|ms| known.next_event(EpochMillis(ms)))
+            .into();
         assert!(ids.is_sorted_by(|one, other| one < other), "{ids:?}");
         assert_eq!(ids[4].at(), EpochMillis(6));
     }

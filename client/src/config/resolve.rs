@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weirgate_shared::{
-    Config, Entity, EntityId, EntityKey, Level, Limit, Mode, Status, Stored, read_config, read_entity, schema_key,
+    Config, Entity, EntityId, EntityKey, Level, Limit, Mode, Status, Stored, read_config,
+    read_entity, schema_key,
 };
 use weirgate_store::{Consistency, Item};
 
@@ -49,11 +50,23 @@ impl Rules {
     pub(crate) fn new(level: Level, config: &Config, version: Option<i64>) -> Self {
         let in_mode = |limit: &Limit| {
             let is_shadow = config.is_shadow && limit.mode() == Mode::Enforced;
-            if is_shadow { limit.clone().in_mode(Mode::Shadow) } else { limit.clone() }
+            if is_shadow {
+                limit.clone().in_mode(Mode::Shadow)
+            } else {
+                limit.clone()
+            }
         };
         let limits = Limits::new(config.limits.iter().map(in_mode).collect(), version);
-        let limits = if matches!(level, Level::EntityResource(..)) { limits.own() } else { limits };
-        Self { level, status: config.status, limits }
+        let limits = if matches!(level, Level::EntityResource(..)) {
+            limits.own()
+        } else {
+            limits
+        };
+        Self {
+            level,
+            status: config.status,
+            limits,
+        }
     }
 }
 
@@ -85,10 +98,21 @@ pub(crate) enum Age {
 impl Resolved {
     /// What a file says, which needs no table.
     #[cfg(feature = "yaml")]
-    fn of_file(file: &crate::LimitsFile, inner: &Inner, key: &weirgate_shared::BucketKey) -> Option<Arc<Self>> {
-        let (rules, parent) = file.rules((&key.entity, &key.resource), inner.table.skew().local())?;
+    fn of_file(
+        file: &crate::LimitsFile,
+        inner: &Inner,
+        key: &weirgate_shared::BucketKey,
+    ) -> Option<Arc<Self>> {
+        let (rules, parent) =
+            file.rules((&key.entity, &key.resource), inner.table.skew().local())?;
         let now = inner.ages.now();
-        Some(Arc::new(Self { rules: Some(rules), parent, asked: now, good_until: now, generation: 0 }))
+        Some(Arc::new(Self {
+            rules: Some(rules),
+            parent,
+            asked: now,
+            good_until: now,
+            generation: 0,
+        }))
     }
 
     /// Whether it may have changed long enough ago to be asked for again.
@@ -96,9 +120,13 @@ impl Resolved {
         now.since(self.asked) >= RECENT
     }
 
-    /// Whether a bucket of a `newer` version was met, which is known of limits that are in force by now.
+    /// Whether a bucket of a `newer` version was met, which is known of limits that are in force by
+    /// now.
     fn is_behind(&self, newer: i64, now: Moment) -> bool {
-        self.rules.as_ref().is_some_and(|rules| rules.limits.version < Some(newer)) && self.is_old(now)
+        self.rules
+            .as_ref()
+            .is_some_and(|rules| rules.limits.version < Some(newer))
+            && self.is_old(now)
     }
 }
 
@@ -120,7 +148,12 @@ pub(crate) async fn resolve(
     timeout: Duration,
 ) -> Result<Arc<Resolved>, Error> {
     #[cfg(feature = "yaml")]
-    if let Some(said) = inner.settings.file.as_ref().and_then(|file| Resolved::of_file(file, inner, &shards.key)) {
+    if let Some(said) = inner
+        .settings
+        .file
+        .as_ref()
+        .and_then(|file| Resolved::of_file(file, inner, &shards.key))
+    {
         return Ok(said);
     }
     let slot = &shards.config;
@@ -157,7 +190,10 @@ pub(crate) async fn resolve(
             return Err(error);
         }
     }
-    let loaded = Loading::new(inner, shards, age, timeout).run().await.map(Arc::new);
+    let loaded = Loading::new(inner, shards, age, timeout)
+        .run()
+        .await
+        .map(Arc::new);
     let mut state = slot.state();
     state.loads += 1;
     state.failed = loaded.as_ref().err().cloned();
@@ -191,12 +227,27 @@ impl<'a> Loading<'a> {
             (level, known)
         });
         let ttl = inner.settings.config_ttl;
-        let max_age = if age == Age::Recent { ttl.min(RECENT) } else { ttl };
-        Self { age, inner, shards, levels, entity: inner.known.entity(entity), max_age, timeout, generation }
+        let max_age = if age == Age::Recent {
+            ttl.min(RECENT)
+        } else {
+            ttl
+        };
+        Self {
+            age,
+            inner,
+            shards,
+            levels,
+            entity: inner.known.entity(entity),
+            max_age,
+            timeout,
+            generation,
+        }
     }
 
     async fn run(mut self) -> Result<Resolved, Error> {
-        let Err(error) = self.read().await else { return Ok(self.resolved(None)) };
+        let Err(error) = self.read().await else {
+            return Ok(self.resolved(None));
+        };
         // Limits that were good a minute ago are better than no decision.
         if !self.has_all() {
             return Err(error);
@@ -213,7 +264,8 @@ impl<'a> Loading<'a> {
         self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
     }
 
-    /// A moment counts only where something speaks for a change since, or this process has made one.
+    /// A moment counts only where something speaks for a change since, or this process has made
+    /// one.
     const fn consistency(&self) -> Consistency {
         match self.age {
             Age::Cached if self.generation == 0 => Consistency::Eventual,
@@ -221,11 +273,13 @@ impl<'a> Loading<'a> {
         }
     }
 
-    /// Reads what is not known, or too old, in one request, and the bucket along with it if nothing is known of that.
+    /// Reads what is not known, or too old, in one request, and the bucket along with it if nothing
+    /// is known of that.
     async fn read(&mut self) -> Result<(), Error> {
         let (inner, namespace) = (self.inner, &self.inner.namespace);
         let at = inner.ages.now();
-        let is_missing = |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
+        let is_missing =
+            |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
         let mut wanted: Vec<Option<usize>> = vec![];
         let mut keys = vec![];
         for (place, (level, known)) in self.levels.iter().enumerate() {
@@ -234,7 +288,10 @@ impl<'a> Loading<'a> {
                 wanted.push(Some(place));
             }
         }
-        let entity = EntityKey { namespace: namespace.clone(), entity: self.shards.key.entity.clone() };
+        let entity = EntityKey {
+            namespace: namespace.clone(),
+            entity: self.shards.key.entity.clone(),
+        };
         if is_missing(self.entity.as_ref().map(|known| known.at)) {
             keys.push(entity.item_key());
             wanted.push(None);
@@ -274,21 +331,43 @@ impl<'a> Loading<'a> {
         let (mut levels, mut parent) = (vec![], None);
         for (key, place) in keys.iter().zip(wanted) {
             let item = find(key);
-            let unreadable = |error| Error::UnreadableItem { pk: key.pk.clone(), sk: key.sk.clone(), error };
+            let unreadable = |error| Error::UnreadableItem {
+                pk: key.pk.clone(),
+                sk: key.sk.clone(),
+                error,
+            };
             match place {
                 Some(place) => {
-                    let stored = item.map(|item| read_config(item.attributes())).transpose().map_err(unreadable)?;
-                    levels.push((place, Read { at, value: Arc::new(stored.unwrap_or_default()) }));
+                    let stored = item
+                        .map(|item| read_config(item.attributes()))
+                        .transpose()
+                        .map_err(unreadable)?;
+                    levels.push((
+                        place,
+                        Read {
+                            at,
+                            value: Arc::new(stored.unwrap_or_default()),
+                        },
+                    ));
                 }
                 None => {
                     let read = |item: &Item| read_entity(entity.entity.clone(), item.attributes());
                     let found = item.map(read).transpose().map_err(unreadable)?;
-                    parent = Some(Read { at, value: found.map(|(entity, _)| Arc::new(entity)) });
+                    parent = Some(Read {
+                        at,
+                        value: found.map(|(entity, _)| Arc::new(entity)),
+                    });
                 }
             }
         }
-        let by_level = levels.iter().map(|(place, read)| (self.levels[*place].0.clone(), read.clone()));
-        inner.known.remember(self.generation, by_level, parent.clone().map(|read| (entity.entity.clone(), read)));
+        let by_level = levels
+            .iter()
+            .map(|(place, read)| (self.levels[*place].0.clone(), read.clone()));
+        inner.known.remember(
+            self.generation,
+            by_level,
+            parent.clone().map(|read| (entity.entity.clone(), read)),
+        );
         for (place, read) in levels {
             self.levels[place].1 = Some(read);
         }
@@ -298,16 +377,31 @@ impl<'a> Loading<'a> {
 
     /// What the levels amount to; `failed` is when they could not be read again.
     fn resolved(self, failed: Option<Moment>) -> Resolved {
-        let oldest = self.levels.iter().filter_map(|(_, known)| Some(known.as_ref()?.at));
-        let oldest =
-            oldest.chain(self.entity.as_ref().map(|known| known.at)).min().unwrap_or_else(|| self.inner.ages.now());
-        let stored = || self.levels.iter().filter_map(|(level, known)| Some((level, known.as_ref()?)));
-        let version = stored().map(|(_, known)| known.value.version).fold(0, i64::saturating_add);
+        let oldest = self
+            .levels
+            .iter()
+            .filter_map(|(_, known)| Some(known.as_ref()?.at));
+        let oldest = oldest
+            .chain(self.entity.as_ref().map(|known| known.at))
+            .min()
+            .unwrap_or_else(|| self.inner.ages.now());
+        let stored = || {
+            self.levels
+                .iter()
+                .filter_map(|(level, known)| Some((level, known.as_ref()?)))
+        };
+        let version = stored()
+            .map(|(_, known)| known.value.version)
+            .fold(0, i64::saturating_add);
         let rules = stored().find_map(|(level, known)| {
             let config = known.value.value.as_ref()?;
             Some(Rules::new(level.clone(), config, Some(version)))
         });
-        let entity = self.entity.as_ref().and_then(|known| known.value.as_ref()).filter(|entity| entity.cascades);
+        let entity = self
+            .entity
+            .as_ref()
+            .and_then(|known| known.value.as_ref())
+            .filter(|entity| entity.cascades);
         let ttl = self.inner.settings.config_ttl;
         Resolved {
             rules: rules.map(Arc::new),

@@ -3,8 +3,8 @@
 use saphyr::{MarkedYaml, ScanError, YamlLoader};
 use saphyr_parser::{Event, Parser, Span, SpannedEventReceiver};
 
-/// How deep nodes may lie in each other. What a file can say is seven deep; the tree is dropped and compared by
-/// recursion, so a few kilobytes of nesting would end the process.
+/// How deep nodes may lie in each other. What a file can say is seven deep; the tree is dropped and
+/// compared by recursion, so a few kilobytes of nesting would end the process.
 const DEPTH: usize = 16;
 /// How many nodes aliases may stand for, all together.
 const ALIASED: usize = 10_000;
@@ -27,7 +27,10 @@ pub(super) fn load(text: &str) -> Result<Vec<MarkedYaml<'_>>, ScanError> {
             _ => {}
         }
         if depth > DEPTH {
-            return Err(ScanError::new_str(span.start, "nested deeper than anything that a limits file can say"));
+            return Err(ScanError::new_str(
+                span.start,
+                "nested deeper than anything that a limits file can say",
+            ));
         }
         documents += usize::from(event == Event::DocumentEnd);
         loader.on_event(event, span);

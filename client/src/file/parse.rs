@@ -1,4 +1,5 @@
-//! The text of a limits file to what it says. Never guesses: whatever it does not know has a line and a column.
+//! The text of a limits file to what it says. Never guesses: whatever it does not know has a line
+//! and a column.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -34,16 +35,33 @@ const VERSION: i64 = 1;
 pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
     let documents = load(text).map_err(|error| {
         let at = error.marker();
-        FileError { path: path.to_owned(), place: Some((at.line(), at.col() + 1)), message: error.info().to_owned() }
+        FileError {
+            path: path.to_owned(),
+            place: Some((at.line(), at.col() + 1)),
+            message: error.info().to_owned(),
+        }
     })?;
-    let mut reader = Reader { path, said: Said::default(), places: vec![] };
+    let mut reader = Reader {
+        path,
+        said: Said::default(),
+        places: vec![],
+    };
     match &documents[..] {
-        [] => Err(reader.wrong((1, 1), "it is empty: it takes at least weirgate: 1".to_owned())),
+        [] => Err(reader.wrong(
+            (1, 1),
+            "it is empty: it takes at least weirgate: 1".to_owned(),
+        )),
         [document] => reader
-            .file(Node { at: String::new(), yaml: document })
+            .file(Node {
+                at: String::new(),
+                yaml: document,
+            })
             .and_then(|()| reader.parents())
             .map(|()| reader.said),
-        [_, second, ..] => Err(reader.wrong(place(second), "a second document begins: it takes one".to_owned())),
+        [_, second, ..] => Err(reader.wrong(
+            place(second),
+            "a second document begins: it takes one".to_owned(),
+        )),
     }
 }
 
@@ -67,18 +85,31 @@ fn place(yaml: &MarkedYaml<'_>) -> (usize, usize) {
 
 impl Reader<'_> {
     fn wrong(&self, place: (usize, usize), message: String) -> FileError {
-        FileError { path: self.path.to_owned(), place: Some(place), message }
+        FileError {
+            path: self.path.to_owned(),
+            place: Some(place),
+            message,
+        }
     }
 
     /// `node` is not what it takes.
     fn refuse(&self, node: &Node<'_>, takes: &str) -> FileError {
-        let name = if node.at.is_empty() { "the file" } else { &node.at };
-        self.wrong(place(node.yaml), format!("{name} is {}, it takes {takes}", shown(node.yaml)))
+        let name = if node.at.is_empty() {
+            "the file"
+        } else {
+            &node.at
+        };
+        self.wrong(
+            place(node.yaml),
+            format!("{name} is {}, it takes {takes}", shown(node.yaml)),
+        )
     }
 
     fn file(&mut self, file: Node<'_>) -> Result<(), FileError> {
         let mut version = None;
-        for (key, node) in self.entries(&file, "a map with weirgate, system, resources and entities")? {
+        for (key, node) in
+            self.entries(&file, "a map with weirgate, system, resources and entities")?
+        {
             match key.as_str() {
                 "weirgate" => version = Some((self.integer(&node)?, node)),
                 "system" => self.config(Level::System, &node, &[])?,
@@ -94,26 +125,33 @@ impl Reader<'_> {
                         self.entity(&entity, &node)?;
                     }
                 }
-                _ => return Err(self.unknown(&file, &key, "weirgate, system, resources, entities")),
+                _ => {
+                    return Err(self.unknown(&file, &key, "weirgate, system, resources, entities"));
+                }
             }
         }
         match version {
             Some((VERSION, _)) => Ok(()),
             Some((_, node)) => Err(self.refuse(&node, "1, the version of this format")),
-            None => Err(self.wrong(place(file.yaml), "weirgate: 1 is missing, the version of this format".to_owned())),
+            None => Err(self.wrong(
+                place(file.yaml),
+                "weirgate: 1 is missing, the version of this format".to_owned(),
+            )),
         }
     }
 
-    /// That nobody is his own ancestor, and that the file has limits for whoever it gives a parent: they are all that
-    /// makes it looked at.
+    /// That nobody is his own ancestor, and that the file has limits for whoever it gives a parent:
+    /// they are all that makes it looked at.
     fn parents(&self) -> Result<(), FileError> {
         for (entity, place) in &self.places {
             let above = |entity: &&EntityId| self.said.parents.get(*entity);
-            let ancestors = std::iter::successors(self.said.parents.get(entity), above).take(self.said.parents.len());
+            let ancestors = std::iter::successors(self.said.parents.get(entity), above)
+                .take(self.said.parents.len());
             if ancestors.into_iter().any(|ancestor| ancestor == entity) {
-                return Err(
-                    self.wrong(*place, format!("entity {entity} would be its own ancestor: give another parent"))
-                );
+                return Err(self.wrong(
+                    *place,
+                    format!("entity {entity} would be its own ancestor: give another parent"),
+                ));
             }
             let is_for = |level: &Level| match level {
                 Level::EntityResource(of, _) | Level::Entity(of) => of == entity,
@@ -129,7 +167,10 @@ impl Reader<'_> {
 
     fn entity(&mut self, entity: &EntityId, node: &Node<'_>) -> Result<(), FileError> {
         let mut has_default = false;
-        for (key, part) in self.entries(node, "a map with limits, status, shadow, parent and resources")? {
+        for (key, part) in self.entries(
+            node,
+            "a map with limits, status, shadow, parent and resources",
+        )? {
             match key.as_str() {
                 "parent" => {
                     let parent = self.text(&part)?;
@@ -147,7 +188,11 @@ impl Reader<'_> {
             }
         }
         if has_default {
-            self.config(Level::Entity(entity.clone()), node, &["parent", "resources"])?;
+            self.config(
+                Level::Entity(entity.clone()),
+                node,
+                &["parent", "resources"],
+            )?;
         }
         Ok(())
     }
@@ -164,14 +209,17 @@ impl Reader<'_> {
                 }
                 "status" => {
                     let status = Status::parse(&self.text(&part)?);
-                    config.status = status.ok_or_else(|| self.refuse(&part, "enforced, disabled or unlimited"))?;
+                    config.status = status
+                        .ok_or_else(|| self.refuse(&part, "enforced, disabled or unlimited"))?;
                 }
                 "shadow" => config.is_shadow = self.boolean(&part)?,
                 known if besides.contains(&known) => {}
                 _ => return Err(self.unknown(node, &key, "limits, status, shadow")),
             }
         }
-        config.check().map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))?;
+        config
+            .check()
+            .map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))?;
         self.said.configs.push((level, config));
         Ok(())
     }
@@ -196,7 +244,11 @@ impl Reader<'_> {
             }
         }
         let burst = numbers.remove("burst");
-        let custom = [numbers.get("capacity"), numbers.get("refill_amount"), numbers.get("refill_period_ms")];
+        let custom = [
+            numbers.get("capacity"),
+            numbers.get("refill_amount"),
+            numbers.get("refill_period_ms"),
+        ];
         let limit = match (&rules[..], custom) {
             ([(rule, number)], [None, None, None]) => match rule.as_str() {
                 "per_second" => Limit::per_second(name, *number),
@@ -205,33 +257,56 @@ impl Reader<'_> {
                 "per_day" => Limit::per_day(name, *number),
                 _ => Limit::concurrent(name, *number),
             },
-            ([], [Some(capacity), Some(amount), Some(period)]) => Limit::custom(name, *capacity, *amount, *period),
+            ([], [Some(capacity), Some(amount), Some(period)]) => {
+                Limit::custom(name, *capacity, *amount, *period)
+            }
             _ => return Err(self.wrong(place(node.yaml), format!("{} takes {TAKES}", node.at))),
         };
-        let limit = limit.and_then(|limit| burst.map_or(Ok(limit.clone()), |burst| limit.with_burst(burst)));
-        let limit = limit.map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))?;
+        let limit = limit
+            .and_then(|limit| burst.map_or(Ok(limit.clone()), |burst| limit.with_burst(burst)));
+        let limit =
+            limit.map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))?;
         Ok(limit.in_mode(mode))
     }
 
     /// The parts of a map, by their keys.
-    fn entries<'y>(&self, node: &Node<'y>, takes: &str) -> Result<Vec<(String, Node<'y>)>, FileError> {
-        let YamlData::Mapping(map) = &node.yaml.data else { return Err(self.refuse(node, takes)) };
+    fn entries<'y>(
+        &self,
+        node: &Node<'y>,
+        takes: &str,
+    ) -> Result<Vec<(String, Node<'y>)>, FileError> {
+        let YamlData::Mapping(map) = &node.yaml.data else {
+            return Err(self.refuse(node, takes));
+        };
         let entry = |(key, value): (&'y MarkedYaml<'y>, &'y MarkedYaml<'y>)| {
             let YamlData::Value(Scalar::String(name)) = &key.data else {
                 let message = format!("a key is {}, it takes a name: put it in quotes", shown(key));
                 return Err(self.wrong(place(key), message));
             };
-            let at = if node.at.is_empty() { name.to_string() } else { format!("{}.{name}", node.at) };
+            let at = if node.at.is_empty() {
+                name.to_string()
+            } else {
+                format!("{}.{name}", node.at)
+            };
             Ok((name.to_string(), Node { at, yaml: value }))
         };
         map.iter().map(entry).collect()
     }
 
     fn unknown(&self, node: &Node<'_>, key: &str, takes: &str) -> FileError {
-        let YamlData::Mapping(map) = &node.yaml.data else { return self.refuse(node, takes) };
+        let YamlData::Mapping(map) = &node.yaml.data else {
+            return self.refuse(node, takes);
+        };
         let named = |yaml: &&MarkedYaml<'_>| matches!(&yaml.data, YamlData::Value(Scalar::String(name)) if name == key);
-        let at = map.keys().find(named).map_or_else(|| place(node.yaml), place);
-        let of = if node.at.is_empty() { String::new() } else { format!("{}: ", node.at) };
+        let at = map
+            .keys()
+            .find(named)
+            .map_or_else(|| place(node.yaml), place);
+        let of = if node.at.is_empty() {
+            String::new()
+        } else {
+            format!("{}: ", node.at)
+        };
         self.wrong(at, format!("{of}{key:?} is not known, it takes {takes}"))
     }
 
@@ -241,7 +316,8 @@ impl Reader<'_> {
         node: &Node<'_>,
         check: impl Fn(Box<str>) -> Result<T, weirgate_shared::NameError>,
     ) -> Result<T, FileError> {
-        check(name.into()).map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))
+        check(name.into())
+            .map_err(|error| self.wrong(place(node.yaml), format!("{}: {error}", node.at)))
     }
 
     fn integer(&self, node: &Node<'_>) -> Result<i64, FileError> {

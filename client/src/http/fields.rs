@@ -3,11 +3,13 @@
 use crate::http::{Policies, Policy};
 
 impl Policies {
-    /// Names, in small letters, and values of all fields: `ratelimit-policy` and `ratelimit`, `retry-after` after a
-    /// denial, and where [wanted](Self::with_x_rate_limit) `x-ratelimit-limit`, `x-ratelimit-remaining` and
-    /// `x-ratelimit-reset` of the [strictest](Self::strictest) limit, the last in seconds from now.
+    /// Names, in small letters, and values of all fields: `ratelimit-policy` and `ratelimit`,
+    /// `retry-after` after a denial, and where [wanted](Self::with_x_rate_limit)
+    /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset` of the
+    /// [strictest](Self::strictest) limit, the last in seconds from now.
     ///
-    /// An answer that has `ratelimit` fields already, of another limiter, keeps them: these are more members of the list.
+    /// An answer that has `ratelimit` fields already, of another limiter, keeps them: these are
+    /// more members of the list.
     #[must_use]
     pub fn fields(&self) -> Vec<(&'static str, String)> {
         let mut fields = vec![];
@@ -15,17 +17,24 @@ impl Policies {
             fields.push(("ratelimit-policy", self.rate_limit_policy()));
             fields.push(("ratelimit", self.rate_limit()));
         }
-        fields.extend(self.retry_after.map(|seconds| ("retry-after", seconds.to_string())));
+        fields.extend(
+            self.retry_after
+                .map(|seconds| ("retry-after", seconds.to_string())),
+        );
         if let Some(strictest) = self.strictest().filter(|_| self.has_x_rate_limit) {
             fields.push(("x-ratelimit-limit", strictest.quota.to_string()));
             fields.push(("x-ratelimit-remaining", strictest.remaining.to_string()));
-            fields.extend(strictest.seconds.map(|seconds| ("x-ratelimit-reset", seconds.to_string())));
+            fields.extend(
+                strictest
+                    .seconds
+                    .map(|seconds| ("x-ratelimit-reset", seconds.to_string())),
+            );
         }
         fields
     }
 
-    /// Value of `RateLimit-Policy`: `"rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests"`. Empty without limits: no
-    /// field is sent then.
+    /// Value of `RateLimit-Policy`: `"rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests"`.
+    /// Empty without limits: no field is sent then.
     #[must_use]
     pub fn rate_limit_policy(&self) -> String {
         list(&self.told, |policy| match policy.window_seconds {
@@ -34,7 +43,8 @@ impl Policies {
         })
     }
 
-    /// Value of `RateLimit`: `"rpm";r=0;t=1, "slots";r=17`. Empty without limits: no field is sent then.
+    /// Value of `RateLimit`: `"rpm";r=0;t=1, "slots";r=17`. Empty without limits: no field is sent
+    /// then.
     #[must_use]
     pub fn rate_limit(&self) -> String {
         list(&self.told, |policy| match policy.seconds {

@@ -1,4 +1,5 @@
-//! What limits are called in an answer: each name stands for one, and none gives away who else is limited.
+//! What limits are called in an answer: each name stands for one, and none gives away who else is
+//! limited.
 
 use weirgate_shared::{EntityId, Resource};
 
@@ -9,10 +10,11 @@ pub type PolicyName = fn(&EntityId, &Resource, &str) -> String;
 
 /// How the limits of an answer are named.
 ///
-/// A limit of the caller's own bucket has its own name, `rpm`; one on another resource has the resource before it,
-/// `api/search/rpm`. Names of entities are not told, as a client need not know whom it shares a limit with: a limit of
-/// another entity, as a parent, has a number, `rpm#2`. Of several others the number is their place in the answer, so
-/// who has more than one parent names them with [`Names::by`].
+/// A limit of the caller's own bucket has its own name, `rpm`; one on another resource has the
+/// resource before it, `api/search/rpm`. Names of entities are not told, as a client need not know
+/// whom it shares a limit with: a limit of another entity, as a parent, has a number, `rpm#2`. Of
+/// several others the number is their place in the answer, so who has more than one parent names
+/// them with [`Names::by`].
 ///
 /// ```
 /// use weirgate::http::Names;
@@ -32,15 +34,19 @@ pub struct Names {
 type Named<'a> = (&'a EntityId, &'a Resource, &'a str);
 
 impl Names {
-    /// Names limits by `name`. What no field can hold, which is all but printable ASCII, becomes `_`, and a name given
-    /// twice gets a number.
+    /// Names limits by `name`. What no field can hold, which is all but printable ASCII, becomes
+    /// `_`, and a name given twice gets a number.
     #[must_use]
     pub fn by(name: PolicyName) -> Self {
-        Self { own: None, by: Some(name) }
+        Self {
+            own: None,
+            by: Some(name),
+        }
     }
 
-    /// The bucket whose limits are the caller's own: that of the first limit, if nothing is said. A denial tells of the
-    /// buckets that denied only, so without this a parent's limit may be named like the caller's.
+    /// The bucket whose limits are the caller's own: that of the first limit, if nothing is said. A
+    /// denial tells of the buckets that denied only, so without this a parent's limit may be named
+    /// like the caller's.
     #[must_use]
     pub fn own(mut self, entity: &str, resource: &str) -> Self {
         self.own = Some((entity.to_owned(), resource.to_owned()));
@@ -48,17 +54,29 @@ impl Names {
     }
 
     pub(crate) fn of_statuses(&self, limits: &[&LimitStatus]) -> Vec<String> {
-        let named: Vec<_> = limits.iter().map(|status| (&status.entity, &status.resource, &*status.limit)).collect();
+        let named: Vec<_> = limits
+            .iter()
+            .map(|status| (&status.entity, &status.resource, &*status.limit))
+            .collect();
         self.of(&named)
     }
 
     pub(crate) fn of_never(&self, never: &NeverFits) -> String {
-        self.of(&[(&never.entity, &never.resource, &never.limit)]).pop().unwrap_or_default()
+        self.of(&[(&never.entity, &never.resource, &never.limit)])
+            .pop()
+            .unwrap_or_default()
     }
 
     fn of(&self, limits: &[Named<'_>]) -> Vec<String> {
-        let first = limits.first().map(|(entity, resource, _)| (entity.as_str(), resource.as_str()));
-        let Some(own) = self.own.as_ref().map(|(entity, resource)| (&**entity, &**resource)).or(first) else {
+        let first = limits
+            .first()
+            .map(|(entity, resource, _)| (entity.as_str(), resource.as_str()));
+        let Some(own) = self
+            .own
+            .as_ref()
+            .map(|(entity, resource)| (&**entity, &**resource))
+            .or(first)
+        else {
             return vec![];
         };
         let mut taken = vec![];
@@ -68,9 +86,15 @@ impl Names {
                 None if resource.as_str() == own.1 => (limit.to_owned(), entity.as_str() != own.0),
                 None => (format!("{resource}/{limit}"), entity.as_str() != own.0),
             };
-            let name: String = name.chars().map(|c| if matches!(c, ' '..='~') { c } else { '_' }).collect();
+            let name: String = name
+                .chars()
+                .map(|c| if matches!(c, ' '..='~') { c } else { '_' })
+                .collect();
             let numbered = (2_u32..).map(|number| format!("{name}#{number}"));
-            let mut candidates = (!is_foreign).then(|| name.clone()).into_iter().chain(numbered);
+            let mut candidates = (!is_foreign)
+                .then(|| name.clone())
+                .into_iter()
+                .chain(numbered);
             taken.extend(candidates.find(|candidate| !taken.contains(candidate)));
         }
         taken
@@ -82,9 +106,20 @@ mod tests {
     use super::*;
 
     fn named(names: &Names, limits: &[(&str, &str, &str)]) -> Vec<String> {
-        let id = |entity: &str, resource: &str| (EntityId::new(entity).unwrap(), Resource::new(resource).unwrap());
-        let ids: Vec<_> = limits.iter().map(|(entity, resource, _)| id(entity, resource)).collect();
-        let named = ids.iter().zip(limits).map(|((entity, resource), (_, _, limit))| (entity, resource, *limit));
+        let id = |entity: &str, resource: &str| {
+            (
+                EntityId::new(entity).unwrap(),
+                Resource::new(resource).unwrap(),
+            )
+        };
+        let ids: Vec<_> = limits
+            .iter()
+            .map(|(entity, resource, _)| id(entity, resource))
+            .collect();
+        let named = ids
+            .iter()
+            .zip(limits)
+            .map(|((entity, resource), (_, _, limit))| (entity, resource, *limit));
         names.of(&named.collect::<Vec<_>>())
     }
 
@@ -93,9 +128,19 @@ mod tests {
         let names = Names::default().own("user-1", "gpt-4");
         let own = [("user-1", "gpt-4", "rpm"), ("user-1", "gpt-4", "tpm")];
         let parent = [("org-1", "gpt-4", "rpm"), ("org-1", "gpt-4", "tpd")];
-        assert_eq!(named(&names, &[own, parent].concat()), ["rpm", "tpm", "rpm#2", "tpd#2"]);
-        assert_eq!(named(&names, &parent), ["rpm#2", "tpd#2"], "where the parent alone denied");
-        assert_eq!(named(&Names::default(), &[own, parent].concat()), ["rpm", "tpm", "rpm#2", "tpd#2"]);
+        assert_eq!(
+            named(&names, &[own, parent].concat()),
+            ["rpm", "tpm", "rpm#2", "tpd#2"]
+        );
+        assert_eq!(
+            named(&names, &parent),
+            ["rpm#2", "tpd#2"],
+            "where the parent alone denied"
+        );
+        assert_eq!(
+            named(&Names::default(), &[own, parent].concat()),
+            ["rpm", "tpm", "rpm#2", "tpd#2"]
+        );
     }
 
     #[test]
@@ -107,14 +152,30 @@ mod tests {
             ("root", "gpt-4", "rpm"),
             ("root", "api/search", "rpm"),
         ];
-        assert_eq!(named(&Names::default(), &limits), ["rpm", "api/search/rpm", "rpm#2", "rpm#3", "api/search/rpm#2"]);
+        assert_eq!(
+            named(&Names::default(), &limits),
+            [
+                "rpm",
+                "api/search/rpm",
+                "rpm#2",
+                "rpm#3",
+                "api/search/rpm#2"
+            ]
+        );
     }
 
     #[test]
     fn names_given_by_the_server_are_kept_apart_and_printable() {
-        let limits = [("user-1", "gpt-4", "rpm"), ("org-1", "gpt-4", "rpm"), ("org-1", "gpt-4", "tpm")];
+        let limits = [
+            ("user-1", "gpt-4", "rpm"),
+            ("org-1", "gpt-4", "rpm"),
+            ("org-1", "gpt-4", "tpm"),
+        ];
         let by_entity = Names::by(|entity, _, limit| format!("{entity}.{limit}"));
-        assert_eq!(named(&by_entity, &limits), ["user-1.rpm", "org-1.rpm", "org-1.tpm"]);
+        assert_eq!(
+            named(&by_entity, &limits),
+            ["user-1.rpm", "org-1.rpm", "org-1.tpm"]
+        );
         let all_alike = Names::by(|_, _, _| "früh\n".to_owned());
         assert_eq!(named(&all_alike, &limits), ["fr_h_", "fr_h_#2", "fr_h_#3"]);
     }

@@ -26,22 +26,28 @@ pub struct Policy {
     pub name: String,
     /// The most it holds, in tokens.
     pub quota: i64,
-    /// The seconds in which it fills, from empty, at its rate: at least 1, rounded up. `None` for a number of slots.
+    /// The seconds in which it fills, from empty, at its rate: at least 1, rounded up. `None` for a
+    /// number of slots.
     pub window_seconds: Option<i64>,
     /// What is left, in tokens, rounded down; 0 in debt.
     pub remaining: i64,
-    /// The seconds until there is more, at least 1, rounded up: one token more, or after a denial what was asked.
-    /// `None` if time does not bring it, and after a denial for limits that are not in the way.
+    /// The seconds until there is more, at least 1, rounded up: one token more, or after a denial
+    /// what was asked. `None` if time does not bring it, and after a denial for limits that are not
+    /// in the way.
     pub seconds: Option<i64>,
     /// What was asked, in tokens, rounded up, if that is more than what is left.
     pub denied: Option<i64>,
 }
 
 impl Policies {
-    /// What is told along with a granted request: `limits` as [`Grant::limits`](crate::Grant::limits) has them.
+    /// What is told along with a granted request: `limits` as
+    /// [`Grant::limits`](crate::Grant::limits) has them.
     #[must_use]
     pub fn granted(limits: &[LimitStatus], names: &Names) -> Self {
-        Self::new(limits, names, |status| Policy { seconds: more_in(status), ..known(status) })
+        Self::new(limits, names, |status| Policy {
+            seconds: more_in(status),
+            ..known(status)
+        })
     }
 
     /// What is told along with a denial.
@@ -52,12 +58,20 @@ impl Policies {
                 return known(status);
             }
             let seconds = status.retry_after.map(seconds);
-            Policy { seconds, denied: Some(tokens_up(status.requested)), ..known(status) }
+            Policy {
+                seconds,
+                denied: Some(tokens_up(status.requested)),
+                ..known(status)
+            }
         });
-        Self { retry_after: denied.retry_after.map(seconds), ..policies }
+        Self {
+            retry_after: denied.retry_after.map(seconds),
+            ..policies
+        }
     }
 
-    /// Whether [`fields`](Self::fields) has the older `X-RateLimit-*` too. It has not, if nothing is said.
+    /// Whether [`fields`](Self::fields) has the older `X-RateLimit-*` too. It has not, if nothing
+    /// is said.
     #[must_use]
     pub const fn with_x_rate_limit(mut self, is_wanted: bool) -> Self {
         self.has_x_rate_limit = is_wanted;
@@ -69,26 +83,43 @@ impl Policies {
         self.told.iter()
     }
 
-    /// The seconds after which to try again, at least 1, rounded up. `None` if nothing was denied, or time alone does
-    /// not help.
+    /// The seconds after which to try again, at least 1, rounded up. `None` if nothing was denied,
+    /// or time alone does not help.
     #[must_use]
     pub const fn retry_after_seconds(&self) -> Option<i64> {
         self.retry_after
     }
 
-    /// The limit that keeps the client waiting for longest, or else the one that has least left of its quota.
+    /// The limit that keeps the client waiting for longest, or else the one that has least left of
+    /// its quota.
     #[must_use]
     pub fn strictest(&self) -> Option<&Policy> {
         let in_the_way = self.told.iter().filter(|policy| policy.denied.is_some());
-        let left = |policy: &&Policy| i128::from(policy.remaining) * i128::from(MOST) / i128::from(policy.quota.max(1));
-        in_the_way.max_by_key(|policy| policy.seconds.unwrap_or(MOST)).or_else(|| self.told.iter().min_by_key(left))
+        let left = |policy: &&Policy| {
+            i128::from(policy.remaining) * i128::from(MOST) / i128::from(policy.quota.max(1))
+        };
+        in_the_way
+            .max_by_key(|policy| policy.seconds.unwrap_or(MOST))
+            .or_else(|| self.told.iter().min_by_key(left))
     }
 
     fn new(limits: &[LimitStatus], names: &Names, policy: impl Fn(&LimitStatus) -> Policy) -> Self {
-        let told: Vec<_> = limits.iter().filter(|status| status.mode != Mode::Shadow).collect();
+        let told: Vec<_> = limits
+            .iter()
+            .filter(|status| status.mode != Mode::Shadow)
+            .collect();
         let named = names.of_statuses(&told).into_iter().zip(told);
-        let told = named.map(|(name, status)| Policy { name, ..policy(status) }).collect();
-        Self { told, retry_after: None, has_x_rate_limit: false }
+        let told = named
+            .map(|(name, status)| Policy {
+                name,
+                ..policy(status)
+            })
+            .collect();
+        Self {
+            told,
+            retry_after: None,
+            has_x_rate_limit: false,
+        }
     }
 }
 
@@ -117,7 +148,9 @@ pub(crate) fn tokens_up(amount: MilliTokens) -> i64 {
 /// Whole seconds, rounded up; at least 1, as who is told 0 comes back at once.
 pub(crate) fn seconds(wait: Duration) -> i64 {
     let started = u64::from(wait.subsec_nanos() > 0);
-    i64::try_from(wait.as_secs().saturating_add(started)).unwrap_or(MOST).clamp(1, MOST)
+    i64::try_from(wait.as_secs().saturating_add(started))
+        .unwrap_or(MOST)
+        .clamp(1, MOST)
 }
 
 /// In how many seconds an empty limit is full.
@@ -132,7 +165,8 @@ fn more_in(status: &LimitStatus) -> Option<i64> {
     can_be.then(|| seconds_for(status, next - i128::from(status.available.0)))
 }
 
-/// The seconds in which `milli` flow in for certain: a difference of floors is never below the floor of the difference.
+/// The seconds in which `milli` flow in for certain: a difference of floors is never below the
+/// floor of the difference.
 fn seconds_for(status: &LimitStatus, milli: i128) -> i64 {
     let period_ms = i128::try_from(status.refill_period.as_millis()).unwrap_or(i128::MAX);
     let per_second = i128::from(status.refill_amount.0) * MILLIS_PER_SECOND;

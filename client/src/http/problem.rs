@@ -49,53 +49,93 @@ struct Blocking {
 }
 
 impl Problem {
-    /// A denial. Beside what every problem has there are `violated-policies`, the names of the limits in the way;
-    /// `retry_after`, in seconds, as in the field; and `blocking`, the limit that keeps the client waiting for longest,
-    /// with its numbers in tokens.
+    /// A denial. Beside what every problem has there are `violated-policies`, the names of the
+    /// limits in the way; `retry_after`, in seconds, as in the field; and `blocking`, the limit
+    /// that keeps the client waiting for longest, with its numbers in tokens.
     #[must_use]
     pub fn denied(denied: &Denied, names: &Names) -> Self {
         let policies = Policies::denied(denied, names);
         let blocking = |policy: &Policy| {
-            let &Policy { quota, remaining, denied, .. } = policy;
-            denied.map(|asked| Blocking { policy: policy.name.clone(), quota, remaining, asked })
+            let &Policy {
+                quota,
+                remaining,
+                denied,
+                ..
+            } = policy;
+            denied.map(|asked| Blocking {
+                policy: policy.name.clone(),
+                quota,
+                remaining,
+                asked,
+            })
         };
         let violated: Vec<_> = policies.iter().filter_map(blocking).collect();
-        let why = violated.iter().map(Blocking::to_string).collect::<Vec<_>>().join("; ");
+        let why = violated
+            .iter()
+            .map(Blocking::to_string)
+            .collect::<Vec<_>>()
+            .join("; ");
         let detail = match policies.retry_after_seconds() {
             Some(seconds) => format!("{why}: retry after {seconds} s"),
             None => why,
         };
         Self {
-            violated: violated.into_iter().map(|blocking| blocking.policy).collect(),
+            violated: violated
+                .into_iter()
+                .map(|blocking| blocking.policy)
+                .collect(),
             retry_after: policies.retry_after_seconds(),
             blocking: policies.strictest().and_then(blocking),
             kind: QUOTA_EXCEEDED,
-            ..Self::new((429, 8), "Request cannot be satisfied as assigned quota has been exceeded", detail)
+            ..Self::new(
+                (429, 8),
+                "Request cannot be satisfied as assigned quota has been exceeded",
+                detail,
+            )
         }
     }
 
-    /// More was asked than a limit holds when full. It has `violated-policies` and `blocking`, as a denial.
+    /// More was asked than a limit holds when full. It has `violated-policies` and `blocking`, as a
+    /// denial.
     #[must_use]
     pub fn never_fits(never: &NeverFits, names: &Names) -> Self {
         let (policy, quota) = (names.of_never(never), tokens(never.capacity));
-        let blocking = Blocking { policy, quota, remaining: quota, asked: tokens_up(never.requested) };
+        let blocking = Blocking {
+            policy,
+            quota,
+            remaining: quota,
+            asked: tokens_up(never.requested),
+        };
         let Blocking { policy, asked, .. } = &blocking;
         let detail = format!("limit {policy:?} holds {quota} at most, {asked} asked: ask for less");
         let violated = vec![policy.clone()];
-        Self { violated, blocking: Some(blocking), ..Self::new((413, 9), "Content Too Large", detail) }
+        Self {
+            violated,
+            blocking: Some(blocking),
+            ..Self::new((413, 9), "Content Too Large", detail)
+        }
     }
 
     /// The resource is disabled for the caller.
     #[must_use]
     pub fn disabled(disabled: &Disabled) -> Self {
-        Self::new((403, 7), "Forbidden", format!("{} is disabled for this caller by the service", disabled.resource))
+        Self::new(
+            (403, 7),
+            "Forbidden",
+            format!(
+                "{} is disabled for this caller by the service",
+                disabled.resource
+            ),
+        )
     }
 
-    /// No decision could be made. The error itself is not told: it is the service's own business, and names its table.
+    /// No decision could be made. The error itself is not told: it is the service's own business,
+    /// and names its table.
     #[must_use]
     pub fn undecided(error: &Error) -> Self {
         if error.is_transient() {
-            let detail = "the service cannot tell now whether its limits allow this request: try again";
+            let detail =
+                "the service cannot tell now whether its limits allow this request: try again";
             Self::new((503, 14), "Service Unavailable", detail.to_owned())
         } else {
             let detail = "the service cannot tell whether its limits allow this request: its log says what to mend";
@@ -105,7 +145,16 @@ impl Problem {
 
     fn new((status, grpc_status): (u16, u8), title: &'static str, detail: String) -> Self {
         let (kind, violated, retry_after, blocking) = (BLANK, vec![], None, None);
-        Self { kind, title, status, detail, violated, retry_after, blocking, grpc_status }
+        Self {
+            kind,
+            title,
+            status,
+            detail,
+            violated,
+            retry_after,
+            blocking,
+            grpc_status,
+        }
     }
 
     /// The HTTP status.
@@ -136,7 +185,15 @@ impl fmt::Display for Problem {
 
 impl fmt::Display for Blocking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, quota, remaining, asked } = self;
-        write!(f, "limit {policy:?} has {remaining} of {quota} left, {asked} asked")
+        let Self {
+            policy,
+            quota,
+            remaining,
+            asked,
+        } = self;
+        write!(
+            f,
+            "limit {policy:?} has {remaining} of {quota} left, {asked} asked"
+        )
     }
 }

@@ -31,17 +31,19 @@ pub(super) enum Resolved {
 /// For how long what was seen of a shard that others write to is news.
 const RECENT: Duration = Duration::from_millis(3);
 
-/// For how long no other process must have written to a shard until this one is said to be alone: longer than a read and the
-/// write after it.
+/// For how long no other process must have written to a shard until this one is said to be alone:
+/// longer than a read and the write after it.
 const ALONE: Duration = Duration::from_millis(20);
 
-/// How long a shard that was just split is left alone: about as long as all callers take to learn of it.
+/// How long a shard that was just split is left alone: about as long as all callers take to learn
+/// of it.
 const SETTLING: Millis = Millis(1_000);
 
 /// Takes for the whole group in one write.
 ///
-/// A write of unknown outcome is followed by another that cannot happen if the first one was the last write of the
-/// item, so the answer tells. Where somebody else has written since, the tokens count as taken.
+/// A write of unknown outcome is followed by another that cannot happen if the first one was the
+/// last write of the item, so the answer tells. Where somebody else has written since, the tokens
+/// count as taken.
 pub(super) async fn take(inner: &Arc<Inner>, line: &Arc<Line>, callers: Vec<Caller>) -> Resolved {
     Attempt::new(inner, line, callers).run().await
 }
@@ -107,8 +109,9 @@ impl<'a> Attempt<'a> {
         loop {
             let now = self.replan();
             let roll = self.line.roll(self.inner, now);
-            let is_safe =
-                |view: &View| !view.is_doubted || late::is_safe(&view.bucket, &self.callers[0].limits, roll, now);
+            let is_safe = |view: &View| {
+                !view.is_doubted || late::is_safe(&view.bucket, &self.callers[0].limits, roll, now)
+            };
             let view = self.line.view().filter(is_safe);
             if view.is_none() && !self.missing {
                 // Nothing is known any more that a write may rest on.
@@ -125,17 +128,23 @@ impl<'a> Attempt<'a> {
             }
             self.is_doubted |= view.as_ref().is_some_and(|view| view.is_doubted);
             let is_doubted = view.as_ref().is_some_and(|view| view.is_doubted);
-            self.age = view.as_ref().map(|view| self.line.age(view)).unwrap_or_default();
+            self.age = view
+                .as_ref()
+                .map(|view| self.line.age(view))
+                .unwrap_or_default();
             self.seen = view.map(|view| view.bucket);
             let bucket = self.seen.as_deref();
-            if let Some(Err(error)) = bucket.map(|bucket| check_room(bucket, &self.callers[0].limits)) {
+            if let Some(Err(error)) =
+                bucket.map(|bucket| check_room(bucket, &self.callers[0].limits))
+            {
                 // The next one looks again: somebody may have deleted the item, as the error says.
                 self.line.forget();
                 return self.fail(error);
             }
             let op = weirgate_store::random_id();
             let hot = self.wants_split(bucket, now);
-            // Its own id is among them: a network that repeats the request does not take twice either.
+            // Its own id is among them: a network that repeats the request does not take twice
+            // either.
             self.ops.push(op.clone());
             let take = Take {
                 key: &self.line.key,
@@ -150,7 +159,8 @@ impl<'a> Attempt<'a> {
                 company: self.company(),
                 unknown: &self.ops,
             };
-            let mut update = bucket.map_or_else(|| take.create(now), |bucket| take.on(Some(bucket), now));
+            let mut update =
+                bucket.map_or_else(|| take.create(now), |bucket| take.on(Some(bucket), now));
             if let Some(seen) = bucket.filter(|_| is_doubted) {
                 late::only_as_seen(&mut update, &take, seen, now);
             }
@@ -193,7 +203,8 @@ impl<'a> Attempt<'a> {
                     if self.doubt.is_none() {
                         return Resolved::Refused(self.callers, Arc::new(error));
                     }
-                    // The earlier write is still in doubt: it must be found out about before anything else.
+                    // The earlier write is still in doubt: it must be found out about before
+                    // anything else.
                     if self.drop_late() {
                         return Resolved::Answered;
                     }
@@ -219,7 +230,11 @@ impl<'a> Attempt<'a> {
         let planned = self.inner.plan();
         if self.doubt.is_none() {
             self.planned = planned;
-            self.leases = self.callers.iter().map(|caller| caller.new_lease(planned.now)).collect();
+            self.leases = self
+                .callers
+                .iter()
+                .map(|caller| caller.new_lease(planned.now))
+                .collect();
         }
         planned.now
     }
@@ -233,11 +248,17 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether the shard, as it was seen, should be split: its write units have run out, or it was throttled, and
-    /// not just after a split, when everybody pays for a write or two to learn of it. Once is enough to ask.
+    /// Whether the shard, as it was seen, should be split: its write units have run out, or it was
+    /// throttled, and not just after a split, when everybody pays for a write or two to learn of
+    /// it. Once is enough to ask.
     fn wants_split(&self, seen: Option<&Bucket>, now: EpochMillis) -> bool {
-        let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else { return false };
-        let settled_at = seen.scaling.look.map_or(EpochMillis::default(), |look| look.at.after(SETTLING));
+        let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else {
+            return false;
+        };
+        let settled_at = seen
+            .scaling
+            .look
+            .map_or(EpochMillis::default(), |look| look.at.after(SETTLING));
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
         let was_throttled = self.line.throttled().is_some_and(is_settled);
         was_throttled || seen.is_out_of_units(now)
@@ -246,7 +267,11 @@ impl<'a> Attempt<'a> {
     /// One more write of unknown outcome; how many there are.
     fn in_doubt(&mut self, error: StoreError) -> u32 {
         let (error, v_before) = (Arc::new(error), self.seen.as_ref().map(|bucket| bucket.v));
-        let first = Doubt { writes: 0, v_before, error: Arc::clone(&error) };
+        let first = Doubt {
+            writes: 0,
+            v_before,
+            error: Arc::clone(&error),
+        };
         let doubt = self.doubt.get_or_insert(first);
         doubt.writes += 1;
         doubt.error = error;
@@ -278,15 +303,24 @@ impl<'a> Attempt<'a> {
             Ok(bucket) => bucket,
             Err(error) => return self.fail_unreadable(error),
         };
-        let ours = bucket.op.as_ref().and_then(|op| self.ops.iter().position(|known| known == op));
-        let holds = |(id, _): &(WriteId, Lease)| bucket.leases.as_ref().is_some_and(|leases| leases.contains_key(id));
+        let ours = bucket
+            .op
+            .as_ref()
+            .and_then(|op| self.ops.iter().position(|known| known == op));
+        let holds = |(id, _): &(WriteId, Lease)| {
+            bucket
+                .leases
+                .as_ref()
+                .is_some_and(|leases| leases.contains_key(id))
+        };
         if ours.is_some() || self.leases.iter().flatten().any(holds) {
             // It is known of one write in doubt, unless it is this very one that arrived twice.
             let known = i64::from(ours != Some(self.ops.len() - 1));
             self.count_doubt(known, Some(bucket.v - 1));
             return self.grant(bucket, now).await;
         }
-        // A write that was planned on this very state has failed because of it, not because of somebody else.
+        // A write that was planned on this very state has failed because of it, not because of
+        // somebody else.
         if self.seen.as_deref().is_some_and(|seen| *seen != bucket) {
             count(&self.inner.counters.lost_races, 1);
             self.line.pace(super::Pace::lost);
@@ -297,13 +331,15 @@ impl<'a> Attempt<'a> {
         self.count_doubt(0, Some(bucket.v));
         self.saw(bucket);
         if self.planned.was_wrong(self.inner) {
-            // The clock may have been set after this request was sent; then its answer has not corrected it.
+            // The clock may have been set after this request was sent; then its answer has not
+            // corrected it.
             self.line.forget();
         }
         Resolved::TryAgain(self.callers)
     }
 
-    /// Keeps what the answer showed. An item with a lower `v` than the one seen before the write was made anew.
+    /// Keeps what the answer showed. An item with a lower `v` than the one seen before the write
+    /// was made anew.
     fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
         if self.seen.as_ref().is_some_and(|seen| seen.v > bucket.v) {
             self.line.forget();
@@ -311,30 +347,52 @@ impl<'a> Attempt<'a> {
         self.line.saw(bucket)
     }
 
-    /// Tokens that writes in doubt may have taken beside what is known: all but `known` of them, as far as `v` does not
-    /// show that fewer were made since. Leases leave no doubt: a take does not happen where one of them is already.
+    /// Tokens that writes in doubt may have taken beside what is known: all but `known` of them, as
+    /// far as `v` does not show that fewer were made since. Leases leave no doubt: a take does not
+    /// happen where one of them is already.
     fn count_doubt(&self, known: i64, v: Option<i64>) {
         let Some(doubt) = &self.doubt else { return };
-        let made = doubt.v_before.zip(v).map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
+        let made = doubt
+            .v_before
+            .zip(v)
+            .map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
         let is_certain = v.is_some() && self.leases.iter().any(Option::is_some);
-        let writes = if is_certain { 0 } else { (doubt.writes - known).min(made).max(0) };
+        let writes = if is_certain {
+            0
+        } else {
+            (doubt.writes - known).min(made).max(0)
+        };
         if writes == 0 {
             return;
         }
         let needs: MilliTokens = self.needs.values().copied().sum();
         let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
         count(&self.inner.counters.unknown_milli, milli);
-        tracing::warn!(bucket = self.line.key.item_key().pk, milli, "writes of unknown outcome count as taken");
+        tracing::warn!(
+            bucket = self.line.key.item_key().pk,
+            milli,
+            "writes of unknown outcome count as taken"
+        );
     }
 
-    /// The take happened: everybody is granted. One that was planned too early is made again if it took what had flowed
-    /// over by then, or wrote leases, which would end too soon; otherwise it is as good as any.
+    /// The take happened: everybody is granted. One that was planned too early is made again if it
+    /// took what had flowed over by then, or wrote leases, which would end too soon; otherwise it
+    /// is as good as any.
     async fn grant(self, bucket: Bucket, at: EpochMillis) -> Resolved {
         let bucket = self.saw(bucket);
         let mut was_there = true;
-        if let (Some(seen), true) = (&self.seen, self.is_doubted && self.planned.was_late(self.inner)) {
+        if let (Some(seen), true) = (
+            &self.seen,
+            self.is_doubted && self.planned.was_late(self.inner),
+        ) {
             let owner = (self.line, &self.callers[0].shards);
-            was_there = late::put_right(self.inner, owner, (seen, &bucket), &super::all(&self.needs, &self.soft)).await;
+            was_there = late::put_right(
+                self.inner,
+                owner,
+                (seen, &bucket),
+                &super::all(&self.needs, &self.soft),
+            )
+            .await;
         }
         let was_early = self.planned.was_early(self.inner);
         let spilled = was_early && early::spilled(&self.needs, &bucket, self.inner.now());
@@ -343,9 +401,16 @@ impl<'a> Attempt<'a> {
             let lease = lease.map(|(id, lease)| (id, lease.expires));
             let is_good = was_there && (!was_early || !spilled && lease.is_none());
             let (line, after) = (Arc::clone(self.line), Arc::clone(&bucket));
-            let part = Part { line, amounts: caller.all(), bucket: after, ahead: None, lease };
+            let part = Part {
+                line,
+                amounts: caller.all(),
+                bucket: after,
+                ahead: None,
+                lease,
+            };
             let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
-            let held = Held::new(owner, vec![part], caller.limits.clone(), at).provisional(caller.takes);
+            let held =
+                Held::new(owner, vec![part], caller.limits.clone(), at).provisional(caller.takes);
             if is_good {
                 caller.tell(Ok(Verdict::Granted(held.into())));
             } else {
@@ -353,20 +418,32 @@ impl<'a> Attempt<'a> {
                 again.push(caller);
             }
         }
-        if again.is_empty() { Resolved::Answered } else { Resolved::TryAgain(again) }
+        if again.is_empty() {
+            Resolved::Answered
+        } else {
+            Resolved::TryAgain(again)
+        }
     }
 
     /// Answers all once nobody has time left to find out; whether it did.
     fn drop_late(&mut self) -> bool {
         let now = Instant::now();
-        if self.callers.iter().any(|caller| now < caller.deadline && !caller.answer.is_closed()) {
+        if self
+            .callers
+            .iter()
+            .any(|caller| now < caller.deadline && !caller.answer.is_closed())
+        {
             return false;
         }
         for caller in self.callers.drain(..) {
             let bucket = self.line.key.item_key().pk;
             let last = self.doubt.as_ref().map(|doubt| Arc::clone(&doubt.error));
             let after = caller.deadline - caller.joined;
-            caller.tell(Err(Error::Timeout { bucket, after, last }));
+            caller.tell(Err(Error::Timeout {
+                bucket,
+                after,
+                last,
+            }));
         }
         self.count_doubt(0, None);
         true
@@ -387,7 +464,10 @@ impl<'a> Attempt<'a> {
     /// Nothing can be found out any more. What was in doubt before stays so.
     fn fail(self, error: Error) -> Resolved {
         self.count_doubt(0, None);
-        let error = self.doubt.as_ref().map_or(error, |doubt| Error::Store(Arc::clone(&doubt.error)));
+        let error = self
+            .doubt
+            .as_ref()
+            .map_or(error, |doubt| Error::Store(Arc::clone(&doubt.error)));
         for caller in self.callers {
             caller.tell(Err(error.clone()));
         }

@@ -1,5 +1,5 @@
-//! A shard that was seen short is read, not written to, before its retry time: a write that fails costs twice to ten times
-//! as much, and a partition takes a thousand of them a second.
+//! A shard that was seen short is read, not written to, before its retry time: a write that fails
+//! costs twice to ten times as much, and a partition takes a thousand of them a second.
 
 use std::time::Duration;
 
@@ -10,39 +10,57 @@ use super::Line;
 use crate::inner::Inner;
 use crate::{Error, LimitStatus};
 
-/// How long a denial for want of slots is remembered: another process may release one at any moment.
+/// How long a denial for want of slots is remembered: another process may release one at any
+/// moment.
 pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
 /// The shortest memory of a denial by a rate.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// How long a denial by one limit is remembered that was seen short so long ago: for a rate a tenth of its retry-after,
-/// between 1 s and 30 s; no longer than `most`.
+/// How long a denial by one limit is remembered that was seen short so long ago: for a rate a tenth
+/// of its retry-after, between 1 s and 30 s; no longer than `most`.
 pub(crate) fn memory(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
     if short.is_concurrent() {
         return SLOT_MEMORY.min(most);
     }
-    let wait = short.retry_after.map_or(Duration::MAX, |left| left.saturating_add(age));
+    let wait = short
+        .retry_after
+        .map_or(Duration::MAX, |left| left.saturating_add(age));
     (wait / 10).clamp(SHORTEST, LONGEST).min(most)
 }
 
 impl Line {
-    /// Reads the shard, which was `seen` short, or was never seen and is throttled. The read is strongly consistent for
-    /// slots; for rates, a balance may be half a second old.
+    /// Reads the shard, which was `seen` short, or was never seen and is throttled. The read is
+    /// strongly consistent for slots; for rates, a balance may be half a second old.
     ///
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.
-    pub(super) async fn check(&self, inner: &Inner, seen: Option<&Bucket>, lacks_slots: bool) -> Result<(), Error> {
+    pub(super) async fn check(
+        &self,
+        inner: &Inner,
+        seen: Option<&Bucket>,
+        lacks_slots: bool,
+    ) -> Result<(), Error> {
         let known = seen.map_or(i64::MIN, |seen| seen.v);
-        let mut consistency = if lacks_slots { Consistency::Strong } else { Consistency::Eventual };
+        let mut consistency = if lacks_slots {
+            Consistency::Strong
+        } else {
+            Consistency::Eventual
+        };
         loop {
             let at = self.bucket.ages.now();
             self.asks("BatchGetItem");
             let found = inner.read_once(&self.key.item_key(), consistency).await;
             self.heard(&found);
-            let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
-            let bucket = found?.map(|item| item.bucket()).transpose().map_err(unreadable)?;
+            let unreadable = |error| Error::Unreadable {
+                bucket: self.key.item_key().pk,
+                error,
+            };
+            let bucket = found?
+                .map(|item| item.bucket())
+                .transpose()
+                .map_err(unreadable)?;
             match bucket {
                 Some(bucket) if bucket.v >= known => drop(self.saw_at(bucket, at)),
                 // From before what was seen, or of an item that was deleted since.

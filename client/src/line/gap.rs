@@ -1,7 +1,8 @@
 //! How rarely a process writes to a shard whose partition throttles it.
 //!
-//! The gap between its writes doubles with each throttle and halves with each write that passes. So as many processes as
-//! there are offer a partition about twice what it takes, and a single write, such as a split, gets through.
+//! The gap between its writes doubles with each throttle and halves with each write that passes. So
+//! as many processes as there are offer a partition about twice what it takes, and a single write,
+//! such as a split, gets through.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use crate::ages::{AgeClock, Moment};
 
 const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(4);
-/// After so long without a throttle there is no gap: longer than the longest wait, so a shard that is throttled with each write
-/// keeps its gap.
+/// After so long without a throttle there is no gap: longer than the longest wait, so a shard that
+/// is throttled with each write keeps its gap.
 const OVER: Duration = Duration::from_secs(10);
 
 /// The gap between two writes; zero where none is throttled.
@@ -27,14 +28,22 @@ pub(super) struct Gap {
 impl Gap {
     /// A write was throttled.
     pub(super) fn widen(&mut self, ages: &AgeClock) {
-        let length = if self.is_over(ages) { Duration::ZERO } else { self.length };
+        let length = if self.is_over(ages) {
+            Duration::ZERO
+        } else {
+            self.length
+        };
         self.throttled = Some(ages.now());
         self.set((length * 2).clamp(FIRST, LONGEST));
     }
 
     /// A write was not throttled.
     pub(super) fn narrow(&mut self, ages: &AgeClock) {
-        self.set(if self.is_over(ages) { Duration::ZERO } else { self.half() });
+        self.set(if self.is_over(ages) {
+            Duration::ZERO
+        } else {
+            self.half()
+        });
     }
 
     /// The shard was split, so its partition has half of the load.
@@ -49,7 +58,8 @@ impl Gap {
 
     /// Until when no write is due; `None` if that has passed.
     pub(super) fn until(&self, ages: &AgeClock) -> Option<Instant> {
-        self.until.filter(|until| Instant::now() < *until && !self.is_over(ages))
+        self.until
+            .filter(|until| Instant::now() < *until && !self.is_over(ages))
     }
 
     /// Reads the clock only if a write was throttled before.
@@ -58,10 +68,15 @@ impl Gap {
     }
 
     fn half(self) -> Duration {
-        if self.length > FIRST { self.length / 2 } else { Duration::ZERO }
+        if self.length > FIRST {
+            self.length / 2
+        } else {
+            Duration::ZERO
+        }
     }
 
-    /// The next write is due after half of the gap to one and a half of it, so processes do not stay in step.
+    /// The next write is due after half of the gap to one and a half of it, so processes do not
+    /// stay in step.
     fn set(&mut self, length: Duration) {
         self.length = length;
         let micros = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
@@ -86,7 +101,10 @@ mod tests {
                 gap.length.as_millis()
             })
             .collect();
-        assert_eq!(lengths, [25, 50, 100, 200, 400, 800, 1600, 3200, 4000, 4000]);
+        assert_eq!(
+            lengths,
+            [25, 50, 100, 200, 400, 800, 1600, 3200, 4000, 4000]
+        );
         let wait = gap.until(&ages).unwrap() - Instant::now();
         assert!((LONGEST / 2..=LONGEST * 3 / 2).contains(&wait), "{wait:?}");
         advance(wait).await;

@@ -1,5 +1,6 @@
-//! Takes on a view from before the wall clock jumped ahead. Mostly the process was frozen, and the view is as good as
-//! before. Where the clock was set instead, the answer tells, and what the take moved out of its place is put back.
+//! Takes on a view from before the wall clock jumped ahead. Mostly the process was frozen, and the
+//! view is as good as before. Where the clock was set instead, the answer tells, and what the take
+//! moved out of its place is put back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,21 +14,24 @@ use crate::limits::Limits;
 use crate::settling::Settling;
 use crate::shards::Shards;
 
-/// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it brings no limits, begins
-/// no hour, and ends no leases.
+/// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it
+/// brings no limits, begins no hour, and ends no leases.
 pub(super) fn is_safe(seen: &Bucket, limits: &Limits, roll: Roll, now: EpochMillis) -> bool {
     seen.has_rules(limits, now) && seen.hour == roll.hour && seen.expired(now).next().is_none()
 }
 
-/// Requires that nothing was written since the view, unless the take needs no credit, and so no time.
+/// Requires that nothing was written since the view, unless the take needs no credit, and so no
+/// time.
 pub(super) fn only_as_seen(update: &mut Update, take: &Take<'_>, seen: &Bucket, now: EpochMillis) {
     if !take.is_there(seen, now) {
-        update.conditions.push(Condition::Equals(Path::of(attr::V), Value::Int(seen.v)));
+        update
+            .conditions
+            .push(Condition::Equals(Path::of(attr::V), Value::Int(seen.v)));
     }
 }
 
-/// Puts back what a take of `needs` cut from a bucket that was full only by a clock that was ahead. Returns whether all
-/// that was taken was there.
+/// Puts back what a take of `needs` cut from a bucket that was full only by a clock that was ahead.
+/// Returns whether all that was taken was there.
 pub(super) async fn put_right(
     inner: &Inner,
     (line, shards): (&Arc<Line>, &Arc<Shards>),
@@ -40,7 +44,14 @@ pub(super) async fn put_right(
     }
     let amount = |(limit, tk): (&_, &_)| {
         let ceiling = after.limits.get(limit).map(|state| after.share(state));
-        (weirgate_shared::LimitName::clone(limit), Settled { tk: *tk, tc: MilliTokens::ZERO, ceiling })
+        (
+            weirgate_shared::LimitName::clone(limit),
+            Settled {
+                tk: *tk,
+                tc: MilliTokens::ZERO,
+                ceiling,
+            },
+        )
     };
     let settling = Settling {
         inner,
@@ -65,7 +76,9 @@ fn cut(seen: &Bucket, after: &Bucket, needs: &Needs, now: EpochMillis) -> (Needs
     // Only then is it known what was there before.
     let is_next = after.v == seen.v + 1;
     for (name, need) in needs {
-        let (Some(old), Some(new)) = (seen.limits.get(name), after.limits.get(name)) else { continue };
+        let (Some(old), Some(new)) = (seen.limits.get(name), after.limits.get(name)) else {
+            continue;
+        };
         if new.rule.is_concurrent() {
             continue;
         }

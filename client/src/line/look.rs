@@ -1,5 +1,5 @@
-//! A line that knows nothing of its shard reads it before it writes: a write that fails costs ten times as much, and takes
-//! one of the thousand writes a second of the shard's partition.
+//! A line that knows nothing of its shard reads it before it writes: a write that fails costs ten
+//! times as much, and takes one of the thousand writes a second of the shard's partition.
 
 use weirgate_shared::{Bucket, EpochMillis, Millis};
 use weirgate_store::Consistency;
@@ -10,9 +10,11 @@ use crate::Error;
 use crate::ages::Moment;
 use crate::inner::Inner;
 
-/// How old the answer of an eventually consistent read is at most, as a rule, with the time that it takes.
+/// How old the answer of an eventually consistent read is at most, as a rule, with the time that it
+/// takes.
 const DELAY: Millis = Millis(10);
-/// So many acquires by others within [`DELAY`] are a crowd, in which a plan by what was read must expect their writes.
+/// So many acquires by others within [`DELAY`] are a crowd, in which a plan by what was read must
+/// expect their writes.
 const CROWD: i64 = 2;
 
 impl Line {
@@ -23,7 +25,8 @@ impl Line {
 
     /// Whether the shard has probably been split since it was seen, as others were.
     pub(super) fn is_outgrown(&self) -> bool {
-        self.view().is_some_and(|view| self.bucket.is_outgrown(view.bucket.shard().count, view.at))
+        self.view()
+            .is_some_and(|view| self.bucket.is_outgrown(view.bucket.shard().count, view.at))
     }
 
     /// Whether the shard is missing, and is the only one: then a take creates the bucket.
@@ -41,22 +44,32 @@ impl Line {
         self.key.shard == 0 && self.bucket.most() == 1
     }
 
-    /// Reads the shard. An eventually consistent read is enough, because every write is conditional.
+    /// Reads the shard. An eventually consistent read is enough, because every write is
+    /// conditional.
     ///
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.
     pub(super) async fn look(&self, inner: &Inner) -> Result<(), Error> {
         let at = self.bucket.ages.now();
         self.asks("BatchGetItem");
-        let found = inner.read_once(&self.key.item_key(), Consistency::Eventual).await;
+        let found = inner
+            .read_once(&self.key.item_key(), Consistency::Eventual)
+            .await;
         self.heard(&found);
-        let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
-        let bucket = found?.map(|item| item.bucket()).transpose().map_err(unreadable)?;
+        let unreadable = |error| Error::Unreadable {
+            bucket: self.key.item_key().pk,
+            error,
+        };
+        let bucket = found?
+            .map(|item| item.bucket())
+            .transpose()
+            .map_err(unreadable)?;
         self.read(bucket, at, inner.now());
         Ok(())
     }
 
-    /// Keeps what a read showed that was sent at `at`, unless something newer is known: the shard, or that it is missing.
+    /// Keeps what a read showed that was sent at `at`, unless something newer is known: the shard,
+    /// or that it is missing.
     pub(crate) fn read(&self, bucket: Option<Bucket>, at: Moment, now: EpochMillis) {
         match bucket {
             Some(bucket) => {

@@ -1,5 +1,6 @@
-//! Writes that take nothing, but without which nobody could be served: they bring changed limits to a bucket that has
-//! not enough by its old ones, and give back more expired leases than one take can.
+//! Writes that take nothing, but without which nobody could be served: they bring changed limits to
+//! a bucket that has not enough by its old ones, and give back more expired leases than one take
+//! can.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +12,20 @@ use super::{Caller, Line};
 use crate::inner::Inner;
 use crate::limits::check_room;
 
-/// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is new.
+/// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is
+/// new.
 ///
 /// A failure is no reason to fail anybody: the ordinary write, or denial, comes next.
-pub(super) async fn make_way(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> bool {
-    let Some(update) = plan(inner, line, bucket, first, now) else { return false };
+pub(super) async fn make_way(
+    inner: &Inner,
+    line: &Line,
+    bucket: &Bucket,
+    first: &Caller,
+    now: EpochMillis,
+) -> bool {
+    let Some(update) = plan(inner, line, bucket, first, now) else {
+        return false;
+    };
     match inner.update(&update).await {
         Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => {
             item.bucket().map(|bucket| line.saw(bucket)).is_ok()
@@ -32,7 +42,13 @@ pub(super) async fn make_way(inner: &Inner, line: &Line, bucket: &Bucket, first:
     }
 }
 
-fn plan(inner: &Inner, line: &Line, bucket: &Bucket, first: &Caller, now: EpochMillis) -> Option<Update> {
+fn plan(
+    inner: &Inner,
+    line: &Line,
+    bucket: &Bucket,
+    first: &Caller,
+    now: EpochMillis,
+) -> Option<Update> {
     if bucket.expired(now).count() > bucket.reclaimable(now).count() {
         return expire(bucket, now).map(|(update, _)| update);
     }

@@ -63,9 +63,15 @@ impl Overview {
         }
     }
 
-    /// Whether a shard of so many, as it was seen at `at`, has probably been split since: others were seen to be.
+    /// Whether a shard of so many, as it was seen at `at`, has probably been split since: others
+    /// were seen to be.
     pub(super) fn is_outgrown(&self, count: u32, at: Moment) -> bool {
-        count < self.most() && self.rose.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|rose| at < rose)
+        count < self.most()
+            && self
+                .rose
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_some_and(|rose| at < rose)
     }
 
     pub(crate) fn set_last(&self, shard: u32) {
@@ -87,12 +93,18 @@ impl Overview {
 
     /// A caller is denied at `now`, and told to come back.
     pub(crate) fn promise(&self, now: EpochMillis, retry_after: Option<Duration>) {
-        self.promises.lock().unwrap_or_else(PoisonError::into_inner).keep(now, retry_after);
+        self.promises
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .keep(now, retry_after);
     }
 
-    /// Whether what was seen so long ago is older than an instant that a denied caller was told to come back at, and that
-    /// has come.
+    /// Whether what was seen so long ago is older than an instant that a denied caller was told to
+    /// come back at, and that has come.
     pub(crate) fn is_due(&self, now: EpochMillis, age: Duration) -> bool {
-        self.promises.lock().unwrap_or_else(PoisonError::into_inner).outdate(now, age)
+        self.promises
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .outdate(now, age)
     }
 }

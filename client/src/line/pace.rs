@@ -1,8 +1,8 @@
 //! How long to hold back where processes compete for the refill of one bucket.
 //!
-//! At the refill edge every process sees the next token come due at the same instant, one wins it and the others pay
-//! for a write that fails. Waiting a random moment lets several tokens gather for one refill; the moment grows with
-//! lost races and shrinks with won ones.
+//! At the refill edge every process sees the next token come due at the same instant, one wins it
+//! and the others pay for a write that fails. Waiting a random moment lets several tokens gather
+//! for one refill; the moment grows with lost races and shrinks with won ones.
 
 use std::time::Duration;
 
@@ -27,6 +27,10 @@ impl Pace {
 
     /// A write was applied.
     pub(super) fn won(&mut self) {
-        self.0 = if self.0 < FIRST { Duration::ZERO } else { self.0 * 7 / 8 };
+        self.0 = if self.0 < FIRST {
+            Duration::ZERO
+        } else {
+            self.0 * 7 / 8
+        };
     }
 }

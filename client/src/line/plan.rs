@@ -1,4 +1,5 @@
-//! Who of the line goes into the next write: first come, first served, and a smaller one behind may pass. Pure.
+//! Who of the line goes into the next write: first come, first served, and a smaller one behind may
+//! pass. Pure.
 
 use std::collections::VecDeque;
 use weirgate_shared::{Bucket, EpochMillis};
@@ -11,26 +12,40 @@ const LEASES_PER_WRITE: usize = 50;
 
 /// Splits the line into those whose sum fits into what is there, and the others, both in order.
 ///
-/// Without a view the limits' own capacities are what is there. Callers who bring other limits than the first wait
-/// for a write of their own.
+/// Without a view the limits' own capacities are what is there. Callers who bring other limits than
+/// the first wait for a write of their own.
 pub(super) fn select(
     view: Option<&Bucket>,
     line: VecDeque<Caller>,
     now: EpochMillis,
 ) -> (Vec<Caller>, VecDeque<Caller>) {
-    let Some(first) = line.front() else { return (vec![], line) };
+    let Some(first) = line.front() else {
+        return (vec![], line);
+    };
     let limits = first.limits.clone();
     let mut left: Needs = match view {
-        Some(bucket) => {
-            bucket.advanced(&limits, now).limits.into_iter().map(|(name, state)| (name, state.tk)).collect()
-        }
-        None => limits.iter().map(|limit| (limit.name().clone(), limit.rule().capacity)).collect(),
+        Some(bucket) => bucket
+            .advanced(&limits, now)
+            .limits
+            .into_iter()
+            .map(|(name, state)| (name, state.tk))
+            .collect(),
+        None => limits
+            .iter()
+            .map(|limit| (limit.name().clone(), limit.rule().capacity))
+            .collect(),
     };
     let mut leases = 0;
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for caller in line {
-        let fits = caller.needs.iter().all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
-        if caller.limits != limits || !fits || (caller.lease.is_some() && leases == LEASES_PER_WRITE) {
+        let fits = caller
+            .needs
+            .iter()
+            .all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
+        if caller.limits != limits
+            || !fits
+            || (caller.lease.is_some() && leases == LEASES_PER_WRITE)
+        {
             others.push_back(caller);
             continue;
         }
@@ -46,7 +61,11 @@ pub(super) fn select(
 }
 
 /// Why `bucket` does not have what the caller asks at `now`; `None` if it has.
-pub(super) fn shortage(bucket: &Bucket, caller: &Caller, now: EpochMillis) -> Option<Vec<LimitStatus>> {
+pub(super) fn shortage(
+    bucket: &Bucket,
+    caller: &Caller,
+    now: EpochMillis,
+) -> Option<Vec<LimitStatus>> {
     let status = decision::status(bucket, &caller.limits, &caller.needs, now);
     status.iter().any(LimitStatus::is_short).then_some(status)
 }
@@ -73,7 +92,8 @@ mod tests {
 
     /// Of a rate and of slots.
     fn needs([rate, slots]: [i64; 2]) -> Needs {
-        let all = [("rpm", rate), ("slots", slots)].map(|(name, need)| (name, MilliTokens::from_tokens(need)));
+        let all = [("rpm", rate), ("slots", slots)]
+            .map(|(name, need)| (name, MilliTokens::from_tokens(need)));
         all.into_iter()
             .filter(|(_, need)| *need > MilliTokens::ZERO)
             .map(|(name, need)| (LimitName::new(name).unwrap(), need))
@@ -81,17 +101,28 @@ mod tests {
     }
 
     fn limits() -> Limits {
-        let limits = [Limit::per_minute("rpm", RATE).unwrap(), Limit::concurrent("slots", SLOTS).unwrap()];
+        let limits = [
+            Limit::per_minute("rpm", RATE).unwrap(),
+            Limit::concurrent("slots", SLOTS).unwrap(),
+        ];
         Limits::new(limits.into(), None)
     }
 
     fn shards() -> Arc<Shards> {
-        Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None, AgeClock::default()))
+        Arc::new(Shards::new(
+            BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
+            None,
+            AgeClock::default(),
+        ))
     }
 
     /// A bucket seen so many seconds ago, when this was left.
     fn seen(left: [i64; 2], seconds_ago: i64) -> Bucket {
-        let mut bucket = Bucket::full(shards().key.clone(), &limits(), EpochMillis(NOW.0 - seconds_ago * 1000));
+        let mut bucket = Bucket::full(
+            shards().key.clone(),
+            &limits(),
+            EpochMillis(NOW.0 - seconds_ago * 1000),
+        );
         for (state, left) in bucket.limits.values_mut().zip(left) {
             state.tk = MilliTokens::from_tokens(left);
         }
@@ -110,8 +141,14 @@ mod tests {
         Caller {
             needs: needs(asked.needs),
             soft: Needs::new(),
-            limits: if asked.brings_others { limits().of_version(7) } else { limits() },
-            lease: asked.wants_lease.then(|| (Duration::from_secs(1), "test".into())),
+            limits: if asked.brings_others {
+                limits().of_version(7)
+            } else {
+                limits()
+            },
+            lease: asked
+                .wants_lease
+                .then(|| (Duration::from_secs(1), "test".into())),
             takes: i64::try_from(place).unwrap(),
             joined: Instant::now(),
             deadline: Instant::now(),
@@ -121,13 +158,21 @@ mod tests {
     }
 
     fn places<'a>(callers: impl IntoIterator<Item = &'a Caller>) -> Vec<usize> {
-        callers.into_iter().map(|caller| usize::try_from(caller.takes).unwrap()).collect()
+        callers
+            .into_iter()
+            .map(|caller| usize::try_from(caller.takes).unwrap())
+            .collect()
     }
 
     fn asked() -> impl Strategy<Value = Asked> {
         let others = prop::bool::weighted(0.1);
-        ([0..4_i64, 0..3_i64], prop::bool::weighted(0.8), others)
-            .prop_map(|(needs, wants_lease, brings_others)| Asked { needs, wants_lease, brings_others })
+        ([0..4_i64, 0..3_i64], prop::bool::weighted(0.8), others).prop_map(
+            |(needs, wants_lease, brings_others)| Asked {
+                needs,
+                wants_lease,
+                brings_others,
+            },
+        )
     }
 
     fn there() -> impl Strategy<Value = ([i64; 2], i64)> {
@@ -135,7 +180,8 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody is lost or passed by one who came later and asks for as much; what is chosen is there in full.
+        /// Nobody is lost or passed by one who came later and asks for as much; what is chosen is
+        /// there in full.
         #[test]
         fn i1_a_write_takes_for_everybody_who_fits_behind_those_before(
             line in vec(asked(), 0..120), there in prop::option::of(there()),
@@ -182,7 +228,16 @@ mod tests {
     /// A write with more would be refused for its length, and everybody in it with it.
     #[test]
     fn a_write_carries_fifty_leases_and_any_number_of_others() {
-        let ask = |place| caller(place, &Asked { needs: [0, 0], wants_lease: place < 60, brings_others: false });
+        let ask = |place| {
+            caller(
+                place,
+                &Asked {
+                    needs: [0, 0],
+                    wants_lease: place < 60,
+                    brings_others: false,
+                },
+            )
+        };
         let (chosen, others) = select(None, (0..70).map(ask).collect(), NOW);
         assert_eq!(places(&chosen), (0..50).chain(60..70).collect::<Vec<_>>());
         assert_eq!(places(&others), (50..60).collect::<Vec<_>>());

@@ -8,8 +8,8 @@ use weirgate_shared::{EpochMillis, Millis};
 /// The most instants that are kept; the nearest ones.
 const MOST: usize = 64;
 
-/// The instants that denied callers were told to come back at. A caller that comes back then is not denied by what was
-/// seen before.
+/// The instants that denied callers were told to come back at. A caller that comes back then is not
+/// denied by what was seen before.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
     ahead: BTreeSet<EpochMillis>,
@@ -20,7 +20,9 @@ pub(super) struct Promises {
 impl Promises {
     /// Keeps when a caller that is denied at `now` may come back.
     pub(super) fn keep(&mut self, now: EpochMillis, retry_after: Option<Duration>) {
-        let Some(after) = retry_after.filter(|after| !after.is_zero()) else { return };
+        let Some(after) = retry_after.filter(|after| !after.is_zero()) else {
+            return;
+        };
         self.ahead.insert(now.after(after.into()));
         if self.ahead.len() > MOST {
             self.ahead.pop_last();
@@ -33,7 +35,8 @@ impl Promises {
             self.ahead.pop_first();
             self.due = Some(self.due.map_or(at, |due| due.max(at)));
         }
-        self.due.is_some_and(|due| Millis::from(age) > now.since(due))
+        self.due
+            .is_some_and(|due| Millis::from(age) > now.since(due))
     }
 }
 
@@ -49,9 +52,15 @@ mod tests {
         promises.keep(at(3_000), Some(secs(9)));
         assert!(!promises.outdate(at(5_999), secs(5)));
         assert!(promises.outdate(at(6_000), Duration::from_millis(1)));
-        assert!(!promises.outdate(at(8_000), secs(2)), "it was seen when the instant came");
+        assert!(
+            !promises.outdate(at(8_000), secs(2)),
+            "it was seen when the instant came"
+        );
         assert!(promises.outdate(at(8_000), Duration::from_millis(2_001)));
-        assert!(promises.outdate(at(20_000), Duration::from_millis(8_001)), "the second one");
+        assert!(
+            promises.outdate(at(20_000), Duration::from_millis(8_001)),
+            "the second one"
+        );
         assert!(!promises.outdate(at(20_000), secs(8)));
     }
 }

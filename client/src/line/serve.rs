@@ -21,7 +21,14 @@ const TRUST: Duration = Duration::from_secs(1);
 
 /// Serves `line` until it is empty.
 pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
-    let mut server = Server { inner, line, waiting: VecDeque::new(), failures: 0, losses: 0, is_done: false };
+    let mut server = Server {
+        inner,
+        line,
+        waiting: VecDeque::new(),
+        failures: 0,
+        losses: 0,
+        is_done: false,
+    };
     loop {
         let newcomers = server.line.next(!server.waiting.is_empty());
         server.waiting.extend(newcomers);
@@ -69,7 +76,8 @@ impl Server {
         let (mut chosen, others) = plan::select(bucket, std::mem::take(&mut self.waiting), now);
         self.waiting = others;
         if let Some(view) = &view {
-            if let (true, Some(first)) = (chosen.is_empty() && !view.is_doubted, self.waiting.front())
+            if let (true, Some(first)) =
+                (chosen.is_empty() && !view.is_doubted, self.waiting.front())
                 && make_way(&self.inner, &self.line, &view.bucket, first, now).await
             {
                 return;
@@ -123,8 +131,8 @@ impl Server {
         }
     }
 
-    /// Reads the shard, of which nothing is known; whether its callers can be served here then. Callers that come meanwhile
-    /// share what was read.
+    /// Reads the shard, of which nothing is known; whether its callers can be served here then.
+    /// Callers that come meanwhile share what was read.
     async fn look(&mut self) -> bool {
         if self.waiting.is_empty() {
             return false;
@@ -144,7 +152,9 @@ impl Server {
             }
             // Then a write by what was seen before tells as much.
             Err(Error::Store(error)) if is_hot(&error) && self.line.is_known() => return true,
-            Err(Error::Store(error)) if self.can_go_elsewhere(&error) => self.send_elsewhere(&Why::Throttled(error)),
+            Err(Error::Store(error)) if self.can_go_elsewhere(&error) => {
+                self.send_elsewhere(&Why::Throttled(error))
+            }
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&self.inner.counters.refused, 1);
                 self.failures += 1;
@@ -164,7 +174,8 @@ impl Server {
         self.line.view().map(|view| view.bucket.shard().count)
     }
 
-    /// Whether the shard, which was one of so many, has been split since: others have a part of its tokens.
+    /// Whether the shard, which was one of so many, has been split since: others have a part of its
+    /// tokens.
     fn was_split(&self, count: Option<u32>) -> bool {
         count.is_some_and(|count| self.count().is_some_and(|now| count < now))
     }
@@ -175,13 +186,19 @@ impl Server {
         }
     }
 
-    /// Reads the shard for those in line. If it is too hot for that, denies those for whom it was seen short.
+    /// Reads the shard for those in line. If it is too hot for that, denies those for whom it was
+    /// seen short.
     async fn check(&mut self) {
-        let (view, Some(first)) = (self.line.view(), self.waiting.front()) else { return };
+        let (view, Some(first)) = (self.line.view(), self.waiting.front()) else {
+            return;
+        };
         let seen = view.as_ref().map(|view| &*view.bucket);
         let known = self.count();
         let short = seen.and_then(|bucket| plan::shortage(bucket, first, self.inner.now()));
-        let lacks_slots = short.iter().flatten().any(|status| status.is_short() && status.is_concurrent());
+        let lacks_slots = short
+            .iter()
+            .flatten()
+            .any(|status| status.is_short() && status.is_concurrent());
         match self.line.check(&self.inner, seen, lacks_slots).await {
             Ok(()) if self.line.is_gone() => self.send_elsewhere(&Why::Missing),
             Ok(()) if self.was_split(known) => self.send_elsewhere(&Why::Several),
@@ -227,10 +244,15 @@ impl Server {
         let now = self.inner.now();
         for caller in std::mem::take(&mut self.waiting) {
             match plan::shortage(&view.bucket, &caller, now) {
-                Some(shortage) if !self.is_fresh(view, &caller, &shortage, now) => self.waiting.push_back(caller),
+                Some(shortage) if !self.is_fresh(view, &caller, &shortage, now) => {
+                    self.waiting.push_back(caller)
+                }
                 Some(_) if view.bucket.shard().count > 1 => caller.send_elsewhere(Why::Short),
                 Some(shortage) => {
-                    count(&self.inner.counters.local_denied, u64::from(!self.line.is_since(view, caller.joined)));
+                    count(
+                        &self.inner.counters.local_denied,
+                        u64::from(!self.line.is_since(view, caller.joined)),
+                    );
                     self.deny(caller, shortage, now);
                 }
                 None => self.waiting.push_back(caller),
@@ -244,7 +266,13 @@ impl Server {
         caller.tell(Ok(Verdict::Denied(denied)));
     }
 
-    fn is_fresh(&self, view: &View, caller: &Caller, shortage: &[decision::LimitStatus], now: EpochMillis) -> bool {
+    fn is_fresh(
+        &self,
+        view: &View,
+        caller: &Caller,
+        shortage: &[decision::LimitStatus],
+        now: EpochMillis,
+    ) -> bool {
         let (age, most) = (self.line.age(view), self.inner.settings.denial_memory);
         let mut short = shortage.iter().filter(|status| status.is_short());
         self.line.is_since(view, caller.joined)
@@ -254,18 +282,24 @@ impl Server {
 
     /// Waits a moment where processes compete for the last tokens, while more callers come.
     async fn hold_back(&mut self, losses: u32) {
-        // Who has just lost a race knows how it stands, and would know it no more after a wait. Who loses the next one too
-        // may be in step with somebody who always comes first, and be so for ever if he does not wait.
+        // Who has just lost a race knows how it stands, and would know it no more after a wait. Who
+        // loses the next one too may be in step with somebody who always comes first, and be so for
+        // ever if he does not wait.
         if losses % 2 == 1 {
             return;
         }
-        let Some(moment) = self.line.pace(|pace| pace.moment()) else { return };
+        let Some(moment) = self.line.pace(|pace| pace.moment()) else {
+            return;
+        };
         let now = self.inner.now();
         let has_plenty = |view: View| {
             let bucket = &view.bucket;
             let holds = |caller: &Caller| {
                 caller.needs.iter().all(|(name, need)| {
-                    let balance = bucket.limits.get(name).map(|state| bucket.balance(state, now));
+                    let balance = bucket
+                        .limits
+                        .get(name)
+                        .map(|state| bucket.balance(state, now));
                     balance.is_some_and(|balance| balance / PLENTY >= *need)
                 })
             };
@@ -306,7 +340,10 @@ impl Server {
 
     /// What the caller lacks by what was seen last, if the shard is too hot to tell how it is now.
     fn last_seen_short(&self, caller: &Caller) -> Option<Vec<decision::LimitStatus>> {
-        let view = self.line.view().filter(|view| !view.is_outdated && view.bucket.shard().count == 1)?;
+        let view = self
+            .line
+            .view()
+            .filter(|view| !view.is_outdated && view.bucket.shard().count == 1)?;
         self.line.failure().filter(|error| is_hot(error))?;
         plan::shortage(&view.bucket, caller, self.inner.now())
     }

@@ -28,7 +28,10 @@ struct Flow {
 
 impl Demand {
     pub(super) fn new(now: Moment) -> Self {
-        Self { since: now, flows: BTreeMap::new() }
+        Self {
+            since: now,
+            flows: BTreeMap::new(),
+        }
     }
 
     /// Begins another window if this one is over.
@@ -41,7 +44,11 @@ impl Demand {
         for flow in self.flows.values_mut() {
             let seen = MilliTokens(flow.asked.0.saturating_mul(1000)) / elapsed_ms;
             // After a pause, what was before it says nothing.
-            flow.rate = if elapsed < 2 * WINDOW { (flow.rate + seen) / 2 } else { seen };
+            flow.rate = if elapsed < 2 * WINDOW {
+                (flow.rate + seen) / 2
+            } else {
+                seen
+            };
             flow.asked = MilliTokens::ZERO;
         }
         self.since = now;
@@ -53,14 +60,24 @@ impl Demand {
             if let Some(flow) = self.flows.get_mut(limit) {
                 flow.asked += *need;
             } else {
-                self.flows.insert(limit.clone(), Flow { asked: *need, rate: MilliTokens::ZERO });
+                self.flows.insert(
+                    limit.clone(),
+                    Flow {
+                        asked: *need,
+                        rate: MilliTokens::ZERO,
+                    },
+                );
             }
         }
     }
 
-    /// What is asked of a limit in `span`. A load that rises shows at once, by what was asked in this window so far.
+    /// What is asked of a limit in `span`. A load that rises shows at once, by what was asked in
+    /// this window so far.
     pub(super) fn within(&self, limit: &LimitName, span: Millis) -> MilliTokens {
-        let rate = self.flows.get(limit).map_or(MilliTokens::ZERO, |flow| flow.rate.max(flow.asked));
+        let rate = self
+            .flows
+            .get(limit)
+            .map_or(MilliTokens::ZERO, |flow| flow.rate.max(flow.asked));
         MilliTokens(rate.0.saturating_mul(span.0)) / 1000
     }
 }
@@ -111,7 +128,10 @@ mod tests {
         assert!(risen >= 499, "{risen}");
         ask(&mut demand, &mut now, 1, 10);
         let sunk = ask(&mut demand, &mut now, 1000, 3);
-        assert!((100..=300).contains(&sunk), "{sunk}: an eighth of a thousand");
+        assert!(
+            (100..=300).contains(&sunk),
+            "{sunk}: an eighth of a thousand"
+        );
     }
 
     #[test]

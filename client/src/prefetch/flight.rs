@@ -35,13 +35,19 @@ pub(crate) async fn ask(
         let now = inner.now();
         let (found, block) = pool.serve(shards, request, now, round == 0);
         if let Some(block) = block {
-            tokio::spawn(fetch(Arc::clone(inner), UnderWay::block(shards, &block), block));
+            tokio::spawn(fetch(
+                Arc::clone(inner),
+                UnderWay::block(shards, &block),
+                block,
+            ));
         }
         match found {
             Found::Parts(parts) => {
                 count(&inner.counters.prefetch_hits, 1);
                 let owner = (Arc::clone(inner), Arc::clone(shards));
-                return Ok(Verdict::Granted(Held::new(owner, parts, request.limits.clone(), now).into()));
+                return Ok(Verdict::Granted(
+                    Held::new(owner, parts, request.limits.clone(), now).into(),
+                ));
             }
             Found::Later(landed) => {
                 shed(inner, shards, pool, request);
@@ -51,7 +57,10 @@ pub(crate) async fn ask(
         }
     }
     shed(inner, shards, pool, request);
-    match ask_table(inner, shards, request, joined).await.map_err(|error| pool.explain(error))? {
+    match ask_table(inner, shards, request, joined)
+        .await
+        .map_err(|error| pool.explain(error))?
+    {
         Verdict::Denied(denied) => {
             let parts = pool.complete(&denied, request);
             if parts.is_empty() {
@@ -95,7 +104,9 @@ async fn complete(
         return Ok(Some(Verdict::Granted(ours)));
     }
     Ok(match ask_table(inner, shards, &rest, joined).await? {
-        Verdict::Granted(theirs) => Some(Verdict::Granted(ours.accept().and(theirs.accept()).into())),
+        Verdict::Granted(theirs) => {
+            Some(Verdict::Granted(ours.accept().and(theirs.accept()).into()))
+        }
         Verdict::Denied(_) => None,
     })
 }
@@ -103,9 +114,21 @@ async fn complete(
 /// Fetches a block.
 async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
     let (shards, pool) = (&under_way.shards, under_way.pool());
-    let Block { limits, amounts, takes, asked } = block;
+    let Block {
+        limits,
+        amounts,
+        takes,
+        asked,
+    } = block;
     let timeout = inner.settings.timeout;
-    let request = Request { needs: amounts, soft: Needs::new(), limits, lease: None, timeout, takes };
+    let request = Request {
+        needs: amounts,
+        soft: Needs::new(),
+        limits,
+        lease: None,
+        timeout,
+        takes,
+    };
     match ask_table(&inner, shards, &request, Instant::now()).await {
         Ok(Verdict::Granted(delivery)) => {
             pool.fails_by(None);
@@ -129,8 +152,8 @@ async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
     pool.watch(|| tokio::spawn(keep(Arc::downgrade(&inner), Arc::clone(shards))).abort_handle());
 }
 
-/// Gives back what has become too old, until there is nothing. The limiter may go away meanwhile: what is left then is
-/// forfeited.
+/// Gives back what has become too old, until there is nothing. The limiter may go away meanwhile:
+/// what is left then is forfeited.
 async fn keep(inner: Weak<Inner>, shards: Arc<Shards>) {
     let Some(pool) = &shards.pool else { return };
     loop {
@@ -149,7 +172,9 @@ async fn keep(inner: Weak<Inner>, shards: Arc<Shards>) {
 
 /// Gives back everything, and counts all acquires; nothing is taken ahead any more.
 pub(crate) async fn close(inner: Arc<Inner>, shards: Arc<Shards>) -> Result<(), Error> {
-    let Some(pool) = &shards.pool else { return Ok(()) };
+    let Some(pool) = &shards.pool else {
+        return Ok(());
+    };
     let mut closed = Ok(());
     let mut returns = pool.close();
     loop {
@@ -172,11 +197,18 @@ struct UnderWay {
 
 impl UnderWay {
     fn block(shards: &Arc<Shards>, block: &Block) -> Self {
-        Self { shards: Arc::clone(shards), amounts: block.amounts.clone(), is_block: true }
+        Self {
+            shards: Arc::clone(shards),
+            amounts: block.amounts.clone(),
+            is_block: true,
+        }
     }
 
     fn pool(&self) -> &Pool {
-        self.shards.pool.as_ref().expect("only a bucket with a pool has something under way")
+        self.shards
+            .pool
+            .as_ref()
+            .expect("only a bucket with a pool has something under way")
     }
 }
 
@@ -189,19 +221,29 @@ impl Drop for UnderWay {
 fn on_their_way(shards: &Arc<Shards>, returns: Vec<Return>) -> Vec<(UnderWay, Return)> {
     let under_way = |back: Return| {
         let amounts = back.part.amounts.clone();
-        (UnderWay { shards: Arc::clone(shards), amounts, is_block: false }, back)
+        (
+            UnderWay {
+                shards: Arc::clone(shards),
+                amounts,
+                is_block: false,
+            },
+            back,
+        )
     };
     returns.into_iter().map(under_way).collect()
 }
 
-/// Gives back what was not spent, one write for each shard, like a rollback. One of unknown outcome is not repeated,
-/// as nothing in the item would tell: its tokens count as used.
+/// Gives back what was not spent, one write for each shard, like a rollback. One of unknown outcome
+/// is not repeated, as nothing in the item would tell: its tokens count as used.
 async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Result<(), Error> {
     let mut done = Ok(());
     for (under_way, Return { part, takes }) in returns {
         let milli: MilliTokens = part.amounts.values().copied().sum();
         let milli = u64::try_from(milli.0).unwrap_or_default();
-        let back = part.amounts.iter().map(|(limit, amount)| (limit.clone(), part.rate_back(limit, *amount)));
+        let back = part
+            .amounts
+            .iter()
+            .map(|(limit, amount)| (limit.clone(), part.rate_back(limit, *amount)));
         let settling = Settling {
             inner: &inner,
             shards: &under_way.shards,
@@ -213,12 +255,19 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Resul
             holds: &Needs::new(),
         };
         match settling.run().await {
-            Ok(Answered::Settled(Settlement::Done)) => count(&inner.counters.prefetch_returned_milli, milli),
+            Ok(Answered::Settled(Settlement::Done)) => {
+                count(&inner.counters.prefetch_returned_milli, milli)
+            }
             // The bucket was deleted, and its tokens with it.
             Ok(_) => count(&inner.counters.prefetch_forfeited_milli, milli),
             Err(error) => {
                 // What may have been counted is not counted again.
-                if let Some(pool) = under_way.shards.pool.as_ref().filter(|_| !error.is_unknown()) {
+                if let Some(pool) = under_way
+                    .shards
+                    .pool
+                    .as_ref()
+                    .filter(|_| !error.is_unknown())
+                {
                     pool.owe(takes);
                 }
                 count(&inner.counters.prefetch_forfeited_milli, milli);

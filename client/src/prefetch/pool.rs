@@ -19,8 +19,8 @@ use crate::limits::Limits;
 use crate::line::Needs;
 use crate::shards::{Request, Shards};
 
-/// A block pays if it serves so many requests like the one that asks for it. Two would be as many writes as without it,
-/// where the second request does not come and its tokens go back.
+/// A block pays if it serves so many requests like the one that asks for it. Two would be as many
+/// writes as without it, where the second request does not come and its tokens go back.
 const PAYS: i64 = 3;
 
 /// What one client has taken ahead of one bucket.
@@ -53,7 +53,8 @@ pub(super) struct Block {
     pub(super) amounts: Needs,
     /// Acquires that the write counts.
     pub(super) takes: i64,
-    /// When it was asked for. Its tokens are taken after that, so they are never older than they seem.
+    /// When it was asked for. Its tokens are taken after that, so they are never older than they
+    /// seem.
     pub(super) asked: Moment,
 }
 
@@ -68,14 +69,22 @@ pub(super) enum Due {
 impl Pool {
     pub(crate) fn new(prefetch: Prefetch, ages: AgeClock) -> Self {
         let state = State::new(ages.now());
-        Self { prefetch, ages, state: Mutex::new(state), trouble: Mutex::default(), arrived: Notify::new() }
+        Self {
+            prefetch,
+            ages,
+            state: Mutex::new(state),
+            trouble: Mutex::default(),
+            arrived: Notify::new(),
+        }
     }
 
     /// Whether the request can be served from here: it asks for enforced rates, without a lease.
     pub(crate) fn serves(request: &Request) -> bool {
         let is_rate = |name: &LimitName| {
             let limit = request.limits.iter().find(|limit| limit.name() == name);
-            limit.is_some_and(|limit| limit.mode() == Mode::Enforced && !limit.rule().is_concurrent())
+            limit.is_some_and(|limit| {
+                limit.mode() == Mode::Enforced && !limit.rule().is_concurrent()
+            })
         };
         request.lease.is_none() && request.soft.is_empty() && request.needs.keys().all(is_rate)
     }
@@ -88,7 +97,8 @@ impl Pool {
             && state.has(&request.needs, self.oldest(self.ages.now()))
     }
 
-    /// Serves a request, and says which block is to be fetched. `is_new` if the request comes for the first time.
+    /// Serves a request, and says which block is to be fetched. `is_new` if the request comes for
+    /// the first time.
     pub(super) fn serve(
         &self,
         shards: &Shards,
@@ -139,7 +149,10 @@ impl Pool {
         }
         match self.block(state, shards, request, true, (now, at)) {
             Some(block) => {
-                let landing = state.landing.as_ref().map(|landing| Arc::clone(landing).notified_owned());
+                let landing = state
+                    .landing
+                    .as_ref()
+                    .map(|landing| Arc::clone(landing).notified_owned());
                 (landing.map_or(Found::Nothing, Found::Later), Some(block))
             }
             None => (Found::Nothing, None),
@@ -156,9 +169,11 @@ impl Pool {
         state.limits.iter().any(is_low)
     }
 
-    /// The block to fetch, if one pays: what `request` needs, if it waits for it, and what is expected to be asked.
+    /// The block to fetch, if one pays: what `request` needs, if it waits for it, and what is
+    /// expected to be asked.
     ///
-    /// No more than may be outstanding. And of what the bucket has, as far as that is known, half is left for others.
+    /// No more than may be outstanding. And of what the bucket has, as far as that is known, half
+    /// is left for others.
     fn block(
         &self,
         state: &mut State,
@@ -169,12 +184,17 @@ impl Pool {
     ) -> Option<Block> {
         let oldest = self.oldest(at);
         let mut amounts = Needs::new();
-        for limit in state.limits.iter().filter(|limit| !limit.rule().is_concurrent()) {
+        for limit in state
+            .limits
+            .iter()
+            .filter(|limit| !limit.rule().is_concurrent())
+        {
             let (name, capacity) = (limit.name(), limit.rule().capacity);
             let need = request.needs.get(name).copied().unwrap_or_default();
             let waiting = if waits { need } else { MilliTokens::ZERO };
             let expected = state.demand.within(name, self.prefetch.horizon());
-            let wanted = (waiting + expected).min(self.prefetch.most(capacity)) - state.outstanding(name);
+            let wanted =
+                (waiting + expected).min(self.prefetch.most(capacity)) - state.outstanding(name);
             let room = (shards.best(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
             let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
             if state.left(name, oldest) + amount < MilliTokens(need.0.saturating_mul(PAYS)) {
@@ -190,10 +210,16 @@ impl Pool {
         state.leave(&amounts);
         state.landing = Some(Arc::default());
         let takes = std::mem::take(&mut state.unreported);
-        Some(Block { limits: state.limits.clone(), amounts, takes, asked: at })
+        Some(Block {
+            limits: state.limits.clone(),
+            amounts,
+            takes,
+            asked: at,
+        })
     }
 
-    /// Takes all of `needs` for a grant that turned out to need more; nothing if not all of it is there.
+    /// Takes all of `needs` for a grant that turned out to need more; nothing if not all of it is
+    /// there.
     pub(crate) fn more(&self, needs: &Needs, limits: &Limits) -> Vec<Part> {
         let oldest = self.oldest(self.ages.now());
         let mut state = self.state();
@@ -204,7 +230,8 @@ impl Pool {
         state.draw(needs, oldest)
     }
 
-    /// Takes what the table lacked for a request that it denied; nothing if both together have not enough.
+    /// Takes what the table lacked for a request that it denied; nothing if both together have not
+    /// enough.
     pub(super) fn complete(&self, denied: &Denied, request: &Request) -> Vec<Part> {
         let oldest = self.oldest(self.ages.now());
         let mut state = self.state();
@@ -213,7 +240,10 @@ impl Pool {
             Some((name.clone(), *need - short.available.max(MilliTokens::ZERO)))
         };
         let is_there = |short: &LimitStatus| {
-            let name = request.needs.get_key_value(short.limit.as_str()).map(|(name, _)| name);
+            let name = request
+                .needs
+                .get_key_value(short.limit.as_str())
+                .map(|(name, _)| name);
             name.is_some_and(|name| state.left(name, oldest) + short.available >= short.requested)
         };
         if state.is_closed || state.limits != request.limits || !denied.short().all(is_there) {
@@ -223,16 +253,23 @@ impl Pool {
         state.draw(&lack, oldest)
     }
 
-    /// Takes back what came from here and was not used after all; `false` if it must go to the table.
+    /// Takes back what came from here and was not used after all; `false` if it must go to the
+    /// table.
     pub(crate) fn put(&self, part: Part, limits: &Limits) -> bool {
         let mut state = self.state();
         let oldest = self.oldest(self.ages.now());
         let has_room = |(name, amount): (&LimitName, &MilliTokens)| {
             let limit = limits.iter().find(|limit| limit.name() == name);
-            limit.is_some_and(|limit| state.outstanding(name) + *amount <= self.prefetch.most(limit.rule().capacity))
+            limit.is_some_and(|limit| {
+                state.outstanding(name) + *amount <= self.prefetch.most(limit.rule().capacity)
+            })
         };
         let is_young = part.ahead.is_some_and(|taken| taken > oldest);
-        if state.is_closed || state.limits != *limits || !is_young || !part.amounts.iter().all(has_room) {
+        if state.is_closed
+            || state.limits != *limits
+            || !is_young
+            || !part.amounts.iter().all(has_room)
+        {
             return false;
         }
         state.keep(part);
@@ -277,9 +314,21 @@ impl Pool {
     /// `error`, with the reason why those who waited for a block have no time left.
     pub(super) fn explain(&self, error: Error) -> Error {
         match error {
-            Error::Timeout { bucket, after, last: None } => {
-                let last = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                Error::Timeout { bucket, after, last }
+            Error::Timeout {
+                bucket,
+                after,
+                last: None,
+            } => {
+                let last = self
+                    .trouble
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
+                Error::Timeout {
+                    bucket,
+                    after,
+                    last,
+                }
             }
             other => other,
         }
@@ -290,7 +339,8 @@ impl Pool {
         self.state().paused_until = self.ages.now() + span;
     }
 
-    /// What is to be done about what has become too old, and acquires that no write has counted for as long.
+    /// What is to be done about what has become too old, and acquires that no write has counted for
+    /// as long.
     pub(super) fn due(&self) -> Due {
         let mut state = self.state();
         let now = self.ages.now();
@@ -307,16 +357,24 @@ impl Pool {
             return Due::Never;
         }
         let at = state.granted + self.prefetch.keep;
-        if at > now { Due::In(at.since(now)) } else { Due::Now(state.report()) }
+        if at > now {
+            Due::In(at.since(now))
+        } else {
+            Due::Now(state.report())
+        }
     }
 
-    /// What goes back before its time: all if the limits of a request are others, and what has become too old while the
-    /// keeper was frozen.
+    /// What goes back before its time: all if the limits of a request are others, and what has
+    /// become too old while the keeper was frozen.
     pub(super) fn outdated(&self, limits: &Limits) -> Vec<Return> {
         let mut state = self.state();
         let oldest = self.oldest(self.ages.now());
         let is_same = state.limits == *limits;
-        if state.batches.is_empty() { vec![] } else { state.give_back(|taken| !is_same || taken <= oldest) }
+        if state.batches.is_empty() {
+            vec![]
+        } else {
+            state.give_back(|taken| !is_same || taken <= oldest)
+        }
     }
 
     /// Ends the pool: all goes back, and everything is counted.
@@ -345,7 +403,10 @@ impl Pool {
     /// Sees to it that somebody keeps the pool, by `keeper` if nobody does.
     pub(super) fn watch(&self, keeper: impl FnOnce() -> AbortHandle) {
         let mut state = self.state();
-        let is_kept = state.keeper.as_ref().is_some_and(|keeper| !keeper.is_finished());
+        let is_kept = state
+            .keeper
+            .as_ref()
+            .is_some_and(|keeper| !keeper.is_finished());
         if !is_kept && (!state.batches.is_empty() || state.unreported > 0) {
             state.keeper = Some(keeper());
         }

@@ -79,38 +79,63 @@ impl State {
 
     /// What is there of a limit that was taken after `oldest`.
     pub(super) fn left(&self, limit: &LimitName, oldest: Moment) -> MilliTokens {
-        self.young(oldest).filter_map(|batch| batch.amounts.get(limit)).copied().sum()
+        self.young(oldest)
+            .filter_map(|batch| batch.amounts.get(limit))
+            .copied()
+            .sum()
     }
 
     /// What was taken of a limit and is neither spent nor known to be back.
     pub(super) fn outstanding(&self, limit: &LimitName) -> MilliTokens {
-        let all = self.batches.iter().map(|batch| &batch.amounts).chain([&self.away]);
+        let all = self
+            .batches
+            .iter()
+            .map(|batch| &batch.amounts)
+            .chain([&self.away]);
         all.filter_map(|amounts| amounts.get(limit)).copied().sum()
     }
 
     pub(super) fn has(&self, needs: &Needs, oldest: Moment) -> bool {
-        needs.iter().all(|(limit, need)| self.left(limit, oldest) >= *need)
+        needs
+            .iter()
+            .all(|(limit, need)| self.left(limit, oldest) >= *need)
     }
 
     fn young(&self, oldest: Moment) -> impl Iterator<Item = &Part> {
-        self.batches.iter().filter(move |batch| is_younger(batch, oldest))
+        self.batches
+            .iter()
+            .filter(move |batch| is_younger(batch, oldest))
     }
 
     /// Takes what there is of `needs`, the oldest first.
     pub(super) fn draw(&mut self, needs: &Needs, oldest: Moment) -> Vec<Part> {
         let mut wanted = needs.clone();
         let mut parts = vec![];
-        for batch in self.batches.iter_mut().filter(|batch| is_younger(batch, oldest)) {
+        for batch in self
+            .batches
+            .iter_mut()
+            .filter(|batch| is_younger(batch, oldest))
+        {
             let amounts = give(&mut batch.amounts, &mut wanted);
             if !amounts.is_empty() {
                 let (line, bucket) = (Arc::clone(&batch.line), Arc::clone(&batch.bucket));
-                parts.push(Part { line, amounts, bucket, ahead: batch.ahead, lease: None });
+                parts.push(Part {
+                    line,
+                    amounts,
+                    bucket,
+                    ahead: batch.ahead,
+                    lease: None,
+                });
             }
             if wanted.is_empty() {
                 break;
             }
         }
-        while self.batches.front().is_some_and(|batch| batch.amounts.is_empty()) {
+        while self
+            .batches
+            .front()
+            .is_some_and(|batch| batch.amounts.is_empty())
+        {
             self.batches.pop_front();
         }
         parts
@@ -118,8 +143,13 @@ impl State {
 
     /// Keeps a part of a block, in the order in which they were taken.
     pub(super) fn keep(&mut self, part: Part) {
-        let at = self.batches.partition_point(|batch| batch.ahead <= part.ahead);
-        match at.checked_sub(1).and_then(|before| self.batches.get_mut(before)) {
+        let at = self
+            .batches
+            .partition_point(|batch| batch.ahead <= part.ahead);
+        match at
+            .checked_sub(1)
+            .and_then(|before| self.batches.get_mut(before))
+        {
             Some(batch) if batch.ahead == part.ahead && Arc::ptr_eq(&batch.line, &part.line) => {
                 add(&mut batch.amounts, &part.amounts);
             }
@@ -143,16 +173,21 @@ impl State {
         }
     }
 
-    /// Sends back the batches taken at an instant that `is_due`: one write for each shard. The first counts acquires.
+    /// Sends back the batches taken at an instant that `is_due`: one write for each shard. The
+    /// first counts acquires.
     pub(super) fn give_back(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<Return> {
         let mut returns: Vec<Return> = vec![];
-        let (due, left) =
-            std::mem::take(&mut self.batches).into_iter().partition(|batch| batch.ahead.is_none_or(&is_due));
+        let (due, left) = std::mem::take(&mut self.batches)
+            .into_iter()
+            .partition(|batch| batch.ahead.is_none_or(&is_due));
         self.batches = left;
         let due: VecDeque<Part> = due;
         for part in due.into_iter().filter(|part| !part.amounts.is_empty()) {
             self.leave(&part.amounts);
-            match returns.iter_mut().find(|back| Arc::ptr_eq(&back.part.line, &part.line)) {
+            match returns
+                .iter_mut()
+                .find(|back| Arc::ptr_eq(&back.part.line, &part.line))
+            {
                 Some(back) => {
                     // Two batches of a shard are one write.
                     self.under_way -= 1;
@@ -176,8 +211,16 @@ impl State {
     /// Counts acquires where there is nothing to send back.
     pub(super) fn report(&mut self) -> Vec<Return> {
         let takes = std::mem::take(&mut self.unreported);
-        let Some((line, bucket)) = self.last.clone().filter(|_| takes > 0) else { return vec![] };
-        let part = Part { line, amounts: Needs::new(), bucket, ahead: None, lease: None };
+        let Some((line, bucket)) = self.last.clone().filter(|_| takes > 0) else {
+            return vec![];
+        };
+        let part = Part {
+            line,
+            amounts: Needs::new(),
+            bucket,
+            ahead: None,
+            lease: None,
+        };
         self.leave(&part.amounts);
         vec![Return { part, takes }]
     }
@@ -193,9 +236,12 @@ fn add(sum: &mut Needs, more: &Needs) {
     }
 }
 
-/// Moves what is `wanted` out of `left`, as far as it is there. Neither keeps a limit of which nothing is left.
+/// Moves what is `wanted` out of `left`, as far as it is there. Neither keeps a limit of which
+/// nothing is left.
 fn give(left: &mut Needs, wanted: &mut Needs) -> Needs {
-    let has = |(limit, want): (&LimitName, &MilliTokens)| left.get(limit).is_some_and(|left| left >= want);
+    let has = |(limit, want): (&LimitName, &MilliTokens)| {
+        left.get(limit).is_some_and(|left| left >= want)
+    };
     let given = if wanted.iter().all(has) {
         std::mem::take(wanted)
     } else {
@@ -209,7 +255,9 @@ fn give(left: &mut Needs, wanted: &mut Needs) -> Needs {
         given
     };
     for (limit, amount) in &given {
-        let Some(there) = left.get_mut(limit) else { continue };
+        let Some(there) = left.get_mut(limit) else {
+            continue;
+        };
         *there -= *amount;
         if *there == MilliTokens::ZERO {
             left.remove(limit);

@@ -1,4 +1,5 @@
-//! What the bucket as a whole says to a request, from what is known of its shards. Pure but for reading the views.
+//! What the bucket as a whole says to a request, from what is known of its shards. Pure but for
+//! reading the views.
 
 use weirgate_shared::{EpochMillis, MilliTokens, Whole};
 
@@ -18,28 +19,60 @@ pub(super) enum Judgement {
 }
 
 impl Shards {
-    /// The shards with the callers' own limits at `now`, as far as they are known: good for planning a write, and what
-    /// they seem to lack proves nothing.
+    /// The shards with the callers' own limits at `now`, as far as they are known: good for
+    /// planning a write, and what they seem to lack proves nothing.
     pub(crate) fn known(&self, limits: &Limits, now: EpochMillis) -> Whole {
         let views = self.lines().into_iter().filter_map(|line| line.sure_view());
-        Whole::new(views.map(|view| view.bucket.advanced(limits, now)).collect())
+        Whole::new(
+            views
+                .map(|view| view.bucket.advanced(limits, now))
+                .collect(),
+        )
     }
 
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
-    pub(crate) fn seen(&self, limits: &Limits, now: EpochMillis, fresh: impl FnMut(&View) -> bool) -> Whole {
-        let views = self.lines().into_iter().filter_map(|line| line.sure_view()).filter(|view| !view.is_outdated);
-        Whole::new(views.filter(fresh).map(|view| view.bucket.advanced(limits, now)).collect())
+    pub(crate) fn seen(
+        &self,
+        limits: &Limits,
+        now: EpochMillis,
+        fresh: impl FnMut(&View) -> bool,
+    ) -> Whole {
+        let views = self
+            .lines()
+            .into_iter()
+            .filter_map(|line| line.sure_view())
+            .filter(|view| !view.is_outdated);
+        Whole::new(
+            views
+                .filter(fresh)
+                .map(|view| view.bucket.advanced(limits, now))
+                .collect(),
+        )
     }
 }
 
 /// Judges a request by the `whole` bucket.
-pub(super) fn judge(whole: &Whole, Request { needs, limits, .. }: &Request, now: EpochMillis) -> Judgement {
-    if needs.iter().any(|(limit, need)| whole.holds(limit, now) < *need) {
-        return Judgement::Denied(decision::denied(decision::status_of_whole(whole, limits, needs, now)));
+pub(super) fn judge(
+    whole: &Whole,
+    Request { needs, limits, .. }: &Request,
+    now: EpochMillis,
+) -> Judgement {
+    if needs
+        .iter()
+        .any(|(limit, need)| whole.holds(limit, now) < *need)
+    {
+        return Judgement::Denied(decision::denied(decision::status_of_whole(
+            whole, limits, needs, now,
+        )));
     }
-    let room =
-        |shard: &weirgate_shared::Bucket| needs.iter().map(|(limit, need)| shard.holds(limit, now) - *need).min();
-    let fits = |shard: &&weirgate_shared::Bucket| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
+    let room = |shard: &weirgate_shared::Bucket| {
+        needs
+            .iter()
+            .map(|(limit, need)| shard.holds(limit, now) - *need)
+            .min()
+    };
+    let fits =
+        |shard: &&weirgate_shared::Bucket| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
     let fitting: Vec<_> = whole.shards().iter().filter(fits).collect();
     // Not the best one: others who have looked at the same time would take it too.
     if let Some(one) = fastrand::choice(&fitting) {
@@ -64,13 +97,17 @@ mod tests {
     const NOW: EpochMillis = EpochMillis(1_000_000);
 
     fn limits() -> Limits {
-        let limits = [Limit::per_minute("rpm", 60).unwrap(), Limit::concurrent("slots", 60).unwrap()];
+        let limits = [
+            Limit::per_minute("rpm", 60).unwrap(),
+            Limit::concurrent("slots", 60).unwrap(),
+        ];
         Limits::new(limits.into(), None)
     }
 
     /// Of a rate and of slots.
     fn needs([rate, slots]: [i64; 2]) -> Needs {
-        let all = [("rpm", rate), ("slots", slots)].map(|(name, need)| (name, MilliTokens::from_tokens(need)));
+        let all = [("rpm", rate), ("slots", slots)]
+            .map(|(name, need)| (name, MilliTokens::from_tokens(need)));
         all.into_iter()
             .filter(|(_, need)| *need > MilliTokens::ZERO)
             .map(|(name, need)| (LimitName::new(name).unwrap(), need))
@@ -78,12 +115,24 @@ mod tests {
     }
 
     fn request(needs: Needs) -> Request {
-        Request { needs, soft: Needs::new(), limits: limits(), lease: None, timeout: Duration::MAX, takes: 1 }
+        Request {
+            needs,
+            soft: Needs::new(),
+            limits: limits(),
+            lease: None,
+            timeout: Duration::MAX,
+            takes: 1,
+        }
     }
 
     fn shard(shard: u32, shard_count: u32, left: [i64; 2]) -> Bucket {
-        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap().with_shard(shard);
-        let mut bucket = Bucket { shard_count, ..Bucket::full(key, &limits(), NOW) };
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0")
+            .unwrap()
+            .with_shard(shard);
+        let mut bucket = Bucket {
+            shard_count,
+            ..Bucket::full(key, &limits(), NOW)
+        };
         for (state, left) in bucket.limits.values_mut().zip(left) {
             state.tk = MilliTokens::from_tokens(left);
         }
@@ -93,14 +142,20 @@ mod tests {
     fn whole() -> impl Strategy<Value = Whole> {
         (vec([-2..6_i64, -2..6_i64], 4), 0..3_u32).prop_map(|(left, halvings)| {
             let count = 1 << halvings;
-            Whole::new((0..count).zip(left).map(|(index, left)| shard(index, count, left)).collect())
+            Whole::new(
+                (0..count)
+                    .zip(left)
+                    .map(|(index, left)| shard(index, count, left))
+                    .collect(),
+            )
         })
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-        /// I1, and no denial while there is enough: all that is given is there, and one shard gives it if one can.
+        /// I1, and no denial while there is enough: all that is given is there, and one shard gives
+        /// it if one can.
         #[test]
         fn i1_one_gives_what_one_has_and_several_what_they_have_together(
             whole in whole(), asked in [0..6_i64, 0..6_i64],
@@ -142,10 +197,15 @@ mod tests {
         whole.shards().iter().map(|shard| shard.key.shard).collect()
     }
 
-    /// A view from before a write without an answer, or of long ago, or of a shard that is gone would be a false denial.
+    /// A view from before a write without an answer, or of long ago, or of a shard that is gone
+    /// would be a false denial.
     #[test]
     fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
-        let shards = Arc::new(Shards::new(shard(0, 4, [0, 0]).key, None, AgeClock::default()));
+        let shards = Arc::new(Shards::new(
+            shard(0, 4, [0, 0]).key,
+            None,
+            AgeClock::default(),
+        ));
         for index in 0..4 {
             shards.line(index).saw(shard(index, 4, [1, 1]));
         }
@@ -160,7 +220,11 @@ mod tests {
     /// A limit that a shard has never met counts as full, by the callers' own numbers.
     #[test]
     fn shards_are_seen_with_the_limits_that_callers_bring() {
-        let shards = Arc::new(Shards::new(shard(0, 1, [0, 0]).key, None, AgeClock::default()));
+        let shards = Arc::new(Shards::new(
+            shard(0, 1, [0, 0]).key,
+            None,
+            AgeClock::default(),
+        ));
         shards.line(0).saw(shard(0, 1, [1, 1]));
         let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
         let rpd = LimitName::new("rpd").unwrap();

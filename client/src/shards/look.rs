@@ -12,16 +12,24 @@ use crate::inner::Inner;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 
-/// Reads all shards of several buckets, unless somebody has done so since `since`: those that seem to have one shard in
-/// one request for a hundred of them.
-pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Moment) -> Result<(), Error> {
-    let (single, mut several): (Vec<&Arc<Shards>>, Vec<&Arc<Shards>>) =
-        buckets.iter().partition(|bucket| bucket.overview().most() == 1);
+/// Reads all shards of several buckets, unless somebody has done so since `since`: those that seem
+/// to have one shard in one request for a hundred of them.
+pub(crate) async fn look_at(
+    inner: &Inner,
+    buckets: &[&Arc<Shards>],
+    since: Moment,
+) -> Result<(), Error> {
+    let (single, mut several): (Vec<&Arc<Shards>>, Vec<&Arc<Shards>>) = buckets
+        .iter()
+        .partition(|bucket| bucket.overview().most() == 1);
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
         let mut found = BTreeMap::new();
         for item in inner.read(&keys).await? {
-            let unreadable = |error| Error::Unreadable { bucket: item.pk(), error };
+            let unreadable = |error| Error::Unreadable {
+                bucket: item.pk(),
+                error,
+            };
             let bucket = item.bucket().map_err(unreadable)?;
             found.insert(bucket.key.clone(), bucket);
         }
@@ -35,12 +43,19 @@ pub(crate) async fn look_at(inner: &Inner, buckets: &[&Arc<Shards>], since: Mome
             }
         }
     }
-    try_join_all(several.iter().map(|bucket| bucket.look(inner, Some(since), Consistency::Eventual))).await.map(drop)
+    try_join_all(
+        several
+            .iter()
+            .map(|bucket| bucket.look(inner, Some(since), Consistency::Eventual)),
+    )
+    .await
+    .map(drop)
 }
 
 impl Shards {
-    /// Reads all shards, unless that was done since `since`, and not less consistently. An eventually consistent read that
-    /// shows less than is known is old, and followed by a strongly consistent one.
+    /// Reads all shards, unless that was done since `since`, and not less consistently. An
+    /// eventually consistent read that shows less than is known is old, and followed by a strongly
+    /// consistent one.
     pub(super) async fn look(
         &self,
         inner: &Inner,
@@ -49,7 +64,8 @@ impl Shards {
     ) -> Result<(), Error> {
         let mut looked = self.looked.lock().await;
         let is_enough = |(at, by): (Moment, Consistency)| {
-            since.is_some_and(|since| at >= since) && (by == consistency || by == Consistency::Strong)
+            since.is_some_and(|since| at >= since)
+                && (by == consistency || by == Consistency::Strong)
         };
         if looked.is_some_and(is_enough) {
             return Ok(());
@@ -58,20 +74,34 @@ impl Shards {
         let mut most = self.overview().most();
         let mut has_finished = false;
         loop {
-            let keys: Vec<_> = (0..most).map(|shard| self.key.with_shard(shard).item_key()).collect();
+            let keys: Vec<_> = (0..most)
+                .map(|shard| self.key.with_shard(shard).item_key())
+                .collect();
             let mut found = vec![];
             for item in inner.read_by(&keys, consistency, None).await? {
-                let unreadable = |error| Error::Unreadable { bucket: self.key.item_key().pk, error };
+                let unreadable = |error| Error::Unreadable {
+                    bucket: self.key.item_key().pk,
+                    error,
+                };
                 found.push(item.bucket().map_err(unreadable)?);
             }
-            let there = found.iter().map(|bucket| bucket.shard().count).max().unwrap_or(1).min(MAX_SHARDS);
+            let there = found
+                .iter()
+                .map(|bucket| bucket.shard().count)
+                .max()
+                .unwrap_or(1)
+                .min(MAX_SHARDS);
             if there > most {
                 // It was split meanwhile.
                 most = there;
                 continue;
             }
             let now = inner.now();
-            let left: Vec<_> = found.iter().filter(|bucket| is_left(bucket, now)).cloned().collect();
+            let left: Vec<_> = found
+                .iter()
+                .filter(|bucket| is_left(bucket, now))
+                .cloned()
+                .collect();
             if !left.is_empty() && !std::mem::replace(&mut has_finished, true) {
                 match self.finish(inner, &left).await {
                     Ok(()) => {
@@ -84,9 +114,13 @@ impl Shards {
                     Err(error) => return Err(error.into()),
                 }
             }
-            let missing: Vec<_> =
-                (0..most).filter(|shard| found.iter().all(|bucket| bucket.key.shard != *shard)).collect();
-            let is_old = there < most || missing.iter().any(|shard| self.line(*shard).view().is_some());
+            let missing: Vec<_> = (0..most)
+                .filter(|shard| found.iter().all(|bucket| bucket.key.shard != *shard))
+                .collect();
+            let is_old = there < most
+                || missing
+                    .iter()
+                    .any(|shard| self.line(*shard).view().is_some());
             if is_old && consistency == Consistency::Eventual {
                 consistency = Consistency::Strong;
                 continue;

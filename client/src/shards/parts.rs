@@ -1,8 +1,9 @@
 //! Takes from several shards of a bucket, none of which has enough alone.
 //!
-//! Each shard gives its part in a write of its own, which other callers of the process share. A transaction would cost twice
-//! as much, and any write of another process to one of the shards within the moment it takes would cancel it: on shards in
-//! steady use it practically never succeeds.
+//! Each shard gives its part in a write of its own, which other callers of the process share. A
+//! transaction would cost twice as much, and any write of another process to one of the shards
+//! within the moment it takes would cancel it: on shards in steady use it practically never
+//! succeeds.
 
 use std::time::Duration;
 
@@ -15,11 +16,12 @@ use crate::Error;
 use crate::held::Held;
 use crate::line::{Delivery, Needs, Told, Verdict, Why};
 
-/// How often what some shards lack is asked of others, before everything goes back and all shards are read again: meanwhile
-/// other requests are denied what this one holds.
+/// How often what some shards lack is asked of others, before everything goes back and all shards
+/// are read again: meanwhile other requests are denied what this one holds.
 const ROUNDS: usize = 4;
 
-/// What shards have given of a request that is not granted yet. Dropped, it goes back in the background.
+/// What shards have given of a request that is not granted yet. Dropped, it goes back in the
+/// background.
 struct Given {
     left: Needs,
     parts: Vec<Delivery>,
@@ -28,14 +30,26 @@ struct Given {
 }
 
 impl Asking<'_> {
-    /// Takes what is `planned` of each shard, side by side. What some of them lack by then, any others give that are known to
-    /// have it. If they have not enough, everything goes back: `None`.
-    pub(super) async fn take_parts(&mut self, mut planned: Vec<(u32, Needs)>) -> Result<Option<Held>, Error> {
-        let mut given = Given { left: self.request.needs.clone(), parts: vec![], has_first: false };
+    /// Takes what is `planned` of each shard, side by side. What some of them lack by then, any
+    /// others give that are known to have it. If they have not enough, everything goes back:
+    /// `None`.
+    pub(super) async fn take_parts(
+        &mut self,
+        mut planned: Vec<(u32, Needs)>,
+    ) -> Result<Option<Held>, Error> {
+        let mut given = Given {
+            left: self.request.needs.clone(),
+            parts: vec![],
+            has_first: false,
+        };
         for _ in 0..ROUNDS {
             self.take_round(&planned, &mut given).await?;
             if given.left.is_empty() {
-                let held = given.parts.drain(..).map(Delivery::provisional).reduce(Held::and);
+                let held = given
+                    .parts
+                    .drain(..)
+                    .map(Delivery::provisional)
+                    .reduce(Held::and);
                 if held.as_ref().is_none_or(|held| self.lasts(held)) {
                     return Ok(held.map(Held::granted));
                 }
@@ -44,7 +58,11 @@ impl Asking<'_> {
             }
             self.check_time()?;
             let now = self.inner.now();
-            match self.shards.seen(&self.request.limits, now, |_| true).spread(&given.left, now) {
+            match self
+                .shards
+                .seen(&self.request.limits, now, |_| true)
+                .spread(&given.left, now)
+            {
                 Some(more) => planned = more,
                 None => break,
             }
@@ -54,15 +72,25 @@ impl Asking<'_> {
     }
 
     /// Asks each shard for its part.
-    async fn take_round(&mut self, planned: &[(u32, Needs)], given: &mut Given) -> Result<(), Error> {
+    async fn take_round(
+        &mut self,
+        planned: &[(u32, Needs)],
+        given: &mut Given,
+    ) -> Result<(), Error> {
         let is_first = |at: usize| at == 0 && !given.has_first;
-        let requests: Vec<_> =
-            planned.iter().enumerate().map(|(at, (_, needs))| self.part(needs, is_first(at))).collect();
+        let requests: Vec<_> = planned
+            .iter()
+            .enumerate()
+            .map(|(at, (_, needs))| self.part(needs, is_first(at)))
+            .collect();
         let asking = &*self;
-        let asked = planned.iter().zip(&requests).map(|((shard, _), request)| async move {
-            let line = asking.shards.line(*shard);
-            asking.stand_in(&line, request).await
-        });
+        let asked = planned
+            .iter()
+            .zip(&requests)
+            .map(|((shard, _), request)| async move {
+                let line = asking.shards.line(*shard);
+                asking.stand_in(&line, request).await
+            });
         let (mut failed, mut throttled) = (Ok(()), None);
         for (at, (request, told)) in requests.iter().zip(join_all(asked).await).enumerate() {
             match told {
@@ -70,7 +98,10 @@ impl Asking<'_> {
                     given.has_first |= at == 0;
                     given.parts.push(part);
                     for (limit, amount) in &request.needs {
-                        given.left.entry(limit.clone()).and_modify(|left| *left -= *amount);
+                        given
+                            .left
+                            .entry(limit.clone())
+                            .and_modify(|left| *left -= *amount);
                     }
                 }
                 Ok(Told::Elsewhere(Why::Throttled(error))) => throttled = Some(error),
@@ -86,20 +117,36 @@ impl Asking<'_> {
         failed
     }
 
-    /// A part of the request. What is taken in any case goes with the first, which counts the acquire.
+    /// A part of the request. What is taken in any case goes with the first, which counts the
+    /// acquire.
     fn part(&self, needs: &Needs, is_first: bool) -> Request {
-        let (soft, takes) = if is_first { (self.request.soft.clone(), self.request.takes) } else { (Needs::new(), 0) };
-        Request { needs: needs.clone(), soft, takes, ..self.request.clone() }
+        let (soft, takes) = if is_first {
+            (self.request.soft.clone(), self.request.takes)
+        } else {
+            (Needs::new(), 0)
+        };
+        Request {
+            needs: needs.clone(),
+            soft,
+            takes,
+            ..self.request.clone()
+        }
     }
 
-    /// Whether its leases last long enough to be granted: an early part may nearly have expired before the last one came.
+    /// Whether its leases last long enough to be granted: an early part may nearly have expired
+    /// before the last one came.
     fn lasts(&self, held: &Held) -> bool {
-        let half = self.request.lease.as_ref().map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
+        let half = self
+            .request
+            .lease
+            .as_ref()
+            .map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
         let is_late = |expires: EpochMillis| expires <= self.inner.now().after(half.into());
         !held.lease().is_some_and(|(_, expires)| is_late(expires))
     }
 
-    /// Gives back, in tasks that go on if the caller goes away, and waits for them as long as the request has time.
+    /// Gives back, in tasks that go on if the caller goes away, and waits for them as long as the
+    /// request has time.
     async fn give_back(&self, parts: Vec<Delivery>) {
         let back = parts.into_iter().map(|part| {
             let held = part.provisional();

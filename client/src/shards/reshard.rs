@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Company, Roll, Take, Update, joined, keep, merge, split};
-use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard};
+use weirgate_shared::{
+    Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard,
+};
 use weirgate_store::{Consistency, Outcome, Transacted};
 
 use super::Shards;
@@ -17,15 +19,18 @@ use crate::line::backoff;
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
-    /// Splits a bucket into `shards` before it gets hot, or merges it back; how many shards there are then.
+    /// Splits a bucket into `shards` before it gets hot, or merges it back; how many shards there
+    /// are then.
     ///
-    /// A bucket splits by itself when it is written to more often than one partition of DynamoDB takes (1,000 times a
-    /// second), and merges when that is over. Ahead of a load that comes all at once it can be split by hand: it then
-    /// stays split into `shards` at least, until this is asked for again with fewer; 1 leaves it to itself. A bucket
-    /// that is not there is made, with `limits`. No token is made or lost.
+    /// A bucket splits by itself when it is written to more often than one partition of DynamoDB
+    /// takes (1,000 times a second), and merges when that is over. Ahead of a load that comes all
+    /// at once it can be split by hand: it then stays split into `shards` at least, until this is
+    /// asked for again with fewer; 1 leaves it to itself. A bucket that is not there is made, with
+    /// `limits`. No token is made or lost.
     ///
-    /// Merging waits for nobody: a shard that holds leases stays, and so does one that is written to all the time; the
-    /// answer then is more than `shards`, and the reconciler merges the rest when it can.
+    /// Merging waits for nobody: a shard that holds leases stays, and so does one that is written
+    /// to all the time; the answer then is more than `shards`, and the reconciler merges the rest
+    /// when it can.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
@@ -35,18 +40,37 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `shards` is not a power of two from 1 to 64, or so many that a shard would hold less than
-    /// one token of a limit; [`Error::Store`] or [`Error::Timeout`] if not everything could be done: what was done
-    /// stays, and asking again goes on from there.
-    pub async fn set_shards(&self, entity: &str, resource: &str, limits: &[Limit], shards: u32) -> Result<u32, Error> {
+    /// [`Error::Invalid`] if `shards` is not a power of two from 1 to 64, or so many that a shard
+    /// would hold less than one token of a limit; [`Error::Store`] or [`Error::Timeout`] if not
+    /// everything could be done: what was done stays, and asking again goes on from there.
+    pub async fn set_shards(
+        &self,
+        entity: &str,
+        resource: &str,
+        limits: &[Limit],
+        shards: u32,
+    ) -> Result<u32, Error> {
         if !shards.is_power_of_two() || shards > MAX_SHARDS {
-            return Err(Error::Invalid(format!("{shards} shards are asked, it takes a power of two from 1 to 64")));
+            return Err(Error::Invalid(format!(
+                "{shards} shards are asked, it takes a power of two from 1 to 64"
+            )));
         }
         let bucket = self.inner.bucket(entity.try_into()?, resource.try_into()?);
         check_number(limits)?;
-        check_capacity(limits.iter().map(|limit| (limit.name(), limit.rule())), shards)?;
+        check_capacity(
+            limits.iter().map(|limit| (limit.name(), limit.rule())),
+            shards,
+        )?;
         let deadline = deadline(self.inner.settings.timeout.saturating_mul(2));
-        Resharding { inner: &self.inner, bucket, limits, shards, deadline }.run().await
+        Resharding {
+            inner: &self.inner,
+            bucket,
+            limits,
+            shards,
+            deadline,
+        }
+        .run()
+        .await
     }
 }
 
@@ -97,8 +121,15 @@ impl Resharding<'_> {
                 tokio::time::sleep(backoff(failures)).await;
             }
             if Instant::now() >= self.deadline {
-                let (bucket, after) = (self.bucket.key.item_key().pk, self.inner.settings.timeout.saturating_mul(2));
-                return Err(Error::Timeout { bucket, after, last: None });
+                let (bucket, after) = (
+                    self.bucket.key.item_key().pk,
+                    self.inner.settings.timeout.saturating_mul(2),
+                );
+                return Err(Error::Timeout {
+                    bucket,
+                    after,
+                    last: None,
+                });
             }
         }
     }
@@ -106,13 +137,25 @@ impl Resharding<'_> {
     /// Does one thing; returns whether no other process was faster.
     async fn make(&self, work: Work) -> Result<bool, Error> {
         match work {
-            Work::Write(update) => Ok(matches!(self.inner.update_again(&update).await?, Outcome::Applied(_))),
+            Work::Write(update) => Ok(matches!(
+                self.inner.update_again(&update).await?,
+                Outcome::Applied(_)
+            )),
             Work::Split(update) => {
                 // Another process may have begun the split, or this one, and the answer was lost.
-                let (Outcome::Applied(item) | Outcome::LostRace(item)) = self.inner.update_again(&update).await?;
-                let unreadable = |error| Error::Unreadable { bucket: update.key.pk.clone(), error };
-                let parent = item.map(|item| item.bucket()).transpose().map_err(unreadable)?;
-                let Some(parent) = parent.filter(|parent| parent.escrow.is_some()) else { return Ok(false) };
+                let (Outcome::Applied(item) | Outcome::LostRace(item)) =
+                    self.inner.update_again(&update).await?;
+                let unreadable = |error| Error::Unreadable {
+                    bucket: update.key.pk.clone(),
+                    error,
+                };
+                let parent = item
+                    .map(|item| item.bucket())
+                    .transpose()
+                    .map_err(unreadable)?;
+                let Some(parent) = parent.filter(|parent| parent.escrow.is_some()) else {
+                    return Ok(false);
+                };
                 finish_split(self.inner, &parent).await?;
                 Ok(true)
             }
@@ -130,8 +173,14 @@ impl Resharding<'_> {
     /// Every shard there is.
     async fn read(&self) -> Result<Vec<Bucket>, Error> {
         self.bucket.overview().set_most(MAX_SHARDS);
-        self.bucket.look(self.inner, None, Consistency::Strong).await?;
-        let seen = self.bucket.lines().into_iter().filter_map(|line| line.view());
+        self.bucket
+            .look(self.inner, None, Consistency::Strong)
+            .await?;
+        let seen = self
+            .bucket
+            .lines()
+            .into_iter()
+            .filter_map(|line| line.view());
         Ok(seen.map(|view| Bucket::clone(&view.bucket)).collect())
     }
 
@@ -140,14 +189,18 @@ impl Resharding<'_> {
         if self.shards == 1 { 0 } else { self.shards }
     }
 
-    /// Makes the bucket, splits what is too large, and says everywhere how many shards there are to be.
+    /// Makes the bucket, splits what is too large, and says everywhere how many shards there are to
+    /// be.
     fn growth(&self, there: &[Bucket], now: EpochMillis) -> Result<Vec<Work>, Error> {
         if there.is_empty() {
             return Ok(vec![Work::Write(self.creation(now))]);
         }
         let mut work = vec![];
         for shard in there {
-            check_capacity(shard.limits.iter().map(|(name, state)| (name, &state.rule)), self.shards)?;
+            check_capacity(
+                shard.limits.iter().map(|(name, state)| (name, &state.rule)),
+                self.shards,
+            )?;
             if shard.escrow.is_some() {
                 work.push(Work::Finish(Box::new(shard.clone())));
             } else if shard.shard().count < self.shards {
@@ -163,9 +216,20 @@ impl Resharding<'_> {
     /// Every pair of shards that can be one, and is not to stay two.
     fn merges(&self, there: &[Bucket], now: EpochMillis) -> Vec<Work> {
         let mut work = vec![];
-        for upper in there.iter().filter(|shard| shard.shard().count > self.shards) {
-            let Some(whole) = upper.shard().whole().filter(|whole| whole.index != upper.key.shard) else { continue };
-            let Some(lower) = there.iter().find(|lower| lower.key.shard == whole.index) else { continue };
+        for upper in there
+            .iter()
+            .filter(|shard| shard.shard().count > self.shards)
+        {
+            let Some(whole) = upper
+                .shard()
+                .whole()
+                .filter(|whole| whole.index != upper.key.shard)
+            else {
+                continue;
+            };
+            let Some(lower) = there.iter().find(|lower| lower.key.shard == whole.index) else {
+                continue;
+            };
             if let Some(joined) = joined(lower, upper, now) {
                 work.push(Work::Merge(merge(lower, joined, &[upper])));
             }
@@ -195,8 +259,14 @@ impl Resharding<'_> {
 }
 
 /// That each of so many shards would hold a token of every limit.
-fn check_capacity<'a>(limits: impl Iterator<Item = (&'a LimitName, &'a Rule)>, shards: u32) -> Result<(), Error> {
-    let last = Shard { index: shards - 1, count: shards };
+fn check_capacity<'a>(
+    limits: impl Iterator<Item = (&'a LimitName, &'a Rule)>,
+    shards: u32,
+) -> Result<(), Error> {
+    let last = Shard {
+        index: shards - 1,
+        count: shards,
+    };
     for (name, rule) in limits {
         if last.share(rule.capacity) < MilliTokens::from_tokens(1) {
             let capacity = rule.capacity;

@@ -1,4 +1,5 @@
-//! One request on a bucket of any number of shards: whom to ask, and in which order, until it is decided.
+//! One request on a bucket of any number of shards: whom to ask, and in which order, until it is
+//! decided.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +49,11 @@ impl Request {
 }
 
 /// Decides about one request.
-pub(crate) async fn ask(inner: &Arc<Inner>, shards: &Arc<Shards>, request: &Request) -> Result<Verdict, Error> {
+pub(crate) async fn ask(
+    inner: &Arc<Inner>,
+    shards: &Arc<Shards>,
+    request: &Request,
+) -> Result<Verdict, Error> {
     match &shards.pool {
         Some(pool) if Pool::serves(request) => prefetch::ask(inner, shards, pool, request).await,
         _ => ask_table(inner, shards, request, Instant::now()).await,
@@ -70,7 +75,8 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
     if shards.pool.as_ref().is_some_and(|pool| pool.has(request)) {
         return None;
     }
-    let denied = seen_short(inner, shards, request).or_else(|| shards.denied_by_stamp(inner, request))?;
+    let denied =
+        seen_short(inner, shards, request).or_else(|| shards.denied_by_stamp(inner, request))?;
     shards.overview().promise(inner.now(), denied.retry_after);
     Some(denied)
 }
@@ -78,21 +84,26 @@ pub(crate) fn remembered(inner: &Inner, shards: &Shards, request: &Request) -> O
 /// A denial that what was seen of all shards implies.
 fn seen_short(inner: &Inner, shards: &Shards, request: &Request) -> Option<Denied> {
     let most = inner.settings.denial_memory;
-    // What one shard of several lacks says nothing about the others: only a denial by all of them is remembered.
+    // What one shard of several lacks says nothing about the others: only a denial by all of them
+    // is remembered.
     let moment = inner.ages.now();
     let denied = shards.denied().map(|at| moment.since(at));
     if shards.overview().most() > 1 && denied.is_none_or(|age| age >= most) {
         return None;
     }
     let now = inner.now();
-    let mut age = denied.filter(|_| shards.overview().most() > 1).unwrap_or_default();
+    let mut age = denied
+        .filter(|_| shards.overview().most() > 1)
+        .unwrap_or_default();
     let whole = shards.seen(&request.limits, now, |view| {
         let seen = moment.since(view.at);
         let is_known = seen < most;
         age = age.max(if is_known { seen } else { Duration::ZERO });
         is_known
     });
-    let Judgement::Denied(denied) = judge(&whole, request, now) else { return None };
+    let Judgement::Denied(denied) = judge(&whole, request, now) else {
+        return None;
+    };
     let is_fresh = denied.short().all(|status| age < memory(status, age, most));
     (whole.is_complete() && is_fresh && !shards.overview().is_due(now, age)).then_some(denied)
 }
@@ -113,9 +124,24 @@ pub(super) struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    fn new(inner: &'a Arc<Inner>, shards: &'a Arc<Shards>, request: &'a Request, joined: Instant) -> Self {
+    fn new(
+        inner: &'a Arc<Inner>,
+        shards: &'a Arc<Shards>,
+        request: &'a Request,
+        joined: Instant,
+    ) -> Self {
         let deadline = after(joined, request.timeout);
-        Self { inner, shards, request, joined, deadline, tried: vec![], failures: 0, has_lost: false, last: None }
+        Self {
+            inner,
+            shards,
+            request,
+            joined,
+            deadline,
+            tried: vec![],
+            failures: 0,
+            has_lost: false,
+            last: None,
+        }
     }
 
     async fn run(mut self) -> Result<Verdict, Error> {
@@ -161,12 +187,16 @@ impl<'a> Asking<'a> {
 
     fn choose(&self) -> Arc<Line> {
         let Request { needs, limits, .. } = self.request;
-        self.shards.choose(needs, limits, self.inner.now(), &self.tried)
+        self.shards
+            .choose(needs, limits, self.inner.now(), &self.tried)
     }
 
     /// Whether no shard of a bucket of so many can have what is asked.
     pub(super) fn is_above_a_share(&self) -> bool {
-        let largest = Shard { index: 0, count: self.shards.overview().most() };
+        let largest = Shard {
+            index: 0,
+            count: self.shards.overview().most(),
+        };
         let is_above = |limit: &Limit| {
             let need = self.request.needs.get(limit.name());
             need.is_some_and(|need| *need > largest.share(limit.rule().capacity))
@@ -174,15 +204,23 @@ impl<'a> Asking<'a> {
         largest.count > 1 && self.request.limits.iter().any(is_above)
     }
 
-    /// After a shard that had not enough: another that is known to have, or `None` for asking the whole bucket.
+    /// After a shard that had not enough: another that is known to have, or `None` for asking the
+    /// whole bucket.
     fn better(&self) -> Option<Arc<Line>> {
         if self.tried.len() >= TRIES {
             return None;
         }
         let now = self.inner.now();
         let has_enough = |line: &Arc<Line>| {
-            let view = line.view().filter(|_| !self.tried.contains(&line.key.shard))?;
-            let holds = self.request.needs.iter().map(|(limit, need)| view.bucket.holds(limit, now) - *need).min()?;
+            let view = line
+                .view()
+                .filter(|_| !self.tried.contains(&line.key.shard))?;
+            let holds = self
+                .request
+                .needs
+                .iter()
+                .map(|(limit, need)| view.bucket.holds(limit, now) - *need)
+                .min()?;
             (holds.0 >= 0).then_some(holds)
         };
         let lines = self.shards.lines();
@@ -193,24 +231,32 @@ impl<'a> Asking<'a> {
             .map(|(_, line)| Arc::clone(line))
     }
 
-    /// After a shard that is missing: the one it was split off, or any other that is known; `None` for asking the whole
-    /// bucket, of which there may be nothing left.
+    /// After a shard that is missing: the one it was split off, or any other that is known; `None`
+    /// for asking the whole bucket, of which there may be nothing left.
     fn other_than(&self, missing: &Line) -> Option<Arc<Line>> {
         if missing.key.shard > 0 {
             return Some(self.choose());
         }
-        self.shards.lines().into_iter().find(|line| line.view().is_some())
+        self.shards
+            .lines()
+            .into_iter()
+            .find(|line| line.view().is_some())
     }
 
-    /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are not what they seemed.
+    /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are
+    /// not what they seemed.
     async fn ask_the_whole(&mut self) -> Result<Result<Verdict, Option<Arc<Line>>>, Error> {
         if !self.has_lost
             && let Some(denied) = self.ask_the_stamp().await
         {
-            self.shards.overview().promise(self.inner.now(), denied.retry_after);
+            self.shards
+                .overview()
+                .promise(self.inner.now(), denied.retry_after);
             return Ok(Ok(Verdict::Denied(denied)));
         }
-        let Some((whole, looked_at)) = self.read_the_whole().await? else { return Ok(Err(None)) };
+        let Some((whole, looked_at)) = self.read_the_whole().await? else {
+            return Ok(Err(None));
+        };
         let now = looked_at.unwrap_or_else(|| self.inner.now());
         let is_unmade = |shard: &u32| self.shards.line(*shard).view().is_none();
         self.tried.clear();
@@ -248,29 +294,45 @@ impl<'a> Asking<'a> {
         Ok(Ok(verdict))
     }
 
-    /// All shards as they are, and when they were read if they were; `None` if they could not be read for now.
+    /// All shards as they are, and when they were read if they were; `None` if they could not be
+    /// read for now.
     async fn read_the_whole(&mut self) -> Result<Option<(Whole, Option<EpochMillis>)>, Error> {
         let Request { needs, limits, .. } = self.request;
         let joined = self.inner.ages.of(self.joined);
         // Whether there is enough of a rate can be half a second old; whether a slot is free, not.
-        let asks_slots = limits.iter().any(|limit| limit.rule().is_concurrent() && needs.contains_key(limit.name()));
-        let first = if asks_slots { Consistency::Strong } else { Consistency::Eventual };
-        let mut whole = self.shards.seen(limits, self.inner.now(), |view| view.at >= joined);
+        let asks_slots = limits
+            .iter()
+            .any(|limit| limit.rule().is_concurrent() && needs.contains_key(limit.name()));
+        let first = if asks_slots {
+            Consistency::Strong
+        } else {
+            Consistency::Eventual
+        };
+        let mut whole = self
+            .shards
+            .seen(limits, self.inner.now(), |view| view.at >= joined);
         if std::mem::take(&mut self.has_lost) {
             whole = Whole::default();
         }
         let (mut looked_at, mut is_unread) = (None, false);
-        // Read twice, they may have been of two times; if they still are no whole, items were deleted by hand, and the
-        // shards that are there decide.
-        for (since, consistency) in [(Some(joined).filter(|_| self.failures == 0), first), (None, Consistency::Strong)]
-        {
+        // Read twice, they may have been of two times; if they still are no whole, items were
+        // deleted by hand, and the shards that are there decide.
+        for (since, consistency) in [
+            (Some(joined).filter(|_| self.failures == 0), first),
+            (None, Consistency::Strong),
+        ] {
             if whole.is_complete() {
                 break;
             }
-            let looked = tokio::time::timeout_at(self.deadline, self.shards.look(self.inner, since, consistency));
+            let looked = tokio::time::timeout_at(
+                self.deadline,
+                self.shards.look(self.inner, since, consistency),
+            );
             is_unread = true;
             match looked.await {
-                Ok(Err(Error::Store(error))) if error.kind == (ErrorKind::Throttled { key_range: true }) => {
+                Ok(Err(Error::Store(error)))
+                    if error.kind == (ErrorKind::Throttled { key_range: true }) =>
+                {
                     self.last = Some(error);
                     self.pause().await;
                 }
@@ -279,7 +341,9 @@ impl<'a> Asking<'a> {
                     (looked_at, is_unread) = (Some(self.inner.now()), false);
                 }
                 Err(_) => {
-                    let error = self.inner.unanswered("BatchGetItem of all shards", self.request.timeout);
+                    let error = self
+                        .inner
+                        .unanswered("BatchGetItem of all shards", self.request.timeout);
                     self.last = Some(Arc::new(error));
                 }
             }
@@ -298,28 +362,61 @@ impl<'a> Asking<'a> {
     }
 
     /// Stands in the line of one shard with the request, or a part of it.
-    pub(super) async fn stand_in(&self, line: &Arc<Line>, request: &Request) -> Result<Told, Error> {
-        let Request { needs, soft, limits, lease, takes, .. } = request.clone();
+    pub(super) async fn stand_in(
+        &self,
+        line: &Arc<Line>,
+        request: &Request,
+    ) -> Result<Told, Error> {
+        let Request {
+            needs,
+            soft,
+            limits,
+            lease,
+            takes,
+            ..
+        } = request.clone();
         let (answer, verdict) = oneshot::channel();
         let (joined, deadline) = (self.joined, self.deadline);
         let shards = Arc::clone(self.shards);
-        if line.join(Caller { needs, soft, limits, lease, takes, joined, deadline, shards, answer }) {
+        if line.join(Caller {
+            needs,
+            soft,
+            limits,
+            lease,
+            takes,
+            joined,
+            deadline,
+            shards,
+            answer,
+        }) {
             tokio::spawn(line::serve(Arc::clone(self.inner), Arc::clone(line)));
         }
         // Only a runtime that shuts down drops the line unserved.
         let bucket = || line.key.item_key().pk;
-        // The line answers in time itself, unless its request hangs; what that gives in the end goes back.
+        // The line answers in time itself, unless its request hangs; what that gives in the end
+        // goes back.
         match tokio::time::timeout_at(deadline + GRACE, verdict).await {
-            Ok(told) => {
-                told.unwrap_or_else(|_| Err(Error::Timeout { bucket: bucket(), after: joined.elapsed(), last: None }))
-            }
+            Ok(told) => told.unwrap_or_else(|_| {
+                Err(Error::Timeout {
+                    bucket: bucket(),
+                    after: joined.elapsed(),
+                    last: None,
+                })
+            }),
             Err(_) => {
                 let after = self.request.timeout;
                 // Otherwise it is competition that takes so long.
-                let hanging = line
-                    .asks_for(HANGS.min(after / 2))
-                    .map(|operation| Arc::new(self.inner.unanswered(&format!("{operation} of {}", bucket()), after)));
-                Err(Error::Timeout { bucket: bucket(), after, last: hanging.or_else(|| line.failure()) })
+                let hanging = line.asks_for(HANGS.min(after / 2)).map(|operation| {
+                    Arc::new(
+                        self.inner
+                            .unanswered(&format!("{operation} of {}", bucket()), after),
+                    )
+                });
+                Err(Error::Timeout {
+                    bucket: bucket(),
+                    after,
+                    last: hanging.or_else(|| line.failure()),
+                })
             }
         }
     }
@@ -335,7 +432,11 @@ impl<'a> Asking<'a> {
             return Ok(());
         }
         let (bucket, last) = (self.shards.key.item_key().pk, self.last.clone());
-        Err(Error::Timeout { bucket, after: self.request.timeout, last })
+        Err(Error::Timeout {
+            bucket,
+            after: self.request.timeout,
+            last,
+        })
     }
 }
 

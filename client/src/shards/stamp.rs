@@ -13,7 +13,8 @@ pub(super) const WORTH: u32 = 8;
 /// A stamp from further ahead was dated by a clock that is off.
 const AHEAD: Millis = Millis(1_000);
 
-/// Returns the denial that the stamp implies for a request on a bucket of so many shards, whatever its age.
+/// Returns the denial that the stamp implies for a request on a bucket of so many shards, whatever
+/// its age.
 pub(super) fn denies(
     stamp: &Stamp,
     key: &BucketKey,
@@ -26,32 +27,53 @@ pub(super) fn denies(
     }
     let mut bucket = Bucket::full(key.clone(), &request.limits, stamp.at);
     for limit in request.limits.iter() {
-        let Some((tk, rule)) = stamp.held.get(limit.name()) else { continue };
-        let state = bucket.limits.get_mut(limit.name()).filter(|_| rule == limit.rule())?;
+        let Some((tk, rule)) = stamp.held.get(limit.name()) else {
+            continue;
+        };
+        let state = bucket
+            .limits
+            .get_mut(limit.name())
+            .filter(|_| rule == limit.rule())?;
         state.tk = *tk;
     }
-    let denied = decision::denied(decision::status(&bucket, &request.limits, &request.needs, now));
+    let denied = decision::denied(decision::status(
+        &bucket,
+        &request.limits,
+        &request.needs,
+        now,
+    ));
     let is_sure = |short: &LimitStatus| {
         let ready_at = short.retry_after.map(|after| now.after(after.into()));
-        stamp.held.contains_key(short.limit.as_str()) && ready_at.is_some_and(|at| at <= stamp.until)
+        stamp.held.contains_key(short.limit.as_str())
+            && ready_at.is_some_and(|at| at <= stamp.until)
     };
     (denied.short().next().is_some() && denied.short().all(is_sure)).then_some(denied)
 }
 
 /// Whether a denial by it is not remembered any more by a process that has drawn `salt`.
 ///
-/// A process stops to believe it in the second half of its life, the more probably the nearer its end is. So about one
-/// of any number of processes reads all shards again and renews it before the others need that.
-pub(super) fn is_over(stamp: &Stamp, denied: &Denied, salt: u64, most: Duration, now: EpochMillis) -> bool {
+/// A process stops to believe it in the second half of its life, the more probably the nearer its
+/// end is. So about one of any number of processes reads all shards again and renews it before the
+/// others need that.
+pub(super) fn is_over(
+    stamp: &Stamp,
+    denied: &Denied,
+    salt: u64,
+    most: Duration,
+    now: EpochMillis,
+) -> bool {
     let age = Duration::from(now.since(stamp.at));
-    let draw = draw(&mut fastrand::Rng::with_seed(salt ^ stamp.at.0.unsigned_abs()));
+    let draw = draw(&mut fastrand::Rng::with_seed(
+        salt ^ stamp.at.0.unsigned_abs(),
+    ));
     denied.short().any(|short| {
         let life = memory(short, age, most);
         age >= life - life * draw / 20_000
     })
 }
 
-/// A number from 0 to 10,000 that is 1,000 smaller half as often as not: 0 for most, 10,000 for one of a thousand.
+/// A number from 0 to 10,000 that is 1,000 smaller half as often as not: 0 for most, 10,000 for one
+/// of a thousand.
 pub(super) fn draw(rng: &mut fastrand::Rng) -> u32 {
     rng.u64(..).trailing_zeros().min(9) * 1_000 + rng.u32(0..=1_000)
 }
@@ -67,7 +89,12 @@ mod tests {
     use crate::limits::Limits;
 
     fn number() -> impl Strategy<Value = i64> {
-        prop_oneof![any::<i64>(), -1_000..1_000_i64, Just(i64::MIN), Just(i64::MAX)]
+        prop_oneof![
+            any::<i64>(),
+            -1_000..1_000_i64,
+            Just(i64::MIN),
+            Just(i64::MAX)
+        ]
     }
 
     proptest! {

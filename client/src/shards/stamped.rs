@@ -12,9 +12,11 @@ use super::{Request, Shards};
 use crate::Denied;
 use crate::inner::Inner;
 
-/// How long a process waits for the stamp of another before it reads all shards, for each shard, at most.
+/// How long a process waits for the stamp of another before it reads all shards, for each shard, at
+/// most.
 const WAIT: Duration = Duration::from_millis(1);
-/// A stamp of this age was renewed by others until a moment ago, so it is this process that renews it now.
+/// A stamp of this age was renewed by others until a moment ago, so it is this process that renews
+/// it now.
 const RENEWED: Millis = Millis(60_000);
 
 impl Shards {
@@ -22,20 +24,29 @@ impl Shards {
         self.overview().most() >= WORTH
     }
 
-    /// Returns the denial that the stamp this process has read implies, for as long as it is remembered.
+    /// Returns the denial that the stamp this process has read implies, for as long as it is
+    /// remembered.
     pub(super) fn denied_by_stamp(&self, inner: &Inner, request: &Request) -> Option<Denied> {
         let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
         let now = inner.now();
         let denied = denies(&stamp, &self.key, request, self.overview().most(), now)?;
         let is_void = self.overview().gave_back_since(stamp.at)
             || self.overview().is_due(now, now.since(stamp.at).into())
-            || is_over(&stamp, &denied, self.salt, inner.settings.denial_memory, now);
+            || is_over(
+                &stamp,
+                &denied,
+                self.salt,
+                inner.settings.denial_memory,
+                now,
+            );
         (!is_void).then_some(denied)
     }
 
     /// Leaves a stamp of the `whole` bucket as it was read at `now`, if it is worth one.
     pub(super) fn leave_stamp(&self, inner: &Arc<Inner>, whole: &Whole, now: EpochMillis) {
-        let Some(stamp) = Stamp::of(whole, now).filter(|_| self.is_stamped()) else { return };
+        let Some(stamp) = Stamp::of(whole, now).filter(|_| self.is_stamped()) else {
+            return;
+        };
         let (inner, update) = (Arc::clone(inner), stamp.update(&self.key));
         *self.stamp() = Some(Arc::new(stamp));
         tokio::spawn(async move {
@@ -47,16 +58,25 @@ impl Shards {
 }
 
 impl Asking<'_> {
-    /// Whether the stamp that was read last says that the bucket is short, however old it is: then no shard is asked alone.
+    /// Whether the stamp that was read last says that the bucket is short, however old it is: then
+    /// no shard is asked alone.
     pub(super) fn is_stamped_short(&self) -> bool {
-        let stamp = self.shards.stamp().clone().filter(|_| self.shards.is_stamped());
+        let stamp = self
+            .shards
+            .stamp()
+            .clone()
+            .filter(|_| self.shards.is_stamped());
         let (most, now) = (self.shards.overview().most(), self.inner.now());
-        stamp.is_some_and(|stamp| denies(&stamp, &self.shards.key, self.request, most, now).is_some())
+        stamp.is_some_and(|stamp| {
+            denies(&stamp, &self.shards.key, self.request, most, now).is_some()
+        })
     }
 
     /// Reads the stamp that another process may have left, and returns the denial that it implies.
     pub(super) async fn ask_the_stamp(&self) -> Option<Denied> {
-        let asks_rate = |limit: &Limit| !limit.rule().is_concurrent() && self.request.needs.contains_key(limit.name());
+        let asks_rate = |limit: &Limit| {
+            !limit.rule().is_concurrent() && self.request.needs.contains_key(limit.name())
+        };
         if !self.shards.is_stamped() || !self.request.limits.iter().any(asks_rate) {
             return None;
         }
@@ -64,24 +84,33 @@ impl Asking<'_> {
         for is_second in [false, true] {
             let read = self.inner.read_once(&key, Consistency::Eventual);
             // Without it, or if it makes no sense, all shards are read.
-            let item = tokio::time::timeout_at(self.deadline, read).await.ok()?.ok()?;
-            let stamp = item.as_ref().and_then(|item| read_stamp(item.attributes()).ok());
-            let is_renewal = stamp.as_ref().is_some_and(|stamp| self.inner.now().since(stamp.at) < RENEWED);
+            let item = tokio::time::timeout_at(self.deadline, read)
+                .await
+                .ok()?
+                .ok()?;
+            let stamp = item
+                .as_ref()
+                .and_then(|item| read_stamp(item.attributes()).ok());
+            let is_renewal = stamp
+                .as_ref()
+                .is_some_and(|stamp| self.inner.now().since(stamp.at) < RENEWED);
             *self.shards.stamp() = stamp.map(Arc::new);
             let denied = self.shards.denied_by_stamp(self.inner, self.request);
             if denied.is_some() || is_second || is_renewal || !self.is_far_from_enough() {
                 return denied;
             }
-            // Many processes may have been denied at this moment: one of them leaves a stamp while the others wait.
+            // Many processes may have been denied at this moment: one of them leaves a stamp while
+            // the others wait.
             let most = WAIT * self.shards.overview().most();
-            let wait = most - most * draw(&mut fastrand::Rng::with_seed(fastrand::u64(..))) / 10_000;
+            let wait =
+                most - most * draw(&mut fastrand::Rng::with_seed(fastrand::u64(..))) / 10_000;
             tokio::time::sleep(wait).await;
         }
         None
     }
 
-    /// Whether no shard that was seen has enough of its rates within a second. For what no shard can have alone: whether all
-    /// have not, if the others hold as much as those that were seen.
+    /// Whether no shard that was seen has enough of its rates within a second. For what no shard
+    /// can have alone: whether all have not, if the others hold as much as those that were seen.
     fn is_far_from_enough(&self) -> bool {
         let Request { needs, limits, .. } = self.request;
         let now = self.inner.now();
@@ -89,16 +118,23 @@ impl Asking<'_> {
         let soon = now.after(Millis(1_000));
         let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());
         let lacks = |shard: &Bucket, limit: &Limit| {
-            needs.get(limit.name()).is_some_and(|need| shard.holds(limit.name(), soon) < *need)
+            needs
+                .get(limit.name())
+                .is_some_and(|need| shard.holds(limit.name(), soon) < *need)
         };
         if self.is_above_a_share() {
             let all = |limit: &Limit| {
                 let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
-                let holds = i128::from(seen.holds(limit.name(), soon).0) * i128::from(self.shards.overview().most());
-                needs.get(limit.name()).is_some_and(|need| holds < i128::from(need.0) * i128::from(seen_of))
+                let holds = i128::from(seen.holds(limit.name(), soon).0)
+                    * i128::from(self.shards.overview().most());
+                needs
+                    .get(limit.name())
+                    .is_some_and(|need| holds < i128::from(need.0) * i128::from(seen_of))
             };
             return rates().any(all);
         }
-        seen.shards().iter().all(|shard| rates().any(|limit| lacks(shard, limit)))
+        seen.shards()
+            .iter()
+            .all(|shard| rates().any(|limit| lacks(shard, limit)))
     }
 }

@@ -21,15 +21,23 @@ pub(crate) type Together = Result<Vec<Delivery>, Vec<(usize, Denied)>>;
 
 /// Asks all buckets at once: all give, or nothing happens.
 ///
-/// It is planned on what is known of them, and goes through or shows what has changed; a denial is told only by what
-/// was seen since the request was made. The buckets must differ.
-pub(crate) async fn ask_together(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Request)]) -> Result<Together, Error> {
+/// It is planned on what is known of them, and goes through or shows what has changed; a denial is
+/// told only by what was seen since the request was made. The buckets must differ.
+pub(crate) async fn ask_together(
+    inner: &Arc<Inner>,
+    asked: &[(&Arc<Shards>, &Request)],
+) -> Result<Together, Error> {
     let joined = Instant::now();
-    let timeout = asked.iter().map(|(_, request)| request.timeout).min().unwrap_or_default();
+    let timeout = asked
+        .iter()
+        .map(|(_, request)| request.timeout)
+        .min()
+        .unwrap_or_default();
     let deadline = deadline(timeout);
     let mut failures = 0;
     loop {
-        let Ok(planned) = tokio::time::timeout_at(deadline, plan(inner, asked, joined)).await else {
+        let Ok(planned) = tokio::time::timeout_at(deadline, plan(inner, asked, joined)).await
+        else {
             return Err(inner.unanswered("BatchGetItem of buckets", timeout).into());
         };
         let (buckets, denials) = planned?;
@@ -47,8 +55,15 @@ pub(crate) async fn ask_together(inner: &Arc<Inner>, asked: &[(&Arc<Shards>, &Re
             Err(last) => last,
         };
         if Instant::now() >= deadline {
-            let bucket = asked.first().map(|(shards, _)| shards.key.item_key().pk).unwrap_or_default();
-            return Err(Error::Timeout { bucket, after: timeout, last });
+            let bucket = asked
+                .first()
+                .map(|(shards, _)| shards.key.item_key().pk)
+                .unwrap_or_default();
+            return Err(Error::Timeout {
+                bucket,
+                after: timeout,
+                last,
+            });
         }
         failures += 1;
         // The first time the answer is all it takes.
@@ -69,7 +84,10 @@ async fn plan<'a>(
         let known = shards.known(&request.limits, now);
         known.is_complete() && !matches!(judge(&known, request, now), Judgement::Denied(_))
     };
-    let unknown = asked.iter().filter(|asked| !is_enough(asked)).map(|(shards, _)| *shards);
+    let unknown = asked
+        .iter()
+        .filter(|asked| !is_enough(asked))
+        .map(|(shards, _)| *shards);
     look_at(inner, &unknown.collect::<Vec<_>>(), inner.ages.of(joined)).await?;
     now = inner.now();
     let (mut buckets, mut denials) = (vec![], vec![]);
@@ -90,7 +108,11 @@ async fn plan<'a>(
             Judgement::One(shard) => vec![(shard, request.needs.clone())],
             Judgement::Several(parts) => parts,
         };
-        buckets.push(Parts { shards, request, parts });
+        buckets.push(Parts {
+            shards,
+            request,
+            parts,
+        });
     }
     Ok((buckets, denials))
 }

@@ -1,5 +1,5 @@
-//! Takes from the buckets of several requests in one transaction, and from several shards of those of which no shard has
-//! enough alone.
+//! Takes from the buckets of several requests in one transaction, and from several shards of those
+//! of which no shard has enough alone.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::limits::check_room;
 use crate::line::{Delivery, Line, Needs, all, backoff};
 use crate::stats::count;
 
-/// A transaction that did not happen: refused with this error, or the shards were not what they seemed.
+/// A transaction that did not happen: refused with this error, or the shards were not what they
+/// seemed.
 pub(super) type Lost = Option<Arc<StoreError>>;
 
 /// What a transaction takes of one bucket.
@@ -41,11 +42,11 @@ struct Share<'a> {
     lease: Option<(WriteId, EpochMillis)>,
 }
 
-/// Takes all `parts` of all buckets, in their order. Nothing if one of the shards is not what it seemed any more, or
-/// DynamoDB refused for now: then with its error.
+/// Takes all `parts` of all buckets, in their order. Nothing if one of the shards is not what it
+/// seemed any more, or DynamoDB refused for now: then with its error.
 ///
-/// A transaction of unknown outcome is sent again under the same token, which DynamoDB remembers for ten minutes: it
-/// happens once, and the answer tells.
+/// A transaction of unknown outcome is sent again under the same token, which DynamoDB remembers
+/// for ten minutes: it happens once, and the answer tells.
 pub(super) async fn take(
     inner: &Arc<Inner>,
     buckets: &[Parts<'_>],
@@ -54,38 +55,59 @@ pub(super) async fn take(
     let now = inner.now();
     let mut shares = vec![];
     for bucket in buckets {
-        let Some(more) = bucket.shares(inner, now).await? else { return Ok(Err(None)) };
+        let Some(more) = bucket.shares(inner, now).await? else {
+            return Ok(Err(None));
+        };
         shares.push(more);
     }
     let op = weirgate_store::random_id();
     let all: Vec<_> = shares.iter().flatten().collect();
-    let actions: Vec<_> = all.iter().map(|share| Action::Update(share.update(inner, &op, now))).collect();
+    let actions: Vec<_> = all
+        .iter()
+        .map(|share| Action::Update(share.update(inner, &op, now)))
+        .collect();
     if let Err(lost) = send(inner, &all, &actions, &op, deadline).await? {
         return Ok(Err(lost));
     }
     let delivery = |(bucket, shares): (&Parts<'_>, Vec<Share<'_>>)| {
         let parts = shares.into_iter().map(|share| share.taken(now)).collect();
-        Held::new((Arc::clone(inner), Arc::clone(bucket.shards)), parts, bucket.request.limits.clone(), now).into()
+        Held::new(
+            (Arc::clone(inner), Arc::clone(bucket.shards)),
+            parts,
+            bucket.request.limits.clone(),
+            now,
+        )
+        .into()
     };
     Ok(Ok(buckets.iter().zip(shares).map(delivery).collect()))
 }
 
 impl<'a> Parts<'a> {
-    /// What is known of the shards, each with its part; `None` if one is gone, or holds more expired leases than its part
-    /// of the transaction could give back: those are given back first.
-    async fn shares(&self, inner: &Inner, now: EpochMillis) -> Result<Option<Vec<Share<'a>>>, Error> {
+    /// What is known of the shards, each with its part; `None` if one is gone, or holds more
+    /// expired leases than its part of the transaction could give back: those are given back first.
+    async fn shares(
+        &self,
+        inner: &Inner,
+        now: EpochMillis,
+    ) -> Result<Option<Vec<Share<'a>>>, Error> {
         let lease = self.request.lease.as_ref();
-        let lease = lease.map(|(lasts, _)| (weirgate_store::random_id(), now.after((*lasts).into())));
+        let lease =
+            lease.map(|(lasts, _)| (weirgate_store::random_id(), now.after((*lasts).into())));
         let mut shares = vec![];
         for (shard, needs) in &self.parts {
             let line = self.shards.line(*shard);
             let bucket = line.view().map(|view| view.bucket);
-            if let Some(Err(error)) = bucket.as_deref().map(|bucket| check_room(bucket, &self.request.limits)) {
+            if let Some(Err(error)) = bucket
+                .as_deref()
+                .map(|bucket| check_room(bucket, &self.request.limits))
+            {
                 line.forget();
                 return Err(error);
             }
             match &bucket {
-                None if *shard > 0 || !line.is_absent() || self.shards.overview().most() > 1 => return Ok(None),
+                None if *shard > 0 || !line.is_absent() || self.shards.overview().most() > 1 => {
+                    return Ok(None);
+                }
                 Some(bucket) if bucket.expired(now).count() > bucket.reclaimable(now).count() => {
                     give_back(inner, &line, bucket, now).await?;
                     return Ok(None);
@@ -93,9 +115,21 @@ impl<'a> Parts<'a> {
                 _ => {}
             }
             let is_first = shares.is_empty();
-            let soft = if is_first { self.request.soft.clone() } else { Needs::new() };
+            let soft = if is_first {
+                self.request.soft.clone()
+            } else {
+                Needs::new()
+            };
             let (request, needs, lease) = (self.request, needs.clone(), lease.clone());
-            shares.push(Share { request, line, bucket, needs, soft, is_first, lease });
+            shares.push(Share {
+                request,
+                line,
+                bucket,
+                needs,
+                soft,
+                is_first,
+                lease,
+            });
         }
         Ok(Some(shares))
     }
@@ -108,9 +142,21 @@ impl Share<'_> {
 
     /// The share's part of the transaction `op`.
     fn update(&self, inner: &Inner, op: &WriteId, now: EpochMillis) -> Update {
-        let owner = self.request.lease.as_ref().map(|(_, owner)| owner.to_string()).unwrap_or_default();
+        let owner = self
+            .request
+            .lease
+            .as_ref()
+            .map(|(_, owner)| owner.to_string())
+            .unwrap_or_default();
         let lease = |(id, expires): &(WriteId, EpochMillis)| {
-            (id.clone(), Lease { expires: *expires, tokens: self.all(), owner: owner.clone() })
+            (
+                id.clone(),
+                Lease {
+                    expires: *expires,
+                    tokens: self.all(),
+                    owner: owner.clone(),
+                },
+            )
         };
         let take = Take {
             key: &self.line.key,
@@ -127,12 +173,25 @@ impl Share<'_> {
             // The token tells what became of the transaction.
             unknown: &[],
         };
-        if self.bucket.is_some() { take.on(self.bucket.as_deref(), now) } else { take.create(now) }
+        if self.bucket.is_some() {
+            take.on(self.bucket.as_deref(), now)
+        } else {
+            take.create(now)
+        }
     }
 
     /// The part that was taken.
     fn taken(self, now: EpochMillis) -> Part {
-        let (amounts, Share { line, bucket, request, lease, .. }) = (self.all(), self);
+        let (
+            amounts,
+            Share {
+                line,
+                bucket,
+                request,
+                lease,
+                ..
+            },
+        ) = (self.all(), self);
         // A transaction does not answer with the items.
         let mut bucket = match bucket {
             Some(bucket) => {
@@ -150,17 +209,32 @@ impl Share<'_> {
                 state.tk -= *need;
             }
         }
-        Part { line, amounts, bucket: Arc::new(bucket), ahead: None, lease }
+        Part {
+            line,
+            amounts,
+            bucket: Arc::new(bucket),
+            ahead: None,
+            lease,
+        }
     }
 }
 
-async fn give_back(inner: &Inner, line: &Line, bucket: &Bucket, now: EpochMillis) -> Result<(), Error> {
-    let Some((update, _)) = expire(bucket, now) else { return Ok(()) };
+async fn give_back(
+    inner: &Inner,
+    line: &Line,
+    bucket: &Bucket,
+    now: EpochMillis,
+) -> Result<(), Error> {
+    let Some((update, _)) = expire(bucket, now) else {
+        return Ok(());
+    };
     match inner.update(&update).await {
         Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => drop(see(line, &item)?),
         Ok(_) => line.gone(),
         // Restoring is conditional on what was seen, so another try does no harm.
-        Err(error) if error.kind.is_transient() => tracing::debug!(%error, "could not give back yet"),
+        Err(error) if error.kind.is_transient() => {
+            tracing::debug!(%error, "could not give back yet")
+        }
         Err(error) => return Err(error.into()),
     }
     Ok(())
@@ -196,7 +270,14 @@ async fn send(
             }
             Err(error) if error.kind.is_transient() => {
                 let is_unknown = error.kind == ErrorKind::Unknown;
-                count(if is_unknown { &inner.counters.unknown } else { &inner.counters.refused }, 1);
+                count(
+                    if is_unknown {
+                        &inner.counters.unknown
+                    } else {
+                        &inner.counters.refused
+                    },
+                    1,
+                );
                 if !is_unknown && doubt.is_none() {
                     tracing::debug!(%error, "a transaction was refused for now");
                     return Ok(Err(Some(Arc::new(error))));
@@ -223,12 +304,21 @@ async fn send(
 }
 
 fn see(line: &Line, item: &weirgate_store::Item) -> Result<Arc<Bucket>, Error> {
-    let unreadable = |error| Error::Unreadable { bucket: line.key.item_key().pk, error };
+    let unreadable = |error| Error::Unreadable {
+        bucket: line.key.item_key().pk,
+        error,
+    };
     Ok(line.saw(item.bucket().map_err(unreadable)?))
 }
 
 /// The tokens count as taken.
 fn count_doubt(inner: &Inner, shares: &[&Share<'_>]) {
-    let needs: MilliTokens = shares.iter().flat_map(|share| share.all().into_values()).sum();
-    count(&inner.counters.unknown_milli, u64::try_from(needs.0).unwrap_or_default());
+    let needs: MilliTokens = shares
+        .iter()
+        .flat_map(|share| share.all().into_values())
+        .sum();
+    count(
+        &inner.counters.unknown_milli,
+        u64::try_from(needs.0).unwrap_or_default(),
+    );
 }

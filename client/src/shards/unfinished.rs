@@ -26,15 +26,28 @@ impl Shards {
         Ok(())
     }
 
-    /// All shards that were seen, with the callers' own limits at `now`, and halves that are yet to be made: nothing can be
-    /// taken of those yet, but it is there.
+    /// All shards that were seen, with the callers' own limits at `now`, and halves that are yet to
+    /// be made: nothing can be taken of those yet, but it is there.
     pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Whole {
         let whole = self.seen(limits, now, |_| true);
-        let is_made = |half: &Bucket| self.line(half.key.shard).view().is_some_and(|view| view.bucket.v >= half.v);
-        let halves = whole.shards().iter().filter_map(|shard| shard.escrow.as_deref()).filter(|half| !is_made(half));
+        let is_made = |half: &Bucket| {
+            self.line(half.key.shard)
+                .view()
+                .is_some_and(|view| view.bucket.v >= half.v)
+        };
+        let halves = whole
+            .shards()
+            .iter()
+            .filter_map(|shard| shard.escrow.as_deref())
+            .filter(|half| !is_made(half));
         let halves: Vec<_> = halves.map(|half| half.advanced(limits, now)).collect();
         let is_older = |shard: &&Bucket| halves.iter().all(|half| half.key != shard.key);
-        let shards = whole.shards().iter().filter(is_older).cloned().collect::<Vec<_>>();
+        let shards = whole
+            .shards()
+            .iter()
+            .filter(is_older)
+            .cloned()
+            .collect::<Vec<_>>();
         Whole::new([shards, halves].concat())
     }
 }

@@ -21,10 +21,15 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let is_grpc = |kind: &HeaderValue| kind.as_bytes().starts_with(b"application/grpc");
-        if request.get(CONTENT_TYPE).is_some_and(is_grpc) { Self::Grpc } else { Self::Http }
+        if request.get(CONTENT_TYPE).is_some_and(is_grpc) {
+            Self::Grpc
+        } else {
+            Self::Http
+        }
     }
 
-    /// Says why a request is not served. `retry_after` is for gRPC clients, which wait for milliseconds.
+    /// Says why a request is not served. `retry_after` is for gRPC clients, which wait for
+    /// milliseconds.
     pub(crate) fn answer<B>(
         self,
         problem: &Problem,
@@ -38,8 +43,12 @@ impl Kind {
         tell(response.headers_mut(), fields);
         match self {
             Self::Http => {
-                *response.status_mut() = StatusCode::from_u16(problem.status()).expect("a problem has an HTTP status");
-                tell(response.headers_mut(), [("content-type", "application/problem+json".to_owned())]);
+                *response.status_mut() =
+                    StatusCode::from_u16(problem.status()).expect("a problem has an HTTP status");
+                tell(
+                    response.headers_mut(),
+                    [("content-type", "application/problem+json".to_owned())],
+                );
             }
             Self::Grpc => {
                 let status = [
@@ -47,7 +56,8 @@ impl Kind {
                     ("grpc-status", problem.grpc_status().to_string()),
                     ("grpc-message", percent_encoded(&problem.to_string())),
                 ];
-                let pushback = retry_after.map(|after| ("grpc-retry-pushback-ms", Millis::from(after).0.to_string()));
+                let pushback = retry_after
+                    .map(|after| ("grpc-retry-pushback-ms", Millis::from(after).0.to_string()));
                 tell(response.headers_mut(), status.into_iter().chain(pushback));
             }
         }
@@ -56,7 +66,10 @@ impl Kind {
 }
 
 /// Adds fields to an answer. Those that are lists go on; of the others the answer's own stays.
-pub(crate) fn tell(headers: &mut HeaderMap, fields: impl IntoIterator<Item = (&'static str, String)>) {
+pub(crate) fn tell(
+    headers: &mut HeaderMap,
+    fields: impl IntoIterator<Item = (&'static str, String)>,
+) {
     for (name, value) in fields {
         let value = HeaderValue::try_from(value).expect("names in fields are printable ASCII");
         match headers.entry(HeaderName::from_static(name)) {
@@ -69,13 +82,17 @@ pub(crate) fn tell(headers: &mut HeaderMap, fields: impl IntoIterator<Item = (&'
 
 /// A gRPC status message: all but printable ASCII, and `%`, as `%` and two hexadecimal digits.
 fn percent_encoded(message: &str) -> String {
-    message.bytes().fold(String::with_capacity(message.len()), |mut encoded, byte| {
-        match byte {
-            b'%' | ..b' ' | 0x7f.. => write!(encoded, "%{byte:02X}").expect("a string takes whatever is written"),
-            _ => encoded.push(char::from(byte)),
-        }
-        encoded
-    })
+    message
+        .bytes()
+        .fold(String::with_capacity(message.len()), |mut encoded, byte| {
+            match byte {
+                b'%' | ..b' ' | 0x7f.. => {
+                    write!(encoded, "%{byte:02X}").expect("a string takes whatever is written")
+                }
+                _ => encoded.push(char::from(byte)),
+            }
+            encoded
+        })
 }
 
 #[cfg(test)]
@@ -84,7 +101,10 @@ mod tests {
 
     #[test]
     fn a_status_message_holds_what_a_header_can() {
-        assert_eq!(percent_encoded("rpm has 0 of 100 left: 3 % \u{e9}\n"), "rpm has 0 of 100 left: 3 %25 %C3%A9%0A");
+        assert_eq!(
+            percent_encoded("rpm has 0 of 100 left: 3 % \u{e9}\n"),
+            "rpm has 0 of 100 left: 3 %25 %C3%A9%0A"
+        );
     }
 
     #[test]
@@ -95,7 +115,8 @@ mod tests {
             ("application/grpc-web", Kind::Grpc),
             ("application/json", Kind::Http),
         ] {
-            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+            let headers =
+                HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
             assert_eq!(Kind::of(&headers), kind, "{content_type}");
         }
         assert_eq!(Kind::of(&HeaderMap::new()), Kind::Http);
@@ -104,9 +125,30 @@ mod tests {
     #[test]
     fn another_limiters_members_stay_and_other_fields_are_not_overwritten() {
         let mut headers = HeaderMap::new();
-        tell(&mut headers, [("ratelimit", "\"a\";r=1".to_owned()), ("x-ratelimit-limit", "9".to_owned())]);
-        tell(&mut headers, [("ratelimit", "\"b\";r=2".to_owned()), ("x-ratelimit-limit", "5".to_owned())]);
-        assert_eq!(headers.get_all("ratelimit").iter().collect::<Vec<_>>(), ["\"a\";r=1", "\"b\";r=2"]);
-        assert_eq!(headers.get_all("x-ratelimit-limit").iter().collect::<Vec<_>>(), ["9"]);
+        tell(
+            &mut headers,
+            [
+                ("ratelimit", "\"a\";r=1".to_owned()),
+                ("x-ratelimit-limit", "9".to_owned()),
+            ],
+        );
+        tell(
+            &mut headers,
+            [
+                ("ratelimit", "\"b\";r=2".to_owned()),
+                ("x-ratelimit-limit", "5".to_owned()),
+            ],
+        );
+        assert_eq!(
+            headers.get_all("ratelimit").iter().collect::<Vec<_>>(),
+            ["\"a\";r=1", "\"b\";r=2"]
+        );
+        assert_eq!(
+            headers
+                .get_all("x-ratelimit-limit")
+                .iter()
+                .collect::<Vec<_>>(),
+            ["9"]
+        );
     }
 }

@@ -9,8 +9,9 @@ use crate::{Error, Grant, Settlement};
 
 /// A hold on what a request took, in its extensions. Clones share it.
 ///
-/// Slots go back when the last handle is gone, and the answer's body keeps one until it has been sent. So a handler may
-/// keep a clone: to correct an estimate when a stream ends, or in a task that goes on after the answer.
+/// Slots go back when the last handle is gone, and the answer's body keeps one until it has been
+/// sent. So a handler may keep a clone: to correct an estimate when a stream ends, or in a task
+/// that goes on after the answer.
 ///
 /// ```
 /// use weirgate::tower::GrantHandle;
@@ -30,10 +31,13 @@ pub struct GrantHandle {
 
 impl GrantHandle {
     pub(crate) fn new(grant: Option<Grant>) -> Self {
-        Self { grant: Arc::new(Mutex::new(grant)) }
+        Self {
+            grant: Arc::new(Mutex::new(grant)),
+        }
     }
 
-    /// Corrects an estimate: see [`Grant::adjust`]. [`Settlement::Ended`] if nothing is held any more.
+    /// Corrects an estimate: see [`Grant::adjust`]. [`Settlement::Ended`] if nothing is held any
+    /// more.
     ///
     /// # Errors
     /// As [`Grant::adjust`].
@@ -44,7 +48,8 @@ impl GrantHandle {
         }
     }
 
-    /// Makes the lease last longer: see [`Grant::renew`]. [`Settlement::Ended`] if nothing is held any more.
+    /// Makes the lease last longer: see [`Grant::renew`]. [`Settlement::Ended`] if nothing is held
+    /// any more.
     ///
     /// # Errors
     /// As [`Grant::renew`].
@@ -55,8 +60,8 @@ impl GrantHandle {
         }
     }
 
-    /// Gives everything back at once, for a request that turns out to cost nothing: see [`Grant::rollback`].
-    /// [`Settlement::Ended`] if nothing is held any more.
+    /// Gives everything back at once, for a request that turns out to cost nothing: see
+    /// [`Grant::rollback`]. [`Settlement::Ended`] if nothing is held any more.
     ///
     /// # Errors
     /// As [`Grant::rollback`].

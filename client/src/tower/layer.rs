@@ -20,7 +20,8 @@ pub enum OnError {
     Pass,
 }
 
-/// Limits the requests of the service it is put around: see [`crate::tower`]. Clones are cheap and share everything.
+/// Limits the requests of the service it is put around: see [`crate::tower`]. Clones are cheap and
+/// share everything.
 pub struct RateLimitLayer<F> {
     limiter: RateLimiter,
     charge: Arc<F>,
@@ -39,10 +40,12 @@ impl<F> RateLimitLayer<F>
 where
     F: for<'a> Fn(&'a RateLimiter, &Parts) -> Option<Acquire<'a>>,
 {
-    /// Takes of `limiter` what `charge` asks for a request; `None` lets the request pass, uncounted.
+    /// Takes of `limiter` what `charge` asks for a request; `None` lets the request pass,
+    /// uncounted.
     ///
-    /// `charge` sees all of a request but its body. What it asks is checked when it is sent: a name that breaks its rule
-    /// is an [`Error::Invalid`], so a key that clients send is best looked up before it names anybody.
+    /// `charge` sees all of a request but its body. What it asks is checked when it is sent: a name
+    /// that breaks its rule is an [`Error::Invalid`], so a key that clients send is best looked up
+    /// before it names anybody.
     pub fn new(limiter: RateLimiter, charge: F) -> Self {
         let options = Options {
             names: Names::default(),
@@ -50,10 +53,15 @@ where
             refund_if: |_| false,
             on_error: |_| OnError::Refuse,
         };
-        Self { limiter, charge: Arc::new(charge), options }
+        Self {
+            limiter,
+            charge: Arc::new(charge),
+            options,
+        }
     }
 
-    /// Tells the strictest limit by `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds from now) too.
+    /// Tells the strictest limit by `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds from
+    /// now) too.
     #[must_use]
     pub const fn with_x_rate_limit(mut self, is_wanted: bool) -> Self {
         self.options.has_x_rate_limit = is_wanted;
@@ -67,9 +75,9 @@ where
         self
     }
 
-    /// Gives back what was taken for an answer with such a status. None, if nothing is said: a request that fails has
-    /// been worked on, and one that can be made to fail would else be free. gRPC tells failures after the body, so these
-    /// are not seen here.
+    /// Gives back what was taken for an answer with such a status. None, if nothing is said: a
+    /// request that fails has been worked on, and one that can be made to fail would else be free.
+    /// gRPC tells failures after the body, so these are not seen here.
     #[must_use]
     pub const fn refund_if(mut self, is_refunded: fn(StatusCode) -> bool) -> Self {
         self.options.refund_if = is_refunded;
@@ -97,18 +105,29 @@ impl<S, F> Layer<S> for RateLimitLayer<F> {
     type Service = RateLimit<S, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, self.limiter.clone(), Arc::clone(&self.charge), self.options.clone())
+        RateLimit::new(
+            inner,
+            self.limiter.clone(),
+            Arc::clone(&self.charge),
+            self.options.clone(),
+        )
     }
 }
 
 impl<F> Clone for RateLimitLayer<F> {
     fn clone(&self) -> Self {
-        Self { limiter: self.limiter.clone(), charge: Arc::clone(&self.charge), options: self.options.clone() }
+        Self {
+            limiter: self.limiter.clone(),
+            charge: Arc::clone(&self.charge),
+            options: self.options.clone(),
+        }
     }
 }
 
 impl<F> fmt::Debug for RateLimitLayer<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("RateLimitLayer")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }

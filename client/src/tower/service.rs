@@ -28,8 +28,18 @@ pub struct RateLimit<S, F> {
 }
 
 impl<S, F> RateLimit<S, F> {
-    pub(crate) const fn new(inner: S, limiter: RateLimiter, charge: Arc<F>, options: Options) -> Self {
-        Self { inner, limiter, charge, options }
+    pub(crate) const fn new(
+        inner: S,
+        limiter: RateLimiter,
+        charge: Arc<F>,
+        options: Options,
+    ) -> Self {
+        Self {
+            inner,
+            limiter,
+            charge,
+            options,
+        }
     }
 }
 
@@ -64,7 +74,12 @@ impl<S, F> RateLimit<S, F> {
         S: Service<Request<B>, Response = Response<R>>,
         F: for<'a> Fn(&'a RateLimiter, &Parts) -> Option<Acquire<'a>>,
     {
-        let Self { mut inner, limiter, charge, options } = self;
+        let Self {
+            mut inner,
+            limiter,
+            charge,
+            options,
+        } = self;
         let (parts, body) = request.into_parts();
         let Some(acquire) = charge(&limiter, &parts) else {
             let response = inner.call(Request::from_parts(parts, body)).await?;
@@ -90,7 +105,9 @@ impl<S, F> RateLimit<S, F> {
                 let fields = if limiter.is_shadow() {
                     vec![]
                 } else {
-                    Policies::granted(&grant.limits(), &names).with_x_rate_limit(options.has_x_rate_limit).fields()
+                    Policies::granted(&grant.limits(), &names)
+                        .with_x_rate_limit(options.has_x_rate_limit)
+                        .fields()
                 };
                 let handle = GrantHandle::new(Some(grant));
                 let mut response = pass_on(inner, request, handle, options.refund_if).await?;
@@ -98,11 +115,20 @@ impl<S, F> RateLimit<S, F> {
                 response
             }
             Decision::Denied(denied) => {
-                let policies = Policies::denied(&denied, &names).with_x_rate_limit(options.has_x_rate_limit);
-                kind.answer(&Problem::denied(&denied, &names), policies.fields(), denied.retry_after)
+                let policies =
+                    Policies::denied(&denied, &names).with_x_rate_limit(options.has_x_rate_limit);
+                kind.answer(
+                    &Problem::denied(&denied, &names),
+                    policies.fields(),
+                    denied.retry_after,
+                )
             }
-            Decision::NeverFits(never) => kind.answer(&Problem::never_fits(&never, &names), vec![], None),
-            Decision::Disabled(disabled) => kind.answer(&Problem::disabled(&disabled), vec![], None),
+            Decision::NeverFits(never) => {
+                kind.answer(&Problem::never_fits(&never, &names), vec![], None)
+            }
+            Decision::Disabled(disabled) => {
+                kind.answer(&Problem::disabled(&disabled), vec![], None)
+            }
         })
     }
 }
@@ -119,7 +145,9 @@ where
 {
     request.extensions_mut().insert(handle.clone());
     // Nothing of the service is looked at after a panic but what the handle holds.
-    let done = AssertUnwindSafe(async { inner.call(request).await }).catch_unwind().await;
+    let done = AssertUnwindSafe(async { inner.call(request).await })
+        .catch_unwind()
+        .await;
     let is_refunded = match &done {
         Ok(Ok(response)) => refund_if(response.status()),
         Ok(Err(_)) | Err(_) => true,
@@ -136,12 +164,20 @@ where
 impl<S: Clone, F> Clone for RateLimit<S, F> {
     fn clone(&self) -> Self {
         let (limiter, charge) = (self.limiter.clone(), Arc::clone(&self.charge));
-        Self { inner: self.inner.clone(), limiter, charge, options: self.options.clone() }
+        Self {
+            inner: self.inner.clone(),
+            limiter,
+            charge,
+            options: self.options.clone(),
+        }
     }
 }
 
 impl<S: fmt::Debug, F> fmt::Debug for RateLimit<S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }

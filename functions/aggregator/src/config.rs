@@ -14,12 +14,13 @@ pub struct Config {
     pub write_concurrency: usize,
     /// The most shards that a hot bucket is split into: a power of two, 1 to 64. 1 splits none.
     pub max_shards: u32,
-    /// Writes to a shard in one batch from which on it is worth a write to credit it: [`REFILL_WRITES`], but for tests.
+    /// Writes to a shard in one batch from which on it is worth a write to credit it:
+    /// [`REFILL_WRITES`], but for tests.
     pub refill_writes: usize,
 }
 
-/// Writes to a shard in one batch from which on it is worth a write to credit it. Callers that know the shard find what
-/// flowed in by themselves; one that does not is spared a failed write.
+/// Writes to a shard in one batch from which on it is worth a write to credit it. Callers that know
+/// the shard find what flowed in by themselves; one that does not is spared a failed write.
 pub const REFILL_WRITES: usize = 64;
 
 /// Days that a snapshot is kept after its window, if nothing else is said.
@@ -44,7 +45,12 @@ impl Config {
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Ok(Self {
             table_name: required(&lookup, Self::TABLE_NAME, "the name of a DynamoDB table")?,
-            snapshot_ttl_days: number(&lookup, Self::SNAPSHOT_TTL_DAYS, DEFAULT_TTL_DAYS, TTL_DAYS)?,
+            snapshot_ttl_days: number(
+                &lookup,
+                Self::SNAPSHOT_TTL_DAYS,
+                DEFAULT_TTL_DAYS,
+                TTL_DAYS,
+            )?,
             write_concurrency: number(&lookup, Self::WRITE_CONCURRENCY, 32, 1..=256)?,
             max_shards: max_shards(lookup(Self::MAX_SHARDS).as_deref())?,
             refill_writes: REFILL_WRITES,
@@ -53,9 +59,20 @@ impl Config {
 }
 
 fn max_shards(value: Option<&str>) -> Result<u32, ConfigError> {
-    let Some(value) = value else { return Ok(MAX_SHARDS) };
-    let count = value.parse().ok().filter(|count: &u32| count.is_power_of_two() && *count <= MAX_SHARDS);
-    count.ok_or_else(|| ConfigError::new(Config::MAX_SHARDS, Some(value), "a power of two from 1 to 64"))
+    let Some(value) = value else {
+        return Ok(MAX_SHARDS);
+    };
+    let count = value
+        .parse()
+        .ok()
+        .filter(|count: &u32| count.is_power_of_two() && *count <= MAX_SHARDS);
+    count.ok_or_else(|| {
+        ConfigError::new(
+            Config::MAX_SHARDS,
+            Some(value),
+            "a power of two from 1 to 64",
+        )
+    })
 }
 
 #[cfg(test)]
@@ -63,14 +80,26 @@ mod tests {
     use super::*;
 
     fn with(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        Config::read(|name| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
+        Config::read(|name| {
+            pairs
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| (*value).to_owned())
+        })
     }
 
     #[test]
     fn only_the_table_has_no_default() {
         let config = with(&[("TABLE_NAME", "limits")]).unwrap();
         assert_eq!(config.table_name, "limits");
-        assert_eq!((config.snapshot_ttl_days, config.write_concurrency, config.max_shards), (90, 32, 64));
+        assert_eq!(
+            (
+                config.snapshot_ttl_days,
+                config.write_concurrency,
+                config.max_shards
+            ),
+            (90, 32, 64)
+        );
         for count in ["1", "2", "4", "8", "16", "32", "64"] {
             let config = with(&[("TABLE_NAME", "limits"), ("MAX_SHARDS", count)]).unwrap();
             assert_eq!(config.max_shards.to_string(), count);
@@ -95,13 +124,23 @@ mod tests {
         ] {
             let error = with(&[("TABLE_NAME", "limits"), (variable, value)].map(|pair| {
                 // The wrong value of TABLE_NAME must win over the right one.
-                if pair.0 == variable { (variable, value) } else { pair }
+                if pair.0 == variable {
+                    (variable, value)
+                } else {
+                    pair
+                }
             }));
             let line = error.unwrap_err().to_string();
-            assert!(line.contains(&format!("{variable} is {value:?}; it takes ")), "{line}");
+            assert!(
+                line.contains(&format!("{variable} is {value:?}; it takes ")),
+                "{line}"
+            );
             assert!(line.contains(takes) && !line.contains('\n'), "{line}");
         }
         let line = with(&[]).unwrap_err().to_string();
-        assert!(line.contains("TABLE_NAME is missing; it takes the name of"), "{line}");
+        assert!(
+            line.contains("TABLE_NAME is missing; it takes the name of"),
+            "{line}"
+        );
     }
 }

@@ -13,18 +13,20 @@ use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Table}
 use crate::plan::{Kind, Write};
 use crate::split::Split;
 
-/// How often a copy is planned. The first finds no copy, or one of the same life; the second knows what is there. Another
-/// one means that two functions copy different lives of a shard at once.
+/// How often a copy is planned. The first finds no copy, or one of the same life; the second knows
+/// what is there. Another one means that two functions copy different lives of a shard at once.
 const COPY_TRIES: usize = 4;
 
-/// How often a split that loses a race plans anew. Takes do not make it lose; credits and other limits do, and they are
-/// rare.
+/// How often a split that loses a race plans anew. Takes do not make it lose; credits and other
+/// limits do, and they are rare.
 const SPLIT_TRIES: usize = 4;
 
-/// For how long the writes of a split are tried while DynamoDB refuses them. The records of other buckets wait meanwhile.
+/// For how long the writes of a split are tried while DynamoDB refuses them. The records of other
+/// buckets wait meanwhile.
 const SPLIT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a final copy is tried again whose own item is throttled, once all other writes had their turn.
+/// How long a final copy is tried again whose own item is throttled, once all other writes had
+/// their turn.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest pause between two of these tries.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -51,10 +53,12 @@ pub enum Effect {
     Split,
     /// Somebody else had split the shard, or nobody needs to any more.
     SplitLost,
-    /// The shard could not be split this time. It stays hot, so the next batch asks again; this one need not wait.
+    /// The shard could not be split this time. It stays hot, so the next batch asks again; this one
+    /// need not wait.
     SplitPutOff,
-    /// It cannot be made for what its item holds (somebody has filled it, or written into it), or because its item stayed
-    /// throttled. A line of the log has what it was to do; no other records wait for it.
+    /// It cannot be made for what its item holds (somebody has filled it, or written into it), or
+    /// because its item stayed throttled. A line of the log has what it was to do; no other records
+    /// wait for it.
     Refused,
 }
 
@@ -98,20 +102,30 @@ pub enum Why {
 impl Why {
     /// Whether what the item holds keeps the write from being made, also later.
     const fn is_lasting(&self) -> bool {
-        let is_invalid = matches!(self, Self::Store(StoreError { kind: ErrorKind::Invalid, .. }));
+        let is_invalid = matches!(
+            self,
+            Self::Store(StoreError {
+                kind: ErrorKind::Invalid,
+                ..
+            })
+        );
         is_invalid || matches!(self, Self::Snapshot { .. } | Self::Full { .. })
     }
 
-    /// Whether it was the item's own key range, or a transaction on the item, that kept the write from being made. Other
-    /// items are written meanwhile.
+    /// Whether it was the item's own key range, or a transaction on the item, that kept the write
+    /// from being made. Other items are written meanwhile.
     const fn is_of_item(&self) -> bool {
         matches!(
             self,
-            Self::Store(StoreError { kind: ErrorKind::Throttled { key_range: true } | ErrorKind::Conflict, .. })
+            Self::Store(StoreError {
+                kind: ErrorKind::Throttled { key_range: true } | ErrorKind::Conflict,
+                ..
+            })
         )
     }
 
-    /// Whether the same write may succeed later. What DynamoDB means by an answer that is not known may change, too.
+    /// Whether the same write may succeed later. What DynamoDB means by an answer that is not known
+    /// may change, too.
     fn may_pass(&self) -> bool {
         match self {
             Self::Store(error) => error.kind.is_transient() || error.kind == ErrorKind::Rejected,
@@ -121,12 +135,14 @@ impl Why {
     }
 }
 
-/// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given up, what has not
-/// started fails at once. Copies of a shard to the same snapshot are made one after the other, because those of an earlier
-/// life must come first. Only a failed final copy fails a record: everything else is made again by later records anyway.
+/// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given
+/// up, what has not started fails at once. Copies of a shard to the same snapshot are made one
+/// after the other, because those of an earlier life must come first. Only a failed final copy
+/// fails a record: everything else is made again by later records anyway.
 ///
-/// A final copy whose own item is throttled waits until all other writes had their turn. If the item stays throttled for
-/// [`PATIENCE`] after that, the copy is refused: a tenant can keep its snapshot throttled for as long as it likes.
+/// A final copy whose own item is throttled waits until all other writes had their turn. If the
+/// item stays throttled for [`PATIENCE`] after that, the copy is refused: a tenant can keep its
+/// snapshot throttled for as long as it likes.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
@@ -139,7 +155,9 @@ pub async fn execute(
     while !turns.is_empty() {
         let is_over = patience.is_some_and(|until| Instant::now() >= until);
         let run_all = async |turn: Vec<_>| run_all(table, turn, stop, is_over, budget).await;
-        let mut all = futures_util::stream::iter(std::mem::take(&mut turns)).map(run_all).buffer_unordered(concurrency);
+        let mut all = futures_util::stream::iter(std::mem::take(&mut turns))
+            .map(run_all)
+            .buffer_unordered(concurrency);
         while let Some((done, throttled)) = all.next().await {
             results.extend(done);
             turns.extend((!throttled.is_empty()).then_some(throttled));
@@ -152,8 +170,8 @@ pub async fn execute(
     results
 }
 
-/// Runs the writes of one turn, until one fails. Returns what became of them, and those from the one on whose own item is
-/// throttled.
+/// Runs the writes of one turn, until one fails. Returns what became of them, and those from the
+/// one on whose own item is throttled.
 async fn run_all<'a, 'w>(
     table: &Table,
     turn: Vec<&'a Write<'w>>,
@@ -166,19 +184,31 @@ async fn run_all<'a, 'w>(
         let result = if Instant::now() >= stop {
             Err(Why::OutOfTime)
         } else {
-            timeout_at(stop, run(table, write, budget)).await.unwrap_or(Err(Why::OutOfTime))
+            timeout_at(stop, run(table, write, budget))
+                .await
+                .unwrap_or(Err(Why::OutOfTime))
         };
         let result = match (&write.kind, result) {
-            (Kind::Split(split), Err(why)) if why.may_pass() => Ok(put_off(split, &why.to_string(), budget)),
+            (Kind::Split(split), Err(why)) if why.may_pass() => {
+                Ok(put_off(split, &why.to_string(), budget))
+            }
             (Kind::Refill(_), Err(why)) if why.may_pass() => Ok(Effect::RefillPutOff),
-            (Kind::Copy(copy), Err(why)) if why.may_pass() && !copy.is_final => Ok(Effect::CopyPutOff),
-            // A tenant that may write an item may spoil it, and the records of all others would come again with its own.
-            (kind, Err(why)) if why.is_lasting() || is_over && why.is_of_item() => Ok(refused(kind, &why, budget)),
+            (Kind::Copy(copy), Err(why)) if why.may_pass() && !copy.is_final => {
+                Ok(Effect::CopyPutOff)
+            }
+            // A tenant that may write an item may spoil it, and the records of all others would
+            // come again with its own.
+            (kind, Err(why)) if why.is_lasting() || is_over && why.is_of_item() => {
+                Ok(refused(kind, &why, budget))
+            }
             (_, Err(why)) if why.is_of_item() => return (results, turn[at..].to_vec()),
             (_, result) => result,
         };
         let is_failed = result.is_err();
-        results.push(result.map_err(|why| Failure { record: write.record, why }));
+        results.push(result.map_err(|why| Failure {
+            record: write.record,
+            why,
+        }));
         if is_failed {
             break;
         }
@@ -186,8 +216,9 @@ async fn run_all<'a, 'w>(
     (results, vec![])
 }
 
-/// The writes of which each must wait for the one before it. Those of a namespace keep their order; between namespaces they
-/// alternate, so that one with many writes comes after the first ones of all others.
+/// The writes of which each must wait for the one before it. Those of a namespace keep their order;
+/// between namespaces they alternate, so that one with many writes comes after the first ones of
+/// all others.
 fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
     let mut places = HashMap::new();
     let mut turns: Vec<Vec<_>> = Vec::with_capacity(writes.len());
@@ -226,7 +257,10 @@ async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Eff
     match &write.kind {
         Kind::Copy(copy) => run_copy(table, copy, Retry::Elsewhere).await,
         // Conditional on `rf`, so a second time does nothing.
-        Kind::Refill(update) => match table.update_with(update, Answer::Nothing, Retry::Unknown).await? {
+        Kind::Refill(update) => match table
+            .update_with(update, Answer::Nothing, Retry::Unknown)
+            .await?
+        {
             Outcome::Applied(_) => Ok(Effect::Refilled),
             Outcome::LostRace(_) => Ok(Effect::RefillLost),
         },
@@ -241,13 +275,23 @@ async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Eff
 pub async fn run_copy(table: &Table, copy: &Copy, retry: Retry) -> Result<Effect, Why> {
     let mut update = copy.first();
     for _ in 0..COPY_TRIES {
-        let Outcome::LostRace(item) = table.update_with(&update, Answer::Nothing, retry).await? else {
+        let Outcome::LostRace(item) = table.update_with(&update, Answer::Nothing, retry).await?
+        else {
             return Ok(Effect::Copied);
         };
-        let unreadable = |error| Why::Snapshot { key: copy.key.item_key(), error };
-        let seen = item.map_or_else(|| Ok(Snapshot::default()), |item| item.snapshot()).map_err(unreadable)?;
+        let unreadable = |error| Why::Snapshot {
+            key: copy.key.item_key(),
+            error,
+        };
+        let seen = item
+            .map_or_else(|| Ok(Snapshot::default()), |item| item.snapshot())
+            .map_err(unreadable)?;
         match copy.after(&seen) {
-            Some(_) if !copy.fits(&seen) => return Err(Why::Full { key: copy.key.item_key() }),
+            Some(_) if !copy.fits(&seen) => {
+                return Err(Why::Full {
+                    key: copy.key.item_key(),
+                });
+            }
             Some(next) => update = next,
             None => return Ok(Effect::Superseded),
         }
@@ -266,12 +310,16 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
         }
         // The escrow, and then the new half, carries the id of its split.
         let op = weirgate_store::random_id();
-        let Some(first) = split.first(image, op.clone()) else { return Ok(Effect::SplitLost) };
+        let Some(first) = split.first(image, op.clone()) else {
+            return Ok(Effect::SplitLost);
+        };
         let (is_applied, item) = match insist(table, &first, Answer::Item, until).await? {
             Outcome::Applied(item) => (true, item),
             Outcome::LostRace(item) => (false, item),
         };
-        let Some(item) = item else { return Ok(Effect::SplitLost) };
+        let Some(item) = item else {
+            return Ok(Effect::SplitLost);
+        };
         let bucket = match item.bucket() {
             Ok(bucket) => bucket,
             Err(error) => return Ok(put_off(split, &error.to_string(), budget)),
@@ -288,12 +336,24 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
         let done = finish_split(table, &bucket, until, budget).await?;
         return Ok(if is_ours { Effect::Split } else { done });
     }
-    Ok(put_off(split, "it was credited by others each time first", budget))
+    Ok(put_off(
+        split,
+        "it was credited by others each time first",
+        budget,
+    ))
 }
 
-/// Makes the new half of `parent`, and removes the escrow. If both were done before, another process has split it.
-async fn finish_split(table: &Table, parent: &Bucket, until: Instant, budget: &LogBudget) -> Result<Effect, Why> {
-    let Some([make, clear]) = finish(parent) else { return Ok(Effect::SplitLost) };
+/// Makes the new half of `parent`, and removes the escrow. If both were done before, another
+/// process has split it.
+async fn finish_split(
+    table: &Table,
+    parent: &Bucket,
+    until: Instant,
+    budget: &LogBudget,
+) -> Result<Effect, Why> {
+    let Some([make, clear]) = finish(parent) else {
+        return Ok(Effect::SplitLost);
+    };
     if let Outcome::LostRace(Some(item)) = insist(table, &make, Answer::Nothing, until).await? {
         tell_foreign(parent, &item, budget);
     }
@@ -303,10 +363,12 @@ async fn finish_split(table: &Table, parent: &Bucket, until: Instant, budget: &L
     }
 }
 
-/// Names a half that was there before the split. Nothing but a hand makes one of a shard that was not split; it has its own
-/// tokens, so what was put aside for it is dropped.
+/// Names a half that was there before the split. Nothing but a hand makes one of a shard that was
+/// not split; it has its own tokens, so what was put aside for it is dropped.
 fn tell_foreign(parent: &Bucket, item: &Item, budget: &LogBudget) {
-    let (Some(half), Ok(there)) = (&parent.escrow, item.bucket()) else { return };
+    let (Some(half), Ok(there)) = (&parent.escrow, item.bucket()) else {
+        return;
+    };
     if there.v < half.v {
         let (shard, half) = (parent.key.item_key().pk, half.key.item_key().pk);
         if budget.allows(&shard, &[&shard, &half]) {
@@ -319,12 +381,21 @@ fn tell_foreign(parent: &Bucket, item: &Item, budget: &LogBudget) {
     }
 }
 
-/// Sends a write that can be repeated until it is decided: the partition of a hot shard refuses many, and the next one may
-/// be taken.
-async fn insist(table: &Table, update: &Update, answer: Answer, until: Instant) -> Result<Outcome, StoreError> {
+/// Sends a write that can be repeated until it is decided: the partition of a hot shard refuses
+/// many, and the next one may be taken.
+async fn insist(
+    table: &Table,
+    update: &Update,
+    answer: Answer,
+    until: Instant,
+) -> Result<Outcome, StoreError> {
     loop {
         match table.update(update, answer).await {
-            Err(error) if error.kind.is_transient() && error.kind != ErrorKind::Skewed && Instant::now() < until => {
+            Err(error)
+                if error.kind.is_transient()
+                    && error.kind != ErrorKind::Skewed
+                    && Instant::now() < until =>
+            {
                 tracing::debug!(%error, "a split tries again");
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(5_000..=20_000))).await;
             }
@@ -336,7 +407,10 @@ async fn insist(table: &Table, update: &Update, answer: Answer, until: Instant) 
 fn refused(kind: &Kind<'_>, why: &Why, budget: &LogBudget) -> Effect {
     let (what, pk) = match kind {
         Kind::Copy(copy) => (copy.to_string(), copy.key.item_key().pk),
-        Kind::Refill(update) => (format!("refill of {}", update.key.pk), update.key.pk.clone()),
+        Kind::Refill(update) => (
+            format!("refill of {}", update.key.pk),
+            update.key.pk.clone(),
+        ),
         Kind::Split(split) => {
             let pk = split.image.key.item_key().pk;
             (format!("split of {pk}"), pk)

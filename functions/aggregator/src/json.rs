@@ -1,4 +1,5 @@
-//! JSON read in one pass, borrowed and forgiving: a value of another shape than expected is passed over, not an error.
+//! JSON read in one pass, borrowed and forgiving: a value of another shape than expected is passed
+//! over, not an error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +10,11 @@ use serde_json::value::RawValue;
 /// Something that is made from an object's fields, in any order.
 pub(crate) trait Fields<'de> {
     /// Takes the value of the field `name` from `object`.
-    fn field<A: MapAccess<'de>>(&mut self, name: Cow<'de, str>, object: &mut A) -> Result<(), A::Error>;
+    fn field<A: MapAccess<'de>>(
+        &mut self,
+        name: Cow<'de, str>,
+        object: &mut A,
+    ) -> Result<(), A::Error>;
 }
 
 /// Reads an object into its [`Fields`]; says whether it was an object.
@@ -35,7 +40,11 @@ pub(crate) struct Typed;
 pub(crate) struct Map<'a>(pub(crate) Vec<(Cow<'a, str>, Attribute<'a>)>);
 
 impl<'a> Fields<'a> for Map<'a> {
-    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
+    fn field<A: MapAccess<'a>>(
+        &mut self,
+        name: Cow<'a, str>,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         if name != "M" {
             return skip(object);
         }
@@ -47,14 +56,19 @@ impl<'a> Fields<'a> for Map<'a> {
 struct InMap<'m, 'a>(&'m mut Map<'a>);
 
 impl<'a> Fields<'a> for InMap<'_, 'a> {
-    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
+    fn field<A: MapAccess<'a>>(
+        &mut self,
+        name: Cow<'a, str>,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         let value = object.next_value_seed(Typed)?;
         self.0.0.push((name, value));
         Ok(())
     }
 }
 
-/// Reads how many bytes of an item an attribute's value takes, as a bucket's reader counts them, and nothing else of it.
+/// Reads how many bytes of an item an attribute's value takes, as a bucket's reader counts them,
+/// and nothing else of it.
 pub(crate) struct Size;
 
 /// Passes over the value of a field that nobody needs.
@@ -142,8 +156,12 @@ impl<'de> Visitor<'de> for Typed {
         let mut attribute = Attribute::Other;
         while let Some(kind) = object.next_key_seed(Name)? {
             attribute = match &*kind {
-                "N" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::N),
-                "S" => object.next_value_seed(Text)?.map_or(Attribute::Other, Attribute::S),
+                "N" => object
+                    .next_value_seed(Text)?
+                    .map_or(Attribute::Other, Attribute::N),
+                "S" => object
+                    .next_value_seed(Text)?
+                    .map_or(Attribute::Other, Attribute::S),
                 "BOOL" => Attribute::Bool(raw(&mut object)? == "true"),
                 _ => {
                     skip(&mut object)?;
@@ -162,7 +180,9 @@ impl<'de> Visitor<'de> for Size {
         let mut bytes = 1;
         while let Some(kind) = object.next_key_seed(Name)? {
             bytes = match &*kind {
-                "N" => object.next_value_seed(Text)?.map_or(1, |number| number.len().div_ceil(2) + 1),
+                "N" => object
+                    .next_value_seed(Text)?
+                    .map_or(1, |number| number.len().div_ceil(2) + 1),
                 "S" => object.next_value_seed(Text)?.map_or(1, |text| text.len()),
                 "M" => object.next_value_seed(Entries)?,
                 _ => {
@@ -226,7 +246,9 @@ mod tests {
     use super::*;
 
     fn typed(json: &str) -> Attribute<'_> {
-        Typed.deserialize(&mut serde_json::Deserializer::from_str(json)).unwrap()
+        Typed
+            .deserialize(&mut serde_json::Deserializer::from_str(json))
+            .unwrap()
     }
 
     #[test]
@@ -236,22 +258,37 @@ mod tests {
         assert_eq!(typed(r#"{"BOOL": true}"#), Attribute::Bool(true));
         assert_eq!(typed(r#"{"BOOL": false}"#), Attribute::Bool(false));
         assert_eq!(typed(r#"{"BOOL": {"a": []}}"#), Attribute::Bool(false));
-        for other in
-            ["1", "-1", "1.5", "null", "true", "\"N\"", "[{\"N\": \"1\"}]", "{}", r#"{"N": 1}"#, r#"{"N": {"a": []}}"#]
-        {
+        for other in [
+            "1",
+            "-1",
+            "1.5",
+            "null",
+            "true",
+            "\"N\"",
+            "[{\"N\": \"1\"}]",
+            "{}",
+            r#"{"N": 1}"#,
+            r#"{"N": {"a": []}}"#,
+        ] {
             assert_eq!(typed(other), Attribute::Other, "{other}");
         }
     }
 
     #[test]
     fn a_size_is_what_the_item_grows_by() {
-        let size = |json: &str| Size.deserialize(&mut serde_json::Deserializer::from_str(json)).unwrap();
+        let size = |json: &str| {
+            Size.deserialize(&mut serde_json::Deserializer::from_str(json))
+                .unwrap()
+        };
         for (json, bytes) in [
             (r#"{"N": "123"}"#, 3),
             (r#"{"S": "abc"}"#, 3),
             (r#"{"BOOL": true}"#, 1),
             (r#"{"M": {}}"#, 3),
-            (r#"{"M": {"ab": {"N": "12"}, "c": {"M": {"d": {"S": "e"}}}}}"#, 3 + 3 + 2 + 2 + 3 + 2 + 1),
+            (
+                r#"{"M": {"ab": {"N": "12"}, "c": {"M": {"d": {"S": "e"}}}}}"#,
+                3 + 3 + 2 + 2 + 3 + 2 + 1,
+            ),
             ("null", 1),
             ("[1, {}]", 1),
             (r#"{"M": 7}"#, 1),

@@ -60,10 +60,18 @@ pub async fn handle(
 ) -> Result<Handled, parse::NotAnEvent> {
     let started = Instant::now();
     let mut batch = parse::records(event)?;
-    let texts = if batch.undecodable.is_empty() { vec![] } else { parse::texts(event) };
+    let texts = if batch.undecodable.is_empty() {
+        vec![]
+    } else {
+        parse::texts(event)
+    };
     let budget = LogBudget::default();
     for record in &batch.undecodable {
-        log(record, texts.get(record.index).copied().unwrap_or_default(), &budget);
+        log(
+            record,
+            texts.get(record.index).copied().unwrap_or_default(),
+            &budget,
+        );
     }
     let shards = plan::shards(std::mem::take(&mut batch.records));
     let writes = plan::writes(&shards, config, invocation.now);
@@ -79,11 +87,15 @@ const RECORD: usize = 8 * 1024;
 /// Bytes of a log line that any other text may take.
 const SHOWN: usize = 1024;
 
-/// Says at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budget allows it. The record is
-/// in the line, as the stream forgets it in a day.
+/// Says at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budget
+/// allows it. The record is in the line, as the stream forgets it in a day.
 fn log(record: &Undecodable, text: &str, budget: &LogBudget) {
     let whole = shorten(text, RECORD);
-    let text = if whole.len() == text.len() { whole } else { shorten(text, SHOWN) };
+    let text = if whole.len() == text.len() {
+        whole
+    } else {
+        shorten(text, SHOWN)
+    };
     let why = shorten(&record.why, SHOWN);
     if budget.allows(&record.pk, &[&why, &text]) {
         tracing::error!(index = record.index, %why, record = %text, "undecodable record");

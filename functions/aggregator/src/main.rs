@@ -12,16 +12,29 @@ fn main() -> ExitCode {
     serve("aggregator", |lookup| {
         let config = Arc::new(Config::read(lookup)?);
         let table_name = config.table_name.clone();
-        let handler =
-            move |table: Table, event: Box<serde_json::value::RawValue>, context| -> weirgate_runtime::Answer {
-                let config = Arc::clone(&config);
-                Box::pin(async move {
-                    // The one place that reads the clock, which the first read at the start has corrected.
-                    let (now, instant) = (table.skew().now(), Instant::now());
-                    let invocation = Invocation { now, deadline: instant + time_left(&context, now) };
-                    answer(&handle(event.get(), &table, &config, invocation).await?.response?)
-                })
-            };
-        Ok(Function { table_name, handler: Box::new(handler) })
+        let handler = move |table: Table,
+                            event: Box<serde_json::value::RawValue>,
+                            context|
+              -> weirgate_runtime::Answer {
+            let config = Arc::clone(&config);
+            Box::pin(async move {
+                // The one place that reads the clock, which the first read at the start has
+                // corrected.
+                let (now, instant) = (table.skew().now(), Instant::now());
+                let invocation = Invocation {
+                    now,
+                    deadline: instant + time_left(&context, now),
+                };
+                answer(
+                    &handle(event.get(), &table, &config, invocation)
+                        .await?
+                        .response?,
+                )
+            })
+        };
+        Ok(Function {
+            table_name,
+            handler: Box::new(handler),
+        })
     })
 }

@@ -1,7 +1,8 @@
-//! A stream event to records, one pass over its text, borrowed from it. Absence is decoded as absence, never as zero.
+//! A stream event to records, one pass over its text, borrowed from it. Absence is decoded as
+//! absence, never as zero.
 //!
-//! Not with `aws_lambda_events`: its types turn a missing timestamp into 1970 and a missing image into an empty one, and
-//! fail the whole event for one attribute they do not know.
+//! Not with `aws_lambda_events`: its types turn a missing timestamp into 1970 and a missing image
+//! into an empty one, and fail the whole event for one attribute they do not know.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +11,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use weirgate_shared::{
-    Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, Hour, ItemError, MAX_SHARDS, Meter, attr,
+    Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, Hour, ItemError, MAX_SHARDS,
+    Meter, attr,
 };
 
 use crate::json::{Attribute, Fields, Map, Object, Size, Text, Typed, raw, skip};
@@ -87,8 +89,9 @@ pub fn records(event: &str) -> Result<Batch<'_>, NotAnEvent> {
     }
 }
 
-/// The text of each record, for the log. A second pass over the event, and one for all of them: whoever writes ten thousand
-/// items that nobody can read must not keep the function from everybody else's for minutes.
+/// The text of each record, for the log. A second pass over the event, and one for all of them:
+/// whoever writes ten thousand items that nobody can read must not keep the function from everybody
+/// else's for minutes.
 #[must_use]
 pub fn texts(event: &str) -> Vec<&str> {
     #[derive(Deserialize)]
@@ -97,7 +100,9 @@ pub fn texts(event: &str) -> Vec<&str> {
         records: Vec<&'a RawValue>,
     }
     let whole: Option<Whole<'_>> = serde_json::from_str(event).ok();
-    whole.map(|whole| whole.records.into_iter().map(RawValue::get).collect()).unwrap_or_default()
+    whole
+        .map(|whole| whole.records.into_iter().map(RawValue::get).collect())
+        .unwrap_or_default()
 }
 
 #[derive(Default)]
@@ -106,7 +111,11 @@ struct Event<'a> {
 }
 
 impl<'a> Fields<'a> for Event<'a> {
-    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
+    fn field<A: MapAccess<'a>>(
+        &mut self,
+        name: Cow<'a, str>,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         if name == "Records" {
             self.batch = Some(object.next_value_seed(Records)?);
             return Ok(());
@@ -167,11 +176,16 @@ struct RawRecord<'a> {
 }
 
 impl<'a> Fields<'a> for RawRecord<'a> {
-    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
+    fn field<A: MapAccess<'a>>(
+        &mut self,
+        name: Cow<'a, str>,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         match &*name {
             "eventSource" => self.source = object.next_value_seed(Text)?,
             "eventName" => self.event = object.next_value_seed(Text)?,
-            // The one object of a record whose fields are wanted; its names do not occur outside of it.
+            // The one object of a record whose fields are wanted; its names do not occur outside of
+            // it.
             "dynamodb" => drop(object.next_value_seed(Object(self))?),
             "SequenceNumber" => self.sequence_number = object.next_value_seed(Text)?,
             "ApproximateCreationDateTime" => self.created = Some(raw(object)?),
@@ -182,7 +196,10 @@ impl<'a> Fields<'a> for RawRecord<'a> {
                 self.new = object.next_value_seed(Object(&mut image))?.then_some(image);
             }
             "OldImage" => {
-                let mut image = Image { is_old: true, ..Image::default() };
+                let mut image = Image {
+                    is_old: true,
+                    ..Image::default()
+                };
                 self.old = object.next_value_seed(Object(&mut image))?.then_some(image);
             }
             _ => skip(object)?,
@@ -195,7 +212,8 @@ impl<'a> Fields<'a> for RawRecord<'a> {
 const HOURS_AHEAD: i64 = 1;
 
 impl RawRecord<'_> {
-    /// The record, if it is about a bucket of ours; `None` if it is not; why it cannot be read, if it should.
+    /// The record, if it is about a bucket of ours; `None` if it is not; why it cannot be read, if
+    /// it should.
     fn judge(self, index: usize) -> Result<Option<Record>, String> {
         if self.source.is_some_and(|source| source != "aws:dynamodb") {
             return Ok(None);
@@ -206,28 +224,48 @@ impl RawRecord<'_> {
         if sk != BUCKET_SK || !pk.contains("/BUCKET#") {
             return Ok(None);
         }
-        let key = BucketKey::parse(&pk).ok_or("PK is not {namespace}/BUCKET#{entity}#{resource}#{shard}")?;
+        let key = BucketKey::parse(&pk)
+            .ok_or("PK is not {namespace}/BUCKET#{entity}#{resource}#{shard}")?;
         let (has_old, has_new) = match self.event.as_deref() {
             Some("INSERT") => (false, true),
             Some("MODIFY") => (true, true),
             Some("REMOVE") => (true, false),
-            other => return Err(format!("eventName is {other:?}, it takes INSERT, MODIFY or REMOVE")),
+            other => {
+                return Err(format!(
+                    "eventName is {other:?}, it takes INSERT, MODIFY or REMOVE"
+                ));
+            }
         };
-        let old = has_old.then(|| self.old.ok_or("OldImage is missing")).transpose()?;
-        let new = has_new.then(|| self.new.ok_or("NewImage is missing")).transpose()?;
-        let is_ours = |image: &Option<Image>| image.as_ref().is_none_or(|image| image.reader.counts_writes());
+        let old = has_old
+            .then(|| self.old.ok_or("OldImage is missing"))
+            .transpose()?;
+        let new = has_new
+            .then(|| self.new.ok_or("NewImage is missing"))
+            .transpose()?;
+        let is_ours = |image: &Option<Image>| {
+            image
+                .as_ref()
+                .is_none_or(|image| image.reader.counts_writes())
+        };
         if key.shard >= MAX_SHARDS || !is_ours(&old) || !is_ours(&new) {
             return Ok(None);
         }
-        let created = self.created.ok_or("ApproximateCreationDateTime is missing")?;
+        let created = self
+            .created
+            .ok_or("ApproximateCreationDateTime is missing")?;
         let at = timestamp::seconds(created).ok_or_else(|| {
             format!("ApproximateCreationDateTime is {created}, it takes seconds since 1970, of the years 1970 to 9998")
         })?;
         let before = old.map(|image| image.before(key.clone())).transpose()?;
-        // Leases and indexed keys are not read, so the size is not known from the attributes. DynamoDB says what the
-        // keys and both images measure; the images are of nearly the same size.
+        // Leases and indexed keys are not read, so the size is not known from the attributes.
+        // DynamoDB says what the keys and both images measure; the images are of nearly the same
+        // size.
         let images = usize::from(has_old) + usize::from(has_new);
-        let size_bytes = self.size_bytes.unwrap_or_default().saturating_sub(pk.len() + sk.len() + 4) / images;
+        let size_bytes = self
+            .size_bytes
+            .unwrap_or_default()
+            .saturating_sub(pk.len() + sk.len() + 4)
+            / images;
         let after = new.map_or(Ok(After::Gone), |image| image.after(key, size_bytes))?;
         let latest = Hour(Hour::of(at).0.saturating_add(HOURS_AHEAD));
         let hours = [before.as_ref().map(|before| before.hour), after.hour()];
@@ -237,7 +275,12 @@ impl RawRecord<'_> {
                 "attribute uh is {hour}, it takes an hour that has begun: it was written in {written}"
             ));
         }
-        Ok(Some(Record { index, at, before, after }))
+        Ok(Some(Record {
+            index,
+            at,
+            before,
+            after,
+        }))
     }
 }
 
@@ -258,8 +301,14 @@ struct Keys<'a> {
 }
 
 impl<'a> Fields<'a> for Keys<'a> {
-    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
-        let Attribute::S(text) = object.next_value_seed(Typed)? else { return Ok(()) };
+    fn field<A: MapAccess<'a>>(
+        &mut self,
+        name: Cow<'a, str>,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
+        let Attribute::S(text) = object.next_value_seed(Typed)? else {
+            return Ok(());
+        };
         match &*name {
             attr::PK => self.pk = Some(text),
             attr::SK => self.sk = Some(text),
@@ -269,8 +318,8 @@ impl<'a> Fields<'a> for Keys<'a> {
     }
 }
 
-/// The item before or after a write. Of the old one that is what it has counted; of the new one also what a refill or a
-/// split needs to know, and the size of its leases.
+/// The item before or after a write. Of the old one that is what it has counted; of the new one
+/// also what a refill or a split needs to know, and the size of its leases.
 #[derive(Default)]
 struct Image {
     is_old: bool,
@@ -280,11 +329,19 @@ struct Image {
 }
 
 impl<'a> Fields<'a> for Image {
-    fn field<A: MapAccess<'a>>(&mut self, name: Cow<'a, str>, object: &mut A) -> Result<(), A::Error> {
+    fn field<A: MapAccess<'a>>(
+        &mut self,
+        name: Cow<'a, str>,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
         // The tokens show which limits a shard holds.
-        let is_counted = attr::counts_usage(&name) || name.ends_with("_tk") || matches!(&*name, attr::V | attr::RF);
+        let is_counted = attr::counts_usage(&name)
+            || name.ends_with("_tk")
+            || matches!(&*name, attr::V | attr::RF);
         let is_needed = is_counted
-            || !self.is_old && (name.starts_with("b_") || matches!(&*name, attr::WRITE_UNITS | attr::SHARD_COUNT));
+            || !self.is_old
+                && (name.starts_with("b_")
+                    || matches!(&*name, attr::WRITE_UNITS | attr::SHARD_COUNT));
         match &*name {
             _ if is_needed => {}
             _ if self.is_old => return skip(object),
@@ -321,7 +378,11 @@ impl Image {
     fn after(self, key: BucketKey, size_bytes: usize) -> Result<After, String> {
         self.flaw.map_or(Ok(()), |flaw| Err(flaw.to_string()))?;
         if self.reader.is_merged() {
-            return self.reader.meter(key).map(After::Merged).map_err(|flaw| flaw.to_string());
+            return self
+                .reader
+                .meter(key)
+                .map(After::Merged)
+                .map_err(|flaw| flaw.to_string());
         }
         let mut bucket = self.reader.finish(key).map_err(|flaw| flaw.to_string())?;
         (bucket.size_bytes, bucket.lease_bytes) = (size_bytes, self.lease_bytes);

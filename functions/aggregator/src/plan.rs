@@ -12,15 +12,16 @@ use crate::split::Split;
 /// Writes to a shard in one batch from which on it is looked at whether they become too many.
 const BUSY: usize = 200;
 
-/// Writes to a shard after which its usage is copied before the hour is over: every five seconds at the most that one
-/// shard bears. Of slower ones the live item is read.
+/// Writes to a shard after which its usage is copied before the hour is over: every five seconds at
+/// the most that one shard bears. Of slower ones the live item is read.
 pub const INTERIM: i64 = 4096;
 
 /// What a batch says of one bucket shard.
 #[derive(Debug)]
 pub struct Shard {
     key: BucketKey,
-    /// Images of which some window is to be copied, in the order of the records, and what ends with each.
+    /// Images of which some window is to be copied, in the order of the records, and what ends with
+    /// each.
     copies: Vec<(Meter, Ends, usize)>,
     writes: usize,
     /// Net consumed of each limit.
@@ -71,16 +72,24 @@ pub fn shards(records: Vec<Record>) -> Vec<Shard> {
     shards.into_values().collect()
 }
 
-/// The copies of all shards, each with its record. Those of a shard to the same snapshot come in the order of its lives.
+/// The copies of all shards, each with its record. Those of a shard to the same snapshot come in
+/// the order of its lives.
 pub fn copies(shards: &[Shard], ttl_days: i64) -> impl Iterator<Item = (Copy, usize)> {
-    shards.iter().flat_map(move |shard| Window::ALL.into_iter().flat_map(move |window| shard.copies(window, ttl_days)))
+    shards.iter().flat_map(move |shard| {
+        Window::ALL
+            .into_iter()
+            .flat_map(move |window| shard.copies(window, ttl_days))
+    })
 }
 
-/// The writes of all shards, none of which waits for another. A hot shard is split, which credits it too, or refilled.
-/// Splits come last: whatever holds them up, usage is copied.
+/// The writes of all shards, none of which waits for another. A hot shard is split, which credits
+/// it too, or refilled. Splits come last: whatever holds them up, usage is copied.
 #[must_use]
 pub fn writes<'a>(shards: &'a [Shard], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
-    let copy = |(copy, record)| Write { kind: Kind::Copy(Box::new(copy)), record };
+    let copy = |(copy, record)| Write {
+        kind: Kind::Copy(Box::new(copy)),
+        record,
+    };
     let mut writes: Vec<_> = copies(shards, config.snapshot_ttl_days).map(copy).collect();
     let mut splits = vec![];
     for shard in shards {
@@ -107,11 +116,23 @@ impl Record {
 impl Shard {
     fn new(key: &BucketKey) -> Self {
         let (consumed, largest) = (BTreeMap::new(), BTreeMap::new());
-        Self { key: key.clone(), copies: vec![], writes: 0, consumed, largest, last: None }
+        Self {
+            key: key.clone(),
+            copies: vec![],
+            writes: 0,
+            consumed,
+            largest,
+            last: None,
+        }
     }
 
     fn add(&mut self, record: Record) {
-        let Record { index, at, before, after } = record;
+        let Record {
+            index,
+            at,
+            before,
+            after,
+        } = record;
         self.writes += 1;
         if let After::Live(bucket) = &after {
             self.consume(before.as_ref(), bucket);
@@ -119,17 +140,26 @@ impl Shard {
         match (before, after) {
             (Some(before), After::Gone) => self.copies.push((before, Ends::Life, index)),
             (None, After::Gone) => {}
-            // Not final: a split may make the shard again within the window. Until then readers find the item.
+            // Not final: a split may make the shard again within the window. Until then readers
+            // find the item.
             (_, After::Merged(meter)) => self.copies.push((meter, Ends::Nothing, index)),
             (before, After::Live(bucket)) => {
                 if let Some(before) = before.filter(|before| before.hour < bucket.hour) {
                     let is_same_day = before.hour.is_same_day(bucket.hour);
-                    self.copies.push((before, if is_same_day { Ends::Hour } else { Ends::Day }, index));
+                    self.copies.push((
+                        before,
+                        if is_same_day { Ends::Hour } else { Ends::Day },
+                        index,
+                    ));
                 }
                 if bucket.v % INTERIM == 0 {
                     self.copies.push((bucket.meter(), Ends::Nothing, index));
                 }
-                if self.last.as_ref().is_none_or(|(last, ..)| bucket.v >= last.v) {
+                if self
+                    .last
+                    .as_ref()
+                    .is_none_or(|(last, ..)| bucket.v >= last.v)
+                {
                     self.last = Some((bucket, at, index));
                 }
             }
@@ -137,9 +167,14 @@ impl Shard {
     }
 
     fn consume(&mut self, before: Option<&Meter>, after: &Bucket) {
-        let acquires = after.takes.total.saturating_sub(before.map_or(0, |before| before.takes.total));
+        let acquires = after
+            .takes
+            .total
+            .saturating_sub(before.map_or(0, |before| before.takes.total));
         for (name, state) in &after.limits {
-            let had = before.and_then(|before| before.limits.get(name)).map_or(0, |counter| counter.total);
+            let had = before
+                .and_then(|before| before.limits.get(name))
+                .map_or(0, |counter| counter.total);
             let used = state.tc.0.saturating_sub(had);
             *self.consumed.entry(name.clone()).or_default() += MilliTokens(used);
             // A write that grants none is no request.
@@ -154,10 +189,17 @@ impl Shard {
     /// The newest image of each window of this kind, once for each life of the shard.
     fn copies(&self, window: Window, ttl_days: i64) -> Vec<(Copy, usize)> {
         let mut copies: Vec<(Copy, usize)> = vec![];
-        let end = if window == Window::Daily { Ends::Day } else { Ends::Hour };
+        let end = if window == Window::Daily {
+            Ends::Day
+        } else {
+            Ends::Hour
+        };
         for (meter, ends, record) in &self.copies {
             let copy = Copy::of(meter, window, *ends >= end, ttl_days);
-            let copy = Copy { ends_life: *ends == Ends::Life, ..copy };
+            let copy = Copy {
+                ends_life: *ends == Ends::Life,
+                ..copy
+            };
             if copies.iter().any(|(known, _)| known.supersedes(&copy)) {
                 continue;
             }
@@ -172,18 +214,30 @@ impl Shard {
         let (image, _, record) = self.last.as_ref()?;
         let refill = || refill(image, &self.consumed, now).filter(|_| self.writes >= from_writes);
         let update = refill().or_else(|| cut_units(image, now).filter(|_| self.writes >= BUSY))?;
-        Some(Write { kind: Kind::Refill(Box::new(update)), record: *record })
+        Some(Write {
+            kind: Kind::Refill(Box::new(update)),
+            record: *record,
+        })
     }
 
-    fn split<'a>(&'a self, shards: &'a [Self], max_shards: u32, now: EpochMillis) -> Option<Write<'a>> {
+    fn split<'a>(
+        &'a self,
+        shards: &'a [Self],
+        max_shards: u32,
+        now: EpochMillis,
+    ) -> Option<Write<'a>> {
         let (image, at, record) = self.last.as_ref()?;
         let largest = || {
             let bucket = |shard: &Self| shard.key.with_shard(0);
             let own = bucket(self);
-            // They come by key, so the shards of one bucket are together. All of a batch may be hot.
+            // They come by key, so the shards of one bucket are together. All of a batch may be
+            // hot.
             let first = shards.partition_point(|other| bucket(other) < own);
             let mut largest: BTreeMap<LimitName, MilliTokens> = BTreeMap::new();
-            for shard in shards[first..].iter().take_while(|other| bucket(other) == own) {
+            for shard in shards[first..]
+                .iter()
+                .take_while(|other| bucket(other) == own)
+            {
                 for (name, amount) in &shard.largest {
                     let known = largest.entry(name.clone()).or_default();
                     *known = (*known).max(*amount);
@@ -192,6 +246,9 @@ impl Shard {
             largest
         };
         let split = Split::of(image, *at, largest, max_shards, now)?;
-        Some(Write { kind: Kind::Split(Box::new(split)), record: *record })
+        Some(Write {
+            kind: Kind::Split(Box::new(split)),
+            record: *record,
+        })
     }
 }

@@ -1,4 +1,5 @@
-//! What became of the writes to the function's answer: where Lambda starts again, and one line for the log.
+//! What became of the writes to the function's answer: where Lambda starts again, and one line for
+//! the log.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,8 +11,9 @@ use weirgate_store::ErrorKind;
 use crate::execute::{Effect, Failure, Why};
 use crate::parse::Batch;
 
-/// The partial-batch response: the first record behind each write that failed. Lambda starts again at the lowest sequence
-/// number in it; an empty one means success. No identifier is ever null, because a null fails the whole batch.
+/// The partial-batch response: the first record behind each write that failed. Lambda starts again
+/// at the lowest sequence number in it; an empty one means success. No identifier is ever null,
+/// because a null fails the whole batch.
 pub use aws_lambda_events::event::streams::DynamoDbEventResponse as Response;
 
 /// What one invocation did.
@@ -90,7 +92,10 @@ pub enum BatchError {
 ///
 /// # Errors
 /// [`BatchError`] if that cannot be said record by record.
-pub fn report(batch: &Batch<'_>, results: Vec<Result<Effect, Failure>>) -> (Summary, Result<Response, BatchError>) {
+pub fn report(
+    batch: &Batch<'_>,
+    results: Vec<Result<Effect, Failure>>,
+) -> (Summary, Result<Response, BatchError>) {
     let mut summary = Summary {
         records: batch.sequence_numbers.len(),
         skipped: batch.skipped,
@@ -116,7 +121,15 @@ pub fn report(batch: &Batch<'_>, results: Vec<Result<Effect, Failure>>) -> (Summ
             }
         }
     }
-    let Summary { copied, superseded, refilled, refills_lost, splits, splits_lost, .. } = summary;
+    let Summary {
+        copied,
+        superseded,
+        refilled,
+        refills_lost,
+        splits,
+        splits_lost,
+        ..
+    } = summary;
     let all_failed = copied + superseded + refilled + refills_lost + splits + splits_lost == 0;
     let response = answer(&batch.sequence_numbers, failures, all_failed);
     (summary, response)
@@ -129,19 +142,26 @@ fn answer(
 ) -> Result<Response, BatchError> {
     log(&failures);
     if all_failed && failures.iter().all(|failure| is_permanent(&failure.why)) {
-        return failures
-            .pop()
-            .map_or_else(|| Ok(Response::default()), |failure| Err(BatchError::NothingWritten(failure.why)));
+        return failures.pop().map_or_else(
+            || Ok(Response::default()),
+            |failure| Err(BatchError::NothingWritten(failure.why)),
+        );
     }
     let mut records = BTreeSet::new();
     for Failure { record, why } in failures {
         // An identifier that is empty or null would say the same, but to nobody who reads the log.
-        if sequence_numbers.get(record).and_then(Option::as_ref).is_none_or(|number| number.is_empty()) {
+        if sequence_numbers
+            .get(record)
+            .and_then(Option::as_ref)
+            .is_none_or(|number| number.is_empty())
+        {
             return Err(BatchError::NoSequenceNumber { record, why });
         }
         records.insert(record);
     }
-    let numbers = records.into_iter().filter_map(|record| sequence_numbers[record].as_deref());
+    let numbers = records
+        .into_iter()
+        .filter_map(|record| sequence_numbers[record].as_deref());
     let mut response = Response::default();
     response.batch_item_failures = numbers.map(failure).collect();
     Ok(response)
@@ -157,10 +177,21 @@ fn failure(number: &str) -> DynamoDbBatchItemFailure {
 fn log(failures: &[Failure]) {
     let mut seen = vec![];
     for Failure { record, why } in failures {
-        let kind = (std::mem::discriminant(why), if let Why::Store(error) = why { Some(error.kind) } else { None });
+        let kind = (
+            std::mem::discriminant(why),
+            if let Why::Store(error) = why {
+                Some(error.kind)
+            } else {
+                None
+            },
+        );
         if !seen.contains(&kind) {
             seen.push(kind);
-            tracing::warn!(record, failed = failures.len(), "a write failed, its records will come again: {why}");
+            tracing::warn!(
+                record,
+                failed = failures.len(),
+                "a write failed, its records will come again: {why}"
+            );
         }
     }
 }
@@ -174,7 +205,10 @@ mod tests {
     use super::*;
 
     fn late(record: usize) -> Failure {
-        Failure { record, why: Why::OutOfTime }
+        Failure {
+            record,
+            why: Why::OutOfTime,
+        }
     }
 
     #[test]
@@ -182,7 +216,10 @@ mod tests {
         let numbers = [Some("300".into()), None, Some("100".into())];
         let response = answer(&numbers, vec![late(2), late(0), late(2)], false).unwrap();
         let json = serde_json::to_string(&response).unwrap();
-        assert_eq!(json, r#"{"batchItemFailures":[{"itemIdentifier":"300"},{"itemIdentifier":"100"}]}"#);
+        assert_eq!(
+            json,
+            r#"{"batchItemFailures":[{"itemIdentifier":"300"},{"itemIdentifier":"100"}]}"#
+        );
         let empty = serde_json::to_string(&answer(&numbers, vec![], false).unwrap()).unwrap();
         assert_eq!(empty, r#"{"batchItemFailures":[]}"#);
     }
@@ -190,8 +227,12 @@ mod tests {
     #[test]
     fn a_failed_record_without_a_number_fails_the_batch_and_is_never_a_null() {
         for number in [None, Some("".into())] {
-            let error = answer(&[Some("1".into()), number], vec![late(0), late(1)], false).unwrap_err();
-            assert!(error.to_string().contains("record 1 has no SequenceNumber"), "{error}");
+            let error =
+                answer(&[Some("1".into()), number], vec![late(0), late(1)], false).unwrap_err();
+            assert!(
+                error.to_string().contains("record 1 has no SequenceNumber"),
+                "{error}"
+            );
         }
     }
 }

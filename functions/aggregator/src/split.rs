@@ -20,8 +20,8 @@ pub struct Split<'a> {
 }
 
 impl<'a> Split<'a> {
-    /// Splits `image`, which a write in the second `at` left behind, if it is hot and may be split, or its last split is to be
-    /// finished.
+    /// Splits `image`, which a write in the second `at` left behind, if it is hot and may be split,
+    /// or its last split is to be finished.
     #[must_use]
     pub fn of(
         image: &'a Bucket,
@@ -31,32 +31,45 @@ impl<'a> Split<'a> {
         now: EpochMillis,
     ) -> Option<Self> {
         if image.escrow.is_some() {
-            return Some(Self { image, largest: BTreeMap::new(), max_shards, now });
+            return Some(Self {
+                image,
+                largest: BTreeMap::new(),
+                max_shards,
+                now,
+            });
         }
-        // What flowed in by the latest instant is the most there can have been: no shard is hot for a rounded time.
+        // What flowed in by the latest instant is the most there can have been: no shard is hot for
+        // a rounded time.
         if !is_hot(image, at.after(REST_OF_SECOND).min(now)) {
             return None;
         }
         let largest = largest();
-        may_split(image, max_shards, &largest).then_some(Self { image, largest, max_shards, now })
+        may_split(image, max_shards, &largest).then_some(Self {
+            image,
+            largest,
+            max_shards,
+            now,
+        })
     }
 
-    /// The write that begins to split the shard as it is in `image`; `None` if it cannot be split like that.
+    /// The write that begins to split the shard as it is in `image`; `None` if it cannot be split
+    /// like that.
     #[must_use]
     pub fn first(&self, image: &Bucket, op: WriteId) -> Option<Update> {
         let asked = image.scaling.min_shards;
         may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now))
     }
 
-    /// Whether the shard, which is `image` by now, is still to be split: nobody has done it or has made it cool.
+    /// Whether the shard, which is `image` by now, is still to be split: nobody has done it or has
+    /// made it cool.
     #[must_use]
     pub fn is_wanted(&self, image: &Bucket) -> bool {
         image.shard() == self.image.shard() && is_hot(image, self.now)
     }
 }
 
-/// Whether one partition no longer bears the shard: a client was throttled, its write units run out, or its leases make
-/// every write cost more than one.
+/// Whether one partition no longer bears the shard: a client was throttled, its write units run
+/// out, or its leases make every write cost more than one.
 fn is_hot(bucket: &Bucket, at: EpochMillis) -> bool {
     bucket.scaling.is_hot || bucket.is_out_of_units(at) || bucket.is_crowded()
 }
@@ -67,16 +80,39 @@ mod tests {
 
     use super::*;
 
-    /// Whoever split it first has cooled it; splitting again what is hot still would make two of a half at once.
+    /// Whoever split it first has cooled it; splitting again what is hot still would make two of a
+    /// half at once.
     #[test]
     fn a_split_is_wanted_while_it_is_the_same_shard_and_hot() {
-        let (key, now) = (BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), EpochMillis(1_000_000));
-        let cool = Bucket::full(key, [Limit::per_minute("rpm", 100).unwrap()].as_slice(), now);
-        let hot = Bucket { scaling: Scaling { is_hot: true, ..Scaling::default() }, ..cool.clone() };
+        let (key, now) = (
+            BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
+            EpochMillis(1_000_000),
+        );
+        let cool = Bucket::full(
+            key,
+            [Limit::per_minute("rpm", 100).unwrap()].as_slice(),
+            now,
+        );
+        let hot = Bucket {
+            scaling: Scaling {
+                is_hot: true,
+                ..Scaling::default()
+            },
+            ..cool.clone()
+        };
         let split = Split::of(&hot, now, BTreeMap::new, 2, now).unwrap();
         assert!(split.is_wanted(&hot));
         assert!(!split.is_wanted(&cool), "it is cool by now");
-        assert!(!split.is_wanted(&Bucket { shard_count: 2, ..hot.clone() }), "somebody has split it");
-        assert!(!split.is_wanted(&Bucket { shard_count: 2, ..cool }));
+        assert!(
+            !split.is_wanted(&Bucket {
+                shard_count: 2,
+                ..hot.clone()
+            }),
+            "somebody has split it"
+        );
+        assert!(!split.is_wanted(&Bucket {
+            shard_count: 2,
+            ..cool
+        }));
     }
 }

@@ -2,11 +2,12 @@
 
 use weirgate_shared::EpochMillis;
 
-/// The first instant of the year 9999, where dates end: a window of its last month would end after it.
+/// The first instant of the year 9999, where dates end: a window of its last month would end after
+/// it.
 const END_MS: i128 = 253_370_764_800_000;
 
-/// The instant of a JSON number of seconds, rounded down to the millisecond; `None` if it is no number, or not between
-/// 1970 (itself not an instant but a missing one) and 9998.
+/// The instant of a JSON number of seconds, rounded down to the millisecond; `None` if it is no
+/// number, or not between 1970 (itself not an instant but a missing one) and 9998.
 pub(crate) fn seconds(number: &str) -> Option<EpochMillis> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -15,12 +16,24 @@ pub(crate) fn seconds(number: &str) -> Option<EpochMillis> {
         if !digit.is_ascii_digit() {
             return None;
         }
-        digits = digits.checked_mul(10)?.checked_add(i128::from(digit - b'0'))?;
+        digits = digits
+            .checked_mul(10)?
+            .checked_add(i128::from(digit - b'0'))?;
     }
-    let scale = exponent.parse::<i32>().ok()?.checked_add(3)?.checked_sub(i32::try_from(fraction.len()).ok()?)?;
+    let scale = exponent
+        .parse::<i32>()
+        .ok()?
+        .checked_add(3)?
+        .checked_sub(i32::try_from(fraction.len()).ok()?)?;
     let power = 10_i128.checked_pow(scale.unsigned_abs())?;
-    let millis = if scale < 0 { digits / power } else { digits.checked_mul(power)? };
-    (1..END_MS).contains(&millis).then(|| i64::try_from(millis).ok().map(EpochMillis))?
+    let millis = if scale < 0 {
+        digits / power
+    } else {
+        digits.checked_mul(power)?
+    };
+    (1..END_MS)
+        .contains(&millis)
+        .then(|| i64::try_from(millis).ok().map(EpochMillis))?
 }
 
 #[cfg(test)]

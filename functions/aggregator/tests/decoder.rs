@@ -38,9 +38,14 @@ fn any_json() -> impl Strategy<Value = Value> {
 fn places(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     match value {
-        Value::Object(fields) => fields.iter().for_each(|(name, value)| places(value, &format!("{at}/{name}"), found)),
+        Value::Object(fields) => fields
+            .iter()
+            .for_each(|(name, value)| places(value, &format!("{at}/{name}"), found)),
         Value::Array(values) => {
-            values.iter().enumerate().for_each(|(index, value)| places(value, &format!("{at}/{index}"), found));
+            values
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| places(value, &format!("{at}/{index}"), found));
         }
         _ => {}
     }
@@ -49,7 +54,11 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
 fn run(text: &str) -> Option<(usize, usize, usize)> {
     let batch = parse::records(text).ok()?;
     let counts = (batch.records.len(), batch.skipped, batch.undecodable.len());
-    assert_eq!(counts.0 + counts.1 + counts.2, batch.sequence_numbers.len(), "no record is lost");
+    assert_eq!(
+        counts.0 + counts.1 + counts.2,
+        batch.sequence_numbers.len(),
+        "no record is lost"
+    );
     let shards = plan::shards(batch.records);
     let config = Config {
         table_name: "t".to_owned(),
@@ -99,10 +108,14 @@ proptest! {
 
 #[test]
 fn names_and_texts_may_be_escaped() {
-    let escaped = SAMPLE.replace("b_tpm_tc", "b_tp\\u006d_tc").replace("#STATE", "\\u0023STATE");
+    let escaped = SAMPLE
+        .replace("b_tpm_tc", "b_tp\\u006d_tc")
+        .replace("#STATE", "\\u0023STATE");
     let of = |text: &str| parse::records(text).unwrap().records;
     assert_eq!(of(&escaped), of(SAMPLE));
-    assert!(matches!(&of(SAMPLE)[0].after, After::Live(bucket) if bucket.limits["tpm"].tc.0 == 1_999_500));
+    assert!(
+        matches!(&of(SAMPLE)[0].after, After::Live(bucket) if bucket.limits["tpm"].tc.0 == 1_999_500)
+    );
 }
 
 #[test]
@@ -110,15 +123,24 @@ fn the_fields_of_a_record_may_come_in_any_order() {
     fn reversed(value: &Value) -> String {
         match value {
             Value::Object(fields) => {
-                let fields: Vec<_> =
-                    fields.iter().rev().map(|(name, value)| format!("{}:{}", json!(name), reversed(value))).collect();
+                let fields: Vec<_> = fields
+                    .iter()
+                    .rev()
+                    .map(|(name, value)| format!("{}:{}", json!(name), reversed(value)))
+                    .collect();
                 format!("{{{}}}", fields.join(","))
             }
-            Value::Array(values) => format!("[{}]", values.iter().map(reversed).collect::<Vec<_>>().join(",")),
+            Value::Array(values) => format!(
+                "[{}]",
+                values.iter().map(reversed).collect::<Vec<_>>().join(",")
+            ),
             other => other.to_string(),
         }
     }
     let event: Value = serde_json::from_str(SAMPLE).unwrap();
     let text = reversed(&event);
-    assert_eq!(parse::records(&text).unwrap().records, parse::records(SAMPLE).unwrap().records);
+    assert_eq!(
+        parse::records(&text).unwrap().records,
+        parse::records(SAMPLE).unwrap().records
+    );
 }

@@ -30,9 +30,11 @@ fn live(record: &parse::Record) -> &Bucket {
 
 #[test]
 fn what_is_no_event_says_what_it_lacks() {
-    for (text, why) in
-        [("[]", "it is no object"), ("{}", "Records is missing"), (r#"{"Records": 1}"#, "a list of Records")]
-    {
+    for (text, why) in [
+        ("[]", "it is no object"),
+        ("{}", "Records is missing"),
+        (r#"{"Records": 1}"#, "a list of Records"),
+    ] {
         let error = parse::records(text).unwrap_err().to_string();
         assert!(error.contains(why), "{text}: {error}");
     }
@@ -58,14 +60,24 @@ fn an_image_is_half_of_what_both_measure_without_their_keys() {
     let text = event(|record| record["dynamodb"]["SizeBytes"] = json!(1000));
     let record = one(&text);
     let keys = live(&record).key.item_key();
-    assert_eq!(live(&record).size_bytes, (1000 - keys.pk.len() - keys.sk.len() - "PKSK".len()) / 2);
+    assert_eq!(
+        live(&record).size_bytes,
+        (1000 - keys.pk.len() - keys.sk.len() - "PKSK".len()) / 2
+    );
 }
 
 /// Of software that does not count its writes, before the write or after it.
 #[test]
 fn a_record_of_an_item_without_v_is_skipped() {
     for image in ["OldImage", "NewImage"] {
-        let text = event(|record| drop(record["dynamodb"][image].as_object_mut().unwrap().remove("v")));
+        let text = event(|record| {
+            drop(
+                record["dynamodb"][image]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("v"),
+            )
+        });
         let batch = parse::records(&text).unwrap();
         assert_eq!((batch.skipped, batch.undecodable.len()), (1, 0), "{image}");
     }
@@ -80,30 +92,45 @@ fn an_hour_that_has_not_begun_is_no_hour_of_ours() {
             record["dynamodb"][image]["uh"]["N"] = json!((498_665 + after).to_string());
         });
         let batch = parse::records(&text).unwrap();
-        (batch.records.len(), batch.undecodable.first().map(|record| record.why.clone()))
+        (
+            batch.records.len(),
+            batch.undecodable.first().map(|record| record.why.clone()),
+        )
     };
     for image in ["OldImage", "NewImage"] {
         // The clock of a writer may be ahead.
         assert_eq!(of(image, 1), (1, None), "{image}");
         let (records, why) = of(image, 2);
-        assert!(records == 0 && why.is_some_and(|why| why.contains("uh is 498667")), "{image}");
+        assert!(
+            records == 0 && why.is_some_and(|why| why.contains("uh is 498667")),
+            "{image}"
+        );
     }
 }
 
-/// What an old image counts is read as its new one is; of what was merged away, nothing else is there.
+/// What an old image counts is read as its new one is; of what was merged away, nothing else is
+/// there.
 #[test]
 fn both_images_are_read_for_what_they_counted() {
     let record = one(SAMPLE);
-    let Some(meter) = &record.before else { panic!("{record:?}") };
+    let Some(meter) = &record.before else {
+        panic!("{record:?}")
+    };
     assert_eq!(
         (meter.v + 1, meter.limits.keys().collect::<Vec<_>>()),
         (live(&record).v, live(&record).limits.keys().collect())
     );
-    let merged = parse::records(include_str!("../../../events/aggregator-merged.json")).unwrap().records.remove(0);
+    let merged = parse::records(include_str!("../../../events/aggregator-merged.json"))
+        .unwrap()
+        .records
+        .remove(0);
     let (Some(before), After::Merged(after)) = (merged.before, merged.after) else {
         panic!("it was merged away");
     };
-    assert_eq!((after.v, &after.limits, after.hour), (before.v + 1, &before.limits, before.hour));
+    assert_eq!(
+        (after.v, &after.limits, after.hour),
+        (before.v + 1, &before.limits, before.hour)
+    );
 }
 
 /// The copies of some records, with the index of the record behind each.
@@ -114,30 +141,55 @@ fn copies(records: Vec<parse::Record>) -> Vec<(Copy, usize)> {
 /// A record that changes an item from one image to the other.
 fn modify(index: usize, before: &Bucket, after: &Bucket) -> parse::Record {
     let before = Some(before.meter());
-    parse::Record { index, before, after: After::Live(Box::new(after.clone())), ..one(SAMPLE) }
+    parse::Record {
+        index,
+        before,
+        after: After::Live(Box::new(after.clone())),
+        ..one(SAMPLE)
+    }
 }
 
 #[test]
 fn a_shard_is_copied_when_its_hour_ends_or_a_few_thousand_writes_after_the_last_time() {
-    let first = Bucket { v: 8_191, birth: 5, ..live(&one(SAMPLE)).clone() };
+    let first = Bucket {
+        v: 8_191,
+        birth: 5,
+        ..live(&one(SAMPLE)).clone()
+    };
     let next = |v| Bucket { v, ..first.clone() };
-    let rolled = |v, hours| Bucket { hour: Hour(first.hour.0 + hours), ..next(v) };
+    let rolled = |v, hours| Bucket {
+        hour: Hour(first.hour.0 + hours),
+        ..next(v)
+    };
     let of = |records| {
         let said = |(copy, record): (Copy, usize)| (copy.key.window, copy.v, copy.is_final, record);
         copies(records).into_iter().map(said).collect::<Vec<_>>()
     };
     let (hour, day) = (Window::Hourly, Window::Daily);
     assert_eq!(of(vec![modify(3, &first, &next(8_193))]), []);
-    assert_eq!(of(vec![modify(3, &first, &next(8_192))]), [(hour, 8_192, false, 3), (day, 8_192, false, 3)]);
-    assert_eq!(of(vec![modify(3, &first, &rolled(8_193, 1))]), [(hour, 8_191, true, 3), (day, 8_191, false, 3)]);
-    assert_eq!(of(vec![modify(3, &first, &rolled(8_193, 7))]), [(hour, 8_191, true, 3), (day, 8_191, true, 3)]);
+    assert_eq!(
+        of(vec![modify(3, &first, &next(8_192))]),
+        [(hour, 8_192, false, 3), (day, 8_192, false, 3)]
+    );
+    assert_eq!(
+        of(vec![modify(3, &first, &rolled(8_193, 1))]),
+        [(hour, 8_191, true, 3), (day, 8_191, false, 3)]
+    );
+    assert_eq!(
+        of(vec![modify(3, &first, &rolled(8_193, 7))]),
+        [(hour, 8_191, true, 3), (day, 8_191, true, 3)]
+    );
     // The newest of each window.
     let batch = vec![
         modify(3, &first, &next(8_192)),
         modify(4, &next(8_192), &rolled(8_193, 1)),
         modify(5, &rolled(8_193, 1), &rolled(12_288, 1)),
     ];
-    let [one, two, three] = [(hour, 8_192, true, 4), (hour, 12_288, false, 5), (day, 12_288, false, 5)];
+    let [one, two, three] = [
+        (hour, 8_192, true, 4),
+        (hour, 12_288, false, 5),
+        (day, 12_288, false, 5),
+    ];
     assert_eq!(of(batch), [one, two, three]);
     // An hour of the far future was a mistake, and its end is none of the hour that is counted.
     assert_eq!(of(vec![modify(3, &rolled(8_191, 1), &first)]), []);
@@ -146,20 +198,56 @@ fn a_shard_is_copied_when_its_hour_ends_or_a_few_thousand_writes_after_the_last_
 #[test]
 fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
     let first = live(&one(SAMPLE)).clone();
-    let gone = parse::Record { after: After::Gone, ..modify(1, &first, &first) };
-    let again = Bucket { v: first.v + 9_000, birth: first.v + 9_000, ..first.clone() };
-    let made = parse::Record { index: 2, before: None, after: After::Live(Box::new(again.clone())), ..gone.clone() };
-    let merged = parse::Record { index: 3, after: After::Merged(again.meter()), ..gone.clone() };
-    let merged = parse::Record { before: Some(again.meter()), ..merged };
-    let after = Bucket { v: again.v + 2, ..again.clone() };
-    let revived = parse::Record { index: 4, before: Some(again.meter()), ..modify(4, &again, &after) };
+    let gone = parse::Record {
+        after: After::Gone,
+        ..modify(1, &first, &first)
+    };
+    let again = Bucket {
+        v: first.v + 9_000,
+        birth: first.v + 9_000,
+        ..first.clone()
+    };
+    let made = parse::Record {
+        index: 2,
+        before: None,
+        after: After::Live(Box::new(again.clone())),
+        ..gone.clone()
+    };
+    let merged = parse::Record {
+        index: 3,
+        after: After::Merged(again.meter()),
+        ..gone.clone()
+    };
+    let merged = parse::Record {
+        before: Some(again.meter()),
+        ..merged
+    };
+    let after = Bucket {
+        v: again.v + 2,
+        ..again.clone()
+    };
+    let revived = parse::Record {
+        index: 4,
+        before: Some(again.meter()),
+        ..modify(4, &again, &after)
+    };
     let of = |records| {
-        let hourly = copies(records).into_iter().filter(|(copy, _)| copy.key.window == Window::Hourly);
-        hourly.map(|(copy, record)| (copy.birth, copy.v, copy.is_final, record)).collect::<Vec<_>>()
+        let hourly = copies(records)
+            .into_iter()
+            .filter(|(copy, _)| copy.key.window == Window::Hourly);
+        hourly
+            .map(|(copy, record)| (copy.birth, copy.v, copy.is_final, record))
+            .collect::<Vec<_>>()
     };
     let end = (first.birth, first.v, true, 1);
     assert_eq!(of(vec![gone.clone(), made.clone()]), [end]);
-    assert_eq!(of(vec![gone.clone(), made.clone(), merged.clone()]), [end, (again.birth, again.v, false, 3)]);
+    assert_eq!(
+        of(vec![gone.clone(), made.clone(), merged.clone()]),
+        [end, (again.birth, again.v, false, 3)]
+    );
     // A merge is no end, and a revived shard goes on from its copy.
-    assert_eq!(of(vec![gone, made, merged, revived]), [end, (again.birth, again.v, false, 3)]);
+    assert_eq!(
+        of(vec![gone, made, merged, revived]),
+        [end, (again.birth, again.v, false, 3)]
+    );
 }

@@ -7,7 +7,8 @@ use weirgate_runtime::{ConfigError, number, required};
 pub struct Config {
     /// `TABLE_NAME`: the table whose leases are looked after.
     pub table_name: String,
-    /// `RECONCILE_PAGE`: how many due buckets are read from the index at a time, 1 to 1000; 100 if not given.
+    /// `RECONCILE_PAGE`: how many due buckets are read from the index at a time, 1 to 1000; 100 if
+    /// not given.
     pub page: i32,
 }
 
@@ -37,13 +38,33 @@ mod tests {
     fn only_the_table_has_no_default_and_a_wrong_value_is_one_line() {
         let with = |table: Option<&str>, page: Option<&str>| {
             let (table, page) = (table.map(str::to_owned), page.map(str::to_owned));
-            Config::read(move |name| if name == "TABLE_NAME" { table.clone() } else { page.clone() })
+            Config::read(move |name| {
+                if name == "TABLE_NAME" {
+                    table.clone()
+                } else {
+                    page.clone()
+                }
+            })
         };
-        assert_eq!(with(Some("t"), None), Ok(Config { table_name: "t".to_owned(), page: 100 }));
+        assert_eq!(
+            with(Some("t"), None),
+            Ok(Config {
+                table_name: "t".to_owned(),
+                page: 100
+            })
+        );
         assert_eq!(with(Some("t"), Some("1000")).unwrap().page, 1000);
         for (table, page, line) in [
-            (None, None, "the environment variable TABLE_NAME is missing; it takes the name of a DynamoDB table"),
-            (Some(""), None, "the environment variable TABLE_NAME is \"\"; it takes the name of a DynamoDB table"),
+            (
+                None,
+                None,
+                "the environment variable TABLE_NAME is missing; it takes the name of a DynamoDB table",
+            ),
+            (
+                Some(""),
+                None,
+                "the environment variable TABLE_NAME is \"\"; it takes the name of a DynamoDB table",
+            ),
             (
                 Some("t"),
                 Some("0"),

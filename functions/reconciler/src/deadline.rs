@@ -23,11 +23,14 @@ impl Deadline {
     pub fn after(left: Duration) -> Self {
         let end = left.saturating_sub(ANSWER);
         let now = Instant::now();
-        Self { begin: now + end.saturating_sub(UNDER_WAY), end: now + end }
+        Self {
+            begin: now + end.saturating_sub(UNDER_WAY),
+            end: now + end,
+        }
     }
 
-    /// What `work` makes, if there is time to begin it and it ends in time. It is left in the middle otherwise: a
-    /// write that is never heard of again is either made whole or not at all.
+    /// What `work` makes, if there is time to begin it and it ends in time. It is left in the
+    /// middle otherwise: a write that is never heard of again is either made whole or not at all.
     pub async fn bound<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         if Instant::now() >= self.begin {
             return None;

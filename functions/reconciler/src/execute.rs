@@ -8,8 +8,8 @@ use weirgate_store::{Answer, ErrorKind, Outcome, Retry, StoreError, Table};
 use crate::plan::{Fate, Plan, Planned};
 use crate::read;
 
-/// How often one bucket is tried. Whoever loses this often meets a bucket that is in use, whose callers take back
-/// expired leases themselves when they need them.
+/// How often one bucket is tried. Whoever loses this often meets a bucket that is in use, whose
+/// callers take back expired leases themselves when they need them.
 const TRIES: u32 = 4;
 
 /// What became of one due bucket.
@@ -21,20 +21,22 @@ pub enum Done {
     Nothing,
     /// Others wrote to it each time first; it is still due.
     LostRace,
-    /// Nothing was written to it, and still its conditions do not hold: what it holds keeps it from being written.
+    /// Nothing was written to it, and still its conditions do not hold: what it holds keeps it from
+    /// being written.
     Stuck,
     /// It cannot be read.
     Undecodable,
 }
 
-/// Does what `plan` says about a bucket shard, and plans again from what it is when somebody else was faster.
+/// Does what `plan` says about a bucket shard, and plans again from what it is when somebody else
+/// was faster.
 ///
-/// A lost answer is not repeated blindly: the write would only lose its race against itself, and what it gave back
-/// would be in nobody's report. The item tells whether it was applied.
+/// A lost answer is not repeated blindly: the write would only lose its race against itself, and
+/// what it gave back would be in nobody's report. The item tells whether it was applied.
 ///
 /// # Errors
-/// [`StoreError`] if DynamoDB refused or could not be reached; the bucket is still due then, or was written without
-/// anybody knowing.
+/// [`StoreError`] if DynamoDB refused or could not be reached; the bucket is still due then, or was
+/// written without anybody knowing.
 pub async fn settle(
     table: &Table,
     budget: &LogBudget,
@@ -47,22 +49,33 @@ pub async fn settle(
             Plan::Write(planned) => planned,
             Plan::Nothing => return Ok(Done::Nothing),
         };
-        let item = match table.update_with(&planned.update, Answer::Nothing, Retry::Refused).await {
-            // At most one of the writes that were sent from one `v` is applied, and they all give the same back.
+        let item = match table
+            .update_with(&planned.update, Answer::Nothing, Retry::Refused)
+            .await
+        {
+            // At most one of the writes that were sent from one `v` is applied, and they all give
+            // the same back.
             Ok(Outcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
             Ok(Outcome::LostRace(item)) => {
                 lost = None;
                 item
             }
             Err(error) if error.kind == ErrorKind::Unknown => {
-                let item = table.read(std::slice::from_ref(&planned.update.key)).await?.pop();
+                let item = table
+                    .read(std::slice::from_ref(&planned.update.key))
+                    .await?
+                    .pop();
                 (unsure, lost) = (Some(planned), Some(error));
                 item
             }
             Err(error) => return Err(error),
         };
-        let Some(item) = item else { return Ok(Done::Nothing) };
-        let Some(next) = read::bucket(&item, budget) else { return Ok(Done::Undecodable) };
+        let Some(item) = item else {
+            return Ok(Done::Nothing);
+        };
+        let Some(next) = read::bucket(&item, budget) else {
+            return Ok(Done::Undecodable);
+        };
         if unsure.is_none() && next == image {
             return Ok(Done::Stuck);
         }
@@ -78,14 +91,18 @@ pub async fn settle(
     lost.map_or(Ok(Done::LostRace), Err)
 }
 
-/// Has an item, about which nothing can be done now, not come back for an hour. One that has no room for that leaves the
-/// index. Returns whether it was still due.
+/// Has an item, about which nothing can be done now, not come back for an hour. One that has no
+/// room for that leaves the index. Returns whether it was still due.
 ///
 /// # Errors
 /// [`StoreError`] if the item could not be written; it is still due then.
 pub async fn postpone(table: &Table, key: &ItemKey, now: EpochMillis) -> Result<bool, StoreError> {
     // It may be of any size, so it is not asked for.
-    let send = async |update| table.update_with(&update, Answer::Never, Retry::Unknown).await;
+    let send = async |update| {
+        table
+            .update_with(&update, Answer::Never, Retry::Unknown)
+            .await
+    };
     let sent = match send(write::postpone(key, now)).await {
         Err(error) if error.kind == ErrorKind::Invalid => send(write::forget_due(key, now)).await,
         sent => sent,

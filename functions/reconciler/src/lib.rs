@@ -1,10 +1,11 @@
-//! The reconciler: gives back what expired leases held in buckets that nobody uses meanwhile, and merges shards that have
-//! become cold.
+//! The reconciler: gives back what expired leases held in buckets that nobody uses meanwhile, and
+//! merges shards that have become cold.
 //!
 //! # Layout
 //!
 //! - `config`: [`Config`]: what the environment says
-//! - `partition`: the entries of one partition of the index, by age and within the `share` of each namespace
+//! - `partition`: the entries of one partition of the index, by age and within the `share` of each
+//!   namespace
 //! - `read`: what is due, and the buckets as they are
 //! - `plan`: what is to be done about one bucket shard; pure
 //! - `execute`: one write per shard, and what to do when somebody else was faster
@@ -14,9 +15,9 @@
 //! - `deadline`: [`Deadline`]: when to stop
 //! - `schedule`: the schedule's event: its id and its time
 //!
-//! It costs what is due, not what is stored: what stays due because of a failure is met again by the next run. Tenants
-//! write what they like into their items; no item makes a run fail, and none takes more than its namespace's share before
-//! all others have had theirs.
+//! It costs what is due, not what is stored: what stays due because of a failure is met again by
+//! the next run. Tenants write what they like into their items; no item makes a run fail, and none
+//! takes more than its namespace's share before all others have had theirs.
 
 mod config;
 mod deadline;
@@ -59,7 +60,12 @@ const SHOWN: usize = 1024;
 ///
 /// # Errors
 /// [`StoreError`] if nothing worked at all.
-pub async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) -> Result<Summary, StoreError> {
+pub async fn invoke(
+    table: &Table,
+    config: &Config,
+    event: &str,
+    context: &Context,
+) -> Result<Summary, StoreError> {
     let now = table.skew().now();
     let deadline = Deadline::after(weirgate_runtime::time_left(context, now));
     let summary = run(table, config, now, deadline).await;
@@ -83,10 +89,25 @@ pub async fn reconcile(
 }
 
 async fn run(table: &Table, config: &Config, now: EpochMillis, deadline: Deadline) -> Summary {
-    let (reviewed, large, budget) = (Mutex::default(), tokio::sync::Mutex::default(), LogBudget::default());
-    let run = Run { table, config, now, deadline, reviewed: &reviewed, large: &large, budget: &budget };
+    let (reviewed, large, budget) = (
+        Mutex::default(),
+        tokio::sync::Mutex::default(),
+        LogBudget::default(),
+    );
+    let run = Run {
+        table,
+        config,
+        now,
+        deadline,
+        reviewed: &reviewed,
+        large: &large,
+        budget: &budget,
+    };
     let partitions = stream::iter(due_shards()).map(|due_shard| run.partition(due_shard));
-    partitions.buffer_unordered(PARTITIONS).fold(Summary::default(), |all, one| ready(all.with(one))).await
+    partitions
+        .buffer_unordered(PARTITIONS)
+        .fold(Summary::default(), |all, one| ready(all.with(one)))
+        .await
 }
 
 #[derive(Clone, Copy)]
@@ -95,7 +116,8 @@ struct Run<'a> {
     config: &'a Config,
     now: EpochMillis,
     deadline: Deadline,
-    /// Shard 0 of every bucket whose shards were reviewed together: once is enough, however many of them are due.
+    /// Shard 0 of every bucket whose shards were reviewed together: once is enough, however many of
+    /// them are due.
     reviewed: &'a Mutex<HashSet<BucketKey>>,
     /// Held for as long as something large is in memory.
     large: &'a tokio::sync::Mutex<()>,

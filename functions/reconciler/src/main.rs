@@ -14,6 +14,9 @@ fn main() -> ExitCode {
             let config = Arc::clone(&config);
             Box::pin(async move { answer(&invoke(&table, &config, event.get(), &context).await?) })
         };
-        Ok(Function { table_name, handler: Box::new(handler) })
+        Ok(Function {
+            table_name,
+            handler: Box::new(handler),
+        })
     })
 }

@@ -12,11 +12,11 @@ use crate::read::{self, Met};
 use crate::share::Shares;
 use crate::{Run, Summary, WRITES, plan, review};
 
-/// Entries of a page from which nothing was taken, so that more of them are passed over with the next one: what a page may
-/// have at most.
+/// Entries of a page from which nothing was taken, so that more of them are passed over with the
+/// next one: what a page may have at most.
 const PASSED_OVER: i32 = 1000;
-/// Pages in a row from which nothing was taken, before the partition is read from its other end. The entries of a tenant
-/// cannot be passed over at once: only their time of being due is indexed.
+/// Pages in a row from which nothing was taken, before the partition is read from its other end.
+/// The entries of a tenant cannot be passed over at once: only their time of being due is indexed.
 const CROWDED: u32 = 32;
 
 /// How reading a partition in one direction has ended.
@@ -35,15 +35,16 @@ struct Known {
     met: Met,
     shares: Shares,
     summary: Summary,
-    /// After which entry each direction goes on, where it was crowded: the next round does not pass over the same entries
-    /// again, so what lies between those of a tenant at both ends has its turn.
+    /// After which entry each direction goes on, where it was crowded: the next round does not pass
+    /// over the same entries again, so what lies between those of a tenant at both ends has its
+    /// turn.
     oldest: Option<Item>,
     newest: Option<Item>,
 }
 
 impl Run<'_> {
-    /// One partition of the index. It ends: each page begins after the one before it, `now` stays, and the shares grow
-    /// until each entry has had its turn.
+    /// One partition of the index. It ends: each page begins after the one before it, `now` stays,
+    /// and the shares grow until each entry has had its turn.
     pub(crate) async fn partition(self, due_shard: String) -> Summary {
         let mut known = Known::default();
         loop {
@@ -60,19 +61,43 @@ impl Run<'_> {
     async fn pass(self, due_shard: &str, order: Order, known: &mut Known) -> Pass {
         let (mut after, mut passed_over) = (known.place(order).take(), 0);
         loop {
-            let limit = if passed_over == 0 { self.config.page } else { PASSED_OVER };
-            let page = read::page(self.table, due_shard, self.now, order, limit, after.as_ref());
+            let limit = if passed_over == 0 {
+                self.config.page
+            } else {
+                PASSED_OVER
+            };
+            let page = read::page(
+                self.table,
+                due_shard,
+                self.now,
+                order,
+                limit,
+                after.as_ref(),
+            );
             let page = match self.deadline.bound(page).await {
                 Some(Ok(page)) => page,
                 failed => {
-                    known.summary.unfinished(failed.and_then(Result::err).map(|error| self.told(error)));
+                    known
+                        .summary
+                        .unfinished(failed.and_then(Result::err).map(|error| self.told(error)));
                     return Pass::Stopped;
                 }
             };
-            known.summary.page(page.due.iter().map(|due| due.due).min(), self.now);
+            known
+                .summary
+                .page(page.due.iter().map(|due| due.due).min(), self.now);
             let entries = page.due.len();
-            let due: Vec<_> = page.due.into_iter().filter(|due| known.takes(due)).map(|due| due.key).collect();
-            passed_over = if due.is_empty() && entries > 0 { passed_over + 1 } else { 0 };
+            let due: Vec<_> = page
+                .due
+                .into_iter()
+                .filter(|due| known.takes(due))
+                .map(|due| due.key)
+                .collect();
+            passed_over = if due.is_empty() && entries > 0 {
+                passed_over + 1
+            } else {
+                0
+            };
             known.summary.seen(due.len());
             let (ours, others): (Vec<_>, Vec<_>) = due.into_iter().partition(read::is_ours);
             for keys in ours.chunks(read::BATCH) {
@@ -97,10 +122,15 @@ impl Run<'_> {
 
     /// Some buckets, read together if they are as small as buckets are, and one by one otherwise.
     async fn batch(self, keys: &[ItemKey], known: &mut Known) {
-        let items = match self.deadline.bound(self.table.read_within(keys, read::SMALL)).await {
+        let items = match self
+            .deadline
+            .bound(self.table.read_within(keys, read::SMALL))
+            .await
+        {
             Some(Ok(ReadWithin::Items { items, bytes })) => {
                 let each = bytes / u64::try_from(keys.len()).unwrap_or(1).max(1);
-                keys.iter().for_each(|key| known.shares.charge(&key.pk, 0, each));
+                keys.iter()
+                    .for_each(|key| known.shares.charge(&key.pk, 0, each));
                 items
             }
             Some(Ok(ReadWithin::TooLarge { .. })) => {
@@ -129,15 +159,26 @@ impl Run<'_> {
         }
     }
 
-    /// All shards of the bucket of one that is due, once in a run. They count as what is read of them.
+    /// All shards of the bucket of one that is due, once in a run. They count as what is read of
+    /// them.
     async fn review(self, key: &ItemKey, first: &BucketKey, known: &mut Known) {
-        if self.reviewed.lock().unwrap_or_else(PoisonError::into_inner).contains(first) {
+        if self
+            .reviewed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(first)
+        {
             return;
         }
         if !known.shares.take(&key.pk) {
             return known.put_back(key);
         }
-        if self.reviewed.lock().unwrap_or_else(PoisonError::into_inner).insert(first.clone()) {
+        if self
+            .reviewed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(first.clone())
+        {
             let (keys, bytes) = self.reshape(first, &mut known.summary).await;
             known.shares.charge(&key.pk, keys, bytes);
         }
@@ -151,27 +192,43 @@ impl Run<'_> {
         let Some(guard) = self.deadline.bound(self.large.lock()).await else {
             return known.summary.left(1, None);
         };
-        let read = self.deadline.bound(self.table.read_within(std::slice::from_ref(key), read::LARGE)).await;
+        let read = self
+            .deadline
+            .bound(
+                self.table
+                    .read_within(std::slice::from_ref(key), read::LARGE),
+            )
+            .await;
         match read {
             Some(Ok(ReadWithin::Items { items, bytes })) => {
                 known.shares.charge(&key.pk, 0, bytes);
-                let Some(item) = items.into_iter().next() else { return };
+                let Some(item) = items.into_iter().next() else {
+                    return;
+                };
                 if let Some((key, first)) = self.item(item, Some(guard), &mut known.summary).await {
                     self.review(&key, &first, known).await;
                 }
             }
             Some(Ok(ReadWithin::TooLarge { bytes })) => {
                 known.shares.charge(&key.pk, 0, bytes);
-                read::unreadable(key, &format!("the item is {bytes} bytes of JSON"), "", self.budget);
+                read::unreadable(
+                    key,
+                    &format!("the item is {bytes} bytes of JSON"),
+                    "",
+                    self.budget,
+                );
                 known.summary.undecodable();
                 self.postpone(key, &mut known.summary).await;
             }
-            failed => known.summary.left(1, failed.and_then(Result::err).map(|error| self.told(error))),
+            failed => known.summary.left(
+                1,
+                failed.and_then(Result::err).map(|error| self.told(error)),
+            ),
         }
     }
 
-    /// One due item: a bucket, or one of its shards. Returns its key, and that of the first shard, if all are to be
-    /// reviewed. The guard is held for as long as the item is in memory.
+    /// One due item: a bucket, or one of its shards. Returns its key, and that of the first shard,
+    /// if all are to be reviewed. The guard is held for as long as the item is in memory.
     async fn item(
         self,
         item: Item,
@@ -199,7 +256,8 @@ impl Run<'_> {
         None
     }
 
-    /// Makes the write that `plan` says, and leaves the bucket alone for an hour if it has no room for it.
+    /// Makes the write that `plan` says, and leaves the bucket alone for an hour if it has no room
+    /// for it.
     pub(crate) async fn settle(
         self,
         bucket: Bucket,
@@ -207,7 +265,9 @@ impl Run<'_> {
         plan: impl Fn(&Bucket, EpochMillis) -> plan::Plan,
     ) {
         let key = bucket.key.item_key();
-        let settled = settle(self.table, self.budget, bucket, |image| plan(image, self.now));
+        let settled = settle(self.table, self.budget, bucket, |image| {
+            plan(image, self.now)
+        });
         let done = self.deadline.bound(settled).await;
         let is_hopeless = match &done {
             Some(Ok(Done::Undecodable | Done::Stuck)) => true,
@@ -222,9 +282,16 @@ impl Run<'_> {
 
     /// Has an item come back in an hour.
     pub(crate) async fn postpone(self, key: &ItemKey, summary: &mut Summary) {
-        match self.deadline.bound(execute::postpone(self.table, key, self.now)).await {
+        match self
+            .deadline
+            .bound(execute::postpone(self.table, key, self.now))
+            .await
+        {
             Some(Ok(is_moved)) => summary.postponed(is_moved),
-            failed => summary.left(1, failed.and_then(Result::err).map(|error| self.told(error))),
+            failed => summary.left(
+                1,
+                failed.and_then(Result::err).map(|error| self.told(error)),
+            ),
         }
     }
 }
@@ -237,7 +304,8 @@ impl Known {
         }
     }
 
-    /// Returns whether it is the entry's turn: the run has not met it, and its namespace has something left of its share.
+    /// Returns whether it is the entry's turn: the run has not met it, and its namespace has
+    /// something left of its share.
     fn takes(&mut self, due: &Due) -> bool {
         if self.met.contains(&due.key) || !self.shares.take(&due.key.pk) {
             return false;

@@ -43,38 +43,57 @@ pub enum Fate {
 /// What is to be done about `bucket` at `now`.
 #[must_use]
 pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
-    let Some(due) = bucket.due.filter(|due| *due <= now) else { return Plan::Nothing };
+    let Some(due) = bucket.due.filter(|due| *due <= now) else {
+        return Plan::Nothing;
+    };
     match expire(bucket, now) {
-        Some((update, restored)) => Plan::Write(Planned { update, restored, seen: Seen { v: bucket.v, due } }),
+        Some((update, restored)) => Plan::Write(Planned {
+            update,
+            restored,
+            seen: Seen { v: bucket.v, due },
+        }),
         None => Plan::Nothing,
     }
 }
 
-/// What is to be done about `bucket`, one of several shards, when its whole bucket is reviewed at `now`: what
-/// [`plan`] does, and its writes counted from now on.
+/// What is to be done about `bucket`, one of several shards, when its whole bucket is reviewed at
+/// `now`: what [`plan`] does, and its writes counted from now on.
 #[must_use]
 pub fn plan_look(bucket: &Bucket, now: EpochMillis) -> Plan {
     if bucket.shard().count == 1 || bucket.scaling.look.is_some_and(|look| look.at >= now) {
         return plan(bucket, now);
     }
     let (update, restored) = look(bucket, now);
-    // Without a `due` it is in nobody's way; whether an answer that was lost meant something does not matter.
-    let seen = Seen { v: bucket.v, due: bucket.due.unwrap_or(EpochMillis(i64::MAX)) };
-    Plan::Write(Planned { update, restored, seen })
+    // Without a `due` it is in nobody's way; whether an answer that was lost meant something does
+    // not matter.
+    let seen = Seen {
+        v: bucket.v,
+        due: bucket.due.unwrap_or(EpochMillis(i64::MAX)),
+    };
+    Plan::Write(Planned {
+        update,
+        restored,
+        seen,
+    })
 }
 
 impl Planned {
     /// What `image`, read after the write was sent, says about it.
     ///
-    /// The write raises `due` or removes it; a take can only lower it. So this tells the write from a take that has
-    /// reclaimed the same leases, also when others have written since. It does not tell it from the same write by
-    /// another run, which reserved concurrency prevents, or by a client that found more expired leases than one take
-    /// gives back: then both report it. Only the report is wrong; the tokens are given back once.
+    /// The write raises `due` or removes it; a take can only lower it. So this tells the write from
+    /// a take that has reclaimed the same leases, also when others have written since. It does not
+    /// tell it from the same write by another run, which reserved concurrency prevents, or by a
+    /// client that found more expired leases than one take gives back: then both report it. Only
+    /// the report is wrong; the tokens are given back once.
     #[must_use]
     pub fn fate(&self, image: &Bucket) -> Fate {
         if image.v == self.seen.v {
             return Fate::Open;
         }
-        if image.due.is_none_or(|due| due > self.seen.due) { Fate::Applied } else { Fate::Never }
+        if image.due.is_none_or(|due| due > self.seen.due) {
+            Fate::Applied
+        } else {
+            Fate::Never
+        }
     }
 }

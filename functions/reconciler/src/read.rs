@@ -5,16 +5,18 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 use weirgate_runtime::{LogBudget, beginning, shorten};
-use weirgate_shared::{BUCKET_SK, Bucket, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, attr, read_key};
+use weirgate_shared::{
+    BUCKET_SK, Bucket, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, attr, read_key,
+};
 use weirgate_store::{Due, Item, Order, StoreError, Table};
 
 /// Keys that are read at once.
 pub const BATCH: usize = 32;
-/// The most text, in bytes, that an answer about a batch may have. Read, it takes up to twelve times as much memory, for
-/// each partition of the index.
+/// The most text, in bytes, that an answer about a batch may have. Read, it takes up to twelve
+/// times as much memory, for each partition of the index.
 pub const SMALL: u64 = 256 * 1024;
-/// The most text that the answer about one item may have. A bucket as large as an item may be has less, as its leases are
-/// mostly names. One such item is read at a time.
+/// The most text that the answer about one item may have. A bucket as large as an item may be has
+/// less, as its leases are mostly names. One such item is read at a time.
 pub const LARGE: u64 = 1_536 * 1024;
 
 /// Bytes of a log line that one text of an item may take.
@@ -29,7 +31,8 @@ pub struct Page {
     pub next: Option<Item>,
 }
 
-/// The keys that a run has met in one partition. The index is eventually consistent: a bucket can be in it at two places.
+/// The keys that a run has met in one partition. The index is eventually consistent: a bucket can
+/// be in it at two places.
 #[derive(Debug, Default)]
 pub struct Met {
     hashes: HashSet<u64>,
@@ -66,7 +69,10 @@ pub async fn page(
     after: Option<&Item>,
 ) -> Result<Page, StoreError> {
     let found = table.due(due_shard, now, order, limit, after).await?;
-    Ok(Page { due: found.due, next: found.next })
+    Ok(Page {
+        due: found.due,
+        next: found.next,
+    })
 }
 
 /// Returns whether the key is a bucket shard's.
@@ -74,7 +80,8 @@ pub fn is_ours(key: &ItemKey) -> bool {
     key.sk == BUCKET_SK && BucketKey::parse(&key.pk).is_some_and(|key| key.shard < MAX_SHARDS)
 }
 
-/// Returns an item as a bucket; `None`, and an ERROR line with the beginning of the item, if it cannot be read.
+/// Returns an item as a bucket; `None`, and an ERROR line with the beginning of the item, if it
+/// cannot be read.
 pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Bucket> {
     let read = item.bucket().and_then(|bucket| {
         let here = bucket.key.item_key();
@@ -88,14 +95,23 @@ pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Bucket> {
         }
     });
     let log = |error: &ItemError| {
-        let key = item.key().unwrap_or_else(|| ItemKey { pk: item.pk(), sk: String::new() });
-        unreadable(&key, &error.to_string(), &beginning(&item.shown(), SHOWN), budget);
+        let key = item.key().unwrap_or_else(|| ItemKey {
+            pk: item.pk(),
+            sk: String::new(),
+        });
+        unreadable(
+            &key,
+            &error.to_string(),
+            &beginning(&item.shown(), SHOWN),
+            budget,
+        );
     };
     // No retry mends it.
     read.inspect_err(log).ok()
 }
 
-/// Says at ERROR that an item in the index cannot be read, if the budget allows it: in the text that an alarm looks for.
+/// Says at ERROR that an item in the index cannot be read, if the budget allows it: in the text
+/// that an alarm looks for.
 pub fn unreadable(key: &ItemKey, error: &str, item: &str, budget: &LogBudget) {
     let [pk, sk, error] = [&key.pk, &key.sk, error].map(|text| shorten(text, SHOWN));
     if budget.allows(&pk, &[&pk, &sk, &error, item]) {

@@ -12,7 +12,8 @@ use weirgate_store::{ErrorKind, StoreError};
 use crate::execute::Done;
 use crate::schedule::Schedule;
 
-/// How many different errors the summary names; each failed bucket has a log line of its own, as far as there is room.
+/// How many different errors the summary names; each failed bucket has a log line of its own, as
+/// far as there is room.
 const ERRORS: usize = 5;
 /// The most bytes of one of them.
 const SHOWN: usize = 1024;
@@ -26,7 +27,8 @@ pub struct Summary {
     pub buckets_seen: u64,
     /// Expired leases that this run removed.
     pub leases_restored: u64,
-    /// Tokens that this run gave back, by limit, over all buckets; decimal, exact to the millitoken. Of the first 64 limits.
+    /// Tokens that this run gave back, by limit, over all buckets; decimal, exact to the
+    /// millitoken. Of the first 64 limits.
     #[serde(serialize_with = "exact_tokens")]
     pub tokens_restored: BTreeMap<LimitName, MilliTokens>,
     /// Items gone because cold shards were merged.
@@ -37,7 +39,8 @@ pub struct Summary {
     pub lost_races: u64,
     /// Buckets left due because time ran out or DynamoDB failed.
     pub left_over: u64,
-    /// Items in the index that cannot be read, or are no buckets. The first ones have an ERROR line each.
+    /// Items in the index that cannot be read, or are no buckets. The first ones have an ERROR line
+    /// each.
     pub undecodable: u64,
     /// Items that the index shows again in an hour, because nothing can be done about them now.
     pub postponed: u64,
@@ -152,7 +155,11 @@ impl Summary {
     }
 
     fn keep(&mut self, error: StoreError) {
-        if self.error.as_ref().is_none_or(|kept| !is_lasting(kept) && is_lasting(&error)) {
+        if self
+            .error
+            .as_ref()
+            .is_none_or(|kept| !is_lasting(kept) && is_lasting(&error))
+        {
             self.error = Some(error);
         }
     }
@@ -183,7 +190,8 @@ impl Summary {
     /// Says the summary as one line at INFO, with the schedule's call that it is of, if it is.
     pub(crate) fn log(&self, schedule: Option<&Schedule>) {
         // A map of names to numbers, and a list of strings, can always be written.
-        let tokens_restored = serde_json::to_string(&ExactTokens(&self.tokens_restored)).unwrap_or_default();
+        let tokens_restored =
+            serde_json::to_string(&ExactTokens(&self.tokens_restored)).unwrap_or_default();
         let errors = serde_json::to_string(&self.errors).unwrap_or_default();
         tracing::info!(
             buckets_seen = self.buckets_seen,
@@ -205,11 +213,11 @@ impl Summary {
         );
     }
 
-    /// The summary as an answer, unless nothing worked: an invocation that can never do its work must fail, so that
-    /// somebody hears of it.
+    /// The summary as an answer, unless nothing worked: an invocation that can never do its work
+    /// must fail, so that somebody hears of it.
     pub(crate) fn answer(mut self) -> Result<Self, StoreError> {
-        let nothing_worked =
-            self.partitions_read == 0 || self.written == 0 && self.error.as_ref().is_some_and(is_lasting);
+        let nothing_worked = self.partitions_read == 0
+            || self.written == 0 && self.error.as_ref().is_some_and(is_lasting);
         match self.error.take() {
             Some(error) if nothing_worked => Err(error),
             _ => Ok(self),
@@ -235,7 +243,10 @@ impl Serialize for ExactTokens<'_> {
 }
 
 /// Numbers in their decimal text: none goes through a float.
-fn exact_tokens<S: Serializer>(tokens: &BTreeMap<LimitName, MilliTokens>, serializer: S) -> Result<S::Ok, S::Error> {
+fn exact_tokens<S: Serializer>(
+    tokens: &BTreeMap<LimitName, MilliTokens>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(Some(tokens.len()))?;
     for (limit, amount) in tokens {
         let number = RawValue::from_string(amount.to_string()).map_err(S::Error::custom)?;

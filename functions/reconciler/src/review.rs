@@ -1,19 +1,23 @@
-//! What is to be done about the shards of one bucket: mended where a hand has broken them, merged where they are cold,
-//! and looked at. Pure, nothing is sent.
+//! What is to be done about the shards of one bucket: mended where a hand has broken them, merged
+//! where they are cold, and looked at. Pure, nothing is sent.
 //!
-//! The shards were read one by one, so together they may be what the bucket never was. Every transaction asks that what
-//! it takes for granted still holds.
+//! The shards were read one by one, so together they may be what the bucket never was. Every
+//! transaction asks that what it takes for granted still holds.
 
 use weirgate_shared::write::{Action, REVIEW, fill, joined, merge, remove, still};
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Millis, Shard, WriteId};
+use weirgate_shared::{
+    Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Millis, Shard, WriteId,
+};
 
 use crate::tree::{Node, tree};
 
-/// Thousandths of write units a second of one partition, of all that would be merged together, that are still cold: a
-/// quarter of the 1,000 units that it takes. So what was merged may grow fourfold before it is split again.
+/// Thousandths of write units a second of one partition, of all that would be merged together, that
+/// are still cold: a quarter of the 1,000 units that it takes. So what was merged may grow fourfold
+/// before it is split again.
 const COLD: i128 = 250_000;
 
-/// A look this old is made anew along with those that are due, so that the shards of a bucket come together.
+/// A look this old is made anew along with those that are due, so that the shards of a bucket come
+/// together.
 const OLD: Millis = Millis(REVIEW.0 / 2);
 
 /// How many shards become one at most.
@@ -51,8 +55,8 @@ pub fn is_reviewed(bucket: &Bucket, now: EpochMillis) -> bool {
     bucket.shard().count > 1 && bucket.key.shard < MAX_SHARDS && is_old(bucket, REVIEW, now)
 }
 
-/// What is to be done about `shards`, which are all that could be read of one bucket. `is_all` says whether there are no
-/// others.
+/// What is to be done about `shards`, which are all that could be read of one bucket. `is_all` says
+/// whether there are no others.
 #[must_use]
 pub fn review(
     shards: &[Bucket],
@@ -69,33 +73,53 @@ pub fn review(
         review.repairs.extend(filled(&tree, now, &mut new_id));
         for (gone, whole) in tree.covered() {
             if gone.leases.iter().flatten().next().is_none() {
-                review.repairs.push(Change { actions: remove(gone, whole), shards: 1 });
+                review.repairs.push(Change {
+                    actions: remove(gone, whole),
+                    shards: 1,
+                });
                 merged.push(gone.key.shard);
             }
         }
         let mut groups = vec![];
         let last = join(&tree, depth, now, &mut groups);
-        for Group { joined, members, .. } in groups.into_iter().chain(last) {
+        for Group {
+            joined, members, ..
+        } in groups.into_iter().chain(last)
+        {
             if let [lower, gone @ ..] = &*members
                 && !gone.is_empty()
             {
-                review.merges.push(Change { actions: merge(lower, joined, gone), shards: gone.len() });
+                review.merges.push(Change {
+                    actions: merge(lower, joined, gone),
+                    shards: gone.len(),
+                });
                 merged.extend(members.iter().map(|member| member.key.shard));
             }
         }
     }
     let is_left = |shard: &&Bucket| shard.shard().count > 1 && !merged.contains(&shard.key.shard);
-    review.looks = shards.iter().filter(is_left).filter(|shard| is_old(shard, OLD, now)).collect();
+    review.looks = shards
+        .iter()
+        .filter(is_left)
+        .filter(|shard| is_old(shard, OLD, now))
+        .collect();
     review
 }
 
 fn is_old(bucket: &Bucket, age: Millis, now: EpochMillis) -> bool {
-    bucket.scaling.look.is_none_or(|look| look.at.after(age) <= now)
+    bucket
+        .scaling
+        .look
+        .is_none_or(|look| look.at.after(age) <= now)
 }
 
-/// All holes filled in one transaction, if all leaves are still what they are: what slots the holes lack follows from
-/// what all the others have.
-fn filled(tree: &Node<'_>, now: EpochMillis, new_id: &mut impl FnMut() -> WriteId) -> Option<Change> {
+/// All holes filled in one transaction, if all leaves are still what they are: what slots the holes
+/// lack follows from what all the others have.
+fn filled(
+    tree: &Node<'_>,
+    now: EpochMillis,
+    new_id: &mut impl FnMut() -> WriteId,
+) -> Option<Change> {
     let (leaves, holes) = (tree.leaves(), tree.holes());
     // Its limits are as new as any, and `v` goes on above it.
     let other = *leaves.iter().max_by_key(|leaf| leaf.v)?;
@@ -105,29 +129,55 @@ fn filled(tree: &Node<'_>, now: EpochMillis, new_id: &mut impl FnMut() -> WriteI
         let slots = |limit: &Limit| {
             let missing = missing(limit, &holes, &leaves).whole_tokens();
             // Whole slots, so that each can be taken from one shard.
-            MilliTokens::from_tokens(Shard { index, count: holes_count }.share(MilliTokens(missing)).0)
+            MilliTokens::from_tokens(
+                Shard {
+                    index,
+                    count: holes_count,
+                }
+                .share(MilliTokens(missing))
+                .0,
+            )
         };
         let make = fill(*hole, other, slots, new_id(), now);
-        actions.extend(make.into_iter().filter(|action| matches!(action, Action::Update(_))));
+        actions.extend(
+            make.into_iter()
+                .filter(|action| matches!(action, Action::Update(_))),
+        );
     }
     actions.extend(leaves.into_iter().map(still));
-    Some(Change { actions, shards: holes.len() })
+    Some(Change {
+        actions,
+        shards: holes.len(),
+    })
 }
 
-/// The slots that the holes must have for all slots to be there: their shares, less what the leaves have above their
-/// own. (Splits divide what is free; so a shard that holds leases has more than its share, and another one less.)
+/// The slots that the holes must have for all slots to be there: their shares, less what the leaves
+/// have above their own. (Splits divide what is free; so a shard that holds leases has more than
+/// its share, and another one less.)
 fn missing(limit: &Limit, holes: &[Shard], leaves: &[&Bucket]) -> MilliTokens {
-    let shares: MilliTokens = holes.iter().map(|hole| hole.share(limit.rule().capacity)).sum();
+    let shares: MilliTokens = holes
+        .iter()
+        .map(|hole| hole.share(limit.rule().capacity))
+        .sum();
     let above = |leaf: &&Bucket| {
         // One that has the limit not yet, or not as slots, will have its share of it.
-        let state = leaf.limits.get(limit.name()).filter(|state| state.rule.is_concurrent())?;
+        let state = leaf
+            .limits
+            .get(limit.name())
+            .filter(|state| state.rule.is_concurrent())?;
         Some(state.tk + held(leaf, limit.name()) - leaf.share(state))
     };
     (shares - leaves.iter().filter_map(above).sum()).max(MilliTokens::ZERO)
 }
 
 fn held(bucket: &Bucket, limit: &LimitName) -> MilliTokens {
-    bucket.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(limit)).copied().sum()
+    bucket
+        .leases
+        .iter()
+        .flatten()
+        .filter_map(|(_, lease)| lease.tokens.get(limit))
+        .copied()
+        .sum()
 }
 
 /// Shards that become one.
@@ -140,15 +190,26 @@ struct Group<'a> {
     heat: i128,
 }
 
-/// What the node becomes as one shard, if all of it can be one; otherwise what its parts become is in `groups`.
-fn join<'a>(node: &Node<'a>, depth: Depth, now: EpochMillis, groups: &mut Vec<Group<'a>>) -> Option<Group<'a>> {
+/// What the node becomes as one shard, if all of it can be one; otherwise what its parts become is
+/// in `groups`.
+fn join<'a>(
+    node: &Node<'a>,
+    depth: Depth,
+    now: EpochMillis,
+    groups: &mut Vec<Group<'a>>,
+) -> Option<Group<'a>> {
     match node {
         Node::Hole(_) => None,
-        Node::Leaf { shard, .. } => {
-            heat(shard, now).map(|heat| Group { joined: (*shard).clone(), members: vec![*shard], heat })
-        }
+        Node::Leaf { shard, .. } => heat(shard, now).map(|heat| Group {
+            joined: (*shard).clone(),
+            members: vec![*shard],
+            heat,
+        }),
         Node::Split(halves) => {
-            let (lower, upper) = (join(&halves[0], depth, now, groups), join(&halves[1], depth, now, groups));
+            let (lower, upper) = (
+                join(&halves[0], depth, now, groups),
+                join(&halves[1], depth, now, groups),
+            );
             if let (Some(lower), Some(upper)) = (&lower, &upper)
                 && let Some(whole) = lower.with(upper, depth, now)
             {
@@ -170,17 +231,28 @@ impl<'a> Group<'a> {
         let joined = joined(&self.joined, &upper.joined, now)?;
         // Nobody asked for more shards, and it is not to be split again at once.
         let stays = joined.shard_count >= joined.scaling.min_shards && !joined.is_crowded();
-        stays.then_some(Self { joined, members, heat })
+        stays.then_some(Self {
+            joined,
+            members,
+            heat,
+        })
     }
 }
 
-/// How often the shard was written to since its last look, in thousandths of write units a second. `None` if that
-/// cannot be said, or if it must stay as it is: a client asks for a split, or leases have expired.
+/// How often the shard was written to since its last look, in thousandths of write units a second.
+/// `None` if that cannot be said, or if it must stay as it is: a client asks for a split, or leases
+/// have expired.
 fn heat(shard: &Bucket, now: EpochMillis) -> Option<i128> {
-    let look = shard.scaling.look.filter(|look| look.at.after(REVIEW) <= now)?;
+    let look = shard
+        .scaling
+        .look
+        .filter(|look| look.at.after(REVIEW) <= now)?;
     if shard.scaling.is_hot || shard.expired(now).next().is_some() {
         return None;
     }
     let writes = i128::from(shard.v.saturating_sub(look.v).max(0));
-    Some(writes * i128::from(shard.write_units()) * 1_000_000 / i128::from(now.since(look.at).0.max(1)))
+    Some(
+        writes * i128::from(shard.write_units()) * 1_000_000
+            / i128::from(now.since(look.at).0.max(1)),
+    )
 }

@@ -15,12 +15,17 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Returns what `event` says, if it is the event of a schedule. A call without one, such as a manual one, is no error.
+    /// Returns what `event` says, if it is the event of a schedule. A call without one, such as a
+    /// manual one, is no error.
     pub(crate) fn of(event: &str, now: EpochMillis) -> Option<Self> {
         let event: CloudWatchEvent = serde_json::from_str(event).ok()?;
         let is_scheduled = event.source.as_deref() == Some("aws.scheduler");
         let late_ms = now.since(EpochMillis(event.time.timestamp_millis())).0;
-        is_scheduled.then(|| Self { id: event.id, at: event.time.to_rfc3339(), late_ms })
+        is_scheduled.then(|| Self {
+            id: event.id,
+            at: event.time.to_rfc3339(),
+            late_ms,
+        })
     }
 }
 
@@ -33,7 +38,14 @@ mod tests {
         let event = include_str!("../../../events/reconciler-schedule.json");
         let said = Schedule::of(event, EpochMillis(1_767_225_600_000 + 2_500)).unwrap();
         let id = Some("7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a".to_owned());
-        assert_eq!(said, Schedule { id, at: "2026-01-01T00:00:00+00:00".to_owned(), late_ms: 2_500 });
+        assert_eq!(
+            said,
+            Schedule {
+                id,
+                at: "2026-01-01T00:00:00+00:00".to_owned(),
+                late_ms: 2_500
+            }
+        );
     }
 
     #[test]

@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 
-/// Units that the entries of one namespace may take in one partition before all others have had their turn.
+/// Units that the entries of one namespace may take in one partition before all others have had
+/// their turn.
 const FIRST: u64 = 256;
 /// By how much the shares grow once all have had their turn.
 const GROWTH: u64 = 4;
 /// Bytes of an answer that count as much as a key.
 const BYTES: u64 = 4096;
 
-/// The shares of a run in one partition of the index. A namespace that has used up its share waits until all others had
-/// theirs; then the shares grow, so the rest of the run is for the namespaces that have more to do.
+/// The shares of a run in one partition of the index. A namespace that has used up its share waits
+/// until all others had theirs; then the shares grow, so the rest of the run is for the namespaces
+/// that have more to do.
 #[derive(Debug)]
 pub struct Shares {
     most: u64,
@@ -20,12 +22,17 @@ pub struct Shares {
 
 impl Default for Shares {
     fn default() -> Self {
-        Self { most: FIRST, used: HashMap::new(), is_short: false }
+        Self {
+            most: FIRST,
+            used: HashMap::new(),
+            is_short: false,
+        }
     }
 }
 
 impl Shares {
-    /// Returns whether the namespace of the partition key `pk` has something left of its share, and takes a key off it.
+    /// Returns whether the namespace of the partition key `pk` has something left of its share, and
+    /// takes a key off it.
     pub fn take(&mut self, pk: &str) -> bool {
         let used = self.used.get(namespace(pk)).copied().unwrap_or_default();
         if used >= self.most {
@@ -38,9 +45,16 @@ impl Shares {
 
     /// Takes so many keys and bytes of answers off the namespace's share.
     pub fn charge(&mut self, pk: &str, keys: usize, bytes: u64) {
-        let units = u64::try_from(keys).unwrap_or(u64::MAX).saturating_add(bytes / BYTES);
+        let units = u64::try_from(keys)
+            .unwrap_or(u64::MAX)
+            .saturating_add(bytes / BYTES);
         let namespace = namespace(pk);
-        let used = self.used.get(namespace).copied().unwrap_or_default().saturating_add(units);
+        let used = self
+            .used
+            .get(namespace)
+            .copied()
+            .unwrap_or_default()
+            .saturating_add(units);
         self.used.insert(namespace.to_owned(), used);
     }
 
@@ -62,7 +76,8 @@ mod tests {
     #[test]
     fn a_namespace_that_has_had_its_share_waits_for_the_others() {
         let mut shares = Shares::default();
-        let taken = |shares: &mut Shares, pk: &str| (0..10_000).take_while(|_| shares.take(pk)).count();
+        let taken =
+            |shares: &mut Shares, pk: &str| (0..10_000).take_while(|_| shares.take(pk)).count();
         assert_eq!(taken(&mut shares, "a/BUCKET#e#r#0"), 256);
         shares.charge("b/x", 2, 100 * 4096);
         assert_eq!(taken(&mut shares, "b/BUCKET#e#r#0"), 256 - 102);

@@ -7,8 +7,9 @@ use weirgate_shared::{Bucket, MAX_SHARDS, Shard};
 /// What one place of the tree holds.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Node<'a> {
-    /// A shard that was not split further, with the `covered` ones: items that would be below it. It was made anew by
-    /// somebody who knew nothing of them, after its item had been deleted by hand.
+    /// A shard that was not split further, with the `covered` ones: items that would be below it.
+    /// It was made anew by somebody who knew nothing of them, after its item had been deleted by
+    /// hand.
     Leaf {
         /// The shard.
         shard: &'a Bucket,
@@ -28,18 +29,30 @@ pub fn tree(shards: &[Bucket]) -> Option<Node<'_>> {
         let Shard { index, count } = bucket.shard();
         count.is_power_of_two() && index < count && count <= MAX_SHARDS
     };
-    let by_index: BTreeMap<_, _> = shards.iter().map(|shard| (shard.key.shard, shard)).collect();
-    shards.iter().all(is_sound).then(|| node(Shard::WHOLE, &by_index))
+    let by_index: BTreeMap<_, _> = shards
+        .iter()
+        .map(|shard| (shard.key.shard, shard))
+        .collect();
+    shards
+        .iter()
+        .all(is_sound)
+        .then(|| node(Shard::WHOLE, &by_index))
 }
 
 /// The node `at`, whose items are those with its index modulo its count.
 fn node<'a>(at: Shard, shards: &BTreeMap<u32, &'a Bucket>) -> Node<'a> {
     let own = shards.get(&at.index).copied();
     let others = || {
-        shards.values().copied().filter(|other| other.key.shard % at.count == at.index && other.key.shard != at.index)
+        shards
+            .values()
+            .copied()
+            .filter(|other| other.key.shard % at.count == at.index && other.key.shard != at.index)
     };
     match own {
-        Some(shard) if shard.shard() == at => Node::Leaf { shard, covered: others().collect() },
+        Some(shard) if shard.shard() == at => Node::Leaf {
+            shard,
+            covered: others().collect(),
+        },
         None if others().next().is_none() => Node::Hole(at),
         _ => {
             let (lower, upper) = at.halves();
@@ -88,7 +101,10 @@ mod tests {
     fn shard(index: u32, count: u32) -> Bucket {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
         let limits = [Limit::custom("rpm", 1, 1, 1000).unwrap()];
-        Bucket { shard_count: count, ..Bucket::full(key, &limits, EpochMillis(0)) }
+        Bucket {
+            shard_count: count,
+            ..Bucket::full(key, &limits, EpochMillis(0))
+        }
     }
 
     #[test]
@@ -96,7 +112,12 @@ mod tests {
         assert!(tree(&[shard(0, 2), shard(1, 2)]).is_some());
         assert!(tree(&[shard(MAX_SHARDS - 1, MAX_SHARDS)]).is_some());
         for wrong in [shard(0, 3), shard(5, 5), shard(0, MAX_SHARDS * 2)] {
-            assert_eq!(tree(&[shard(0, 2), wrong.clone()]), None, "{:?}", wrong.shard());
+            assert_eq!(
+                tree(&[shard(0, 2), wrong.clone()]),
+                None,
+                "{:?}",
+                wrong.shard()
+            );
         }
     }
 }

@@ -9,11 +9,13 @@ use std::sync::{Mutex, PoisonError};
 const ALL: usize = 768 * 1024;
 /// Bytes of those about the items of one namespace.
 const EACH: usize = 64 * 1024;
-/// Bytes of a line beside its texts: the timestamp, the level, the message, the request id, names of fields, numbers.
+/// Bytes of a line beside its texts: the timestamp, the level, the message, the request id, names
+/// of fields, numbers.
 const REST: usize = 500;
 
-/// What is left of the bytes that one invocation may log about single items. Each namespace has its own part, so one
-/// tenant's items do not keep the lines of another tenant out of the log. Summaries are logged in any case.
+/// What is left of the bytes that one invocation may log about single items. Each namespace has its
+/// own part, so one tenant's items do not keep the lines of another tenant out of the log.
+/// Summaries are logged in any case.
 #[derive(Debug)]
 pub struct LogBudget(Mutex<Left>);
 
@@ -25,16 +27,23 @@ struct Left {
 
 impl Default for LogBudget {
     fn default() -> Self {
-        Self(Mutex::new(Left { bytes: ALL, used: HashMap::new() }))
+        Self(Mutex::new(Left {
+            bytes: ALL,
+            used: HashMap::new(),
+        }))
     }
 }
 
 impl LogBudget {
-    /// Returns whether a line with these texts, about an item with the partition key `pk`, may be logged, and takes its
-    /// bytes from the budget.
+    /// Returns whether a line with these texts, about an item with the partition key `pk`, may be
+    /// logged, and takes its bytes from the budget.
     #[must_use]
     pub fn allows(&self, pk: &str, texts: &[&str]) -> bool {
-        let bytes = REST + texts.iter().map(|text| text.chars().map(escaped).sum::<usize>()).sum::<usize>();
+        let bytes = REST
+            + texts
+                .iter()
+                .map(|text| text.chars().map(escaped).sum::<usize>())
+                .sum::<usize>();
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if bytes > left.bytes {
             return false;
@@ -63,11 +72,14 @@ pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     text.into()
 }
 
-/// Returns the beginning of `value` as text, which takes at most `most` bytes of a log line. What follows is not even
-/// rendered.
+/// Returns the beginning of `value` as text, which takes at most `most` bytes of a log line. What
+/// follows is not even rendered.
 #[must_use]
 pub fn beginning(value: &impl fmt::Debug, most: usize) -> String {
-    let mut first = Beginning { text: String::new(), left: most };
+    let mut first = Beginning {
+        text: String::new(),
+        left: most,
+    };
     // An error says that the text is full.
     if write!(first, "{value:?}").is_err() {
         first.text.push_str("...");
@@ -105,7 +117,10 @@ mod tests {
 
     #[test]
     fn a_character_takes_what_json_takes_for_it() {
-        for char in (0..=0x2ff).chain([0x2028, 0x1_f600]).filter_map(char::from_u32) {
+        for char in (0..=0x2ff)
+            .chain([0x2028, 0x1_f600])
+            .filter_map(char::from_u32)
+        {
             let json = serde_json::to_string(&char).unwrap();
             assert!(escaped(char) >= json.len() - 2, "{json}");
         }
@@ -123,9 +138,16 @@ mod tests {
     #[test]
     fn a_namespace_has_a_part_of_the_budget_and_all_together_have_no_more_than_it() {
         let (budget, text) = (LogBudget::default(), "x".repeat(1000));
-        let lines = |pk: &str| (0..1000).take_while(|_| budget.allows(pk, &[&text])).count();
+        let lines = |pk: &str| {
+            (0..1000)
+                .take_while(|_| budget.allows(pk, &[&text]))
+                .count()
+        };
         assert_eq!(lines("a/BUCKET#e#r#0"), EACH / (1000 + REST));
-        assert_eq!((lines("a/BUCKET#e#r#1"), lines("b/BUCKET#e#r#0")), (0, EACH / (1000 + REST)));
+        assert_eq!(
+            (lines("a/BUCKET#e#r#1"), lines("b/BUCKET#e#r#0")),
+            (0, EACH / (1000 + REST))
+        );
         let others: usize = (0..100).map(|at| lines(&format!("c{at}/"))).sum();
         let all = (others + 2 * (EACH / (1000 + REST))) * (1000 + REST);
         assert!(all <= ALL && all > ALL - EACH, "{all}");

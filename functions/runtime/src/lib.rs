@@ -5,7 +5,8 @@
 //! - `serve`: [`serve`]: logging, configuration, connection, invocations
 //! - `budget`: [`LogBudget`]: how much an invocation may log, and texts cut to it
 //! - `log`: [`log_lines`]: JSON lines with the `timestamp` and `level` that Lambda reads
-//! - `variable`: [`required`], [`number`]: environment variables, and what keeps a function from starting
+//! - `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
+//!   starting
 //! - `clock`: [`time_left`] of an invocation
 
 mod budget;

@@ -1,5 +1,5 @@
-//! Log lines as Lambda's JSON log mode reads them. The runtime's own subscriber writes no timestamp, and Lambda then
-//! takes every line for INFO.
+//! Log lines as Lambda's JSON log mode reads them. The runtime's own subscriber writes no
+//! timestamp, and Lambda then takes every line for INFO.
 
 use std::str::FromStr;
 
@@ -18,9 +18,9 @@ pub fn log_lines() {
     let _ = subscriber(&level, std::io::stdout).try_init();
 }
 
-/// Returns the span of an invocation, which puts its request id into each of its lines as `span.requestId`: the name that
-/// Lambda's own lines and the objects of the failure bucket have. The runtime's own span is at INFO, so a level above INFO
-/// would leave it out.
+/// Returns the span of an invocation, which puts its request id into each of its lines as
+/// `span.requestId`: the name that Lambda's own lines and the objects of the failure bucket have.
+/// The runtime's own span is at INFO, so a level above INFO would leave it out.
 pub(crate) fn invocation(request_id: &str) -> Span {
     tracing::error_span!("invocation", requestId = request_id)
 }
@@ -41,13 +41,15 @@ where
         .finish()
 }
 
-/// Lambda has a level above all of tracing's, and tracing takes nothing at all for `ERROR`. What tracing calls `off` would
-/// keep alarms, which look for errors in the log, from ringing.
+/// Lambda has a level above all of tracing's, and tracing takes nothing at all for `ERROR`. What
+/// tracing calls `off` would keep alarms, which look for errors in the log, from ringing.
 fn least(level: &str) -> LevelFilter {
     match level {
         "" => LevelFilter::INFO,
         "FATAL" => LevelFilter::ERROR,
-        level => LevelFilter::from_str(level).unwrap_or(LevelFilter::INFO).max(LevelFilter::ERROR),
+        level => LevelFilter::from_str(level)
+            .unwrap_or(LevelFilter::INFO)
+            .max(LevelFilter::ERROR),
     }
 }
 
@@ -76,18 +78,27 @@ mod tests {
         let _guard = subscriber(level, move || writer.clone()).set_default();
         log();
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[test]
     fn a_line_is_an_object_with_what_lambda_reads_at_its_top() {
         let lines = lines("", || tracing::error!(items = 3, "two\nlines"));
-        assert_eq!(lines.len(), 1, "a line break in a message does not make two lines");
+        assert_eq!(
+            lines.len(),
+            1,
+            "a line break in a message does not make two lines"
+        );
         assert_eq!(lines[0]["level"], "ERROR");
         assert_eq!(lines[0]["message"], "two\nlines");
         assert_eq!(lines[0]["items"], 3);
         let at = lines[0]["timestamp"].as_str().unwrap();
-        assert!(at.len() >= 20 && at.as_bytes()[10] == b'T' && at.ends_with('Z'), "{at} is RFC 3339");
+        assert!(
+            at.len() >= 20 && at.as_bytes()[10] == b'T' && at.ends_with('Z'),
+            "{at} is RFC 3339"
+        );
     }
 
     #[test]
@@ -99,7 +110,10 @@ mod tests {
                 tracing::error!("e");
             });
             assert_eq!(lines.len(), expected, "{level:?}");
-            assert!(lines.iter().all(|line| line["span"]["requestId"] == "r-1"), "{lines:?}");
+            assert!(
+                lines.iter().all(|line| line["span"]["requestId"] == "r-1"),
+                "{lines:?}"
+            );
         }
     }
 
@@ -111,9 +125,15 @@ mod tests {
             tracing::info!("i");
             tracing::debug!("d");
         };
-        for (level, expected) in
-            [("", 3), ("WARN", 2), ("FATAL", 1), ("DEBUG", 4), ("nonsense", 3), ("off", 1), ("0", 1)]
-        {
+        for (level, expected) in [
+            ("", 3),
+            ("WARN", 2),
+            ("FATAL", 1),
+            ("DEBUG", 4),
+            ("nonsense", 3),
+            ("off", 1),
+            ("0", 1),
+        ] {
             assert_eq!(lines(level, all).len(), expected, "{level:?}");
         }
     }

@@ -1,6 +1,7 @@
 //! The life of a function: logging, configuration, connection, invocations.
 //!
-//! Not generic on purpose: the runtime's layers are compiled once, here, for size; the handlers for speed.
+//! Not generic on purpose: the runtime's layers are compiled once, here, for size; the handlers for
+//! speed.
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -22,15 +23,16 @@ pub struct Function {
     pub handler: Box<dyn Fn(Table, Box<RawValue>, Context) -> Answer>,
 }
 
-/// Runs a function until Lambda ends it. `configure` reads the environment; whatever is wrong with it, and a table that
-/// is not there, end the start with one line.
+/// Runs a function until Lambda ends it. `configure` reads the environment; whatever is wrong with
+/// it, and a table that is not there, end the start with one line.
 pub fn serve(
     name: &str,
     configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, Error>,
 ) -> ExitCode {
     crate::log_lines();
     // A value that is no Unicode is wrong, not missing.
-    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let lookup =
+        |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     match configure(&lookup).and_then(start) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -42,14 +44,28 @@ pub fn serve(
 
 fn start(function: Function) -> Result<(), Error> {
     // One thread: a small function has less than one CPU.
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(function))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(function))
 }
 
-async fn run(Function { table_name, handler }: Function) -> Result<(), Error> {
+async fn run(
+    Function {
+        table_name,
+        handler,
+    }: Function,
+) -> Result<(), Error> {
     let table = Table::new(connect(Connection::default()).await, table_name);
-    // Opens the connection while the start has more CPU than an invocation. What may pass by itself does not end it.
+    // Opens the connection while the start has more CPU than an invocation. What may pass by itself
+    // does not end it.
     match table.warm().await {
-        Err(error) if matches!(error.kind, ErrorKind::NoTable | ErrorKind::Forbidden | ErrorKind::NoCredentials) => {
+        Err(error)
+            if matches!(
+                error.kind,
+                ErrorKind::NoTable | ErrorKind::Forbidden | ErrorKind::NoCredentials
+            ) =>
+        {
             return Err(error.into());
         }
         Err(error) => tracing::warn!("the first read failed: {error}"),

@@ -21,7 +21,11 @@ impl ConfigError {
     #[must_use]
     pub fn new(name: &'static str, value: Option<&str>, takes: impl Into<String>) -> Self {
         let value = value.map_or_else(|| "missing".to_owned(), |value| format!("{value:?}"));
-        Self { name, value, takes: takes.into() }
+        Self {
+            name,
+            value,
+            takes: takes.into(),
+        }
     }
 }
 
@@ -53,11 +57,17 @@ pub fn number<T>(
 where
     T: FromStr + PartialOrd + Display,
 {
-    let Some(value) = lookup(name) else { return Ok(default) };
-    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
-        let takes = format!("a whole number from {} to {}", range.start(), range.end());
-        ConfigError::new(name, Some(&value), takes)
-    })
+    let Some(value) = lookup(name) else {
+        return Ok(default);
+    };
+    value
+        .parse()
+        .ok()
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| {
+            let takes = format!("a whole number from {} to {}", range.start(), range.end());
+            ConfigError::new(name, Some(&value), takes)
+        })
 }
 
 #[cfg(test)]
@@ -72,9 +82,22 @@ mod tests {
     fn a_number_is_within_its_range_or_named() {
         assert_eq!(number(|_| None, "PAGE", 100, 1..=1000), Ok(100));
         assert_eq!(number(holds("1000"), "PAGE", 100, 1..=1000), Ok(1000));
-        for bad in ["0", "1001", "", "ten", "1.5", "-1", " 7", "99999999999999999999"] {
-            let error = number(holds(bad), "PAGE", 100, 1..=1000).unwrap_err().to_string();
-            let expected = format!("the environment variable PAGE is {bad:?}; it takes a whole number from 1 to 1000");
+        for bad in [
+            "0",
+            "1001",
+            "",
+            "ten",
+            "1.5",
+            "-1",
+            " 7",
+            "99999999999999999999",
+        ] {
+            let error = number(holds(bad), "PAGE", 100, 1..=1000)
+                .unwrap_err()
+                .to_string();
+            let expected = format!(
+                "the environment variable PAGE is {bad:?}; it takes a whole number from 1 to 1000"
+            );
             assert_eq!(error, expected);
         }
     }
@@ -82,8 +105,13 @@ mod tests {
     #[test]
     fn a_required_variable_is_there_and_not_empty() {
         assert_eq!(required(holds("t"), "PAGE", "a name"), Ok("t".to_owned()));
-        let missing = required(|_| None, "PAGE", "a name").unwrap_err().to_string();
-        assert_eq!(missing, "the environment variable PAGE is missing; it takes a name");
+        let missing = required(|_| None, "PAGE", "a name")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            missing,
+            "the environment variable PAGE is missing; it takes a name"
+        );
         assert!(required(holds(" "), "PAGE", "a name").is_err());
     }
 }

@@ -6,7 +6,9 @@ use super::config::{config, entity};
 use super::lease::entries;
 use super::{Attr, ItemError, name, read_key};
 use crate::write::Value;
-use crate::{AuditEvent, AuditKey, AuditOf, Change, EntityId, ItemKey, Level, Resource, attr, item};
+use crate::{
+    AuditEvent, AuditKey, AuditOf, Change, EntityId, ItemKey, Level, Resource, attr, item,
+};
 
 const SET_CONFIG: &str = "set_config";
 const DELETE_CONFIG: &str = "delete_config";
@@ -18,19 +20,48 @@ const ACTIONS: &str = "set_config, delete_config, set_entity or delete_entity";
 #[must_use]
 pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
     let (entity, resource) = match &event.change {
-        Change::Config { level: Level::EntityResource(entity, resource), .. } => (Some(entity), Some(resource)),
-        Change::Config { level: Level::Entity(id), .. } | Change::Entity { id, .. } => (Some(id), None),
-        Change::Config { level: Level::Resource(resource), .. } => (None, Some(resource)),
-        Change::Config { level: Level::System, .. } => (None, None),
+        Change::Config {
+            level: Level::EntityResource(entity, resource),
+            ..
+        } => (Some(entity), Some(resource)),
+        Change::Config {
+            level: Level::Entity(id),
+            ..
+        }
+        | Change::Entity { id, .. } => (Some(id), None),
+        Change::Config {
+            level: Level::Resource(resource),
+            ..
+        } => (None, Some(resource)),
+        Change::Config {
+            level: Level::System,
+            ..
+        } => (None, None),
     };
     let (action, before, after) = match &event.change {
         Change::Config { before, after, .. } => {
-            let action = if after.is_some() { SET_CONFIG } else { DELETE_CONFIG };
-            (action, before.as_ref().map(item::write_config), after.as_ref().map(item::write_config))
+            let action = if after.is_some() {
+                SET_CONFIG
+            } else {
+                DELETE_CONFIG
+            };
+            (
+                action,
+                before.as_ref().map(item::write_config),
+                after.as_ref().map(item::write_config),
+            )
         }
         Change::Entity { before, after, .. } => {
-            let action = if after.is_some() { SET_ENTITY } else { DELETE_ENTITY };
-            (action, before.as_ref().map(item::write_entity), after.as_ref().map(item::write_entity))
+            let action = if after.is_some() {
+                SET_ENTITY
+            } else {
+                DELETE_ENTITY
+            };
+            (
+                action,
+                before.as_ref().map(item::write_entity),
+                after.as_ref().map(item::write_entity),
+            )
         }
     };
     let attributes = [
@@ -42,30 +73,49 @@ pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
         before.map(|before| (attr::BEFORE, Value::Map(before))),
         after.map(|after| (attr::AFTER, Value::Map(after))),
     ];
-    attributes.into_iter().flatten().map(|(name, value)| (name.to_owned(), value)).collect()
+    attributes
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 /// Reads an audit event from all attributes of its item, keys included.
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_audit<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<AuditEvent, ItemError> {
+pub fn read_audit<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<AuditEvent, ItemError> {
     let attributes: Vec<_> = item.collect();
-    let key = read_key(attributes.iter().cloned()).unwrap_or_else(|| ItemKey { pk: String::new(), sk: String::new() });
-    let key = AuditKey::parse(&key).ok_or_else(|| ItemError::missing(attr::SK, "the key of an audit event"))?;
-    let find = |wanted: &str| attributes.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
+    let key = read_key(attributes.iter().cloned()).unwrap_or_else(|| ItemKey {
+        pk: String::new(),
+        sk: String::new(),
+    });
+    let key = AuditKey::parse(&key)
+        .ok_or_else(|| ItemError::missing(attr::SK, "the key of an audit event"))?;
+    let find = |wanted: &str| {
+        attributes
+            .iter()
+            .find(|(name, _)| *name == wanted)
+            .map(|(_, value)| value)
+    };
     let text = |name: &str, takes| match find(name) {
         Some(Attr::S(text)) => Ok(*text),
         Some(other) => Err(ItemError::new(name, other, takes)),
         None => Err(ItemError::missing(name, takes)),
     };
     let map = |name: &str| find(name).map(|value| entries(name, value)).transpose();
-    let resource: Option<Resource> = find(attr::RESOURCE).map(|value| name(attr::RESOURCE, value)).transpose()?;
+    let resource: Option<Resource> = find(attr::RESOURCE)
+        .map(|value| name(attr::RESOURCE, value))
+        .transpose()?;
     let (before, after) = (map(attr::BEFORE)?, map(attr::AFTER)?);
     let change = match (text(attr::ACTION, ACTIONS)?, &key.of) {
         (SET_CONFIG | DELETE_CONFIG, of) => Change::Config {
             level: match (of.clone(), resource) {
-                (AuditOf::Entity(entity), Some(resource)) => Level::EntityResource(entity, resource),
+                (AuditOf::Entity(entity), Some(resource)) => {
+                    Level::EntityResource(entity, resource)
+                }
                 (AuditOf::Entity(entity), None) => Level::Entity(entity),
                 (AuditOf::Resource(resource), _) => Level::Resource(resource),
                 (AuditOf::System, _) => Level::System,
@@ -76,9 +126,17 @@ pub fn read_audit<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result
         (SET_ENTITY | DELETE_ENTITY, AuditOf::Entity(id)) => {
             let of = |attributes| entity(EntityId::clone(id), attributes);
             let (before, after) = (before.map(of).transpose()?, after.map(of).transpose()?);
-            Change::Entity { id: id.clone(), before, after }
+            Change::Entity {
+                id: id.clone(),
+                before,
+                after,
+            }
         }
         (other, _) => return Err(ItemError::new(attr::ACTION, &Attr::S(other), ACTIONS)),
     };
-    Ok(AuditEvent { id: key.id, principal: text(attr::PRINCIPAL, "a string")?.to_owned(), change })
+    Ok(AuditEvent {
+        id: key.id,
+        principal: text(attr::PRINCIPAL, "a string")?.to_owned(),
+        change,
+    })
 }

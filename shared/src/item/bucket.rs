@@ -8,8 +8,8 @@ use crate::attr::{self, Field};
 use crate::limit::Rule;
 use crate::write::{Change, Path, Value};
 use crate::{
-    Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName, LimitState, Live, Look,
-    MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, WriteId,
+    Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName,
+    LimitState, Live, Look, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, WriteId,
 };
 
 /// The numbers of one limit, as far as they were seen.
@@ -20,8 +20,9 @@ struct PartialLimit {
 
 impl PartialLimit {
     fn number(&self, name: &str, field: Field) -> Result<i64, ItemError> {
-        self.fields[field.index()]
-            .ok_or_else(|| ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number"))
+        self.fields[field.index()].ok_or_else(|| {
+            ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number")
+        })
     }
 
     fn state(&self, name: &str) -> Result<LimitState, ItemError> {
@@ -40,18 +41,32 @@ impl PartialLimit {
             });
         }
         let Counter { total, bases } = self.counter(name)?;
-        Ok(LimitState { tk: MilliTokens(number(Field::Tokens)?), tc: MilliTokens(total), bases, rule })
+        Ok(LimitState {
+            tk: MilliTokens(number(Field::Tokens)?),
+            tc: MilliTokens(total),
+            bases,
+            rule,
+        })
     }
 
-    /// Whether this is a limit of the shard. One that was merged away and made again may have counted others before.
+    /// Whether this is a limit of the shard. One that was merged away and made again may have
+    /// counted others before.
     fn is_held(&self) -> bool {
-        [Field::Tokens, Field::Capacity].iter().any(|field| self.fields[field.index()].is_some())
+        [Field::Tokens, Field::Capacity]
+            .iter()
+            .any(|field| self.fields[field.index()].is_some())
     }
 
     fn counter(&self, name: &str) -> Result<Counter, ItemError> {
         let number = |field| self.number(name, field);
-        let bases = Bases { hour: number(Field::HourBase)?, day: number(Field::DayBase)? };
-        Ok(Counter { total: number(Field::Consumed)?, bases })
+        let bases = Bases {
+            hour: number(Field::HourBase)?,
+            day: number(Field::DayBase)?,
+        };
+        Ok(Counter {
+            total: number(Field::Consumed)?,
+            bases,
+        })
     }
 }
 
@@ -135,7 +150,8 @@ impl BucketReader {
         self.v.is_some()
     }
 
-    /// Whether the shard was merged away: its item keeps what was counted, and nothing that could be taken.
+    /// Whether the shard was merged away: its item keeps what was counted, and nothing that could
+    /// be taken.
     #[must_use]
     pub const fn is_merged(&self) -> bool {
         self.rf.is_none() && self.shard_count.is_none() && self.birth.is_some()
@@ -144,21 +160,35 @@ impl BucketReader {
     /// The bucket shard `key`, once all attributes were taken.
     ///
     /// # Errors
-    /// [`ItemError`] if an attribute that every bucket has was missing, its usage makes no sense, or the limits are more
-    /// than writes can bear.
+    /// [`ItemError`] if an attribute that every bucket has was missing, its usage makes no sense,
+    /// or the limits are more than writes can bear.
     pub fn finish(self, key: BucketKey) -> Result<Bucket, ItemError> {
         // First: what other software has written is told by the lack of `v`.
         let (v, birth) = self.life()?;
-        let rf = self.rf.ok_or_else(|| ItemError::missing(attr::RF, "epoch milliseconds"))?;
-        let write_units_left = self.write_units_left.ok_or_else(|| ItemError::missing(attr::WRITE_UNITS, WHOLE))?;
+        let rf = self
+            .rf
+            .ok_or_else(|| ItemError::missing(attr::RF, "epoch milliseconds"))?;
+        let write_units_left = self
+            .write_units_left
+            .ok_or_else(|| ItemError::missing(attr::WRITE_UNITS, WHOLE))?;
         let (hour, takes) = (self.hour()?, self.takes()?);
         let limits = self.limits(PartialLimit::is_held, PartialLimit::state)?;
         let unheld = self.limits(|partial| !partial.is_held(), PartialLimit::counter)?;
-        let look = self.look.0.zip(self.look.1).map(|(at, v)| Look { at: EpochMillis(at), v });
-        let shard_count =
-            self.shard_count.ok_or_else(|| ItemError::missing(attr::SHARD_COUNT, "a whole number from 1"))?;
-        let shard = Shard { index: key.shard, count: shard_count };
-        let escrow = self.escrow.map(|escrow| escrow::child(*escrow, &key, shard).map(Box::new)).transpose()?;
+        let look = self.look.0.zip(self.look.1).map(|(at, v)| Look {
+            at: EpochMillis(at),
+            v,
+        });
+        let shard_count = self
+            .shard_count
+            .ok_or_else(|| ItemError::missing(attr::SHARD_COUNT, "a whole number from 1"))?;
+        let shard = Shard {
+            index: key.shard,
+            count: shard_count,
+        };
+        let escrow = self
+            .escrow
+            .map(|escrow| escrow::child(*escrow, &key, shard).map(Box::new))
+            .transpose()?;
         Ok(Bucket {
             key,
             shard_count,
@@ -176,7 +206,10 @@ impl BucketReader {
             leases: self.leases,
             due: self.due.map(EpochMillis),
             op: self.op,
-            scaling: Scaling { look, ..self.scaling },
+            scaling: Scaling {
+                look,
+                ..self.scaling
+            },
             escrow,
             size_bytes: self.size_bytes,
             lease_bytes: self.lease_bytes,
@@ -193,39 +226,66 @@ impl BucketReader {
         }
     }
 
-    /// The usage counters of the shard `key`, live or merged away, once all their attributes were taken.
+    /// The usage counters of the shard `key`, live or merged away, once all their attributes were
+    /// taken.
     ///
     /// # Errors
-    /// [`ItemError`] if one of them was missing or makes no sense, or the limits are more than writes can bear.
+    /// [`ItemError`] if one of them was missing or makes no sense, or the limits are more than
+    /// writes can bear.
     pub fn meter(&self, key: BucketKey) -> Result<Meter, ItemError> {
         let (v, birth) = self.life()?;
         let (hour, takes) = (self.hour()?, self.takes()?);
-        Ok(Meter { key, v, birth, hour, takes, limits: self.limits(|_| true, PartialLimit::counter)? })
+        Ok(Meter {
+            key,
+            v,
+            birth,
+            hour,
+            takes,
+            limits: self.limits(|_| true, PartialLimit::counter)?,
+        })
     }
 
     fn life(&self) -> Result<(i64, i64), ItemError> {
         let v = self.v.ok_or_else(|| ItemError::missing(attr::V, WHOLE))?;
-        let birth = self.birth.ok_or_else(|| ItemError::missing(attr::BIRTH, WHOLE))?;
+        let birth = self
+            .birth
+            .ok_or_else(|| ItemError::missing(attr::BIRTH, WHOLE))?;
         if (0..=v).contains(&birth) {
             return Ok((v, birth));
         }
         let birth = birth.to_string();
-        Err(ItemError::new(attr::BIRTH, &Attr::N(&birth), "a whole number from 0 to the `v` of the item"))
+        Err(ItemError::new(
+            attr::BIRTH,
+            &Attr::N(&birth),
+            "a whole number from 0 to the `v` of the item",
+        ))
     }
 
     fn hour(&self) -> Result<Hour, ItemError> {
         let takes = "hours since 1970, of the years 1970 to 9998";
-        let hour = self.hour.ok_or_else(|| ItemError::missing(attr::HOUR, takes))?;
+        let hour = self
+            .hour
+            .ok_or_else(|| ItemError::missing(attr::HOUR, takes))?;
         if (0..END_HOUR).contains(&hour) {
             return Ok(Hour(hour));
         }
-        Err(ItemError::new(attr::HOUR, &Attr::N(&hour.to_string()), takes))
+        Err(ItemError::new(
+            attr::HOUR,
+            &Attr::N(&hour.to_string()),
+            takes,
+        ))
     }
 
     fn takes(&self) -> Result<Counter, ItemError> {
         let names = [attr::TAKES, attr::TAKES_HOUR_BASE, attr::TAKES_DAY_BASE];
         let number = |at: usize| self.takes[at].ok_or_else(|| ItemError::missing(names[at], WHOLE));
-        Ok(Counter { total: number(0)?, bases: Bases { hour: number(1)?, day: number(2)? } })
+        Ok(Counter {
+            total: number(0)?,
+            bases: Bases {
+                hour: number(1)?,
+                day: number(2)?,
+            },
+        })
     }
 
     fn limits<T>(
@@ -235,8 +295,15 @@ impl BucketReader {
     ) -> Result<BTreeMap<LimitName, T>, ItemError> {
         let found = self.limits.len();
         if found > MAX_BUCKET_LIMITS {
-            let (attribute, value) = ("b_{limit}_tk".to_owned(), format!("there for {found} limits"));
-            return Err(ItemError { attribute, value, takes: "40 limits at most" });
+            let (attribute, value) = (
+                "b_{limit}_tk".to_owned(),
+                format!("there for {found} limits"),
+            );
+            return Err(ItemError {
+                attribute,
+                value,
+                takes: "40 limits at most",
+            });
         }
         let limit = |name: &str, partial: &PartialLimit| {
             let limit = LimitName::new(name).map_err(|error| ItemError {
@@ -256,7 +323,9 @@ const WHOLE: &str = "a whole number";
 const END_HOUR: i64 = 253_370_764_800 / 3600;
 
 fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
-    let count = u32::try_from(integer(name, value)?).ok().filter(|count| *count > 0);
+    let count = u32::try_from(integer(name, value)?)
+        .ok()
+        .filter(|count| *count > 0);
     count.ok_or_else(|| ItemError::new(name, value, "a whole number from 1"))
 }
 
@@ -264,7 +333,9 @@ fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_bucket<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Bucket, ItemError> {
+pub fn read_bucket<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<Bucket, ItemError> {
     let (reader, key) = read(item)?;
     reader.finish(key)
 }
@@ -275,11 +346,19 @@ pub fn read_bucket<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Resul
 /// [`ItemError`] naming the attribute that is wrong or missing.
 pub fn read_live<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Live, ItemError> {
     let (reader, key) = read(item)?;
-    let holds_leases = reader.leases.as_ref().is_some_and(|leases| !leases.is_empty());
-    Ok(Live { meter: reader.meter(key)?, holds_leases })
+    let holds_leases = reader
+        .leases
+        .as_ref()
+        .is_some_and(|leases| !leases.is_empty());
+    Ok(Live {
+        meter: reader.meter(key)?,
+        holds_leases,
+    })
 }
 
-fn read<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<(BucketReader, BucketKey), ItemError> {
+fn read<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<(BucketReader, BucketKey), ItemError> {
     let (mut reader, mut key) = (BucketReader::default(), None);
     for (name, value) in item {
         if let (attr::PK, Attr::S(pk)) = (name, &value) {
@@ -287,7 +366,10 @@ fn read<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<(BucketRe
         }
         reader.attribute(name, &value)?;
     }
-    Ok((reader, key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?))
+    Ok((
+        reader,
+        key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?,
+    ))
 }
 
 /// Whether the item with these attributes is a shard that was merged away.
@@ -321,30 +403,72 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
         set(attr::TAKES_DAY_BASE, Value::Int(bucket.takes.bases.day)),
         set(attr::WRITE_UNITS, Value::Int(bucket.write_units_left.0)),
     ];
-    changes.extend(bucket.version.map(|version| set(attr::VERSION, Value::Int(version))));
-    changes.extend(bucket.rule_at.map(|at| set(attr::RULE_AT, Value::Int(at.0))));
+    changes.extend(
+        bucket
+            .version
+            .map(|version| set(attr::VERSION, Value::Int(version))),
+    );
+    changes.extend(
+        bucket
+            .rule_at
+            .map(|at| set(attr::RULE_AT, Value::Int(at.0))),
+    );
     changes.extend(bucket.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
-    changes.extend(bucket.op.as_ref().map(|op| set(attr::OP, Value::text(op.as_str()))));
-    changes.extend(bucket.leases.as_ref().map(|leases| set(attr::LEASES, write_leases(leases))));
-    let Scaling { is_hot, look, min_shards, split_bytes } = bucket.scaling;
+    changes.extend(
+        bucket
+            .op
+            .as_ref()
+            .map(|op| set(attr::OP, Value::text(op.as_str()))),
+    );
+    changes.extend(
+        bucket
+            .leases
+            .as_ref()
+            .map(|leases| set(attr::LEASES, write_leases(leases))),
+    );
+    let Scaling {
+        is_hot,
+        look,
+        min_shards,
+        split_bytes,
+    } = bucket.scaling;
     changes.extend(is_hot.then(|| set(attr::HOT, Value::Bool(true))));
-    changes.extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
+    changes
+        .extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
     changes.extend((split_bytes > 0).then(|| set(attr::SPLIT_BYTES, Value::Int(split_bytes))));
     if let Some(Look { at, v }) = look {
-        changes.extend([set(attr::LOOK_AT, Value::Int(at.0)), set(attr::LOOK_V, Value::Int(v))]);
+        changes.extend([
+            set(attr::LOOK_AT, Value::Int(at.0)),
+            set(attr::LOOK_V, Value::Int(v)),
+        ]);
     }
     if let Some(due) = bucket.due {
         changes.push(set(attr::DUE, Value::Int(due.0)));
         changes.push(set(attr::DUE_SHARD, Value::Text(bucket.key.due_shard())));
     }
-    changes.extend(bucket.limits.iter().flat_map(|(name, state)| write_limit(name, state)));
-    changes.extend(bucket.escrow.as_deref().map(|child| set(attr::ESCROW, escrow::write_escrow(child))));
+    changes.extend(
+        bucket
+            .limits
+            .iter()
+            .flat_map(|(name, state)| write_limit(name, state)),
+    );
+    changes.extend(
+        bucket
+            .escrow
+            .as_deref()
+            .map(|child| set(attr::ESCROW, escrow::write_escrow(child))),
+    );
     changes
 }
 
 /// The numbers of one limit, as changes that write them.
 pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; Field::ALL.len()] {
-    let LimitState { tk, tc, bases, rule } = state;
+    let LimitState {
+        tk,
+        tc,
+        bases,
+        rule,
+    } = state;
     Field::ALL.map(|field| {
         let number = match field {
             Field::Tokens => tk.0,
@@ -400,23 +524,40 @@ mod tests {
 
     #[test]
     fn there_is_one_shard_or_more() {
-        assert_eq!(read(&[(attr::SHARD_COUNT, "1")]).map(|bucket| bucket.shard_count), Ok(1));
-        assert_eq!(read(&[(attr::SHARD_COUNT, "0")]).unwrap_err().attribute, attr::SHARD_COUNT);
+        assert_eq!(
+            read(&[(attr::SHARD_COUNT, "1")]).map(|bucket| bucket.shard_count),
+            Ok(1)
+        );
+        assert_eq!(
+            read(&[(attr::SHARD_COUNT, "0")]).unwrap_err().attribute,
+            attr::SHARD_COUNT
+        );
     }
 
-    /// Whoever writes an item of more must not have it split, credited and counted by writes that DynamoDB refuses.
+    /// Whoever writes an item of more must not have it split, credited and counted by writes that
+    /// DynamoDB refuses.
     #[test]
     fn a_bucket_of_more_limits_than_a_write_can_bear_is_refused() {
         let with = |limits: usize| {
             let names = (1..limits).map(|at| format!("l{at}"));
-            let field = |name: String| Field::ALL.map(|field| format!("b_{name}_{}", field.suffix()));
+            let field =
+                |name: String| Field::ALL.map(|field| format!("b_{name}_{}", field.suffix()));
             let names: Vec<_> = names.flat_map(field).collect();
-            read(&names.iter().map(|name| (name.as_str(), "1")).collect::<Vec<_>>())
+            read(
+                &names
+                    .iter()
+                    .map(|name| (name.as_str(), "1"))
+                    .collect::<Vec<_>>(),
+            )
         };
-        assert_eq!(with(MAX_BUCKET_LIMITS).map(|bucket| bucket.limits.len()), Ok(MAX_BUCKET_LIMITS));
+        assert_eq!(
+            with(MAX_BUCKET_LIMITS).map(|bucket| bucket.limits.len()),
+            Ok(MAX_BUCKET_LIMITS)
+        );
         let error = with(MAX_BUCKET_LIMITS + 1).unwrap_err().to_string();
         assert!(
-            error.contains("41 limits") && error.contains(&format!("{MAX_BUCKET_LIMITS} limits at most")),
+            error.contains("41 limits")
+                && error.contains(&format!("{MAX_BUCKET_LIMITS} limits at most")),
             "{error}"
         );
     }
@@ -435,13 +576,19 @@ mod tests {
             assert_eq!(error.attribute, attribute);
             assert!(error.to_string().contains(takes), "{error}");
         }
-        assert!(read(&[("b_a_bh", "5"), (attr::HOUR, "70380767")]).is_ok(), "usage may be negative");
+        assert!(
+            read(&[("b_a_bh", "5"), (attr::HOUR, "70380767")]).is_ok(),
+            "usage may be negative"
+        );
     }
 
     #[test]
     fn an_item_is_as_large_as_its_names_and_values() {
         // Each number is of one digit, in two bytes.
         let names: usize = SOUND.iter().map(|(name, _)| name.len()).sum();
-        assert_eq!(read(&[]).map(|bucket| bucket.size_bytes), Ok(SOUND.len() * 2 + names));
+        assert_eq!(
+            read(&[]).map(|bucket| bucket.size_bytes),
+            Ok(SOUND.len() * 2 + names)
+        );
     }
 }

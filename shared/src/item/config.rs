@@ -7,12 +7,18 @@ use super::{Attr, ItemError, integer};
 use crate::attr::{self, Field};
 use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS, Rule};
 use crate::write::Value;
-use crate::{Config, Entity, EntityId, Limit, LimitName, MilliTokens, Mode, Status, Stored, WriteId};
+use crate::{
+    Config, Entity, EntityId, Limit, LimitName, MilliTokens, Mode, Status, Stored, WriteId,
+};
 
 /// Everything that is configured, under the attributes it has in its item.
 #[must_use]
 pub fn write_config(config: &Config) -> BTreeMap<String, Value> {
-    let limits = config.limits.iter().map(|limit| (limit.name().to_string(), write_limit(limit))).collect();
+    let limits = config
+        .limits
+        .iter()
+        .map(|limit| (limit.name().to_string(), write_limit(limit)))
+        .collect();
     BTreeMap::from([
         (attr::LIMITS.to_owned(), Value::Map(limits)),
         (attr::STATUS.to_owned(), Value::text(config.status.as_str())),
@@ -32,17 +38,26 @@ fn write_limit(limit: &Limit) -> Value {
     Value::Map(numbers.into_iter().chain([mode]).collect())
 }
 
-/// Reads the configuration of a level, or what was left where one was deleted. No item at all is [`Stored::default`].
+/// Reads the configuration of a level, or what was left where one was deleted. No item at all is
+/// [`Stored::default`].
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_config<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Stored<Config>, ItemError> {
+pub fn read_config<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<Stored<Config>, ItemError> {
     let attributes: Vec<_> = item.collect();
     let version = attributes.iter().find(|(name, _)| *name == attr::VERSION);
     let version = version.ok_or_else(|| ItemError::missing(attr::VERSION, "a whole number"))?;
-    let value =
-        if attributes.iter().any(|(name, _)| *name == attr::LIMITS) { Some(config(&attributes)?) } else { None };
-    Ok(Stored { version: integer(attr::VERSION, &version.1)?, value })
+    let value = if attributes.iter().any(|(name, _)| *name == attr::LIMITS) {
+        Some(config(&attributes)?)
+    } else {
+        None
+    };
+    Ok(Stored {
+        version: integer(attr::VERSION, &version.1)?,
+        value,
+    })
 }
 
 pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemError> {
@@ -51,11 +66,18 @@ pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemErro
         match *name {
             attr::LIMITS => {
                 let limits = entries(attr::LIMITS, value)?;
-                config.limits = limits.iter().map(|(name, value)| limit(name, value)).collect::<Result<_, _>>()?;
+                config.limits = limits
+                    .iter()
+                    .map(|(name, value)| limit(name, value))
+                    .collect::<Result<_, _>>()?;
                 // A map has no order; this one shows in errors and lists.
-                config.limits.sort_by(|one, other| one.name().cmp(other.name()));
+                config
+                    .limits
+                    .sort_by(|one, other| one.name().cmp(other.name()));
             }
-            attr::STATUS => config.status = word(attr::STATUS, value, Status::parse, Status::WORDS)?,
+            attr::STATUS => {
+                config.status = word(attr::STATUS, value, Status::parse, Status::WORDS)?
+            }
             attr::SHADOW => config.is_shadow = boolean(attr::SHADOW, value)?,
             _ => {}
         }
@@ -64,7 +86,8 @@ pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemErro
 }
 
 fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
-    let name = LimitName::new(name).map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
+    let name = LimitName::new(name)
+        .map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
     let (mut numbers, mut mode) = ([None; 3], Mode::default());
     let map = format!("{}.{name}", attr::LIMITS);
     let place = |field: &str| format!("{map}.{field}");
@@ -91,7 +114,15 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
         numbers[at].ok_or_else(|| ItemError::missing(&place(field.suffix()), takes))
     };
     let (capacity, refill_amount) = (MilliTokens(number(0)?), MilliTokens(number(1)?));
-    Ok(Limit::of(name, Rule { capacity, refill_amount, refill_period_ms: number(2)? }).in_mode(mode))
+    Ok(Limit::of(
+        name,
+        Rule {
+            capacity,
+            refill_amount,
+            refill_period_ms: number(2)?,
+        },
+    )
+    .in_mode(mode))
 }
 
 const MAX_MILLI: i64 = MAX_TOKENS * 1000;
@@ -99,8 +130,13 @@ const MAX_MILLI: i64 = MAX_TOKENS * 1000;
 /// What is known of an entity, under the attributes it has in its item.
 #[must_use]
 pub fn write_entity(entity: &Entity) -> BTreeMap<String, Value> {
-    let parent = entity.parent.iter().map(|parent| (attr::PARENT_ID.to_owned(), Value::text(parent.as_str())));
-    parent.chain([(attr::CASCADE.to_owned(), Value::Bool(entity.cascades))]).collect()
+    let parent = entity
+        .parent
+        .iter()
+        .map(|parent| (attr::PARENT_ID.to_owned(), Value::text(parent.as_str())));
+    parent
+        .chain([(attr::CASCADE.to_owned(), Value::Bool(entity.cascades))])
+        .collect()
 }
 
 /// Reads an entity, and the id of the write that made it what it is.
@@ -114,11 +150,18 @@ pub fn read_entity<'a>(
     let attributes: Vec<_> = item.collect();
     let op = attributes.iter().find(|(name, _)| *name == attr::OP);
     let op = op.ok_or_else(|| ItemError::missing(attr::OP, "a string of a-z 0-9"))?;
-    Ok((entity(id, &attributes)?, super::lease::write_id(attr::OP, &op.1)?))
+    Ok((
+        entity(id, &attributes)?,
+        super::lease::write_id(attr::OP, &op.1)?,
+    ))
 }
 
 pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<Entity, ItemError> {
-    let mut entity = Entity { id, parent: None, cascades: false };
+    let mut entity = Entity {
+        id,
+        parent: None,
+        cascades: false,
+    };
     for (name, value) in attributes {
         match *name {
             attr::PARENT_ID => entity.parent = Some(super::name(attr::PARENT_ID, value)?),
@@ -133,7 +176,9 @@ pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<En
 ///
 /// # Errors
 /// [`ItemError`] if it is missing or no whole number.
-pub fn read_schema<'a>(mut item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<i64, ItemError> {
+pub fn read_schema<'a>(
+    mut item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<i64, ItemError> {
     let found = item.find(|(name, _)| *name == attr::SCHEMA);
     let (name, value) = found.ok_or_else(|| ItemError::missing(attr::SCHEMA, "a whole number"))?;
     integer(name, &value)
@@ -146,8 +191,17 @@ fn boolean(name: &str, value: &Attr<'_>) -> Result<bool, ItemError> {
     }
 }
 
-fn word<T>(name: &str, value: &Attr<'_>, parse: fn(&str) -> Option<T>, takes: &'static str) -> Result<T, ItemError> {
-    let text = if let Attr::S(text) = value { parse(text) } else { None };
+fn word<T>(
+    name: &str,
+    value: &Attr<'_>,
+    parse: fn(&str) -> Option<T>,
+    takes: &'static str,
+) -> Result<T, ItemError> {
+    let text = if let Attr::S(text) = value {
+        parse(text)
+    } else {
+        None
+    };
     text.ok_or_else(|| ItemError::new(name, value, takes))
 }
 
@@ -159,7 +213,15 @@ mod tests {
     fn a_schema_is_the_number_in_its_attribute() {
         let item = |value| [("at", Attr::N("9")), (attr::SCHEMA, value)].into_iter();
         assert_eq!(read_schema(item(Attr::N("3"))), Ok(3));
-        assert_eq!(read_schema(item(Attr::S("3"))).unwrap_err().attribute, attr::SCHEMA);
-        assert_eq!(read_schema([("at", Attr::N("9"))].into_iter()).unwrap_err().value, "missing");
+        assert_eq!(
+            read_schema(item(Attr::S("3"))).unwrap_err().attribute,
+            attr::SCHEMA
+        );
+        assert_eq!(
+            read_schema([("at", Attr::N("9"))].into_iter())
+                .unwrap_err()
+                .value,
+            "missing"
+        );
     }
 }

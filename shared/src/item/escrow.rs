@@ -1,5 +1,5 @@
-//! The escrow of a split, a map in the item of the old half: what the new half's item will hold, but for what follows from
-//! the old half's, and counters that begin at 0.
+//! The escrow of a split, a map in the item of the old half: what the new half's item will hold,
+//! but for what follows from the old half's, and counters that begin at 0.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,15 @@ pub(crate) fn write_escrow(child: &Bucket) -> Value {
 
 /// Whether a new half has what everybody knows of it.
 fn is_implied(attribute: &str) -> bool {
-    const IMPLIED: [&str; 7] =
-        [attr::GSI2PK, attr::GSI2SK, attr::GSI3PK, attr::GSI3SK, attr::SHARD_COUNT, attr::LEASES, attr::DUE_SHARD];
+    const IMPLIED: [&str; 7] = [
+        attr::GSI2PK,
+        attr::GSI2SK,
+        attr::GSI3PK,
+        attr::GSI3SK,
+        attr::SHARD_COUNT,
+        attr::LEASES,
+        attr::DUE_SHARD,
+    ];
     let is_counter = attr::counts_usage(attribute) && attribute != attr::HOUR;
     IMPLIED.contains(&attribute) || is_counter
 }
@@ -32,7 +39,11 @@ pub(super) fn escrow(value: &Attr<'_>) -> Result<BucketReader, ItemError> {
     let mut reader = BucketReader::default();
     for (name, value) in entries(attr::ESCROW, value)? {
         if *name == attr::ESCROW {
-            return Err(ItemError::new(&inside(name), value, "nothing: a new half has not been split"));
+            return Err(ItemError::new(
+                &inside(name),
+                value,
+                "nothing: a new half has not been split",
+            ));
         }
         if !is_implied(name) {
             reader.attribute(name, value).map_err(within)?;
@@ -42,19 +53,35 @@ pub(super) fn escrow(value: &Attr<'_>) -> Result<BucketReader, ItemError> {
 }
 
 /// The new half of the shard `key`, `shard` by now, of which the escrow was read.
-pub(super) fn child(mut reader: BucketReader, key: &BucketKey, shard: Shard) -> Result<Bucket, ItemError> {
+pub(super) fn child(
+    mut reader: BucketReader,
+    key: &BucketKey,
+    shard: Shard,
+) -> Result<Bucket, ItemError> {
     let Some(whole) = shard.whole().filter(|whole| whole.index == shard.index) else {
         let count = shard.count.to_string();
-        return Err(ItemError::new(attr::SHARD_COUNT, &Attr::N(&count), "2 or more of a shard that holds an escrow"));
+        return Err(ItemError::new(
+            attr::SHARD_COUNT,
+            &Attr::N(&count),
+            "2 or more of a shard that holds an escrow",
+        ));
     };
     let new = whole.halves().1;
     reader.begin(new.count);
     let child = reader.finish(key.with_shard(new.index)).map_err(within)?;
-    Ok(Bucket { leases: Some(BTreeMap::new()), size_bytes: 0, lease_bytes: 0, ..child })
+    Ok(Bucket {
+        leases: Some(BTreeMap::new()),
+        size_bytes: 0,
+        lease_bytes: 0,
+        ..child
+    })
 }
 
 fn within(error: ItemError) -> ItemError {
-    ItemError { attribute: inside(&error.attribute), ..error }
+    ItemError {
+        attribute: inside(&error.attribute),
+        ..error
+    }
 }
 
 fn inside(attribute: &str) -> String {
@@ -73,7 +100,11 @@ mod tests {
             Value::Int(number) => Attr::N(number.to_string().leak()),
             Value::Text(text) => Attr::S(text),
             Value::Bool(is) => Attr::Bool(*is),
-            Value::Map(map) => Attr::M(map.iter().map(|(name, value)| (name.as_str(), attr(value))).collect()),
+            Value::Map(map) => Attr::M(
+                map.iter()
+                    .map(|(name, value)| (name.as_str(), attr(value)))
+                    .collect(),
+            ),
             other => panic!("{other:?} is in no bucket"),
         }
     }
@@ -91,23 +122,43 @@ mod tests {
 
     /// Half of a bucket, the other half of which is yet to be made.
     fn parent() -> Bucket {
-        let limits = [Limit::per_minute("rpm", 60).unwrap(), Limit::concurrent("slots", 4).unwrap()];
+        let limits = [
+            Limit::per_minute("rpm", 60).unwrap(),
+            Limit::concurrent("slots", 4).unwrap(),
+        ];
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#1").unwrap();
-        let image = Bucket { shard_count: 2, version: Some(3), ..Bucket::full(key, &limits, EpochMillis(7)) };
+        let image = Bucket {
+            shard_count: 2,
+            version: Some(3),
+            ..Bucket::full(key, &limits, EpochMillis(7))
+        };
         let first = split(&image, 2, WriteId::from_bits(1), EpochMillis(9_000));
         let escrow = first.changes.into_iter().find_map(|change| match change {
             Change::Set(path, escrow) if path.0[0] == attr::ESCROW => Some(escrow),
             _ => None,
         });
-        read(&Bucket { shard_count: 4, ..image }, &escrow.expect("a split has one")).unwrap()
+        read(
+            &Bucket {
+                shard_count: 4,
+                ..image
+            },
+            &escrow.expect("a split has one"),
+        )
+        .unwrap()
     }
 
     #[test]
     fn an_escrow_is_read_as_it_was_written() {
         let parent = parent();
         let half = parent.escrow.as_deref().unwrap();
-        assert_eq!((half.shard(), half.version, half.scaling.min_shards), (Shard { index: 3, count: 4 }, Some(3), 2));
-        assert_eq!((half.v, half.birth, half.rf), (9_000_001, 9_000_001, EpochMillis(9_000)));
+        assert_eq!(
+            (half.shard(), half.version, half.scaling.min_shards),
+            (Shard { index: 3, count: 4 }, Some(3), 2)
+        );
+        assert_eq!(
+            (half.v, half.birth, half.rf),
+            (9_000_001, 9_000_001, EpochMillis(9_000))
+        );
         assert_eq!(half.leases, Some(BTreeMap::new()));
         let again = read(&parent, &write_escrow(half)).unwrap();
         assert_eq!(again.escrow, parent.escrow);
@@ -116,8 +167,17 @@ mod tests {
     #[test]
     fn a_damaged_escrow_is_named() {
         let parent = parent();
-        let Value::Map(sound) = write_escrow(parent.escrow.as_deref().unwrap()) else { panic!("a map") };
-        let may_lack = [attr::DUE, attr::LOOK_AT, attr::LOOK_V, attr::MIN_SHARDS, attr::OP, attr::VERSION];
+        let Value::Map(sound) = write_escrow(parent.escrow.as_deref().unwrap()) else {
+            panic!("a map")
+        };
+        let may_lack = [
+            attr::DUE,
+            attr::LOOK_AT,
+            attr::LOOK_V,
+            attr::MIN_SHARDS,
+            attr::OP,
+            attr::VERSION,
+        ];
         for name in sound.keys() {
             let mut damaged = sound.clone();
             damaged.insert(name.clone(), Value::Map(BTreeMap::new()));
@@ -126,16 +186,34 @@ mod tests {
             let mut lacking = sound.clone();
             lacking.remove(name);
             let read = read(&parent, &Value::Map(lacking));
-            assert!(may_lack.contains(&name.as_str()) || read.unwrap_err().attribute.starts_with("escrow."), "{name}");
+            assert!(
+                may_lack.contains(&name.as_str())
+                    || read.unwrap_err().attribute.starts_with("escrow."),
+                "{name}"
+            );
         }
-        assert_eq!(read(&parent, &Value::Int(1)).unwrap_err().attribute, attr::ESCROW);
+        assert_eq!(
+            read(&parent, &Value::Int(1)).unwrap_err().attribute,
+            attr::ESCROW
+        );
         let mut nested = sound.clone();
         nested.insert(attr::ESCROW.to_owned(), Value::Map(sound.clone()));
-        assert_eq!(read(&parent, &Value::Map(nested)).unwrap_err().attribute, "escrow.escrow");
+        assert_eq!(
+            read(&parent, &Value::Map(nested)).unwrap_err().attribute,
+            "escrow.escrow"
+        );
         for shard_count in [1, 2] {
             // Shard 1 is the new half there, so it has none.
-            let odd = Bucket { shard_count, ..parent.clone() };
-            assert_eq!(read(&odd, &Value::Map(sound.clone())).unwrap_err().attribute, attr::SHARD_COUNT);
+            let odd = Bucket {
+                shard_count,
+                ..parent.clone()
+            };
+            assert_eq!(
+                read(&odd, &Value::Map(sound.clone()))
+                    .unwrap_err()
+                    .attribute,
+                attr::SHARD_COUNT
+            );
         }
     }
 }

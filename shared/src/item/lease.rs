@@ -19,13 +19,24 @@ pub fn write_lease(lease: &Lease) -> Value {
 
 /// What a lease holds, as the value of `h.{id}.t`.
 pub(crate) fn write_held(lease: &Lease) -> Value {
-    Value::Map(lease.tokens.iter().map(|(limit, tokens)| (limit.to_string(), Value::Int(tokens.0))).collect())
+    Value::Map(
+        lease
+            .tokens
+            .iter()
+            .map(|(limit, tokens)| (limit.to_string(), Value::Int(tokens.0)))
+            .collect(),
+    )
 }
 
 /// All leases as the value of `h`.
 #[must_use]
 pub fn write_leases(leases: &BTreeMap<WriteId, Lease>) -> Value {
-    Value::Map(leases.iter().map(|(id, lease)| (id.to_string(), write_lease(lease))).collect())
+    Value::Map(
+        leases
+            .iter()
+            .map(|(id, lease)| (id.to_string(), write_lease(lease)))
+            .collect(),
+    )
 }
 
 pub(super) fn leases(value: &Attr<'_>) -> Result<BTreeMap<WriteId, Lease>, ItemError> {
@@ -43,8 +54,8 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
             (attr::LEASE_OWNER, Attr::S(who)) => owner = (*who).to_owned(),
             (attr::LEASE_TOKENS, held) => {
                 for (limit, amount) in entries("h.t", held)? {
-                    let limit =
-                        LimitName::new(*limit).map_err(|error| ItemError::new("h.t", &Attr::S(limit), error.rule))?;
+                    let limit = LimitName::new(*limit)
+                        .map_err(|error| ItemError::new("h.t", &Attr::S(limit), error.rule))?;
                     tokens.insert(limit, MilliTokens(integer("h.t", amount)?));
                 }
             }
@@ -52,10 +63,17 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
         }
     }
     let expires = expires.ok_or_else(|| ItemError::missing("h.e", "epoch milliseconds"))?;
-    Ok(Lease { expires, tokens, owner })
+    Ok(Lease {
+        expires,
+        tokens,
+        owner,
+    })
 }
 
-pub(super) fn entries<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [(&'a str, Attr<'a>)], ItemError> {
+pub(super) fn entries<'v, 'a>(
+    name: &str,
+    value: &'v Attr<'a>,
+) -> Result<&'v [(&'a str, Attr<'a>)], ItemError> {
     match value {
         Attr::M(entries) => Ok(entries),
         other => Err(ItemError::new(name, other, "a map")),
@@ -64,7 +82,9 @@ pub(super) fn entries<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [(&
 
 pub(super) fn write_id(name: &str, value: &Attr<'_>) -> Result<WriteId, ItemError> {
     match value {
-        Attr::S(text) => WriteId::new(*text).map_err(|error| ItemError::new(name, value, error.rule)),
+        Attr::S(text) => {
+            WriteId::new(*text).map_err(|error| ItemError::new(name, value, error.rule))
+        }
         other => Err(ItemError::new(name, other, "a string of a-z 0-9")),
     }
 }

@@ -16,7 +16,9 @@ enum Owner {
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_snapshot<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Snapshot, ItemError> {
+pub fn read_snapshot<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<Snapshot, ItemError> {
     let (mut carry, mut carried) = (Usage::default(), BTreeMap::new());
     let (mut unfinished, mut finals) = (BTreeSet::new(), BTreeSet::new());
     let (mut copied_at, mut usage) = (BTreeMap::new(), BTreeMap::<u32, Usage>::new());
@@ -26,7 +28,9 @@ pub fn read_snapshot<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Res
         } else if name == attr::UNFINISHED {
             unfinished = shards(name, &value)?;
         } else if let Some(shard) = name.strip_prefix("#c").and_then(canonical) {
-            let lives = numbers(name, &value)?.iter().map(|v| integer(name, &Attr::N(v)));
+            let lives = numbers(name, &value)?
+                .iter()
+                .map(|v| integer(name, &Attr::N(v)));
             carried.insert(shard, lives.collect::<Result<_, _>>()?);
         } else if let Some(shard) = name.strip_prefix('q').and_then(canonical) {
             copied_at.insert(shard, integer(name, &value)?);
@@ -47,17 +51,42 @@ pub fn read_snapshot<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Res
         if usage == Usage::default() && !copied_at.contains_key(&shard) {
             continue;
         }
-        let v = copied_at
-            .remove(&shard)
-            .ok_or_else(|| ItemError::missing(&attr::copied_at(shard), "the `v` that the shard's numbers are of"))?;
-        shards.insert(shard, Copied { v, usage, is_final: finals.contains(&shard) });
+        let v = copied_at.remove(&shard).ok_or_else(|| {
+            ItemError::missing(
+                &attr::copied_at(shard),
+                "the `v` that the shard's numbers are of",
+            )
+        })?;
+        shards.insert(
+            shard,
+            Copied {
+                v,
+                usage,
+                is_final: finals.contains(&shard),
+            },
+        );
     }
-    let without_usage = |(shard, v)| (shard, Copied { v, usage: Usage::default(), is_final: finals.contains(&shard) });
+    let without_usage = |(shard, v)| {
+        (
+            shard,
+            Copied {
+                v,
+                usage: Usage::default(),
+                is_final: finals.contains(&shard),
+            },
+        )
+    };
     shards.extend(copied_at.into_iter().map(without_usage));
-    Ok(Snapshot { shards, carry, carried, unfinished })
+    Ok(Snapshot {
+        shards,
+        carry,
+        carried,
+        unfinished,
+    })
 }
 
-/// The limit that an attribute counts, and whose number it is; the empty name and `total_events` count acquires.
+/// The limit that an attribute counts, and whose number it is; the empty name and `total_events`
+/// count acquires.
 fn owner(name: &str) -> Option<(&str, Owner)> {
     match name.split_once('#') {
         None => Some((name, Owner::Shard(0))),
@@ -74,17 +103,34 @@ fn canonical(digits: &str) -> Option<u32> {
 
 fn shards(name: &str, value: &Attr<'_>) -> Result<BTreeSet<u32>, ItemError> {
     let wrong = || ItemError::new(name, value, "a set of shard numbers");
-    numbers(name, value)?.iter().map(|number| canonical(number).ok_or_else(wrong)).collect()
+    numbers(name, value)?
+        .iter()
+        .map(|number| canonical(number).ok_or_else(wrong))
+        .collect()
 }
 
 fn numbers<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [&'a str], ItemError> {
-    if let Attr::Numbers(numbers) = value { Ok(numbers) } else { Err(ItemError::new(name, value, "a set of numbers")) }
+    if let Attr::Numbers(numbers) = value {
+        Ok(numbers)
+    } else {
+        Err(ItemError::new(name, value, "a set of numbers"))
+    }
 }
 
 /// An amount in tokens, with three decimals at most.
 fn tokens(name: &str, value: &Attr<'_>) -> Result<MilliTokens, ItemError> {
-    let parsed = if let Attr::N(text) = value { milli(text) } else { None };
-    parsed.ok_or_else(|| ItemError::new(name, value, "an amount of tokens with three decimals at most"))
+    let parsed = if let Attr::N(text) = value {
+        milli(text)
+    } else {
+        None
+    };
+    parsed.ok_or_else(|| {
+        ItemError::new(
+            name,
+            value,
+            "an amount of tokens with three decimals at most",
+        )
+    })
 }
 
 fn milli(text: &str) -> Option<MilliTokens> {
@@ -104,10 +150,33 @@ mod tests {
 
     #[test]
     fn amounts_are_read_as_they_are_written() {
-        for amount in [0, 1, -1, 1000, 1250, -2500, 1_000_000_010, i64::MAX, i64::MIN] {
-            assert_eq!(milli(&MilliTokens(amount).to_string()), Some(MilliTokens(amount)));
+        for amount in [
+            0,
+            1,
+            -1,
+            1000,
+            1250,
+            -2500,
+            1_000_000_010,
+            i64::MAX,
+            i64::MIN,
+        ] {
+            assert_eq!(
+                milli(&MilliTokens(amount).to_string()),
+                Some(MilliTokens(amount))
+            );
         }
-        for wrong in ["", "-", ".", "1.2345", "1e3", "+1", "1.-2", "9223372036854775.808", "1 "] {
+        for wrong in [
+            "",
+            "-",
+            ".",
+            "1.2345",
+            "1e3",
+            "+1",
+            "1.-2",
+            "9223372036854775.808",
+            "1 ",
+        ] {
             assert_eq!(milli(wrong), None, "{wrong}");
         }
     }
@@ -130,11 +199,33 @@ mod tests {
             ("ttl", Attr::N("1")),
         ];
         let rpm = |milli| [(LimitName::new("rpm").unwrap(), MilliTokens(milli))].into();
-        let copied =
-            |v, milli, acquires, is_final| Copied { v, usage: Usage { tokens: rpm(milli), acquires }, is_final };
+        let copied = |v, milli, acquires, is_final| Copied {
+            v,
+            usage: Usage {
+                tokens: rpm(milli),
+                acquires,
+            },
+            is_final,
+        };
         let read = read_snapshot(item.iter().cloned()).unwrap();
-        assert_eq!(read.shards, [(0, copied(100, 3500, 4, false)), (12, copied(200, -2000, 1, true))].into());
-        assert_eq!((read.carry, read.unfinished), (Usage { tokens: rpm(7000), acquires: 9 }, [3].into()));
+        assert_eq!(
+            read.shards,
+            [
+                (0, copied(100, 3500, 4, false)),
+                (12, copied(200, -2000, 1, true))
+            ]
+            .into()
+        );
+        assert_eq!(
+            (read.carry, read.unfinished),
+            (
+                Usage {
+                    tokens: rpm(7000),
+                    acquires: 9
+                },
+                [3].into()
+            )
+        );
         assert_eq!(read.carried, [(12, [50, 60].into())].into());
         for (name, value, attribute) in [
             ("q0", Attr::S("far"), "q0"),

@@ -16,9 +16,17 @@ pub fn read_stamp<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result
             attr::UNTIL => until = Some(EpochMillis(integer(name, &value)?)),
             attr::SHARDS => {
                 let count = u32::try_from(integer(name, &value)?);
-                shards = Some(count.map_err(|_| ItemError::new(name, &value, "a number of shards"))?);
+                shards =
+                    Some(count.map_err(|_| ItemError::new(name, &value, "a number of shards"))?);
             }
-            attr::LIMITS => held = Some(entries(name, &value)?.iter().map(limit).collect::<Result<_, _>>()?),
+            attr::LIMITS => {
+                held = Some(
+                    entries(name, &value)?
+                        .iter()
+                        .map(limit)
+                        .collect::<Result<_, _>>()?,
+                )
+            }
             _ => {}
         }
     }
@@ -32,10 +40,14 @@ pub fn read_stamp<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result
 }
 
 /// What all shards held of one limit, and its rule.
-fn limit<'a>((name, value): &(&'a str, Attr<'a>)) -> Result<(LimitName, (MilliTokens, Rule)), ItemError> {
+fn limit<'a>(
+    (name, value): &(&'a str, Attr<'a>),
+) -> Result<(LimitName, (MilliTokens, Rule)), ItemError> {
     let inside = |field: &str| format!("{}.{name}.{field}", attr::LIMITS);
     let field = |wanted: &str| {
-        let found = entries(&inside(""), value)?.iter().find(|(name, _)| *name == wanted);
+        let found = entries(&inside(""), value)?
+            .iter()
+            .find(|(name, _)| *name == wanted);
         let (_, value) = found.ok_or_else(|| ItemError::missing(&inside(wanted), "a number"))?;
         integer(&inside(wanted), value)
     };
@@ -44,7 +56,8 @@ fn limit<'a>((name, value): &(&'a str, Attr<'a>)) -> Result<(LimitName, (MilliTo
         refill_amount: MilliTokens(field("ra")?),
         refill_period_ms: field("rp")?,
     };
-    let limit = LimitName::new(*name).map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
+    let limit = LimitName::new(*name)
+        .map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
     Ok((limit, (MilliTokens(field("tk")?), rule)))
 }
 
@@ -53,21 +66,39 @@ mod tests {
     use super::*;
 
     fn item() -> Vec<(&'static str, Attr<'static>)> {
-        let numbers = [("tk", Attr::N("2000")), ("cp", Attr::N("600000")), ("ra", Attr::N("10")), ("rp", Attr::N("1"))];
+        let numbers = [
+            ("tk", Attr::N("2000")),
+            ("cp", Attr::N("600000")),
+            ("ra", Attr::N("10")),
+            ("rp", Attr::N("1")),
+        ];
         vec![
             (attr::AT, Attr::N("7")),
             (attr::UNTIL, Attr::N("9")),
             (attr::SHARDS, Attr::N("64")),
-            (attr::LIMITS, Attr::M(vec![("rpm", Attr::M(numbers.into()))])),
+            (
+                attr::LIMITS,
+                Attr::M(vec![("rpm", Attr::M(numbers.into()))]),
+            ),
         ]
     }
 
     #[test]
     fn a_stamp_is_read() {
         let stamp = read_stamp(item().into_iter()).unwrap();
-        assert_eq!((stamp.at, stamp.until, stamp.shards), (EpochMillis(7), EpochMillis(9), 64));
-        let rule = Rule { capacity: MilliTokens(600_000), refill_amount: MilliTokens(10), refill_period_ms: 1 };
-        assert_eq!(stamp.held, [(LimitName::new("rpm").unwrap(), (MilliTokens(2_000), rule))].into());
+        assert_eq!(
+            (stamp.at, stamp.until, stamp.shards),
+            (EpochMillis(7), EpochMillis(9), 64)
+        );
+        let rule = Rule {
+            capacity: MilliTokens(600_000),
+            refill_amount: MilliTokens(10),
+            refill_period_ms: 1,
+        };
+        assert_eq!(
+            stamp.held,
+            [(LimitName::new("rpm").unwrap(), (MilliTokens(2_000), rule))].into()
+        );
     }
 
     #[test]

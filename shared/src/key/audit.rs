@@ -23,7 +23,9 @@ pub enum AuditOf {
 impl From<&Level> for AuditOf {
     fn from(level: &Level) -> Self {
         match level {
-            Level::EntityResource(entity, _) | Level::Entity(entity) => Self::Entity(entity.clone()),
+            Level::EntityResource(entity, _) | Level::Entity(entity) => {
+                Self::Entity(entity.clone())
+            }
             Level::Resource(resource) => Self::Resource(resource.clone()),
             Level::System => Self::System,
         }
@@ -38,7 +40,10 @@ impl AuditId {
     /// The id of a change made at `at`. 80 bits of `random` tell it from others.
     #[must_use]
     pub fn new(at: EpochMillis, random: u128) -> Self {
-        Self(Ulid::from_parts(u64::try_from(at.0).unwrap_or_default(), random))
+        Self(Ulid::from_parts(
+            u64::try_from(at.0).unwrap_or_default(),
+            random,
+        ))
     }
 
     /// When the change was made.
@@ -72,11 +77,14 @@ pub struct AuditKey {
 }
 
 impl AuditKey {
-    /// `{ns}/AUDIT#{entity}`, `{ns}/AUDIT##RESOURCE#{resource}` or `{ns}/AUDIT##SYSTEM`; `#AUDIT#{id}`. No entity's name
-    /// begins with `#`.
+    /// `{ns}/AUDIT#{entity}`, `{ns}/AUDIT##RESOURCE#{resource}` or `{ns}/AUDIT##SYSTEM`;
+    /// `#AUDIT#{id}`. No entity's name begins with `#`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        ItemKey { pk: Self::partition(&self.namespace, &self.of), sk: format!("{AUDIT}{}", self.id) }
+        ItemKey {
+            pk: Self::partition(&self.namespace, &self.of),
+            sk: format!("{AUDIT}{}", self.id),
+        }
     }
 
     /// The partition of all events of one thing.
@@ -101,6 +109,10 @@ impl AuditKey {
         let text = key.sk.strip_prefix(AUDIT)?;
         // Other spellings of the same id exist; only the one that is written is one.
         let id = AuditId(Ulid::from_string(text).ok()?);
-        (id.to_string() == text).then_some(Self { namespace: Namespace::new(namespace).ok()?, of, id })
+        (id.to_string() == text).then_some(Self {
+            namespace: Namespace::new(namespace).ok()?,
+            of,
+            id,
+        })
     }
 }

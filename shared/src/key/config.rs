@@ -31,16 +31,20 @@ pub enum ConfigsOf {
 }
 
 impl ConfigKey {
-    /// `{ns}/ENTITY#{entity}`, `#CONFIG#{resource}` or `#CONFIG#_default_`; `{ns}/RESOURCE#{resource}`, `#CONFIG`;
-    /// `{ns}/SYSTEM#`, `#CONFIG`.
+    /// `{ns}/ENTITY#{entity}`, `#CONFIG#{resource}` or `#CONFIG#_default_`;
+    /// `{ns}/RESOURCE#{resource}`, `#CONFIG`; `{ns}/SYSTEM#`, `#CONFIG`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
         let ns = &self.namespace;
         let (pk, sk) = match &self.level {
-            Level::EntityResource(entity, resource) => {
-                (format!("{ns}/ENTITY#{entity}"), format!("{CONFIG}#{resource}"))
-            }
-            Level::Entity(entity) => (format!("{ns}/ENTITY#{entity}"), format!("{CONFIG}#{DEFAULT}")),
+            Level::EntityResource(entity, resource) => (
+                format!("{ns}/ENTITY#{entity}"),
+                format!("{CONFIG}#{resource}"),
+            ),
+            Level::Entity(entity) => (
+                format!("{ns}/ENTITY#{entity}"),
+                format!("{CONFIG}#{DEFAULT}"),
+            ),
             Level::Resource(resource) => (format!("{ns}/RESOURCE#{resource}"), CONFIG.to_owned()),
             Level::System => (format!("{ns}/SYSTEM#"), CONFIG.to_owned()),
         };
@@ -52,16 +56,25 @@ impl ConfigKey {
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, rest) = key.pk.split_once('/')?;
         let of = key.sk.strip_prefix(CONFIG)?;
-        let level = match (rest.strip_prefix("ENTITY#"), rest.strip_prefix("RESOURCE#"), of.strip_prefix('#')) {
+        let level = match (
+            rest.strip_prefix("ENTITY#"),
+            rest.strip_prefix("RESOURCE#"),
+            of.strip_prefix('#'),
+        ) {
             (Some(entity), _, Some(DEFAULT)) => Level::Entity(EntityId::new(entity).ok()?),
             (Some(entity), _, Some(resource)) => {
                 Level::EntityResource(EntityId::new(entity).ok()?, Resource::new(resource).ok()?)
             }
-            (_, Some(resource), None) if of.is_empty() => Level::Resource(Resource::new(resource).ok()?),
+            (_, Some(resource), None) if of.is_empty() => {
+                Level::Resource(Resource::new(resource).ok()?)
+            }
             _ if rest == "SYSTEM#" && of.is_empty() => Level::System,
             _ => return None,
         };
-        Some(Self { namespace: Namespace::new(namespace).ok()?, level })
+        Some(Self {
+            namespace: Namespace::new(namespace).ok()?,
+            level,
+        })
     }
 
     /// `GSI2PK`, `GSI2SK`: what is configured beside it. Nothing is beside the system.
@@ -69,18 +82,25 @@ impl ConfigKey {
     pub fn by_kind(&self) -> Option<(String, String)> {
         let ns = &self.namespace;
         match &self.level {
-            Level::EntityResource(entity, resource) => {
-                Some((format!("{ns}/RESOURCE#{resource}"), format!("CONFIG#{entity}")))
+            Level::EntityResource(entity, resource) => Some((
+                format!("{ns}/RESOURCE#{resource}"),
+                format!("CONFIG#{entity}"),
+            )),
+            Level::Entity(entity) => Some((
+                format!("{ns}/RESOURCE#{DEFAULT}"),
+                format!("CONFIG#{entity}"),
+            )),
+            Level::Resource(resource) => {
+                Some((format!("{ns}/SYSTEM#"), format!("CONFIG#{resource}")))
             }
-            Level::Entity(entity) => Some((format!("{ns}/RESOURCE#{DEFAULT}"), format!("CONFIG#{entity}"))),
-            Level::Resource(resource) => Some((format!("{ns}/SYSTEM#"), format!("CONFIG#{resource}"))),
             Level::System => None,
         }
     }
 }
 
 impl ConfigsOf {
-    /// The partition they are in, and what their sort keys begin with; in `GSI2` but for those of one entity.
+    /// The partition they are in, and what their sort keys begin with; in `GSI2` but for those of
+    /// one entity.
     #[must_use]
     pub fn partition(&self, namespace: &Namespace) -> (String, &'static str) {
         match self {
@@ -105,14 +125,20 @@ impl EntityKey {
     /// `{ns}/ENTITY#{entity}`, `#META`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
-        ItemKey { pk: format!("{}/ENTITY#{}", self.namespace, self.entity), sk: META.to_owned() }
+        ItemKey {
+            pk: format!("{}/ENTITY#{}", self.namespace, self.entity),
+            sk: META.to_owned(),
+        }
     }
 
     /// The entity that an item is; `None` if the keys are not an entity's.
     #[must_use]
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, entity) = key.pk.split_once("/ENTITY#").filter(|_| key.sk == META)?;
-        Some(Self { namespace: Namespace::new(namespace).ok()?, entity: EntityId::new(entity).ok()? })
+        Some(Self {
+            namespace: Namespace::new(namespace).ok()?,
+            entity: EntityId::new(entity).ok()?,
+        })
     }
 
     /// `GSI1PK`: the children of the entity.
@@ -131,7 +157,10 @@ impl EntityKey {
 /// `{ns}/SYSTEM#`, `#VERSION`: the version of the schema that a namespace is written in.
 #[must_use]
 pub fn schema_key(namespace: &Namespace) -> ItemKey {
-    ItemKey { pk: format!("{namespace}/SYSTEM#"), sk: "#VERSION".to_owned() }
+    ItemKey {
+        pk: format!("{namespace}/SYSTEM#"),
+        sk: "#VERSION".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -140,7 +169,13 @@ mod tests {
 
     #[test]
     fn a_parent_finds_its_children_in_its_own_namespace() {
-        let key = EntityKey { namespace: Namespace::new("ns").unwrap(), entity: EntityId::new("e-1").unwrap() };
-        assert_eq!((key.children(), key.child()), ("ns/PARENT#e-1".to_owned(), "CHILD#e-1".to_owned()));
+        let key = EntityKey {
+            namespace: Namespace::new("ns").unwrap(),
+            entity: EntityId::new("e-1").unwrap(),
+        };
+        assert_eq!(
+            (key.children(), key.child()),
+            ("ns/PARENT#e-1".to_owned(), "CHILD#e-1".to_owned())
+        );
     }
 }

@@ -1,19 +1,20 @@
-//! Changing what is configured: one transaction of the change, what it rests on, and the event that tells of it.
+//! Changing what is configured: one transaction of the change, what it rests on, and the event that
+//! tells of it.
 
 use std::collections::BTreeMap;
 
 use super::{Action, Change, Condition, Path, Update, Value};
 use crate::{
-    AuditEvent, AuditKey, Config, ConfigKey, Entity, EntityId, EntityKey, EpochSeconds, Level, Millis, Namespace,
-    SCHEMA_VERSION, Stored, WriteId, attr, item, schema_key,
+    AuditEvent, AuditKey, Config, ConfigKey, Entity, EntityId, EntityKey, EpochSeconds, Level,
+    Millis, Namespace, SCHEMA_VERSION, Stored, WriteId, attr, item, schema_key,
 };
 
-/// The most ancestors of an entity: their checks, the entity, the audit event and the schema's version are the 100 parts
-/// that a transaction takes.
+/// The most ancestors of an entity: their checks, the entity, the audit event and the schema's
+/// version are the 100 parts that a transaction takes.
 pub const MAX_ANCESTORS: usize = 97;
 
-/// Makes the configuration of a level what `next` says, if it is the one seen. What is deleted leaves its version, which
-/// goes on rising: the version that buckets get must never fall.
+/// Makes the configuration of a level what `next` says, if it is the one seen. What is deleted
+/// leaves its version, which goes on rising: the version that buckets get must never fall.
 #[must_use]
 pub fn configure(key: &ConfigKey, seen: &Stored<Config>, next: Option<&Config>) -> Action {
     let version = Path::of(attr::VERSION);
@@ -21,25 +22,43 @@ pub fn configure(key: &ConfigKey, seen: &Stored<Config>, next: Option<&Config>) 
         0 => Condition::Absent(version.clone()),
         seen => Condition::Equals(version.clone(), Value::Int(seen)),
     };
-    let mut changes = vec![Change::Set(version, Value::Int(seen.version.saturating_add(1)))];
+    let mut changes = vec![Change::Set(
+        version,
+        Value::Int(seen.version.saturating_add(1)),
+    )];
     let index = key.by_kind();
     match next {
         Some(config) => {
             changes.extend(set(item::write_config(config)));
             let (entity, resource) = names(&key.level);
-            changes.extend(entity.map(|id| Change::Set(Path::of(attr::ENTITY_ID), Value::text(id.as_str()))));
-            changes.extend(resource.map(|name| Change::Set(Path::of(attr::RESOURCE), Value::text(name.as_str()))));
+            changes.extend(
+                entity.map(|id| Change::Set(Path::of(attr::ENTITY_ID), Value::text(id.as_str()))),
+            );
+            changes.extend(
+                resource
+                    .map(|name| Change::Set(Path::of(attr::RESOURCE), Value::text(name.as_str()))),
+            );
             if let Some((pk, sk)) = index {
                 changes.push(Change::Set(Path::of(attr::GSI2PK), Value::Text(pk)));
                 changes.push(Change::Set(Path::of(attr::GSI2SK), Value::Text(sk)));
             }
         }
         None => {
-            let gone = [attr::LIMITS, attr::STATUS, attr::SHADOW, attr::GSI2PK, attr::GSI2SK];
+            let gone = [
+                attr::LIMITS,
+                attr::STATUS,
+                attr::SHADOW,
+                attr::GSI2PK,
+                attr::GSI2SK,
+            ];
             changes.extend(gone.map(|name| Change::Remove(Path::of(name))));
         }
     }
-    Action::Update(Update { key: key.item_key(), conditions: vec![condition], changes })
+    Action::Update(Update {
+        key: key.item_key(),
+        conditions: vec![condition],
+        changes,
+    })
 }
 
 const fn names(level: &Level) -> (Option<&EntityId>, Option<&crate::Resource>) {
@@ -53,13 +72,20 @@ const fn names(level: &Level) -> (Option<&EntityId>, Option<&crate::Resource>) {
 
 /// Makes an entity what `next` says, or deletes it, if the last write of it is still the one seen.
 #[must_use]
-pub fn set_entity(key: &EntityKey, seen: Option<&WriteId>, next: Option<&Entity>, op: &WriteId) -> Action {
+pub fn set_entity(
+    key: &EntityKey,
+    seen: Option<&WriteId>,
+    next: Option<&Entity>,
+    op: &WriteId,
+) -> Action {
     let last = Path::of(attr::OP);
     let condition = match seen {
         Some(seen) => Condition::Equals(last.clone(), Value::text(seen.as_str())),
         None => Condition::Absent(Path::of(attr::PK)),
     };
-    let Some(entity) = next else { return Action::Delete(key.item_key(), vec![condition]) };
+    let Some(entity) = next else {
+        return Action::Delete(key.item_key(), vec![condition]);
+    };
     let mut changes = vec![
         Change::Set(last, Value::text(op.as_str())),
         Change::Set(Path::of(attr::ENTITY_ID), Value::text(key.entity.as_str())),
@@ -68,16 +94,28 @@ pub fn set_entity(key: &EntityKey, seen: Option<&WriteId>, next: Option<&Entity>
     let index = [attr::GSI1PK, attr::GSI1SK].map(Path::of);
     match &entity.parent {
         Some(parent) => {
-            let parent = EntityKey { namespace: key.namespace.clone(), entity: parent.clone() };
+            let parent = EntityKey {
+                namespace: key.namespace.clone(),
+                entity: parent.clone(),
+            };
             let values = [parent.children(), key.child()].map(Value::Text);
-            changes.extend(index.into_iter().zip(values).map(|(path, value)| Change::Set(path, value)));
+            changes.extend(
+                index
+                    .into_iter()
+                    .zip(values)
+                    .map(|(path, value)| Change::Set(path, value)),
+            );
         }
         None => {
             changes.extend(index.map(Change::Remove));
             changes.push(Change::Remove(Path::of(attr::PARENT_ID)));
         }
     }
-    Action::Update(Update { key: key.item_key(), conditions: vec![condition], changes })
+    Action::Update(Update {
+        key: key.item_key(),
+        conditions: vec![condition],
+        changes,
+    })
 }
 
 /// That an entity is still a child of the parent it was seen with. One that is not there has none.
@@ -94,12 +132,20 @@ pub fn same_parent(key: &EntityKey, parent: Option<&EntityId>) -> Action {
 /// Writes an audit event, which DynamoDB may delete once it is as old as `kept`.
 #[must_use]
 pub fn record(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action {
-    let key = AuditKey { namespace: namespace.clone(), of: event.change.of(), id: event.id };
+    let key = AuditKey {
+        namespace: namespace.clone(),
+        of: event.change.of(),
+        id: event.id,
+    };
     let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().after(kept));
     let mut changes: Vec<_> = set(item::write_audit(event)).collect();
     changes.push(Change::Set(Path::of(attr::TTL), Value::Int(ttl)));
     let conditions = vec![Condition::Absent(Path::of(attr::PK))];
-    Action::Update(Update { key: key.item_key(), conditions, changes })
+    Action::Update(Update {
+        key: key.item_key(),
+        conditions,
+        changes,
+    })
 }
 
 /// Says which version of the schema the namespace is written in, if nobody has yet.
@@ -108,12 +154,17 @@ pub fn mark_schema(namespace: &Namespace) -> Action {
     Action::Update(Update {
         key: schema_key(namespace),
         conditions: vec![Condition::Absent(Path::of(attr::PK))],
-        changes: vec![Change::Set(Path::of(attr::SCHEMA), Value::Int(SCHEMA_VERSION))],
+        changes: vec![Change::Set(
+            Path::of(attr::SCHEMA),
+            Value::Int(SCHEMA_VERSION),
+        )],
     })
 }
 
 fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = Change> {
-    attributes.into_iter().map(|(name, value)| Change::Set(Path::of(name), value))
+    attributes
+        .into_iter()
+        .map(|(name, value)| Change::Set(Path::of(name), value))
 }
 
 #[cfg(test)]
@@ -127,10 +178,18 @@ mod tests {
         let namespace = Namespace::new("ns").unwrap();
         let [entity, resource] = [("entity_id", "e-1"), ("resource", "gpt-4")];
         let names = [vec![entity, resource], vec![entity], vec![resource], vec![]];
-        let levels = Level::of(&EntityId::new("e-1").unwrap(), &Resource::new("gpt-4").unwrap());
+        let levels = Level::of(
+            &EntityId::new("e-1").unwrap(),
+            &Resource::new("gpt-4").unwrap(),
+        );
         for (level, names) in levels.into_iter().zip(names) {
-            let key = ConfigKey { namespace: namespace.clone(), level };
-            let Action::Update(update) = configure(&key, &Stored::default(), Some(&Config::default())) else {
+            let key = ConfigKey {
+                namespace: namespace.clone(),
+                level,
+            };
+            let Action::Update(update) =
+                configure(&key, &Stored::default(), Some(&Config::default()))
+            else {
                 panic!("an update");
             };
             for name in [attr::ENTITY_ID, attr::RESOURCE] {
@@ -140,7 +199,12 @@ mod tests {
                     _ => None,
                 };
                 let found = update.changes.iter().find_map(set);
-                assert_eq!(found, expected.map(|(_, text)| Value::text(text)), "{:?}", key.level);
+                assert_eq!(
+                    found,
+                    expected.map(|(_, text)| Value::text(text)),
+                    "{:?}",
+                    key.level
+                );
             }
         }
     }

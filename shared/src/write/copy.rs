@@ -1,11 +1,13 @@
-//! Copying a shard's usage into the snapshot of a window: absolute numbers, so a copy can be repeated, delayed or skipped.
+//! Copying a shard's usage into the snapshot of a window: absolute numbers, so a copy can be
+//! repeated, delayed or skipped.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Change, Condition, Path, Update, Value};
 use crate::{
-    ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTokens, Snapshot, SnapshotKey, Usage, Window, attr,
+    ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTokens, Snapshot, SnapshotKey,
+    Usage, Window, attr,
 };
 
 /// Most earlier lives of all shards that a snapshot has numbers of.
@@ -60,31 +62,41 @@ impl Copy {
             && (self.v, self.is_final, self.ends_life) >= (other.v, other.is_final, other.ends_life)
     }
 
-    /// The copy, if the snapshot has none of the shard, or an older one of the same life and the same limits.
+    /// The copy, if the snapshot has none of the shard, or an older one of the same life and the
+    /// same limits.
     #[must_use]
     pub fn first(&self) -> Update {
         let q = Path::of(attr::copied_at(self.shard));
         let older = Value::Int(self.v.saturating_sub(1));
-        let bounds = [Condition::AtLeast(q.clone(), Value::Int(self.birth)), Condition::AtMost(q.clone(), older)];
-        // A new limit is added by a copy that knows the old ones: a shard that brings other limits with each image would
-        // fill the snapshot with them.
+        let bounds = [
+            Condition::AtLeast(q.clone(), Value::Int(self.birth)),
+            Condition::AtMost(q.clone(), older),
+        ];
+        // A new limit is added by a copy that knows the old ones: a shard that brings other limits
+        // with each image would fill the snapshot with them.
         let limits = self.usage.tokens.keys();
         if limits.len() > MAX_LIMITS {
             // There is no room to ask for so many in one expression.
             return self.update(vec![Condition::Absent(q)], vec![]);
         }
-        let limits = limits.map(|limit| Condition::Present(Path::of(attr::copied(limit, self.shard))));
+        let limits =
+            limits.map(|limit| Condition::Present(Path::of(attr::copied(limit, self.shard))));
         let conditions = bounds.into_iter().chain(limits);
-        let conditions = conditions.map(|condition| Condition::AbsentOr(q.clone(), Box::new(condition)));
+        let conditions =
+            conditions.map(|condition| Condition::AbsentOr(q.clone(), Box::new(condition)));
         self.update(conditions.collect(), vec![])
     }
 
-    /// The copy, once it is known what the snapshot has: `None` if that says all of it. Numbers of an earlier life move to
-    /// the carry, once, because the copy they belong to must still be there.
+    /// The copy, once it is known what the snapshot has: `None` if that says all of it. Numbers of
+    /// an earlier life move to the carry, once, because the copy they belong to must still be
+    /// there.
     #[must_use]
     pub fn after(&self, seen: &Snapshot) -> Option<Update> {
-        let Some(copied) = seen.shards.get(&self.shard) else { return Some(self.first()) };
-        let is_newest = Condition::Equals(Path::of(attr::copied_at(self.shard)), Value::Int(copied.v));
+        let Some(copied) = seen.shards.get(&self.shard) else {
+            return Some(self.first());
+        };
+        let is_newest =
+            Condition::Equals(Path::of(attr::copied_at(self.shard)), Value::Int(copied.v));
         if copied.v < self.birth {
             let mut changes = self.carry(&copied.usage, copied.v);
             changes.extend(self.others(&copied.usage));
@@ -98,22 +110,31 @@ impl Copy {
             // A bucket keeps its limits for as long as it lives; others are none of its.
             return Some(self.update(vec![is_newest], self.others(&copied.usage).collect()));
         }
-        // The item was deleted with this copy, and there is a newer one: of a later life. This one comes late, from a replay.
+        // The item was deleted with this copy, and there is a newer one: of a later life. This one
+        // comes late, from a replay.
         let carried = seen.carried.get(&self.shard);
-        let is_carried = carried.is_some_and(|lives| lives.range(self.birth..=self.v).next().is_some());
+        let is_carried =
+            carried.is_some_and(|lives| lives.range(self.birth..=self.v).next().is_some());
         (self.ends_life && copied.v > self.v && !is_carried).then(|| {
             let carried = Path::of(attr::carried(self.shard));
-            let is_first = Condition::AbsentOr(carried.clone(), Box::new(Condition::Lacks(carried, self.v)));
+            let is_first =
+                Condition::AbsentOr(carried.clone(), Box::new(Condition::Lacks(carried, self.v)));
             let changes = self.carry(&self.usage, self.v);
-            Update { key: self.key.item_key(), conditions: vec![is_newest, is_first], changes }
+            Update {
+                key: self.key.item_key(),
+                conditions: vec![is_newest, is_first],
+                changes,
+            }
         })
     }
 
-    /// Returns whether the snapshot has room for what [`Self::after`] writes. A carry grows with each life that has other
-    /// limits, so it has a bound.
+    /// Returns whether the snapshot has room for what [`Self::after`] writes. A carry grows with
+    /// each life that has other limits, so it has a bound.
     #[must_use]
     pub fn fits(&self, seen: &Snapshot) -> bool {
-        let Some(copied) = seen.shards.get(&self.shard) else { return true };
+        let Some(copied) = seen.shards.get(&self.shard) else {
+            return true;
+        };
         let carried = if copied.v < self.birth {
             &copied.usage
         } else if self.ends_life && copied.v > self.v {
@@ -123,13 +144,21 @@ impl Copy {
         };
         let lives: usize = seen.carried.values().map(BTreeSet::len).sum();
         let known = &seen.carry.tokens;
-        let limits = known.len() + carried.tokens.keys().filter(|limit| !known.contains_key(*limit)).count();
+        let limits = known.len()
+            + carried
+                .tokens
+                .keys()
+                .filter(|limit| !known.contains_key(*limit))
+                .count();
         lives < MAX_LIVES && limits <= MAX_CARRIED_LIMITS
     }
 
     /// Removes what was copied of limits that this copy does not have.
     fn others(&self, copied: &Usage) -> impl Iterator<Item = Change> {
-        let others = copied.tokens.keys().filter(|limit| !self.usage.tokens.contains_key(*limit));
+        let others = copied
+            .tokens
+            .keys()
+            .filter(|limit| !self.usage.tokens.contains_key(*limit));
         others.map(|limit| Change::Remove(Path::of(attr::copied(limit, self.shard))))
     }
 
@@ -137,27 +166,48 @@ impl Copy {
     fn carry(&self, usage: &Usage, v: i64) -> Vec<Change> {
         let carry = |counted: &str| Path::of(format!("{counted}{}", attr::CARRY));
         let tokens = usage.tokens.iter();
-        let tokens = tokens.map(|(limit, amount)| Change::Add(carry(limit.as_str()), Value::Tokens(*amount)));
+        let tokens = tokens
+            .map(|(limit, amount)| Change::Add(carry(limit.as_str()), Value::Tokens(*amount)));
         let takes = Change::Add(carry(attr::TOTAL_EVENTS), Value::Int(usage.acquires));
-        let life = Change::Add(Path::of(attr::carried(self.shard)), Value::Numbers(BTreeSet::from([v])));
+        let life = Change::Add(
+            Path::of(attr::carried(self.shard)),
+            Value::Numbers(BTreeSet::from([v])),
+        );
         tokens.chain([takes, life]).collect()
     }
 
     fn update(&self, conditions: Vec<Condition>, mut changes: Vec<Change>) -> Update {
         let amount = |(limit, amount): (&LimitName, &MilliTokens)| {
-            Change::Set(Path::of(attr::copied(limit, self.shard)), Value::Tokens(*amount))
+            Change::Set(
+                Path::of(attr::copied(limit, self.shard)),
+                Value::Tokens(*amount),
+            )
         };
         changes.extend(self.usage.tokens.iter().map(amount));
-        changes.push(Change::Set(Path::of(attr::copied_takes(self.shard)), Value::Int(self.usage.acquires)));
-        changes.push(Change::Set(Path::of(attr::copied_at(self.shard)), Value::Int(self.v)));
+        changes.push(Change::Set(
+            Path::of(attr::copied_takes(self.shard)),
+            Value::Int(self.usage.acquires),
+        ));
+        changes.push(Change::Set(
+            Path::of(attr::copied_at(self.shard)),
+            Value::Int(self.v),
+        ));
         let finals = Path::of(attr::FINAL);
         changes.push(match self.is_final {
             true => Change::Add(finals, self.shards()),
             false => Change::DeleteFrom(finals, self.shards()),
         });
-        // As long as was said when the snapshot was made: a later copy with other settings must not shorten it.
-        changes.push(Change::SetIfAbsent(Path::of(attr::TTL), Value::Int(self.ttl_seconds)));
-        Update { key: self.key.item_key(), conditions, changes }
+        // As long as was said when the snapshot was made: a later copy with other settings must not
+        // shorten it.
+        changes.push(Change::SetIfAbsent(
+            Path::of(attr::TTL),
+            Value::Int(self.ttl_seconds),
+        ));
+        Update {
+            key: self.key.item_key(),
+            conditions,
+            changes,
+        }
     }
 
     fn shards(&self) -> Value {
@@ -170,7 +220,11 @@ impl fmt::Display for Copy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ItemKey { pk, sk } = self.key.item_key();
         let kind = if self.is_final { "final" } else { "interim" };
-        write!(f, "{kind} copy to {pk} {sk} of shard {} at {}", self.shard, self.v)?;
+        write!(
+            f,
+            "{kind} copy to {pk} {sk} of shard {} at {}",
+            self.shard, self.v
+        )?;
         for (limit, amount) in &self.usage.tokens {
             write!(f, ", {limit} {amount}")?;
         }
@@ -185,7 +239,10 @@ mod tests {
 
     #[test]
     fn a_copy_says_what_was_used_where() {
-        let counter = |total| Counter { total, ..Counter::default() };
+        let counter = |total| Counter {
+            total,
+            ..Counter::default()
+        };
         let limits = [("rpm", 3000), ("tpm", -2000)];
         let meter = Meter {
             key: BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap(),
@@ -193,7 +250,9 @@ mod tests {
             birth: 1,
             hour: Hour(498_648),
             takes: counter(2),
-            limits: limits.map(|(name, milli)| (LimitName::new(name).unwrap(), counter(milli))).into(),
+            limits: limits
+                .map(|(name, milli)| (LimitName::new(name).unwrap(), counter(milli)))
+                .into(),
         };
         assert_eq!(
             Copy::of(&meter, Window::Daily, true, 0).to_string(),

@@ -6,9 +6,10 @@ use crate::{LimitName, LimitState, MilliTokens};
 
 /// What becomes of one limit's balance.
 ///
-/// The balance now is `tk` and what flowed in since `rf`, cut at the ceiling. Which of the two it is cannot be said in
-/// an expression, so the write says which one it takes for granted: below the ceiling it adds, at the ceiling it sets.
-/// Either way it does not matter what others took or gave back since the limit was seen.
+/// The balance now is `tk` and what flowed in since `rf`, cut at the ceiling. Which of the two it
+/// is cannot be said in an expression, so the write says which one it takes for granted: below the
+/// ceiling it adds, at the ceiling it sets. Either way it does not matter what others took or gave
+/// back since the limit was seen.
 pub(super) struct Credit {
     /// What flowed in since `rf`; of slots, how many more there are.
     pub(super) flowed: MilliTokens,
@@ -35,22 +36,40 @@ impl Credit {
         let credited = if self.moves_rf { gained } else { self.back };
         let is_cut = !state.rule.is_concurrent() && state.tk + gained > self.ceiling;
         if is_cut && (self.need <= self.ceiling || self.is_soft) && !self.guesses_room {
-            let slack = self.slack.min(self.ceiling - self.need).max(MilliTokens::ZERO);
-            let full = if self.moves_rf { self.ceiling } else { self.ceiling - self.flowed } - slack;
+            let slack = self
+                .slack
+                .min(self.ceiling - self.need)
+                .max(MilliTokens::ZERO);
+            let full = if self.moves_rf {
+                self.ceiling
+            } else {
+                self.ceiling - self.flowed
+            } - slack;
             let at_least = self.ceiling - gained;
-            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
-            update.changes.push(Change::Set(tokens(name), Value::Int((full - self.need).0)));
+            update
+                .conditions
+                .push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
+            update
+                .changes
+                .push(Change::Set(tokens(name), Value::Int((full - self.need).0)));
             return;
         }
         if self.need > MilliTokens::ZERO && !self.is_soft {
-            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int((self.need - gained).0)));
+            update.conditions.push(Condition::AtLeast(
+                tokens(name),
+                Value::Int((self.need - gained).0),
+            ));
         }
         if !state.rule.is_concurrent() {
             let at_most = self.ceiling - gained;
-            update.conditions.push(Condition::AtMost(tokens(name), Value::Int(at_most.0)));
+            update
+                .conditions
+                .push(Condition::AtMost(tokens(name), Value::Int(at_most.0)));
         }
         if credited != self.need {
-            update.changes.push(add_tokens(name, Field::Tokens, credited - self.need));
+            update
+                .changes
+                .push(add_tokens(name, Field::Tokens, credited - self.need));
         }
     }
 }

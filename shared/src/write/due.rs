@@ -1,4 +1,5 @@
-//! `due`: at or before everything the reconciler must look at, moved without touching the index where it can stay.
+//! `due`: at or before everything the reconciler must look at, moved without touching the index
+//! where it can stay.
 
 use super::{Change, Condition, Path, Update, Value};
 use crate::{BucketKey, EpochMillis, ItemKey, Millis, attr};
@@ -6,36 +7,56 @@ use crate::{BucketKey, EpochMillis, ItemKey, Millis, attr};
 /// How much later the reconciler comes back to an item that it can do nothing about.
 const POSTPONED: Millis = Millis(3_600_000);
 
-/// Moves the `due` of an item that the reconciler can do nothing about at `now` to an hour later, if it is still due. No
-/// other attribute is touched: nothing is known of them.
+/// Moves the `due` of an item that the reconciler can do nothing about at `now` to an hour later,
+/// if it is still due. No other attribute is touched: nothing is known of them.
 #[must_use]
 pub fn postpone(key: &ItemKey, now: EpochMillis) -> Update {
     let later = Change::Set(Path::of(attr::DUE), Value::Int(now.after(POSTPONED).0));
-    Update { key: key.clone(), conditions: vec![is_due(now)], changes: vec![later] }
+    Update {
+        key: key.clone(),
+        conditions: vec![is_due(now)],
+        changes: vec![later],
+    }
 }
 
 /// Takes an item that has no room for a later `due` out of the index, if it is still due.
 #[must_use]
 pub fn forget_due(key: &ItemKey, now: EpochMillis) -> Update {
-    let changes = [attr::DUE, attr::DUE_SHARD].map(|name| Change::Remove(Path::of(name))).into();
-    Update { key: key.clone(), conditions: vec![is_due(now)], changes }
+    let changes = [attr::DUE, attr::DUE_SHARD]
+        .map(|name| Change::Remove(Path::of(name)))
+        .into();
+    Update {
+        key: key.clone(),
+        conditions: vec![is_due(now)],
+        changes,
+    }
 }
 
 fn is_due(now: EpochMillis) -> Condition {
     Condition::AtMost(Path::of(attr::DUE), Value::Int(now.0))
 }
 
-/// Makes `update` leave `due` at or before `at`, whatever others do to it meanwhile; `seen` is what it was.
-pub(super) fn not_after(update: &mut Update, key: &BucketKey, seen: Option<EpochMillis>, at: EpochMillis) {
+/// Makes `update` leave `due` at or before `at`, whatever others do to it meanwhile; `seen` is what
+/// it was.
+pub(super) fn not_after(
+    update: &mut Update,
+    key: &BucketKey,
+    seen: Option<EpochMillis>,
+    at: EpochMillis,
+) {
     let (due, shard) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
     let (value, partition) = (Value::Int(at.0), Value::Text(key.due_shard()));
     if seen.is_some_and(|due| due > at) {
-        update.conditions.push(Condition::AtLeast(due.clone(), value.clone()));
+        update
+            .conditions
+            .push(Condition::AtLeast(due.clone(), value.clone()));
         update.changes.push(Change::Set(due, value));
         update.changes.push(Change::Set(shard, partition));
     } else {
         let early = Condition::AtMost(due.clone(), value.clone());
-        update.conditions.push(Condition::AbsentOr(due.clone(), Box::new(early)));
+        update
+            .conditions
+            .push(Condition::AbsentOr(due.clone(), Box::new(early)));
         update.changes.push(Change::SetIfAbsent(due, value));
         update.changes.push(Change::SetIfAbsent(shard, partition));
     }

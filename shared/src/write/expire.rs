@@ -6,7 +6,8 @@ use super::replace::{REVIEW, count_units, first_expiry, next_due, replace};
 use super::{Change, Condition, Path, Update, Value, every_write, same_count, same_leases};
 use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, attr, math};
 
-/// How far ahead of this clock an `rf` may be before it counts as a mistake: clocks of a fleet differ by less.
+/// How far ahead of this clock an `rf` may be before it counts as a mistake: clocks of a fleet
+/// differ by less.
 const CLOCK_TOLERANCE: Millis = Millis(10_000);
 
 /// What one write of [`expire`] gives back.
@@ -18,9 +19,10 @@ pub struct Restored {
     pub tokens: BTreeMap<LimitName, MilliTokens>,
 }
 
-/// Removes every expired lease of `bucket`, gives its tokens back, moves `due` to what comes next or removes it, and
-/// pulls back an `rf` from a clock that ran ahead. Only if nobody wrote to the bucket since it was read: `due` must
-/// stay at or before every expiry, also that of a lease taken meanwhile.
+/// Removes every expired lease of `bucket`, gives its tokens back, moves `due` to what comes next
+/// or removes it, and pulls back an `rf` from a clock that ran ahead. Only if nobody wrote to the
+/// bucket since it was read: `due` must stay at or before every expiry, also that of a lease taken
+/// meanwhile.
 ///
 /// `None` if nothing is to be done.
 #[must_use]
@@ -35,9 +37,10 @@ pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
 
 /// A look at how often the shard is written to, with all that [`expire`] does.
 ///
-/// A busy shard is written to between any read and write. If nothing is to be given back, the look asks only that the
-/// leases are those that were seen: then `due` is at or before every expiry, and what was taken meanwhile counts as
-/// taken since the look. A shard that has been at rest since the last look, and still is, is not due for another one.
+/// A busy shard is written to between any read and write. If nothing is to be given back, the look
+/// asks only that the leases are those that were seen: then `due` is at or before every expiry, and
+/// what was taken meanwhile counts as taken since the look. A shard that has been at rest since the
+/// last look, and still is, is not due for another one.
 #[must_use]
 pub fn look(bucket: &Bucket, now: EpochMillis) -> (Update, Restored) {
     let v = bucket.v.saturating_add(1);
@@ -45,16 +48,29 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> (Update, Restored) {
     next.scaling.look = Some(Look { at: now, v });
     next.scaling.is_hot = false;
     let rests = restored.leases == 0 && is_at_rest(bucket, now);
-    next.due = if rests { first_expiry(&next) } else { next_due(&next, now) };
+    next.due = if rests {
+        first_expiry(&next)
+    } else {
+        next_due(&next, now)
+    };
     if restored.leases > 0 || next.rf != bucket.rf || rests {
         count_units(&mut next, 1);
         return (replace(bucket, next), restored);
     }
-    let conditions = vec![Condition::Present(Path::of(attr::RF)), same_count(bucket.shard()), same_leases(bucket)];
+    let conditions = vec![
+        Condition::Present(Path::of(attr::RF)),
+        same_count(bucket.shard()),
+        same_leases(bucket),
+    ];
     let mut changes = every_write(Some(bucket), MilliTokens::ZERO);
     changes.push(Change::Set(Path::of(attr::LOOK_AT), Value::Int(now.0)));
     changes.push(Change::Set(Path::of(attr::LOOK_V), Value::Int(v)));
-    changes.extend(bucket.scaling.is_hot.then(|| Change::Remove(Path::of(attr::HOT))));
+    changes.extend(
+        bucket
+            .scaling
+            .is_hot
+            .then(|| Change::Remove(Path::of(attr::HOT))),
+    );
     let (due, partition) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
     match next.due {
         Some(at) => {
@@ -63,14 +79,24 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> (Update, Restored) {
         }
         None => changes.extend([Change::Remove(due), Change::Remove(partition)]),
     }
-    (Update { key: bucket.key.item_key(), conditions, changes }, restored)
+    (
+        Update {
+            key: bucket.key.item_key(),
+            conditions,
+            changes,
+        },
+        restored,
+    )
 }
 
-/// Whether nobody has written to the shard since a look that is old enough for a merge. What kept it from being merged now
-/// (an operator asked for it, or it is not like its sibling) keeps it until somebody writes to it; to look at it every
-/// minute until then would cost forever.
+/// Whether nobody has written to the shard since a look that is old enough for a merge. What kept
+/// it from being merged now (an operator asked for it, or it is not like its sibling) keeps it
+/// until somebody writes to it; to look at it every minute until then would cost forever.
 fn is_at_rest(bucket: &Bucket, now: EpochMillis) -> bool {
-    let look = bucket.scaling.look.filter(|look| look.at.after(REVIEW) <= now);
+    let look = bucket
+        .scaling
+        .look
+        .filter(|look| look.at.after(REVIEW) <= now);
     look.is_some_and(|look| bucket.v <= look.v)
 }
 
@@ -78,7 +104,10 @@ fn is_at_rest(bucket: &Bucket, now: EpochMillis) -> bool {
 pub(super) fn expired(bucket: &Bucket, now: EpochMillis) -> (Bucket, Restored) {
     let mut next = bucket.clone();
     let leases: Vec<_> = bucket.expired(now).collect();
-    let mut restored = Restored { leases: leases.len(), ..Restored::default() };
+    let mut restored = Restored {
+        leases: leases.len(),
+        ..Restored::default()
+    };
     if let Some(left) = &mut next.leases {
         left.retain(|_, lease| lease.expires > now);
     }
@@ -98,7 +127,8 @@ pub(super) fn expired(bucket: &Bucket, now: EpochMillis) -> (Bucket, Restored) {
             restored.tokens.insert(name.clone(), state.tk - held);
         }
         if rf_ahead {
-            // What the fast clock credited for a time still to come is taken back, as far as it was not used.
+            // What the fast clock credited for a time still to come is taken back, as far as it was
+            // not used.
             let early = math::credit(&state.rule, bucket.shard(), now, bucket.rf);
             state.tk = (state.tk - early).max(state.tk.min(MilliTokens::ZERO));
         }

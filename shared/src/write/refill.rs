@@ -9,16 +9,21 @@ use crate::limit::WCU;
 use crate::math::credit;
 use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard};
 
-/// How long `rf` stays where it is. Our own takes find what flowed in by themselves, and those that rely on `rf` lose
-/// their race when it moves: moving it with every batch would starve them.
+/// How long `rf` stays where it is. Our own takes find what flowed in by themselves, and those that
+/// rely on `rf` lose their race when it moves: moving it with every batch would starve them.
 const REST: Millis = Millis(200);
 
-/// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was seen in, so that
-/// takes find enough without knowing `rf`.
+/// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was
+/// seen in, so that takes find enough without knowing `rf`.
 ///
-/// Conditional on `rf`, so it happens once; exact whatever was taken since the image, as every write that knows `rf`.
+/// Conditional on `rf`, so it happens once; exact whatever was taken since the image, as every
+/// write that knows `rf`.
 #[must_use]
-pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: EpochMillis) -> Option<Update> {
+pub fn refill(
+    image: &Bucket,
+    consumed: &BTreeMap<LimitName, MilliTokens>,
+    now: EpochMillis,
+) -> Option<Update> {
     let flowed = |state: &LimitState| credit(&state.rule, image.shard(), image.rf, now);
     let is_hungry = |(name, state): (&LimitName, &LimitState)| {
         let used = consumed.get(name).copied().unwrap_or_default();
@@ -33,8 +38,14 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
         conditions: same_rf(image).into(),
         changes: every_write(Some(image), units_credit(image, now)),
     };
-    update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));
-    for (name, state) in image.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
+    update
+        .changes
+        .push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));
+    for (name, state) in image
+        .limits
+        .iter()
+        .filter(|(_, state)| !state.rule.is_concurrent())
+    {
         let (ceiling, zero) = (image.share(state), MilliTokens::ZERO);
         let credit = Credit {
             flowed: flowed(state),
@@ -51,8 +62,8 @@ pub fn refill(image: &Bucket, consumed: &BTreeMap<LimitName, MilliTokens>, now: 
     Some(update)
 }
 
-/// Cuts the write units of `image` where they are full, if more than a second's have flowed over since `rf`: they would
-/// hide as many writes too many. `rf` stays, as takes rely on it.
+/// Cuts the write units of `image` where they are full, if more than a second's have flowed over
+/// since `rf`: they would hide as many writes too many. `rf` stays, as takes rely on it.
 ///
 /// Only if they are full, so it can be repeated.
 #[must_use]
@@ -65,6 +76,13 @@ pub fn cut_units(image: &Bucket, now: EpochMillis) -> Option<Update> {
     let left = Path::of(attr::WRITE_UNITS);
     let mut conditions = same_rf(image).to_vec();
     conditions.push(Condition::AtLeast(left.clone(), Value::Int(full.0)));
-    let changes = vec![Change::Add(Path::of(attr::V), Value::Int(1)), Change::Set(left, Value::Int((full - units).0))];
-    Some(Update { key: image.key.item_key(), conditions, changes })
+    let changes = vec![
+        Change::Add(Path::of(attr::V), Value::Int(1)),
+        Change::Set(left, Value::Int((full - units).0)),
+    ];
+    Some(Update {
+        key: image.key.item_key(),
+        conditions,
+        changes,
+    })
 }

@@ -1,4 +1,5 @@
-//! Writing a bucket shard anew, if nobody has written to it since it was seen: then everything about it is known.
+//! Writing a bucket shard anew, if nobody has written to it since it was seen: then everything
+//! about it is known.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +14,31 @@ pub(super) fn unchanged(bucket: &Bucket) -> Condition {
     Condition::Equals(Path::of(attr::V), Value::Int(bucket.v))
 }
 
-/// Makes `old` what `next` says, with one more `v` if `next` has none of its own. What only others know of the item
-/// stays.
+/// Makes `old` what `next` says, with one more `v` if `next` has none of its own. What only others
+/// know of the item stays.
 pub(super) fn replace(old: &Bucket, mut next: Bucket) -> Update {
     next.v = next.v.max(old.v.saturating_add(1));
     change(old, attributes(&next))
 }
 
-/// Leaves of `old` what it has counted, by `freed`, which is the shard without its expired leases: nothing that can be
-/// taken, and no entry in an index. In the end DynamoDB deletes it.
+/// Leaves of `old` what it has counted, by `freed`, which is the shard without its expired leases:
+/// nothing that can be taken, and no entry in an index. In the end DynamoDB deletes it.
 pub(super) fn bury(old: &Bucket, freed: &Bucket, now: EpochMillis) -> Update {
-    let mut left = attributes(&Bucket { v: old.v.saturating_add(1), ..freed.clone() });
+    let mut left = attributes(&Bucket {
+        v: old.v.saturating_add(1),
+        ..freed.clone()
+    });
     left.retain(|path, _| *path == Path::of(attr::V) || attr::counts_usage(&path.0[0]));
     left.insert(Path::of(attr::TTL), Value::Int(ttl::of_buried(now).0));
     change(old, left)
 }
 
-/// Makes a shard that is not there, or that was merged away. The latter goes on counting where it stopped, so what it
-/// used in its windows stays in their numbers.
+/// Makes a shard that is not there, or that was merged away. The latter goes on counting where it
+/// stopped, so what it used in its windows stays in their numbers.
 pub(super) fn make(bucket: &Bucket) -> Update {
     let keep = |(path, value): (Path, Value)| match (attr::counts_usage(&path.0[0]), &value) {
-        // The same in fewer bytes: there are three counters for each limit, and an expression takes 4 KB.
+        // The same in fewer bytes: there are three counters for each limit, and an expression takes
+        // 4 KB.
         (true, Value::Int(0)) => Change::Add(path, value),
         (true, _) => Change::SetIfAbsent(path, value),
         (false, _) => Change::Set(path, value),
@@ -43,8 +48,15 @@ pub(super) fn make(bucket: &Bucket) -> Update {
     changes.push(Change::Remove(Path::of(attr::TTL)));
     let v = Path::of(attr::V);
     let is_older = Condition::AtMost(v.clone(), Value::Int(bucket.v.saturating_sub(1)));
-    let conditions = vec![Condition::Absent(Path::of(attr::RF)), Condition::AbsentOr(v, Box::new(is_older))];
-    Update { key: bucket.key.item_key(), conditions, changes }
+    let conditions = vec![
+        Condition::Absent(Path::of(attr::RF)),
+        Condition::AbsentOr(v, Box::new(is_older)),
+    ];
+    Update {
+        key: bucket.key.item_key(),
+        conditions,
+        changes,
+    }
 }
 
 fn attributes(bucket: &Bucket) -> BTreeMap<Path, Value> {
@@ -64,11 +76,15 @@ fn change(old: &Bucket, after: BTreeMap<Path, Value>) -> Update {
         .map(|(path, value)| Change::Set(path, value))
         .collect();
     changes.extend(before.into_keys().map(Change::Remove));
-    Update { key: old.key.item_key(), conditions: vec![unchanged(old)], changes }
+    Update {
+        key: old.key.item_key(),
+        conditions: vec![unchanged(old)],
+        changes,
+    }
 }
 
-/// When the reconciler must come back to `bucket`: at the first expiry of a lease, and for a look if it is one of
-/// several shards.
+/// When the reconciler must come back to `bucket`: at the first expiry of a lease, and for a look
+/// if it is one of several shards.
 pub(super) fn next_due(bucket: &Bucket, now: EpochMillis) -> Option<EpochMillis> {
     let looked = bucket.scaling.look.map_or(now, |look| look.at);
     let review = (bucket.shard().count > 1).then(|| looked.after(REVIEW));
@@ -77,7 +93,12 @@ pub(super) fn next_due(bucket: &Bucket, now: EpochMillis) -> Option<EpochMillis>
 
 /// When the first of its leases expires.
 pub(super) fn first_expiry(bucket: &Bucket) -> Option<EpochMillis> {
-    bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min()
+    bucket
+        .leases
+        .iter()
+        .flatten()
+        .map(|(_, lease)| lease.expires)
+        .min()
 }
 
 /// `bucket` after one write more: its write units are counted.

@@ -9,7 +9,8 @@ use crate::{Bucket, Hour};
 pub struct Roll {
     /// The hour. Writes to a shard that already counts this hour or a later one do not roll.
     pub hour: Hour,
-    /// Takes for granted that another process has rolled the shard since it was seen. A write that is mistaken fails.
+    /// Takes for granted that another process has rolled the shard since it was seen. A write that
+    /// is mistaken fails.
     pub by_others: bool,
 }
 
@@ -17,33 +18,45 @@ impl Roll {
     /// Rolls to `hour` unless the shard was seen in it.
     #[must_use]
     pub const fn to(hour: Hour) -> Self {
-        Self { hour, by_others: false }
+        Self {
+            hour,
+            by_others: false,
+        }
     }
 
-    /// Whether a write that counts usage must roll `bucket`. An hour that no clock can have reached is a damaged one.
+    /// Whether a write that counts usage must roll `bucket`. An hour that no clock can have reached
+    /// is a damaged one.
     fn is_due(self, bucket: &Bucket) -> bool {
         bucket.hour < self.hour || bucket.hour.0 > self.hour.0.saturating_add(1)
     }
 
-    /// Adds to `update` what its usage is counted by: nothing, the condition that the shard has been rolled, or the roll.
+    /// Adds to `update` what its usage is counted by: nothing, the condition that the shard has
+    /// been rolled, or the roll.
     ///
-    /// A roll sets the bases of all limits, so the limits must be those that were seen: a write that adds one moves `rf`.
+    /// A roll sets the bases of all limits, so the limits must be those that were seen: a write
+    /// that adds one moves `rf`.
     pub(super) fn write(self, update: &mut Update, view: Option<&Bucket>) {
         let hour = Path::of(attr::HOUR);
         let Some(bucket) = view.filter(|bucket| !(self.by_others && self.is_due(bucket))) else {
-            update.conditions.push(Condition::AtLeast(hour, Value::Int(self.hour.0)));
+            update
+                .conditions
+                .push(Condition::AtLeast(hour, Value::Int(self.hour.0)));
             return;
         };
         if !self.is_due(bucket) {
             return;
         }
-        update.conditions.push(Condition::Equals(hour.clone(), Value::Int(bucket.hour.0)));
+        update
+            .conditions
+            .push(Condition::Equals(hour.clone(), Value::Int(bucket.hour.0)));
         for condition in same_rf(bucket) {
             if !update.conditions.contains(&condition) {
                 update.conditions.push(condition);
             }
         }
-        update.changes.push(Change::Set(hour, Value::Int(self.hour.0)));
+        update
+            .changes
+            .push(Change::Set(hour, Value::Int(self.hour.0)));
         let mut base = |to: Path, from: Path| update.changes.push(Change::Copy(to, from));
         let is_new_day = !bucket.hour.is_same_day(self.hour);
         let takes = Path::of(attr::TAKES);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count, same_leases, sign,
-    tokens, ttl,
+    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count,
+    same_leases, sign, tokens, ttl,
 };
 use crate::attr::{self, Field};
 use crate::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
@@ -20,7 +20,8 @@ pub struct Settle<'a> {
     pub lease: Option<(&'a WriteId, LeaseChange)>,
     /// What changes, by limit.
     pub amounts: BTreeMap<LimitName, Settled>,
-    /// Acquires granted earlier that this write counts; negative where they were counted and then not granted.
+    /// Acquires granted earlier that this write counts; negative where they were counted and then
+    /// not granted.
     pub takes: i64,
     /// The hour that a change of consumption, or of acquires, counts for.
     pub roll: Roll,
@@ -33,8 +34,8 @@ pub enum LeaseChange {
     End,
     /// It expires later.
     Renew(EpochMillis),
-    /// It holds other amounts from now on: before and after, by limit. Only if it holds those before, so that a
-    /// repeated adjustment counts once.
+    /// It holds other amounts from now on: before and after, by limit. Only if it holds those
+    /// before, so that a repeated adjustment counts once.
     Hold(BTreeMap<LimitName, (MilliTokens, MilliTokens)>),
 }
 
@@ -45,41 +46,56 @@ pub struct Settled {
     pub tk: MilliTokens,
     /// Added to the consumption.
     pub tc: MilliTokens,
-    /// The balance that giving back must not pass: the share of a rate's capacity. Slots have none, as exactly
-    /// those taken come back.
+    /// The balance that giving back must not pass: the share of a rate's capacity. Slots have none,
+    /// as exactly those taken come back.
     pub ceiling: Option<MilliTokens>,
 }
 
 impl Settle<'_> {
-    /// The settlement with all its amounts, if no balance passes its ceiling. What was `seen` of the shard tells only
-    /// whether a new hour has begun.
+    /// The settlement with all its amounts, if no balance passes its ceiling. What was `seen` of
+    /// the shard tells only whether a new hour has begun.
     #[must_use]
     pub fn whole(&self, seen: Option<&Bucket>) -> Update {
         self.update(seen, None)
     }
 
-    /// The settlement with what fits under the ceilings of `bucket`: a balance that has refilled meanwhile takes back
-    /// only what makes it full.
+    /// The settlement with what fits under the ceilings of `bucket`: a balance that has refilled
+    /// meanwhile takes back only what makes it full.
     #[must_use]
     pub fn cut(&self, bucket: &Bucket) -> Update {
         self.update(Some(bucket), Some(bucket))
     }
 
     fn update(&self, seen: Option<&Bucket>, view: Option<&Bucket>) -> Update {
-        let mut update =
-            Update { key: self.key.item_key(), conditions: vec![], changes: every_write(view, MilliTokens::ZERO) };
+        let mut update = Update {
+            key: self.key.item_key(),
+            conditions: vec![],
+            changes: every_write(view, MilliTokens::ZERO),
+        };
         update.changes.push(sign(&self.op));
         if self.takes != 0 {
-            update.changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
+            update
+                .changes
+                .push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
         }
-        if self.takes != 0 || self.amounts.values().any(|settled| settled.tc != MilliTokens::ZERO) {
+        if self.takes != 0
+            || self
+                .amounts
+                .values()
+                .any(|settled| settled.tc != MilliTokens::ZERO)
+        {
             self.roll.write(&mut update, seen);
         }
         match &self.lease {
             None => {
-                update.conditions.push(Condition::Present(Path::of(attr::RF)));
+                update
+                    .conditions
+                    .push(Condition::Present(Path::of(attr::RF)));
                 // No lease keeps a network that repeats the request from giving back twice.
-                update.conditions.push(Condition::Differs(Path::of(attr::OP), Value::text(self.op.as_str())));
+                update.conditions.push(Condition::Differs(
+                    Path::of(attr::OP),
+                    Value::text(self.op.as_str()),
+                ));
             }
             Some((id, change)) => {
                 update.conditions.push(Condition::Present(Path::lease(id)));
@@ -97,53 +113,84 @@ impl Settle<'_> {
                     tk = tk.min((ceiling - state.tk).max(MilliTokens::ZERO));
                 }
                 let capacity = now.map_or(ceiling, |(_, state)| state.rule.capacity);
-                update.conditions.push(Condition::AtLeast(Path::limit(limit, Field::Capacity), Value::Int(capacity.0)));
+                update.conditions.push(Condition::AtLeast(
+                    Path::limit(limit, Field::Capacity),
+                    Value::Int(capacity.0),
+                ));
                 if tk > MilliTokens::ZERO {
-                    update.conditions.push(Condition::AtMost(tokens(limit), Value::Int((ceiling - tk).0)));
+                    update.conditions.push(Condition::AtMost(
+                        tokens(limit),
+                        Value::Int((ceiling - tk).0),
+                    ));
                 }
             }
             if tk != MilliTokens::ZERO {
                 update.changes.push(add_tokens(limit, Field::Tokens, tk));
             }
             if settled.tc != MilliTokens::ZERO {
-                update.changes.push(add_tokens(limit, Field::Consumed, settled.tc));
+                update
+                    .changes
+                    .push(add_tokens(limit, Field::Consumed, settled.tc));
             }
         }
         update
     }
 
-    /// Keeps `ttl` after the refill of what more is taken, and after the expiry of a lease that is renewed.
+    /// Keeps `ttl` after the refill of what more is taken, and after the expiry of a lease that is
+    /// renewed.
     fn write_ttl(&self, seen: Option<&Bucket>, update: &mut Update) {
-        let need = |name: &LimitName| self.amounts.get(name).map_or(MilliTokens::ZERO, |settled| -settled.tk);
+        let need = |name: &LimitName| {
+            self.amounts
+                .get(name)
+                .map_or(MilliTokens::ZERO, |settled| -settled.tk)
+        };
         let expires = match self.lease {
             Some((_, LeaseChange::Renew(expires))) => Some(expires),
             _ => None,
         };
-        let takes = self.amounts.keys().any(|name| need(name) > MilliTokens::ZERO);
+        let takes = self
+            .amounts
+            .keys()
+            .any(|name| need(name) > MilliTokens::ZERO);
         match seen {
             _ if !takes && expires.is_none() => {}
             Some(seen) => {
                 // Only what flowed in until the last credit counts, which is less than there is.
                 let (wish, now) = (ttl::Wish::Same, seen.rf);
-                ttl::Lowered { seen, next: seen, need: &need, is_unbounded: &|_| true, expires, wish, now }
-                    .write(update);
+                ttl::Lowered {
+                    seen,
+                    next: seen,
+                    need: &need,
+                    is_unbounded: &|_| true,
+                    expires,
+                    wish,
+                    now,
+                }
+                .write(update);
             }
-            None if takes => update.conditions.push(Condition::Absent(Path::of(attr::TTL))),
+            None if takes => update
+                .conditions
+                .push(Condition::Absent(Path::of(attr::TTL))),
             None => ttl::not_before(update, expires.unwrap_or_default()),
         }
     }
 }
 
-/// Has `update`, which ends the `lease`, remove `due` too if it is the last lease of `seen`: then the reconciler need not
-/// look. Only while the bucket holds no other one.
+/// Has `update`, which ends the `lease`, remove `due` too if it is the last lease of `seen`: then
+/// the reconciler need not look. Only while the bucket holds no other one.
 pub fn end_last(update: &mut Update, seen: &Bucket, lease: &WriteId) {
-    let is_last = seen.leases.as_ref().is_some_and(|leases| leases.len() == 1 && leases.contains_key(lease));
+    let is_last = seen
+        .leases
+        .as_ref()
+        .is_some_and(|leases| leases.len() == 1 && leases.contains_key(lease));
     if !is_last || seen.due.is_none() || seen.shard().count > 1 {
         return;
     }
     push_new(update, same_count(seen.shard()));
     update.conditions.push(same_leases(seen));
-    update.changes.extend([attr::DUE, attr::DUE_SHARD].map(|name| Change::Remove(Path::of(name))));
+    update
+        .changes
+        .extend([attr::DUE, attr::DUE_SHARD].map(|name| Change::Remove(Path::of(name))));
 }
 
 fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
@@ -151,12 +198,20 @@ fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
     match change {
         LeaseChange::End => update.changes.push(Change::Remove(lease)),
         LeaseChange::Renew(expires) => {
-            update.changes.push(Change::Set(lease.then(attr::LEASE_EXPIRY), Value::Int(expires.0)));
+            update.changes.push(Change::Set(
+                lease.then(attr::LEASE_EXPIRY),
+                Value::Int(expires.0),
+            ));
         }
         LeaseChange::Hold(amounts) => {
             for (limit, (before, after)) in amounts {
-                let held = lease.clone().then(attr::LEASE_TOKENS).then(limit.to_string());
-                update.conditions.push(Condition::Equals(held.clone(), Value::Int(before.0)));
+                let held = lease
+                    .clone()
+                    .then(attr::LEASE_TOKENS)
+                    .then(limit.to_string());
+                update
+                    .conditions
+                    .push(Condition::Equals(held.clone(), Value::Int(before.0)));
                 update.changes.push(Change::Set(held, Value::Int(after.0)));
             }
         }

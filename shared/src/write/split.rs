@@ -1,47 +1,59 @@
-//! A hot shard becomes two, which divide its tokens, by three single writes: [`split`], and the two of [`finish`]. A
-//! transaction would be cancelled by every other write to the shard.
+//! A hot shard becomes two, which divide its tokens, by three single writes: [`split`], and the two
+//! of [`finish`]. A transaction would be cancelled by every other write to the shard.
 
 use std::collections::BTreeMap;
 
 use super::replace::{REVIEW, make};
-use super::{Change, Condition, Path, Update, Value, add_tokens, due, every_write, same_rf, tokens};
+use super::{
+    Change, Condition, Path, Update, Value, add_tokens, due, every_write, same_rf, tokens,
+};
 use crate::attr::{self, Field};
 use crate::limit::WCU;
 use crate::math::credit;
 use crate::{
-    Bucket, Counter, EpochMillis, Hour, LimitName, LimitState, Look, MilliTokens, Millis, Scaling, Shard, WriteId, item,
+    Bucket, Counter, EpochMillis, Hour, LimitName, LimitState, Look, MilliTokens, Millis, Scaling,
+    Shard, WriteId, item,
 };
 
 /// How long a split may take before another process finishes it.
 const UNFINISHED: Millis = Millis(1_000);
 
-/// Whether the halves of `shard` would each have a share of every limit that holds one token, and the `largest` request
-/// seen of it; and whether the bucket then has `max_shards` at most.
+/// Whether the halves of `shard` would each have a share of every limit that holds one token, and
+/// the `largest` request seen of it; and whether the bucket then has `max_shards` at most.
 #[must_use]
-pub fn may_split(bucket: &Bucket, max_shards: u32, largest: &BTreeMap<LimitName, MilliTokens>) -> bool {
+pub fn may_split(
+    bucket: &Bucket,
+    max_shards: u32,
+    largest: &BTreeMap<LimitName, MilliTokens>,
+) -> bool {
     let (_, smaller) = bucket.shard().halves();
     let fits = |(name, state): (&LimitName, &LimitState)| {
-        let asked = largest.get(name).copied().unwrap_or_default().max(MilliTokens::from_tokens(1));
+        let asked = largest
+            .get(name)
+            .copied()
+            .unwrap_or_default()
+            .max(MilliTokens::from_tokens(1));
         smaller.share(state.rule.capacity) >= asked
     };
     smaller.count <= max_shards && bucket.limits.iter().all(fits)
 }
 
-/// Begins to split the shard `image` into its halves: divides the tokens that are there at `now`, and keeps those of the
-/// new half in an escrow in the old one. Debts and leases stay in the old one. [`finish`] makes the new half.
+/// Begins to split the shard `image` into its halves: divides the tokens that are there at `now`,
+/// and keeps those of the new half in an escrow in the old one. Debts and leases stay in the old
+/// one. [`finish`] makes the new half.
 ///
-/// One conditional write. It happens once, whatever others took since the image: what the new half gets is fixed, the old
-/// one keeps the rest, if neither gets more than its share or goes into debt by it. No other split of the shard happens
-/// until its escrow is gone.
+/// One conditional write. It happens once, whatever others took since the image: what the new half
+/// gets is fixed, the old one keeps the rest, if neither gets more than its share or goes into debt
+/// by it. No other split of the shard happens until its escrow is gone.
 ///
 /// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new half.
 #[must_use]
 pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> Update {
     let (kept, new) = image.shard().halves();
     let at = image.rf.max(now);
-    // The id of the split. It is above every `v` of a former shard of this number, because a merge leaves no lower one
-    // behind in the old shard, which must be below; and no other split of the old shard has it, because that counts on
-    // from here.
+    // The id of the split. It is above every `v` of a former shard of this number, because a merge
+    // leaves no lower one behind in the old shard, which must be below; and no other split of the
+    // old shard has it, because that counts on from here.
     let v = image.v.max(now.0.saturating_mul(1000)).saturating_add(1);
     let look = Look { at: now, v };
     let count = Value::Int(i64::from(kept.count));
@@ -54,14 +66,24 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
             Change::Set(Path::of(attr::RF), Value::Int(at.0)),
             Change::Set(Path::of(attr::LOOK_AT), Value::Int(look.at.0)),
             Change::Set(Path::of(attr::LOOK_V), Value::Int(look.v)),
-            Change::Set(Path::of(attr::SPLIT_BYTES), Value::Int(i64::try_from(image.lease_bytes).unwrap_or(i64::MAX))),
+            Change::Set(
+                Path::of(attr::SPLIT_BYTES),
+                Value::Int(i64::try_from(image.lease_bytes).unwrap_or(i64::MAX)),
+            ),
             Change::Remove(Path::of(attr::HOT)),
             Change::Remove(Path::of(attr::TTL)),
         ],
     };
-    parent.conditions.push(Condition::Absent(Path::of(attr::ESCROW)));
-    parent.conditions.push(Condition::AtMost(Path::of(attr::V), Value::Int(v.saturating_sub(1))));
-    parent.changes.extend(set_min_shards(min_shards, image.scaling.min_shards));
+    parent
+        .conditions
+        .push(Condition::Absent(Path::of(attr::ESCROW)));
+    parent.conditions.push(Condition::AtMost(
+        Path::of(attr::V),
+        Value::Int(v.saturating_sub(1)),
+    ));
+    parent
+        .changes
+        .extend(set_min_shards(min_shards, image.scaling.min_shards));
     due::not_after(&mut parent, &image.key, image.due, now.after(REVIEW));
     let mut child = Bucket {
         key: image.key.with_shard(new.index),
@@ -80,28 +102,47 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
         leases: Some(BTreeMap::new()),
         due: Some(now.after(REVIEW)),
         op: Some(op),
-        scaling: Scaling { look: Some(look), min_shards, ..Scaling::default() },
+        scaling: Scaling {
+            look: Some(look),
+            min_shards,
+            ..Scaling::default()
+        },
         escrow: None,
         size_bytes: 0,
         lease_bytes: 0,
     };
     for (name, state) in &image.limits {
-        let tk = divide(&mut parent, name, state, image.shard(), credit(&state.rule, image.shard(), image.rf, at));
-        child.limits.insert(name.clone(), LimitState::new(tk, state.rule));
+        let tk = divide(
+            &mut parent,
+            name,
+            state,
+            image.shard(),
+            credit(&state.rule, image.shard(), image.rf, at),
+        );
+        child
+            .limits
+            .insert(name.clone(), LimitState::new(tk, state.rule));
     }
     // Both start full, so neither is hot before it was written to.
     child.write_units_left -= MilliTokens::from_tokens(image.write_units());
-    parent.changes.push(Change::Set(Path::of(attr::WRITE_UNITS), Value::Int(child.write_units_left.0)));
-    parent.changes.push(Change::Set(Path::of(attr::ESCROW), item::write_escrow(&child)));
+    parent.changes.push(Change::Set(
+        Path::of(attr::WRITE_UNITS),
+        Value::Int(child.write_units_left.0),
+    ));
+    parent.changes.push(Change::Set(
+        Path::of(attr::ESCROW),
+        item::write_escrow(&child),
+    ));
     parent
 }
 
-/// Finishes the split of `parent`, which holds an escrow: makes the new half of it, then removes it. `None` if `parent`
-/// holds none.
+/// Finishes the split of `parent`, which holds an escrow: makes the new half of it, then removes
+/// it. `None` if `parent` holds none.
 ///
-/// Two conditional writes, each of which can be repeated at any time by any process. The second one must not be sent
-/// before it is known what became of the first. If the first fails, the new half was made before: by this split, or
-/// by one from before items were deleted manually; then its tokens are those that it has.
+/// Two conditional writes, each of which can be repeated at any time by any process. The second one
+/// must not be sent before it is known what became of the first. If the first fails, the new half
+/// was made before: by this split, or by one from before items were deleted manually; then its
+/// tokens are those that it has.
 #[must_use]
 pub fn finish(parent: &Bucket) -> Option<[Update; 2]> {
     let child = parent.escrow.as_deref()?;
@@ -109,13 +150,25 @@ pub fn finish(parent: &Bucket) -> Option<[Update; 2]> {
     let mut changes = every_write(Some(parent), MilliTokens::ZERO);
     changes.push(Change::Remove(Path::of(attr::ESCROW)));
     let conditions = vec![Condition::Equals(id, Value::Int(child.v))];
-    Some([make(child), Update { key: parent.key.item_key(), conditions, changes }])
+    Some([
+        make(child),
+        Update {
+            key: parent.key.item_key(),
+            conditions,
+            changes,
+        },
+    ])
 }
 
-/// Whether the process that began the split of `parent` seems to have left it: the split is not finished after a second.
+/// Whether the process that began the split of `parent` seems to have left it: the split is not
+/// finished after a second.
 #[must_use]
 pub fn is_left(parent: &Bucket, now: EpochMillis) -> bool {
-    let began = parent.escrow.as_ref().and_then(|child| child.scaling.look).map(|look| look.at);
+    let began = parent
+        .escrow
+        .as_ref()
+        .and_then(|child| child.scaling.look)
+        .map(|look| look.at);
     began.is_some_and(|began| now.since(began).0.abs() >= UNFINISHED.0)
 }
 
@@ -129,7 +182,11 @@ pub fn keep(shard: &Bucket, min_shards: u32, now: EpochMillis) -> Update {
         changes.push(Change::Remove(Path::of(attr::TTL)));
     }
     let conditions = vec![Condition::Present(Path::of(attr::RF))];
-    let mut update = Update { key: shard.key.item_key(), conditions, changes };
+    let mut update = Update {
+        key: shard.key.item_key(),
+        conditions,
+        changes,
+    };
     if shard.shard().count > 1 {
         due::not_after(&mut update, &shard.key, shard.due, now.after(REVIEW));
     }
@@ -146,13 +203,21 @@ fn set_min_shards(asked: u32, known: u32) -> Option<Change> {
 }
 
 /// Takes the new half's part of one limit off the old shard; how much that is.
-fn divide(parent: &mut Update, name: &LimitName, state: &LimitState, shard: Shard, flowed: MilliTokens) -> MilliTokens {
+fn divide(
+    parent: &mut Update,
+    name: &LimitName,
+    state: &LimitState,
+    shard: Shard,
+    flowed: MilliTokens,
+) -> MilliTokens {
     let (zero, two) = (MilliTokens::ZERO, 2);
     if state.rule.is_concurrent() {
         // Whole slots, so that each can be taken from one shard.
         let part = MilliTokens::from_tokens((state.tk.max(zero) / two).whole_tokens());
         if part > zero {
-            parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
+            parent
+                .conditions
+                .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
             parent.changes.push(add_tokens(name, Field::Tokens, -part));
         }
         return part;
@@ -164,17 +229,30 @@ fn divide(parent: &mut Update, name: &LimitName, state: &LimitState, shard: Shar
     };
     if state.tk + flowed > share {
         // Full, and still full if others gave back.
-        parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int((share - flowed).0)));
-        parent.changes.push(Change::Set(tokens(name), Value::Int(kept.0)));
+        parent.conditions.push(Condition::AtLeast(
+            tokens(name),
+            Value::Int((share - flowed).0),
+        ));
+        parent
+            .changes
+            .push(Change::Set(tokens(name), Value::Int(kept.0)));
         return new;
     }
     let part = (state.tk + flowed).max(zero) / two;
     if part > zero {
-        parent.conditions.push(Condition::AtLeast(tokens(name), Value::Int((part - flowed).0)));
+        parent.conditions.push(Condition::AtLeast(
+            tokens(name),
+            Value::Int((part - flowed).0),
+        ));
     }
-    parent.conditions.push(Condition::AtMost(tokens(name), Value::Int((kept + part - flowed).0)));
+    parent.conditions.push(Condition::AtMost(
+        tokens(name),
+        Value::Int((kept + part - flowed).0),
+    ));
     if flowed != part {
-        parent.changes.push(add_tokens(name, Field::Tokens, flowed - part));
+        parent
+            .changes
+            .push(add_tokens(name, Field::Tokens, flowed - part));
     }
     part
 }
@@ -187,15 +265,30 @@ mod tests {
     #[test]
     fn a_shard_is_split_while_its_halves_bear_what_is_asked_and_are_not_too_many() {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
-        let limits = [Limit::custom("a", 9, 1, 1000).unwrap(), Limit::concurrent("b", 4).unwrap()];
+        let limits = [
+            Limit::custom("a", 9, 1, 1000).unwrap(),
+            Limit::concurrent("b", 4).unwrap(),
+        ];
         let bucket = Bucket::full(key, &limits, EpochMillis(0));
         let may = |bucket: &Bucket, most, of: &str, milli| {
-            may_split(bucket, most, &[(LimitName::new(of).unwrap(), MilliTokens(milli))].into())
+            may_split(
+                bucket,
+                most,
+                &[(LimitName::new(of).unwrap(), MilliTokens(milli))].into(),
+            )
         };
-        assert!(may(&bucket, 2, "a", 4500) && may(&bucket, 2, "b", 2000) && may(&bucket, 2, "c", 9000));
+        assert!(
+            may(&bucket, 2, "a", 4500) && may(&bucket, 2, "b", 2000) && may(&bucket, 2, "c", 9000)
+        );
         assert!(!may(&bucket, 2, "a", 4501) && !may(&bucket, 2, "b", 2001));
         assert!(!may(&bucket, 1, "a", 1000));
-        let quarter = Bucket { shard_count: 4, ..bucket.clone() };
-        assert!(!may(&quarter, 64, "a", 0), "an eighth of four slots is none");
+        let quarter = Bucket {
+            shard_count: 4,
+            ..bucket.clone()
+        };
+        assert!(
+            !may(&quarter, 64, "a", 0),
+            "an eighth of four slots is none"
+        );
     }
 }

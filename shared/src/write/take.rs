@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use super::credit::Credit;
 use super::replace::unchanged;
 use super::{
-    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count, same_rf, sign, tokens,
-    ttl, units_credit,
+    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count,
+    same_rf, sign, tokens, ttl, units_credit,
 };
 use crate::attr::{self, Field};
 use crate::limit::Rule;
 use crate::math::{Shard, credit, ready_at};
 use crate::{
-    Bucket, BucketKey, EpochMillis, GiveBack, Lease, LimitName, LimitState, MilliTokens, Millis, Terms, WriteId, item,
+    Bucket, BucketKey, EpochMillis, GiveBack, Lease, LimitName, LimitState, MilliTokens, Millis,
+    Terms, WriteId, item,
 };
 
 /// One write that takes tokens for one or more callers.
@@ -20,7 +21,8 @@ use crate::{
 pub struct Take<'a> {
     /// The bucket shard.
     pub key: &'a BucketKey,
-    /// The limits as the callers know them; they reach the bucket with the take if its own differ and are not newer.
+    /// The limits as the callers know them; they reach the bucket with the take if its own differ
+    /// and are not newer.
     pub terms: Terms<'a>,
     /// What is taken of each limit, all callers together.
     pub needs: BTreeMap<LimitName, MilliTokens>,
@@ -38,17 +40,19 @@ pub struct Take<'a> {
     pub hot: bool,
     /// Who else writes to the shard.
     pub company: Company,
-    /// Writes for the same callers that may have happened, this one among them: if one of them turns out to be the
-    /// last write of the item, or its leases are there, this take must not happen again.
+    /// Writes for the same callers that may have happened, this one among them: if one of them
+    /// turns out to be the last write of the item, or its leases are there, this take must not
+    /// happen again.
     pub unknown: &'a [WriteId],
 }
 
 /// Who else writes to a shard, as far as the last answers showed.
 ///
-/// A take of a full shard says where its balance is cut, so of two at the same time one fails. Where many processes use
-/// less than flows in, shards are full again all the time, and half of their writes would be for nothing. They rather
-/// leave a little room when they cut (under one part in a hundred of the capacity, for up to a second), and take for
-/// granted that there is some: what was seen a while ago says nothing about it.
+/// A take of a full shard says where its balance is cut, so of two at the same time one fails.
+/// Where many processes use less than flows in, shards are full again all the time, and half of
+/// their writes would be for nothing. They rather leave a little room when they cut (under one part
+/// in a hundred of the capacity, for up to a second), and take for granted that there is some: what
+/// was seen a while ago says nothing about it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Company {
     /// Nobody; every token is kept.
@@ -63,9 +67,10 @@ pub enum Company {
 impl Take<'_> {
     /// The cheapest write for what is known of the bucket.
     ///
-    /// Every one is exact whatever others have written since the bucket was seen: it happens only where what it says
-    /// of the balance holds at `now`, and a bucket that is full then is full from `now` on, not from when it was last
-    /// written to. (Without that, a bucket left alone for long could be emptied twice at one instant.)
+    /// Every one is exact whatever others have written since the bucket was seen: it happens only
+    /// where what it says of the balance holds at `now`, and a bucket that is full then is full
+    /// from `now` on, not from when it was last written to. (Without that, a bucket left alone for
+    /// long could be emptied twice at one instant.)
     #[must_use]
     pub fn on(&self, view: Option<&Bucket>, now: EpochMillis) -> Update {
         match view {
@@ -80,10 +85,17 @@ impl Take<'_> {
     #[must_use]
     pub fn is_there(&self, bucket: &Bucket, now: EpochMillis) -> bool {
         let has_room = |state| self.guesses_room() || !bucket.is_full(state, now);
-        let holds =
-            |limit: &LimitName, need| bucket.limits.get(limit).is_some_and(|state| state.tk >= need && has_room(state));
+        let holds = |limit: &LimitName, need| {
+            bucket
+                .limits
+                .get(limit)
+                .is_some_and(|state| state.tk >= need && has_room(state))
+        };
         self.needs.iter().all(|(limit, need)| holds(limit, *need))
-            && self.soft.keys().all(|limit| holds(limit, MilliTokens(i64::MIN)))
+            && self
+                .soft
+                .keys()
+                .all(|limit| holds(limit, MilliTokens(i64::MIN)))
     }
 
     fn guesses_room(&self) -> bool {
@@ -92,17 +104,28 @@ impl Take<'_> {
 
     /// What a cut leaves free, so that the takes after it need not cut.
     fn slack(&self, bucket: &Bucket, state: &LimitState) -> MilliTokens {
-        let second = credit(&state.rule, bucket.shard(), bucket.rf, bucket.rf.after(Millis(1000)));
-        if self.company == Company::None { MilliTokens::ZERO } else { second.min(bucket.share(state) / 128) }
+        let second = credit(
+            &state.rule,
+            bucket.shard(),
+            bucket.rf,
+            bucket.rf.after(Millis(1000)),
+        );
+        if self.company == Company::None {
+            MilliTokens::ZERO
+        } else {
+            second.min(bucket.share(state) / 128)
+        }
     }
 
-    /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`, which is `floor` or
-    /// later, fits above it.
+    /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`,
+    /// which is `floor` or later, fits above it.
     fn plain(&self, view: Option<&Bucket>, floor: EpochMillis, now: EpochMillis) -> Update {
         let mut update = self.update(view, MilliTokens::ZERO);
         // Neither holds for a shard that is gone or merged away.
         push_new(&mut update, same_count(self.shard(view)));
-        update.conditions.push(Condition::Present(Path::of(attr::RF)));
+        update
+            .conditions
+            .push(Condition::Present(Path::of(attr::RF)));
         let mut is_rate = false;
         for (name, &need) in self.needs.iter().chain(&self.soft) {
             update.conditions.push(match self.is_soft(name) {
@@ -111,15 +134,24 @@ impl Take<'_> {
             });
             update.changes.push(add_tokens(name, Field::Tokens, -need));
             update.changes.push(add_tokens(name, Field::Consumed, need));
-            let Some((rule, shard)) = self.rule(view, name).filter(|(rule, _)| !rule.is_concurrent()) else { continue };
+            let Some((rule, shard)) = self
+                .rule(view, name)
+                .filter(|(rule, _)| !rule.is_concurrent())
+            else {
+                continue;
+            };
             is_rate = true;
             let top = shard.share(rule.capacity) - credit(&rule, shard, floor, now);
-            update.conditions.push(Condition::AtMost(tokens(name), Value::Int(top.0)));
+            update
+                .conditions
+                .push(Condition::AtMost(tokens(name), Value::Int(top.0)));
             // Who changed the rule since has moved `rf`, which is no hindrance here.
             update.conditions.extend(super::has_rule(name, &rule));
         }
         if is_rate {
-            update.conditions.push(Condition::AtLeast(Path::of(attr::RF), Value::Int(floor.0)));
+            update
+                .conditions
+                .push(Condition::AtLeast(Path::of(attr::RF), Value::Int(floor.0)));
         }
         self.write_leases(view, &mut update);
         match view {
@@ -129,11 +161,14 @@ impl Take<'_> {
         update
     }
 
-    /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving `rf`: `tk` says what
-    /// is there at `rf`, and may go below zero. So takes exclude each other only where there is not enough for both.
+    /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving
+    /// `rf`: `tk` says what is there at `rf`, and may go below zero. So takes exclude each other
+    /// only where there is not enough for both.
     fn against_credit(&self, bucket: &Bucket, now: EpochMillis) -> Update {
         let mut update = self.update(Some(bucket), MilliTokens::ZERO);
-        same_rf(bucket).into_iter().for_each(|condition| push_new(&mut update, condition));
+        same_rf(bucket)
+            .into_iter()
+            .for_each(|condition| push_new(&mut update, condition));
         reclaim(&mut update, bucket, now);
         for (name, state) in &bucket.limits {
             let need = self.need(name);
@@ -145,37 +180,63 @@ impl Take<'_> {
             let ceiling = bucket.share(state);
             let (guesses_room, slack) = (self.guesses_room(), self.slack(bucket, state));
             let is_soft = self.is_soft(name);
-            let credit = Credit { flowed, back: back.tk, ceiling, need, is_soft, moves_rf: false, guesses_room, slack };
+            let credit = Credit {
+                flowed,
+                back: back.tk,
+                ceiling,
+                need,
+                is_soft,
+                moves_rf: false,
+                guesses_room,
+                slack,
+            };
             credit.write(&mut update, name, state);
             update.changes.extend(add_consumed(name, need - back.tc));
         }
-        for (name, need) in self.needs.iter().filter(|(name, _)| !bucket.limits.contains_key(*name)) {
-            update.conditions.push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
+        for (name, need) in self
+            .needs
+            .iter()
+            .filter(|(name, _)| !bucket.limits.contains_key(*name))
+        {
+            update
+                .conditions
+                .push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
         }
         self.write_leases(Some(bucket), &mut update);
         self.write_ttl(bucket, bucket, now, &mut update);
         update
     }
 
-    /// Brings the callers' limits to the bucket along with the take. `rf` moves, so all that has flowed in by the old
-    /// rules is credited; only if `rf` is the one seen.
+    /// Brings the callers' limits to the bucket along with the take. `rf` moves, so all that has
+    /// flowed in by the old rules is credited; only if `rf` is the one seen.
     fn changing(&self, bucket: &Bucket, now: EpochMillis) -> Update {
         let mut update = self.update(Some(bucket), units_credit(bucket, now));
-        same_rf(bucket).into_iter().for_each(|condition| push_new(&mut update, condition));
+        same_rf(bucket)
+            .into_iter()
+            .for_each(|condition| push_new(&mut update, condition));
         // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
         let rf = bucket.rf.after(Millis(1)).max(now);
-        update.changes.push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
+        update
+            .changes
+            .push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
         update.changes.extend(self.set_version(bucket, now));
         reclaim(&mut update, bucket, now);
         let changed = bucket.advanced(self.terms, now);
-        let differs = |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
+        let differs =
+            |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
         if self.terms.version.is_none() && bucket.limits.iter().any(differs) {
-            update.changes.push(Change::Set(Path::of(attr::RULE_AT), Value::Int(now.0)));
+            update
+                .changes
+                .push(Change::Set(Path::of(attr::RULE_AT), Value::Int(now.0)));
         }
         for (name, next) in &changed.limits {
             let need = self.need(name);
             let Some(state) = bucket.limits.get(name) else {
-                let next = LimitState { tk: next.tk - need, tc: next.tc + need, ..*next };
+                let next = LimitState {
+                    tk: next.tk - need,
+                    tc: next.tc + need,
+                    ..*next
+                };
                 update.conditions.push(Condition::Absent(tokens(name)));
                 let mut changes = item::write_limit(name, &next).to_vec();
                 if bucket.unheld.contains_key(name) {
@@ -190,18 +251,35 @@ impl Take<'_> {
             if state.rule.is_concurrent() == next.rule.is_concurrent() {
                 let (old, new) = (bucket.share(state), bucket.share(next));
                 let is_slots = state.rule.is_concurrent();
-                let flowed = if is_slots { new - old } else { credit(&state.rule, bucket.shard(), bucket.rf, now) };
+                let flowed = if is_slots {
+                    new - old
+                } else {
+                    credit(&state.rule, bucket.shard(), bucket.rf, now)
+                };
                 let (ceiling, slack) = (old.min(new), MilliTokens::ZERO);
                 let (is_soft, guesses_room) = (self.is_soft(name), false);
-                let credit =
-                    Credit { flowed, back: back.tk, ceiling, need, is_soft, moves_rf: true, guesses_room, slack };
+                let credit = Credit {
+                    flowed,
+                    back: back.tk,
+                    ceiling,
+                    need,
+                    is_soft,
+                    moves_rf: true,
+                    guesses_room,
+                    slack,
+                };
                 credit.write(&mut update, name, state);
             } else {
-                // What is free is counted anew from the leases, so none may have come or gone since.
+                // What is free is counted anew from the leases, so none may have come or gone
+                // since.
                 update.conditions.push(unchanged(bucket));
                 let at_least = Value::Int((need - next.tk + state.tk).0);
-                update.conditions.extend((!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)));
-                update.changes.push(Change::Set(tokens(name), Value::Int((next.tk - need).0)));
+                update.conditions.extend(
+                    (!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)),
+                );
+                update
+                    .changes
+                    .push(Change::Set(tokens(name), Value::Int((next.tk - need).0)));
             }
             update.changes.extend(add_consumed(name, need - back.tc));
             if next.rule != state.rule {
@@ -222,9 +300,21 @@ impl Take<'_> {
             true => ttl::Wish::Kept,
             false => ttl::Wish::Ends,
         };
-        let (need, is_unbounded) = (|name: &LimitName| self.need(name), |name: &LimitName| self.is_soft(name));
+        let (need, is_unbounded) = (
+            |name: &LimitName| self.need(name),
+            |name: &LimitName| self.is_soft(name),
+        );
         let expires = self.leases.iter().map(|(_, lease)| lease.expires).max();
-        ttl::Lowered { seen, next, need: &need, is_unbounded: &is_unbounded, expires, wish, now }.write(update);
+        ttl::Lowered {
+            seen,
+            next,
+            need: &need,
+            is_unbounded: &is_unbounded,
+            expires,
+            wish,
+            now,
+        }
+        .write(update);
     }
 
     /// Requires, of a bucket that was not seen, that a take leaves its `ttl` late enough.
@@ -233,14 +323,21 @@ impl Take<'_> {
             return;
         }
         let as_made = Bucket::full(self.key.clone(), self.terms, now);
-        let full =
-            as_made.limits.values().filter_map(|state| ttl::full_at(&as_made, state, -as_made.share(state), now));
+        let full = as_made
+            .limits
+            .values()
+            .filter_map(|state| ttl::full_at(&as_made, state, -as_made.share(state), now));
         let expires = self.leases.iter().map(|(_, lease)| lease.expires);
         ttl::not_before(update, full.chain(expires).fold(now, EpochMillis::max));
         for (name, &need) in &self.soft {
-            let rate = as_made.limits.get(name).filter(|state| !state.rule.is_concurrent());
+            let rate = as_made
+                .limits
+                .get(name)
+                .filter(|state| !state.rule.is_concurrent());
             let at_least = rate.map(|state| need - as_made.share(state));
-            update.conditions.extend(at_least.map(|least| Condition::AtLeast(tokens(name), Value::Int(least.0))));
+            update.conditions.extend(
+                at_least.map(|least| Condition::AtLeast(tokens(name), Value::Int(least.0))),
+            );
         }
     }
 
@@ -249,14 +346,23 @@ impl Take<'_> {
         let path = Path::of(attr::VERSION);
         match (self.terms.version, bucket.version) {
             (None, None) => None,
-            (None, Some(_)) => self.terms.overrule(bucket, now).then_some(Change::Remove(path)),
-            (Some(ours), known) => (known < Some(ours)).then_some(Change::Set(path, Value::Int(ours))),
+            (None, Some(_)) => self
+                .terms
+                .overrule(bucket, now)
+                .then_some(Change::Remove(path)),
+            (Some(ours), known) => {
+                (known < Some(ours)).then_some(Change::Set(path, Value::Int(ours)))
+            }
         }
     }
 
     /// What is taken of a limit.
     fn need(&self, limit: &LimitName) -> MilliTokens {
-        self.needs.get(limit).or_else(|| self.soft.get(limit)).copied().unwrap_or_default()
+        self.needs
+            .get(limit)
+            .or_else(|| self.soft.get(limit))
+            .copied()
+            .unwrap_or_default()
     }
 
     fn is_soft(&self, limit: &LimitName) -> bool {
@@ -267,7 +373,12 @@ impl Take<'_> {
     fn rule(&self, view: Option<&Bucket>, name: &LimitName) -> Option<(Rule, Shard)> {
         let rule = match view {
             Some(bucket) => bucket.limits.get(name)?.rule,
-            None => *self.terms.limits.iter().find(|limit| limit.name() == name)?.rule(),
+            None => *self
+                .terms
+                .limits
+                .iter()
+                .find(|limit| limit.name() == name)?
+                .rule(),
         };
         Some((rule, self.shard(view)))
     }
@@ -277,8 +388,9 @@ impl Take<'_> {
         view.map_or(Shard::born(self.key.shard), Bucket::shard)
     }
 
-    /// The earliest `rf` for which a take without a view happens: what flows in from then on is an eighth of the
-    /// smallest share, so that a bucket in steady use passes and one that may have flowed over does not.
+    /// The earliest `rf` for which a take without a view happens: what flows in from then on is an
+    /// eighth of the smallest share, so that a bucket in steady use passes and one that may have
+    /// flowed over does not.
     fn guessed_rf(&self, now: EpochMillis) -> EpochMillis {
         let rates = self
             .needs
@@ -287,9 +399,19 @@ impl Take<'_> {
             .filter_map(|name| self.rule(None, name))
             .filter(|(rule, _)| !rule.is_concurrent());
         let eighth = |(rule, shard): (Rule, Shard)| {
-            ready_at(shard.share(rule.capacity) / 8, MilliTokens::ZERO, &rule, shard, now)
+            ready_at(
+                shard.share(rule.capacity) / 8,
+                MilliTokens::ZERO,
+                &rule,
+                shard,
+                now,
+            )
         };
-        rates.filter_map(eighth).map(|at| Millis(-at.since(now).0)).max().map_or(now, |back| now.after(back))
+        rates
+            .filter_map(eighth)
+            .map(|at| Millis(-at.since(now).0))
+            .max()
+            .map_or(now, |back| now.after(back))
     }
 
     /// The whole bucket, full but for what is taken, if it does not exist.
@@ -308,19 +430,35 @@ impl Take<'_> {
         bucket.ttl = (!self.terms.is_own).then(|| ttl::first(&bucket, expires, now));
         bucket.op = Some(self.op.clone());
         let conditions = vec![Condition::Absent(Path::of(attr::PK))];
-        Update { key: self.key.item_key(), conditions, changes: item::write_bucket(&bucket) }
+        Update {
+            key: self.key.item_key(),
+            conditions,
+            changes: item::write_bucket(&bucket),
+        }
     }
 
     fn update(&self, view: Option<&Bucket>, units_credit: MilliTokens) -> Update {
         let mut changes = every_write(view, units_credit);
         changes.push(sign(&self.op));
-        changes.extend(self.hot.then(|| Change::Set(Path::of(attr::HOT), Value::Bool(true))));
+        changes.extend(
+            self.hot
+                .then(|| Change::Set(Path::of(attr::HOT), Value::Bool(true))),
+        );
         changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
-        let differs = |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
+        let differs =
+            |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
         let mut conditions: Vec<_> = self.unknown.iter().map(differs).collect();
         // All leases are written together, so one of them stands for all.
-        conditions.extend(self.leases.first().map(|(id, _)| Condition::Absent(Path::lease(id))));
-        let mut update = Update { key: self.key.item_key(), conditions, changes };
+        conditions.extend(
+            self.leases
+                .first()
+                .map(|(id, _)| Condition::Absent(Path::lease(id))),
+        );
+        let mut update = Update {
+            key: self.key.item_key(),
+            conditions,
+            changes,
+        };
         self.roll.write(&mut update, view);
         update
     }
@@ -329,16 +467,24 @@ impl Take<'_> {
         self.leases.iter().map(|(_, lease)| lease.expires).min()
     }
 
-    /// Adds the leases, and keeps `due` at or before the first expiry without touching the index when it is already.
+    /// Adds the leases, and keeps `due` at or before the first expiry without touching the index
+    /// when it is already.
     fn write_leases(&self, view: Option<&Bucket>, update: &mut Update) {
-        let Some(first) = self.first_expiry() else { return };
+        let Some(first) = self.first_expiry() else {
+            return;
+        };
         let map = Path::of(attr::LEASES);
         if view.is_some_and(|bucket| bucket.leases.is_none()) {
             update.conditions.push(Condition::Absent(map.clone()));
-            update.changes.push(Change::Set(map, item::write_leases(&self.leases.iter().cloned().collect())));
+            update.changes.push(Change::Set(
+                map,
+                item::write_leases(&self.leases.iter().cloned().collect()),
+            ));
         } else {
             update.conditions.push(Condition::Present(map));
-            let set = |(id, lease): &(WriteId, Lease)| Change::Set(Path::lease(id), item::write_lease(lease));
+            let set = |(id, lease): &(WriteId, Lease)| {
+                Change::Set(Path::lease(id), item::write_lease(lease))
+            };
             update.changes.extend(self.leases.iter().map(set));
         }
         super::due::not_after(update, self.key, view.and_then(|bucket| bucket.due), first);
@@ -349,11 +495,15 @@ impl Take<'_> {
 fn reclaim(update: &mut Update, bucket: &Bucket, now: EpochMillis) {
     for (id, lease) in bucket.reclaimable(now) {
         let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
-        update.conditions.push(Condition::Equals(expiry, Value::Int(lease.expires.0)));
+        update
+            .conditions
+            .push(Condition::Equals(expiry, Value::Int(lease.expires.0)));
         // An adjustment changes neither `rf` nor the expiry.
         if !lease.tokens.is_empty() {
             let held = Path::lease(id).then(attr::LEASE_TOKENS);
-            update.conditions.push(Condition::Equals(held, item::write_held(lease)));
+            update
+                .conditions
+                .push(Condition::Equals(held, item::write_held(lease)));
         }
         update.changes.push(Change::Remove(Path::lease(id)));
     }

@@ -1,15 +1,19 @@
-//! `ttl`: when DynamoDB may delete a bucket on limits that are not its own: made-up keys would stay indefinitely.
+//! `ttl`: when DynamoDB may delete a bucket on limits that are not its own: made-up keys would stay
+//! indefinitely.
 //!
-//! After every write `ttl` is absent, or at or after the instant at which every rate is full and every lease has expired.
-//! The next caller then makes a full bucket, so nothing is lost. Because `ttl` only rises, a write needs to vouch only for
-//! the limits that it lowers; one that brings `ttl` to a bucket without it vouches for all. Each allows for a debt of one
-//! share, and its conditions refuse a deeper one; where the debt is known to be deeper, `ttl` allows for that.
+//! After every write `ttl` is absent, or at or after the instant at which every rate is full and
+//! every lease has expired. The next caller then makes a full bucket, so nothing is lost. Because
+//! `ttl` only rises, a write needs to vouch only for the limits that it lowers; one that brings
+//! `ttl` to a bucket without it vouches for all. Each allows for a debt of one share, and its
+//! conditions refuse a deeper one; where the debt is known to be deeper, `ttl` allows for that.
 //!
-//! `ttl` is in no index, and moves about once a day with a take that happens anyway. Shards of several have none: shard 0
-//! deleted beside the others would be made again as a whole bucket.
+//! `ttl` is in no index, and moves about once a day with a take that happens anyway. Shards of
+//! several have none: shard 0 deleted beside the others would be made again as a whole bucket.
 
 use super::{Change, Condition, Path, Update, Value, push_new, same_count, same_rf, tokens};
-use crate::{Bucket, EpochMillis, EpochSeconds, LimitName, LimitState, MilliTokens, Millis, attr, math};
+use crate::{
+    Bucket, EpochMillis, EpochSeconds, LimitName, LimitState, MilliTokens, Millis, attr, math,
+};
 
 /// How far `ttl` is set ahead of what is needed.
 const AHEAD: Millis = Millis(86_400_000);
@@ -17,12 +21,12 @@ const AHEAD: Millis = Millis(86_400_000);
 const STEP_SECONDS: i64 = 6 * 3600;
 /// Clocks differ by less.
 const CLOCKS: Millis = Millis(3_600_000);
-/// How long a shard that was merged away keeps what it counted: by then its windows are copied, and no write of its
-/// split is still under way.
+/// How long a shard that was merged away keeps what it counted: by then its windows are copied, and
+/// no write of its split is still under way.
 const BURIED: Millis = Millis(30 * 86_400_000);
 
-/// The most conditions of a write that brings `ttl`: DynamoDB takes 300 operators, about two for each. A larger write leaves
-/// it to a later one.
+/// The most conditions of a write that brings `ttl`: DynamoDB takes 300 operators, about two for
+/// each. A larger write leaves it to a later one.
 const MOST_CONDITIONS: usize = 130;
 
 /// What a write wants of `ttl`.
@@ -54,7 +58,10 @@ pub(super) struct Lowered<'a> {
 
 /// The `ttl` of a bucket that is made at `now`, with leases that expire by `expires`.
 pub(super) fn first(made: &Bucket, expires: Option<EpochMillis>, now: EpochMillis) -> EpochSeconds {
-    let full = made.limits.values().filter_map(|state| full_at(made, state, -made.share(state), now));
+    let full = made
+        .limits
+        .values()
+        .filter_map(|state| full_at(made, state, -made.share(state), now));
     ahead_of(needed(full, expires, now))
 }
 
@@ -66,12 +73,22 @@ pub(super) fn of_buried(now: EpochMillis) -> EpochSeconds {
 /// Requires that `ttl`, if the bucket has one, is not before `at`.
 pub(super) fn not_before(update: &mut Update, at: EpochMillis) {
     let ttl = Path::of(attr::TTL);
-    let late = Condition::AtLeast(ttl.clone(), Value::Int(EpochSeconds::not_before(at.after(CLOCKS)).0));
-    update.conditions.push(Condition::AbsentOr(ttl, Box::new(late)));
+    let late = Condition::AtLeast(
+        ttl.clone(),
+        Value::Int(EpochSeconds::not_before(at.after(CLOCKS)).0),
+    );
+    update
+        .conditions
+        .push(Condition::AbsentOr(ttl, Box::new(late)));
 }
 
 /// When a rate is full that has `floor` at `now`; `None` for slots.
-pub(super) fn full_at(next: &Bucket, state: &LimitState, floor: MilliTokens, now: EpochMillis) -> Option<EpochMillis> {
+pub(super) fn full_at(
+    next: &Bucket,
+    state: &LimitState,
+    floor: MilliTokens,
+    now: EpochMillis,
+) -> Option<EpochMillis> {
     math::ready_at(next.share(state), floor, &state.rule, next.shard(), now)
 }
 
@@ -80,12 +97,19 @@ fn needed(
     expires: impl IntoIterator<Item = EpochMillis>,
     now: EpochMillis,
 ) -> EpochMillis {
-    full.chain(expires).fold(now, EpochMillis::max).after(CLOCKS)
+    full.chain(expires)
+        .fold(now, EpochMillis::max)
+        .after(CLOCKS)
 }
 
 fn ahead_of(needed: EpochMillis) -> EpochSeconds {
     let EpochSeconds(seconds) = EpochSeconds::not_before(needed.after(AHEAD));
-    EpochSeconds(seconds.saturating_add(STEP_SECONDS - 1).div_euclid(STEP_SECONDS) * STEP_SECONDS)
+    EpochSeconds(
+        seconds
+            .saturating_add(STEP_SECONDS - 1)
+            .div_euclid(STEP_SECONDS)
+            * STEP_SECONDS,
+    )
 }
 
 impl Lowered<'_> {
@@ -94,7 +118,11 @@ impl Lowered<'_> {
         let (seen, ttl) = (self.seen, Path::of(attr::TTL));
         let is_one_of_several = seen.shard().count > 1 || seen.scaling.min_shards > 0;
         let has_room = update.conditions.len() + self.limits().count() < MOST_CONDITIONS;
-        let wish = if self.wish == Wish::Ends && !has_room { Wish::Same } else { self.wish };
+        let wish = if self.wish == Wish::Ends && !has_room {
+            Wish::Same
+        } else {
+            self.wish
+        };
         match (if is_one_of_several { Wish::Kept } else { wish }, seen.ttl) {
             (Wish::Kept, Some(_)) => update.changes.push(Change::Remove(ttl)),
             (Wish::Kept | Wish::Same, None) => {
@@ -111,7 +139,9 @@ impl Lowered<'_> {
                     let value = Value::Int(ahead_of(needed).0);
                     push_new(update, same_count(seen.shard()));
                     // Not before what others have made it, and nowhere where they have removed it.
-                    update.conditions.push(Condition::AtMost(ttl.clone(), value.clone()));
+                    update
+                        .conditions
+                        .push(Condition::AtMost(ttl.clone(), value.clone()));
                     update.changes.push(Change::Set(ttl, value));
                 }
             }
@@ -123,7 +153,9 @@ impl Lowered<'_> {
                     self.guard(update, name, state);
                 }
                 let early = Condition::AtMost(ttl.clone(), value.clone());
-                update.conditions.push(Condition::AbsentOr(ttl.clone(), Box::new(early)));
+                update
+                    .conditions
+                    .push(Condition::AbsentOr(ttl.clone(), Box::new(early)));
                 update.changes.push(Change::Set(ttl, value));
             }
         }
@@ -131,7 +163,10 @@ impl Lowered<'_> {
 
     /// The rates that the bucket was seen with.
     fn limits(&self) -> impl Iterator<Item = (&LimitName, &LimitState)> {
-        self.seen.limits.iter().filter(|(_, state)| !state.rule.is_concurrent())
+        self.seen
+            .limits
+            .iter()
+            .filter(|(_, state)| !state.rule.is_concurrent())
     }
 
     fn takes_unbounded(&self, name: &LimitName) -> bool {
@@ -141,15 +176,27 @@ impl Lowered<'_> {
     /// The earliest `ttl` that is good after the write.
     fn needed(&self) -> EpochMillis {
         let full = |(name, next): (&LimitName, &LimitState)| {
-            let floor = self.seen.limits.get(name).map_or(MilliTokens::ZERO, |state| self.floor(name, state));
+            let floor = self
+                .seen
+                .limits
+                .get(name)
+                .map_or(MilliTokens::ZERO, |state| self.floor(name, state));
             full_at(self.next, next, floor.min(-self.next.share(next)), self.now)
         };
-        needed(self.next.limits.iter().filter_map(full), self.expires, self.now)
+        needed(
+            self.next.limits.iter().filter_map(full),
+            self.expires,
+            self.now,
+        )
     }
 
-    /// What the balance of a limit is at least after the write: a debt of one share, or a share below what is known.
+    /// What the balance of a limit is at least after the write: a debt of one share, or a share
+    /// below what is known.
     fn floor(&self, name: &LimitName, state: &LimitState) -> MilliTokens {
-        let (share, left) = (self.seen.share(state), self.seen.balance(state, self.now) - (self.need)(name));
+        let (share, left) = (
+            self.seen.share(state),
+            self.seen.balance(state, self.now) - (self.need)(name),
+        );
         if left >= -share { -share } else { left - share }
     }
 
@@ -160,10 +207,15 @@ impl Lowered<'_> {
             shallow + need
         } else {
             // What has flowed in since `rf` counts, so `rf` is the one seen.
-            same_rf(self.seen).into_iter().for_each(|condition| push_new(update, condition));
+            same_rf(self.seen)
+                .into_iter()
+                .for_each(|condition| push_new(update, condition));
             let flowed = math::credit(&state.rule, self.seen.shard(), self.seen.rf, self.now);
             (self.floor(name, state) + need - flowed).min(state.tk)
         };
-        push_new(update, Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
+        push_new(
+            update,
+            Condition::AtLeast(tokens(name), Value::Int(at_least.0)),
+        );
     }
 }

@@ -34,7 +34,8 @@ struct Grant {
     ceiling: MilliTokens,
 }
 
-/// A write that was applied: by which clock, what it admitted of the rate and what leases and rollbacks gave back.
+/// A write that was applied: by which clock, what it admitted of the rate and what leases and
+/// rollbacks gave back.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     clock: Option<EpochMillis>,
@@ -73,18 +74,31 @@ pub struct Fleet {
     forgotten: MilliTokens,
 }
 
-/// Capacities, rates and slots small enough to run dry, and odd; not yet there, or already split some times.
+/// Capacities, rates and slots small enough to run dry, and odd; not yet there, or already split
+/// some times.
 pub fn fleet(are_clocks_right: bool) -> impl Strategy<Value = Fleet> {
     let rounds = prop_oneof![12 => 0..5u32, 1 => Just(5)];
-    (1..30i64, 1..30i64, 1..5000i64, 1..12i64, rounds).prop_map(move |(capacity, amount, period, slots, rounds)| {
-        let rate = Limit::custom("rpm", capacity, amount, period).unwrap();
-        Fleet::new(rate, Limit::concurrent("slots", slots).unwrap(), rounds, are_clocks_right)
-    })
+    (1..30i64, 1..30i64, 1..5000i64, 1..12i64, rounds).prop_map(
+        move |(capacity, amount, period, slots, rounds)| {
+            let rate = Limit::custom("rpm", capacity, amount, period).unwrap();
+            Fleet::new(
+                rate,
+                Limit::concurrent("slots", slots).unwrap(),
+                rounds,
+                are_clocks_right,
+            )
+        },
+    )
 }
 
 impl fmt::Debug for Fleet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} shards of {:?}", self.table.shards().len(), self.limits)
+        write!(
+            f,
+            "{} shards of {:?}",
+            self.table.shards().len(),
+            self.limits
+        )
     }
 }
 
@@ -141,7 +155,11 @@ impl Fleet {
     fn number(&self, which: Index) -> u32 {
         let there = || self.table.shards().keys().copied();
         let numbers: Vec<_> = there().chain(there()).chain(self.table.numbers()).collect();
-        if numbers.is_empty() { 0 } else { *which.get(&numbers) }
+        if numbers.is_empty() {
+            0
+        } else {
+            *which.get(&numbers)
+        }
     }
 
     pub fn step(&mut self, op: &Op, skew: i64) -> Result<(), TestCaseError> {
@@ -151,26 +169,54 @@ impl Fleet {
             Op::Take { shard, back, ask } => self.take(self.number(*shard), *back, ask, clock)?,
             Op::Spread { back, alone, ask } => self.spread(*back, *alone, ask, clock)?,
             Op::End(which) => {
-                let Some((shard, id)) = self.lease(*which) else { return Ok(()) };
+                let Some((shard, id)) = self.lease(*which) else {
+                    return Ok(());
+                };
                 let grant = self.leased.remove(&(shard, id.clone())).unwrap();
-                let settled = Settled { tk: grant.slots, ..Settled::default() };
+                let settled = Settled {
+                    tk: grant.slots,
+                    ..Settled::default()
+                };
                 let (key, amounts) = (bucket_key(shard), [(limit_name("slots"), settled)].into());
-                let settle = settle(&key, self.id(), Some((&id, LeaseChange::End)), amounts, clock);
+                let settle = settle(
+                    &key,
+                    self.id(),
+                    Some((&id, LeaseChange::End)),
+                    amounts,
+                    clock,
+                );
                 prop_assert!(self.write(settle.whole(None), None)?);
-                prop_assert!(!self.table.update(settle.whole(None)), "I4: a lease gave back twice");
+                prop_assert!(
+                    !self.table.update(settle.whole(None)),
+                    "I4: a lease gave back twice"
+                );
             }
             Op::Renew(which, later) => {
-                let Some((shard, id)) = self.lease(*which) else { return Ok(()) };
-                let expires = self.table.shards()[&shard].leases.as_ref().unwrap()[&id].expires.after(Millis(*later));
+                let Some((shard, id)) = self.lease(*which) else {
+                    return Ok(());
+                };
+                let expires = self.table.shards()[&shard].leases.as_ref().unwrap()[&id]
+                    .expires
+                    .after(Millis(*later));
                 let (key, change) = (bucket_key(shard), Some((&id, LeaseChange::Renew(expires))));
                 let settle = settle(&key, self.id(), change, BTreeMap::new(), clock);
                 prop_assert!(self.write(settle.whole(None), None)?);
             }
             Op::Adjust { grant, part, back } => self.adjust(*grant, *part, *back, clock)?,
-            Op::Expire { shard, back, look: is_look } => {
+            Op::Expire {
+                shard,
+                back,
+                look: is_look,
+            } => {
                 let shard = self.number(*shard);
-                let Some(image) = self.table.image(shard, *back) else { return Ok(()) };
-                let plan = if *is_look { Some(look(&image, clock)) } else { expire(&image, clock) };
+                let Some(image) = self.table.image(shard, *back) else {
+                    return Ok(());
+                };
+                let plan = if *is_look {
+                    Some(look(&image, clock))
+                } else {
+                    expire(&image, clock)
+                };
                 let is_there = self.table.shards().contains_key(&shard);
                 if let Some((update, _)) = plan {
                     if *is_look && image.scaling.look.is_some_and(|look| look.v == image.v) {
@@ -181,7 +227,9 @@ impl Fleet {
                 }
             }
             Op::Refill { shard, back } => {
-                let Some(image) = self.table.image(self.number(*shard), *back) else { return Ok(()) };
+                let Some(image) = self.table.image(self.number(*shard), *back) else {
+                    return Ok(());
+                };
                 let consumed = [(limit_name("rpm"), self.limits[0].rule().capacity)].into();
                 if let Some(update) = refill(&image, &consumed, clock) {
                     self.write(update, Some(clock))?;
@@ -209,21 +257,37 @@ impl Fleet {
     }
 
     fn lease(&self, which: Index) -> Option<(u32, WriteId)> {
-        (!self.leased.is_empty()).then(|| which.get(&self.leased.keys().collect::<Vec<_>>()).to_owned().clone())
+        (!self.leased.is_empty()).then(|| {
+            which
+                .get(&self.leased.keys().collect::<Vec<_>>())
+                .to_owned()
+                .clone()
+        })
     }
 
     fn split(&mut self, shard: u32, back: Back, clock: EpochMillis) -> Result<(), TestCaseError> {
-        let Some(image) = self.table.image(shard, back).filter(|image| image.shard_count < MAX_SHARDS) else {
+        let Some(image) = self
+            .table
+            .image(shard, back)
+            .filter(|image| image.shard_count < MAX_SHARDS)
+        else {
             return Ok(());
         };
         let (one, other) = (self.id(), self.id());
         let first = split(&image, 0, one, clock);
         let is_there = self.table.shards().contains_key(&shard);
-        self.plans.push((clock, vec![Action::Update(first.clone())]));
+        self.plans
+            .push((clock, vec![Action::Update(first.clone())]));
         if self.write(first.clone(), Some(clock))? {
             let again = split(&image, 0, other, clock);
-            prop_assert!(!self.table.update(first), "I7: its answer was lost, and it split once more");
-            prop_assert!(!self.table.update(again), "I7: two split it, and it is split twice");
+            prop_assert!(
+                !self.table.update(first),
+                "I7: its answer was lost, and it split once more"
+            );
+            prop_assert!(
+                !self.table.update(again),
+                "I7: two split it, and it is split twice"
+            );
         } else {
             let may = back == 0 && is_there && image.escrow.is_none();
             prop_assert!(!may, "a split of what there is was refused: {first:?}");
@@ -235,16 +299,26 @@ impl Fleet {
     fn finish(&mut self, shard: u32, back: Back, clear: bool) -> Result<(), TestCaseError> {
         // A write comes within seconds, and does not meet what was deleted meanwhile.
         let back = if self.is_torn { 0 } else { back };
-        let Some([make, remove]) = self.table.image(shard, back).and_then(|image| finish(&image)) else {
+        let Some([make, remove]) = self
+            .table
+            .image(shard, back)
+            .and_then(|image| finish(&image))
+        else {
             return Ok(());
         };
         if self.write(make.clone(), None)? {
-            prop_assert!(!self.table.update(make.clone()), "I7: its answer was lost, and it was made once more");
+            prop_assert!(
+                !self.table.update(make.clone()),
+                "I7: its answer was lost, and it was made once more"
+            );
         }
         self.finishing.push(make);
         if clear {
             self.write(remove.clone(), None)?;
-            prop_assert!(!self.table.update(remove.clone()), "I7: it was removed twice");
+            prop_assert!(
+                !self.table.update(remove.clone()),
+                "I7: it was removed twice"
+            );
             self.finishing.push(remove);
         }
         Ok(())
@@ -253,16 +327,27 @@ impl Fleet {
     /// Finishes all splits. Of late writes that belong to them, none comes after this.
     fn finish_all(&mut self) {
         for shard in self.table.shards().clone().into_keys() {
-            self.finish(shard, 0, true).expect("what holds after each write");
+            self.finish(shard, 0, true)
+                .expect("what holds after each write");
         }
         self.finishing.clear();
     }
 
-    fn merge(&mut self, pair: Index, backs: (Back, Back), clock: EpochMillis) -> Result<(), TestCaseError> {
+    fn merge(
+        &mut self,
+        pair: Index,
+        backs: (Back, Back),
+        clock: EpochMillis,
+    ) -> Result<(), TestCaseError> {
         let shards = self.table.shards();
         let lower = |upper: &Bucket| {
-            let whole = upper.shard().whole().filter(|whole| whole.index != upper.key.shard)?;
-            let lower = shards.get(&whole.index).filter(|lower| lower.shard_count == upper.shard_count)?;
+            let whole = upper
+                .shard()
+                .whole()
+                .filter(|whole| whole.index != upper.key.shard)?;
+            let lower = shards
+                .get(&whole.index)
+                .filter(|lower| lower.shard_count == upper.shard_count)?;
             Some((lower.key.shard, upper.key.shard))
         };
         let pairs: Vec<_> = shards.values().filter_map(|upper| lower(upper)).collect();
@@ -275,16 +360,29 @@ impl Fleet {
         let Some(next) = joined(&lower, &upper, clock) else {
             let mut leases = upper.leases.iter().flatten();
             let is_split = lower.escrow.is_some() || upper.escrow.is_some();
-            let is_used = is_split || leases.any(|(_, lease)| lease.expires > clock) || lower.rf.max(upper.rf) > clock;
-            prop_assert!(is_used || backs != (0, 0), "they stay two: {:?} {:?}", lower, upper);
+            let is_used = is_split
+                || leases.any(|(_, lease)| lease.expires > clock)
+                || lower.rf.max(upper.rf) > clock;
+            prop_assert!(
+                is_used || backs != (0, 0),
+                "they stay two: {:?} {:?}",
+                lower,
+                upper
+            );
             return Ok(());
         };
         let actions = merge(&lower, next, &[&upper]);
         self.plans.push((clock, actions.clone()));
         if self.transact(&actions, Some(clock))? {
-            prop_assert!(!self.table.transact(&actions), "I7: its answer was lost, and it merged once more");
+            prop_assert!(
+                !self.table.transact(&actions),
+                "I7: its answer was lost, and it merged once more"
+            );
         } else {
-            prop_assert!(backs != (0, 0), "a merge of what there is was refused: {actions:?}");
+            prop_assert!(
+                backs != (0, 0),
+                "a merge of what there is was refused: {actions:?}"
+            );
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, LimitName, Look, MilliTokens, Millis, Shard, WriteId};
+use weirgate_shared::{
+    Bucket, EpochMillis, Lease, Limit, LimitName, Look, MilliTokens, Millis, Shard, WriteId,
+};
 
 use super::limit_name;
 
@@ -29,8 +31,15 @@ pub fn slots() -> Limit {
 
 /// One shard with `tk` of its rates, credited up to the start.
 pub fn bucket(shard: Shard, tk: i64, limits: &[Limit]) -> Bucket {
-    let mut bucket = Bucket { op: Some(id(1)), ..super::bucket(shard, limits, START) };
-    for state in bucket.limits.values_mut().filter(|state| !state.rule.is_concurrent()) {
+    let mut bucket = Bucket {
+        op: Some(id(1)),
+        ..super::bucket(shard, limits, START)
+    };
+    for state in bucket
+        .limits
+        .values_mut()
+        .filter(|state| !state.rule.is_concurrent())
+    {
         state.tk = MilliTokens(tk);
     }
     bucket
@@ -42,22 +51,39 @@ pub fn whole(tk: i64) -> Bucket {
 
 pub fn half(index: u32, tk: i64) -> Bucket {
     let mut bucket = bucket(Shard { index, count: 2 }, tk, &[rate(), slots()]);
-    bucket.scaling.look = Some(Look { at: START, v: bucket.v - 7 });
+    bucket.scaling.look = Some(Look {
+        at: START,
+        v: bucket.v - 7,
+    });
     bucket.due = Some(later(60_000));
     bucket
 }
 
 pub fn needs(needs: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
-    needs.iter().map(|(limit, need)| (limit_name(limit), MilliTokens(*need))).collect()
+    needs
+        .iter()
+        .map(|(limit, need)| (limit_name(limit), MilliTokens(*need)))
+        .collect()
 }
 
 pub fn lease(expires: EpochMillis, held: &[(&str, i64)]) -> Lease {
-    Lease { expires, tokens: needs(held), owner: "me".to_owned() }
+    Lease {
+        expires,
+        tokens: needs(held),
+        owner: "me".to_owned(),
+    }
 }
 
 pub fn with_leases(mut bucket: Bucket, leases: &[Held<'_>]) -> Bucket {
-    let leases = leases.iter().map(|(bits, ms, held)| (id(*bits), lease(later(*ms), held)));
+    let leases = leases
+        .iter()
+        .map(|(bits, ms, held)| (id(*bits), lease(later(*ms), held)));
     bucket.leases = Some(leases.collect());
-    bucket.due = bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min();
+    bucket.due = bucket
+        .leases
+        .iter()
+        .flatten()
+        .map(|(_, lease)| lease.expires)
+        .min();
     bucket
 }

@@ -1,12 +1,15 @@
-//! One item: evaluates planned writes as DynamoDB does, in memory and without I/O. Also what the crate `model` explores.
+//! One item: evaluates planned writes as DynamoDB does, in memory and without I/O. Also what the
+//! crate `model` explores.
 //!
-//! Stricter than DynamoDB nowhere, more forgiving nowhere: what it answers with a `ValidationException` panics here,
-//! since no planned write may ever be invalid.
+//! Stricter than DynamoDB nowhere, more forgiving nowhere: what it answers with a
+//! `ValidationException` panics here, since no planned write may ever be invalid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::write::{Change, Condition, Path, Update, Value};
-use weirgate_shared::{Attr, Bucket, Live, Snapshot, is_merged, read_bucket, read_live, read_snapshot};
+use weirgate_shared::{
+    Attr, Bucket, Live, Snapshot, is_merged, read_bucket, read_live, read_snapshot,
+};
 
 /// An attribute's value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,10 +25,15 @@ pub enum Held {
 
 impl Held {
     fn number(thousandths: i128) -> Self {
-        let (sign, size) = (if thousandths < 0 { "-" } else { "" }, thousandths.unsigned_abs());
+        let (sign, size) = (
+            if thousandths < 0 { "-" } else { "" },
+            thousandths.unsigned_abs(),
+        );
         let text = match size % 1000 {
             0 => format!("{sign}{}", size / 1000),
-            part => format!("{sign}{}.{part:03}", size / 1000).trim_end_matches('0').to_owned(),
+            part => format!("{sign}{}.{part:03}", size / 1000)
+                .trim_end_matches('0')
+                .to_owned(),
         };
         Self::Number(thousandths, text)
     }
@@ -42,7 +50,11 @@ impl Held {
             Self::Number(_, text) => Attr::N(text),
             Self::Text(text) => Attr::S(text),
             Self::Bool(is) => Attr::Bool(*is),
-            Self::Map(map) => Attr::M(map.iter().map(|(name, held)| (name.as_str(), held.attr())).collect()),
+            Self::Map(map) => Attr::M(
+                map.iter()
+                    .map(|(name, held)| (name.as_str(), held.attr()))
+                    .collect(),
+            ),
             Self::Numbers(numbers) => Attr::Numbers(numbers.iter().map(String::as_str).collect()),
         }
     }
@@ -62,8 +74,14 @@ impl From<&Value> for Held {
             Value::Tokens(amount) => Self::number(i128::from(amount.0)),
             Value::Text(text) => Self::Text(text.clone()),
             Value::Bool(is) => Self::Bool(*is),
-            Value::Map(map) => Self::Map(map.iter().map(|(name, value)| (name.clone(), value.into())).collect()),
-            Value::Numbers(numbers) => Self::Numbers(numbers.iter().map(ToString::to_string).collect()),
+            Value::Map(map) => Self::Map(
+                map.iter()
+                    .map(|(name, value)| (name.clone(), value.into()))
+                    .collect(),
+            ),
+            Value::Numbers(numbers) => {
+                Self::Numbers(numbers.iter().map(ToString::to_string).collect())
+            }
         }
     }
 }
@@ -77,7 +95,11 @@ impl Item {
     pub fn of_bucket(bucket: &Bucket) -> Self {
         let mut item = Self::default();
         let changes = weirgate_shared::write_bucket(bucket);
-        assert!(item.apply(&Update { key: bucket.key.item_key(), conditions: vec![], changes }));
+        assert!(item.apply(&Update {
+            key: bucket.key.item_key(),
+            conditions: vec![],
+            changes
+        }));
         item
     }
 
@@ -88,15 +110,26 @@ impl Item {
     /// Runs the update if its conditions hold; says whether they did.
     pub fn apply(&mut self, update: &Update) -> bool {
         assert_no_overlap(&update.changes);
-        if !update.conditions.iter().all(|condition| self.holds(condition)) {
+        if !update
+            .conditions
+            .iter()
+            .all(|condition| self.holds(condition))
+        {
             return false;
         }
-        // Every change sees the item as it was, as in DynamoDB; no two touch the same path, so order does not matter but
-        // for what is copied.
+        // Every change sees the item as it was, as in DynamoDB; no two touch the same path, so
+        // order does not matter but for what is copied.
         let before = self.clone();
-        let (pk, sk) = (Held::Text(update.key.pk.clone()), Held::Text(update.key.sk.clone()));
-        assert!(self.0.get("PK").is_none_or(|here| *here == pk), "an update of another item");
-        self.0.extend([("PK".to_owned(), pk), ("SK".to_owned(), sk)]);
+        let (pk, sk) = (
+            Held::Text(update.key.pk.clone()),
+            Held::Text(update.key.sk.clone()),
+        );
+        assert!(
+            self.0.get("PK").is_none_or(|here| *here == pk),
+            "an update of another item"
+        );
+        self.0
+            .extend([("PK".to_owned(), pk), ("SK".to_owned(), sk)]);
         for change in &update.changes {
             match change {
                 Change::Set(path, value) => self.set(path, value.into()),
@@ -107,10 +140,17 @@ impl Item {
                 }
                 Change::Copy(to, from) => {
                     let held = before.get(from).cloned();
-                    self.set(to, held.unwrap_or_else(|| panic!("ValidationException: {from:?} is not there to copy")));
+                    self.set(
+                        to,
+                        held.unwrap_or_else(|| {
+                            panic!("ValidationException: {from:?} is not there to copy")
+                        }),
+                    );
                 }
                 Change::Add(path, Value::Numbers(more)) => {
-                    let mut numbers = self.get(path).map_or_else(BTreeSet::new, |held| held.numbers().clone());
+                    let mut numbers = self
+                        .get(path)
+                        .map_or_else(BTreeSet::new, |held| held.numbers().clone());
                     numbers.extend(more.iter().map(ToString::to_string));
                     self.set(path, Held::Numbers(numbers));
                 }
@@ -125,7 +165,8 @@ impl Item {
                     }
                 }
                 Change::Add(path, value) => {
-                    let sum = self.get(path).map_or(0, Held::thousandths) + Held::from(value).thousandths();
+                    let sum = self.get(path).map_or(0, Held::thousandths)
+                        + Held::from(value).thousandths();
                     self.set(path, Held::number(sum));
                 }
                 Change::Remove(path) => {
@@ -149,21 +190,28 @@ impl Item {
             Condition::Equals(path, value) => self.get(path) == Some(&value.into()),
             // `<>` holds for an attribute that is not there.
             Condition::Differs(path, value) => self.get(path) != Some(&value.into()),
-            Condition::AtLeast(path, value) => number(path, value).is_some_and(|(here, there)| here >= there),
-            Condition::AtMost(path, value) => number(path, value).is_some_and(|(here, there)| here <= there),
-            Condition::Lacks(path, number) => {
-                !self.get(path).is_some_and(|held| held.numbers().contains(&number.to_string()))
+            Condition::AtLeast(path, value) => {
+                number(path, value).is_some_and(|(here, there)| here >= there)
             }
-            Condition::AbsentOr(path, condition) => self.get(path).is_none() || self.holds(condition),
+            Condition::AtMost(path, value) => {
+                number(path, value).is_some_and(|(here, there)| here <= there)
+            }
+            Condition::Lacks(path, number) => !self
+                .get(path)
+                .is_some_and(|held| held.numbers().contains(&number.to_string())),
+            Condition::AbsentOr(path, condition) => {
+                self.get(path).is_none() || self.holds(condition)
+            }
         }
     }
 
     pub fn get(&self, path: &Path) -> Option<&Held> {
         let (first, rest) = path.0.split_first()?;
-        rest.iter().try_fold(self.0.get(first.as_ref())?, |held, name| match held {
-            Held::Map(map) => map.get(name.as_ref()),
-            _ => None,
-        })
+        rest.iter()
+            .try_fold(self.0.get(first.as_ref())?, |held, name| match held {
+                Held::Map(map) => map.get(name.as_ref()),
+                _ => None,
+            })
     }
 
     fn set(&mut self, path: &Path, held: Held) {
@@ -173,20 +221,27 @@ impl Item {
 
     fn place<'p>(&mut self, path: &'p Path) -> (&mut BTreeMap<String, Held>, &'p str) {
         let (last, parents) = path.0.split_last().expect("a path names something");
-        let map = parents.iter().fold(&mut self.0, |map, name| match map.get_mut(name.as_ref()) {
-            Some(Held::Map(inner)) => inner,
-            other => panic!("ValidationException: the document path {path:?} is invalid at {other:?}"),
-        });
+        let map = parents
+            .iter()
+            .fold(&mut self.0, |map, name| match map.get_mut(name.as_ref()) {
+                Some(Held::Map(inner)) => inner,
+                other => panic!(
+                    "ValidationException: the document path {path:?} is invalid at {other:?}"
+                ),
+            });
         (map, last.as_ref())
     }
 
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attr<'_>)> {
-        self.0.iter().map(|(name, held)| (name.as_str(), held.attr()))
+        self.0
+            .iter()
+            .map(|(name, held)| (name.as_str(), held.attr()))
     }
 
     /// The bucket this item is.
     pub fn bucket(&self) -> Bucket {
-        read_bucket(self.attributes()).unwrap_or_else(|error| panic!("a write broke the bucket: {error}"))
+        read_bucket(self.attributes())
+            .unwrap_or_else(|error| panic!("a write broke the bucket: {error}"))
     }
 
     /// Whether this item is a shard that was merged away.
@@ -196,12 +251,14 @@ impl Item {
 
     /// What the shard that this item is, live or merged away, has counted.
     pub fn live(&self) -> Live {
-        read_live(self.attributes()).unwrap_or_else(|error| panic!("a write broke the counters: {error}"))
+        read_live(self.attributes())
+            .unwrap_or_else(|error| panic!("a write broke the counters: {error}"))
     }
 
     /// The usage snapshot this item is.
     pub fn snapshot(&self) -> Snapshot {
-        read_snapshot(self.attributes()).unwrap_or_else(|error| panic!("a write broke the snapshot: {error}"))
+        read_snapshot(self.attributes())
+            .unwrap_or_else(|error| panic!("a write broke the snapshot: {error}"))
     }
 
     /// A number that is written in tokens.
@@ -226,7 +283,10 @@ fn assert_no_overlap(changes: &[Change]) {
     for (at, path) in paths.iter().enumerate() {
         for other in &paths[at + 1..] {
             let overlap = path.0.starts_with(&other.0) || other.0.starts_with(&path.0);
-            assert!(!overlap, "ValidationException: two document paths overlap: {path:?} {other:?}");
+            assert!(
+                !overlap,
+                "ValidationException: two document paths overlap: {path:?} {other:?}"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! What a rate of a bucket and its shards must hold, kept the plain way: every balance is brought up to the moment with
-//! everything that happens. The items do not: they stay at their `rf`, and say under which condition that is the same.
+//! What a rate of a bucket and its shards must hold, kept the plain way: every balance is brought
+//! up to the moment with everything that happens. The items do not: they stay at their `rf`, and
+//! say under which condition that is the same.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,13 @@ impl Mirror {
     /// A whole bucket that is full.
     pub fn new(rule: Rule, born: EpochMillis) -> Self {
         let balances = [(0, (Shard::WHOLE, rule.capacity))].into();
-        Self { rule, born, at: born, balances, lost: MilliTokens::ZERO }
+        Self {
+            rule,
+            born,
+            at: born,
+            balances,
+            lost: MilliTokens::ZERO,
+        }
     }
 
     pub fn advance(&mut self, now: EpochMillis) {
@@ -50,13 +57,16 @@ impl Mirror {
 
     pub fn take(&mut self, number: u32, need: MilliTokens) -> Result<(), TestCaseError> {
         let balance = &mut self.balances.get_mut(&number).unwrap().1;
-        prop_assert!(need <= MilliTokens::ZERO || *balance >= need, "I1: {need:?} taken of {balance:?}");
+        prop_assert!(
+            need <= MilliTokens::ZERO || *balance >= need,
+            "I1: {need:?} taken of {balance:?}"
+        );
         *balance -= need;
         Ok(())
     }
 
-    /// More was used than taken. `over` is what has flowed over since the item's `rf`: a settlement does not know what
-    /// time it is, so a debt falls on that first.
+    /// More was used than taken. `over` is what has flowed over since the item's `rf`: a settlement
+    /// does not know what time it is, so a debt falls on that first.
     pub fn owe(&mut self, number: u32, debt: MilliTokens, over: MilliTokens) {
         let balance = &mut self.balances.get_mut(&number).unwrap().1;
         let spared = debt.min(over);
@@ -70,10 +80,22 @@ impl Mirror {
         let (kept, new) = shard.halves();
         let rest = balance - part;
         let share = |shard: Shard| shard.share(self.rule.capacity);
-        prop_assert!(part >= MilliTokens::ZERO && part <= share(new), "I6: {part:?} of {:?}", share(new));
-        prop_assert!(rest <= share(kept), "I6: {rest:?} left, above {:?}", share(kept));
-        prop_assert!(rest >= balance.min(MilliTokens::ZERO), "I6: the split made a debt of {rest:?}");
-        self.balances.extend([(kept.index, (kept, rest)), (new.index, (new, part))]);
+        prop_assert!(
+            part >= MilliTokens::ZERO && part <= share(new),
+            "I6: {part:?} of {:?}",
+            share(new)
+        );
+        prop_assert!(
+            rest <= share(kept),
+            "I6: {rest:?} left, above {:?}",
+            share(kept)
+        );
+        prop_assert!(
+            rest >= balance.min(MilliTokens::ZERO),
+            "I6: the split made a debt of {rest:?}"
+        );
+        self.balances
+            .extend([(kept.index, (kept, rest)), (new.index, (new, part))]);
         Ok(())
     }
 
@@ -85,14 +107,21 @@ impl Mirror {
         self.balances.insert(whole.index, (whole, lower + upper));
     }
 
-    /// Every item says what its shard has, to the millitoken; and together with what was `used` and what did not fit
-    /// into full shards it is all that there ever was.
+    /// Every item says what its shard has, to the millitoken; and together with what was `used` and
+    /// what did not fit into full shards it is all that there ever was.
     pub fn check(&self, shards: &Shards, used: MilliTokens) -> Result<(), TestCaseError> {
         let name = limit_name("rpm");
-        let said = shards
-            .iter()
-            .map(|(number, shard)| (*number, (shard.shard(), shard.balance(&shard.limits[&name], self.at))));
-        prop_assert_eq!(said.collect::<BTreeMap<_, _>>(), self.balances.clone(), "I2, I6: left, what items say");
+        let said = shards.iter().map(|(number, shard)| {
+            (
+                *number,
+                (shard.shard(), shard.balance(&shard.limits[&name], self.at)),
+            )
+        });
+        prop_assert_eq!(
+            said.collect::<BTreeMap<_, _>>(),
+            self.balances.clone(),
+            "I2, I6: left, what items say"
+        );
         let sum: MilliTokens = self.balances.values().map(|(_, balance)| *balance).sum();
         let all = self.rule.capacity + credit(&self.rule, Shard::WHOLE, self.born, self.at);
         prop_assert_eq!(sum + used + self.lost, all, "I2: a token is nowhere");

@@ -17,16 +17,18 @@ use std::collections::BTreeMap;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use weirgate_shared::write::{Company, LeaseChange, Roll, Settle, Settled, Take};
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis, Namespace,
-    Resource, Shard, WriteId,
+    Bucket, BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens,
+    Millis, Namespace, Resource, Shard, WriteId,
 };
 
 pub use item::{Held, Item};
 
-/// `cases` cases, or as many as `PROPTEST_CASES` says if that is fewer; the seeds of failures are kept beside the test's
-/// source, to be checked in.
+/// `cases` cases, or as many as `PROPTEST_CASES` says if that is fewer; the seeds of failures are
+/// kept beside the test's source, to be checked in.
 pub fn config(cases: u32) -> Config {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let asked = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|cases| cases.parse().ok());
     Config {
         cases: asked.map_or(cases, |asked: u32| asked.min(cases)),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
@@ -78,35 +80,63 @@ pub fn settle<'a>(
     amounts: BTreeMap<LimitName, Settled>,
     now: EpochMillis,
 ) -> Settle<'a> {
-    Settle { key, op, lease, amounts, takes: 0, roll: Roll::to(Hour::of(now)) }
+    Settle {
+        key,
+        op,
+        lease,
+        amounts,
+        takes: 0,
+        roll: Roll::to(Hour::of(now)),
+    }
 }
 
 /// What `name` holds in the leases of `bucket`, together.
 pub fn held(bucket: &Bucket, name: &LimitName) -> MilliTokens {
-    bucket.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get(name)).copied().sum()
+    bucket
+        .leases
+        .iter()
+        .flatten()
+        .filter_map(|(_, lease)| lease.tokens.get(name))
+        .copied()
+        .sum()
 }
 
 /// The first expiry among the leases of `bucket`.
 pub fn first_expiry(bucket: &Bucket) -> Option<EpochMillis> {
-    bucket.leases.iter().flatten().map(|(_, lease)| lease.expires).min()
+    bucket
+        .leases
+        .iter()
+        .flatten()
+        .map(|(_, lease)| lease.expires)
+        .min()
 }
 
 /// A shard of a bucket with these limits, full, that was made at `at`.
 pub fn bucket(shard: Shard, limits: &[Limit], at: EpochMillis) -> Bucket {
-    let mut bucket = Bucket { shard_count: shard.count, ..Bucket::full(bucket_key(shard.index), limits, at) };
+    let mut bucket = Bucket {
+        shard_count: shard.count,
+        ..Bucket::full(bucket_key(shard.index), limits, at)
+    };
     for state in bucket.limits.values_mut() {
         state.tk = shard.share(state.rule.capacity);
     }
     // Of several shards none has an end.
-    bucket.ttl = (shard.count == 1).then(|| EpochSeconds::not_before(at.after(Millis(10 * 86_400_000))));
+    bucket.ttl =
+        (shard.count == 1).then(|| EpochSeconds::not_before(at.after(Millis(10 * 86_400_000))));
     bucket
 }
 
-/// `due` is at or before the first expiry, in the partition of its key, and there whenever a lease is.
+/// `due` is at or before the first expiry, in the partition of its key, and there whenever a lease
+/// is.
 pub fn assert_due_is_a_lower_bound(item: &Item, bucket: &Bucket) {
     if let Some(first) = first_expiry(bucket) {
-        let due = bucket.due.unwrap_or_else(|| panic!("nobody would look for the lease that expires {first:?}"));
-        assert!(due <= first, "due {due:?} is after the first expiry {first:?}");
+        let due = bucket
+            .due
+            .unwrap_or_else(|| panic!("nobody would look for the lease that expires {first:?}"));
+        assert!(
+            due <= first,
+            "due {due:?} is after the first expiry {first:?}"
+        );
     }
     let partition = bucket.due.map(|_| Held::Text(bucket.key.due_shard()));
     assert_eq!(item.0.get("due_shard"), partition.as_ref());

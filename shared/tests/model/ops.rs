@@ -1,4 +1,5 @@
-//! What those who share a bucket of several shards may do next, as data: dense where it is dangerous.
+//! What those who share a bucket of several shards may do next, as data: dense where it is
+//! dangerous.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -18,7 +19,8 @@ pub enum Op {
         back: Option<Back>,
         ask: Ask,
     },
-    /// Takes from the bucket as it was after some write: from one shard if one has it all and `alone`, from several else.
+    /// Takes from the bucket as it was after some write: from one shard if one has it all and
+    /// `alone`, from several else.
     Spread {
         back: Back,
         alone: bool,
@@ -27,7 +29,8 @@ pub enum Op {
     /// Ends a lease: slots go back, rate tokens were used.
     End(Index),
     Renew(Index, i64),
-    /// Changes what a take used of the rate to a part (of 1000) of it, up to twice as much: under its lease or without.
+    /// Changes what a take used of the rate to a part (of 1000) of it, up to twice as much: under
+    /// its lease or without.
     Adjust {
         grant: Index,
         part: i64,
@@ -46,7 +49,8 @@ pub enum Op {
         shard: Index,
         back: Back,
     },
-    /// Goes on with a split, by an image of the old half: makes the new one, and removes the escrow if `clear`.
+    /// Goes on with a split, by an image of the old half: makes the new one, and removes the escrow
+    /// if `clear`.
     Finish {
         shard: Index,
         back: Back,
@@ -56,7 +60,8 @@ pub enum Op {
         pair: Index,
         backs: (Back, Back),
     },
-    /// A split or a merge planned some time ago comes again, or only now: its answer was lost, or it was late.
+    /// A split or a merge planned some time ago comes again, or only now: its answer was lost, or
+    /// it was late.
     Repeat(Index),
     /// The same of a write that finishes a split.
     Late(Index),
@@ -91,7 +96,12 @@ fn ask() -> impl Strategy<Value = Ask> {
     let slots = prop_oneof![3 => Just(0), 2 => 1..3i64, 1 => 3..9i64];
     let lease = option::of(prop_oneof![0..200i64, 0..3000i64]);
     let by_others = prop::bool::weighted(0.1);
-    (much, slots, lease, by_others).prop_map(|(rate, slots, lease, by_others)| Ask { rate, slots, lease, by_others })
+    (much, slots, lease, by_others).prop_map(|(rate, slots, lease, by_others)| Ask {
+        rate,
+        slots,
+        lease,
+        by_others,
+    })
 }
 
 pub fn op() -> impl Strategy<Value = Op> {

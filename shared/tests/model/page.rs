@@ -15,7 +15,10 @@ fn value(value: &Value) -> String {
         Value::Text(text) => format!("{text:?}"),
         Value::Bool(is) => is.to_string(),
         Value::Map(map) => {
-            let entries: Vec<_> = map.iter().map(|(name, held)| format!("{name}: {}", self::value(held))).collect();
+            let entries: Vec<_> = map
+                .iter()
+                .map(|(name, held)| format!("{name}: {}", self::value(held)))
+                .collect();
             format!("{{{}}}", entries.join(", "))
         }
         Value::Numbers(numbers) => format!("{numbers:?}"),
@@ -38,7 +41,9 @@ fn condition(asked: &Condition) -> String {
 fn change(made: &Change) -> String {
     match made {
         Change::Set(at, what) => format!("{} := {}", path(at), value(what)),
-        Change::SetIfAbsent(at, what) => format!("{} := {} if there is none", path(at), value(what)),
+        Change::SetIfAbsent(at, what) => {
+            format!("{} := {} if there is none", path(at), value(what))
+        }
         Change::Copy(to, from) => format!("{} := {} before", path(to), path(from)),
         Change::DeleteFrom(at, what) => format!("{} -= {}", path(at), value(what)),
         Change::Add(at, what) => format!("{} += {}", path(at), value(what)),
@@ -55,7 +60,11 @@ impl Page {
         let _ = writeln!(self.0, "# {title}");
         for action in actions {
             let (verb, key, conditions, changes) = match action {
-                Action::Update(Update { key, conditions, changes }) => ("update", key, conditions, &**changes),
+                Action::Update(Update {
+                    key,
+                    conditions,
+                    changes,
+                }) => ("update", key, conditions, &**changes),
                 Action::Delete(key, conditions) => ("delete", key, conditions, &[][..]),
                 Action::Check(key, conditions) => ("check", key, conditions, &[][..]),
             };

@@ -25,8 +25,8 @@ pub struct Record {
 /// An image is copied before its window ends when `v` is a multiple of this.
 const INTERIM: i64 = 3;
 
-/// The copies that records of one item lead to, in the order in which they must be made: the newest of each window, once
-/// for each life.
+/// The copies that records of one item lead to, in the order in which they must be made: the newest
+/// of each window, once for each life.
 pub fn copies<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Copy> {
     let mut copies: Vec<Copy> = vec![];
     for copy in records.into_iter().flat_map(Record::copies) {
@@ -51,14 +51,20 @@ impl Record {
         };
         match (&self.before, &self.after) {
             (Some(before), None) => {
-                let last = |copy| Copy { ends_life: true, ..copy };
+                let last = |copy| Copy {
+                    ends_life: true,
+                    ..copy
+                };
                 of(&before.meter, [true; 2]).into_iter().map(last).collect()
             }
             // A split may make the shard again within the window.
             (_, Some(after)) if after.is_merged => of(&after.meter, [false; 2]),
             (before, Some(after)) => {
                 let mut copies = vec![];
-                if let Some(before) = before.as_ref().filter(|before| before.meter.hour < after.meter.hour) {
+                if let Some(before) = before
+                    .as_ref()
+                    .filter(|before| before.meter.hour < after.meter.hour)
+                {
                     let is_new_day = !before.meter.hour.is_same_day(after.meter.hour);
                     copies.extend(of(&before.meter, [true, is_new_day]));
                 }
@@ -79,9 +85,23 @@ pub struct Snapshots(BTreeMap<ItemKey, Item>);
 impl Snapshots {
     /// What was copied for a window.
     pub fn read(&self, window: Window, start: EpochMillis) -> Snapshot {
-        let BucketKey { namespace, entity, resource, .. } = bucket_key(0);
-        let key = SnapshotKey { namespace, entity, resource, window, start };
-        self.0.get(&key.item_key()).map(Item::snapshot).unwrap_or_default()
+        let BucketKey {
+            namespace,
+            entity,
+            resource,
+            ..
+        } = bucket_key(0);
+        let key = SnapshotKey {
+            namespace,
+            entity,
+            resource,
+            window,
+            start,
+        };
+        self.0
+            .get(&key.item_key())
+            .map(Item::snapshot)
+            .unwrap_or_default()
     }
 
     /// The items as they are stored.
@@ -100,12 +120,19 @@ pub struct Writer {
 
 impl Writer {
     pub fn new(copies: Vec<Copy>) -> Self {
-        Self { copies: copies.into(), next: None, refused: 0 }
+        Self {
+            copies: copies.into(),
+            next: None,
+            refused: 0,
+        }
     }
 
-    /// Makes one write: the first of the next copy, or what a refusal showed to be needed. Says whether it had any to make.
+    /// Makes one write: the first of the next copy, or what a refusal showed to be needed. Says
+    /// whether it had any to make.
     pub fn step(&mut self, snapshots: &mut Snapshots) -> bool {
-        let Some(copy) = self.copies.front() else { return false };
+        let Some(copy) = self.copies.front() else {
+            return false;
+        };
         let update = self.next.take().unwrap_or_else(|| copy.first());
         let item = snapshots.0.entry(copy.key.item_key()).or_default();
         if !item.apply(&update) {

@@ -1,13 +1,13 @@
-//! A table of the shards of one bucket: planned writes and transactions as DynamoDB does them, the records of its stream,
-//! and what was used, by the definition of usage.
+//! A table of the shards of one bucket: planned writes and transactions as DynamoDB does them, the
+//! records of its stream, and what was used, by the definition of usage.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weirgate_shared::write::{Action, Update, finish, split};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Live, Meter, MilliTokens, Usage, Whole, Window, WriteId,
-    attr, write_bucket,
+    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Live, Meter, MilliTokens, Usage,
+    Whole, Window, WriteId, attr, write_bucket,
 };
 
 use super::Item;
@@ -25,17 +25,24 @@ pub struct Table {
     images: BTreeMap<u32, Vec<Rc<Bucket>>>,
     /// The records of each item, in their order.
     stream: BTreeMap<u32, Vec<Record>>,
-    /// What each life of each shard used in each hour: every change of a counter belongs to the hour of the item after it.
+    /// What each life of each shard used in each hour: every change of a counter belongs to the
+    /// hour of the item after it.
     used: BTreeMap<(u32, i64, Hour), Usage>,
 }
 
 impl Table {
     /// Runs all parts if the conditions of all hold; says whether they did.
     pub fn transact(&mut self, actions: &[Action]) -> bool {
-        let (none, keys) = (Item::default(), actions.iter().map(|action| number(key(action))));
+        let (none, keys) = (
+            Item::default(),
+            actions.iter().map(|action| number(key(action))),
+        );
         let keys: Vec<_> = keys.collect();
         let is_twice = |(at, key): (usize, &u32)| keys[..at].contains(key);
-        assert!(!keys.iter().enumerate().any(is_twice), "ValidationException: two operations on one item");
+        assert!(
+            !keys.iter().enumerate().any(is_twice),
+            "ValidationException: two operations on one item"
+        );
         let holds = |(action, key): (&Action, &u32)| {
             let item = self.items.get(key).unwrap_or(&none);
             let (Action::Update(Update { conditions, .. })
@@ -75,7 +82,13 @@ impl Table {
     /// Finishes the split of a shard.
     pub fn finish(&mut self, shard: u32) {
         let parent = self.shards[&shard].clone();
-        assert!(finish(&parent).into_iter().flatten().all(|update| self.update(update)), "{parent:?}");
+        assert!(
+            finish(&parent)
+                .into_iter()
+                .flatten()
+                .all(|update| self.update(update)),
+            "{parent:?}"
+        );
     }
 
     /// A table with one item.
@@ -87,7 +100,11 @@ impl Table {
 
     /// Writes an item as other software would, whatever there is.
     pub fn put(&mut self, bucket: &Bucket) {
-        let update = Update { key: bucket.key.item_key(), conditions: vec![], changes: write_bucket(bucket) };
+        let update = Update {
+            key: bucket.key.item_key(),
+            conditions: vec![],
+            changes: write_bucket(bucket),
+        };
         assert!(self.update(update));
     }
 
@@ -102,24 +119,55 @@ impl Table {
     fn record(&mut self, shard: u32) {
         let records = self.stream.entry(shard).or_default();
         let before = records.last().and_then(|record| record.after.clone());
-        let highest =
-            records.last().map(|Record { before, after }| after.as_ref().or(before.as_ref()).unwrap().meter.v);
+        let highest = records
+            .last()
+            .map(|Record { before, after }| after.as_ref().or(before.as_ref()).unwrap().meter.v);
         let item = self.items.get(&shard);
-        let after = item.map(|item| Rc::new(Image { meter: item.live().meter, is_merged: item.is_merged() }));
-        records.push(Record { before: before.clone(), after: after.clone() });
+        let after = item.map(|item| {
+            Rc::new(Image {
+                meter: item.live().meter,
+                is_merged: item.is_merged(),
+            })
+        });
+        records.push(Record {
+            before: before.clone(),
+            after: after.clone(),
+        });
         self.shards.remove(&shard);
-        let (Some(item), Some(after)) = (item, after) else { return };
+        let (Some(item), Some(after)) = (item, after) else {
+            return;
+        };
         // A copy of an image replaces those of a lower `v`, and no other.
-        assert!(Some(after.meter.v) > highest, "I3: {:?}, and {highest:?} was the highest before", after.meter);
-        let used = self.used.entry((shard, after.meter.birth, after.meter.hour)).or_default();
-        used.add(&difference(before.as_ref().map(|before| &before.meter), &after.meter));
+        assert!(
+            Some(after.meter.v) > highest,
+            "I3: {:?}, and {highest:?} was the highest before",
+            after.meter
+        );
+        let used = self
+            .used
+            .entry((shard, after.meter.birth, after.meter.hour))
+            .or_default();
+        used.add(&difference(
+            before.as_ref().map(|before| &before.meter),
+            &after.meter,
+        ));
         for window in Window::ALL {
             let used = self.used_by_life(window, after.meter.start(window), shard, after.meter.v);
-            assert_eq!(plain(after.meter.usage(window)), used, "I3: {window} of {:?}", after.meter);
+            assert_eq!(
+                plain(after.meter.usage(window)),
+                used,
+                "I3: {window} of {:?}",
+                after.meter
+            );
         }
         if after.is_merged {
-            let is_kept = |name: &String| matches!(&**name, "PK" | "SK" | "v" | "ttl") || attr::counts_usage(name);
-            assert!(item.0.keys().all(is_kept), "more than counters are left: {item:?}");
+            let is_kept = |name: &String| {
+                matches!(&**name, "PK" | "SK" | "v" | "ttl") || attr::counts_usage(name)
+            };
+            assert!(
+                item.0.keys().all(is_kept),
+                "more than counters are left: {item:?}"
+            );
         } else {
             let image = Rc::new(item.bucket());
             assert_eq!(image.meter(), after.meter);
@@ -134,13 +182,18 @@ impl Table {
 
     /// The items of all shards that there are.
     pub fn items(&self) -> impl Iterator<Item = (&Item, &Rc<Bucket>)> {
-        self.items.iter().filter_map(|(number, item)| Some((item, self.shards.get(number)?)))
+        self.items
+            .iter()
+            .filter_map(|(number, item)| Some((item, self.shards.get(number)?)))
     }
 
     /// The items of shards that were merged away, by number.
     pub fn merged(&self) -> impl Iterator<Item = (u32, &Item)> {
         let is_merged = |(number, _): &(&u32, &Item)| !self.shards.contains_key(number);
-        self.items.iter().filter(is_merged).map(|(number, item)| (*number, item))
+        self.items
+            .iter()
+            .filter(is_merged)
+            .map(|(number, item)| (*number, item))
     }
 
     /// What all items, live or merged away, have counted.
@@ -151,8 +204,13 @@ impl Table {
     /// The shards, and halves that are yet to be made.
     pub fn all(&self) -> Shards {
         let mut all = self.shards.clone();
-        for half in self.shards.values().filter_map(|shard| shard.escrow.as_deref()) {
-            all.entry(half.key.shard).or_insert_with(|| Rc::new(half.clone()));
+        for half in self
+            .shards
+            .values()
+            .filter_map(|shard| shard.escrow.as_deref())
+        {
+            all.entry(half.key.shard)
+                .or_insert_with(|| Rc::new(half.clone()));
         }
         all
     }
@@ -169,7 +227,9 @@ impl Table {
     /// What the shard of this number was so many writes ago, or at first.
     pub fn image(&self, shard: u32, back: usize) -> Option<Rc<Bucket>> {
         let images = self.images.get(&shard)?;
-        images.get(images.len().saturating_sub(back.saturating_add(1))).cloned()
+        images
+            .get(images.len().saturating_sub(back.saturating_add(1)))
+            .cloned()
     }
 
     pub fn stream(&self) -> &BTreeMap<u32, Vec<Record>> {
@@ -178,7 +238,11 @@ impl Table {
 
     /// The windows of this kind in which any item was written to.
     pub fn windows(&self, window: Window) -> Vec<EpochMillis> {
-        let mut starts: Vec<_> = self.used.keys().map(|(_, _, hour)| window.start(hour.start())).collect();
+        let mut starts: Vec<_> = self
+            .used
+            .keys()
+            .map(|(_, _, hour)| window.start(hour.start()))
+            .collect();
         starts.sort();
         starts.dedup();
         starts
@@ -191,12 +255,22 @@ impl Table {
 
     /// What was used in a window by the life of a shard that the image `v` is of.
     pub fn used_by_life(&self, window: Window, start: EpochMillis, shard: u32, v: i64) -> Usage {
-        let births = self.used.keys().filter(|(number, birth, _)| *number == shard && *birth <= v);
+        let births = self
+            .used
+            .keys()
+            .filter(|(number, birth, _)| *number == shard && *birth <= v);
         let life = births.map(|(_, birth, _)| *birth).max();
-        self.used_by(window, start, |number, birth| number == shard && Some(birth) == life)
+        self.used_by(window, start, |number, birth| {
+            number == shard && Some(birth) == life
+        })
     }
 
-    fn used_by(&self, window: Window, start: EpochMillis, is_asked: impl Fn(u32, i64) -> bool) -> Usage {
+    fn used_by(
+        &self,
+        window: Window,
+        start: EpochMillis,
+        is_asked: impl Fn(u32, i64) -> bool,
+    ) -> Usage {
         let mut sum = Usage::default();
         for ((shard, birth, hour), used) in &self.used {
             if window.start(hour.start()) == start && is_asked(*shard, *birth) {
@@ -208,7 +282,11 @@ impl Table {
 
     /// What was consumed of `limit`, in all hours.
     pub fn consumed(&self, limit: &LimitName) -> MilliTokens {
-        self.used.values().filter_map(|used| used.tokens.get(limit)).copied().sum()
+        self.used
+            .values()
+            .filter_map(|used| used.tokens.get(limit))
+            .copied()
+            .sum()
     }
 
     /// How many acquires were granted, in all hours.
@@ -219,16 +297,28 @@ impl Table {
 
 /// Without the limits of which nothing was used.
 pub fn plain(mut usage: Usage) -> Usage {
-    usage.tokens.retain(|_, amount| *amount != MilliTokens::ZERO);
+    usage
+        .tokens
+        .retain(|_, amount| *amount != MilliTokens::ZERO);
     usage
 }
 
 /// By how much a write changed what is counted; a new item counts from 0.
 fn difference(before: Option<&Meter>, after: &Meter) -> Usage {
-    let before_of = |name| before.and_then(|before| before.limits.get(name)).map_or(0, |counter| counter.total);
-    let tokens = after.limits.iter().map(|(name, after)| (name.clone(), MilliTokens(after.total - before_of(name))));
+    let before_of = |name| {
+        before
+            .and_then(|before| before.limits.get(name))
+            .map_or(0, |counter| counter.total)
+    };
+    let tokens = after
+        .limits
+        .iter()
+        .map(|(name, after)| (name.clone(), MilliTokens(after.total - before_of(name))));
     let acquires = after.takes.total - before.map_or(0, |before| before.takes.total);
-    Usage { tokens: tokens.collect(), acquires }
+    Usage {
+        tokens: tokens.collect(),
+        acquires,
+    }
 }
 
 pub fn whole(shards: &Shards) -> Whole {
@@ -242,5 +332,7 @@ fn key(action: &Action) -> &ItemKey {
 }
 
 fn number(key: &ItemKey) -> u32 {
-    BucketKey::parse(&key.pk).expect("only buckets are written to").shard
+    BucketKey::parse(&key.pk)
+        .expect("only buckets are written to")
+        .shard
 }

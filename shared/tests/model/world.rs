@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{LeaseChange, Settled, Take, expire, refill};
 use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, WriteId, credit, refilled,
+    Bucket, EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, WriteId, credit,
+    refilled,
 };
 
 use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name, settle, take};
@@ -77,12 +78,23 @@ pub fn world() -> impl Strategy<Value = World> {
         3 => Just(Shard::WHOLE),
         1 => (1..5u32).prop_flat_map(|count| (0..count).prop_map(move |index| Shard { index, count })),
     ];
-    (1..30i64, 1..30i64, 1..5000i64, 5..12i64, shard, any::<bool>()).prop_map(
-        |(capacity, amount, period, slots, shard, is_there)| {
-            let rate = Limit::custom("rpm", capacity, amount, period).unwrap();
-            World::new(rate, Limit::concurrent("slots", slots).unwrap(), shard, is_there)
-        },
+    (
+        1..30i64,
+        1..30i64,
+        1..5000i64,
+        5..12i64,
+        shard,
+        any::<bool>(),
     )
+        .prop_map(|(capacity, amount, period, slots, shard, is_there)| {
+            let rate = Limit::custom("rpm", capacity, amount, period).unwrap();
+            World::new(
+                rate,
+                Limit::concurrent("slots", slots).unwrap(),
+                shard,
+                is_there,
+            )
+        })
 }
 
 /// One bucket shard, everything ever seen of it, and the books kept beside it.
@@ -115,7 +127,18 @@ impl World {
         }
         let (held, loose) = (BTreeMap::new(), vec![]);
         let (limits, used) = (vec![rate, slots], MilliTokens::ZERO);
-        Self { limits, shard, item, now: START, images, held, loose, used, takes: 0, ids: 0 }
+        Self {
+            limits,
+            shard,
+            item,
+            now: START,
+            images,
+            held,
+            loose,
+            used,
+            takes: 0,
+            ids: 0,
+        }
     }
 
     fn share(&self, limit: usize) -> MilliTokens {
@@ -133,13 +156,24 @@ impl World {
     }
 
     fn lease(&self, which: Index) -> Option<WriteId> {
-        (!self.held.is_empty()).then(|| which.get(&self.held.keys().collect::<Vec<_>>()).to_owned().clone())
+        (!self.held.is_empty()).then(|| {
+            which
+                .get(&self.held.keys().collect::<Vec<_>>())
+                .to_owned()
+                .clone()
+        })
     }
 
-    /// Leases that are in neither the item nor the books of their holders were given back just now, whole.
+    /// Leases that are in neither the item nor the books of their holders were given back just now,
+    /// whole.
     fn close_leases_given_back(&mut self, after: &Bucket) {
         let leases = after.leases.as_ref().unwrap();
-        let gone: Vec<_> = self.held.keys().filter(|id| !leases.contains_key(*id)).cloned().collect();
+        let gone: Vec<_> = self
+            .held
+            .keys()
+            .filter(|id| !leases.contains_key(*id))
+            .cloned()
+            .collect();
         for id in gone {
             self.used -= self.held.remove(&id).unwrap().0;
         }
@@ -151,26 +185,53 @@ impl World {
             return Ok(());
         }
         let bucket = self.item.bucket();
-        let (rate, slots) = (&bucket.limits[self.limits[0].name()], &bucket.limits[self.limits[1].name()]);
-        // I4: what left the bucket's leases is exactly what their holders lost, and the other way round.
+        let (rate, slots) = (
+            &bucket.limits[self.limits[0].name()],
+            &bucket.limits[self.limits[1].name()],
+        );
+        // I4: what left the bucket's leases is exactly what their holders lost, and the other way
+        // round.
         let leases: BTreeMap<_, _> = bucket.leases.iter().flatten().collect();
-        prop_assert_eq!(leases.keys().copied().collect::<Vec<_>>(), self.held.keys().collect::<Vec<_>>());
-        prop_assert_eq!(rate.tc, self.used, "usage is not what was admitted less what came back");
+        prop_assert_eq!(
+            leases.keys().copied().collect::<Vec<_>>(),
+            self.held.keys().collect::<Vec<_>>()
+        );
+        prop_assert_eq!(
+            rate.tc,
+            self.used,
+            "usage is not what was admitted less what came back"
+        );
         // Slots: all that are not free are held, by somebody who knows.
         let in_use: MilliTokens = self.held.values().map(|(_, slots)| *slots).sum();
         prop_assert_eq!(held(&bucket, self.limits[1].name()), in_use);
         prop_assert_eq!(slots.tk + in_use, self.share(1), "a slot was made or lost");
-        prop_assert!(slots.tk >= MilliTokens::ZERO, "more slots are held than there are");
-        // I1 over the whole run, exact: admitted, and still to be admitted, is no more than what flowed in.
-        let flowed = self.share(0) + credit(&rate.rule, self.shard, START.min(self.images[0].1.rf), bucket.rf);
-        prop_assert!(rate.tc + rate.tk <= flowed, "minted: {:?} used, {:?} left of {flowed:?}", rate.tc, rate.tk);
+        prop_assert!(
+            slots.tk >= MilliTokens::ZERO,
+            "more slots are held than there are"
+        );
+        // I1 over the whole run, exact: admitted, and still to be admitted, is no more than what
+        // flowed in.
+        let flowed = self.share(0)
+            + credit(
+                &rate.rule,
+                self.shard,
+                START.min(self.images[0].1.rf),
+                bucket.rf,
+            );
+        prop_assert!(
+            rate.tc + rate.tk <= flowed,
+            "minted: {:?} used, {:?} left of {flowed:?}",
+            rate.tc,
+            rate.tk
+        );
         prop_assert!(rate.tk <= self.share(0));
         prop_assert_eq!(bucket.takes.total, self.takes);
         assert_due_is_a_lower_bound(&self.item, &bucket);
         Ok(())
     }
 
-    /// Notes the write that was just applied; `v` counts each by one, or a copy of it would be taken for an older one.
+    /// Notes the write that was just applied; `v` counts each by one, or a copy of it would be
+    /// taken for an older one.
     fn applied(&mut self) -> Result<Bucket, TestCaseError> {
         let bucket = self.item.bucket();
         if let Some((_, before)) = self.images.last() {
@@ -185,27 +246,54 @@ impl World {
         let key = bucket_key(self.shard.index);
         match op {
             Op::Wait(span) => self.now = self.now.after(Millis(*span)),
-            Op::Take { view, part, slots, lease } => self.take(self.view(*view), *part, *slots, *lease, clock)?,
+            Op::Take {
+                view,
+                part,
+                slots,
+                lease,
+            } => self.take(self.view(*view), *part, *slots, *lease, clock)?,
             Op::End(which) => {
-                let Some(lease) = self.lease(*which) else { return Ok(()) };
+                let Some(lease) = self.lease(*which) else {
+                    return Ok(());
+                };
                 let back = self.held[&lease].1;
-                let settled = Settled { tk: back, ..Settled::default() };
+                let settled = Settled {
+                    tk: back,
+                    ..Settled::default()
+                };
                 let amounts = [(limit_name("slots"), settled)].into();
-                let settle = settle(&key, self.id(), Some((&lease, LeaseChange::End)), amounts, clock);
+                let settle = settle(
+                    &key,
+                    self.id(),
+                    Some((&lease, LeaseChange::End)),
+                    amounts,
+                    clock,
+                );
                 prop_assert!(self.item.apply(&settle.whole(None)));
-                prop_assert!(!self.item.apply(&settle.whole(None)), "a lease gave back twice");
+                prop_assert!(
+                    !self.item.apply(&settle.whole(None)),
+                    "a lease gave back twice"
+                );
                 self.held.remove(&lease);
                 self.applied()?;
             }
             Op::Hold { lease, part, view } => {
-                let Some(lease) = self.lease(*lease) else { return Ok(()) };
+                let Some(lease) = self.lease(*lease) else {
+                    return Ok(());
+                };
                 let old = self.held[&lease].0;
                 let new = MilliTokens(old.0 * part / 1000);
-                let settled = Settled { tk: old - new, tc: new - old, ceiling: Some(self.share(0)) };
+                let settled = Settled {
+                    tk: old - new,
+                    tc: new - old,
+                    ceiling: Some(self.share(0)),
+                };
                 let change = LeaseChange::Hold([(limit_name("rpm"), (old, new))].into());
                 let amounts = [(limit_name("rpm"), settled)].into();
                 let settle = settle(&key, self.id(), Some((&lease, change)), amounts, clock);
-                let update = self.view(*view).map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
+                let update = self
+                    .view(*view)
+                    .map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
                 if self.item.apply(&update) || self.item.apply(&settle.cut(&self.item.bucket())) {
                     self.held.get_mut(&lease).unwrap().0 = new;
                     self.used += new - old;
@@ -213,8 +301,12 @@ impl World {
                 }
             }
             Op::Renew(which, later) => {
-                let Some(lease) = self.lease(*which) else { return Ok(()) };
-                let expires = self.item.bucket().leases.unwrap()[&lease].expires.after(Millis(*later));
+                let Some(lease) = self.lease(*which) else {
+                    return Ok(());
+                };
+                let expires = self.item.bucket().leases.unwrap()[&lease]
+                    .expires
+                    .after(Millis(*later));
                 let change = Some((&lease, LeaseChange::Renew(expires)));
                 let settle = settle(&key, self.id(), change, BTreeMap::new(), clock);
                 prop_assert!(self.item.apply(&settle.whole(None)));
@@ -226,10 +318,16 @@ impl World {
                 }
                 let at = take.index(self.loose.len());
                 let taken = self.loose[at];
-                let settled = Settled { tk: taken, tc: -taken, ceiling: Some(self.share(0)) };
+                let settled = Settled {
+                    tk: taken,
+                    tc: -taken,
+                    ceiling: Some(self.share(0)),
+                };
                 let amounts = [(limit_name("rpm"), settled)].into();
                 let settle = settle(&key, self.id(), None, amounts, clock);
-                let update = self.view(*view).map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
+                let update = self
+                    .view(*view)
+                    .map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
                 if self.item.apply(&update) {
                     self.loose.remove(at);
                     self.used -= taken;
@@ -237,14 +335,21 @@ impl World {
                 }
             }
             Op::Expire(view) => {
-                let Some((update, restored)) = self.view(*view).and_then(|bucket| expire(&bucket, clock)) else {
+                let Some((update, restored)) =
+                    self.view(*view).and_then(|bucket| expire(&bucket, clock))
+                else {
                     return Ok(());
                 };
                 let before = self.item.bucket();
                 if self.item.apply(&update) {
                     let after = self.applied()?;
-                    prop_assert_eq!(expire(&after, clock), None, "a second run finds something to do");
-                    let gone = before.leases.as_ref().unwrap().len() - after.leases.as_ref().unwrap().len();
+                    prop_assert_eq!(
+                        expire(&after, clock),
+                        None,
+                        "a second run finds something to do"
+                    );
+                    let gone = before.leases.as_ref().unwrap().len()
+                        - after.leases.as_ref().unwrap().len();
                     prop_assert_eq!(restored.leases, gone);
                     for (name, amount) in &restored.tokens {
                         prop_assert_eq!(after.limits[name].tk, before.limits[name].tk + *amount);
@@ -253,18 +358,27 @@ impl World {
                 }
             }
             Op::Refill { view } => {
-                let Some((_, image)) = self.images.iter().rev().nth(*view).cloned() else { return Ok(()) };
+                let Some((_, image)) = self.images.iter().rev().nth(*view).cloned() else {
+                    return Ok(());
+                };
                 let consumed = [(limit_name("rpm"), self.share(0))].into();
-                let Some(update) = refill(&image, &consumed, clock) else { return Ok(()) };
+                let Some(update) = refill(&image, &consumed, clock) else {
+                    return Ok(());
+                };
                 let before = self.item.bucket();
                 if self.item.apply(&update) {
                     let after = self.applied()?;
                     prop_assert!(after.rf > before.rf && after.rf <= clock);
                     // Never more than the next refilling take would have found, now or ever.
                     let name = limit_name("rpm");
-                    for later in [clock, clock.after(Millis(1)), clock.after(Millis(777)), clock.after(Millis(99_999))]
-                    {
-                        let balance = |bucket: &Bucket| bucket.balance(&bucket.limits[&name], later);
+                    for later in [
+                        clock,
+                        clock.after(Millis(1)),
+                        clock.after(Millis(777)),
+                        clock.after(Millis(99_999)),
+                    ] {
+                        let balance =
+                            |bucket: &Bucket| bucket.balance(&bucket.limits[&name], later);
                         prop_assert!(balance(&after) <= balance(&before));
                     }
                 }
@@ -290,25 +404,39 @@ impl World {
         // Slots are always held by a lease, or they could never come back.
         let lease = lease.or((slots > MilliTokens::ZERO).then_some(1500));
         let leases: Vec<_> = lease
-            .map(|ms| Lease { expires: clock.after(Millis(ms)), tokens: needs.clone(), owner: "me".to_owned() })
+            .map(|ms| Lease {
+                expires: clock.after(Millis(ms)),
+                tokens: needs.clone(),
+                owner: "me".to_owned(),
+            })
             .map(|lease| (self.id(), lease))
             .into_iter()
             .collect();
         let (key, op) = (bucket_key(self.shard.index), self.id());
         let limits = self.limits.clone();
-        let take = Take { leases, ..take(&key, &limits, needs, op, clock) };
-        let update = if self.item.exists() { take.on(view.as_ref(), clock) } else { take.create(clock) };
+        let take = Take {
+            leases,
+            ..take(&key, &limits, needs, op, clock)
+        };
+        let update = if self.item.exists() {
+            take.on(view.as_ref(), clock)
+        } else {
+            take.create(clock)
+        };
         let before = self.item.exists().then(|| self.item.bucket());
         let applied = self.item.apply(&update);
         if let Some(before) = &before {
             let free = before.advanced(&self.limits, clock);
             // Of nothing there is always enough, even from a debt.
             let has = |bucket: &Bucket| {
-                take.needs.iter().all(|(name, need)| *need == MilliTokens::ZERO || bucket.limits[name].tk >= *need)
+                take.needs.iter().all(|(name, need)| {
+                    *need == MilliTokens::ZERO || bucket.limits[name].tk >= *need
+                })
             };
             let is_enough = has(&free);
             if view.as_ref() == Some(before) {
-                // I5: who knows how it stands is never denied what is there, and never given what is not.
+                // I5: who knows how it stands is never denied what is there, and never given what
+                // is not.
                 prop_assert_eq!(applied, is_enough || has(before));
             } else if applied {
                 // Any other view may fail, but never give what is not there.
@@ -329,11 +457,18 @@ impl World {
             None => self.loose.push(need),
         }
         if let Some(before) = before.filter(|before| before.rf != after.rf) {
-            // A take that credits never leaves more than what was there, with all that the leases gave back.
+            // A take that credits never leaves more than what was there, with all that the leases
+            // gave back.
             let state = &before.limits[&limit_name("rpm")];
-            let ended =
-                before.leases.iter().flatten().filter(|(id, _)| !after.leases.as_ref().unwrap().contains_key(*id));
-            let back: MilliTokens = ended.filter_map(|(_, lease)| lease.tokens.get("rpm")).copied().sum();
+            let ended = before
+                .leases
+                .iter()
+                .flatten()
+                .filter(|(id, _)| !after.leases.as_ref().unwrap().contains_key(*id));
+            let back: MilliTokens = ended
+                .filter_map(|(_, lease)| lease.tokens.get("rpm"))
+                .copied()
+                .sum();
             let there = refilled(state.tk, &state.rule, self.shard, before.rf, after.rf) + back;
             prop_assert!(after.limits[&limit_name("rpm")].tk + needs[&limit_name("rpm")] <= there);
         }

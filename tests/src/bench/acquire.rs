@@ -13,7 +13,8 @@ use super::server::serve;
 use super::{Row, print};
 use crate::Dynamo;
 
-/// Acquires per second of 32 callers of one bucket, in the system this is compared with; the best of its runs.
+/// Acquires per second of 32 callers of one bucket, in the system this is compared with; the best
+/// of its runs.
 const PEER_PER_SECOND: f64 = 1_142.0;
 const PAIRS: usize = 3_000;
 const CROWD: usize = 32;
@@ -26,13 +27,24 @@ pub async fn run() {
 }
 
 pub(super) async fn connected(endpoint: &str) -> (Client, Table, Meter) {
-    let connection = Connection { local_endpoint: Some(endpoint.to_owned()), ..Connection::default() };
+    let connection = Connection {
+        local_endpoint: Some(endpoint.to_owned()),
+        ..Connection::default()
+    };
     let (connected, meter) = (connect(connection).await, Meter::default());
-    (connected.client.clone(), Table::new(connected, "weirgate"), meter)
+    (
+        connected.client.clone(),
+        Table::new(connected, "weirgate"),
+        meter,
+    )
 }
 
 pub(super) async fn limiter(table: Table) -> RateLimiter {
-    RateLimiter::builder("weirgate").table(table).build().await.expect("the settings are good")
+    RateLimiter::builder("weirgate")
+        .table(table)
+        .build()
+        .await
+        .expect("the settings are good")
 }
 
 pub(super) fn far_limits() -> Arc<[Limit]> {
@@ -40,13 +52,18 @@ pub(super) fn far_limits() -> Arc<[Limit]> {
     Arc::new([far("rpm"), far("tpm")])
 }
 
-/// Each acquire is followed by a bare write of an item of the same size, so that both see the same machine.
+/// Each acquire is followed by a bare write of an item of the same size, so that both see the same
+/// machine.
 async fn sequential() {
     let dynamo = Dynamo::new().await;
     let (client, table, _) = connected(&serve(&dynamo)).await;
     let (limiter, limits) = (limiter(table).await, far_limits());
     let acquire = || async {
-        let request = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("rpm", 1).take("tpm", 500);
+        let request = limiter
+            .acquire("openai", "gpt-4")
+            .shared_limits(&limits)
+            .take("rpm", 1)
+            .take("tpm", 500);
         assert!(request.send().await.expect("a decision").is_granted());
     };
     acquire().await;
@@ -55,10 +72,19 @@ async fn sequential() {
     dynamo.put(&twin);
     let bare = || async {
         let request = client.update_item().table_name("weirgate");
-        let request = request.key("PK", AttributeValue::S("default/BUCKET#openai#gpt-5#0".to_owned()));
+        let request = request.key(
+            "PK",
+            AttributeValue::S("default/BUCKET#openai#gpt-5#0".to_owned()),
+        );
         let request = request.key("SK", AttributeValue::S("#STATE".to_owned()));
-        let request = request.update_expression("ADD takes :one").return_values(ReturnValue::None);
-        request.expression_attribute_values(":one", AttributeValue::N("1".to_owned())).send().await.expect("a write");
+        let request = request
+            .update_expression("ADD takes :one")
+            .return_values(ReturnValue::None);
+        request
+            .expression_attribute_values(":one", AttributeValue::N("1".to_owned()))
+            .send()
+            .await
+            .expect("a write");
     };
     let (mut acquires, mut bares) = (vec![], vec![]);
     for _ in 0..PAIRS {
@@ -89,17 +115,27 @@ async fn crowd() {
         let (limiter, limits) = (limiter.clone(), Arc::clone(&limits));
         callers.spawn(async move {
             while Instant::now() < until {
-                let request = limiter.acquire("openai", "gpt-4").shared_limits(&limits).take("rpm", 1).take("tpm", 500);
+                let request = limiter
+                    .acquire("openai", "gpt-4")
+                    .shared_limits(&limits)
+                    .take("rpm", 1)
+                    .take("tpm", 500);
                 assert!(request.send().await.expect("a decision").is_granted());
             }
         });
     }
     callers.join_all().await;
     let granted = f64::from(u32::try_from(limiter.stats().granted).expect("few enough"));
-    let (rate, units) = (granted / CROWD_TIME.as_secs_f64(), meter.take().total / granted);
+    let (rate, units) = (
+        granted / CROWD_TIME.as_secs_f64(),
+        meter.take().total / granted,
+    );
     print(&Row {
         what: "32 callers of one process, one bucket",
-        measured: format!("{rate:.0} acquires/s, {:.0} times the peer, {units:.3} units each", rate / PEER_PER_SECOND),
+        measured: format!(
+            "{rate:.0} acquires/s, {:.0} times the peer, {units:.3} units each",
+            rate / PEER_PER_SECOND
+        ),
         target: "at least 20 times, at most 0.1 units",
         is_met: rate >= 20.0 * PEER_PER_SECOND && units <= 0.1,
     });

@@ -11,7 +11,8 @@ use super::server::serve;
 use super::{Row, print};
 use crate::batches::{BATCH_START, batch, event};
 
-/// What zae-limiter 0.17 takes for a batch of 100 records on 14 buckets against the same local DynamoDB.
+/// What zae-limiter 0.17 takes for a batch of 100 records on 14 buckets against the same local
+/// DynamoDB.
 const PEER: Duration = Duration::from_millis(560);
 
 /// Bytes allocated now and at most since the last reset, from the program's allocator.
@@ -39,7 +40,10 @@ pub async fn run(memory: Memory) {
     let times = PEER.as_secs_f64() / took.as_secs_f64();
     print(&Row {
         what: "aggregator over HTTP, 100 records on 14 buckets",
-        measured: format!("{times:.0} times the peer ({:.1} ms), {units:.0} write units", took.as_secs_f64() * 1e3),
+        measured: format!(
+            "{times:.0} times the peer ({:.1} ms), {units:.0} write units",
+            took.as_secs_f64() * 1e3
+        ),
         target: "at least 75 times, at most 14 units",
         is_met: times >= 75.0 && units <= 14.0,
     });
@@ -49,8 +53,11 @@ pub async fn run(memory: Memory) {
 async fn at_the_end_of_an_hour(memory: Memory) {
     let (_, mut records) = batch(1_000, 1_000).await;
     for record in &mut records {
-        let begun = record["dynamodb"]["NewImage"]["uh"]["N"].as_str().and_then(|hour| hour.parse::<i64>().ok());
-        record["dynamodb"]["OldImage"]["uh"]["N"] = (begun.expect("an hour") - 1).to_string().into();
+        let begun = record["dynamodb"]["NewImage"]["uh"]["N"]
+            .as_str()
+            .and_then(|hour| hour.parse::<i64>().ok());
+        record["dynamodb"]["OldImage"]["uh"]["N"] =
+            (begun.expect("an hour") - 1).to_string().into();
     }
     parse_and_plan("1,000 buckets begin an hour", &event(&records), memory);
 }
@@ -110,7 +117,11 @@ async fn over_http() -> (Duration, f64) {
     let (dynamo, records) = batch(14, 100).await;
     let event = event(&records);
     let local_endpoint = Some(serve(&dynamo));
-    let connected = connect(Connection { local_endpoint, ..Connection::default() }).await;
+    let connected = connect(Connection {
+        local_endpoint,
+        ..Connection::default()
+    })
+    .await;
     let (table, meter) = (Table::new(connected, "weirgate"), Meter::default());
     let metered = table.clone().with_meter(meter.clone());
     let (config, mut times) = (config(), vec![]);
@@ -119,11 +130,22 @@ async fn over_http() -> (Duration, f64) {
         for record in &records {
             dynamo.put(&record["dynamodb"]["NewImage"]);
         }
-        // Reporting capacity makes answers larger; the first rounds, which do not count, measure it.
+        // Reporting capacity makes answers larger; the first rounds, which do not count, measure
+        // it.
         let table = if round < 10 { &metered } else { &table };
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         let started = Instant::now();
-        let handled = handle(&event, table, &config, Invocation { now: LATER, deadline }).await.expect("an event");
+        let handled = handle(
+            &event,
+            table,
+            &config,
+            Invocation {
+                now: LATER,
+                deadline,
+            },
+        )
+        .await
+        .expect("an event");
         times.push(started.elapsed());
         assert_eq!(handled.summary.failed, 0);
     }
@@ -132,7 +154,11 @@ async fn over_http() -> (Duration, f64) {
     (times[times.len() / 2], meter.take().total / 10.0)
 }
 
-#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a ratio for people to read")]
+#[allow(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "a ratio for people to read"
+)]
 fn ratio(part: usize, whole: usize) -> f64 {
     part as f64 / whole as f64
 }

@@ -1,4 +1,5 @@
-//! The deployed binary: its size, how long it takes from start to its first poll, and what memory a large batch costs.
+//! The deployed binary: its size, how long it takes from start to its first poll, and what memory a
+//! large batch costs.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,9 +18,18 @@ const STARTS: usize = 20;
 /// # Panics
 /// If it is not there, or does not behave as a function.
 pub async fn run() {
-    let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/functions/aggregator/bootstrap");
-    let bytes = std::fs::metadata(&binary).expect("run `make build` first").len();
-    let zipped = Command::new("gzip").args(["-9", "-c"]).arg(&binary).output().expect("gzip is there").stdout.len();
+    let binary =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/functions/aggregator/bootstrap");
+    let bytes = std::fs::metadata(&binary)
+        .expect("run `make build` first")
+        .len();
+    let zipped = Command::new("gzip")
+        .args(["-9", "-c"])
+        .arg(&binary)
+        .output()
+        .expect("gzip is there")
+        .stdout
+        .len();
     let zipped = u64::try_from(zipped).expect("a size");
     let mb = |bytes: u64| format!("{}.{:02} MB", bytes / 1_000_000, bytes % 1_000_000 / 10_000);
     print(&Row {
@@ -39,7 +49,10 @@ pub async fn run() {
         peaks.push(invoked.peak_kib);
     }
     starts.sort();
-    let (start, peak) = (starts[STARTS / 2], *peaks.iter().max().expect("some starts"));
+    let (start, peak) = (
+        starts[STARTS / 2],
+        *peaks.iter().max().expect("some starts"),
+    );
     print(&Row {
         what: "function start to first poll, median of 20",
         measured: format!("{start:.1?}"),
@@ -48,7 +61,11 @@ pub async fn run() {
     });
     print(&Row {
         what: "peak memory for 1,000 records",
-        measured: format!("{} MiB ({} KB of event)", peak.div_ceil(1024), event.len() / 1000),
+        measured: format!(
+            "{} MiB ({} KB of event)",
+            peak.div_ceil(1024),
+            event.len() / 1000
+        ),
         target: "at most 32 MiB",
         is_met: peak <= 32 * 1024,
     });

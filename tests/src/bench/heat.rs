@@ -1,4 +1,5 @@
-//! One hot bucket of many clients, on virtual time; and callers that compete for the tokens of eight shards.
+//! One hot bucket of many clients, on virtual time; and callers that compete for the tokens of
+//! eight shards.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -16,9 +17,15 @@ use crate::{Limits, heat};
 pub async fn run_all() {
     // Virtual time needs a runtime of its own.
     let rows = tokio::task::spawn_blocking(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
         let runtime = runtime.expect("a runtime");
-        (runtime.block_on(run(&hot(), 3)), runtime.block_on(run(&contended(), 0)))
+        (
+            runtime.block_on(run(&hot(), 3)),
+            runtime.block_on(run(&contended(), 0)),
+        )
     });
     let (hot, contended) = rows.await.expect("the runs end");
     print_hot(&hot);
@@ -58,7 +65,11 @@ fn print_hot(report: &heat::Report) {
     let after = report.throttled_share(15, report.seconds.len());
     print(&Row {
         what: "10,000 acquires/s of 1,000 clients: throttled",
-        measured: format!("{} of writes in second 15, {} after", percent(at_15), percent(after)),
+        measured: format!(
+            "{} of writes in second 15, {} after",
+            percent(at_15),
+            percent(after)
+        ),
         target: "under 5 % within 15 s, under 0.5 % after",
         is_met: at_15 < 0.05 && after < 0.005,
     });
@@ -71,7 +82,10 @@ fn print_hot(report: &heat::Report) {
     });
     print(&Row {
         what: "the same: granted, and counted",
-        measured: format!("{} granted, {} refused, {} counted", report.granted, report.refused, report.counted.0),
+        measured: format!(
+            "{} granted, {} refused, {} counted",
+            report.granted, report.refused, report.counted.0
+        ),
         target: "as many counted as granted",
         is_met: report.counted.0 == report.granted,
     });
@@ -83,7 +97,11 @@ fn print_hot(report: &heat::Report) {
     });
 }
 
-#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a ratio for people to read")]
+#[allow(
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    reason = "a ratio for people to read"
+)]
 fn print_contended(report: &heat::Report) {
     const FULL: RangeInclusive<f64> = 98.0..=100.0;
     let share = report.granted as f64 * 1000.0 / report.entitled.0 as f64 * 100.0;

@@ -1,5 +1,5 @@
-//! The client beside zae-limiter, the closest system there is: the same calls for the same time on the same endpoint,
-//! one after the other. `tests/peer/drive.py` is the other side.
+//! The client beside zae-limiter, the closest system there is: the same calls for the same time on
+//! the same endpoint, one after the other. `tests/peer/drive.py` is the other side.
 
 use std::path::Path;
 use std::process::Command;
@@ -140,17 +140,28 @@ fn drive_peer(endpoint: &str, scenario: &str) -> Measured {
     let driven = Command::new(root.join(".venv/bench/bin/python"))
         .arg(root.join("tests/peer/drive.py"))
         .args([endpoint, scenario, &LASTS.as_secs().to_string()])
-        .envs([("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")])
+        .envs([
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+        ])
         .output()
         .expect("run `make .venv/bench/.installed` first");
-    assert!(driven.status.success(), "the peer failed in {scenario}: {}", String::from_utf8_lossy(&driven.stderr));
+    assert!(
+        driven.status.success(),
+        "the peer failed in {scenario}: {}",
+        String::from_utf8_lossy(&driven.stderr)
+    );
     serde_json::from_slice(&driven.stdout).expect("the driver prints JSON")
 }
 
 async fn drive(endpoint: &str, scenario: &Scenario) -> Measured {
     let (_, table, meter) = connected(endpoint).await;
     let builder = RateLimiter::builder("weirgate").table(table.with_meter(meter.clone()));
-    let limiter = builder.prefetch("ahead", Prefetch::default()).build().await.expect("the settings are good");
+    let limiter = builder
+        .prefetch("ahead", Prefetch::default())
+        .build()
+        .await
+        .expect("the settings are good");
     if matches!(scenario.calls, Calls::Cascade) {
         configure(&limiter).await.expect("the table takes it");
     }
@@ -183,9 +194,20 @@ async fn drive(endpoint: &str, scenario: &Scenario) -> Measured {
 
 /// Limits and a child with a parent, in the table.
 async fn configure(limiter: &RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
-    limiter.set_config(&Level::Resource("stored".try_into()?), &Config::of(far_limits().to_vec())).await?;
+    limiter
+        .set_config(
+            &Level::Resource("stored".try_into()?),
+            &Config::of(far_limits().to_vec()),
+        )
+        .await?;
     let parent = Some("parent".try_into()?);
-    limiter.set_entity(&Entity { id: "child".try_into()?, parent, cascades: true }).await?;
+    limiter
+        .set_entity(&Entity {
+            id: "child".try_into()?,
+            parent,
+            cascades: true,
+        })
+        .await?;
     Ok(())
 }
 
@@ -224,21 +246,44 @@ impl Caller {
     async fn call(&self) {
         match self.calls {
             Calls::OneBucket => drop(self.take(self.scenario, "far").await),
-            Calls::ManyBuckets => drop(self.take(&format!("many-{}", fastrand::u8(..50)), "far").await),
-            Calls::ManyBucketsAhead => drop(self.take(&format!("many-{}", fastrand::u8(..50)), "ahead").await),
+            Calls::ManyBuckets => drop(
+                self.take(&format!("many-{}", fastrand::u8(..50)), "far")
+                    .await,
+            ),
+            Calls::ManyBucketsAhead => drop(
+                self.take(&format!("many-{}", fastrand::u8(..50)), "ahead")
+                    .await,
+            ),
             Calls::Cascade => {
-                let request = self.limiter.acquire("child", "stored").take("rpm", 1).take("tpm", 500);
+                let request = self
+                    .limiter
+                    .acquire("child", "stored")
+                    .take("rpm", 1)
+                    .take("tpm", 500);
                 assert!(request.send().await.expect("a decision").is_granted());
             }
-            Calls::Denied => assert!(!self.ask_near().await.is_granted(), "more was granted than there is"),
+            Calls::Denied => assert!(
+                !self.ask_near().await.is_granted(),
+                "more was granted than there is"
+            ),
             Calls::Adjusted => {
-                let _ = self.take(self.scenario, "far").await.adjust("tpm", 300).await.expect("an adjustment");
+                let _ = self
+                    .take(self.scenario, "far")
+                    .await
+                    .adjust("tpm", 300)
+                    .await
+                    .expect("an adjustment");
             }
         }
     }
 
     async fn take(&self, entity: &str, resource: &str) -> Grant {
-        let request = self.limiter.acquire(entity, resource).shared_limits(&self.far).take("rpm", 1).take("tpm", 500);
+        let request = self
+            .limiter
+            .acquire(entity, resource)
+            .shared_limits(&self.far)
+            .take("rpm", 1)
+            .take("tpm", 500);
         match request.send().await.expect("a decision") {
             Decision::Granted(grant) => grant,
             refused => panic!("not granted: {refused:?}"),
@@ -246,7 +291,11 @@ impl Caller {
     }
 
     async fn ask_near(&self) -> Decision {
-        let request = self.limiter.acquire(self.scenario, "near").shared_limits(&self.near).take("rpm", 1);
+        let request = self
+            .limiter
+            .acquire(self.scenario, "near")
+            .shared_limits(&self.near)
+            .take("rpm", 1);
         request.send().await.expect("a decision")
     }
 }
@@ -255,7 +304,10 @@ fn print_scenario(scenario: &Scenario, ours: &Measured, theirs: &Measured) {
     let ratio = ours.per_second / theirs.per_second;
     print(&Row {
         what: scenario.what,
-        measured: format!("{:.0} and {:.0} calls/s, {ratio:.1} times", ours.per_second, theirs.per_second),
+        measured: format!(
+            "{:.0} and {:.0} calls/s, {ratio:.1} times",
+            ours.per_second, theirs.per_second
+        ),
         target: scenario.target,
         is_met: ratio >= scenario.least_ratio,
     });

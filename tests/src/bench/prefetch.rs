@@ -1,4 +1,5 @@
-//! The client with tokens taken ahead: how long an acquire from memory takes, and what it costs at a steady load.
+//! The client with tokens taken ahead: how long an acquire from memory takes, and what it costs at
+//! a steady load.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,12 +25,20 @@ pub async fn run() {
 async fn limiter(dynamo: &Dynamo) -> (RateLimiter, Meter) {
     let (_, table, meter) = connected(&serve(dynamo)).await;
     let builder = RateLimiter::builder("weirgate").table(table.with_meter(meter.clone()));
-    let limiter = builder.prefetch("gpt-4", Prefetch::default()).build().await.expect("the settings are good");
+    let limiter = builder
+        .prefetch("gpt-4", Prefetch::default())
+        .build()
+        .await
+        .expect("the settings are good");
     (limiter, meter)
 }
 
 async fn acquire(limiter: &RateLimiter, limits: &Arc<[Limit]>) {
-    let request = limiter.acquire("openai", "gpt-4").shared_limits(limits).take("rpm", 1).take("tpm", 500);
+    let request = limiter
+        .acquire("openai", "gpt-4")
+        .shared_limits(limits)
+        .take("rpm", 1)
+        .take("tpm", 500);
     assert!(request.send().await.expect("a decision").is_granted());
 }
 
@@ -80,7 +89,10 @@ async fn steady() {
     let units = meter.take().total / granted;
     print(&Row {
         what: "1,000 acquires a second from tokens taken ahead",
-        measured: format!("{units:.4} units each, {:.0} acquires/s", granted / STEADY.as_secs_f64()),
+        measured: format!(
+            "{units:.4} units each, {:.0} acquires/s",
+            granted / STEADY.as_secs_f64()
+        ),
         target: "at most 0.02 units",
         is_met: units <= 0.02,
     });

@@ -10,12 +10,18 @@ use crate::Dynamo;
 pub fn serve(dynamo: &Dynamo) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
-    listener.set_nonblocking(true).expect("a socket can be asynchronous");
+    listener
+        .set_nonblocking(true)
+        .expect("a socket can be asynchronous");
     let db = dynamo.db().clone();
     std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime starts");
         runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).expect("the socket is asynchronous");
+            let listener =
+                tokio::net::TcpListener::from_std(listener).expect("the socket is asynchronous");
             dynoxide::server::serve_on(listener, db).await;
         });
     });

@@ -1,7 +1,8 @@
-//! `make api` lists the public surface of the crate `weirgate` in docs/api.md, `make test` checks that it is listed.
+//! `make api` lists the public surface of the crate `weirgate` in docs/api.md, `make test` checks
+//! that it is listed.
 //!
-//! What is listed is a promise: an item may be added at any time, and goes or changes only with a new version (before
-//! 1.0 a minor one).
+//! What is listed is a promise: an item may be added at any time, and goes or changes only with a
+//! new version (before 1.0 a minor one).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,24 +36,37 @@ fn page() -> PathBuf {
 /// The surface as it is now, a line for each item: of the crate, and of what it shows of others.
 fn surface(json: &Path) -> Result<BTreeSet<String>, String> {
     let mut surface = items(json)?;
-    let shown: BTreeSet<_> =
-        surface.iter().filter_map(|item| Some(item.strip_prefix("pub use weirgate::")?.to_owned())).collect();
+    let shown: BTreeSet<_> = surface
+        .iter()
+        .filter_map(|item| Some(item.strip_prefix("pub use weirgate::")?.to_owned()))
+        .collect();
     for other in ["weirgate_shared", "weirgate_store"] {
         let path_of = |item: &str| {
             let path = &item[item.find(other)?..];
             let path = &path[..path.find(['(', '<', ' ']).unwrap_or(path.len())];
-            Some(path.split(|c: char| !(c.is_alphanumeric() || c == '_')).map(str::to_owned).collect::<Vec<_>>())
+            Some(
+                path.split(|c: char| !(c.is_alphanumeric() || c == '_'))
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>(),
+            )
         };
         let is_shown = |item: &String| {
-            item.starts_with("pub ") && path_of(item).is_some_and(|path| path.iter().any(|name| shown.contains(name)))
+            item.starts_with("pub ")
+                && path_of(item).is_some_and(|path| path.iter().any(|name| shown.contains(name)))
         };
-        surface.extend(items(&json.with_file_name(format!("{other}.json")))?.into_iter().filter(is_shown));
+        surface.extend(
+            items(&json.with_file_name(format!("{other}.json")))?
+                .into_iter()
+                .filter(is_shown),
+        );
     }
     Ok(surface)
 }
 
 fn items(json: &Path) -> Result<BTreeSet<String>, String> {
-    let api = Builder::from_rustdoc_json(json).omit_blanket_impls(true).omit_auto_trait_impls(true);
+    let api = Builder::from_rustdoc_json(json)
+        .omit_blanket_impls(true)
+        .omit_auto_trait_impls(true);
     let api = api.omit_auto_derived_impls(true).build();
     let api = api.map_err(|error| format!("api: {}: {error}", json.display()))?;
     Ok(api.items().map(ToString::to_string).collect())
@@ -61,8 +75,16 @@ fn items(json: &Path) -> Result<BTreeSet<String>, String> {
 /// The surface that is listed, and of which version.
 fn listed() -> (BTreeSet<String>, String) {
     let text = std::fs::read_to_string(page()).unwrap_or_default();
-    let version = text.lines().find_map(|line| line.strip_prefix("Version ")).unwrap_or_default().to_owned();
-    let items = text.lines().skip_while(|line| *line != "```rust").skip(1).take_while(|line| *line != "```");
+    let version = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Version "))
+        .unwrap_or_default()
+        .to_owned();
+    let items = text
+        .lines()
+        .skip_while(|line| *line != "```rust")
+        .skip(1)
+        .take_while(|line| *line != "```");
     (items.map(str::to_owned).collect(), version)
 }
 
@@ -71,10 +93,16 @@ fn write(json: &Path) -> Result<(), String> {
     let gone: Vec<_> = before.difference(&now).map(String::as_str).collect();
     if !gone.is_empty() && version == env!("CARGO_PKG_VERSION") {
         let gone = gone.join("\n  ");
-        return Err(format!("api: these items are gone or changed, raise the version from {version} first:\n  {gone}"));
+        return Err(format!(
+            "api: these items are gone or changed, raise the version from {version} first:\n  {gone}"
+        ));
     }
     let items: Vec<_> = now.into_iter().collect();
-    let text = format!("{HEAD}\nVersion {}\n\n```rust\n{}\n```\n", env!("CARGO_PKG_VERSION"), items.join("\n"));
+    let text = format!(
+        "{HEAD}\nVersion {}\n\n```rust\n{}\n```\n",
+        env!("CARGO_PKG_VERSION"),
+        items.join("\n")
+    );
     std::fs::write(page(), text).map_err(|error| format!("api: {}: {error}", page().display()))
 }
 
@@ -86,5 +114,8 @@ fn check(json: &Path) -> Result<(), String> {
     if changes.is_empty() && version == env!("CARGO_PKG_VERSION") {
         return Ok(());
     }
-    Err(format!("api: docs/api.md is not the surface of the crate, run `make api`:\n{}", changes.join("\n")))
+    Err(format!(
+        "api: docs/api.md is not the surface of the crate, run `make api`:\n{}",
+        changes.join("\n")
+    ))
 }

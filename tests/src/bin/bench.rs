@@ -1,12 +1,24 @@
-//! `make bench`: measures, and prints each number beside its target. With names as arguments, only those parts.
+//! `make bench`: measures, and prints each number beside its target. With names as arguments, only
+//! those parts.
 
 use peak_alloc::PeakAlloc;
-use weirgate_tests::bench::{acquire, aggregator, edge, function, heat, peer, prefetch, reconciler};
+use weirgate_tests::bench::{
+    acquire, aggregator, edge, function, heat, peer, prefetch, reconciler,
+};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-const PARTS: [&str; 8] = ["acquire", "prefetch", "peer", "edge", "aggregator", "function", "reconciler", "heat"];
+const PARTS: [&str; 8] = [
+    "acquire",
+    "prefetch",
+    "peer",
+    "edge",
+    "aggregator",
+    "function",
+    "reconciler",
+    "heat",
+];
 
 #[tokio::main]
 async fn main() {
@@ -16,11 +28,15 @@ async fn main() {
     {
         return edge::process(endpoint).await;
     }
-    if let Some(unknown) = arguments.iter().find(|part| !PARTS.contains(&part.as_str())) {
+    if let Some(unknown) = arguments
+        .iter()
+        .find(|part| !PARTS.contains(&part.as_str()))
+    {
         eprintln!("bench: there is no part {unknown:?}, it takes any of {PARTS:?}");
         std::process::exit(2);
     }
-    let wanted = |part: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == part);
+    let wanted =
+        |part: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == part);
     if wanted("acquire") {
         acquire::run().await;
     }

@@ -1,5 +1,5 @@
-//! `make drill`: runs every command of `docs/operations.md` on a deployed stack, and fails if one does not do what the page
-//! says.
+//! `make drill`: runs every command of `docs/operations.md` on a deployed stack, and fails if one
+//! does not do what the page says.
 
 use std::process::ExitCode;
 use std::time::Instant;

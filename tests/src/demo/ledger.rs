@@ -25,15 +25,21 @@ impl Ledger {
     /// Counts one granted acquire and what it used in the end.
     pub(super) fn count(&self, entity: &str, resource: &str, used: &[(&str, i64)]) {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let consumed = buckets.entry((entity.to_owned(), resource.to_owned())).or_default();
+        let consumed = buckets
+            .entry((entity.to_owned(), resource.to_owned()))
+            .or_default();
         consumed.events += 1;
         for (limit, tokens) in used {
-            *consumed.tokens.entry((*limit).to_owned()).or_default() += MilliTokens::from_tokens(*tokens);
+            *consumed.tokens.entry((*limit).to_owned()).or_default() +=
+                MilliTokens::from_tokens(*tokens);
         }
     }
 
     /// All of it.
     pub(super) fn read(&self) -> BTreeMap<Bucket, Consumed> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }

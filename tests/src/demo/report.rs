@@ -13,8 +13,8 @@ use super::drive::{Driven, HELD, HELD_SLOTS};
 use super::ledger::{Bucket, Consumed};
 use super::{Stack, now};
 
-/// How long the functions get: the reconciler's schedule comes once a minute, and a table that says nothing for this
-/// long will not say more.
+/// How long the functions get: the reconciler's schedule comes once a minute, and a table that says
+/// nothing for this long will not say more.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What was driven, and what the table says of it.
@@ -56,7 +56,9 @@ impl Report {
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
-            report.counted = counted(table, &report.consumed, started).await.map_err(|error| error.to_string())?;
+            report.counted = counted(table, &report.consumed, started)
+                .await
+                .map_err(|error| error.to_string())?;
             report.slots_restored = slots_back(table).await?;
             // A function's lines are in the log when its invocation has ended.
             let logged = stack.logged()?;
@@ -72,40 +74,72 @@ impl Report {
     #[must_use]
     pub fn is_exact(&self) -> bool {
         let agrees = |(bucket, consumed): (&Bucket, &Consumed)| {
-            Window::ALL.into_iter().all(|window| self.counted.get(&(bucket.clone(), window)) == Some(consumed))
+            Window::ALL
+                .into_iter()
+                .all(|window| self.counted.get(&(bucket.clone(), window)) == Some(consumed))
         };
         !self.consumed.is_empty() && self.consumed.iter().all(agrees)
     }
 
-    /// Whether usage is exact, the aggregator has read the stream, and the killed holder's slots are back. Nobody else asks for them, so nobody but the
-    /// reconciler can have given them back.
+    /// Whether usage is exact, the aggregator has read the stream, and the killed holder's slots
+    /// are back. Nobody else asks for them, so nobody but the reconciler can have given them back.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.is_exact() && self.slots_restored == MilliTokens::from_tokens(HELD_SLOTS) && self.records > 0
+        self.is_exact()
+            && self.slots_restored == MilliTokens::from_tokens(HELD_SLOTS)
+            && self.records > 0
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "usage, read back from the table   {:>14} {:>14} {:>14}", "consumed", "hourly", "daily")?;
+        writeln!(
+            f,
+            "usage, read back from the table   {:>14} {:>14} {:>14}",
+            "consumed", "hourly", "daily"
+        )?;
         let none = Consumed::default();
         for (bucket, consumed) in &self.consumed {
             let window = |window| self.counted.get(&(bucket.clone(), window)).unwrap_or(&none);
             let (hourly, daily) = (window(Window::Hourly), window(Window::Daily));
             let mut row = |name: &str, is: String, hour: String, day: String| {
-                let verdict = if is == hour && is == day { "" } else { "  DIFFERS" };
+                let verdict = if is == hour && is == day {
+                    ""
+                } else {
+                    "  DIFFERS"
+                };
                 let label = format!("{} {} {name}", bucket.0, bucket.1);
                 writeln!(f, "  {label:<31} {is:>14} {hour:>14} {day:>14}{verdict}")
             };
             for (limit, tokens) in &consumed.tokens {
-                let read = |from: &Consumed| from.tokens.get(limit).copied().unwrap_or_default().to_string();
+                let read = |from: &Consumed| {
+                    from.tokens
+                        .get(limit)
+                        .copied()
+                        .unwrap_or_default()
+                        .to_string()
+                };
                 row(limit, tokens.to_string(), read(hourly), read(daily))?;
             }
-            row("acquires", consumed.events.to_string(), hourly.events.to_string(), daily.events.to_string())?;
+            row(
+                "acquires",
+                consumed.events.to_string(),
+                hourly.events.to_string(),
+                daily.events.to_string(),
+            )?;
         }
         writeln!(f)?;
-        let Self { granted, denied, writes, write_units, settlements, records, .. } = self;
-        let each = |units: f64| units / f64::from(u32::try_from(*granted).unwrap_or(u32::MAX)).max(1.0);
+        let Self {
+            granted,
+            denied,
+            writes,
+            write_units,
+            settlements,
+            records,
+            ..
+        } = self;
+        let each =
+            |units: f64| units / f64::from(u32::try_from(*granted).unwrap_or(u32::MAX)).max(1.0);
         let takes = f64::from(u32::try_from(writes - settlements).unwrap_or(u32::MAX));
         writeln!(f, "acquires granted   {granted:>10}   denied {denied}")?;
         writeln!(
@@ -118,10 +152,20 @@ impl fmt::Display for Report {
             "write units        {write_units:>10}   {:.2} per acquire, table and indexes, all writes",
             each(*write_units)
         )?;
-        writeln!(f, "stream records     {records:>10}   read by the aggregator")?;
+        writeln!(
+            f,
+            "stream records     {records:>10}   read by the aggregator"
+        )?;
         let slots = self.slots_restored.to_string();
-        writeln!(f, "slots given back   {slots:>10}   of {HELD_SLOTS} that a killed holder had, by the reconciler")?;
-        let verdict = if self.is_exact() { "usage is exact" } else { "USAGE DIFFERS from what was consumed" };
+        writeln!(
+            f,
+            "slots given back   {slots:>10}   of {HELD_SLOTS} that a killed holder had, by the reconciler"
+        )?;
+        let verdict = if self.is_exact() {
+            "usage is exact"
+        } else {
+            "USAGE DIFFERS from what was consumed"
+        };
         write!(f, "{verdict}")
     }
 }
@@ -132,14 +176,20 @@ async fn counted(
     consumed: &BTreeMap<Bucket, Consumed>,
     started: EpochMillis,
 ) -> Result<BTreeMap<(Bucket, Window), Consumed>, weirgate::Error> {
-    let limiter = RateLimiter::builder(table.name()).table(table.clone()).build().await?;
+    let limiter = RateLimiter::builder(table.name())
+        .table(table.clone())
+        .build()
+        .await?;
     let mut sums = BTreeMap::new();
     for bucket in consumed.keys() {
         for window in Window::ALL {
             let sum: &mut Consumed = sums.entry((bucket.clone(), window)).or_default();
             let mut start = window.start(started);
             while start <= now() {
-                let used = limiter.usage(&bucket.0, &bucket.1, window, start).await?.usage;
+                let used = limiter
+                    .usage(&bucket.0, &bucket.1, window, start)
+                    .await?
+                    .usage;
                 sum.events += used.acquires;
                 for (limit, amount) in used.tokens {
                     *sum.tokens.entry(limit.to_string()).or_default() += amount;
@@ -159,8 +209,13 @@ async fn slots_back(table: &Table) -> Result<MilliTokens, String> {
         resource: Resource::new(HELD.1).map_err(|error| error.to_string())?,
         shard: 0,
     };
-    let items = table.read(&[key.item_key()]).await.map_err(|error| error.to_string())?;
-    let Some(item) = items.first() else { return Err("the holder's bucket is not there".to_owned()) };
+    let items = table
+        .read(&[key.item_key()])
+        .await
+        .map_err(|error| error.to_string())?;
+    let Some(item) = items.first() else {
+        return Err("the holder's bucket is not there".to_owned());
+    };
     let bucket = item.bucket().map_err(|error| error.to_string())?;
     Ok(bucket.limits.values().map(|state| state.tk).sum())
 }
@@ -171,6 +226,10 @@ fn namespace() -> Result<Namespace, String> {
 
 /// The sum of one field over all lines the functions logged.
 fn total(logged: &[Value], field: &str) -> u64 {
-    let read = |line: &Value| line.get(field).or_else(|| line.get("fields")?.get(field))?.as_u64();
+    let read = |line: &Value| {
+        line.get(field)
+            .or_else(|| line.get("fields")?.get(field))?
+            .as_u64()
+    };
     logged.iter().filter_map(read).sum()
 }

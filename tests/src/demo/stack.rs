@@ -1,4 +1,5 @@
-//! A whole account on this machine: MiniStack, and the real `sam build` and `sam deploy` of the unmodified template.
+//! A whole account on this machine: MiniStack, and the real `sam build` and `sam deploy` of the
+//! unmodified template.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -26,7 +27,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts MiniStack on `port` (a free one if `None`), builds and deploys, and tells `progress` what it does.
+    /// Starts MiniStack on `port` (a free one if `None`), builds and deploys, and tells `progress`
+    /// what it does.
     ///
     /// # Errors
     /// One line that says what is missing or failed, and what to do.
@@ -37,22 +39,31 @@ impl Stack {
         let port = free_port(port)?;
         let endpoint = format!("http://127.0.0.1:{port}");
         let scratch = std::env::temp_dir().join(format!("weirgate-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&scratch).map_err(|error| format!("{} cannot be made: {error}", scratch.display()))?;
+        std::fs::create_dir_all(&scratch)
+            .map_err(|error| format!("{} cannot be made: {error}", scratch.display()))?;
 
         progress(&format!("starting MiniStack on {endpoint}"));
         let emulator = start_emulator(&ministack, &scratch, port, &endpoint)?;
-        let mut stack = Self { emulator, scratch, endpoint, outputs: BTreeMap::new() };
+        let mut stack = Self {
+            emulator,
+            scratch,
+            endpoint,
+            outputs: BTreeMap::new(),
+        };
         stack.wait_until_up(port).await?;
         progress("sam build (the first time compiles both functions, some minutes)");
         stack.sam(&sam, &["build", "--config-env", "local"]).await?;
         progress("sam deploy");
-        stack.sam(&sam, &["deploy", "--config-env", "local"]).await?;
+        stack
+            .sam(&sam, &["deploy", "--config-env", "local"])
+            .await?;
         stack.read_outputs(&sam, "weirgate-local").await?;
         Ok(stack)
     }
 
-    /// The same from `functions`, a folder with both of them built, so in seconds. What `sam` reads is copied to the stack's
-    /// folder, beside a `sam` whose build takes the functions as they are; the name of the stack is `weirgate`.
+    /// The same from `functions`, a folder with both of them built, so in seconds. What `sam` reads
+    /// is copied to the stack's folder, beside a `sam` whose build takes the functions as they are;
+    /// the name of the stack is `weirgate`.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -63,16 +74,28 @@ impl Stack {
         let port = free_port(None)?;
         let endpoint = format!("http://127.0.0.1:{port}");
         let scratch = std::env::temp_dir().join(format!("weirgate-drill-{}", std::process::id()));
-        lay_out(&root, functions, &scratch, &sam).map_err(|error| format!("{}: {error}", scratch.display()))?;
+        lay_out(&root, functions, &scratch, &sam)
+            .map_err(|error| format!("{}: {error}", scratch.display()))?;
         let sam = scratch.join("bin/sam");
 
         progress(&format!("starting MiniStack on {endpoint}"));
         let emulator = start_emulator(&ministack, &scratch, port, &endpoint)?;
-        let mut stack = Self { emulator, scratch, endpoint, outputs: BTreeMap::new() };
+        let mut stack = Self {
+            emulator,
+            scratch,
+            endpoint,
+            outputs: BTreeMap::new(),
+        };
         stack.wait_until_up(port).await?;
         progress("sam deploy");
         stack.sam_in(&sam, &stack.scratch, &["build"]).await?;
-        stack.sam_in(&sam, &stack.scratch, &["deploy", "--stack-name", "weirgate"]).await?;
+        stack
+            .sam_in(
+                &sam,
+                &stack.scratch,
+                &["deploy", "--stack-name", "weirgate"],
+            )
+            .await?;
         stack.read_outputs(&sam, "weirgate").await?;
         Ok(stack)
     }
@@ -87,16 +110,36 @@ impl Stack {
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
         let root = root();
-        let bins = [self.scratch.join("bin"), root.join(".venv/aws/bin"), root.join(".venv/sam/bin")];
+        let bins = [
+            self.scratch.join("bin"),
+            root.join(".venv/aws/bin"),
+            root.join(".venv/sam/bin"),
+        ];
         let bins = bins.map(|folder| folder.display().to_string()).join(":");
         let path = format!("{bins}:{}", std::env::var("PATH").unwrap_or_default());
         let named = account(&self.endpoint).map(|(name, value)| (name.to_owned(), value));
-        let own = [("PATH", path), ("AWS_PAGER", String::new()), ("SAM_CLI_TELEMETRY", "0".to_owned())];
-        named.into_iter().chain(own.map(|(name, value)| (name.to_owned(), value))).collect()
+        let own = [
+            ("PATH", path),
+            ("AWS_PAGER", String::new()),
+            ("SAM_CLI_TELEMETRY", "0".to_owned()),
+        ];
+        named
+            .into_iter()
+            .chain(own.map(|(name, value)| (name.to_owned(), value)))
+            .collect()
     }
 
     async fn read_outputs(&mut self, sam: &Path, name: &str) -> Result<(), String> {
-        let listed = ["list", "stack-outputs", "--stack-name", name, "--region", "us-east-1", "--output", "json"];
+        let listed = [
+            "list",
+            "stack-outputs",
+            "--stack-name",
+            name,
+            "--region",
+            "us-east-1",
+            "--output",
+            "json",
+        ];
         let listed = self.sam(sam, &listed).await?;
         self.outputs = outputs(&listed)?;
         Ok(())
@@ -116,7 +159,8 @@ impl Stack {
     /// # Errors
     /// If the log cannot be read.
     pub fn logged(&self) -> Result<Vec<Value>, String> {
-        let text = std::fs::read_to_string(self.log()).map_err(|error| format!("the log cannot be read: {error}"))?;
+        let text = std::fs::read_to_string(self.log())
+            .map_err(|error| format!("the log cannot be read: {error}"))?;
         let json = |line: &str| serde_json::from_str(line.get(line.find('{')?..)?).ok();
         Ok(text.lines().filter_map(json).collect())
     }
@@ -129,23 +173,38 @@ impl Stack {
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.emulator.try_wait() {
-                return Err(format!("MiniStack ended at once ({status}): {}", tail(&self.log(), 5)));
+                return Err(format!(
+                    "MiniStack ended at once ({status}): {}",
+                    tail(&self.log(), 5)
+                ));
             }
             if is_up(port).await {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        Err(format!("MiniStack did not answer within 30 s: {}", tail(&self.log(), 5)))
+        Err(format!(
+            "MiniStack did not answer within 30 s: {}",
+            tail(&self.log(), 5)
+        ))
     }
 
     async fn sam(&self, sam: &Path, arguments: &[&str]) -> Result<String, String> {
         self.sam_in(sam, &root(), arguments).await
     }
 
-    async fn sam_in(&self, sam: &Path, folder: &Path, arguments: &[&str]) -> Result<String, String> {
+    async fn sam_in(
+        &self,
+        sam: &Path,
+        folder: &Path,
+        arguments: &[&str],
+    ) -> Result<String, String> {
         let bin = sam.parent().map(Path::to_path_buf).unwrap_or_default();
-        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+        let path = format!(
+            "{}:{}",
+            bin.display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
         let output = tokio::process::Command::new(sam)
             .args(arguments)
             .current_dir(folder)
@@ -166,7 +225,10 @@ impl Stack {
         let said = text(&output.stderr);
         let last: Vec<_> = said.lines().rev().take(15).collect();
         let last = last.into_iter().rev().collect::<Vec<_>>().join("\n  ");
-        Err(format!("sam {} failed ({}):\n  {last}", arguments[0], output.status))
+        Err(format!(
+            "sam {} failed ({}):\n  {last}",
+            arguments[0], output.status
+        ))
     }
 }
 
@@ -189,11 +251,14 @@ impl Drop for Stack {
 
 /// The workspace: this crate's parent folder.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map(Path::to_path_buf)
+        .unwrap_or_default()
 }
 
-/// `sam`, but for its build, which takes the functions as they are. What was built is deployed once: who forgets to build
-/// deploys nothing.
+/// `sam`, but for its build, which takes the functions as they are. What was built is deployed
+/// once: who forgets to build deploys nothing.
 const SAM: &str = r#"#!/usr/bin/env bash
 set -euo pipefail
 case $1 in
@@ -220,34 +285,56 @@ fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io:
     std::fs::set_permissions(&own, Permissions::from_mode(0o755))?;
     std::fs::copy(root.join("template.yaml"), folder.join("template.yaml"))?;
     let config = std::fs::read_to_string(root.join("samconfig.toml"))?;
-    let local = config.split_once("[local.deploy").map_or("", |(_, local)| local);
+    let local = config
+        .split_once("[local.deploy")
+        .map_or("", |(_, local)| local);
     std::fs::write(
         folder.join("samconfig.toml"),
-        format!("version = 0.1\n[default.global.parameters]\nregion = \"us-east-1\"\n[default.deploy{local}"),
+        format!(
+            "version = 0.1\n[default.global.parameters]\nregion = \"us-east-1\"\n[default.deploy{local}"
+        ),
     )?;
     std::fs::create_dir_all(folder.join("scripts"))?;
-    std::fs::copy(root.join("scripts/restored-table.yaml"), folder.join("scripts/restored-table.yaml"))?;
+    std::fs::copy(
+        root.join("scripts/restored-table.yaml"),
+        folder.join("scripts/restored-table.yaml"),
+    )?;
     Ok(())
 }
 
 fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {
     let path = root.join(name);
-    if path.exists() { Ok(path) } else { Err(format!("{name} is missing: run `make tools`")) }
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(format!("{name} is missing: run `make tools`"))
+    }
 }
 
 fn free_port(wanted: Option<u16>) -> Result<u16, String> {
     let listener = TcpListener::bind(("127.0.0.1", wanted.unwrap_or(0)));
     let bound = listener.and_then(|listener| listener.local_addr());
-    bound.map(|address| address.port()).map_err(|error| match wanted {
-        Some(port) => format!("port {port} of 127.0.0.1 is not free ({error}): choose another with DEMO_PORT"),
-        None => format!("no port of 127.0.0.1 is free: {error}"),
-    })
+    bound
+        .map(|address| address.port())
+        .map_err(|error| match wanted {
+            Some(port) => format!(
+                "port {port} of 127.0.0.1 is not free ({error}): choose another with DEMO_PORT"
+            ),
+            None => format!("no port of 127.0.0.1 is free: {error}"),
+        })
 }
 
-fn start_emulator(ministack: &Path, scratch: &Path, port: u16, endpoint: &str) -> Result<Child, String> {
+fn start_emulator(
+    ministack: &Path,
+    scratch: &Path,
+    port: u16,
+    endpoint: &str,
+) -> Result<Child, String> {
     let log = std::fs::File::create(scratch.join("ministack.log"));
     let log = log.map_err(|error| format!("{} cannot be written: {error}", scratch.display()))?;
-    let errors = log.try_clone().map_err(|error| format!("{} cannot be written: {error}", scratch.display()))?;
+    let errors = log
+        .try_clone()
+        .map_err(|error| format!("{} cannot be written: {error}", scratch.display()))?;
     Command::new(ministack)
         // The functions inherit this environment whole: nothing of the user's own may leak into it.
         .env_clear()
@@ -281,20 +368,33 @@ fn account(endpoint: &str) -> [(&'static str, String); 5] {
 async fn is_up(port: u16) -> bool {
     let ask = async {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(b"GET /_ministack/health HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
+        stream
+            .write_all(b"GET /_ministack/health HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            .await?;
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).await?;
         std::io::Result::Ok(answer.ends_with(b"200"))
     };
-    tokio::time::timeout(Duration::from_secs(1), ask).await.is_ok_and(|answer| answer.unwrap_or(false))
+    tokio::time::timeout(Duration::from_secs(1), ask)
+        .await
+        .is_ok_and(|answer| answer.unwrap_or(false))
 }
 
 fn outputs(listed: &str) -> Result<BTreeMap<String, String>, String> {
-    let listed: Value =
-        serde_json::from_str(listed).map_err(|error| format!("sam listed no outputs: {error}: {listed}"))?;
-    let pair =
-        |output: &Value| Some((output["OutputKey"].as_str()?.to_owned(), output["OutputValue"].as_str()?.to_owned()));
-    Ok(listed.as_array().into_iter().flatten().filter_map(pair).collect())
+    let listed: Value = serde_json::from_str(listed)
+        .map_err(|error| format!("sam listed no outputs: {error}: {listed}"))?;
+    let pair = |output: &Value| {
+        Some((
+            output["OutputKey"].as_str()?.to_owned(),
+            output["OutputValue"].as_str()?.to_owned(),
+        ))
+    };
+    Ok(listed
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(pair)
+        .collect())
 }
 
 fn tail(path: &Path, lines: usize) -> String {

@@ -13,11 +13,15 @@ pub fn blocks(page: &str) -> Result<BTreeMap<&str, String>, String> {
     let (mut blocks, mut open) = (BTreeMap::new(), None);
     for line in page.lines() {
         match (open.take(), line.strip_prefix("```")) {
-            (None, Some(info)) => open = Some((info.strip_prefix("sh").map(str::trim), String::new())),
+            (None, Some(info)) => {
+                open = Some((info.strip_prefix("sh").map(str::trim), String::new()))
+            }
             (None, None) => {}
             (Some((Some(name), text)), Some(_)) => {
                 if name.is_empty() || blocks.insert(name, text).is_some() {
-                    return Err(format!("a block of shell needs a name of its own, this one has {name:?}"));
+                    return Err(format!(
+                        "a block of shell needs a name of its own, this one has {name:?}"
+                    ));
                 }
             }
             (Some((None, _)), Some(_)) => {}
@@ -39,8 +43,12 @@ mod tests {
     #[test]
     fn every_alarm_of_the_template_is_on_the_page_and_every_block_has_a_name() {
         let template = include_str!("../../../template.yaml");
-        let alarms = template.lines().filter_map(|line| line.strip_prefix("  ")?.strip_suffix("Alarm:"));
-        let missing: Vec<_> = alarms.filter(|name| !PAGE.contains(&format!("`{name}Alarm`"))).collect();
+        let alarms = template
+            .lines()
+            .filter_map(|line| line.strip_prefix("  ")?.strip_suffix("Alarm:"));
+        let missing: Vec<_> = alarms
+            .filter(|name| !PAGE.contains(&format!("`{name}Alarm`")))
+            .collect();
         assert_eq!(missing, [""; 0]);
         assert!(blocks(PAGE).unwrap().len() > 15);
         assert!(blocks("```sh\n```\n").is_err() && blocks("```sh a\n```\n```sh a\n```\n").is_err());
@@ -50,7 +58,12 @@ mod tests {
     fn asked(block: &str, variables: &[(&str, &str)]) -> Vec<Vec<String>> {
         let nobody = r#"ask() { { printf '%s\0' "$@"; printf '\036'; } >&2; }; aws() { ask aws "$@"; }; sam() { ask sam "$@"; }"#;
         let output = std::process::Command::new("bash")
-            .args(["-euo", "pipefail", "-c", &format!("{nobody}\n{}", blocks(PAGE).unwrap()[block])])
+            .args([
+                "-euo",
+                "pipefail",
+                "-c",
+                &format!("{nobody}\n{}", blocks(PAGE).unwrap()[block]),
+            ])
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
             .envs(variables.iter().copied())
             .output()
@@ -58,7 +71,9 @@ mod tests {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{said}");
         let commands = said.split_terminator('\u{1e}');
-        commands.map(|words| words.split_terminator('\0').map(str::to_owned).collect()).collect()
+        commands
+            .map(|words| words.split_terminator('\0').map(str::to_owned).collect())
+            .collect()
     }
 
     /// The options of a command, and what follows them.
@@ -66,9 +81,13 @@ mod tests {
         let mut options = BTreeMap::new();
         let mut words = words.iter().peekable();
         while let Some(word) = words.next() {
-            let Some(name) = word.strip_prefix("--") else { continue };
+            let Some(name) = word.strip_prefix("--") else {
+                continue;
+            };
             let value = words.next_if(|word| !word.starts_with("--"));
-            let value = value.map_or(json!(true), |text| serde_json::from_str(text).unwrap_or(json!(text)));
+            let value = value.map_or(json!(true), |text| {
+                serde_json::from_str(text).unwrap_or(json!(text))
+            });
             assert!(options.insert(name, value).is_none(), "{name} twice");
         }
         options
@@ -86,7 +105,10 @@ mod tests {
                     Some("FailureBucket.Arn") => json!("arn:aws:s3:::the-bucket"),
                     other => panic!("{other:?} of the template"),
                 },
-                _ => fields.iter().map(|(name, value)| (name.clone(), resolved(value))).collect(),
+                _ => fields
+                    .iter()
+                    .map(|(name, value)| (name.clone(), resolved(value)))
+                    .collect(),
             },
             Value::Array(values) => values.iter().map(resolved).collect(),
             plain => plain.clone(),
@@ -98,33 +120,54 @@ mod tests {
         if property == "Stream" {
             return "event-source-arn".to_owned();
         }
-        let dashed =
-            property.chars().flat_map(|char| [char.is_uppercase().then_some('-'), Some(char.to_ascii_lowercase())]);
+        let dashed = property.chars().flat_map(|char| {
+            [
+                char.is_uppercase().then_some('-'),
+                Some(char.to_ascii_lowercase()),
+            ]
+        });
         dashed.flatten().skip(1).collect()
     }
 
     #[test]
     fn the_mapping_made_by_hand_is_the_one_of_the_template() {
-        let of =
-            [("aggregator", "weirgate-aggregator"), ("stream", "arn:aws:dynamodb:of-it"), ("failures", "the-bucket")];
+        let of = [
+            ("aggregator", "weirgate-aggregator"),
+            ("stream", "arn:aws:dynamodb:of-it"),
+            ("failures", "the-bucket"),
+        ];
         let asked = asked("again", &of);
         assert_eq!(
             (asked.len(), &asked[0][..3]),
-            (1, &["aws", "lambda", "create-event-source-mapping"].map(str::to_owned)[..])
+            (
+                1,
+                &["aws", "lambda", "create-event-source-mapping"].map(str::to_owned)[..]
+            )
         );
         let mut by_hand = options(&asked[0]);
-        assert_eq!(by_hand.remove("function-name"), Some(json!("weirgate-aggregator")));
+        assert_eq!(
+            by_hand.remove("function-name"),
+            Some(json!("weirgate-aggregator"))
+        );
         by_hand.retain(|name, _| !["query", "output"].contains(name));
 
         let template = template();
-        let properties = &template["Resources"]["Aggregator"]["Properties"]["Events"]["Stream"]["Properties"];
+        let properties =
+            &template["Resources"]["Aggregator"]["Properties"]["Events"]["Stream"]["Properties"];
         let in_stack = properties.as_object().unwrap().iter().map(|(name, value)| {
             // The words of a list stand one after the other.
-            let value = if name == "FunctionResponseTypes" { &value[0] } else { value };
+            let value = if name == "FunctionResponseTypes" {
+                &value[0]
+            } else {
+                value
+            };
             (option(name), resolved(value))
         });
         let in_stack: BTreeMap<_, _> = in_stack.collect();
-        let by_hand: BTreeMap<_, _> = by_hand.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let by_hand: BTreeMap<_, _> = by_hand
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
         assert_eq!(by_hand, in_stack);
     }
 
@@ -140,48 +183,86 @@ mod tests {
         let without = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && !without.contains("AggregatorStream"));
         let resources = |text: &str| {
-            let names =
-                text.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':'));
+            let names = text.lines().filter(|line| {
+                line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':')
+            });
             names.map(str::to_owned).collect::<Vec<_>>()
         };
         let whole = include_str!("../../../template.yaml");
-        let gone = ["  DiscardedRecordsAlarm:", "  DroppedRecordsAlarm:", "  StreamUnreadAlarm:"];
-        let expected: Vec<_> = resources(whole).into_iter().filter(|name| !gone.contains(&name.as_str())).collect();
+        let gone = [
+            "  DiscardedRecordsAlarm:",
+            "  DroppedRecordsAlarm:",
+            "  StreamUnreadAlarm:",
+        ];
+        let expected: Vec<_> = resources(whole)
+            .into_iter()
+            .filter(|name| !gone.contains(&name.as_str()))
+            .collect();
         assert_eq!(resources(&without), expected);
         let events = |text: &str| text.lines().filter(|line| line.trim() == "Events:").count();
-        assert_eq!((events(whole), events(&without)), (2, 1), "the reconciler keeps its schedule");
+        assert_eq!(
+            (events(whole), events(&without)),
+            (2, 1),
+            "the reconciler keeps its schedule"
+        );
     }
 
     #[test]
     fn a_restored_table_has_the_key_that_the_old_one_had() {
         for block in ["restore", "restore-backup"] {
             let with = |key| {
-                let of = [("table", "weirgate"), ("backup", "of-the-table"), ("key", key)];
+                let of = [
+                    ("table", "weirgate"),
+                    ("backup", "of-the-table"),
+                    ("key", key),
+                ];
                 options(&asked(block, &of)[0]).remove("sse-specification-override")
             };
-            assert_eq!(with(KEY), Some(json!(format!("Enabled=true,SSEType=KMS,KMSMasterKeyId={KEY}"))), "{block}");
+            assert_eq!(
+                with(KEY),
+                Some(json!(format!(
+                    "Enabled=true,SSEType=KMS,KMSMasterKeyId={KEY}"
+                ))),
+                "{block}"
+            );
             assert_eq!(with(""), None, "{block}");
         }
     }
 
-    /// What says of the table that it has the key already: a deployment that gave it once more would be refused.
+    /// What says of the table that it has the key already: a deployment that gave it once more
+    /// would be refused.
     #[test]
     fn a_restored_table_is_adopted_with_its_key_by_a_stack_that_is_built() {
         let file = include_str!("../../../scripts/restored-table.yaml").trim_end();
         let body = |key| {
             let asked = asked("adopt", &[("key", key)]);
-            let last: Vec<_> = asked.iter().rev().take(2).map(|words| words[..2].join(" ")).collect();
+            let last: Vec<_> = asked
+                .iter()
+                .rev()
+                .take(2)
+                .map(|words| words[..2].join(" "))
+                .collect();
             assert_eq!(last, ["sam deploy", "sam build"]);
-            options(&asked[0])["template-body"].as_str().unwrap().to_owned()
+            options(&asked[0])["template-body"]
+                .as_str()
+                .unwrap()
+                .to_owned()
         };
         assert_eq!(body(""), file);
         let template = template();
-        let of_template = &template["Resources"]["Table"]["Properties"]["SSESpecification"]["Fn::If"][1];
-        assert_eq!(*of_template, json!({"SSEEnabled": true, "SSEType": "KMS", "KMSMasterKeyId": {"Ref": "KmsKeyArn"}}));
-        let added = format!("\n      SSESpecification: {{SSEEnabled: true, SSEType: KMS, KMSMasterKeyId: '{KEY}'}}");
+        let of_template =
+            &template["Resources"]["Table"]["Properties"]["SSESpecification"]["Fn::If"][1];
+        assert_eq!(
+            *of_template,
+            json!({"SSEEnabled": true, "SSEType": "KMS", "KMSMasterKeyId": {"Ref": "KmsKeyArn"}})
+        );
+        let added = format!(
+            "\n      SSESpecification: {{SSEEnabled: true, SSEType: KMS, KMSMasterKeyId: '{KEY}'}}"
+        );
         assert_eq!(body(KEY), format!("{file}{added}"));
         assert!(
-            file.lines().any(|line| line == "      GlobalSecondaryIndexes:"),
+            file.lines()
+                .any(|line| line == "      GlobalSecondaryIndexes:"),
             "the table's properties are the last"
         );
     }

@@ -4,8 +4,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// Passes connections on to the emulator, as what ends TLS in front of a server does: it adds to the first request of each
-/// what it came over. Ends when it is dropped.
+/// Passes connections on to the emulator, as what ends TLS in front of a server does: it adds to
+/// the first request of each what it came over. Ends when it is dropped.
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) endpoint: String,
@@ -23,7 +23,10 @@ impl Proxy {
                 tokio::spawn(async move { pass(caller, &emulator).await });
             }
         });
-        Ok(Self { endpoint: own, task: task.abort_handle() })
+        Ok(Self {
+            endpoint: own,
+            task: task.abort_handle(),
+        })
     }
 }
 
@@ -37,6 +40,10 @@ async fn pass(caller: TcpStream, emulator: &str) -> std::io::Result<()> {
     let (mut caller, mut line) = (BufReader::new(caller), String::new());
     caller.read_line(&mut line).await?;
     let mut emulator = TcpStream::connect(emulator).await?;
-    emulator.write_all(format!("{line}X-Forwarded-Proto: https\r\n").as_bytes()).await?;
-    copy_bidirectional(&mut caller, &mut emulator).await.map(drop)
+    emulator
+        .write_all(format!("{line}X-Forwarded-Proto: https\r\n").as_bytes())
+        .await?;
+    copy_bidirectional(&mut caller, &mut emulator)
+        .await
+        .map(drop)
 }

@@ -5,8 +5,8 @@ use weirgate::Table;
 use super::{Drill, expect};
 use crate::demo::connected;
 
-/// What the emulator calls a table without a name in the new stack. After an import it looks for it under that name, where
-/// CloudFormation keeps the one it was told.
+/// What the emulator calls a table without a name in the new stack. After an import it looks for it
+/// under that name, where CloudFormation keeps the one it was told.
 const RESTORED: &str = "weirgate-2-Table-7113D788A4B0E";
 
 /// A resource whose records were discarded before the backup.
@@ -18,7 +18,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         // Discarded before the backup, and replayed after the restore.
         let (object, taken) = (self.discard(REPLAYED, 3).await?, self.taken);
         let backup = self.shell.block("backup", &[]).await?;
-        // The restored table does not know of these: it would give their numbers again without the step that raises them.
+        // The restored table does not know of these: it would give their numbers again without the
+        // step that raises them.
         self.take(9).await?;
         self.until_counted(self.taken).await?;
 
@@ -28,18 +29,26 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let key = ("key", "arn:aws:kms:us-east-1:000000000000:key/1");
         self.shell.block("restore", &[named, key]).await?;
         let state = self.shell.text(look, &[named]).await?;
-        expect(state.contains("ACTIVE") && !state.contains("True"), || format!("the restored table is {state}"))?;
+        expect(state.contains("ACTIVE") && !state.contains("True"), || {
+            format!("the restored table is {state}")
+        })?;
 
         let named = ("restored", RESTORED);
-        self.shell.block("restore-backup", &[named, ("backup", backup.trim())]).await?;
+        self.shell
+            .block("restore-backup", &[named, ("backup", backup.trim())])
+            .await?;
         self.table = Table::new(connected(&self.endpoint).await, named.1);
         self.taken = taken;
         self.until_counted(taken).await?;
         let left = self.shell.block("raise", &[named]).await?;
-        expect(left.trim() == "0", || format!("not below their numbers are all buckets but {left}"))?;
+        expect(left.trim() == "0", || {
+            format!("not below their numbers are all buckets but {left}")
+        })?;
         self.shell.block("adopt", &[named]).await?;
         let state = self.shell.text(look, &[named]).await?;
-        expect(state.contains("True"), || format!("the adopted table has no stream: {state}"))?;
+        expect(state.contains("True"), || {
+            format!("the adopted table has no stream: {state}")
+        })?;
         self.say("restored from a backup, and adopted by a new stack");
 
         self.take(4).await?;
@@ -48,11 +57,17 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.until_counted_of("adopted", 4).await?;
         self.until_counted_of(REPLAYED, 0).await?;
         self.say("usage goes on after the restore, exactly");
-        let write = "mkdir -p failures && rm -rf failures/* && printf '%s' \"$object\" > failures/old";
+        let write =
+            "mkdir -p failures && rm -rf failures/* && printf '%s' \"$object\" > failures/old";
         let new = ("stack", "weirgate-2");
         self.shell.text(write, &[new, ("object", &object)]).await?;
-        let said = self.shell.block("replay-old", &[new, named, ("old", &old)]).await?;
-        expect(said.ends_with(" copies made, 0 already there\n"), || said.clone())?;
+        let said = self
+            .shell
+            .block("replay-old", &[new, named, ("old", &old)])
+            .await?;
+        expect(said.ends_with(" copies made, 0 already there\n"), || {
+            said.clone()
+        })?;
         self.until_counted_of(REPLAYED, 3).await?;
         self.say("what the old table had discarded is copied for the new one");
         Ok(())
@@ -65,24 +80,46 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let attach = "aws iam create-role --role-name caller --query Role.Arn --assume-role-policy-document \
              '{\"Version\":\"2012-10-17\",\"Statement\":[{\"Effect\":\"Allow\",\"Principal\":{\"Service\":\"ec2.amazonaws.com\"},\"Action\":\"sts:AssumeRole\"}]}'
              aws iam attach-role-policy --role-name caller --policy-arn \"$policy\"";
-        self.shell.text(attach, &[("policy", policy.trim())]).await?;
+        self.shell
+            .text(attach, &[("policy", policy.trim())])
+            .await?;
         let attached = "aws iam list-attached-role-policies --role-name caller --query 'length(AttachedPolicies)'";
-        expect(self.shell.text(attached, &[]).await?.trim() == "1", || "no policy was attached".to_owned())?;
+        expect(self.shell.text(attached, &[]).await?.trim() == "1", || {
+            "no policy was attached".to_owned()
+        })?;
         self.shell.block("detach", &[]).await?;
-        expect(self.shell.text(attached, &[]).await?.trim() == "0", || "the policy is still attached".to_owned())?;
+        expect(self.shell.text(attached, &[]).await?.trim() == "0", || {
+            "the policy is still attached".to_owned()
+        })?;
         // What the page's setup reads while the stack is there.
-        let kept = self.shell.text("echo \"$table\"; echo \"$failures\"", &[]).await?;
-        let (table, failures) = kept.trim().split_once('\n').ok_or_else(|| format!("the stack keeps {kept}"))?;
+        let kept = self
+            .shell
+            .text("echo \"$table\"; echo \"$failures\"", &[])
+            .await?;
+        let (table, failures) = kept
+            .trim()
+            .split_once('\n')
+            .ok_or_else(|| format!("the stack keeps {kept}"))?;
         self.shell.block("remove", &[]).await?;
         // The other stack is there for setup, and these are kept.
-        let of = [("stack", "weirgate-2"), ("kept", table), ("bucket", failures)];
+        let of = [
+            ("stack", "weirgate-2"),
+            ("kept", table),
+            ("bucket", failures),
+        ];
         let look = "aws dynamodb describe-table --table-name \"$kept\" --query Table.TableStatus --output text
              aws s3 ls \"s3://$bucket\" > objects && echo there";
         let there = self.shell.text(look, &of).await?;
-        expect(there == "ACTIVE\nthere\n", || format!("of a removed stack there is {there}"))?;
-        self.shell.block_with("remove-kept", "table=$kept failures=$bucket", &of).await?;
+        expect(there == "ACTIVE\nthere\n", || {
+            format!("of a removed stack there is {there}")
+        })?;
+        self.shell
+            .block_with("remove-kept", "table=$kept failures=$bucket", &of)
+            .await?;
         let gone = self.shell.text(look, &of).await;
-        expect(gone.is_err(), || format!("the table was deleted, and there is {gone:?}"))?;
+        expect(gone.is_err(), || {
+            format!("the table was deleted, and there is {gone:?}")
+        })?;
         self.say("a stack was removed, its table and bucket kept, and then deleted");
         Ok(())
     }

@@ -25,7 +25,12 @@ impl Shell {
     /// # Errors
     /// If the page cannot be read.
     pub fn new(folder: PathBuf, environment: Vec<(String, String)>) -> Result<Self, String> {
-        Ok(Self { blocks: blocks(PAGE)?, run: RefCell::default(), folder, environment })
+        Ok(Self {
+            blocks: blocks(PAGE)?,
+            run: RefCell::default(),
+            folder,
+            environment,
+        })
     }
 
     /// Runs the block `name`, with variables set before, and says what it wrote.
@@ -40,8 +45,16 @@ impl Shell {
     ///
     /// # Errors
     /// As [`Self::block`].
-    pub async fn block_with(&self, name: &str, before: &str, variables: &[(&str, &str)]) -> Result<String, String> {
-        let (name, text) = self.blocks.get_key_value(name).ok_or_else(|| format!("the page has no block {name}"))?;
+    pub async fn block_with(
+        &self,
+        name: &str,
+        before: &str,
+        variables: &[(&str, &str)],
+    ) -> Result<String, String> {
+        let (name, text) = self
+            .blocks
+            .get_key_value(name)
+            .ok_or_else(|| format!("the page has no block {name}"))?;
         self.run.borrow_mut().insert(*name);
         self.text(&format!("{before}\n{text}"), variables)
             .await
@@ -54,7 +67,10 @@ impl Shell {
     /// If one fails.
     pub async fn text(&self, text: &str, variables: &[(&str, &str)]) -> Result<String, String> {
         self.run.borrow_mut().insert("setup");
-        let script = format!("{AWS}\n{}\n{text}", self.blocks.get("setup").map_or("", String::as_str));
+        let script = format!(
+            "{AWS}\n{}\n{text}",
+            self.blocks.get("setup").map_or("", String::as_str)
+        );
         let output = tokio::process::Command::new("bash")
             .args(["-euo", "pipefail", "-c", &script])
             .current_dir(&self.folder)
@@ -65,7 +81,10 @@ impl Shell {
             .output()
             .await
             .map_err(|error| format!("bash cannot be run: {error}"))?;
-        let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (said, complained) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
         if output.status.success() {
             Ok(said.into_owned())
         } else {
@@ -76,6 +95,10 @@ impl Shell {
     /// The blocks that nobody has run.
     #[must_use]
     pub fn left(&self) -> Vec<&'static str> {
-        self.blocks.keys().filter(|name| !self.run.borrow().contains(*name)).copied().collect()
+        self.blocks
+            .keys()
+            .filter(|name| !self.run.borrow().contains(*name))
+            .copied()
+            .collect()
     }
 }

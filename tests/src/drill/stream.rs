@@ -8,8 +8,8 @@ use super::{Drill, ENTITY, NAMESPACE, expect, told};
 const DISCARDED: &str = "discarded";
 
 impl<P: Fn(&str)> Drill<'_, P> {
-    /// Takes from a resource and deletes its bucket, while the records pass the function by. Returns the object that Lambda
-    /// would have written if the function had failed.
+    /// Takes from a resource and deletes its bucket, while the records pass the function by.
+    /// Returns the object that Lambda would have written if the function had failed.
     pub(super) async fn discard(&self, resource: &str, times: i64) -> Result<String, String> {
         self.drop_mapping().await?;
         self.take_and_delete(resource, times).await?;
@@ -27,7 +27,9 @@ impl<P: Fn(&str)> Drill<'_, P> {
         records.retain(|record| record["dynamodb"]["Keys"]["PK"]["S"] == *pk);
         // With the record of the deletion.
         let expected = usize::try_from(times + 1).map_err(told)?;
-        expect(records.len() == expected, || format!("the stream has {} records of {expected}", records.len()))?;
+        expect(records.len() == expected, || {
+            format!("the stream has {} records of {expected}", records.len())
+        })?;
         for record in &mut records {
             record["eventSourceARN"] = json!(stream);
             record["eventSource"] = json!("aws:dynamodb");
@@ -53,12 +55,18 @@ impl<P: Fn(&str)> Drill<'_, P> {
     async fn map(&self, position: &str) -> Result<(), String> {
         let map = "aws lambda create-event-source-mapping --function-name \"$aggregator\" --event-source-arn \"$stream\" \
              --starting-position \"$position\" --function-response-types ReportBatchItemFailures --query UUID --output text";
-        self.shell.text(map, &[("position", position)]).await.map(drop)
+        self.shell
+            .text(map, &[("position", position)])
+            .await
+            .map(drop)
     }
 
     async fn put_object(&self, object: &str, name: &str) -> Result<(), String> {
         let put = "printf '%s' \"$object\" | aws s3 cp --quiet - \"s3://$failures/aws/lambda/drill/$name\"";
-        self.shell.text(put, &[("object", object), ("name", name)]).await.map(drop)
+        self.shell
+            .text(put, &[("object", object), ("name", name)])
+            .await
+            .map(drop)
     }
 
     pub(super) async fn discarded(&mut self) -> Result<(), String> {
@@ -73,14 +81,18 @@ impl<P: Fn(&str)> Drill<'_, P> {
              --log-events \"[{\\\"timestamp\\\":$(date +%s%3N),\\\"message\\\":\\\"a write failed: throttled\\\"}]\"";
         self.shell.text(log, &[]).await?;
         let why = self.shell.block("why", &[]).await?;
-        expect(why.contains("throttled"), || format!("the log does not say why records failed: {why}"))?;
+        expect(why.contains("throttled"), || {
+            format!("the log does not say why records failed: {why}")
+        })?;
         let said = self.shell.block("replay", &[]).await?;
-        let is_made =
-            said.contains(" copies planned; nothing was written\n") && said.ends_with(" made, 0 already there\n");
+        let is_made = said.contains(" copies planned; nothing was written\n")
+            && said.ends_with(" made, 0 already there\n");
         expect(is_made, || said.clone())?;
         self.until_counted_of(DISCARDED, 7).await?;
         let again = self.shell.block("replay", &[]).await?;
-        expect(again.contains(" records: 0 copies made, "), || again.clone())?;
+        expect(again.contains(" records: 0 copies made, "), || {
+            again.clone()
+        })?;
         self.until_counted_of(DISCARDED, 7).await?;
         self.say("8 discarded records, replayed twice: usage is exact");
         Ok(())
@@ -94,16 +106,19 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.until_counted_of(DISCARDED, 7).await?;
         self.say("the mapping was deleted and made again: all of the last 24 hours came again, and usage is exact");
 
-        let disable =
-            "aws lambda update-event-source-mapping --uuid \"$mapping\" --no-enabled --query State --output text";
+        let disable = "aws lambda update-event-source-mapping --uuid \"$mapping\" --no-enabled --query State --output text";
         self.shell.text(disable, &[]).await?;
         let mapping = self.shell.block("mapping", &[]).await?;
-        expect(mapping.contains("Disabled"), || format!("the disabled mapping is said to be {mapping}"))?;
+        expect(mapping.contains("Disabled"), || {
+            format!("the disabled mapping is said to be {mapping}")
+        })?;
         self.take_and_delete("disabled", 4).await?;
         self.shell.block("enable", &[]).await?;
         self.until_counted_of("disabled", 4).await?;
         let mapping = self.shell.block("mapping", &[]).await?;
-        expect(mapping.contains("Enabled"), || format!("the enabled mapping is said to be {mapping}"))?;
+        expect(mapping.contains("Enabled"), || {
+            format!("the enabled mapping is said to be {mapping}")
+        })?;
         self.say("the mapping was disabled and enabled: it went on where it had stopped");
         self.hand_back().await
     }
@@ -114,12 +129,17 @@ impl<P: Fn(&str)> Drill<'_, P> {
              --logical-resource-id AggregatorStream --query StackResourceDetail.PhysicalResourceId --output text";
         let gone = self.shell.text(of_stack, &[]).await?;
         let by_hand = self.shell.text("echo \"$mapping\"", &[]).await?;
-        expect(gone != by_hand, || "the mapping is the stack's before it was given back".to_owned())?;
+        expect(gone != by_hand, || {
+            "the mapping is the stack's before it was given back".to_owned()
+        })?;
         self.shell.block("hand-back", &[]).await?;
         let anew = self.shell.text(of_stack, &[]).await?;
         let all = self.shell.block("mapping", &[]).await?;
-        let is_only = all.lines().count() == 1 && all.starts_with(anew.trim()) && all.contains("Enabled");
-        expect(is_only && anew != gone, || format!("the stack's mapping is {anew}, and there are {all}"))?;
+        let is_only =
+            all.lines().count() == 1 && all.starts_with(anew.trim()) && all.contains("Enabled");
+        expect(is_only && anew != gone, || {
+            format!("the stack's mapping is {anew}, and there are {all}")
+        })?;
         self.take_and_delete("handed-back", 5).await?;
         self.until_counted_of("handed-back", 5).await?;
         self.say("the mapping made by hand was given back to the stack");

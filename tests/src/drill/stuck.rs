@@ -1,5 +1,5 @@
-//! A function is stuck: a lag, a damaged snapshot, a reconciler that fails, leases that nobody gives back, an item that
-//! cannot be read.
+//! A function is stuck: a lag, a damaged snapshot, a reconciler that fails, leases that nobody
+//! gives back, an item that cannot be read.
 
 use std::time::{Duration, Instant};
 
@@ -24,20 +24,27 @@ impl<P: Fn(&str)> Drill<'_, P> {
              --dimensions \"FunctionName=$aggregator\"";
         self.shell.text(put, &[]).await?;
         let lag = self.shell.block("lag", &[]).await?;
-        expect(lag.trim() == "61234.0", || format!("the lag is said to be {lag}"))?;
+        expect(lag.trim() == "61234.0", || {
+            format!("the lag is said to be {lag}")
+        })?;
 
         let put = "aws cloudwatch put-metric-data --namespace AWS/DynamoDB --metric-name WriteAccountLimitThrottleEvents \
              --value 7 --dimensions \"TableName=$table\"";
         self.shell.text(put, &[]).await?;
         let why = self.shell.block("throttled", &[]).await?;
-        expect(why.trim() == "WriteAccountLimit\t7.0", || format!("the table is said to be throttled by {why}"))?;
+        expect(why.trim() == "WriteAccountLimit\t7.0", || {
+            format!("the table is said to be throttled by {why}")
+        })?;
         let quota = self.shell.block("concurrency", &[]).await?;
-        expect(quota.split_whitespace().count() == 2, || format!("the account's concurrency is said to be {quota}"))?;
+        expect(quota.split_whitespace().count() == 2, || {
+            format!("the account's concurrency is said to be {quota}")
+        })?;
 
         self.damaged().await
     }
 
-    /// A snapshot of a bucket of two shards is spoiled. A merge copies the second shard, and so does the split after it.
+    /// A snapshot of a bucket of two shards is spoiled. A merge copies the second shard, and so
+    /// does the split after it.
     async fn damaged(&self) -> Result<(), String> {
         let limit = Limit::per_minute("rpm", 100_000).map_err(told)?;
         self.configure(WIDE, limit.clone()).await?;
@@ -48,7 +55,9 @@ impl<P: Fn(&str)> Drill<'_, P> {
                 .set_shards(ENTITY, WIDE, std::slice::from_ref(&limit), count)
                 .await
                 .map_err(told)?;
-            expect(shards == count, || format!("a bucket of {count} shards has {shards}"))
+            expect(shards == count, || {
+                format!("a bucket of {count} shards has {shards}")
+            })
         };
         set_shards(2).await?;
         self.take_of(WIDE, 20).await?;
@@ -61,19 +70,39 @@ impl<P: Fn(&str)> Drill<'_, P> {
              --expression-attribute-values '{\":far\":{\"S\":\"far\"}}'";
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = self.shell.text(damage, &[snapshot]).await {
-            expect(Instant::now() < deadline, || format!("a merged shard is not copied: {error}"))?;
+            expect(Instant::now() < deadline, || {
+                format!("a merged shard is not copied: {error}")
+            })?;
         }
         set_shards(2).await?;
-        let missing = self.shell.block("missing", &[("usage", "#USAGE#wide#hourly#")]).await?;
+        let missing = self
+            .shell
+            .block("missing", &[("usage", "#USAGE#wide#hourly#")])
+            .await?;
         let is_second = missing.trim_end().ends_with(" q1") && !missing.contains("q0");
-        expect(is_second, || format!("the second shard alone was copied, and missing says {missing}"))?;
-        let log = self.until_said("refused", &[], |log| log.contains("attribute q1")).await?;
-        for named in ["interim copy to", "#USAGE#wide#daily#", "of shard 1 at", "rpm"] {
-            expect(log.contains(named), || format!("the log does not say {named}: {log}"))?;
+        expect(is_second, || {
+            format!("the second shard alone was copied, and missing says {missing}")
+        })?;
+        let log = self
+            .until_said("refused", &[], |log| log.contains("attribute q1"))
+            .await?;
+        for named in [
+            "interim copy to",
+            "#USAGE#wide#daily#",
+            "of shard 1 at",
+            "rpm",
+        ] {
+            expect(log.contains(named), || {
+                format!("the log does not say {named}: {log}")
+            })?;
         }
         let read = self.counted(WIDE, Window::Daily).await;
-        expect(read.is_err(), || format!("a day that cannot be read counts {read:?}"))?;
-        self.shell.block("strip", &[snapshot, ("attributes", "q1 #1 rpm#1")]).await?;
+        expect(read.is_err(), || {
+            format!("a day that cannot be read counts {read:?}")
+        })?;
+        self.shell
+            .block("strip", &[snapshot, ("attributes", "q1 #1 rpm#1")])
+            .await?;
         self.until_counted_of(WIDE, 20).await?;
         self.take_of(WIDE, 40).await?;
         set_shards(1).await?;
@@ -81,7 +110,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.delete(WIDE, 0).await?;
         self.delete(WIDE, 1).await?;
         self.until_counted_of(WIDE, 60).await?;
-        self.until_said("missing", &[("usage", "#USAGE#wide#")], str::is_empty).await?;
+        self.until_said("missing", &[("usage", "#USAGE#wide#")], str::is_empty)
+            .await?;
         self.say("a damaged snapshot of two shards was named by the log, and made whole by the next copies");
         Ok(())
     }
@@ -105,7 +135,9 @@ impl<P: Fn(&str)> Drill<'_, P> {
 
     pub(super) async fn reconciler(&mut self) -> Result<(), String> {
         let enabled = self.shell.block("schedule", &[]).await?;
-        expect(enabled.contains("ENABLED"), || format!("the schedule is {enabled}"))?;
+        expect(enabled.contains("ENABLED"), || {
+            format!("the schedule is {enabled}")
+        })?;
         match self.shell.block("letters", &[]).await {
             Err(refused) if refused.contains("AccessDenied") => {}
             other => return Err(format!("dead letters were read without TLS: {other:?}")),
@@ -115,15 +147,21 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let send = "aws sqs send-message --queue-url \"$letters\" --message-body 'a run failed' --query MessageId";
         self.shell.text(send, &[over_tls]).await?;
         let letters = self.shell.block("letters", &[over_tls]).await?;
-        expect(letters.contains("a run failed"), || format!("the dead letters are {letters}"))?;
+        expect(letters.contains("a run failed"), || {
+            format!("the dead letters are {letters}")
+        })?;
         // What the alarm watches: messages that are hidden from readers for a while count as well.
         let depth = "aws sqs get-queue-attributes --queue-url \"$letters\" --attribute-names All --output json \
              --query 'Attributes.[ApproximateNumberOfMessages,ApproximateNumberOfMessagesNotVisible]' | tr -dc '0-9,'";
         let before = self.shell.text(depth, &[over_tls]).await?;
-        expect(before.trim() != "0,0", || format!("a letter is there, and the depth is {before}"))?;
+        expect(before.trim() != "0,0", || {
+            format!("a letter is there, and the depth is {before}")
+        })?;
         self.shell.block("purge", &[over_tls]).await?;
         let after = self.shell.text(depth, &[over_tls]).await?;
-        expect(after.trim() == "0,0", || format!("the queue was purged, and its depth is {after}"))?;
+        expect(after.trim() == "0,0", || {
+            format!("the queue was purged, and its depth is {after}")
+        })?;
         self.say("a dead letter was read, none without TLS, and the queue was purged");
         Ok(())
     }
@@ -140,8 +178,15 @@ impl<P: Fn(&str)> Drill<'_, P> {
 
     /// Two slots of two, under a lease, and its id.
     async fn hold(&self, resource: &str) -> Result<(Grant, String), String> {
-        let (limiter, slots) = (self.limiter().await?, [Limit::concurrent("slots", 2).map_err(told)?]);
-        let request = limiter.acquire("fleet", resource).limits(&slots).take("slots", 2).lease(HOUR);
+        let (limiter, slots) = (
+            self.limiter().await?,
+            [Limit::concurrent("slots", 2).map_err(told)?],
+        );
+        let request = limiter
+            .acquire("fleet", resource)
+            .limits(&slots)
+            .take("slots", 2)
+            .lease(HOUR);
         let Decision::Granted(held) = request.send().await.map_err(told)? else {
             return Err(format!("2 slots of {resource} were refused"));
         };
@@ -155,19 +200,27 @@ impl<P: Fn(&str)> Drill<'_, P> {
         for _ in 0..TRIES {
             let (held, lease) = self.hold("jobs").await?;
             let shown = self.shell.block("leases", &[pk]).await?;
-            expect(shown.contains(&lease) && shown.contains("drill"), || format!("the lease is not shown: {shown}"))?;
+            expect(shown.contains(&lease) && shown.contains("drill"), || {
+                format!("the lease is not shown: {shown}")
+            })?;
             self.shell.block("expire", &[pk, ("lease", &lease)]).await?;
             let (due, did) = self.reconcile().await?;
             is_by_hand = due >= 1 && did["leases_restored"] == 1;
             let shown = self.shell.block("leases", &[pk]).await?;
-            expect(!shown.contains(&lease), || format!("the lease is still there: {shown}"))?;
+            expect(!shown.contains(&lease), || {
+                format!("the lease is still there: {shown}")
+            })?;
             let told_so = held.release().await.map_err(told)?;
-            expect(told_so != weirgate::Settlement::Done, || "a lease was given back twice".to_owned())?;
+            expect(told_so != weirgate::Settlement::Done, || {
+                "a lease was given back twice".to_owned()
+            })?;
             if is_by_hand {
                 break;
             }
         }
-        expect(is_by_hand, || format!("of {TRIES} leases that were due no run by hand gave one back"))?;
+        expect(is_by_hand, || {
+            format!("of {TRIES} leases that were due no run by hand gave one back")
+        })?;
         let _ = self.hold("jobs").await?;
         self.say("a lease was found, ended by hand and given back by the reconciler, once");
         Ok(())
@@ -181,16 +234,32 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.shell.text(damage, &[pk]).await?;
         self.shell.block("expire", &[pk, ("lease", &lease)]).await?;
         let (_, did) = self.reconcile().await?;
-        expect(did["undecodable"] == 1, || format!("a bucket that cannot be read is not told: {did}"))?;
+        expect(did["undecodable"] == 1, || {
+            format!("a bucket that cannot be read is not told: {did}")
+        })?;
         let log = self.shell.block("undecodable", &[]).await?;
-        for named in ["undecodable bucket", "undecodable record", "fleet#broken", "b_slots_cp"] {
-            expect(log.contains(named), || format!("the log does not say {named}: {log}"))?;
+        for named in [
+            "undecodable bucket",
+            "undecodable record",
+            "fleet#broken",
+            "b_slots_cp",
+        ] {
+            expect(log.contains(named), || {
+                format!("the log does not say {named}: {log}")
+            })?;
         }
-        self.shell.block("correct", &[pk, ("attribute", "b_slots_cp"), ("number", "2000")]).await?;
+        self.shell
+            .block(
+                "correct",
+                &[pk, ("attribute", "b_slots_cp"), ("number", "2000")],
+            )
+            .await?;
         let (_, did) = self.reconcile().await?;
         let shown = self.shell.block("leases", &[pk]).await?;
         let is_mended = did["undecodable"] == 0 && !shown.contains(&lease);
-        expect(is_mended, || format!("after it was mended the reconciler says {did}, and there are {shown}"))?;
+        expect(is_mended, || {
+            format!("after it was mended the reconciler says {did}, and there are {shown}")
+        })?;
         self.say("a bucket that could not be read was named by the log, mended, and its lease given back");
         Ok(())
     }

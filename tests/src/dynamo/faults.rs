@@ -1,4 +1,5 @@
-//! What a write can meet instead of being applied and answered, and the answers that DynamoDB gives then.
+//! What a write can meet instead of being applied and answered, and the answers that DynamoDB gives
+//! then.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,9 +21,9 @@ pub enum Fault {
     LoseAnswer,
     /// It is applied twice, as by a network that repeats it, and answered.
     Repeat,
-    /// It is throttled: the item's partition is too hot, or (`false`) the account is. A transaction is cancelled if
-    /// it is not said to be the key range, since a reason of a cancellation has no field for it; if it is, the whole
-    /// request is throttled.
+    /// It is throttled: the item's partition is too hot, or (`false`) the account is. A transaction
+    /// is cancelled if it is not said to be the key range, since a reason of a cancellation has no
+    /// field for it; if it is, the whole request is throttled.
     Throttle {
         /// Whether the reason names the key range.
         key_range: bool,
@@ -63,8 +64,14 @@ impl Faults {
                 Some(next) => next,
                 None => self.decide.as_mut().and_then(|decide| decide(request)),
             },
-            TRANSACTION => self.decide_transactions.as_mut().and_then(|decide| decide(request)),
-            _ => self.decide_reads.as_mut().and_then(|decide| decide(operation, request)),
+            TRANSACTION => self
+                .decide_transactions
+                .as_mut()
+                .and_then(|decide| decide(request)),
+            _ => self
+                .decide_reads
+                .as_mut()
+                .and_then(|decide| decide(operation, request)),
         }
     }
 }
@@ -79,11 +86,18 @@ impl Fault {
     ) -> Result<(u16, String), ConnectorError> {
         let lost = || ConnectorError::io("the connection was reset".into());
         let refused = |kind| Ok(error(kind, &json!({"message": "injected"})));
-        let failed = || Ok((500, error("InternalServerError", &json!({"message": "injected"})).1));
+        let failed = || {
+            Ok((
+                500,
+                error("InternalServerError", &json!({"message": "injected"})).1,
+            ))
+        };
         let is_transaction = operation == TRANSACTION;
         let cancelled = |code| {
             let parts = request["TransactItems"].as_array().map_or(0, Vec::len);
-            let codes: Vec<_> = (0..parts).map(|part| if part == 0 { code } else { "None" }).collect();
+            let codes: Vec<_> = (0..parts)
+                .map(|part| if part == 0 { code } else { "None" })
+                .collect();
             Ok(cancelled(&codes))
         };
         match self {
@@ -117,24 +131,36 @@ const THROTTLED: &str = "Throughput exceeds the current capacity of your table o
     scaling your table or index so please try again shortly. If exceptions persist, check if you have a hot key: \
     https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/bp-partition-key-design.html";
 
-/// The answer to a throttled write: its partition is too hot, or (`false`) the account is over its throughput.
+/// The answer to a throttled write: its partition is too hot, or (`false`) the account is over its
+/// throughput.
 pub(crate) fn throttled(key_range: bool) -> (u16, String) {
-    let reason = if key_range { "TableWriteKeyRangeThroughputExceeded" } else { "TableWriteAccountLimitExceeded" };
+    let reason = if key_range {
+        "TableWriteKeyRangeThroughputExceeded"
+    } else {
+        "TableWriteAccountLimitExceeded"
+    };
     throttled_by(reason, "table/weirgate")
 }
 
 /// The answer to a request that is throttled for this reason, at a table or an index.
 pub(crate) fn throttled_by(reason: &str, resource: &str) -> (u16, String) {
     let reasons = json!([{"reason": reason, "resource": format!("arn:aws:dynamodb:::{resource}")}]);
-    error("ThrottlingException", &json!({"message": THROTTLED, "throttlingReasons": reasons}))
+    error(
+        "ThrottlingException",
+        &json!({"message": THROTTLED, "throttlingReasons": reasons}),
+    )
 }
 
 /// The answer to a single write to an item of a running transaction.
 pub(crate) fn conflict() -> (u16, String) {
-    error("TransactionConflictException", &json!({"message": "Transaction is ongoing for the item"}))
+    error(
+        "TransactionConflictException",
+        &json!({"message": "Transaction is ongoing for the item"}),
+    )
 }
 
-/// The answer to a cancelled transaction, with the code of every part; `None` for a part that was not in the way.
+/// The answer to a cancelled transaction, with the code of every part; `None` for a part that was
+/// not in the way.
 pub(crate) fn cancelled(codes: &[&str]) -> (u16, String) {
     let reason = |code: &&str| match *code {
         "None" => json!({"Code": code}),
@@ -145,20 +171,29 @@ pub(crate) fn cancelled(codes: &[&str]) -> (u16, String) {
     let text = "Transaction cancelled, please refer cancellation reasons for specific reasons";
     let text = format!("{text} [{}]", codes.join(", "));
     // This exception spells its message with a capital.
-    error("TransactionCanceledException", &json!({"Message": text, "CancellationReasons": reasons}))
+    error(
+        "TransactionCanceledException",
+        &json!({"Message": text, "CancellationReasons": reasons}),
+    )
 }
 
-/// The answer to a request that was `signed` more than five minutes from `now`, in the words of AWS.
+/// The answer to a request that was `signed` more than five minutes from `now`, in the words of
+/// AWS.
 pub(super) fn untimely(signed: &str, now: EpochMillis) -> Option<(u16, String)> {
     const WINDOW_SECONDS: i64 = 300;
     let now = now.0.div_euclid(1000);
     let part = |from, to| signed.get(from..to).unwrap_or_default();
-    let (day, time) =
-        ([part(0, 4), part(4, 6), part(6, 8)].join("-"), [part(9, 11), part(11, 13), part(13, 15)].join(":"));
-    let at =
-        DateTime::from_str(&format!("{day}T{time}Z"), Format::DateTime).expect("the SDK dates what it signs").secs();
+    let (day, time) = (
+        [part(0, 4), part(4, 6), part(6, 8)].join("-"),
+        [part(9, 11), part(11, 13), part(13, 15)].join(":"),
+    );
+    let at = DateTime::from_str(&format!("{day}T{time}Z"), Format::DateTime)
+        .expect("the SDK dates what it signs")
+        .secs();
     let text = |seconds: i64| {
-        let text = DateTime::from_secs(seconds).fmt(Format::DateTime).expect("a date of our time");
+        let text = DateTime::from_secs(seconds)
+            .fmt(Format::DateTime)
+            .expect("a date of our time");
         text.replace(['-', ':'], "")
     };
     let told = if at < now - WINDOW_SECONDS {

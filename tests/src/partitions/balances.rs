@@ -38,8 +38,16 @@ impl Spent {
             Of::Table => ("Table", "table/weirgate".to_owned()),
             Of::Index(name) => ("Index", format!("table/weirgate/index/{name}")),
         };
-        let kind = if self.kind == Kind::Read { "Read" } else { "Write" };
-        let limit = if self.is_key_range { "KeyRangeThroughputExceeded" } else { "AccountLimitExceeded" };
+        let kind = if self.kind == Kind::Read {
+            "Read"
+        } else {
+            "Write"
+        };
+        let limit = if self.is_key_range {
+            "KeyRangeThroughputExceeded"
+        } else {
+            "AccountLimitExceeded"
+        };
         throttled_by(&format!("{of}{kind}{limit}"), &resource)
     }
 }
@@ -72,14 +80,22 @@ const BILLION: i128 = 1_000_000_000;
 
 impl Balance {
     fn full(per_second: u32, burst: u32) -> Self {
-        Self { left: i128::from(burst) * BILLION, per_second, burst, at: Instant::now() }
+        Self {
+            left: i128::from(burst) * BILLION,
+            per_second,
+            burst,
+            at: Instant::now(),
+        }
     }
 
     fn is_below(&mut self, halves: u64) -> bool {
         let now = Instant::now();
         let passed = i128::try_from(now.duration_since(self.at).as_nanos()).unwrap_or(i128::MAX);
         let flowed = passed.saturating_mul(i128::from(self.per_second));
-        self.left = self.left.saturating_add(flowed).min(i128::from(self.burst) * BILLION);
+        self.left = self
+            .left
+            .saturating_add(flowed)
+            .min(i128::from(self.burst) * BILLION);
         self.at = now;
         self.left < i128::from(halves) * BILLION / 2
     }
@@ -91,12 +107,18 @@ impl Balance {
 
 impl Balances {
     pub fn new(limits: &Limits) -> Self {
-        Self { limits: limits.clone(), partitions: BTreeMap::new(), wholes: BTreeMap::new() }
+        Self {
+            limits: limits.clone(),
+            partitions: BTreeMap::new(),
+            wholes: BTreeMap::new(),
+        }
     }
 
     pub fn counts(&self, of: Of, pk: &str) -> Counts {
         let partition = self.partitions.get(&of).and_then(|of| of.get(pk));
-        partition.map(|partition| partition.counts).unwrap_or_default()
+        partition
+            .map(|partition| partition.counts)
+            .unwrap_or_default()
     }
 
     /// Changes what was counted of a partition.
@@ -106,19 +128,37 @@ impl Balances {
 
     /// Whether a request that costs at least so many half units is throttled there.
     pub fn spent(&mut self, of: Of, kind: Kind, pk: &str, halves: u64) -> Option<Spent> {
-        if self.whole(of, kind).is_some_and(|whole| whole.is_below(halves)) {
-            return Some(Spent { of, kind, is_key_range: false });
+        if self
+            .whole(of, kind)
+            .is_some_and(|whole| whole.is_below(halves))
+        {
+            return Some(Spent {
+                of,
+                kind,
+                is_key_range: false,
+            });
         }
         let is_spent = self.partition(of, pk).balance(kind).is_below(halves);
-        is_spent.then_some(Spent { of, kind, is_key_range: true })
+        is_spent.then_some(Spent {
+            of,
+            kind,
+            is_key_range: true,
+        })
     }
 
     /// Whether any write to an index may be throttled now.
     pub fn may_throttle_indexes(&mut self) -> bool {
         let is_below = |balance: &mut Balance| balance.is_below(2);
-        let wholes = self.wholes.iter_mut().filter(|((of, kind), _)| *of != Of::Table && *kind == Kind::Write);
-        let partitions = self.partitions.iter_mut().filter(|(of, _)| **of != Of::Table);
-        let mut partitions = partitions.flat_map(|(_, of)| of.values_mut().map(|partition| &mut partition.writes));
+        let wholes = self
+            .wholes
+            .iter_mut()
+            .filter(|((of, kind), _)| *of != Of::Table && *kind == Kind::Write);
+        let partitions = self
+            .partitions
+            .iter_mut()
+            .filter(|(of, _)| **of != Of::Table);
+        let mut partitions =
+            partitions.flat_map(|(_, of)| of.values_mut().map(|partition| &mut partition.writes));
         wholes.map(|(_, whole)| whole).any(is_below) || partitions.any(is_below)
     }
 
@@ -137,8 +177,16 @@ impl Balances {
 
     fn whole(&mut self, of: Of, kind: Kind) -> Option<&mut Balance> {
         let in_all = self.limits.in_all?;
-        let most = if kind == Kind::Read { in_all.reads } else { in_all.writes };
-        Some(self.wholes.entry((of, kind)).or_insert_with(|| Balance::full(most, most)))
+        let most = if kind == Kind::Read {
+            in_all.reads
+        } else {
+            in_all.writes
+        };
+        Some(
+            self.wholes
+                .entry((of, kind))
+                .or_insert_with(|| Balance::full(most, most)),
+        )
     }
 
     fn partition(&mut self, of: Of, pk: &str) -> &mut Partition {
@@ -151,7 +199,9 @@ impl Balances {
             };
             partitions.insert(pk.to_owned(), fresh);
         }
-        partitions.get_mut(pk).expect("it was put there if it was missing")
+        partitions
+            .get_mut(pk)
+            .expect("it was put there if it was missing")
     }
 }
 
@@ -169,14 +219,18 @@ pub(super) fn write_units(item: &Value) -> u64 {
     size(item).div_ceil(1024).max(1)
 }
 
-/// Half read units of an item: two for each 4 KB begun if the read is strongly consistent, one if not; those of 4 KB if
-/// there is none.
+/// Half read units of an item: two for each 4 KB begun if the read is strongly consistent, one if
+/// not; those of 4 KB if there is none.
 pub(super) fn half_read_units(item: &Value, is_consistent: bool) -> u64 {
     size(item).div_ceil(4096).max(1) * if is_consistent { 2 } else { 1 }
 }
 
 pub(super) fn size(item: &Value) -> u64 {
-    let item = if item.is_null() { json!({}) } else { item.clone() };
+    let item = if item.is_null() {
+        json!({})
+    } else {
+        item.clone()
+    };
     let item: dynoxide::Item = serde_json::from_value(item).expect("an item is DynamoDB JSON");
     u64::try_from(dynoxide::types::item_size(&item)).unwrap_or(u64::MAX)
 }

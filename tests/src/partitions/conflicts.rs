@@ -1,9 +1,10 @@
 //! Which transactions and writes meet each other.
 //!
-//! DynamoDB cancels a transaction if a single write reached one of its items between the transaction's timestamp and its
-//! prepare, and refuses a single write to an item between prepare and commit. One window stands for both spans: a
-//! transaction is prepared as it arrives, with a timestamp of one window before, and committed one window later. Nothing
-//! else writes to its items meanwhile, so here it is applied at once.
+//! DynamoDB cancels a transaction if a single write reached one of its items between the
+//! transaction's timestamp and its prepare, and refuses a single write to an item between prepare
+//! and commit. One window stands for both spans: a transaction is prepared as it arrives, with a
+//! timestamp of one window before, and committed one window later. Nothing else writes to its items
+//! meanwhile, so here it is applied at once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,12 +24,18 @@ pub(super) struct Conflicts {
 
 impl Conflicts {
     pub fn new(window: Duration) -> Self {
-        Self { window, written: HashMap::new(), held: HashMap::new() }
+        Self {
+            window,
+            written: HashMap::new(),
+            held: HashMap::new(),
+        }
     }
 
     /// Whether the item belongs to a running transaction.
     pub fn is_held(&self, target: &Target<'_>) -> bool {
-        self.held.get(&target.key()).is_some_and(|until| Instant::now() < *until)
+        self.held
+            .get(&target.key())
+            .is_some_and(|until| Instant::now() < *until)
     }
 
     /// Whether a transaction that arrives now is cancelled because of this item.
@@ -41,7 +48,8 @@ impl Conflicts {
     pub fn hold(&mut self, targets: &[Target<'_>]) {
         if !self.window.is_zero() {
             let until = Instant::now() + self.window;
-            self.held.extend(targets.iter().map(|target| (target.key(), until)));
+            self.held
+                .extend(targets.iter().map(|target| (target.key(), until)));
         }
     }
 
@@ -49,7 +57,8 @@ impl Conflicts {
     pub fn note(&mut self, targets: &[Target<'_>]) {
         if !self.window.is_zero() {
             let written = targets.iter().filter(|target| !target.is_check);
-            self.written.extend(written.map(|target| (target.key(), Instant::now())));
+            self.written
+                .extend(written.map(|target| (target.key(), Instant::now())));
         }
     }
 }

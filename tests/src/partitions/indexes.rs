@@ -16,7 +16,8 @@ pub(super) struct Charge {
     pub units: u64,
 }
 
-/// The cost of an item's change from `before` to `after`: an entry that goes and an entry that comes are a write each.
+/// The cost of an item's change from `before` to `after`: an entry that goes and an entry that
+/// comes are a write each.
 pub(super) fn charges(before: &Value, after: &Value) -> Vec<Charge> {
     let mut charges = vec![];
     for index in indexes() {
@@ -24,7 +25,10 @@ pub(super) fn charges(before: &Value, after: &Value) -> Vec<Charge> {
         if old != new {
             let charge = |entry: Value| Charge {
                 index: index.name,
-                pk: entry[index.hash]["S"].as_str().unwrap_or_default().to_owned(),
+                pk: entry[index.hash]["S"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned(),
                 units: size(&entry).div_ceil(1024).max(1),
             };
             charges.extend([old, new].into_iter().flatten().map(charge));
@@ -40,10 +44,19 @@ fn entry(item: &Value, index: &Index) -> Option<Value> {
     Some(Value::Object(keys.into_iter().collect::<Option<_>>()?))
 }
 
-/// Whether a request may change an entry of an index: an update says so by the attributes that it names.
+/// Whether a request may change an entry of an index: an update says so by the attributes that it
+/// names.
 pub(super) fn are_touched(request: &Value) -> bool {
-    let is_key = |name: &Value| indexes().iter().any(|index| name == index.hash || name == index.range.0);
-    let names_key = |of: &Value| of["ExpressionAttributeNames"].as_object().is_some_and(|of| of.values().any(is_key));
+    let is_key = |name: &Value| {
+        indexes()
+            .iter()
+            .any(|index| name == index.hash || name == index.range.0)
+    };
+    let names_key = |of: &Value| {
+        of["ExpressionAttributeNames"]
+            .as_object()
+            .is_some_and(|of| of.values().any(is_key))
+    };
     let is_update = |of: &Value| !of["UpdateExpression"].is_null();
     let touches = |of: &Value| !is_update(of) || names_key(of);
     match request["TransactItems"].as_array() {
@@ -91,8 +104,14 @@ impl Scratch {
             fields.remove("ClientRequestToken");
         }
         let _ = self.0.run(operation, &request);
-        let after = targets.iter().map(|target| self.0.item(target.pk, target.sk));
-        let charges = before.iter().zip(after).map(|(before, after)| charges(before, &after)).collect();
+        let after = targets
+            .iter()
+            .map(|target| self.0.item(target.pk, target.sk));
+        let charges = before
+            .iter()
+            .zip(after)
+            .map(|(before, after)| charges(before, &after))
+            .collect();
         for target in targets {
             self.0.delete(target.pk, target.sk);
         }

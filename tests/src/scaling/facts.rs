@@ -1,11 +1,13 @@
-//! What the numbers are computed from, each with its source. Prices are of us-east-1, on demand, arm64.
+//! What the numbers are computed from, each with its source. Prices are of us-east-1, on demand,
+//! arm64.
 
 /// Write units a second that one partition takes, and so one partition key at most.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/warm-throughput-scenarios.html>
 pub const PARTITION_WRITE_UNITS: u64 = 1_000;
 /// A shard is split when its write-unit balance is below this part of its capacity, in percent.
 pub const HOT_BELOW_PERCENT: u64 = 20;
-/// Writes a second that one shard is planned with: so many bring its balance down to where it is split.
+/// Writes a second that one shard is planned with: so many bring its balance down to where it is
+/// split.
 pub const SHARD_WRITES: u64 = PARTITION_WRITE_UNITS * (100 - HOT_BELOW_PERCENT) / 100;
 /// Items in one transaction.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/transaction-apis.html>
@@ -13,26 +15,29 @@ pub const TRANSACTION_ITEMS: u64 = 100;
 /// The most shards of one key: what the code has.
 #[allow(clippy::as_conversions, reason = "no other conversion is constant")]
 pub const MAX_SHARDS: u64 = weirgate_shared::MAX_SHARDS as u64;
-/// Write units of the table for a split: three single writes. Tested on billed units, as are the next two.
+/// Write units of the table for a split: three single writes. Tested on billed units, as are the
+/// next two.
 pub const SPLIT_UNITS: u64 = 3;
 /// Write units of indexes for a split: the new half's entries in `GSI2`, `GSI3` and `DueIndex`.
 pub const SPLIT_INDEX_UNITS: u64 = 3;
 /// The first split of a bucket gives shard 0 an entry in `DueIndex` as well.
 pub const FIRST_SPLIT_INDEX_UNITS: u64 = 1;
 
-/// Write units a second that a new on-demand table takes at once; the source is that of `PARTITION_WRITE_UNITS`.
+/// Write units a second that a new on-demand table takes at once; the source is that of
+/// `PARTITION_WRITE_UNITS`.
 pub const NEW_TABLE_WRITE_UNITS: u64 = 4_000;
 /// Write units a second that an account's default quota gives one table.
 /// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/ServiceQuotas.html>
 pub const TABLE_QUOTA_WRITE_UNITS: u64 = 40_000;
 
-/// Acquires that share one write where 32 callers of one process want the same bucket: `make bench`, 0.033 units each.
+/// Acquires that share one write where 32 callers of one process want the same bucket: `make
+/// bench`, 0.033 units each.
 pub const ACQUIRES_PER_SHARED_WRITE: u64 = 30;
 /// What one write takes from the caller to DynamoDB and back; assumed.
 pub const WRITE_MS: u64 = 5;
 
-/// One stream record of a bucket with two limits, both images, in DynamoDB JSON, which is what a stream counts.
-/// Tested against a real acquire.
+/// One stream record of a bucket with two limits, both images, in DynamoDB JSON, which is what a
+/// stream counts. Tested against a real acquire.
 pub const RECORD_BYTES: u64 = 1_800;
 /// The same record as Lambda hands it to the function. Tested against a real acquire.
 pub const EVENT_BYTES: u64 = 2_300;
@@ -58,15 +63,19 @@ pub const BATCH_WINDOW_SECONDS: u64 = 1;
 pub const PARALLELIZATION: u64 = 1;
 /// `AggregatorMemoryMb` and `ReconcilerMemoryMb` of `template.yaml`.
 pub const MEMORY_MB: u64 = 256;
-/// Writes to a shard in one batch from which on the aggregator credits it: `REFILL_WRITES` of the aggregator.
+/// Writes to a shard in one batch from which on the aggregator credits it: `REFILL_WRITES` of the
+/// aggregator.
 pub const REFILL_WRITES: u64 = 64;
-/// Metrics that the alarms of `template.yaml` watch. One of metric math is paid for each that it reads.
+/// Metrics that the alarms of `template.yaml` watch. One of metric math is paid for each that it
+/// reads.
 pub const ALARM_METRICS: u64 = 17;
 /// Windows that usage is copied for: the hour and the day.
 pub const WINDOWS: u64 = 2;
-/// Writes to a shard after which its usage is copied before the hour is over: `INTERIM` of the aggregator.
+/// Writes to a shard after which its usage is copied before the hour is over: `INTERIM` of the
+/// aggregator.
 pub const INTERIM_WRITES: u64 = 4_096;
-/// Seconds within which the processes that write to a shard begin its new hour; the client's constant.
+/// Seconds within which the processes that write to a shard begin its new hour; the client's
+/// constant.
 pub const ROLL_SECONDS: u64 = 2;
 /// Records a second that the aggregator reads and plans on one core of a desktop: `make bench`.
 pub const CORE_RECORDS: u64 = 174_000;
@@ -77,30 +86,34 @@ pub const VCPU_MB: u64 = 1_769;
 pub const VCPUS_PER_CORE: u64 = 2;
 /// What a call of the aggregator takes beside reading: its writes, which run side by side; assumed.
 pub const CALL_WRITES_MS: u64 = 10;
-/// A usage snapshot without what it keeps of each bucket shard. Tested against what the aggregator's writes cost.
+/// A usage snapshot without what it keeps of each bucket shard. Tested against what the
+/// aggregator's writes cost.
 pub const SNAPSHOT_BYTES: u64 = 90;
 /// What a usage snapshot keeps of one bucket shard with two limits. Tested likewise.
 pub const SNAPSHOT_BYTES_PER_SHARD: u64 = 46;
-/// Write units of an acquire with the usage of its hour and day, in thousandths, rounded up, by load: measured on billed
-/// units over simulated time by `tests/tests/usage_cost.rs`, which holds these numbers.
+/// Write units of an acquire with the usage of its hour and day, in thousandths, rounded up, by
+/// load: measured on billed units over simulated time by `tests/tests/usage_cost.rs`, which holds
+/// these numbers.
 pub const USAGE_LOADS: [(&str, u64); 4] = [
     ("one bucket at 1/s", 1_002),
     ("a million users at 1/min", 1_034),
     ("800/s on one shard", 1_002),
     ("a bucket used once an hour", 3_000),
 ];
-/// Log of one call: the function's own line, as `SystemLogLevel` leaves out Lambda's, and 26 bytes that CloudWatch adds.
-/// Tested against the line.
+/// Log of one call: the function's own line, as `SystemLogLevel` leaves out Lambda's, and 26 bytes
+/// that CloudWatch adds. Tested against the line.
 pub const LOG_BYTES: u64 = 500;
 
 /// Partitions of `DueIndex`, each queried once a minute.
 pub const DUE_PARTITIONS: u64 = 16;
-/// Write units with which the reconciler notes that it looked at a shard: the item, and its entry of `DueIndex` moved.
+/// Write units with which the reconciler notes that it looked at a shard: the item, and its entry
+/// of `DueIndex` moved.
 pub const LOOK_UNITS: u64 = 3;
 /// How long the reconciler takes; assumed.
 pub const RECONCILER_MS: u64 = 500;
 
-/// Picodollars for a write unit: $0.625 a million. <https://aws.amazon.com/dynamodb/pricing/on-demand/>
+/// Picodollars for a write unit: $0.625 a million.
+/// <https://aws.amazon.com/dynamodb/pricing/on-demand/>
 pub const WRITE_UNIT_PRICE: u64 = 625_000;
 /// Picodollars for a read unit: $0.125 a million; the same source.
 pub const READ_UNIT_PRICE: u64 = 125_000;
@@ -114,14 +127,16 @@ pub const GB_SECOND_PRICE: u64 = 13_333_400;
 /// Picodollars for a byte of log: $0.50 a GB. <https://aws.amazon.com/cloudwatch/pricing/>
 pub const LOG_BYTE_PRICE: u64 = 500;
 
-/// Picodollars for a call by EventBridge Scheduler: $1.00 a million. <https://aws.amazon.com/eventbridge/pricing/>
+/// Picodollars for a call by EventBridge Scheduler: $1.00 a million.
+/// <https://aws.amazon.com/eventbridge/pricing/>
 pub const SCHEDULE_PRICE: u64 = 1_000_000;
 /// Picodollars for a metric that an alarm watches, an hour: $0.10 a month of 730 hours.
 /// <https://aws.amazon.com/cloudwatch/pricing/>
 pub const ALARM_HOUR_PRICE: u64 = 100_000_000_000 / 730;
 /// Metrics of the filters of `template.yaml`.
 pub const FILTER_METRICS: u64 = 3;
-/// Picodollars for one of them, an hour in which it has data: $0.30 a month of 730 hours; the same source.
+/// Picodollars for one of them, an hour in which it has data: $0.30 a month of 730 hours; the same
+/// source.
 pub const METRIC_HOUR_PRICE: u64 = 300_000_000_000 / 730;
 
 /// Write units of one acquire in zae-limiter 0.17.

@@ -1,11 +1,12 @@
-//! The computed parts of `docs/scaling.md`, each between two marks; the prose between the parts is left alone.
+//! The computed parts of `docs/scaling.md`, each between two marks; the prose between the parts is
+//! left alone.
 
 use std::fmt::Write;
 
 use super::facts::*;
 use super::{
-    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, idle, million, readable_records,
-    snapshot_units, usage_units_an_hour, users, watching,
+    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, idle, million,
+    readable_records, snapshot_units, usage_units_an_hour, users, watching,
 };
 
 /// The rates the tables have a row for.
@@ -18,10 +19,17 @@ pub const RATES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];
 pub fn written(page: &str) -> Result<String, String> {
     let mut page = page.to_owned();
     for (name, text) in parts() {
-        let (begin, end) = (format!("<!-- computed: {name} -->\n"), format!("<!-- end: {name} -->"));
-        let from =
-            page.find(&begin).ok_or_else(|| format!("the page has no line {:?}", begin.trim_end()))? + begin.len();
-        let length = page[from..].find(&end).ok_or_else(|| format!("the page has no line {end:?}"))?;
+        let (begin, end) = (
+            format!("<!-- computed: {name} -->\n"),
+            format!("<!-- end: {name} -->"),
+        );
+        let from = page
+            .find(&begin)
+            .ok_or_else(|| format!("the page has no line {:?}", begin.trim_end()))?
+            + begin.len();
+        let length = page[from..]
+            .find(&end)
+            .ok_or_else(|| format!("the page has no line {end:?}"))?;
         page.replace_range(from..from + length, &text);
     }
     Ok(page)
@@ -48,7 +56,10 @@ fn answer() -> String {
         "| acquires a second on one key | every caller alone | {ACQUIRES_PER_SHARED_WRITE} acquires share a write | zae-limiter |\n|---|---|---|---|\n"
     );
     for rate in [10_000, 100_000, 1_000_000] {
-        let (alone, shared) = (Scenario::alone(rate).numbers(), Scenario::shared(rate).numbers());
+        let (alone, shared) = (
+            Scenario::alone(rate).numbers(),
+            Scenario::shared(rate).numbers(),
+        );
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} an hour |",
@@ -62,7 +73,9 @@ fn answer() -> String {
 }
 
 fn low() -> String {
-    let mut text = String::from("| acquires/s of a bucket | window of 1 s | 5 s | 60 s |\n|--:|--:|--:|--:|\n");
+    let mut text = String::from(
+        "| acquires/s of a bucket | window of 1 s | 5 s | 60 s |\n|--:|--:|--:|--:|\n",
+    );
     for rate in [1, 10, 100] {
         let [one, five, sixty] = [1, 5, 60].map(|window| million(rate, window));
         let _ = writeln!(text, "| {rate} | {one} | {five} | {sixty} |");
@@ -72,9 +85,17 @@ fn low() -> String {
 
 fn in_short(numbers: &Numbers) -> String {
     if numbers.fits_one_key() {
-        format!("{}, {} an hour", count(numbers.shards, "shard"), numbers.hour.total())
+        format!(
+            "{}, {} an hour",
+            count(numbers.shards, "shard"),
+            numbers.hour.total()
+        )
     } else {
-        format!("**not on one key**; over {} keys {} an hour", numbers.keys, numbers.hour.total())
+        format!(
+            "**not on one key**; over {} keys {} an hour",
+            numbers.keys,
+            numbers.hour.total()
+        )
     }
 }
 
@@ -113,7 +134,10 @@ fn rows(scenario: fn(u64) -> Scenario) -> String {
 fn to_do(numbers: &Numbers) -> String {
     let mut steps = vec![];
     if !numbers.fits_one_key() {
-        steps.push(format!("share writes, or part the limit over {} entities", numbers.keys));
+        steps.push(format!(
+            "share writes, or part the limit over {} entities",
+            numbers.keys
+        ));
     }
     if numbers.write_units() > TABLE_QUOTA_WRITE_UNITS {
         steps.push("raise the table's quota".to_owned());
@@ -121,16 +145,27 @@ fn to_do(numbers: &Numbers) -> String {
     if numbers.write_units() > NEW_TABLE_WRITE_UNITS {
         steps.push("warm the table".to_owned());
     }
-    if steps.is_empty() { "nothing".to_owned() } else { steps.join("; ") }
+    if steps.is_empty() {
+        "nothing".to_owned()
+    } else {
+        steps.join("; ")
+    }
 }
 
 fn limits() -> String {
     let mut text = format!(
         "| limit | writes/s | acquires/s, each caller alone | {ACQUIRES_PER_SHARED_WRITE} acquires a write | what happens, what to do |\n|---|--:|--:|--:|---|\n"
     );
-    let (planned, end) = (format!("{MAX_SHARDS} shards, as planned"), format!("{MAX_SHARDS} shards, at their end"));
+    let (planned, end) = (
+        format!("{MAX_SHARDS} shards, as planned"),
+        format!("{MAX_SHARDS} shards, at their end"),
+    );
     let all: [(&str, u64, &str); 6] = [
-        ("a shard, as planned", SHARD_WRITES, "nothing: what is left is for crests, and for uneven choices"),
+        (
+            "a shard, as planned",
+            SHARD_WRITES,
+            "nothing: what is left is for crests, and for uneven choices",
+        ),
         (
             "a shard, at its end",
             PARTITION_WRITE_UNITS,
@@ -141,13 +176,29 @@ fn limits() -> String {
             NEW_TABLE_WRITE_UNITS,
             "it grows by itself, to twice its former peak within half an hour; `WarmThroughput` makes it at once",
         ),
-        ("a table's quota", TABLE_QUOTA_WRITE_UNITS, "Service Quotas raises it on request"),
-        (&planned, MAX_SHARDS * SHARD_WRITES, "share writes, or part the limit over several entities"),
-        (&end, MAX_SHARDS * PARTITION_WRITE_UNITS, "the same; there is no more"),
+        (
+            "a table's quota",
+            TABLE_QUOTA_WRITE_UNITS,
+            "Service Quotas raises it on request",
+        ),
+        (
+            &planned,
+            MAX_SHARDS * SHARD_WRITES,
+            "share writes, or part the limit over several entities",
+        ),
+        (
+            &end,
+            MAX_SHARDS * PARTITION_WRITE_UNITS,
+            "the same; there is no more",
+        ),
     ];
     for (limit, writes, then) in all {
         let shared = Grouped(writes * ACQUIRES_PER_SHARED_WRITE);
-        let _ = writeln!(text, "| {limit} | {0} | {0} | {shared} | {then} |", Grouped(writes));
+        let _ = writeln!(
+            text,
+            "| {limit} | {0} | {0} | {shared} | {then} |",
+            Grouped(writes)
+        );
     }
     text
 }
@@ -242,7 +293,11 @@ fn aggregator() -> String {
 
 /// The largest shard count at which a snapshot's write costs no more than so many units.
 fn largest_with(units: u64) -> u64 {
-    (0..=MAX_SHARDS.ilog2()).map(|k| 1 << k).filter(|shards| snapshot_units(*shards) <= units).max().unwrap_or(1)
+    (0..=MAX_SHARDS.ilog2())
+        .map(|k| 1 << k)
+        .filter(|shards| snapshot_units(*shards) <= units)
+        .max()
+        .unwrap_or(1)
 }
 
 fn usage() -> String {
@@ -255,16 +310,26 @@ fn usage() -> String {
 
 /// Returns what small loads cost in all.
 fn small() -> String {
-    let mut text = String::from("| load | write units an hour | an hour | 730 hours |\n|---|--:|--:|--:|\n");
+    let mut text =
+        String::from("| load | write units an hour | an hour | 730 hours |\n|---|--:|--:|--:|\n");
     let mut row = |load: &str, units: u64, hour: PicoDollars| {
-        let _ = writeln!(text, "| {load} | {} | {hour} | {} |", Grouped(units), PicoDollars(hour.0 * 730));
+        let _ = writeln!(
+            text,
+            "| {load} | {} | {hour} | {} |",
+            Grouped(units),
+            PicoDollars(hour.0 * 730)
+        );
     };
     row("nothing: the stack is there", 0, idle());
     for rate in [1, 10, 100] {
         let numbers = Scenario::alone(rate).numbers();
         let units = (rate + numbers.refills) * 3_600 + numbers.usage_units_an_hour;
         let watching = watching().0;
-        row(&format!("{rate}/s on one key, every caller alone"), units, PicoDollars(numbers.hour.total().0 + watching));
+        row(
+            &format!("{rate}/s on one key, every caller alone"),
+            units,
+            PicoDollars(numbers.hour.total().0 + watching),
+        );
     }
     let (units, hour) = users(1_000_000);
     row("a million users, one acquire a minute each", units, hour);
@@ -282,16 +347,28 @@ fn money() -> String {
     let heads = columns.map(|(head, _)| head).join(" | ");
     let mut text = format!("| dollars an hour | {heads} |\n|---|--:|--:|--:|--:|\n");
     let mut row = |what: &str, of: fn(&Numbers) -> PicoDollars| {
-        let _ = writeln!(text, "| {what} | {} |", all.map(|numbers| of(&numbers).to_string()).join(" | "));
+        let _ = writeln!(
+            text,
+            "| {what} | {} |",
+            all.map(|numbers| of(&numbers).to_string()).join(" | ")
+        );
     };
     row("acquires: write units", |numbers| numbers.hour.acquires);
-    row("usage and refills: write units", |numbers| numbers.hour.usage);
+    row("usage and refills: write units", |numbers| {
+        numbers.hour.usage
+    });
     row("stream: reads by Lambda", |numbers| numbers.hour.stream);
-    row("aggregator: calls and run time", |numbers| numbers.hour.calls);
+    row("aggregator: calls and run time", |numbers| {
+        numbers.hour.calls
+    });
     row("aggregator: logs", |numbers| numbers.hour.logs);
-    row("reconciler, once a minute", |numbers| numbers.hour.reconciler);
+    row("reconciler, once a minute", |numbers| {
+        numbers.hour.reconciler
+    });
     row("**all**", |numbers| numbers.hour.total());
-    row("*zae-limiter, write units only*", |numbers| numbers.peer_hour);
+    row("*zae-limiter, write units only*", |numbers| {
+        numbers.peer_hour
+    });
     let _ = write!(
         text,
         "\n{}",
@@ -307,7 +384,11 @@ fn money() -> String {
 }
 
 fn count(number: u64, what: &str) -> String {
-    format!("{} {what}{}", Grouped(number), if number == 1 { "" } else { "s" })
+    format!(
+        "{} {what}{}",
+        Grouped(number),
+        if number == 1 { "" } else { "s" }
+    )
 }
 
 fn hundredths(number: u64) -> String {
@@ -315,7 +396,10 @@ fn hundredths(number: u64) -> String {
 }
 
 fn bullets<const N: usize>(texts: [String; N]) -> String {
-    texts.iter().map(|text| wrapped(&format!("- {text}"), "  ")).collect()
+    texts
+        .iter()
+        .map(|text| wrapped(&format!("- {text}"), "  "))
+        .collect()
 }
 
 /// Lines of at most 120 characters, each but the first behind an indent.

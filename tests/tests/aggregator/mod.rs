@@ -1,4 +1,5 @@
-//! What the aggregator's tests share: buckets that are used, their stream as events, and the snapshots read back.
+//! What the aggregator's tests share: buckets that are used, their stream as events, and the
+//! snapshots read back.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -15,7 +16,8 @@ use weirgate_aggregator::report::BatchError;
 use weirgate_aggregator::{Config, Handled, Invocation, Response, handle};
 use weirgate_shared::write::{self, Change, Company, Path, Roll, Settle, Settled, Take, Update};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard, Whole, WriteId, attr,
+    Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard, Whole, WriteId,
+    attr,
 };
 use weirgate_store::{Answer, Outcome, Table};
 use weirgate_tests::Dynamo;
@@ -35,7 +37,10 @@ pub fn config() -> Config {
 
 pub fn limits() -> Vec<Limit> {
     // So large that no test refills by accident.
-    vec![Limit::per_day("rpm", 1_000_000).unwrap(), Limit::per_day("tpm", 1_000_000_000).unwrap()]
+    vec![
+        Limit::per_day("rpm", 1_000_000).unwrap(),
+        Limit::per_day("tpm", 1_000_000_000).unwrap(),
+    ]
 }
 
 pub fn name(limit: &str) -> LimitName {
@@ -59,7 +64,10 @@ pub async fn take(table: &Table, key: &BucketKey, tokens: i64) {
 
 /// The same, `hours` later.
 pub async fn take_in(table: &Table, key: &BucketKey, tokens: i64, hours: i64) {
-    let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(1)), (name("tpm"), MilliTokens(tokens))]);
+    let needs = BTreeMap::from([
+        (name("rpm"), MilliTokens::from_tokens(1)),
+        (name("tpm"), MilliTokens(tokens)),
+    ]);
     take_at(table, key, &limits(), needs, later(hours)).await;
 }
 
@@ -129,7 +137,9 @@ pub async fn run(table: &Table, take: &Take<'_>, at: EpochMillis) {
 fn create(take: &Take<'_>, at: EpochMillis) -> Update {
     let mut create = take.create(at);
     let count = write::Value::Int(i64::from(Shard::born(take.key.shard).count));
-    create.changes.push(Change::Set(Path::of(attr::SHARD_COUNT), count));
+    create
+        .changes
+        .push(Change::Set(Path::of(attr::SHARD_COUNT), count));
     let is_count = |change: &Change| matches!(change, Change::Set(path, _) if *path == Path::of(attr::SHARD_COUNT));
     let first = create.changes.iter().position(is_count).unwrap();
     create.changes.swap_remove(first);
@@ -143,11 +153,32 @@ pub async fn settle(table: &Table, key: &BucketKey, tokens: i64) {
 
 /// The same, `hours` after [`HOUR`].
 pub async fn settle_in(table: &Table, key: &BucketKey, tokens: i64, hours: i64) {
-    let settled = Settled { tk: MilliTokens(-tokens), tc: MilliTokens(tokens), ceiling: None };
+    let settled = Settled {
+        tk: MilliTokens(-tokens),
+        tc: MilliTokens(tokens),
+        ceiling: None,
+    };
     let amounts = BTreeMap::from([(name("tpm"), settled)]);
     let roll = Roll::to(Hour::of(later(hours)));
-    let seen = table.read(&[key.item_key()]).await.unwrap().first().map(|item| item.bucket().unwrap());
-    apply(table, &Settle { key, op: new_id(), lease: None, amounts, takes: 0, roll }.whole(seen.as_ref())).await;
+    let seen = table
+        .read(&[key.item_key()])
+        .await
+        .unwrap()
+        .first()
+        .map(|item| item.bucket().unwrap());
+    apply(
+        table,
+        &Settle {
+            key,
+            op: new_id(),
+            lease: None,
+            amounts,
+            takes: 0,
+            roll,
+        }
+        .whole(seen.as_ref()),
+    )
+    .await;
 }
 
 pub async fn apply(table: &Table, update: &Update) {
@@ -164,7 +195,10 @@ pub fn sequence_number(record: &Value) -> &str {
 }
 
 pub async fn deliver_text(table: &Table, event: &str, now: EpochMillis) -> Handled {
-    let invocation = Invocation { now, deadline: Instant::now() + Duration::from_secs(60) };
+    let invocation = Invocation {
+        now,
+        deadline: Instant::now() + Duration::from_secs(60),
+    };
     handle(event, table, &config(), invocation).await.unwrap()
 }
 
@@ -172,19 +206,29 @@ pub async fn deliver(table: &Table, records: &[Value]) -> Handled {
     deliver_text(table, &event(records), HOUR).await
 }
 
-/// As Lambda does it: what the answer names comes again, with everything after it, until nothing fails.
+/// As Lambda does it: what the answer names comes again, with everything after it, until nothing
+/// fails.
 pub async fn deliver_until_done(table: &Table, records: &[Value]) {
     let mut from = 0;
     for _ in 0..100 {
         match deliver(table, &records[from..]).await.response {
-            Ok(Response { batch_item_failures, .. }) if batch_item_failures.is_empty() => return,
-            Ok(Response { batch_item_failures, .. }) => {
+            Ok(Response {
+                batch_item_failures,
+                ..
+            }) if batch_item_failures.is_empty() => return,
+            Ok(Response {
+                batch_item_failures,
+                ..
+            }) => {
                 let is_named = |record: &Value| {
-                    batch_item_failures
-                        .iter()
-                        .any(|failure| failure.item_identifier.as_deref() == Some(sequence_number(record)))
+                    batch_item_failures.iter().any(|failure| {
+                        failure.item_identifier.as_deref() == Some(sequence_number(record))
+                    })
                 };
-                from += records[from..].iter().position(is_named).expect("only records of the batch are named");
+                from += records[from..]
+                    .iter()
+                    .position(is_named)
+                    .expect("only records of the batch are named");
             }
             Err(BatchError::NothingWritten(_) | BatchError::NoSequenceNumber { .. }) => {}
         }
@@ -198,7 +242,11 @@ pub fn records(dynamo: &Dynamo) -> Vec<Value> {
 }
 
 fn dated(mut record: Value) -> Value {
-    let image = &record["dynamodb"][if record["eventName"] == "REMOVE" { "OldImage" } else { "NewImage" }];
+    let image = &record["dynamodb"][if record["eventName"] == "REMOVE" {
+        "OldImage"
+    } else {
+        "NewImage"
+    }];
     if let Some(hour) = image["uh"]["N"].as_str() {
         let hour = Hour(hour.parse().unwrap());
         record["dynamodb"]["ApproximateCreationDateTime"] = json!(hour.start().0.div_euclid(1000));
@@ -219,13 +267,23 @@ pub async fn marked() -> (Dynamo, Table, Vec<Value>) {
 /// The shards of bucket `a`, by number.
 pub async fn shards(table: &Table) -> Vec<Bucket> {
     let keys: Vec<_> = (0..64).map(|shard| bucket("a", shard).item_key()).collect();
-    let mut shards: Vec<_> = table.read(&keys).await.unwrap().iter().map(|item| item.bucket().unwrap()).collect();
+    let mut shards: Vec<_> = table
+        .read(&keys)
+        .await
+        .unwrap()
+        .iter()
+        .map(|item| item.bucket().unwrap())
+        .collect();
     shards.sort_by_key(|shard| shard.key.shard);
     shards
 }
 
 pub async fn counts(table: &Table) -> Vec<(u32, u32)> {
-    shards(table).await.iter().map(|shard| (shard.key.shard, shard.shard_count)).collect()
+    shards(table)
+        .await
+        .iter()
+        .map(|shard| (shard.key.shard, shard.shard_count))
+        .collect()
 }
 
 /// What there is of each limit in all shards, at the start of the hour.

@@ -19,12 +19,18 @@ pub struct Use {
 /// A use of one of so many shards, up to so many hours after the former one.
 pub fn a_use(shards: usize, hours: i64) -> impl Strategy<Value = Use> {
     let hours = prop_oneof![3 => Just(0), 1 => 1..=hours];
-    (0..shards, -3_000..9_000i64, prop::bool::weighted(0.8), hours).prop_map(|(shard, tokens, is_take, hours)| Use {
-        shard,
-        tokens: if is_take { tokens.abs() } else { tokens },
-        is_take,
+    (
+        0..shards,
+        -3_000..9_000i64,
+        prop::bool::weighted(0.8),
         hours,
-    })
+    )
+        .prop_map(|(shard, tokens, is_take, hours)| Use {
+            shard,
+            tokens: if is_take { tokens.abs() } else { tokens },
+            is_take,
+            hours,
+        })
 }
 
 /// The records of making the `shards` and of their `uses`.

@@ -1,4 +1,5 @@
-//! What tests of the replay share: discarded batches as Lambda leaves them, and the command run on them.
+//! What tests of the replay share: discarded batches as Lambda leaves them, and the command run on
+//! them.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -35,7 +36,10 @@ pub async fn try_run(dynamo: &Dynamo, input: &str, flags: &[&str]) -> Result<Run
 
 /// Runs the command on files and folders.
 pub async fn try_run_on(dynamo: &Dynamo, paths: &[PathBuf]) -> Result<Run, ReplayError> {
-    let paths: Vec<_> = paths.iter().map(|path| path.to_str().expect("the path is text")).collect();
+    let paths: Vec<_> = paths
+        .iter()
+        .map(|path| path.to_str().expect("the path is text"))
+        .collect();
     started(dynamo, "", &paths).await
 }
 
@@ -46,7 +50,10 @@ async fn started(dynamo: &Dynamo, input: &str, flags: &[&str]) -> Result<Run, Re
     // By the clock of the records, which are of another year than the machine's.
     let table = dynamo.table_by(weirgate::FakeClock::at(HOUR)).await;
     let sum = replay(&args, &table, input.as_bytes(), &mut out).await?;
-    Ok(Run { sum, out: String::from_utf8(out).expect("the output is text") })
+    Ok(Run {
+        sum,
+        out: String::from_utf8(out).expect("the output is text"),
+    })
 }
 
 pub async fn run_on(dynamo: &Dynamo, paths: &[PathBuf]) -> Run {
@@ -54,12 +61,15 @@ pub async fn run_on(dynamo: &Dynamo, paths: &[PathBuf]) -> Run {
 }
 
 pub async fn run(dynamo: &Dynamo, input: &str, flags: &[&str]) -> Run {
-    try_run(dynamo, input, flags).await.expect("the table is there")
+    try_run(dynamo, input, flags)
+        .await
+        .expect("the table is there")
 }
 
 /// The object that Lambda writes about a batch it gave up.
 pub fn wrapped(records: &[Value]) -> String {
-    let arn = "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate/stream/2026-11-20T00:00:00.000";
+    let arn =
+        "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate/stream/2026-11-20T00:00:00.000";
     let named = |record: &Value| {
         let mut record = record.clone();
         record["eventSourceARN"] = json!(arn);
@@ -97,14 +107,26 @@ pub async fn used() -> (Dynamo, Vec<Value>) {
     (dynamo, records)
 }
 
-/// A bucket that is made, used and deleted, so many times within one hour: the records of each life.
+/// A bucket that is made, used and deleted, so many times within one hour: the records of each
+/// life.
 pub async fn lives(count: i64) -> (Dynamo, Vec<Vec<Value>>) {
     let dynamo = Dynamo::new().await;
     let (table, key) = (dynamo.table().await, bucket("a", 0));
     let mut lives = vec![];
     for life in 0..count {
-        let needs = [(name("rpm"), weirgate_shared::MilliTokens::from_tokens(1 + life))].into();
-        take_at(&table, &key, &limits(), needs, HOUR.after(Millis(life * 10_000))).await;
+        let needs = [(
+            name("rpm"),
+            weirgate_shared::MilliTokens::from_tokens(1 + life),
+        )]
+        .into();
+        take_at(
+            &table,
+            &key,
+            &limits(),
+            needs,
+            HOUR.after(Millis(life * 10_000)),
+        )
+        .await;
         dynamo.delete(&key.item_key().pk, BUCKET_SK);
         lives.push(records(&dynamo));
     }

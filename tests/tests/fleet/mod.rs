@@ -12,7 +12,8 @@ use std::time::Duration;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use tokio::runtime::Runtime;
 use weirgate::{
-    Acquire, Builder, Clock, Decision, Denied, EpochMillis, FakeClock, Grant, Limit, MilliTokens, RateLimiter,
+    Acquire, Builder, Clock, Decision, Denied, EpochMillis, FakeClock, Grant, Limit, MilliTokens,
+    RateLimiter,
 };
 use weirgate_shared::{Bucket, BucketKey};
 use weirgate_store::{Meter, Table};
@@ -42,7 +43,12 @@ impl Fleet {
     pub async fn slow(latency: Duration) -> Self {
         let clock = FakeClock::at(START);
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
-        Self { dynamo, clock, latency, foreign: Arc::default() }
+        Self {
+            dynamo,
+            clock,
+            latency,
+            foreign: Arc::default(),
+        }
     }
 
     /// A process of the fleet, yet to be built.
@@ -52,7 +58,10 @@ impl Fleet {
 
     /// A process with its own clock.
     pub async fn limiter_by(&self, clock: &FakeClock) -> RateLimiter {
-        process(self.remote().table_by(clock.clone()).await).build().await.unwrap()
+        process(self.remote().table_by(clock.clone()).await)
+            .build()
+            .await
+            .unwrap()
     }
 
     /// A process of the fleet.
@@ -67,7 +76,11 @@ impl Fleet {
     }
 
     fn remote(&self) -> Dynamo {
-        if self.latency.is_zero() { self.dynamo.clone() } else { self.dynamo.clone().with_latency(self.latency) }
+        if self.latency.is_zero() {
+            self.dynamo.clone()
+        } else {
+            self.dynamo.clone().with_latency(self.latency)
+        }
     }
 
     /// The time now.
@@ -78,7 +91,9 @@ impl Fleet {
     /// The bucket of tests that need only one, as the table has it.
     pub async fn bucket(&self) -> Bucket {
         let key = BucketKey::parse(PK).unwrap();
-        load(&self.dynamo.table().await, &key).await.expect("the bucket is there")
+        load(&self.dynamo.table().await, &key)
+            .await
+            .expect("the bucket is there")
     }
 
     /// Balance now and net consumption of one limit, in millitokens.
@@ -90,7 +105,11 @@ impl Fleet {
 
     /// Writes that reached the table since the last call.
     pub fn writes(&self) -> u64 {
-        self.dynamo.take_operations().get("UpdateItem").copied().unwrap_or_default()
+        self.dynamo
+            .take_operations()
+            .get("UpdateItem")
+            .copied()
+            .unwrap_or_default()
     }
 
     /// The next writes meet these faults.
@@ -98,8 +117,8 @@ impl Fleet {
         self.dynamo.fail_next(faults.iter().copied().map(Some));
     }
 
-    /// The next writes meet these faults. Before every write after the first, until the one after the last fault,
-    /// another process takes a token of `other`.
+    /// The next writes meet these faults. Before every write after the first, until the one after
+    /// the last fault, another process takes a token of `other`.
     pub fn trouble(&self, faults: Vec<Option<Fault>>, other: Option<&'static str>) {
         let (dynamo, foreign, mut at) = (self.dynamo.clone(), self.foreign.clone(), 0);
         self.dynamo.fail_when(move |_| {
@@ -146,8 +165,14 @@ pub fn keys_read(fleet: &Fleet) -> Arc<Mutex<Vec<String>>> {
     let seen = Arc::clone(&keys);
     fleet.dynamo.fail_reads(move |operation, request| {
         if operation == "BatchGetItem" {
-            let wanted = request["RequestItems"]["weirgate"]["Keys"].as_array().unwrap();
-            seen.lock().unwrap().extend(wanted.iter().map(|key| key["PK"]["S"].as_str().unwrap().to_owned()));
+            let wanted = request["RequestItems"]["weirgate"]["Keys"]
+                .as_array()
+                .unwrap();
+            seen.lock().unwrap().extend(
+                wanted
+                    .iter()
+                    .map(|key| key["PK"]["S"].as_str().unwrap().to_owned()),
+            );
         }
         None
     });
@@ -162,17 +187,35 @@ pub fn foreign_takes(fleet: &Fleet) -> i64 {
 /// A request for tokens of the bucket that tests use if they need only one.
 pub fn ask<'a>(limiter: &'a RateLimiter, limits: &[Limit], takes: &[(&str, i64)]) -> Acquire<'a> {
     let ask = limiter.acquire("e-1", "gpt-4").limits(limits);
-    takes.iter().fold(ask, |ask, (limit, tokens)| ask.take(limit, *tokens))
+    takes
+        .iter()
+        .fold(ask, |ask, (limit, tokens)| ask.take(limit, *tokens))
 }
 
 /// Takes tokens that are there.
 pub async fn granted(limiter: &RateLimiter, limits: &[Limit], takes: &[(&str, i64)]) -> Grant {
-    ask(limiter, limits, takes).send().await.unwrap().granted().expect("the tokens are there")
+    ask(limiter, limits, takes)
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .expect("the tokens are there")
 }
 
 /// Takes tokens that are there, under a lease.
-pub async fn leased(limiter: &RateLimiter, limits: &[Limit], takes: &[(&str, i64)], lasts: Duration) -> Grant {
-    ask(limiter, limits, takes).lease(lasts).send().await.unwrap().granted().expect("the tokens are there")
+pub async fn leased(
+    limiter: &RateLimiter,
+    limits: &[Limit],
+    takes: &[(&str, i64)],
+    lasts: Duration,
+) -> Grant {
+    ask(limiter, limits, takes)
+        .lease(lasts)
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .expect("the tokens are there")
 }
 
 /// Asks for tokens that are not there.
@@ -209,7 +252,11 @@ pub async fn settle() {
 
 /// A runtime with its own paused time, for the cases of a property.
 pub fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap()
 }
 
 /// `cases` cases; the seeds of failures are kept beside the test's source, to be checked in.
@@ -223,5 +270,9 @@ pub fn config(cases: u32) -> Config {
 
 /// Statuses by the limit's name.
 pub fn by_name(denied: &Denied) -> HashMap<&str, &weirgate::LimitStatus> {
-    denied.limits.iter().map(|status| (status.limit.as_str(), status)).collect()
+    denied
+        .limits
+        .iter()
+        .map(|status| (status.limit.as_str(), status))
+        .collect()
 }

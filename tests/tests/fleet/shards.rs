@@ -10,12 +10,20 @@ pub fn per_minute(rate: i64) -> Vec<Limit> {
 }
 
 pub async fn split(limiter: &RateLimiter, limits: &[Limit], shards: u32) {
-    assert_eq!(limiter.set_shards("e-1", "gpt-4", limits, shards).await.unwrap(), shards);
+    assert_eq!(
+        limiter
+            .set_shards("e-1", "gpt-4", limits, shards)
+            .await
+            .unwrap(),
+        shards
+    );
 }
 
 /// All shards that the table has.
 pub async fn shards(fleet: &Fleet) -> Vec<Bucket> {
-    let keys = (0..64).map(|shard| key(shard).item_key()).collect::<Vec<_>>();
+    let keys = (0..64)
+        .map(|shard| key(shard).item_key())
+        .collect::<Vec<_>>();
     let items = fleet.dynamo.table().await.read(&keys).await.unwrap();
     let mut shards: Vec<_> = items.iter().map(|item| item.bucket().unwrap()).collect();
     shards.sort_by_key(|shard| shard.key.shard);
@@ -23,7 +31,9 @@ pub async fn shards(fleet: &Fleet) -> Vec<Bucket> {
 }
 
 pub fn key(shard: u32) -> BucketKey {
-    BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap().with_shard(shard)
+    BucketKey::parse("default/BUCKET#e-1#gpt-4#0")
+        .unwrap()
+        .with_shard(shard)
 }
 
 /// What all shards have of a limit now.
@@ -31,7 +41,11 @@ pub async fn holds(fleet: &Fleet, limit: &str) -> MilliTokens {
     let shards = shards(fleet).await;
     let whole = Whole::new(shards);
     assert!(whole.is_complete(), "{whole:?}");
-    whole.shards().iter().map(|shard| shard.holds(&limit.try_into().unwrap(), fleet.now())).sum()
+    whole
+        .shards()
+        .iter()
+        .map(|shard| shard.holds(&limit.try_into().unwrap(), fleet.now()))
+        .sum()
 }
 
 /// A write to an item, as somebody by hand makes it.

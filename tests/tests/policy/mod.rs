@@ -1,6 +1,8 @@
-//! IAM, as far as the template uses it: what is asked of DynamoDB, and whether a policy of the template allows it.
+//! IAM, as far as the template uses it: what is asked of DynamoDB, and whether a policy of the
+//! template allows it.
 //!
-//! Where AWS does not say what happens, the worse is taken for granted: a tag that is not there stands for anything.
+//! Where AWS does not say what happens, the worse is taken for granted: a tag that is not there
+//! stands for anything.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -33,14 +35,28 @@ impl Call {
     /// A call outside of a transaction.
     pub fn of(action: &str, resource: &str, keys: &[&str]) -> Self {
         let keys = keys.iter().map(|key| (*key).to_owned()).collect();
-        Self { action: format!("dynamodb:{action}"), resource: resource.to_owned(), keys, in_transaction: false }
+        Self {
+            action: format!("dynamodb:{action}"),
+            resource: resource.to_owned(),
+            keys,
+            in_transaction: false,
+        }
     }
 
     /// What a request amounts to.
     pub fn read(operation: &str, request: &Value) -> Vec<Self> {
-        let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no text in {request}")).to_owned();
+        let text = |value: &Value| {
+            value
+                .as_str()
+                .unwrap_or_else(|| panic!("no text in {request}"))
+                .to_owned()
+        };
         match operation {
-            "UpdateItem" | "GetItem" => vec![Self::of(operation, "table", &[&text(&request["Key"]["PK"]["S"])])],
+            "UpdateItem" | "GetItem" => vec![Self::of(
+                operation,
+                "table",
+                &[&text(&request["Key"]["PK"]["S"])],
+            )],
             "TransactWriteItems" => request["TransactItems"]
                 .as_array()
                 .unwrap()
@@ -48,20 +64,37 @@ impl Call {
                 .flat_map(|part| part.as_object().unwrap())
                 .map(|(kind, part)| {
                     let action = format!("{kind}Item");
-                    Self { in_transaction: true, ..Self::of(&action, "table", &[&text(&part["Key"]["PK"]["S"])]) }
+                    Self {
+                        in_transaction: true,
+                        ..Self::of(&action, "table", &[&text(&part["Key"]["PK"]["S"])])
+                    }
                 })
                 .collect(),
             "BatchGetItem" => {
-                let keys = request["RequestItems"].as_object().unwrap().values().flat_map(|of| of["Keys"].as_array());
+                let keys = request["RequestItems"]
+                    .as_object()
+                    .unwrap()
+                    .values()
+                    .flat_map(|of| of["Keys"].as_array());
                 let keys: Vec<_> = keys.flatten().map(|key| text(&key["PK"]["S"])).collect();
-                vec![Self::of(operation, "table", &keys.iter().map(String::as_str).collect::<Vec<_>>())]
+                vec![Self::of(
+                    operation,
+                    "table",
+                    &keys.iter().map(String::as_str).collect::<Vec<_>>(),
+                )]
             }
             "Query" => {
                 let condition = text(&request["KeyConditionExpression"]);
                 // The partition key's part comes first.
-                let [_, "=", value] = *condition.split(' ').take(3).collect::<Vec<_>>() else { panic!("{request}") };
+                let [_, "=", value] = *condition.split(' ').take(3).collect::<Vec<_>>() else {
+                    panic!("{request}")
+                };
                 let key = text(&request["ExpressionAttributeValues"][value]["S"]);
-                vec![Self::of(operation, request["IndexName"].as_str().unwrap_or("table"), &[&key])]
+                vec![Self::of(
+                    operation,
+                    request["IndexName"].as_str().unwrap_or("table"),
+                    &[&key],
+                )]
             }
             other => panic!("add {other} here: which keys does it name?"),
         }
@@ -78,11 +111,16 @@ impl Policy {
         let properties = &RESOURCES[name]["Properties"];
         assert!(properties.is_object(), "the template has no {name}");
         let inline = properties["Policies"].as_array().into_iter().flatten();
-        let documents = inline.map(|policy| &policy["PolicyDocument"]).chain(properties.get("PolicyDocument"));
-        let statements = documents.flat_map(|document| document["Statement"].as_array().expect("statements"));
+        let documents = inline
+            .map(|policy| &policy["PolicyDocument"])
+            .chain(properties.get("PolicyDocument"));
+        let statements =
+            documents.flat_map(|document| document["Statement"].as_array().expect("statements"));
         let decided = statements.filter_map(|statement| match statement.get("Fn::If") {
             None => Some(statement.clone()),
-            Some(choice) if choice[0] == "HasKey" && choice[2] == json!({"Ref": "AWS::NoValue"}) => {
+            Some(choice)
+                if choice[0] == "HasKey" && choice[2] == json!({"Ref": "AWS::NoValue"}) =>
+            {
                 has_key.then(|| choice[1].clone())
             }
             Some(other) => panic!("which of {other} is it?"),
@@ -95,9 +133,16 @@ impl Policy {
         let all = RESOURCES.as_object().unwrap().iter();
         let has = |resource: &Value| {
             let kind = resource["Type"].as_str().unwrap().to_owned();
-            ["AWS::IAM::Role", "AWS::IAM::ManagedPolicy", "AWS::IAM::Policy"].contains(&&*kind)
+            [
+                "AWS::IAM::Role",
+                "AWS::IAM::ManagedPolicy",
+                "AWS::IAM::Policy",
+            ]
+            .contains(&&*kind)
         };
-        all.filter(|(_, resource)| has(resource)).map(|(name, _)| name.clone()).collect()
+        all.filter(|(_, resource)| has(resource))
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// What it allows on which resource, and under which condition, as text.
@@ -105,7 +150,10 @@ impl Policy {
         let mut grants = BTreeSet::new();
         for statement in &self.0 {
             assert_eq!(statement["Effect"], "Allow");
-            let condition = statement.get("Condition").map(|condition| format!(" if {condition}")).unwrap_or_default();
+            let condition = statement
+                .get("Condition")
+                .map(|condition| format!(" if {condition}"))
+                .unwrap_or_default();
             for (action, resource) in pairs(statement) {
                 grants.insert(format!("{action} on {resource}{condition}"));
             }
@@ -115,15 +163,22 @@ impl Policy {
 
     /// The DynamoDB actions it allows, each with `table` or the index.
     pub fn actions(&self) -> BTreeSet<(String, String)> {
-        let of_dynamodb = self.0.iter().flat_map(pairs).filter(|(action, _)| action.starts_with("dynamodb:"));
-        of_dynamodb.map(|(action, resource)| (short(&resource), action)).collect()
+        let of_dynamodb = self
+            .0
+            .iter()
+            .flat_map(pairs)
+            .filter(|(action, _)| action.starts_with("dynamodb:"));
+        of_dynamodb
+            .map(|(action, resource)| (short(&resource), action))
+            .collect()
     }
 
     /// Whether a caller whose role has this value of the tag may do this.
     pub fn allows(&self, call: &Call, tag: Option<&str>) -> bool {
         let asked = (call.action.clone(), call.resource.clone());
         self.0.iter().any(|statement| {
-            let is_about = pairs(statement).any(|(action, resource)| (action, short(&resource)) == asked);
+            let is_about =
+                pairs(statement).any(|(action, resource)| (action, short(&resource)) == asked);
             is_about && conditions(statement).all(|condition| is_met(condition, call, tag))
         })
     }
@@ -131,41 +186,72 @@ impl Policy {
 
 /// Each action of a statement with each resource, as the template names it.
 fn pairs(statement: &Value) -> impl Iterator<Item = (String, String)> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+    let list = |value: &Value| {
+        value
+            .as_array()
+            .cloned()
+            .unwrap_or_else(|| vec![value.clone()])
+    };
     let (actions, resources) = (list(&statement["Action"]), list(&statement["Resource"]));
     actions.into_iter().flat_map(move |action| {
-        let named = |resource: &Value| match resource.as_object().and_then(|object| object.values().next()) {
+        let named = |resource: &Value| match resource
+            .as_object()
+            .and_then(|object| object.values().next())
+        {
             Some(name) => name.as_str().unwrap().to_owned(),
             None => resource.as_str().unwrap().to_owned(),
         };
         let action = action.as_str().unwrap().to_owned();
-        resources.iter().map(|resource| (action.clone(), named(resource))).collect::<Vec<_>>()
+        resources
+            .iter()
+            .map(|resource| (action.clone(), named(resource)))
+            .collect::<Vec<_>>()
     })
 }
 
 fn short(resource: &str) -> String {
-    let index = resource.strip_prefix("${Table.Arn}/index/").unwrap_or(resource);
-    if index == "Table.Arn" { "table".to_owned() } else { index.to_owned() }
+    let index = resource
+        .strip_prefix("${Table.Arn}/index/")
+        .unwrap_or(resource);
+    if index == "Table.Arn" {
+        "table".to_owned()
+    } else {
+        index.to_owned()
+    }
 }
 
 /// Each condition of a statement: operator, key, values.
 fn conditions(statement: &Value) -> impl Iterator<Item = (String, String, Vec<String>)> {
-    let operators = statement["Condition"].as_object().cloned().unwrap_or_default();
+    let operators = statement["Condition"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default();
     operators.into_iter().flat_map(|(operator, keys)| {
         let keys = keys.as_object().cloned().expect("an operator has keys");
         keys.into_iter().map(move |(key, values)| {
             let values = values.as_array().cloned().unwrap_or_else(|| vec![values]);
-            let values = values.iter().map(|value| value.as_str().expect("a text").to_owned()).collect();
+            let values = values
+                .iter()
+                .map(|value| value.as_str().expect("a text").to_owned())
+                .collect();
             (operator.clone(), key, values)
         })
     })
 }
 
-fn is_met((operator, key, values): (String, String, Vec<String>), call: &Call, tag: Option<&str>) -> bool {
+fn is_met(
+    (operator, key, values): (String, String, Vec<String>),
+    call: &Call,
+    tag: Option<&str>,
+) -> bool {
     match (&*operator, &*key) {
         ("ForAllValues:StringLike", "dynamodb:LeadingKeys") => {
             // True of no keys at all, as IAM has it.
-            call.keys.iter().all(|key| values.iter().any(|value| is_like(&value.replace(TAG, tag.unwrap_or("*")), key)))
+            call.keys.iter().all(|key| {
+                values
+                    .iter()
+                    .any(|value| is_like(&value.replace(TAG, tag.unwrap_or("*")), key))
+            })
         }
         ("ForAnyValue:StringEquals", "dynamodb:EnclosingOperation") => {
             call.in_transaction && values == ["TransactWriteItems"]
@@ -181,12 +267,14 @@ pub fn is_like(pattern: &str, text: &str) -> bool {
     let mut rest = pattern.chars();
     match rest.next() {
         None => text.is_empty(),
-        Some('*') => {
-            (0..=text.len()).filter(|at| text.is_char_boundary(*at)).any(|at| is_like(rest.as_str(), &text[at..]))
-        }
+        Some('*') => (0..=text.len())
+            .filter(|at| text.is_char_boundary(*at))
+            .any(|at| is_like(rest.as_str(), &text[at..])),
         Some(first) => {
             let mut text = text.chars();
-            text.next().is_some_and(|next| first == '?' || first == next) && is_like(rest.as_str(), text.as_str())
+            text.next()
+                .is_some_and(|next| first == '?' || first == next)
+                && is_like(rest.as_str(), text.as_str())
         }
     }
 }
@@ -201,17 +289,28 @@ pub struct Asked {
 impl Asked {
     /// The actions asked for, each with `table` or the index.
     pub fn actions(&self) -> BTreeSet<(String, String)> {
-        self.calls.iter().map(|call| (call.resource.clone(), call.action.clone())).collect()
+        self.calls
+            .iter()
+            .map(|call| (call.resource.clone(), call.action.clone()))
+            .collect()
     }
 }
 
-/// Refuses from now on what the policy does not allow a caller with this tag, as IAM would; without a policy nothing.
+/// Refuses from now on what the policy does not allow a caller with this tag, as IAM would; without
+/// a policy nothing.
 pub fn enforce(dynamo: &Dynamo, policy: Option<Policy>, tag: Option<&str>) -> Arc<Mutex<Asked>> {
-    let (asked, tag) = (Arc::new(Mutex::new(Asked::default())), tag.map(str::to_owned));
+    let (asked, tag) = (
+        Arc::new(Mutex::new(Asked::default())),
+        tag.map(str::to_owned),
+    );
     let kept = Arc::clone(&asked);
     let judge = move |operation: &str, request: &Value| {
         let calls = Call::read(operation, request);
-        let is_refused = |call: &&Call| policy.as_ref().is_some_and(|policy| !policy.allows(call, tag.as_deref()));
+        let is_refused = |call: &&Call| {
+            policy
+                .as_ref()
+                .is_some_and(|policy| !policy.allows(call, tag.as_deref()))
+        };
         let refused: Vec<_> = calls.iter().filter(is_refused).cloned().collect();
         let fault = (!refused.is_empty()).then_some(Fault::Forbidden);
         let mut kept = kept.lock().unwrap();
@@ -228,5 +327,8 @@ pub fn enforce(dynamo: &Dynamo, policy: Option<Policy>, tag: Option<&str>) -> Ar
 
 /// What each role and policy allows: a line each, under its name.
 pub fn listed(has_key: bool) -> BTreeMap<String, BTreeSet<String>> {
-    Policy::names().into_iter().map(|name| (name.clone(), Policy::of(&name, has_key).grants())).collect()
+    Policy::names()
+        .into_iter()
+        .map(|name| (name.clone(), Policy::of(&name, has_key).grants()))
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! What the tests of split buckets share: buckets of several shards, the reconciler, and what all shards hold together.
+//! What the tests of split buckets share: buckets of several shards, the reconciler, and what all
+//! shards hold together.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -9,7 +10,8 @@ use std::time::Duration;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::{Action, Company, REVIEW, Roll, Take};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Millis, Whole, WriteId,
+    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens,
+    Millis, Whole, WriteId,
 };
 use weirgate_store::{Answer, Outcome, Table, Transacted};
 use weirgate_tests::leased::{NOW, full, id, key, limit, split_at, store, tokens};
@@ -25,25 +27,50 @@ pub fn new_id() -> WriteId {
 
 /// A rate that refills a millitoken in minutes, and slots.
 pub fn limits() -> Vec<Limit> {
-    vec![Limit::custom("quota", 1_600, 1, MAX_PERIOD_MS).unwrap(), Limit::concurrent("slots", 64).unwrap()]
+    vec![
+        Limit::custom("quota", 1_600, 1, MAX_PERIOD_MS).unwrap(),
+        Limit::concurrent("slots", 64).unwrap(),
+    ]
 }
 
 pub async fn run(table: &Table, now: EpochMillis) -> Summary {
-    let config = Config { table_name: "weirgate".to_owned(), page: 100 };
-    reconcile(table, &config, now, Deadline::after(Duration::from_secs(50))).await.expect("DynamoDB works")
+    let config = Config {
+        table_name: "weirgate".to_owned(),
+        page: 100,
+    };
+    reconcile(
+        table,
+        &config,
+        now,
+        Deadline::after(Duration::from_secs(50)),
+    )
+    .await
+    .expect("DynamoDB works")
 }
 
 /// All shards of a bucket, by number.
 pub async fn shards(table: &Table, key: &BucketKey) -> Vec<Bucket> {
-    let keys: Vec<_> = (0..64).map(|shard| key.with_shard(shard).item_key()).collect();
-    let mut shards: Vec<_> = table.read(&keys).await.unwrap().iter().map(|item| item.bucket().unwrap()).collect();
+    let keys: Vec<_> = (0..64)
+        .map(|shard| key.with_shard(shard).item_key())
+        .collect();
+    let mut shards: Vec<_> = table
+        .read(&keys)
+        .await
+        .unwrap()
+        .iter()
+        .map(|item| item.bucket().unwrap())
+        .collect();
     shards.sort_by_key(|shard| shard.key.shard);
     shards
 }
 
 /// Number and count of each shard.
 pub async fn counts(table: &Table, key: &BucketKey) -> Vec<(u32, u32)> {
-    shards(table, key).await.iter().map(|shard| (shard.key.shard, shard.shard_count)).collect()
+    shards(table, key)
+        .await
+        .iter()
+        .map(|shard| (shard.key.shard, shard.shard_count))
+        .collect()
 }
 
 pub async fn transact(table: &Table, actions: &[Action]) -> Transacted {
@@ -58,7 +85,10 @@ pub async fn split_one(table: &Table, shard: &Bucket, at: EpochMillis) {
 pub async fn split_to(table: &Table, key: &BucketKey, count: u32, at: EpochMillis) {
     loop {
         let shards = shards(table, key).await;
-        let small: Vec<_> = shards.iter().filter(|shard| shard.shard_count < count).collect();
+        let small: Vec<_> = shards
+            .iter()
+            .filter(|shard| shard.shard_count < count)
+            .collect();
         if small.is_empty() {
             return;
         }
@@ -78,7 +108,9 @@ pub async fn sharded(table: &Table, count: u32) -> BucketKey {
 
 /// Changes one shard as nobody would, and stores it.
 pub async fn change(table: &Table, key: &BucketKey, shard: u32, change: impl FnOnce(&mut Bucket)) {
-    let mut bucket = weirgate_tests::leased::load(table, &key.with_shard(shard)).await.unwrap();
+    let mut bucket = weirgate_tests::leased::load(table, &key.with_shard(shard))
+        .await
+        .unwrap();
     change(&mut bucket);
     store(table, &bucket).await;
 }
@@ -87,9 +119,15 @@ pub async fn change(table: &Table, key: &BucketKey, shard: u32, change: impl FnO
 pub async fn total(table: &Table, key: &BucketKey, limit: &str, at: EpochMillis) -> MilliTokens {
     let name = LimitName::new(limit).unwrap();
     let whole = Whole::new(shards(table, key).await);
-    let leases = whole.shards().iter().flat_map(|shard| shard.leases.iter().flatten());
-    let held: MilliTokens =
-        leases.filter(|(_, lease)| lease.expires > at).filter_map(|(_, l)| l.tokens.get(limit)).copied().sum();
+    let leases = whole
+        .shards()
+        .iter()
+        .flat_map(|shard| shard.leases.iter().flatten());
+    let held: MilliTokens = leases
+        .filter(|(_, lease)| lease.expires > at)
+        .filter_map(|(_, l)| l.tokens.get(limit))
+        .copied()
+        .sum();
     whole.holds(&name, at) + held
 }
 
@@ -101,12 +139,24 @@ pub fn later(at: EpochMillis, ms: i64) -> EpochMillis {
     at.after(Millis(ms))
 }
 
-/// Takes 5 of the quota and a slot from one shard, with a lease until `expires`, as a caller does who has seen it.
-pub async fn lease(table: &Table, key: &BucketKey, shard: u32, lease: &str, expires: EpochMillis, now: EpochMillis) {
+/// Takes 5 of the quota and a slot from one shard, with a lease until `expires`, as a caller does
+/// who has seen it.
+pub async fn lease(
+    table: &Table,
+    key: &BucketKey,
+    shard: u32,
+    lease: &str,
+    expires: EpochMillis,
+    now: EpochMillis,
+) {
     let key = &key.with_shard(shard);
     let view = weirgate_tests::leased::load(table, key).await.unwrap();
     let needs = BTreeMap::from([(limit("quota"), tokens(5)), (limit("slots"), tokens(1))]);
-    let held = Lease { expires, tokens: needs.clone(), owner: "test".to_owned() };
+    let held = Lease {
+        expires,
+        tokens: needs.clone(),
+        owner: "test".to_owned(),
+    };
     let (limits, leases) = (&limits(), vec![(id(lease), held)]);
     let take = Take {
         key,
@@ -121,6 +171,9 @@ pub async fn lease(table: &Table, key: &BucketKey, shard: u32, lease: &str, expi
         company: Company::None,
         unknown: &[],
     };
-    let done = table.update(&take.on(Some(&view), now), Answer::Nothing).await.unwrap();
+    let done = table
+        .update(&take.on(Some(&view), now), Answer::Nothing)
+        .await
+        .unwrap();
     assert_eq!(done, Outcome::Applied(None));
 }

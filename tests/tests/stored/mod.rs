@@ -2,7 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use weirgate::{Config, Decision, Entity, EntityId, Error, Level, Limit, LimitStatus, RateLimiter, Resource};
+use weirgate::{
+    Config, Decision, Entity, EntityId, Error, Level, Limit, LimitStatus, RateLimiter, Resource,
+};
 
 use crate::fleet::Fleet;
 
@@ -21,19 +23,34 @@ pub fn rpm(rate: i64) -> Limit {
 
 /// An entity that cascades to its parent.
 pub fn child(id: &str, parent: &str) -> Entity {
-    Entity { id: entity(id), parent: Some(entity(parent)), cascades: true }
+    Entity {
+        id: entity(id),
+        parent: Some(entity(parent)),
+        cascades: true,
+    }
 }
 
 /// A process that has configured a level.
-pub async fn configured(fleet: &Fleet, level: &Level, limits: impl Into<Vec<Limit>>) -> RateLimiter {
+pub async fn configured(
+    fleet: &Fleet,
+    level: &Level,
+    limits: impl Into<Vec<Limit>>,
+) -> RateLimiter {
     let limiter = fleet.limiter().await;
-    limiter.set_config(level, &Config::of(limits)).await.unwrap();
+    limiter
+        .set_config(level, &Config::of(limits))
+        .await
+        .unwrap();
     limiter
 }
 
 /// Takes requests of the bucket that tests use if they need only one, by what is configured.
 pub async fn take(limiter: &RateLimiter, amount: i64) -> Result<Decision, Error> {
-    limiter.acquire("e-1", "gpt-4").take("rpm", amount).send().await
+    limiter
+        .acquire("e-1", "gpt-4")
+        .take("rpm", amount)
+        .send()
+        .await
 }
 
 /// The names of limits, sorted.

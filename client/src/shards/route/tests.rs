@@ -1,4 +1,5 @@
-//! Whom a request goes to and what it is told, as far as no table is needed: there is none, and what is sent fails.
+//! Whom a request goes to and what it is told, as far as no table is needed: there is none, and
+//! what is sent fails.
 
 use tokio::net::TcpListener;
 use tokio::time::advance;
@@ -18,30 +19,53 @@ const TIMEOUT: Duration = Duration::from_millis(600);
 const MOMENT: Duration = Duration::from_millis(1);
 
 async fn inner_of(table: Table) -> Arc<Inner> {
-    RateLimiter::builder("limits").table(table).build().await.unwrap().inner
+    RateLimiter::builder("limits")
+        .table(table)
+        .build()
+        .await
+        .unwrap()
+        .inner
 }
 
 /// Whatever it sends fails, for want of credentials.
 async fn inner() -> Arc<Inner> {
-    let connection = Connection { clock: Arc::new(FakeClock::at(NOW)), ..Connection::default() };
+    let connection = Connection {
+        clock: Arc::new(FakeClock::at(NOW)),
+        ..Connection::default()
+    };
     inner_of(Table::new(connect_by(connection, |_| None), "limits")).await
 }
 
 fn limits() -> Limits {
     let rate = Limit::custom("rpd", CAPACITY, 1, 86_400_000).unwrap();
-    Limits::new([rate, Limit::concurrent("slots", CAPACITY).unwrap()].into(), None)
+    Limits::new(
+        [rate, Limit::concurrent("slots", CAPACITY).unwrap()].into(),
+        None,
+    )
 }
 
 /// In millitokens.
 fn request(needs: &[(&str, i64)]) -> Request {
-    let needs = needs.iter().map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
-    Request { needs: needs.collect(), soft: Needs::new(), limits: limits(), lease: None, timeout: TIMEOUT, takes: 1 }
+    let needs = needs
+        .iter()
+        .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
+    Request {
+        needs: needs.collect(),
+        soft: Needs::new(),
+        limits: limits(),
+        lease: None,
+        timeout: TIMEOUT,
+        takes: 1,
+    }
 }
 
 /// A bucket of `count` shards.
 fn bucket_of(count: u32) -> Arc<Shards> {
-    let shards =
-        Arc::new(Shards::new(BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(), None, AgeClock::default()));
+    let shards = Arc::new(Shards::new(
+        BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
+        None,
+        AgeClock::default(),
+    ));
     shards.overview().set_most(count);
     shards
 }
@@ -50,7 +74,10 @@ fn bucket_of(count: u32) -> Arc<Shards> {
 fn see(shards: &Shards, left: &[(u32, i64, i64)]) {
     for &(index, rate, slots) in left {
         let full = Bucket::full(shards.key.with_shard(index), &limits(), NOW);
-        let mut bucket = Bucket { shard_count: shards.overview().most(), ..full };
+        let mut bucket = Bucket {
+            shard_count: shards.overview().most(),
+            ..full
+        };
         for (state, left) in bucket.limits.values_mut().zip([rate, slots]) {
             state.tk = MilliTokens(left);
         }
@@ -60,10 +87,27 @@ fn see(shards: &Shards, left: &[(u32, i64, i64)]) {
 
 /// A caller who has gone away, and nobody who serves the line.
 fn block(shards: &Arc<Shards>) {
-    let Request { needs, soft, limits, lease, takes, .. } = request(&[("rpd", 1)]);
+    let Request {
+        needs,
+        soft,
+        limits,
+        lease,
+        takes,
+        ..
+    } = request(&[("rpd", 1)]);
     let (joined, deadline, shards) = (Instant::now(), Instant::now(), Arc::clone(shards));
     let (answer, line) = (oneshot::channel().0, shards.line(0));
-    assert!(line.join(Caller { needs, soft, limits, lease, takes, joined, deadline, shards, answer }));
+    assert!(line.join(Caller {
+        needs,
+        soft,
+        limits,
+        lease,
+        takes,
+        joined,
+        deadline,
+        shards,
+        answer
+    }));
 }
 
 fn index(line: Option<Arc<Line>>) -> Option<u32> {
@@ -73,12 +117,22 @@ fn index(line: Option<Arc<Line>>) -> Option<u32> {
 #[test]
 fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothing() {
     let (nothing, hard) = (request(&[]), request(&[("rpd", 1)]));
-    let soft = Request { soft: hard.needs.clone(), ..nothing.clone() };
-    let both = Request { soft: hard.needs.clone(), ..hard.clone() };
-    assert_eq!([&nothing, &hard, &soft, &both].map(Request::asks), [false, true, true, true]);
+    let soft = Request {
+        soft: hard.needs.clone(),
+        ..nothing.clone()
+    };
+    let both = Request {
+        soft: hard.needs.clone(),
+        ..hard.clone()
+    };
+    assert_eq!(
+        [&nothing, &hard, &soft, &both].map(Request::asks),
+        [false, true, true, true]
+    );
 }
 
-/// One shard can have its share and no more; a bucket of one shard is not asked as a whole for that.
+/// One shard can have its share and no more; a bucket of one shard is not asked as a whole for
+/// that.
 #[tokio::test]
 async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
     let inner = inner().await;
@@ -88,7 +142,10 @@ async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
-        assert_eq!([share - 1, share, share + 1].map(|need| is_above(count, &[("rpd", need)])), [false, false, true]);
+        assert_eq!(
+            [share - 1, share, share + 1].map(|need| is_above(count, &[("rpd", need)])),
+            [false, false, true]
+        );
         assert!(is_above(count, &[("slots", share + 1)]));
     }
     assert!(!is_above(1, &[("rpd", CAPACITY * 1000 + 1)]));
@@ -97,19 +154,40 @@ async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
 #[tokio::test(start_paused = true)]
 async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
     let (inner, shards) = (inner().await, bucket_of(4));
-    see(&shards, &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)]);
+    see(
+        &shards,
+        &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)],
+    );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
         let asking = Asking::new(&inner, &shards, &request, Instant::now());
-        index(Asking { tried: tried.to_vec(), ..asking }.better())
+        index(
+            Asking {
+                tried: tried.to_vec(),
+                ..asking
+            }
+            .better(),
+        )
     };
     assert_eq!(better(&[], &[("rpd", 2_000)]), Some(1));
-    assert_eq!(better(&[1], &[("rpd", 2_000)]), Some(2), "not one that had too little");
-    assert_eq!(better(&[1], &[("rpd", 2_000), ("slots", 2_000)]), Some(0), "2 has least room where it is short");
+    assert_eq!(
+        better(&[1], &[("rpd", 2_000)]),
+        Some(2),
+        "not one that had too little"
+    );
+    assert_eq!(
+        better(&[1], &[("rpd", 2_000), ("slots", 2_000)]),
+        Some(0),
+        "2 has least room where it is short"
+    );
     assert_eq!(better(&[2], &[("rpd", 9_000)]), Some(1), "just enough");
     assert_eq!(better(&[2], &[("rpd", 9_001)]), None);
     assert_eq!(better(&[1, 2], &[("rpd", 2_000)]), Some(0));
-    assert_eq!(better(&[1, 2, 3], &[("rpd", 2_000)]), None, "after three all are read");
+    assert_eq!(
+        better(&[1, 2, 3], &[("rpd", 2_000)]),
+        None,
+        "after three all are read"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +195,10 @@ async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only
     let (inner, shards, request) = (inner().await, bucket_of(4), request(&[("rpd", 1)]));
     let asking = Asking::new(&inner, &shards, &request, Instant::now());
     let after = |missing| index(asking.other_than(&shards.line(missing)));
-    assert!(after(3).is_some(), "it is not known of any that it is there, but the first may be");
+    assert!(
+        after(3).is_some(),
+        "it is not known of any that it is there, but the first may be"
+    );
     assert_eq!(after(0), None, "perhaps nothing is left");
     see(&shards, &[(2, 0, 0)]);
     assert_eq!(after(0), Some(2));
@@ -127,7 +208,8 @@ async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only
 async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
     let (inner, shards) = (inner().await, bucket_of(1));
     see(&shards, &[(0, 1_000, 1_000)]);
-    let [enough, rate, slots] = [("rpd", 1_000), ("rpd", 2_000), ("slots", 1_001)].map(|need| request(&[need]));
+    let [enough, rate, slots] =
+        [("rpd", 1_000), ("rpd", 2_000), ("slots", 1_001)].map(|need| request(&[need]));
     let denies = |request| remembered(&inner, &shards, request).is_some();
     let memory = inner.settings.denial_memory;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
@@ -162,7 +244,9 @@ async fn a_denial_remembered_of_several_shards_is_told_at_once() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
     see(&shards, &[(0, 0, 0), (1, 0, 0)]);
     shards.was_denied();
-    let verdict = ask_table(&inner, &shards, &request, Instant::now()).await.unwrap();
+    let verdict = ask_table(&inner, &shards, &request, Instant::now())
+        .await
+        .unwrap();
     assert!(matches!(verdict, Verdict::Denied(_)));
     assert_eq!(inner.counters.read().local_denied, 1);
 }
@@ -178,22 +262,36 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
         tokio::time::sleep(Duration::from_millis(10)).await;
         line::serve(Arc::clone(&inner), shards.line(0)).await;
     };
-    let asking = async { (ask_table(&inner, &shards, &request, started).await.unwrap(), started.elapsed()) };
+    let asking = async {
+        (
+            ask_table(&inner, &shards, &request, started).await.unwrap(),
+            started.elapsed(),
+        )
+    };
     let ((verdict, after), ()) = tokio::join!(asking, serving);
     assert!(matches!(verdict, Verdict::Denied(_)));
-    assert!(after >= Duration::from_millis(10), "it was told after {after:?}, before its turn");
+    assert!(
+        after >= Duration::from_millis(10),
+        "it was told after {after:?}, before its turn"
+    );
 }
 
-/// A denial must not rest on what was seen before the request came, and what was seen since need not be read again.
+/// A denial must not rest on what was seen before the request came, and what was seen since need
+/// not be read again.
 #[tokio::test(start_paused = true)]
 async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_001)]));
     see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
     let mut asking = Asking::new(&inner, &shards, &request, Instant::now());
-    assert!(matches!(asking.ask_the_whole().await, Ok(Ok(Verdict::Denied(_)))));
+    assert!(matches!(
+        asking.ask_the_whole().await,
+        Ok(Ok(Verdict::Denied(_)))
+    ));
     assert!(shards.denied().is_some());
     see(&shards, &[(1, 1_001, 0)]);
-    let Ok(Err(line)) = asking.ask_the_whole().await else { panic!("the second shard has enough") };
+    let Ok(Err(line)) = asking.ask_the_whole().await else {
+        panic!("the second shard has enough")
+    };
     assert_eq!(index(line), Some(1));
     assert_eq!(inner.counters.read().reads, 0);
     advance(MOMENT).await;
@@ -202,8 +300,8 @@ async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
     assert_eq!(inner.counters.read().reads, 1);
 }
 
-/// Others who have read all shards since have done so for everybody, but not for one whose transaction has shown since
-/// that they were wrong.
+/// Others who have read all shards since have done so for everybody, but not for one whose
+/// transaction has shown since that they were wrong.
 #[tokio::test(start_paused = true)]
 async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
@@ -212,7 +310,9 @@ async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
     see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
     let mut asking = Asking::new(&inner, &shards, &request, joined);
     asking.has_lost = true;
-    let Ok(Err(line)) = asking.ask_the_whole().await else { panic!("the second shard has enough") };
+    let Ok(Err(line)) = asking.ask_the_whole().await else {
+        panic!("the second shard has enough")
+    };
     assert_eq!((index(line), inner.counters.read().reads), (Some(1), 0));
     asking.has_lost = true;
     asking.pause().await;
@@ -232,7 +332,14 @@ async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
     assert!(asking.check_time().is_ok());
     advance(MOMENT).await;
     assert_eq!(joined.elapsed(), TIMEOUT);
-    assert!(matches!(asking.check_time(), Err(Error::Timeout { after: TIMEOUT, last: None, .. })));
+    assert!(matches!(
+        asking.check_time(),
+        Err(Error::Timeout {
+            after: TIMEOUT,
+            last: None,
+            ..
+        })
+    ));
     advance(MOMENT).await;
     assert!(asking.check_time().is_err());
 }
@@ -261,16 +368,48 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&shards);
     let joined = Instant::now();
-    let told = Asking::new(&inner, &shards, &request, joined).stand_in(&shards.line(0), &request).await;
-    assert!(matches!(told, Err(Error::Timeout { after: TIMEOUT, last: None, .. })), "{told:?}");
+    let told = Asking::new(&inner, &shards, &request, joined)
+        .stand_in(&shards.line(0), &request)
+        .await;
+    assert!(
+        matches!(
+            told,
+            Err(Error::Timeout {
+                after: TIMEOUT,
+                last: None,
+                ..
+            })
+        ),
+        "{told:?}"
+    );
 
     // Nobody takes the connections.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let clock = Arc::new(FakeClock::at(NOW));
-    let connection = Connection { local_endpoint: Some(endpoint), clock, ..Connection::default() };
-    let (inner, shards) = (inner_of(Table::new(connect(connection).await, "limits")).await, bucket_of(1));
-    let told = Asking::new(&inner, &shards, &request, Instant::now()).stand_in(&shards.line(0), &request).await;
-    let Err(Error::Timeout { after: TIMEOUT, last: Some(last), .. }) = told else { panic!("{told:?}") };
-    assert!(last.to_string().contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"), "{last}");
+    let connection = Connection {
+        local_endpoint: Some(endpoint),
+        clock,
+        ..Connection::default()
+    };
+    let (inner, shards) = (
+        inner_of(Table::new(connect(connection).await, "limits")).await,
+        bucket_of(1),
+    );
+    let told = Asking::new(&inner, &shards, &request, Instant::now())
+        .stand_in(&shards.line(0), &request)
+        .await;
+    let Err(Error::Timeout {
+        after: TIMEOUT,
+        last: Some(last),
+        ..
+    }) = told
+    else {
+        panic!("{told:?}")
+    };
+    assert!(
+        last.to_string()
+            .contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"),
+        "{last}"
+    );
 }

@@ -12,12 +12,21 @@ use crate::model::table::Shards;
 use crate::model::{assert_due_is_a_lower_bound, held, limit_name};
 
 impl Fleet {
-    pub(super) fn write(&mut self, update: Update, clock: Option<EpochMillis>) -> Result<bool, TestCaseError> {
+    pub(super) fn write(
+        &mut self,
+        update: Update,
+        clock: Option<EpochMillis>,
+    ) -> Result<bool, TestCaseError> {
         self.transact(&[Action::Update(update)], clock)
     }
 
-    /// Runs the transaction, and enters what it gave back, split and merged; by `clock`, if it was planned by one.
-    pub(super) fn transact(&mut self, actions: &[Action], clock: Option<EpochMillis>) -> Result<bool, TestCaseError> {
+    /// Runs the transaction, and enters what it gave back, split and merged; by `clock`, if it was
+    /// planned by one.
+    pub(super) fn transact(
+        &mut self,
+        actions: &[Action],
+        clock: Option<EpochMillis>,
+    ) -> Result<bool, TestCaseError> {
         let before = self.table.all();
         if !self.table.transact(actions) {
             return Ok(false);
@@ -29,9 +38,16 @@ impl Fleet {
         }
         let mut back = MilliTokens::ZERO;
         let is_held = |(shard, id): &(u32, WriteId)| {
-            after.get(shard).is_some_and(|shard| shard.leases.as_ref().unwrap().contains_key(id))
+            after
+                .get(shard)
+                .is_some_and(|shard| shard.leases.as_ref().unwrap().contains_key(id))
         };
-        let gone: Vec<_> = self.leased.keys().filter(|lease| !is_held(lease)).cloned().collect();
+        let gone: Vec<_> = self
+            .leased
+            .keys()
+            .filter(|lease| !is_held(lease))
+            .cloned()
+            .collect();
         for (shard, id) in gone {
             let expires = before[&shard].leases.as_ref().unwrap()[&id].expires;
             prop_assert!(
@@ -46,21 +62,35 @@ impl Fleet {
             }
         }
         *self.used.entry(limit_name("rpm")).or_default() -= back;
-        // A clock that is ahead takes what flows in later. The shard owes it until then, but not its half that is made
-        // meanwhile by a clock that is right.
+        // A clock that is ahead takes what flows in later. The shard owes it until then, but not
+        // its half that is made meanwhile by a clock that is right.
         let at = clock.unwrap_or(self.now);
-        let owes = |shard: &Rc<Bucket>| (-free(shard, &limit_name("rpm"), at)).max(MilliTokens::ZERO);
-        let owed = if self.mirror.is_some() { MilliTokens::ZERO } else { after.values().map(owes).sum() };
-        self.events.push(Event { clock, admitted: MilliTokens::ZERO, back, owed });
+        let owes =
+            |shard: &Rc<Bucket>| (-free(shard, &limit_name("rpm"), at)).max(MilliTokens::ZERO);
+        let owed = if self.mirror.is_some() {
+            MilliTokens::ZERO
+        } else {
+            after.values().map(owes).sum()
+        };
+        self.events.push(Event {
+            clock,
+            admitted: MilliTokens::ZERO,
+            back,
+            owed,
+        });
         self.resharded(&before, &after)?;
         Ok(true)
     }
 
     /// I6: what there is at the instant of a split or a merge, free or held, is what there was.
     fn resharded(&mut self, before: &Shards, after: &Shards) -> Result<(), TestCaseError> {
-        for upper in after.values().filter(|shard| !before.is_empty() && !before.contains_key(&shard.key.shard)) {
+        for upper in after
+            .values()
+            .filter(|shard| !before.is_empty() && !before.contains_key(&shard.key.shard))
+        {
             let lower = upper.shard().whole().unwrap().index;
-            let is_same = |lower: &Rc<Bucket>| lower.shard_count == after[&lower.key.shard].shard_count;
+            let is_same =
+                |lower: &Rc<Bucket>| lower.shard_count == after[&lower.key.shard].shard_count;
             if self.is_torn && before.get(&lower).is_none_or(is_same) {
                 // It was not split off, but made anew.
                 continue;
@@ -69,24 +99,46 @@ impl Fleet {
                 let name = limit.name();
                 let sum = |shard: &Rc<Bucket>| free(shard, name, upper.rf) + held(shard, name);
                 let (was, is) = (sum(&before[&lower]), sum(&after[&lower]) + sum(upper));
-                prop_assert_eq!(was, is, "I6: {} was and is, after a split of {:?}", name, before[&lower]);
+                prop_assert_eq!(
+                    was,
+                    is,
+                    "I6: {} was and is, after a split of {:?}",
+                    name,
+                    before[&lower]
+                );
             }
             if let Some(mirror) = &mut self.mirror {
                 mirror.split(lower, upper.limits["rpm"].tk)?;
             }
         }
-        for upper in before.values().filter(|shard| !after.contains_key(&shard.key.shard)) {
+        for upper in before
+            .values()
+            .filter(|shard| !after.contains_key(&shard.key.shard))
+        {
             let lower = upper.shard().whole().unwrap().index;
             let at = after[&lower].rf;
             for limit in &self.limits {
                 let name = limit.name();
                 let lasting = |shard: &Rc<Bucket>| -> MilliTokens {
-                    let leases = shard.leases.iter().flatten().filter(|(_, lease)| lease.expires > at);
-                    leases.filter_map(|(_, lease)| lease.tokens.get(name)).copied().sum()
+                    let leases = shard
+                        .leases
+                        .iter()
+                        .flatten()
+                        .filter(|(_, lease)| lease.expires > at);
+                    leases
+                        .filter_map(|(_, lease)| lease.tokens.get(name))
+                        .copied()
+                        .sum()
                 };
                 let sum = |shard: &Rc<Bucket>| shard.holds(name, at) + lasting(shard);
                 let (was, is) = (sum(&before[&lower]) + sum(upper), sum(&after[&lower]));
-                prop_assert_eq!(was, is, "I6: {} was and is, after a merge of {:?}", name, upper);
+                prop_assert_eq!(
+                    was,
+                    is,
+                    "I6: {} was and is, after a merge of {:?}",
+                    name,
+                    upper
+                );
             }
             if let Some(mirror) = &mut self.mirror {
                 mirror.merge(upper.key.shard);
@@ -100,7 +152,11 @@ impl Fleet {
         if self.table.shards().is_empty() {
             return Ok(());
         }
-        prop_assert!(self.is_torn || self.table.whole().is_complete(), "I6: {:?}", self.table.shards().keys());
+        prop_assert!(
+            self.is_torn || self.table.whole().is_complete(),
+            "I6: {:?}",
+            self.table.shards().keys()
+        );
         let (rate, slots) = (&self.limits[0], &self.limits[1]);
         // What an escrow holds is there, though it cannot be taken yet.
         let all = self.table.all();
@@ -108,43 +164,75 @@ impl Fleet {
 
         // I4: what leases hold is what their holders know of.
         let leases = shards().flat_map(|shard| {
-            let amount = |lease: &weirgate_shared::Lease, limit| lease.tokens.get(limit).copied().unwrap_or_default();
+            let amount = |lease: &weirgate_shared::Lease, limit| {
+                lease.tokens.get(limit).copied().unwrap_or_default()
+            };
             let leases = shard.leases.iter().flatten();
-            leases
-                .map(move |(id, lease)| ((shard.key.shard, id.clone()), (amount(lease, "rpm"), amount(lease, "slots"))))
+            leases.map(move |(id, lease)| {
+                (
+                    (shard.key.shard, id.clone()),
+                    (amount(lease, "rpm"), amount(lease, "slots")),
+                )
+            })
         });
-        let known = self.leased.iter().map(|(key, grant)| (key.clone(), (grant.rate, grant.slots)));
-        prop_assert_eq!(leases.collect::<BTreeMap<_, _>>(), known.collect::<BTreeMap<_, _>>());
+        let known = self
+            .leased
+            .iter()
+            .map(|(key, grant)| (key.clone(), (grant.rate, grant.slots)));
+        prop_assert_eq!(
+            leases.collect::<BTreeMap<_, _>>(),
+            known.collect::<BTreeMap<_, _>>()
+        );
 
         // Slots: each is free in one shard or held by one lease.
         let free: MilliTokens = shards().map(|shard| shard.limits[slots.name()].tk).sum();
         let in_use: MilliTokens = self.leased.values().map(|grant| grant.slots).sum();
         prop_assert!(shards().all(|shard| shard.limits[slots.name()].tk >= MilliTokens::ZERO));
-        prop_assert!(free + in_use <= slots.rule().capacity, "I1: a slot was made");
-        prop_assert!(self.is_torn || free + in_use == slots.rule().capacity, "I6: a slot was lost");
+        prop_assert!(
+            free + in_use <= slots.rule().capacity,
+            "I1: a slot was made"
+        );
+        prop_assert!(
+            self.is_torn || free + in_use == slots.rule().capacity,
+            "I6: a slot was lost"
+        );
 
         // I3: what the stream says was consumed.
         for limit in &self.limits {
             let used = self.used.get(limit.name()).copied().unwrap_or_default();
-            prop_assert_eq!(self.table.consumed(limit.name()), used, "I3: usage of {}", limit.name());
+            prop_assert_eq!(
+                self.table.consumed(limit.name()),
+                used,
+                "I3: usage of {}",
+                limit.name()
+            );
         }
         prop_assert_eq!(self.table.takes(), self.granted, "I3: acquires");
 
-        // I1 over the whole run, whatever the clocks: admitted, and still to be admitted, is what there was and flowed in.
+        // I1 over the whole run, whatever the clocks: admitted, and still to be admitted, is what
+        // there was and flowed in.
         let last = shards().map(|shard| shard.rf).max().unwrap().max(self.now);
         let first = self.table.image(0, usize::MAX).unwrap().rf;
         let left = |shard: &Rc<Bucket>| {
             let state = shard.limits[rate.name()];
             state.tk + credit(&state.rule, shard.shard(), shard.rf, last)
         };
-        let sum: MilliTokens = shards().map(left).sum::<MilliTokens>() + self.table.consumed(rate.name());
+        let sum: MilliTokens =
+            shards().map(left).sum::<MilliTokens>() + self.table.consumed(rate.name());
         let flowed = rate.rule().capacity + credit(rate.rule(), Shard::WHOLE, first, last);
-        prop_assert!(sum <= flowed + self.forgotten, "I1: minted, {:?} of {:?}", sum, flowed);
+        prop_assert!(
+            sum <= flowed + self.forgotten,
+            "I1: minted, {:?} of {:?}",
+            sum,
+            flowed
+        );
 
         for (item, shard) in self.table.items() {
             assert_due_is_a_lower_bound(item, shard);
             prop_assert!(
-                shard.shard().count == 1 || shard.due.is_some() || self.rested.contains(&shard.key.shard),
+                shard.shard().count == 1
+                    || shard.due.is_some()
+                    || self.rested.contains(&shard.key.shard),
                 "nobody would look whether {:?} is cold",
                 shard
             );
@@ -156,11 +244,17 @@ impl Fleet {
         Ok(())
     }
 
-    /// I1 between any two writes: what takes were admitted is at most the capacity, the credit between the first and the
-    /// last clock of those who wrote, and what was given back; by clocks that differ, also what is owed in the end.
+    /// I1 between any two writes: what takes were admitted is at most the capacity, the credit
+    /// between the first and the last clock of those who wrote, and what was given back; by clocks
+    /// that differ, also what is owed in the end.
     pub fn check_intervals(&self) -> Result<(), TestCaseError> {
         let rule = self.limits[0].rule();
-        for (at, _) in self.events.iter().enumerate().filter(|(_, event)| event.admitted > MilliTokens::ZERO) {
+        for (at, _) in self
+            .events
+            .iter()
+            .enumerate()
+            .filter(|(_, event)| event.admitted > MilliTokens::ZERO)
+        {
             let (mut sum, mut back) = (MilliTokens::ZERO, MilliTokens::ZERO);
             let (mut from, mut to) = (EpochMillis(i64::MAX), EpochMillis(i64::MIN));
             for event in &self.events[at..] {
@@ -169,9 +263,17 @@ impl Fleet {
                 from = event.clock.map_or(from, |clock| from.min(clock));
                 to = event.clock.map_or(to, |clock| to.max(clock));
                 let most = rule.capacity + credit(rule, Shard::WHOLE, from, to) + back + event.owed;
-                // A settlement has no clock and admits nothing; what is owed by then is less than it was at the take before.
+                // A settlement has no clock and admits nothing; what is owed by then is less than
+                // it was at the take before.
                 let is_take = event.admitted > MilliTokens::ZERO;
-                prop_assert!(!is_take || sum <= most, "I1: {:?} from {:?} to {:?}, at most {:?}", sum, from, to, most);
+                prop_assert!(
+                    !is_take || sum <= most,
+                    "I1: {:?} from {:?} to {:?}, at most {:?}",
+                    sum,
+                    from,
+                    to,
+                    most
+                );
             }
         }
         Ok(())
@@ -181,5 +283,9 @@ impl Fleet {
 /// What is free of a limit at `at`, with no lease given back.
 pub(super) fn free(shard: &Bucket, name: &LimitName, at: EpochMillis) -> MilliTokens {
     let state = &shard.limits[name];
-    if state.rule.is_concurrent() { state.tk } else { shard.balance(state, at) }
+    if state.rule.is_concurrent() {
+        state.tk
+    } else {
+        shard.balance(state, at)
+    }
 }

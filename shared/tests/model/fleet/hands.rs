@@ -37,7 +37,8 @@ impl Fleet {
 
     fn delete(&mut self, shard: u32) {
         self.finish_all();
-        // The `v` of a new item is above that of a former one only if clocks have passed what they are apart.
+        // The `v` of a new item is above that of a former one only if clocks have passed what they
+        // are apart.
         self.now = self.now.after(Millis(5_000));
         self.is_torn = true;
         if let Some(gone) = self.table.shards().get(&shard) {
@@ -55,14 +56,27 @@ impl Fleet {
             prop_assert!(!self.table.whole().is_complete());
             let shards = self.table.shards().clone();
             let slots = |limit: &Limit| {
-                let known = shards.values().map(|shard| shard.limits[limit.name()].tk + held(shard, limit.name()));
+                let known = shards
+                    .values()
+                    .map(|shard| shard.limits[limit.name()].tk + held(shard, limit.name()));
                 limit.rule().capacity - known.sum()
             };
             let actions = fill(shard, &shards[&other], slots, self.id(), self.now);
-            prop_assert!(self.transact(&actions, Some(self.now))?, "not filled: {:?}", shard);
-            prop_assert!(!self.table.transact(&actions), "I7: its answer was lost, and it was filled once more");
+            prop_assert!(
+                self.transact(&actions, Some(self.now))?,
+                "not filled: {:?}",
+                shard
+            );
+            prop_assert!(
+                !self.table.transact(&actions),
+                "I7: its answer was lost, and it was filled once more"
+            );
             let made = &self.table.shards()[&shard.index];
-            prop_assert_eq!(made.limits["rpm"].tk, MilliTokens::ZERO, "I1: nobody knows what it had");
+            prop_assert_eq!(
+                made.limits["rpm"].tk,
+                MilliTokens::ZERO,
+                "I1: nobody knows what it had"
+            );
             self.check()?;
         }
         if self.is_torn && !self.table.shards().is_empty() {
@@ -78,13 +92,22 @@ impl Fleet {
     }
 }
 
-/// The largest part of `whole` of which there is no shard, and a shard of the other half of what it is a half of: while
-/// that one is what it is, nobody has made the two one.
+/// The largest part of `whole` of which there is no shard, and a shard of the other half of what it
+/// is a half of: while that one is what it is, nobody has made the two one.
 fn missing(shards: &Shards, whole: Shard) -> Option<(Shard, u32)> {
-    let is_there = |part: Shard| shards.get(&part.index).is_some_and(|shard| shard.shard() == part);
+    let is_there = |part: Shard| {
+        shards
+            .get(&part.index)
+            .is_some_and(|shard| shard.shard() == part)
+    };
     let in_part = |part: Shard| {
-        let is_in = |shard: &Shard| shard.count > part.count && shard.index % part.count == part.index;
-        shards.values().map(|shard| shard.shard()).find(is_in).or(is_there(part).then_some(part))
+        let is_in =
+            |shard: &Shard| shard.count > part.count && shard.index % part.count == part.index;
+        shards
+            .values()
+            .map(|shard| shard.shard())
+            .find(is_in)
+            .or(is_there(part).then_some(part))
     };
     if shards.is_empty() || is_there(whole) {
         return None;

@@ -26,12 +26,32 @@ impl Fleet {
     ) -> Update {
         let (key, op) = (bucket_key(shard), self.id());
         let lease = lease.map(|(id, expires)| {
-            (id.clone(), Lease { expires: *expires, tokens: needs.clone(), owner: "me".to_owned() })
+            (
+                id.clone(),
+                Lease {
+                    expires: *expires,
+                    tokens: needs.clone(),
+                    owner: "me".to_owned(),
+                },
+            )
         });
         let (leases, unknown) = (lease.into_iter().collect(), std::slice::from_ref(&op));
         let take = take(&key, &self.limits, needs.clone(), op.clone(), clock);
-        let take = Take { takes, leases, roll: Roll { by_others, ..take.roll }, unknown, ..take };
-        if self.table.shards().is_empty() { take.create(clock) } else { take.on(view, clock) }
+        let take = Take {
+            takes,
+            leases,
+            roll: Roll {
+                by_others,
+                ..take.roll
+            },
+            unknown,
+            ..take
+        };
+        if self.table.shards().is_empty() {
+            take.create(clock)
+        } else {
+            take.on(view, clock)
+        }
     }
 
     pub(super) fn take(
@@ -47,27 +67,52 @@ impl Fleet {
         let view = back.and_then(|back| self.table.image(shard, back));
         let there = self.table.shards().get(&shard).cloned();
         let whole = self.limits[0].rule().capacity;
-        let (share, holds) =
-            there.as_ref().map_or((whole, whole), |there| (there.share(&there.limits[&rpm]), there.holds(&rpm, clock)));
+        let (share, holds) = there.as_ref().map_or((whole, whole), |there| {
+            (there.share(&there.limits[&rpm]), there.holds(&rpm, clock))
+        });
         let (mut needs, lease) = self.asked(ask, share, holds, clock);
         if creates {
             // More than the whole bucket holds is never asked.
             for limit in &self.limits {
-                needs.entry(limit.name().clone()).and_modify(|need| *need = (*need).min(limit.rule().capacity));
+                needs
+                    .entry(limit.name().clone())
+                    .and_modify(|need| *need = (*need).min(limit.rule().capacity));
             }
         }
-        let update = self.planned(shard, view.as_deref(), &needs, lease.as_ref(), 1, (clock, ask.by_others));
+        let update = self.planned(
+            shard,
+            view.as_deref(),
+            &needs,
+            lease.as_ref(),
+            1,
+            (clock, ask.by_others),
+        );
         let is_done = self.write(update, Some(clock))?;
         match there {
             None => prop_assert_eq!(is_done, creates, "a take made a shard that is not there"),
             Some(there) => {
                 let is_enough = is_enough(&there, &needs, clock);
-                prop_assert!(is_enough || !is_done, "I1: {:?} taken at {:?} from {:?}", needs, clock, there);
+                prop_assert!(
+                    is_enough || !is_done,
+                    "I1: {:?} taken at {:?} from {:?}",
+                    needs,
+                    clock,
+                    there
+                );
                 let is_sure = back == Some(0) && !ask.by_others;
-                prop_assert!(is_done || !is_enough || !is_sure, "I2: {:?} of {:?}", needs, there);
+                prop_assert!(
+                    is_done || !is_enough || !is_sure,
+                    "I2: {:?} of {:?}",
+                    needs,
+                    there
+                );
             }
         }
-        if is_done { self.book(&[(shard, needs)], lease.as_ref(), clock) } else { Ok(()) }
+        if is_done {
+            self.book(&[(shard, needs)], lease.as_ref(), clock)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn spread(
@@ -79,18 +124,42 @@ impl Fleet {
     ) -> Result<(), TestCaseError> {
         // What there is no shard of is created by a take.
         let is_there = !self.table.shards().is_empty();
-        let Some(seen) = self.past.iter().nth_back(back).filter(|_| is_there).cloned() else { return Ok(()) };
+        let Some(seen) = self
+            .past
+            .iter()
+            .nth_back(back)
+            .filter(|_| is_there)
+            .cloned()
+        else {
+            return Ok(());
+        };
         let (rpm, whole) = (limit_name("rpm"), whole(&seen));
-        let (needs, lease) = self.asked(ask, self.limits[0].rule().capacity, whole.holds(&rpm, clock), clock);
-        let is_in_all = needs.iter().all(|(limit, need)| whole.holds(limit, clock) >= *need);
+        let (needs, lease) = self.asked(
+            ask,
+            self.limits[0].rule().capacity,
+            whole.holds(&rpm, clock),
+            clock,
+        );
+        let is_in_all = needs
+            .iter()
+            .all(|(limit, need)| whole.holds(limit, clock) >= *need);
         let parts = whole.spread(&needs, clock);
         prop_assert_eq!(parts.is_some(), is_in_all);
-        let Some(mut parts) = parts else { return Ok(()) };
+        let Some(mut parts) = parts else {
+            return Ok(());
+        };
         for (limit, need) in &needs {
-            let sum: MilliTokens = parts.iter().filter_map(|(_, part)| part.get(limit)).copied().sum();
+            let sum: MilliTokens = parts
+                .iter()
+                .filter_map(|(_, part)| part.get(limit))
+                .copied()
+                .sum();
             prop_assert_eq!(sum, *need, "the parts are not what was asked");
         }
-        if let Some(one) = seen.values().find(|shard| alone && is_enough(shard, &needs, clock)) {
+        if let Some(one) = seen
+            .values()
+            .find(|shard| alone && is_enough(shard, &needs, clock))
+        {
             parts = vec![(one.key.shard, needs)];
         }
         let before = self.table.shards().clone();
@@ -98,22 +167,40 @@ impl Fleet {
         for (at, (shard, needs)) in parts.iter().enumerate() {
             let (view, takes) = (Some(&*seen[shard]), i64::from(at == 0));
             let by = (clock, ask.by_others);
-            actions.push(Action::Update(self.planned(*shard, view, needs, lease.as_ref(), takes, by)));
+            actions.push(Action::Update(self.planned(
+                *shard,
+                view,
+                needs,
+                lease.as_ref(),
+                takes,
+                by,
+            )));
         }
         if actions.is_empty() {
             return Ok(());
         }
         if !self.transact(&actions, Some(clock))? {
-            prop_assert!(back > 0 || ask.by_others, "I2: {:?} of {:?} is there, and was refused", parts, before);
+            prop_assert!(
+                back > 0 || ask.by_others,
+                "I2: {:?} of {:?} is there, and was refused",
+                parts,
+                before
+            );
             return Ok(());
         }
         for (shard, needs) in &parts {
-            prop_assert!(is_enough(&before[shard], needs, clock), "I1: {:?} taken from {:?}", needs, before[shard]);
+            prop_assert!(
+                is_enough(&before[shard], needs, clock),
+                "I1: {:?} taken from {:?}",
+                needs,
+                before[shard]
+            );
         }
         self.book(&parts, lease.as_ref(), clock)
     }
 
-    /// I5: a spread of so many thousandths of the capacity succeeds at the instant that is named, and not before.
+    /// I5: a spread of so many thousandths of the capacity succeeds at the instant that is named,
+    /// and not before.
     pub fn check_ready(&mut self, limit: usize, part: i64) -> Result<(), TestCaseError> {
         self.finish_all();
         let (limit, whole) = (self.limits[limit].clone(), self.table.whole());
@@ -129,19 +216,45 @@ impl Fleet {
         };
         if at > self.now {
             let early = whole.spread(&needs, EpochMillis(at.0 - 1));
-            prop_assert_eq!(early, None, "{:?} is not the first instant for {:?} of {:?}", at, needs, whole);
+            prop_assert_eq!(
+                early,
+                None,
+                "{:?} is not the first instant for {:?} of {:?}",
+                at,
+                needs,
+                whole
+            );
         }
         let parts = whole.spread(&needs, at);
-        prop_assert!(parts.is_some(), "{:?} is too early for {:?} of {:?}", at, needs, whole);
+        prop_assert!(
+            parts.is_some(),
+            "{:?} is too early for {:?} of {:?}",
+            at,
+            needs,
+            whole
+        );
         let shards = self.table.shards().clone();
-        let plan =
-            |(shard, needs)| Action::Update(self.planned(shard, Some(&shards[&shard]), &needs, None, 1, (at, false)));
+        let plan = |(shard, needs)| {
+            Action::Update(self.planned(shard, Some(&shards[&shard]), &needs, None, 1, (at, false)))
+        };
         let actions: Vec<_> = parts.unwrap().into_iter().map(plan).collect();
-        prop_assert!(self.table.clone().transact(&actions), "{:?} is too early for {:?} of {:?}", at, needs, whole);
+        prop_assert!(
+            self.table.clone().transact(&actions),
+            "{:?} is too early for {:?} of {:?}",
+            at,
+            needs,
+            whole
+        );
         Ok(())
     }
 
-    fn asked(&mut self, ask: &Ask, of: MilliTokens, there: MilliTokens, clock: EpochMillis) -> (Needs, Option<Until>) {
+    fn asked(
+        &mut self,
+        ask: &Ask,
+        of: MilliTokens,
+        there: MilliTokens,
+        clock: EpochMillis,
+    ) -> (Needs, Option<Until>) {
         let rate = match ask.rate {
             Much::Part(part) => MilliTokens(of.0 * part / 1000),
             Much::There(more) => there + MilliTokens(more),
@@ -156,14 +269,28 @@ impl Fleet {
     }
 
     /// Enters a take that was applied.
-    fn book(&mut self, parts: &[(u32, Needs)], lease: Option<&Until>, clock: EpochMillis) -> Result<(), TestCaseError> {
+    fn book(
+        &mut self,
+        parts: &[(u32, Needs)],
+        lease: Option<&Until>,
+        clock: EpochMillis,
+    ) -> Result<(), TestCaseError> {
         for (shard, needs) in parts {
             let hour = self.table.shards()[shard].hour;
-            prop_assert!(hour >= Hour::of(clock), "I3: taken at {:?}, and counted for {:?}", clock, hour);
+            prop_assert!(
+                hour >= Hour::of(clock),
+                "I3: taken at {:?}, and counted for {:?}",
+                clock,
+                hour
+            );
             let need = |limit: &str| needs.get(limit).copied().unwrap_or_default();
             let bucket = &self.table.shards()[shard];
             let ceiling = bucket.share(&bucket.limits[&limit_name("rpm")]);
-            let grant = Grant { rate: need("rpm"), slots: need("slots"), ceiling };
+            let grant = Grant {
+                rate: need("rpm"),
+                slots: need("slots"),
+                ceiling,
+            };
             for (limit, need) in needs {
                 *self.used.entry(limit.clone()).or_default() += *need;
             }
@@ -187,30 +314,46 @@ impl Fleet {
         back: Option<Back>,
         clock: EpochMillis,
     ) -> Result<(), TestCaseError> {
-        let (rpm, leased) = (limit_name("rpm"), self.leased.keys().cloned().collect::<Vec<_>>());
+        let (rpm, leased) = (
+            limit_name("rpm"),
+            self.leased.keys().cloned().collect::<Vec<_>>(),
+        );
         if leased.len() + self.loose.len() == 0 {
             return Ok(());
         }
         let at = which.index(leased.len() + self.loose.len());
         let (mut shard, id, grant) = match leased.get(at) {
             Some((shard, id)) => (*shard, Some(id), &self.leased[&(*shard, id.clone())]),
-            None => (self.loose[at - leased.len()].0, None, &self.loose[at - leased.len()].1),
+            None => (
+                self.loose[at - leased.len()].0,
+                None,
+                &self.loose[at - leased.len()].1,
+            ),
         };
         let (old, new) = (grant.rate, MilliTokens(grant.rate.0 * part / 1000));
         if old == MilliTokens::ZERO {
             return Ok(());
         }
-        let settled = Settled { tk: old - new, tc: new - old, ceiling: Some(grant.ceiling) };
+        let settled = Settled {
+            tk: old - new,
+            tc: new - old,
+            ceiling: Some(grant.ceiling),
+        };
         while !self.table.shards().contains_key(&shard) {
             // It has become part of the one it was split off.
-            let Some(bit) = shard.checked_ilog2() else { return Ok(()) };
+            let Some(bit) = shard.checked_ilog2() else {
+                return Ok(());
+            };
             shard -= 1 << bit;
         }
         let (key, op) = (bucket_key(shard), self.id());
         let lease = id.map(|id| (id, LeaseChange::Hold([(rpm.clone(), (old, new))].into())));
         // Some count acquires that were granted before.
         let takes = part % 2;
-        let settle = Settle { takes, ..settle(&key, op, lease, [(rpm.clone(), settled)].into(), clock) };
+        let settle = Settle {
+            takes,
+            ..settle(&key, op, lease, [(rpm.clone(), settled)].into(), clock)
+        };
         let before = self.table.shards()[&shard].clone();
         let view = back.and_then(|back| self.table.image(shard, back));
         let update = view.map_or_else(|| settle.whole(None), |view| settle.cut(&view));
@@ -231,7 +374,12 @@ impl Fleet {
         }
         self.events.last_mut().unwrap().back += given.max(MilliTokens::ZERO);
         match id {
-            Some(id) => self.leased.get_mut(&(leased[at].0, id.clone())).unwrap().rate = new,
+            Some(id) => {
+                self.leased
+                    .get_mut(&(leased[at].0, id.clone()))
+                    .unwrap()
+                    .rate = new
+            }
             None => self.loose[at - leased.len()].1.rate = new,
         }
         Ok(())
@@ -239,5 +387,7 @@ impl Fleet {
 }
 
 fn is_enough(shard: &Bucket, needs: &Needs, clock: EpochMillis) -> bool {
-    needs.iter().all(|(limit, need)| *need == MilliTokens::ZERO || shard.holds(limit, clock) >= *need)
+    needs
+        .iter()
+        .all(|(limit, need)| *need == MilliTokens::ZERO || shard.holds(limit, clock) >= *need)
 }
