@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, EntityId, Limit, MAX_TOKENS, MilliTokens, Millis, Mode, Resource, Status,
+    BucketKey, ConfigStatus, EntityId, Limit, LimitMode, MAX_TOKENS, MilliTokens, Millis, Resource,
 };
 
 use crate::away;
@@ -273,7 +273,8 @@ impl<'a> Acquire<'a> {
                         resource: resource.clone(),
                     });
                 };
-                if let Some(name) = lacking(amounts, limits).filter(|_| *status == Status::Enforced)
+                if let Some(name) =
+                    lacking(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
                 {
                     if resolved.is_old(inner.ages.now()) && age == Age::Cached {
                         // It may be new.
@@ -289,7 +290,7 @@ impl<'a> Acquire<'a> {
             }
             match rules {
                 Some(Rules {
-                    status: Status::Disabled,
+                    status: ConfigStatus::Disabled,
                     ..
                 }) => {
                     let (entity, resource) = (entity.clone(), resource.clone());
@@ -299,7 +300,7 @@ impl<'a> Acquire<'a> {
                     });
                 }
                 Some(Rules {
-                    status: Status::Enforced,
+                    status: ConfigStatus::Enforced,
                     limits,
                     ..
                 }) => {
@@ -308,7 +309,7 @@ impl<'a> Acquire<'a> {
                         .push(self.target(Arc::clone(&shards), limits, amounts));
                 }
                 Some(Rules {
-                    status: Status::Unlimited,
+                    status: ConfigStatus::Unlimited,
                     ..
                 })
                 | None => asked.is_free |= Arc::ptr_eq(&shards, &own),
@@ -335,7 +336,7 @@ impl<'a> Acquire<'a> {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
                 continue;
             };
-            let asked = if limit.mode() == Mode::Soft {
+            let asked = if limit.mode() == LimitMode::Soft {
                 &mut soft
             } else {
                 &mut needs

@@ -74,7 +74,7 @@ impl AgeClock {
     /// Returns the time of what is refilled in this process alone: it only grows, and a freeze
     /// counts.
     pub(crate) fn time(&self) -> EpochMillis {
-        EpochMillis::default().after(self.now().since(Moment(self.0.started)).into())
+        EpochMillis::default().plus(self.now().since(Moment(self.0.started)).into())
     }
 
     /// Returns how long ago a moment was; zero if it is yet to come.

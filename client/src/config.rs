@@ -8,9 +8,10 @@ mod known;
 mod resolve;
 mod schema;
 
-use weirgate_shared::write::configure;
+use weirgate_shared::write::write_config;
 use weirgate_shared::{
-    Change, Config, ConfigKey, ConfigsOf, ItemKey, Level, Namespace, Stored, read_config,
+    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Namespace, Versioned,
+    read_config,
 };
 use weirgate_store::{BY_RESOURCE, Item, Listing};
 
@@ -94,7 +95,7 @@ impl RateLimiter {
     /// [`Error::Invalid`] for a configuration that breaks a rule, before anything is sent.
     /// [`Error::Contended`] if others were faster all the time, [`Error::Store`] if it could not be
     /// decided.
-    pub async fn set_config(&self, level: &Level, config: &Config) -> Result<(), Error> {
+    pub async fn set_config(&self, level: &ConfigLevel, config: &Config) -> Result<(), Error> {
         config.check()?;
         let mut config = config.clone();
         // As they are read back.
@@ -109,7 +110,7 @@ impl RateLimiter {
     ///
     /// # Errors
     /// As [`set_config`](Self::set_config).
-    pub async fn delete_config(&self, level: &Level) -> Result<bool, Error> {
+    pub async fn delete_config(&self, level: &ConfigLevel) -> Result<bool, Error> {
         self.change_config(level, None).await
     }
 
@@ -117,7 +118,7 @@ impl RateLimiter {
     ///
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written it.
-    pub async fn config(&self, level: &Level) -> Result<Option<Config>, Error> {
+    pub async fn config(&self, level: &ConfigLevel) -> Result<Option<Config>, Error> {
         let key = key(&self.inner.namespace, level).item_key();
         let items = self.inner.table.read(std::slice::from_ref(&key)).await?;
         stored(&key, &items).map(|stored| stored.value)
@@ -130,14 +131,14 @@ impl RateLimiter {
     /// As [`config`](Self::config).
     pub async fn configs(
         &self,
-        of: &ConfigsOf,
+        of: &ConfigFilter,
         after: Option<&Next>,
-    ) -> Result<Page<(Level, Config)>, Error> {
+    ) -> Result<Page<(ConfigLevel, Config)>, Error> {
         let Inner {
             table, namespace, ..
         } = &*self.inner;
         let (partition, prefix) = of.partition(namespace);
-        let is_own = matches!(of, ConfigsOf::Entity(_));
+        let is_own = matches!(of, ConfigFilter::Entity(_));
         let index = (!is_own).then_some(BY_RESOURCE);
         let listing = Listing {
             index,
@@ -173,7 +174,11 @@ impl RateLimiter {
     }
 
     /// Whether there was one before.
-    async fn change_config(&self, level: &Level, next: Option<Config>) -> Result<bool, Error> {
+    async fn change_config(
+        &self,
+        level: &ConfigLevel,
+        next: Option<Config>,
+    ) -> Result<bool, Error> {
         let inner = &*self.inner;
         let key = key(&inner.namespace, level);
         let what = format!("the configuration of {level}");
@@ -186,8 +191,8 @@ impl RateLimiter {
             if seen.value == next {
                 return Ok(existed);
             }
-            let mut actions = vec![configure(&key, &seen, next.as_ref())];
-            let change = Change::Config {
+            let mut actions = vec![write_config(&key, &seen, next.as_ref())];
+            let change = AuditChange::Config {
                 level: level.clone(),
                 before: seen.value,
                 after: next.clone(),
@@ -201,7 +206,7 @@ impl RateLimiter {
     }
 }
 
-fn key(namespace: &Namespace, level: &Level) -> ConfigKey {
+fn key(namespace: &Namespace, level: &ConfigLevel) -> ConfigKey {
     ConfigKey {
         namespace: namespace.clone(),
         level: level.clone(),
@@ -209,7 +214,7 @@ fn key(namespace: &Namespace, level: &Level) -> ConfigKey {
 }
 
 /// The configuration that is among `items`; one that is not there was never made.
-fn stored(key: &ItemKey, items: &[Item]) -> Result<Stored<Config>, Error> {
+fn stored(key: &ItemKey, items: &[Item]) -> Result<Versioned<Config>, Error> {
     let item = items.iter().find(|item| item.key().as_ref() == Some(key));
     let stored = item.map(|item| read_config(item.attributes())).transpose();
     let unreadable = |error| Error::UnreadableItem {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
-use weirgate_shared::{BucketKey, LimitName, MilliTokens, Mode};
+use weirgate_shared::{BucketKey, LimitMode, LimitName, MilliTokens};
 
 use crate::away::{self, LocalHold, Permit};
 use crate::clock::deadline;
@@ -261,7 +261,7 @@ impl Deciding<'_> {
         for (at, limit, requested) in above {
             let target = &mut self.targets[at];
             let (key, capacity) = (&target.shards.key, limit.rule().capacity);
-            if !target.is_shadow && limit.mode() != Mode::Shadow {
+            if !target.is_shadow && limit.mode() != LimitMode::Shadow {
                 let (entity, resource) = (key.entity.clone(), key.resource.clone());
                 return Some(NeverFits {
                     entity,
@@ -338,7 +338,7 @@ impl Deciding<'_> {
         let is_shadow = |(at, denied): &(usize, Denied)| {
             denied
                 .short()
-                .all(|short| self.targets[*at].is_shadow || short.mode == Mode::Shadow)
+                .all(|short| self.targets[*at].is_shadow || short.mode == LimitMode::Shadow)
         };
         if !denials.iter().all(is_shadow) {
             return false;

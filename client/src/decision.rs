@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitName, LimitState, MilliTokens, Millis,
-    Mode, Resource, Rule, Whole,
+    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitMode, LimitName, LimitState, MilliTokens,
+    Millis, RefillRule, Resource, Shard,
 };
 
 use crate::limits::Limits;
@@ -113,7 +113,7 @@ pub struct LimitStatus {
     /// Its name.
     pub limit: String,
     /// What becomes of a request that it has not enough for.
-    pub mode: Mode,
+    pub mode: LimitMode,
     /// The most it holds.
     pub capacity: MilliTokens,
     /// What flows back every `refill_period`; zero for a concurrency limit.
@@ -134,7 +134,7 @@ impl LimitStatus {
     #[must_use]
     pub fn is_short(&self) -> bool {
         let is_asked = self.requested > MilliTokens::ZERO;
-        is_asked && self.requested > self.available && self.mode != Mode::Soft
+        is_asked && self.requested > self.available && self.mode != LimitMode::Soft
     }
 
     /// Whether it is a number of slots held at the same time.
@@ -203,15 +203,15 @@ impl fmt::Display for NeverFits {
 
 /// Every limit's status at `now`, as `needs` sees it.
 pub(crate) fn status(
-    bucket: &Bucket,
+    bucket: &Shard,
     limits: &Limits,
     needs: &Needs,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
-    let bucket = bucket.advanced(limits, now);
+    let bucket = bucket.projected(limits, now);
     let status = |(name, state): (&LimitName, &LimitState)| {
         let requested = needs.get(name).copied().unwrap_or_default();
-        let retry_after = if requested <= state.tk {
+        let retry_after = if requested <= state.available {
             Some(Duration::ZERO)
         } else {
             bucket
@@ -223,7 +223,7 @@ pub(crate) fn status(
             limits,
             name,
             &state.rule,
-            (state.tk, requested, retry_after),
+            (state.available, requested, retry_after),
         )
     };
     bucket.limits.iter().map(status).collect()
@@ -231,7 +231,7 @@ pub(crate) fn status(
 
 /// Every limit's status at `now`, over all shards. The shards have the callers' own limits already.
 pub(crate) fn status_of_whole(
-    whole: &Whole,
+    whole: &Bucket,
     limits: &Limits,
     needs: &Needs,
     now: EpochMillis,
@@ -249,7 +249,7 @@ pub(crate) fn status_of_whole(
             limits,
             name,
             &state.rule,
-            (whole.holds(name, now), requested, retry_after),
+            (whole.balance_at(name, now), requested, retry_after),
         )
     };
     shard.limits.iter().map(status).collect()
@@ -271,7 +271,7 @@ fn one(
     key: &BucketKey,
     limits: &[Limit],
     name: &LimitName,
-    rule: &Rule,
+    rule: &RefillRule,
     (available, requested, retry_after): (MilliTokens, MilliTokens, Option<Duration>),
 ) -> LimitStatus {
     let known = limits.iter().find(|limit| limit.name() == name);
@@ -292,7 +292,8 @@ fn one(
 /// The limits that are waited for. Nobody waits for a shadow limit, unless that is all there is to
 /// say.
 pub(crate) fn in_the_way(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
-    let is_enforced = |status: &LimitStatus| status.is_short() && status.mode == Mode::Enforced;
+    let is_enforced =
+        |status: &LimitStatus| status.is_short() && status.mode == LimitMode::Enforced;
     let is_denied = limits.iter().any(is_enforced);
     limits.iter().filter(move |status| {
         if is_denied {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use weirgate_shared::{EntityId, EpochMillis, Level, Resource};
+use weirgate_shared::{ConfigLevel, EntityId, EpochMillis, Resource};
 use weirgate_store::Skew;
 
 use crate::config::Rules;
@@ -193,16 +193,16 @@ fn read(path: &Path) -> Result<(Levels, Option<Stamp>), FileError> {
     for (level, config) in said.configs {
         let rules = Arc::new(Rules::new(level.clone(), &config, None));
         match level {
-            Level::EntityResource(entity, resource) => {
+            ConfigLevel::EntityResource(entity, resource) => {
                 levels
                     .own
                     .entry(entity)
                     .or_default()
                     .insert(resource, rules);
             }
-            Level::Entity(entity) => drop(levels.entities.insert(entity, rules)),
-            Level::Resource(resource) => drop(levels.resources.insert(resource, rules)),
-            Level::System => levels.system = Some(rules),
+            ConfigLevel::Entity(entity) => drop(levels.entities.insert(entity, rules)),
+            ConfigLevel::Resource(resource) => drop(levels.resources.insert(resource, rules)),
+            ConfigLevel::System => levels.system = Some(rules),
         }
     }
     Ok((levels, stamp))

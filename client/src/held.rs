@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::write::{LeaseChange, Settled};
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Whole, WriteId};
+use weirgate_shared::write::{LeaseChange, LimitDelta};
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Shard, WriteId};
 
 use weirgate_store::ErrorKind;
 
@@ -38,7 +38,7 @@ pub(crate) struct Part {
     pub(crate) line: Arc<Line>,
     pub(crate) amounts: Needs,
     /// The shard after the take.
-    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) bucket: Arc<Shard>,
     /// When it was taken, if that was ahead.
     pub(crate) ahead: Option<Moment>,
     /// The id of the durable lease in this shard, and when it expires. Either all parts have one or
@@ -48,15 +48,15 @@ pub(crate) struct Part {
 
 impl Part {
     /// Giving back `amount` of a rate.
-    pub(crate) fn rate_back(&self, limit: &LimitName, amount: MilliTokens) -> Settled {
+    pub(crate) fn rate_back(&self, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
         let ceiling = self
             .bucket
             .limits
             .get(limit)
             .map(|state| self.bucket.share(state));
-        Settled {
-            tk: amount,
-            tc: -amount,
+        LimitDelta {
+            available: amount,
+            consumed: -amount,
             ceiling,
         }
     }
@@ -139,9 +139,9 @@ impl Held {
         }
         let shards = seen
             .iter()
-            .map(|part| part.bucket.advanced(&self.limits, self.at))
+            .map(|part| part.bucket.projected(&self.limits, self.at))
             .collect();
-        decision::status_of_whole(&Whole::new(shards), &self.limits, &Needs::new(), self.at)
+        decision::status_of_whole(&Bucket::new(shards), &self.limits, &Needs::new(), self.at)
     }
 
     /// `actual` of `limit` was used in truth, which was taken.
@@ -188,9 +188,9 @@ impl Held {
         }
         let mut settled = self.give_back(&self.parts[at], &limit, -more);
         if more > MilliTokens::ZERO {
-            settled.tc = more;
+            settled.consumed = more;
         }
-        let change = LeaseChange::Hold(BTreeMap::from([(limit.clone(), (taken, actual))]));
+        let change = LeaseChange::SetAmounts(BTreeMap::from([(limit.clone(), (taken, actual))]));
         // Until it is known what became of it, a rollback gives back only what is taken either way.
         self.parts[at]
             .amounts
@@ -223,7 +223,7 @@ impl Held {
         };
         let planned = self.inner.plan();
         // Never sooner: a shard's `due` is a lower bound of every expiry.
-        let mut expires = planned.now.after(lasts.into()).max(until);
+        let mut expires = planned.now.plus(lasts.into()).max(until);
         let mut renewed = self.renew_until(expires).await;
         let is_skewed =
             |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::Skewed);
@@ -231,7 +231,7 @@ impl Held {
         if renewed.as_ref().is_err_and(is_skewed)
             || renewed.is_ok() && planned.was_early(&self.inner)
         {
-            expires = self.inner.now().after(lasts.into()).max(until);
+            expires = self.inner.now().plus(lasts.into()).max(until);
             renewed = self.renew_until(expires).await;
         }
         renewed
@@ -378,11 +378,11 @@ impl Held {
     }
 
     /// Giving back `amount` of a limit. A slot has counted when it was taken.
-    fn give_back(&self, part: &Part, limit: &LimitName, amount: MilliTokens) -> Settled {
+    fn give_back(&self, part: &Part, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
         if self.is_concurrent(limit) {
-            return Settled {
-                tk: amount,
-                tc: MilliTokens::ZERO,
+            return LimitDelta {
+                available: amount,
+                consumed: MilliTokens::ZERO,
                 ceiling: None,
             };
         }
@@ -393,7 +393,7 @@ impl Held {
         &self,
         part: &Part,
         change: LeaseChange,
-        amounts: BTreeMap<LimitName, Settled>,
+        amounts: BTreeMap<LimitName, LimitDelta>,
     ) -> Result<Settlement, Error> {
         match self.settling(part, change, amounts).run().await? {
             Answered::Settled(settlement) => Ok(settlement),
@@ -405,7 +405,7 @@ impl Held {
         &'a self,
         part: &'a Part,
         change: LeaseChange,
-        amounts: BTreeMap<LimitName, Settled>,
+        amounts: BTreeMap<LimitName, LimitDelta>,
     ) -> Settling<'a> {
         Settling {
             inner: &self.inner,

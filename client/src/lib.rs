@@ -102,9 +102,9 @@ pub use prefetch::Prefetch;
 pub use scope::ScopeError;
 pub use stats::Stats;
 pub use weirgate_shared::{
-    AuditEvent, AuditId, AuditOf, Change, Config, ConfigError, ConfigsOf, Entity, EntityId,
-    EpochMillis, Level, Limit, LimitError, LimitName, MilliTokens, Mode, NameError, Resource, Rule,
-    Status, Usage, Window, WindowUsage,
+    AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
+    ConfigStatus, Entity, EntityId, EpochMillis, Limit, LimitError, LimitMode, LimitName,
+    MilliTokens, NameError, RefillRule, Resource, Usage, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, Connection, ErrorKind, StoreError, SystemClock, Table};
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use weirgate_shared::{Bucket, Limit, MAX_BUCKET_LIMITS, MAX_LIMITS, Terms};
+use weirgate_shared::{Limit, MAX_BUCKET_LIMITS, MAX_LIMITS, Shard, VersionedLimits};
 
 use crate::Error;
 
@@ -54,8 +54,8 @@ pub(crate) fn check_number(limits: &[Limit]) -> Result<(), Error> {
 }
 
 /// That `bucket` does not get more limits than any write to it can name.
-pub(crate) fn check_room(bucket: &Bucket, limits: &Limits) -> Result<(), Error> {
-    let number = bucket.limits_with(limits);
+pub(crate) fn check_room(bucket: &Shard, limits: &Limits) -> Result<(), Error> {
+    let number = bucket.limit_count_with(limits);
     if number <= MAX_BUCKET_LIMITS {
         return Ok(());
     }
@@ -81,7 +81,7 @@ impl PartialEq for Limits {
     }
 }
 
-impl<'a> From<&'a Limits> for Terms<'a> {
+impl<'a> From<&'a Limits> for VersionedLimits<'a> {
     fn from(limits: &'a Limits) -> Self {
         Self {
             limits,

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId,
+    BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, Shard, WriteId,
 };
 use weirgate_store::StoreError;
 
@@ -183,7 +183,7 @@ struct Throttled {
 /// What an answer showed of the bucket, and when.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
-    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) bucket: Arc<Shard>,
     pub(crate) at: Moment,
     /// This process has taken from it since, by a write that does not answer with the item.
     pub(crate) is_outdated: bool,
@@ -228,7 +228,7 @@ impl Line {
 
     /// Whether the lease that ends is alone in the shard, as `seen`, and such leases are rare: then
     /// `due` goes with it.
-    pub(crate) fn ends_rare_lease(&self, seen: &Bucket) -> bool {
+    pub(crate) fn ends_rare_lease(&self, seen: &Shard) -> bool {
         if self.has_company() || seen.leases.as_ref().is_none_or(|leases| leases.len() != 1) {
             return false;
         }
@@ -295,20 +295,20 @@ impl Line {
     }
 
     /// Keeps what an answer showed, unless a later one is known already.
-    pub(crate) fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
+    pub(crate) fn saw(&self, bucket: Shard) -> Arc<Shard> {
         self.saw_at(bucket, self.bucket.ages.now())
     }
 
-    fn saw_at(&self, bucket: Bucket, at: Moment) -> Arc<Bucket> {
+    fn saw_at(&self, bucket: Shard, at: Moment) -> Arc<Shard> {
         let bucket = Arc::new(bucket);
         let mut state = self.state();
-        let is_older = |view: &View| view.bucket.v > bucket.v;
+        let is_older = |view: &View| view.bucket.write_seq > bucket.write_seq;
         if !state.view.as_ref().is_some_and(is_older) {
             // An item may say what it likes; so many keys are read, when all shards are.
             self.bucket.saw(bucket.shard().count.min(MAX_SHARDS), at);
             self.bucket
                 .version
-                .fetch_max(bucket.version.unwrap_or_default(), Ordering::Relaxed);
+                .fetch_max(bucket.config_version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
             if state
                 .view
@@ -369,7 +369,7 @@ impl Line {
     }
 
     /// Keeps a bucket that was made by a write which does not answer with it.
-    pub(crate) fn made(&self, bucket: &Bucket) {
+    pub(crate) fn made(&self, bucket: &Shard) {
         drop(self.saw(bucket.clone()));
         self.outdate();
     }
@@ -470,9 +470,9 @@ impl Caller {
     /// The lease as it will be written, if the caller wants one.
     fn new_lease(&self, now: EpochMillis) -> Option<(WriteId, Lease)> {
         let (lasts, owner) = self.lease.as_ref()?;
-        let expires = now.after((*lasts).into());
+        let expires = now.plus((*lasts).into());
         let lease = Lease {
-            expires,
+            expires_at: expires,
             tokens: self.all(),
             owner: owner.to_string(),
         };

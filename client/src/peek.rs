@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Bucket, Limit, Status, Whole};
+use weirgate_shared::{Bucket, ConfigStatus, Limit, Shard};
 
 use crate::config::Age;
 use crate::decide::{Asked, Target};
@@ -28,7 +28,7 @@ pub struct Balances {
     /// time alone does not bring it.
     pub retry_after: Option<Duration>,
     /// Whether the limits are asked at all.
-    pub status: Status,
+    pub status: ConfigStatus,
     /// Every limit.
     pub limits: Vec<LimitStatus>,
 }
@@ -91,7 +91,7 @@ impl<'a> Peek<'a> {
         if disabled.is_some() {
             return Ok(Balances {
                 retry_after: None,
-                status: Status::Disabled,
+                status: ConfigStatus::Disabled,
                 limits: vec![],
             });
         }
@@ -110,9 +110,9 @@ impl<'a> Peek<'a> {
             .collect();
         let denied = decision::denied(limits);
         let status = if is_free {
-            Status::Unlimited
+            ConfigStatus::Unlimited
         } else {
-            Status::Enforced
+            ConfigStatus::Enforced
         };
         Ok(Balances {
             retry_after: denied.retry_after,
@@ -137,7 +137,7 @@ fn status(inner: &Inner, target: &Target) -> Vec<LimitStatus> {
     let (request, now) = (&target.request, inner.now());
     let mut whole = target.shards.known(&request.limits, now);
     if whole.shards().is_empty() {
-        whole = Whole::new(vec![Bucket::full(
+        whole = Bucket::new(vec![Shard::full(
             target.shards.key.clone(),
             &request.limits,
             now,

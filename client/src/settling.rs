@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{
-    Condition, LeaseChange, Path, Settle, Settled, Update, Value, end_last,
+    Condition, LeaseChange, LimitDelta, Path, Settle, Update, Value, clear_due,
 };
 use weirgate_shared::{
-    Bucket, EpochMillis, ItemError, LimitName, MilliTokens, Millis, WriteId, attr,
+    EpochMillis, ItemError, LimitName, MilliTokens, Millis, Shard, WriteId, attr,
 };
 use weirgate_store::{ErrorKind, Outcome, StoreError};
 
@@ -32,7 +32,7 @@ pub(crate) struct Settling<'a> {
     pub(crate) op: WriteId,
     /// The durable lease, when it expires, and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, EpochMillis, LeaseChange)>,
-    pub(crate) amounts: BTreeMap<LimitName, Settled>,
+    pub(crate) amounts: BTreeMap<LimitName, LimitDelta>,
     /// Acquires granted before that the write counts; negative for those that were counted and not
     /// granted.
     pub(crate) takes: i64,
@@ -59,11 +59,9 @@ impl Settling<'_> {
                         self.line
                             .saw(item.bucket().map_err(|error| self.unreadable(error))?);
                     }
-                    if self
-                        .amounts
-                        .values()
-                        .any(|settled| settled.ceiling.is_some() && settled.tk > MilliTokens::ZERO)
-                    {
+                    if self.amounts.values().any(|settled| {
+                        settled.ceiling.is_some() && settled.available > MilliTokens::ZERO
+                    }) {
                         self.line.bucket.gives_back(self.inner.now());
                     }
                     self.line.bucket.given_back.notify_waiters();
@@ -101,7 +99,7 @@ impl Settling<'_> {
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
-                    update = self.end_what_is_held(self.settle().cut(&bucket));
+                    update = self.end_what_is_held(self.settle().capped(&bucket));
                 }
                 // By when a lease is to last is to be said anew.
                 Err(error) if error.kind == ErrorKind::Skewed && self.is_renewal() => {
@@ -141,21 +139,21 @@ impl Settling<'_> {
         let (op, amounts, takes) = (self.op.clone(), self.amounts.clone(), self.takes);
         Settle {
             key: &self.line.key,
-            op,
+            write_id: op,
             lease,
             amounts,
-            takes,
+            acquires: takes,
             roll,
         }
     }
 
     fn whole(&self) -> Update {
         let seen = self.line.sure_view().map(|view| view.bucket);
-        let mut update = self.end_what_is_held(self.settle().whole(seen.as_deref()));
+        let mut update = self.end_what_is_held(self.settle().full(seen.as_deref()));
         if let (Some((id, _, LeaseChange::End)), Some(seen)) = (&self.lease, &seen)
             && self.line.ends_rare_lease(seen)
         {
-            end_last(&mut update, seen, id);
+            clear_due(&mut update, seen, id);
         }
         update
     }
@@ -179,7 +177,7 @@ impl Settling<'_> {
     /// What the bucket says of the lease, if that settles the matter.
     fn ended(
         &self,
-        bucket: &Bucket,
+        bucket: &Shard,
         doubt: &mut Option<StoreError>,
     ) -> Option<Result<Answered, Error>> {
         let settled = |is_done| {
@@ -190,7 +188,7 @@ impl Settling<'_> {
             };
             Some(Ok(Answered::Settled(settlement)))
         };
-        if bucket.op.as_ref() == Some(&self.op) {
+        if bucket.last_write_id.as_ref() == Some(&self.op) {
             return settled(true);
         }
         let (id, expires, change) = self.lease.as_ref()?;
@@ -199,8 +197,7 @@ impl Settling<'_> {
                 // By the write in doubt, or by somebody who found it expired, perhaps by a clock
                 // that is ahead of this one: nobody knows.
                 Some(doubt)
-                    if *change == LeaseChange::End
-                        && *expires <= self.inner.now().after(CLOCKS) =>
+                    if *change == LeaseChange::End && *expires <= self.inner.now().plus(CLOCKS) =>
                 {
                     Some(Err(doubt.into()))
                 }
@@ -213,7 +210,7 @@ impl Settling<'_> {
                 return Some(Ok(Answered::Holds(held.tokens.clone())));
             }
             LeaseChange::End | LeaseChange::Renew(_) => return None,
-            LeaseChange::Hold(amounts) => amounts,
+            LeaseChange::SetAmounts(amounts) => amounts,
         };
         let holds =
             |limit: &LimitName, amount: &MilliTokens| held.tokens.get(limit) == Some(amount);
@@ -236,7 +233,7 @@ impl Settling<'_> {
         let given: MilliTokens = self
             .amounts
             .values()
-            .map(|settled| settled.tk.max(MilliTokens::ZERO))
+            .map(|settled| settled.available.max(MilliTokens::ZERO))
             .sum();
         count(
             &self.inner.counters.unknown_milli,

@@ -14,7 +14,7 @@ mod unfinished;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Shard, Stamp};
+use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, ShardIndex, Stamp};
 
 use weirgate_store::Consistency;
 
@@ -142,9 +142,11 @@ impl Shards {
     pub(crate) fn best(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
         let lines = self.lines();
         let views = lines.iter().filter_map(|line| line.view());
-        let known = views.map(|view| view.bucket.holds(limit.name(), now)).max();
+        let known = views
+            .map(|view| view.bucket.balance_at(limit.name(), now))
+            .max();
         known.unwrap_or_else(|| {
-            Shard {
+            ShardIndex {
                 index: 0,
                 count: self.overview().most(),
             }
@@ -177,7 +179,7 @@ impl Shards {
             let has_plenty = |view: View| {
                 needs
                     .iter()
-                    .all(|(name, need)| view.bucket.holds(name, now) / PLENTY >= *need)
+                    .all(|(name, need)| view.bucket.balance_at(name, now) / PLENTY >= *need)
             };
             !line.is_hot() && line.view().map_or(line.failure().is_none(), has_plenty)
         };
@@ -195,7 +197,7 @@ impl Shards {
         let score = |shard: &u32| {
             score(
                 lines.get(shard),
-                Shard {
+                ShardIndex {
                     index: *shard,
                     count: most,
                 },
@@ -237,7 +239,7 @@ fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
 /// full, or it would never be known, and one that is too hot comes last.
 fn score(
     line: Option<&Arc<Line>>,
-    shard: Shard,
+    shard: ShardIndex,
     needs: &Needs,
     limits: &[Limit],
     now: EpochMillis,
@@ -248,7 +250,7 @@ fn score(
     let view: Option<View> = line.and_then(|line| line.view());
     let full = |limit: &Limit| shard.share(limit.rule().capacity);
     let holds = |name: &weirgate_shared::LimitName| match &view {
-        Some(view) => view.bucket.holds(name, now),
+        Some(view) => view.bucket.balance_at(name, now),
         None => limits
             .iter()
             .find(|limit| limit.name() == name)

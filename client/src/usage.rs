@@ -1,8 +1,8 @@
 //! What was used in a window: copied usage, and what the items have counted since.
 
 use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, ItemKey, Live, MAX_SHARDS, Resource, Snapshot, SnapshotKey,
-    Window, WindowUsage, usage,
+    BucketKey, EntityId, EpochMillis, ItemKey, LiveShard, MAX_SHARDS, Resource, Snapshot,
+    SnapshotKey, Window, WindowUsage, usage,
 };
 use weirgate_store::Item;
 
@@ -69,7 +69,7 @@ async fn read(
     bucket: &BucketKey,
     window: Window,
     start: EpochMillis,
-) -> Result<(Vec<Live>, Snapshot), Error> {
+) -> Result<(Vec<LiveShard>, Snapshot), Error> {
     let key = |shard| bucket.with_shard(shard).item_key();
     let mut items = inner.read_all(&[key(0)]).await?;
     if items.first().is_none_or(was_split) {
@@ -115,5 +115,5 @@ async fn read(
 fn was_split(first: &Item) -> bool {
     first
         .bucket()
-        .is_ok_and(|bucket| bucket.scaling.look.is_some() || bucket.shard().count > 1)
+        .is_ok_and(|bucket| bucket.scaling.sample.is_some() || bucket.shard().count > 1)
 }

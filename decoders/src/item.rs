@@ -1,11 +1,12 @@
 //! Items of the table, as DynamoDB writes them in JSON.
 
 use serde_json::Value;
-use weirgate_shared::write::Copy;
+use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Attr, BucketKey, Copied, EntityId, EpochMillis, Live, Snapshot, Window, is_merged, read_audit,
-    read_bucket, read_config, read_entity, read_key, read_live, read_schema, read_snapshot,
-    read_stamp, usage, write_audit, write_bucket, write_config, write_entity, write_units,
+    Attr, BucketKey, EntityId, EpochMillis, LiveShard, ShardUsageCopy, Snapshot, Window, is_merged,
+    read_audit, read_bucket, read_config, read_entity, read_key, read_live, read_schema,
+    read_snapshot, read_stamp, usage, write_audit, write_bucket, write_config, write_entity,
+    write_units,
 };
 
 use crate::plans::{self, Case};
@@ -47,9 +48,9 @@ pub fn item(bytes: &[u8]) {
         read_snapshot(attributes()).map(|snapshot| copied(&snapshot, &[])),
         read_live(attributes()).map(|live| {
             for is_final in [false, true] {
-                let copy = Copy::of(&live.meter, Window::Daily, is_final, 90);
-                let copied = Copied {
-                    v: copy.v,
+                let copy = UsageCopy::of(&live.meter, Window::Daily, is_final, 90);
+                let copied = ShardUsageCopy {
+                    write_seq: copy.v,
                     usage: copy.usage.clone(),
                     is_final,
                 };
@@ -85,7 +86,7 @@ pub fn item(bytes: &[u8]) {
 }
 
 /// The usage of windows, from what a snapshot or an item says.
-fn copied(snapshot: &Snapshot, live: &[Live]) {
+fn copied(snapshot: &Snapshot, live: &[LiveShard]) {
     for window in Window::ALL {
         let starts = live
             .iter()

@@ -1,8 +1,8 @@
 //! Keys and names.
 
 use weirgate_shared::{
-    AuditKey, BucketKey, ConfigKey, EntityId, EntityKey, Iso, ItemKey, LimitName, Namespace,
-    Resource, SnapshotKey, Window, WriteId, parse_iso,
+    AuditKey, BucketKey, ConfigKey, EntityId, EntityKey, Iso8601, ItemKey, LimitName, Namespace,
+    Resource, SnapshotKey, Window, WriteId, parse_iso8601,
 };
 
 /// Reads a text as a partition key, a NUL, and a sort key, of everything that has keys; and as
@@ -50,8 +50,8 @@ pub fn key(bytes: &[u8]) {
     );
 
     names(text);
-    if let Some(at) = parse_iso(text) {
-        assert_eq!(Iso(at).to_string(), text);
+    if let Some(at) = parse_iso8601(text) {
+        assert_eq!(Iso8601(at).to_string(), text);
         for window in Window::ALL {
             assert!(window.start(at) <= at && at < window.end(window.start(at)));
         }

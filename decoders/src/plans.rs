@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{
-    Action, Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire,
-    fill, finish, is_left, joined, keep, look, may_split, merge, refill, remove, split, still,
+    Action, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, UsageCopy,
+    cap_write_units, expire, finish_writes, is_abandoned, may_split, merge, merged, recreate,
+    refill, remove_covered, require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    Bases, Bucket, BucketKey, Copied, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit,
-    LimitName, LimitState, Live, Look, MilliTokens, Rule, Scaling, Shard, Snapshot, Terms, Whole,
-    Window, WriteId, usage,
+    ActivitySample, Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease,
+    Limit, LimitName, LimitState, LiveShard, MilliTokens, RefillRule, Scaling, Shard, ShardIndex,
+    ShardUsageCopy, Snapshot, VersionedLimits, Window, WriteId, usage,
 };
 
 use crate::numbers::Bytes;
 
 /// A bucket shard, another one of the same bucket, and what is asked of them.
 pub(crate) struct Case {
-    bucket: Bucket,
-    other: Bucket,
+    bucket: Shard,
+    other: Shard,
     limits: Vec<Limit>,
     version: Option<i64>,
     amount: MilliTokens,
@@ -28,9 +29,9 @@ pub(crate) struct Case {
 
 impl Case {
     /// What an item says, beside what it splits off.
-    pub(crate) fn of(bucket: Bucket, now: EpochMillis) -> Self {
+    pub(crate) fn of(bucket: Shard, now: EpochMillis) -> Self {
         let (_, half) = bucket.shard().halves();
-        let other = Bucket {
+        let other = Shard {
             key: bucket.key.with_shard(half.index),
             ..bucket.clone()
         };
@@ -59,13 +60,13 @@ pub fn plans(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     let bucket = bucket(&mut bytes);
     let other = if bytes.one_in(2) {
-        let (lower, upper) = bucket.shard().whole().unwrap_or(bucket.shard()).halves();
+        let (lower, upper) = bucket.shard().parent().unwrap_or(bucket.shard()).halves();
         let index = if bucket.key.shard == lower.index {
             upper.index
         } else {
             lower.index
         };
-        Bucket {
+        Shard {
             key: bucket.key.with_shard(index),
             ..self::bucket(&mut bytes)
         }
@@ -116,14 +117,14 @@ fn counter(bytes: &mut Bytes<'_>) -> Counter {
 fn state(bytes: &mut Bytes<'_>) -> LimitState {
     let (tk, Counter { total, bases }) = (MilliTokens(bytes.number()), counter(bytes));
     let (capacity, refill_amount) = (MilliTokens(bytes.amount()), MilliTokens(bytes.amount()));
-    let rule = Rule {
+    let rule = RefillRule {
         capacity,
         refill_amount,
         refill_period_ms: bytes.amount().max(1),
     };
     LimitState {
-        tk,
-        tc: MilliTokens(total),
+        available: tk,
+        consumed: MilliTokens(total),
         bases,
         rule,
     }
@@ -133,7 +134,7 @@ fn state(bytes: &mut Bytes<'_>) -> LimitState {
 const LAST_HOUR: i64 = 253_370_764_800 / 3600 - 1;
 
 /// Whatever an item can say.
-fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
+fn bucket(bytes: &mut Bytes<'_>) -> Shard {
     let key = BucketKey::parse("n/BUCKET#e#r#0")
         .map(|key| key.with_shard(bytes.count()))
         .expect("it is a key");
@@ -151,46 +152,46 @@ fn bucket(bytes: &mut Bytes<'_>) -> Bucket {
             (name("slots"), MilliTokens(bytes.number())),
         ]);
         let lease = Lease {
-            expires: EpochMillis(bytes.number()),
+            expires_at: EpochMillis(bytes.number()),
             tokens,
             owner: String::new(),
         };
         leases.insert(WriteId::from_bits(id), lease);
     }
     let v = bytes.amount();
-    let half = key.with_shard(Shard::born(key.shard).halves().1.index);
+    let half = key.with_shard(ShardIndex::at_creation(key.shard).halves().1.index);
     let escrow = bytes
         .one_in(4)
-        .then(|| Box::new(Bucket::full(half, &[], EpochMillis(bytes.number()))));
-    Bucket {
+        .then(|| Box::new(Shard::full(half, &[], EpochMillis(bytes.number()))));
+    Shard {
         key,
         shard_count: bytes.count().max(1),
-        rf: EpochMillis(bytes.number()),
-        v,
-        birth: bytes.amount().min(v),
+        refilled_at: EpochMillis(bytes.number()),
+        write_seq: v,
+        birth_seq: bytes.amount().min(v),
         hour: Hour(bytes.amount().min(LAST_HOUR)),
-        takes: counter(bytes),
+        acquires: counter(bytes),
         limits,
-        unheld: if bytes.one_in(4) {
+        departed: if bytes.one_in(4) {
             [(name("q-1"), counter(bytes))].into()
         } else {
             BTreeMap::new()
         },
-        version: bytes.one_in(2).then(|| bytes.number()),
-        rule_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
+        config_version: bytes.one_in(2).then(|| bytes.number()),
+        limits_changed_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
         ttl: bytes.one_in(2).then(|| EpochSeconds(bytes.number())),
         write_units_left: MilliTokens(bytes.number()),
         leases: (!bytes.one_in(8)).then_some(leases),
-        due: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
-        op: None,
+        due_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
+        last_write_id: None,
         scaling: Scaling {
             is_hot: bytes.one_in(2),
-            look: bytes.one_in(2).then(|| Look {
+            sample: bytes.one_in(2).then(|| ActivitySample {
                 at: EpochMillis(bytes.number()),
-                v: bytes.number(),
+                write_seq: bytes.number(),
             }),
             min_shards: bytes.count(),
-            split_bytes: bytes.number(),
+            lease_bytes_at_split: bytes.number(),
         },
         escrow,
         size_bytes: if bytes.is_over() {
@@ -215,13 +216,19 @@ pub(crate) fn every(case: &Case) {
     let mut actions = vec![];
     actions.extend(updates(case).into_iter().map(Action::Update));
     for (one, two) in [(bucket, other), (other, bucket)] {
-        if let Some(joined) = joined(one, two, now) {
-            actions.extend(merge(one, joined, &[two]));
+        if let Some(next) = merged(one, two, now) {
+            actions.extend(merge(one, next, &[two]));
         }
-        actions.extend(remove(one, two));
+        actions.extend(remove_covered(one, two));
         let (_, hole) = one.shard().halves();
-        actions.extend(fill(hole, one, |_| case.amount, WriteId::from_bits(1), now));
-        actions.push(still(one));
+        actions.extend(recreate(
+            hole,
+            one,
+            |_| case.amount,
+            WriteId::from_bits(1),
+            now,
+        ));
+        actions.push(require_unchanged(one));
         let largest = BTreeMap::from_iter(
             limits
                 .iter()
@@ -234,8 +241,8 @@ pub(crate) fn every(case: &Case) {
             WriteId::from_bits(2),
             now,
         )));
-        actions.extend(finish(one).into_iter().flatten().map(Action::Update));
-        let _ = is_left(one, now);
+        actions.extend(finish_writes(one).into_iter().flatten().map(Action::Update));
+        let _ = is_abandoned(one, now);
     }
     for depth in [Depth::All, Depth::Pairs] {
         let shards = [bucket.clone(), other.clone()];
@@ -275,88 +282,92 @@ fn updates(case: &Case) -> Vec<Update> {
     let needs = BTreeMap::from_iter(limits.iter().map(|limit| (limit.name().clone(), *amount)));
     let id = WriteId::from_bits(7);
     let lease = Lease {
-        expires: now,
+        expires_at: now,
         tokens: needs.clone(),
         owner: String::new(),
     };
     let mut updates = vec![];
-    for company in [Company::None, Company::Others, Company::Unseen] {
+    for company in [
+        Contention::Alone,
+        Contention::Shared,
+        Contention::SharedStale,
+    ] {
         let take = Take {
             key: &bucket.key,
-            terms: Terms {
+            limits: VersionedLimits {
                 limits,
                 version: *version,
-                is_own: company == Company::Others,
+                is_own: company == Contention::Shared,
             },
-            needs: if company == Company::None {
+            amounts: if company == Contention::Alone {
                 needs.clone()
             } else {
                 BTreeMap::new()
             },
-            soft: if company == Company::None {
+            soft_amounts: if company == Contention::Alone {
                 BTreeMap::new()
             } else {
                 needs.clone()
             },
-            takes: amount.0,
+            acquires: amount.0,
             leases: vec![(id.clone(), lease.clone())],
             roll,
-            op: id.clone(),
-            hot: true,
-            company,
-            unknown: std::slice::from_ref(&id),
+            write_id: id.clone(),
+            request_split: true,
+            contention: company,
+            unconfirmed: std::slice::from_ref(&id),
         };
         updates.extend([
-            take.on(None, now),
-            take.on(Some(bucket), now),
+            take.plan(None, now),
+            take.plan(Some(bucket), now),
             take.create(now),
         ]);
     }
     for change in [
         LeaseChange::End,
         LeaseChange::Renew(now),
-        LeaseChange::Hold(BTreeMap::new()),
+        LeaseChange::SetAmounts(BTreeMap::new()),
     ] {
-        let settled = Settled {
-            tk: *amount,
-            tc: -*amount,
+        let settled = LimitDelta {
+            available: *amount,
+            consumed: -*amount,
             ceiling: Some(MilliTokens(now.0)),
         };
         let amounts = needs.keys().map(|limit| (limit.clone(), settled)).collect();
         let (lease, takes) = (Some((&id, change)), amount.0);
         let settle = Settle {
             key: &bucket.key,
-            op: id.clone(),
+            write_id: id.clone(),
             lease,
             amounts,
-            takes,
+            acquires: takes,
             roll,
         };
         updates.extend([
-            settle.whole(None),
-            settle.whole(Some(bucket)),
-            settle.cut(bucket),
+            settle.full(None),
+            settle.full(Some(bucket)),
+            settle.capped(bucket),
         ]);
         updates.push(
             Settle {
                 lease: None,
                 ..settle
             }
-            .cut(bucket),
+            .capped(bucket),
         );
     }
     updates.extend(
         expire(bucket, now)
             .into_iter()
-            .chain([look(bucket, now)])
+            .chain([sample(bucket, now)])
             .map(|(update, _)| update),
     );
     updates.extend(
         refill(bucket, &needs, now)
             .into_iter()
-            .chain(cut_units(bucket, now)),
+            .chain(cap_write_units(bucket, now)),
     );
-    updates.push(keep(bucket, bucket.scaling.min_shards, now));
+    updates.push(update_min_shards(bucket, bucket.scaling.min_shards, now));
     updates
 }
 
@@ -373,13 +384,13 @@ fn copied(
 ) {
     for window in Window::ALL {
         let copies = [bucket, other]
-            .map(|bucket| Copy::of(&bucket.meter(), window, bucket.scaling.is_hot, amount.0));
+            .map(|bucket| UsageCopy::of(&bucket.meter(), window, bucket.scaling.is_hot, amount.0));
         let lives = copies
             .iter()
             .flat_map(|one| copies.iter().map(move |other| (one, other)));
         for (copy, earlier) in lives {
-            let copied = Copied {
-                v: earlier.v,
+            let copied = ShardUsageCopy {
+                write_seq: earlier.v,
                 usage: earlier.usage.clone(),
                 is_final: earlier.is_final,
             };
@@ -396,7 +407,7 @@ fn copied(
                     .flatten()
                     .all(|update| update.key == copy.key.item_key())
             );
-            let live = [bucket, other].map(|bucket| Live {
+            let live = [bucket, other].map(|bucket| LiveShard {
                 meter: bucket.meter(),
                 holds_leases: bucket.leases.is_none(),
             });
@@ -422,8 +433,8 @@ fn looked_at(
     }: &Case,
 ) {
     let now = *now;
-    let advanced = bucket.advanced(
-        Terms {
+    let advanced = bucket.projected(
+        VersionedLimits {
             limits,
             version: *version,
             is_own: false,
@@ -431,18 +442,18 @@ fn looked_at(
         now,
     );
     let _ = (
-        bucket.has_rules(limits, now),
-        bucket.is_out_of_units(now),
-        bucket.is_crowded(),
+        bucket.matches_rules(limits, now),
+        bucket.is_near_write_limit(now),
+        bucket.has_heavy_leases(),
         bucket.write_units(),
     );
-    let whole = Whole::new(vec![advanced, other.clone()]);
+    let whole = Bucket::new(vec![advanced, other.clone()]);
     let _ = whole.is_complete();
     let needs = BTreeMap::from_iter(bucket.limits.keys().map(|name| (name.clone(), *amount)));
     let _ = whole.spread(&needs, now);
     for (name, state) in &bucket.limits {
         if let Some(at) = bucket.ready_at(name, *amount) {
-            let _ = bucket.holds(name, at);
+            let _ = bucket.balance_at(name, at);
         }
         let _ = (
             bucket.balance(state, now),
@@ -450,5 +461,6 @@ fn looked_at(
             whole.ready_at(name, *amount, now),
         );
     }
-    let _ = Bucket::full(bucket.key.clone(), limits, now).shard() == Shard::born(bucket.key.shard);
+    let _ = Shard::full(bucket.key.clone(), limits, now).shard()
+        == ShardIndex::at_creation(bucket.key.shard);
 }

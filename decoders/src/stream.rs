@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use weirgate_aggregator::parse::{After, Record};
 use weirgate_aggregator::plan::Kind;
 use weirgate_aggregator::{Config, parse, plan};
-use weirgate_shared::write::{Copy, finish};
-use weirgate_shared::{BucketKey, Copied, EpochMillis, ItemKey, Snapshot, WriteId};
+use weirgate_shared::write::{UsageCopy, finish_writes};
+use weirgate_shared::{BucketKey, EpochMillis, ItemKey, ShardUsageCopy, Snapshot, WriteId};
 
 /// Reads an event and plans its writes, at several instants.
 ///
@@ -83,7 +83,7 @@ fn keys(kind: &Kind<'_>) -> Vec<ItemKey> {
         Kind::Split(split) => {
             let _ = split.is_wanted(split.image);
             let first = split.first(split.image, WriteId::from_bits(0));
-            let rest = finish(split.image).into_iter().flatten();
+            let rest = finish_writes(split.image).into_iter().flatten();
             first
                 .into_iter()
                 .chain(rest)
@@ -103,7 +103,7 @@ fn of(record: &Record) -> &BucketKey {
 }
 
 /// What a snapshot may have of a shard when a copy is refused.
-fn seen(copy: &Copy) -> Vec<Snapshot> {
+fn seen(copy: &UsageCopy) -> Vec<Snapshot> {
     let versions = [
         i64::MIN,
         copy.birth.saturating_sub(1),
@@ -115,8 +115,8 @@ fn seen(copy: &Copy) -> Vec<Snapshot> {
         .into_iter()
         .flat_map(|v| [true, false].map(|is_final| (v, is_final)));
     let with = |(v, is_final)| {
-        let copied = Copied {
-            v,
+        let copied = ShardUsageCopy {
+            write_seq: v,
             usage: copy.usage.clone(),
             is_final,
         };

@@ -1,6 +1,6 @@
 //! What was admitted and given back, entered beside the table and held against it.
 
-use weirgate_shared::{EpochMillis, MilliTokens, Rule, Shard, credit};
+use weirgate_shared::{EpochMillis, MilliTokens, RefillRule, ShardIndex, refill_between};
 
 /// The takes and returns between two writes, by the clocks that planned them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,8 +59,10 @@ impl Books {
 
     /// I1: no interval holds more than the capacity and the credit meanwhile.
     #[must_use]
-    pub fn is_within(&self, rule: &Rule) -> bool {
-        let most = |span: &Span| rule.capacity + credit(rule, Shard::WHOLE, span.from, span.to);
+    pub fn is_within(&self, rule: &RefillRule) -> bool {
+        let most = |span: &Span| {
+            rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, span.from, span.to)
+        };
         self.spans.iter().all(|span| span.net <= most(span).0)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::write::{
-    Action, Company, Condition, LeaseChange, Path, Roll, Settle, Settled, Take, Value,
+    Action, Condition, Contention, LeaseChange, LimitDelta, Path, Roll, Settle, Take, Value,
 };
 use weirgate_shared::{EpochMillis, Hour, Lease, MilliTokens, WriteId, attr};
 
@@ -181,7 +181,7 @@ impl Protocol {
                 (
                     id,
                     Lease {
-                        expires,
+                        expires_at: expires,
                         tokens: needs.clone(),
                         owner: String::new(),
                     },
@@ -189,21 +189,21 @@ impl Protocol {
             });
             let take = Take {
                 key,
-                terms: terms.as_slice().into(),
-                needs,
-                soft: BTreeMap::new(),
-                takes: 1,
+                limits: terms.as_slice().into(),
+                amounts: needs,
+                soft_amounts: BTreeMap::new(),
+                acquires: 1,
                 leases: lease.into_iter().collect(),
                 roll,
-                op: self.id(state, who, doing.writes),
-                hot: false,
-                company: Company::None,
-                unknown: &ops,
+                write_id: self.id(state, who, doing.writes),
+                request_split: false,
+                contention: Contention::Alone,
+                unconfirmed: &ops,
             };
             let (kind, update) = if doing.creates {
                 (Kind::Create, take.create(clock))
             } else {
-                (Kind::Take, take.on(view, clock))
+                (Kind::Take, take.plan(view, clock))
             };
             return Sent {
                 kind,
@@ -218,15 +218,15 @@ impl Protocol {
         let (kind, change, settled) = match doing.wish {
             Wish::Renew => (
                 Kind::Renew,
-                LeaseChange::Renew(grant.expires.after(self.bounds.tick)),
+                LeaseChange::Renew(grant.expires.plus(self.bounds.tick)),
                 None,
             ),
             _ if is_slots => (
                 Kind::Release,
                 LeaseChange::End,
-                Some(Settled {
-                    tk: grant.amount,
-                    ..Settled::default()
+                Some(LimitDelta {
+                    available: grant.amount,
+                    ..LimitDelta::default()
                 }),
             ),
             Wish::RollBack => {
@@ -234,7 +234,11 @@ impl Protocol {
                 (
                     Kind::RollBack,
                     LeaseChange::End,
-                    Some(Settled { tk, tc, ceiling }),
+                    Some(LimitDelta {
+                        available: tk,
+                        consumed: tc,
+                        ceiling,
+                    }),
                 )
             }
             _ => (Kind::Release, LeaseChange::End, None),
@@ -253,15 +257,15 @@ impl Protocol {
         let op = self.id(state, who, 90);
         let settle = Settle {
             key,
-            op,
+            write_id: op,
             lease: Some((&grant.id, change)),
             amounts,
-            takes: 0,
+            acquires: 0,
             roll,
         };
         let mut update = match view.filter(|_| doing.is_cut) {
-            Some(view) => settle.cut(view),
-            None => settle.whole(view),
+            Some(view) => settle.capped(view),
+            None => settle.full(view),
         };
         update.conditions.extend(held);
         Sent::of(kind, vec![Action::Update(update)], clock)
@@ -314,7 +318,7 @@ impl Protocol {
                         .any(|(id, _)| *id == grant.id)
                 });
                 if wish == Wish::Renew && is_held && applied {
-                    grant.expires = grant.expires.after(self.bounds.tick);
+                    grant.expires = grant.expires.plus(self.bounds.tick);
                     grant.is_renewed = true;
                 } else if is_held && !applied && doing.writes < self.bounds.attempts {
                     doing.is_cut = true;
@@ -355,7 +359,7 @@ impl Protocol {
             return may_try.then_some(doing);
         };
         let by_id = (doing.round..doing.writes)
-            .any(|part| row.bucket().op == Some(self.id(state, who, part + 1)));
+            .any(|part| row.bucket().last_write_id == Some(self.id(state, who, part + 1)));
         let lease = self.lease(state, who, &doing);
         let is_held = |(id, _): &(WriteId, EpochMillis)| {
             row.bucket()
@@ -387,8 +391,8 @@ impl Protocol {
         }
         // What was in doubt counts as taken. A new round asks for what there is, if that is enough.
         let terms = std::slice::from_ref(&self.bounds.limit);
-        let there = row.bucket().advanced(terms, self.at(state.now)).limits;
-        if !may_try || there.values().any(|state| state.tk < need) {
+        let there = row.bucket().projected(terms, self.at(state.now)).limits;
+        if !may_try || there.values().any(|state| state.available < need) {
             return None;
         }
         doing.begin(state.now);

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use stateright::{Model, Property};
-use weirgate_shared::write::{Action, Copy};
+use weirgate_shared::write::{Action, UsageCopy};
 use weirgate_shared::{Millis, Usage, WindowUsage, usage};
 
 use crate::bounds::Bounds;
@@ -121,7 +121,7 @@ impl Copying {
     }
 
     /// Whether a copy has replaced a newer one.
-    fn is_older(&self, was: &Item, is: &Item, copy: &Copy) -> bool {
+    fn is_older(&self, was: &Item, is: &Item, copy: &UsageCopy) -> bool {
         self.reached.note(if copy.is_final {
             Event::Final
         } else {
@@ -132,12 +132,12 @@ impl Copying {
         else {
             return false;
         };
-        self.reached.note(if was.v < copy.birth {
+        self.reached.note(if was.write_seq < copy.birth {
             Event::Carried
         } else {
             Event::Replaced
         });
-        (is.v, is.is_final) < (was.v, was.is_final)
+        (is.write_seq, is.is_final) < (was.write_seq, was.is_final)
     }
 
     fn read(&self, state: &Copies, moment: &Moment, after_end: Millis) -> WindowUsage {
@@ -147,7 +147,7 @@ impl Copying {
             *start,
             &state.snapshot.snapshot(),
             &moment.live,
-            window.end(*start).after(after_end),
+            window.end(*start).plus(after_end),
         )
     }
 
@@ -175,7 +175,7 @@ impl Copying {
             .into_iter()
             .filter(|(_, copied)| copied.is_final);
         finals.all(|(shard, copied)| {
-            let life = lives.range(..=(shard, copied.v)).next_back();
+            let life = lives.range(..=(shard, copied.write_seq)).next_back();
             life.is_some_and(|(_, used)| is_same(used, &copied.usage))
         })
     }

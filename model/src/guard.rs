@@ -1,6 +1,6 @@
 //! The conditions of planned writes by name, so that each can be taken out and missed.
 
-use weirgate_shared::write::{Action, Change, Condition, Path, Update, Value};
+use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 
 /// What a write is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +93,7 @@ pub(crate) fn rolls(action: &Action) -> bool {
     update
         .changes
         .iter()
-        .any(|change| matches!(change, Change::Copy(..)))
+        .any(|change| matches!(change, AttributeUpdate::Copy(..)))
 }
 
 /// Asks that the number is not the one after those that are allowed, instead of below it.

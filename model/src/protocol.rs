@@ -3,8 +3,8 @@
 
 use stateright::{Model, Property};
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, LimitState, MilliTokens, Millis, Namespace, Resource,
-    Shard, credit,
+    BucketKey, EntityId, EpochMillis, LimitState, MilliTokens, Millis, Namespace, Resource, Shard,
+    ShardIndex, refill_between,
 };
 
 use crate::bounds::Bounds;
@@ -98,7 +98,7 @@ impl Protocol {
 
     /// The instant of a tick.
     pub(crate) fn at(&self, tick: i64) -> EpochMillis {
-        self.bounds.start.after(Millis(self.bounds.tick.0 * tick))
+        self.bounds.start.plus(Millis(self.bounds.tick.0 * tick))
     }
 
     fn of_client(&self, state: &State, who: usize, steps: &mut Vec<Step>) {
@@ -165,7 +165,7 @@ impl Protocol {
         if self.bounds.rolls_back {
             steps.push(Step::Ask(who, grant.shard, Wish::RollBack));
         }
-        let is_last = grant.expires.after(self.bounds.tick) > self.at(self.bounds.ticks);
+        let is_last = grant.expires.plus(self.bounds.tick) > self.at(self.bounds.ticks);
         if self.bounds.renews && !grant.is_renewed && !is_last {
             steps.push(Step::Ask(who, grant.shard, Wish::Renew));
         }
@@ -216,7 +216,7 @@ impl Protocol {
     }
 
     /// The limit that clients compete for.
-    fn limit<'a>(&self, bucket: &'a Bucket) -> &'a LimitState {
+    fn limit<'a>(&self, bucket: &'a Shard) -> &'a LimitState {
         &bucket.limits[self.bounds.limit.name()]
     }
 
@@ -226,14 +226,16 @@ impl Protocol {
         let Some(last) = state
             .table
             .shards()
-            .map(|row| row.bucket().rf)
+            .map(|row| row.bucket().refilled_at)
             .max()
             .filter(|_| !rule.is_concurrent())
         else {
             return false;
         };
-        let left =
-            |bucket: &Bucket| self.limit(bucket).tk + credit(rule, bucket.shard(), bucket.rf, last);
+        let left = |bucket: &Shard| {
+            self.limit(bucket).available
+                + refill_between(rule, bucket.shard(), bucket.refilled_at, last)
+        };
         let all = state
             .table
             .buckets()
@@ -242,7 +244,7 @@ impl Protocol {
             .sum::<MilliTokens>()
             + MilliTokens(state.books.used);
         // The bucket is made at the first tick, or later: then the credit is less.
-        all > rule.capacity + credit(rule, Shard::WHOLE, self.bounds.start, last)
+        all > rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, self.bounds.start, last)
     }
 
     /// Slots: each is free, or held by a lease.
@@ -251,13 +253,13 @@ impl Protocol {
         let is_free = state
             .table
             .shards()
-            .all(|row| row.limit().tk >= MilliTokens::ZERO);
+            .all(|row| row.limit().available >= MilliTokens::ZERO);
         let held: MilliTokens = state.table.shards().map(|row| row.held()).sum();
         let sum = state
             .table
             .buckets()
             .into_iter()
-            .map(|bucket| self.limit(bucket).tk)
+            .map(|bucket| self.limit(bucket).available)
             .sum::<MilliTokens>()
             + held;
         !rule.is_concurrent() || state.table.rows()[0].is_none() || is_free && sum == rule.capacity

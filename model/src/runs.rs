@@ -6,8 +6,8 @@ use std::sync::Arc;
 use stateright::Model;
 use weirgate_aggregator::parse::{After, Record};
 use weirgate_aggregator::plan;
-use weirgate_shared::write::Copy;
-use weirgate_shared::{EpochMillis, Live, Meter, Usage, Window};
+use weirgate_shared::write::UsageCopy;
+use weirgate_shared::{EpochMillis, LiveShard, Meter, Usage, Window};
 
 use crate::protocol::Protocol;
 use crate::table::{Row, counted};
@@ -33,7 +33,7 @@ pub(crate) struct Case {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Batch {
     /// What the aggregator copies to the snapshot of the window.
-    pub(crate) copies: Vec<Copy>,
+    pub(crate) copies: Vec<UsageCopy>,
     /// Those records that end the window for a life of the shard.
     pub(crate) ends: u32,
     /// Earlier deletions of the shard, which a stream delivers first and a replay does not.
@@ -48,7 +48,7 @@ pub(crate) struct Moment {
     /// What was counted in the window.
     pub(crate) truth: Usage,
     /// What a reader finds of the shards.
-    pub(crate) live: Vec<Live>,
+    pub(crate) live: Vec<LiveShard>,
     /// The records so far that end the window for a life of a shard.
     pub(crate) ends: u32,
 }
@@ -117,12 +117,12 @@ fn windows(stream: &Stream) -> Vec<Case> {
 fn case(
     stream: &Stream,
     records: &[Record],
-    live: &[Vec<Live>],
+    live: &[Vec<LiveShard>],
     window: Window,
     start: EpochMillis,
 ) -> Case {
     let is_in = |meter: &&Meter| meter.start(window) == start;
-    let life = |meter: &Meter| (meter.key.shard, meter.birth);
+    let life = |meter: &Meter| (meter.key.shard, meter.birth_seq);
     let (mut moments, mut lives) = (vec![], BTreeMap::<_, Usage>::new());
     let (mut truth, mut ends, mut ended, mut deletions) = (Usage::default(), 0, vec![], 0);
     moments.push(Moment {

@@ -10,7 +10,7 @@ use crate::reached::Event::{self, *};
 /// A day's end.
 const DAY: EpochMillis = EpochMillis(1_700_006_400_000);
 /// An hour's end, and not a day's.
-const HOUR: EpochMillis = DAY.after(Millis(3_600_000));
+const HOUR: EpochMillis = DAY.plus(Millis(3_600_000));
 
 fn of(limit: Result<Limit, weirgate_shared::LimitError>) -> Limit {
     limit.expect("a limit")
@@ -32,7 +32,7 @@ pub fn rate() -> Bounds {
     Bounds {
         limit: of(Limit::custom("rpm", 4, 3, 1000)),
         brings: None,
-        start: DAY.after(Millis(-1000)),
+        start: DAY.plus(Millis(-1000)),
         tick: Millis(1000),
         ticks: 2,
         needs: vec![2],
@@ -61,7 +61,7 @@ pub fn rate() -> Bounds {
 #[must_use]
 pub fn leases() -> Bounds {
     Bounds {
-        start: HOUR.after(Millis(-1000)),
+        start: HOUR.plus(Millis(-1000)),
         lease: Some(1),
         attempts: 2,
         jobs: vec![Expire],
@@ -130,7 +130,7 @@ pub fn late_splits() -> Bounds {
 /// Shards that are looked at while they are used.
 #[must_use]
 pub fn looks() -> Bounds {
-    let (start, jobs) = (HOUR.after(Millis(-1000)), vec![Split, Look]);
+    let (start, jobs) = (HOUR.plus(Millis(-1000)), vec![Split, Look]);
     Bounds {
         start,
         jobs,
@@ -227,7 +227,7 @@ pub fn brought() -> Bounds {
 pub fn recorded() -> Bounds {
     Bounds {
         limit: of(Limit::custom("rpm", 4, 3, 3_600_000)),
-        start: DAY.after(Millis(-5_376_000)),
+        start: DAY.plus(Millis(-5_376_000)),
         tick: Millis(3_584_000),
         requests: [2, 1],
         attempts: 2,

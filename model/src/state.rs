@@ -3,8 +3,8 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use weirgate_shared::write::{Action, Change, Condition};
-use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, WriteId, attr};
+use weirgate_shared::write::{Action, AttributeUpdate, Condition};
+use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, Shard, WriteId, attr};
 
 use crate::books::Books;
 use crate::client::Client;
@@ -122,7 +122,7 @@ impl Protocol {
             let tk = |table: &Table| {
                 table
                     .shards()
-                    .map(|row| row.limit().tk)
+                    .map(|row| row.limit().available)
                     .sum::<MilliTokens>()
             };
             let back = if kind == Kind::RollBack {
@@ -132,7 +132,9 @@ impl Protocol {
             };
             state.books.enter(clock, admitted, back);
         }
-        let last = before.shards().filter_map(|row| row.bucket().op.as_ref());
+        let last = before
+            .shards()
+            .filter_map(|row| row.bucket().last_write_id.as_ref());
         state.is_repeated |= last.into_iter().any(|op| sent.ops.contains(op));
         let moves = matches!(kind, Kind::Split | Kind::Make | Kind::Clear | Kind::Merge);
         state.is_uneven |= moves && !self.is_even(&before, &state.table);
@@ -151,7 +153,7 @@ impl Protocol {
         let (Some(_), Some(is)) = (before.rows()[0], after.rows()[0]) else {
             return true;
         };
-        let (at, limit) = (is.bucket().rf, &self.bounds.limit);
+        let (at, limit) = (is.bucket().refilled_at, &self.bounds.limit);
         sum(limit, before, at) == sum(limit, after, at)
     }
 
@@ -175,8 +177,7 @@ fn kind_of_take(actions: &[Action]) -> Event {
     let [Action::Update(update)] = actions else {
         return Event::Plain;
     };
-    let is_set =
-        |change: &Change| matches!(change, Change::Set(path, _) if path.0[0].ends_with("_tk"));
+    let is_set = |change: &AttributeUpdate| matches!(change, AttributeUpdate::Set(path, _) if path.0[0].ends_with("_tk"));
     let is_plain = |condition: &Condition| matches!(condition, Condition::Present(path) if path.0[0] == attr::RF);
     match (
         update.changes.iter().any(is_set),
@@ -211,17 +212,17 @@ fn gone(before: &Table, after: &Table) -> MilliTokens {
 
 /// What shards have of the limit at `at`, with what their leases hold: of rates, those that last.
 fn sum(limit: &Limit, table: &Table, at: EpochMillis) -> MilliTokens {
-    let of = |bucket: &Bucket| {
+    let of = |bucket: &Shard| {
         let lasting = bucket
             .leases
             .iter()
             .flatten()
-            .filter(|(_, lease)| lease.expires > at);
+            .filter(|(_, lease)| lease.expires_at > at);
         let held: MilliTokens = lasting
             .flat_map(|(_, lease)| lease.tokens.values())
             .copied()
             .sum();
-        bucket.holds(limit.name(), at) + held
+        bucket.balance_at(limit.name(), at) + held
     };
     table.buckets().into_iter().map(of).sum()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{
-    Bucket, BucketKey, LimitState, Live, Meter, MilliTokens, Usage, Window, attr,
+    BucketKey, LimitState, LiveShard, Meter, MilliTokens, Shard, Usage, Window, attr,
 };
 
 use crate::guard::conditions;
@@ -19,7 +19,7 @@ pub struct Row {
     /// What the shard has counted.
     pub meter: Meter,
     /// `None` if the shard was merged away.
-    live: Option<Bucket>,
+    live: Option<Shard>,
 }
 
 impl Row {
@@ -27,12 +27,12 @@ impl Row {
         let live = (!item.is_merged()).then(|| item.bucket());
         let meter = live
             .as_ref()
-            .map_or_else(|| item.live().meter, Bucket::meter);
+            .map_or_else(|| item.live().meter, Shard::meter);
         Self { item, meter, live }
     }
 
     /// The shard, which was not merged away.
-    pub fn bucket(&self) -> &Bucket {
+    pub fn bucket(&self) -> &Shard {
         self.live.as_ref().expect("it was not merged away")
     }
 
@@ -42,7 +42,7 @@ impl Row {
     }
 
     /// What a reader of usage finds.
-    pub fn read(&self) -> Live {
+    pub fn read(&self) -> LiveShard {
         self.item.live()
     }
 
@@ -126,8 +126,8 @@ impl Table {
         assert!(item.apply(update), "its conditions held a moment ago");
         let row = Row::of(item);
         self.is_miscounted |= !is_counted(before.as_ref().map(|row| &row.meter), &row.meter);
-        self.has_reused_v |= row.meter.v <= self.highest[number];
-        self.highest[number] = self.highest[number].max(row.meter.v);
+        self.has_reused_v |= row.meter.write_seq <= self.highest[number];
+        self.highest[number] = self.highest[number].max(row.meter.write_seq);
         self.items[number] = Some(Arc::new(row));
     }
 
@@ -137,12 +137,12 @@ impl Table {
     }
 
     /// The shards, and halves that are yet to be made of an escrow.
-    pub fn buckets(&self) -> Vec<&Bucket> {
-        let is_made = |half: &&Bucket| {
+    pub fn buckets(&self) -> Vec<&Shard> {
+        let is_made = |half: &&Shard| {
             let item = usize::try_from(half.key.shard)
                 .ok()
                 .and_then(|shard| self.items[shard].as_ref());
-            item.is_some_and(|row| row.meter.v >= half.v)
+            item.is_some_and(|row| row.meter.write_seq >= half.write_seq)
         };
         let live: Vec<_> = self.shards().map(|row| row.bucket()).collect();
         let halves = live
@@ -171,7 +171,7 @@ pub fn counted(before: Option<&Meter>, after: &Meter) -> Usage {
         .map(|(name, counter)| (name.clone(), MilliTokens(counter.total - had(name))));
     Usage {
         tokens: used.collect(),
-        acquires: after.takes.total - before.map_or(0, |before| before.takes.total),
+        acquires: after.acquires.total - before.map_or(0, |before| before.acquires.total),
     }
 }
 

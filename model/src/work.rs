@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Action, expire, finish, joined, look, merge, refill, split};
-use weirgate_shared::{EpochMillis, Shard, WriteId};
+use weirgate_shared::write::{Action, expire, finish_writes, merge, merged, refill, sample, split};
+use weirgate_shared::{EpochMillis, ShardIndex, WriteId};
 
 use crate::guard::Kind;
 use crate::protocol::Protocol;
@@ -51,7 +51,7 @@ impl Protocol {
             Kind::Split => {
                 counts == [1]
                     || self.bounds.splits_twice
-                        && row.bucket().shard() == Shard { index: 0, count: 2 }
+                        && row.bucket().shard() == ShardIndex { index: 0, count: 2 }
             }
             Kind::Merge => counts.len() > 1 && counts[0] == 2 && row.bucket().key.shard == 0,
             _ => true,
@@ -172,14 +172,14 @@ impl Protocol {
                 WriteId::from_bits(7),
                 clock,
             ))],
-            Kind::Make => vec![Action::Update(finish(image(0)?)?[0].clone())],
-            Kind::Clear => vec![Action::Update(finish(image(0)?)?[1].clone())],
+            Kind::Make => vec![Action::Update(finish_writes(image(0)?)?[0].clone())],
+            Kind::Clear => vec![Action::Update(finish_writes(image(0)?)?[1].clone())],
             Kind::Merge => {
                 let (lower, upper) = (image(0)?, image(1)?);
-                merge(lower, joined(lower, upper, clock)?, &[upper])
+                merge(lower, merged(lower, upper, clock)?, &[upper])
             }
             Kind::Expire => vec![Action::Update(expire(image(shard)?, clock)?.0)],
-            Kind::Look => vec![Action::Update(look(image(shard)?, clock).0)],
+            Kind::Look => vec![Action::Update(sample(image(shard)?, clock).0)],
             Kind::Delete => vec![Action::Delete(image(shard)?.key.item_key(), vec![])],
             _ => return None,
         };
@@ -191,7 +191,8 @@ impl Protocol {
     pub(crate) fn is_due(&self, state: &State, shard: usize) -> bool {
         let now = self.at(state.now);
         let has_expired = |row: &Arc<Row>| row.bucket().expired(now).next().is_some();
-        state.table.rows()[shard]
-            .is_some_and(|row| row.bucket().due.is_some_and(|due| due <= now) && has_expired(row))
+        state.table.rows()[shard].is_some_and(|row| {
+            row.bucket().due_at.is_some_and(|due| due <= now) && has_expired(row)
+        })
     }
 }

@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use weirgate_aggregator::execute::{Effect, Why, run_copy};
 use weirgate_aggregator::{parse, plan};
 use weirgate_shared::EpochMillis;
-use weirgate_shared::write::Copy;
+use weirgate_shared::write::UsageCopy;
 use weirgate_store::{ErrorKind, Retry, Table};
 
 use crate::object::{TableArn, event, tables};
@@ -68,7 +68,7 @@ impl<'t> Replay<'t> {
             ));
         }
         let shards = plan::shards(batch.records);
-        let mut turns: BTreeMap<_, Vec<Copy>> = BTreeMap::new();
+        let mut turns: BTreeMap<_, Vec<UsageCopy>> = BTreeMap::new();
         for (copy, _) in plan::copies(&shards, self.options.ttl_days) {
             if copy.ttl_seconds.saturating_mul(1000) <= self.now.0 {
                 let days = self.options.ttl_days;
@@ -149,7 +149,7 @@ impl<'t> Replay<'t> {
 
 /// Copies one shard to one snapshot, image after image: an earlier life must come before a later
 /// one. So the first copy that fails ends the turn.
-async fn in_turn(table: &Table, copies: Vec<Copy>) -> Vec<Result<Effect, String>> {
+async fn in_turn(table: &Table, copies: Vec<UsageCopy>) -> Vec<Result<Effect, String>> {
     let mut results = vec![];
     for copy in copies {
         let waits = results.last().is_some_and(Result::is_err);
@@ -165,7 +165,7 @@ async fn in_turn(table: &Table, copies: Vec<Copy>) -> Vec<Result<Effect, String>
     results
 }
 
-fn failure(copy: &Copy, why: &Why) -> String {
+fn failure(copy: &UsageCopy, why: &Why) -> String {
     let remedy = match why {
         Why::Snapshot { .. } => "correct its attribute and run this again",
         Why::Full { .. } => "nothing more can be copied to it",

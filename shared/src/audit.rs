@@ -1,6 +1,6 @@
 //! What an audit event tells: who changed what, and when.
 
-use crate::{AuditId, AuditOf, Config, Entity, EntityId, Level};
+use crate::{AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityId};
 
 /// One change of what is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,16 +10,16 @@ pub struct AuditEvent {
     /// Who made it, as they called themselves.
     pub principal: String,
     /// What was changed.
-    pub change: Change,
+    pub change: AuditChange,
 }
 
 /// What was changed. Nothing before is something new; nothing after was deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum AuditChange {
     /// The limits of a level.
     Config {
         /// Whose.
-        level: Level,
+        level: ConfigLevel,
         /// What they were.
         before: Option<Config>,
         /// What they are from then on.
@@ -36,13 +36,13 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl AuditChange {
     /// Whose events tell of it.
     #[must_use]
-    pub fn of(&self) -> AuditOf {
+    pub fn of(&self) -> AuditSubject {
         match self {
             Self::Config { level, .. } => level.into(),
-            Self::Entity { id, .. } => AuditOf::Entity(id.clone()),
+            Self::Entity { id, .. } => AuditSubject::Entity(id.clone()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{EntityId, Limit, Mode, Resource};
+use crate::{EntityId, Limit, LimitMode, Resource};
 
 /// Version of the table's schema that this code reads and writes.
 pub const SCHEMA_VERSION: i64 = 2;
@@ -39,7 +39,7 @@ pub struct Config {
     /// The limits, each name once.
     pub limits: Vec<Limit>,
     /// Whether they are asked at all.
-    pub status: Status,
+    pub status: ConfigStatus,
     /// All its limits deny nobody, and count whom they would deny.
     pub is_shadow: bool,
 }
@@ -70,7 +70,7 @@ impl Config {
         if self.limits.len() > MAX_LIMITS {
             return Err(ConfigError::TooMany(self.limits.len()));
         }
-        if self.limits.is_empty() && self.status == Status::Enforced {
+        if self.limits.is_empty() && self.status == ConfigStatus::Enforced {
             return Err(ConfigError::NoLimits);
         }
         Ok(())
@@ -79,14 +79,14 @@ impl Config {
 
 /// What an item holds, and how often it was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored<T> {
+pub struct Versioned<T> {
     /// Counts the changes of the item, deletions among them; 0 if there never was one.
     pub version: i64,
     /// Nothing, if there never was anything or it was deleted.
     pub value: Option<T>,
 }
 
-impl<T> Default for Stored<T> {
+impl<T> Default for Versioned<T> {
     fn default() -> Self {
         Self {
             version: 0,
@@ -97,7 +97,7 @@ impl<T> Default for Stored<T> {
 
 /// Whether limits are asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Status {
+pub enum ConfigStatus {
     /// They are.
     #[default]
     Enforced,
@@ -107,7 +107,7 @@ pub enum Status {
     Unlimited,
 }
 
-impl Status {
+impl ConfigStatus {
     pub(crate) const WORDS: &str = "enforced, disabled or unlimited";
 
     /// The word for it in items.
@@ -129,7 +129,7 @@ impl Status {
     }
 }
 
-impl Mode {
+impl LimitMode {
     pub(crate) const WORDS: &str = "enforced, shadow or soft";
 
     /// The word for it in items.
@@ -153,7 +153,7 @@ impl Mode {
 
 /// Whom or what a configuration is for; the first of these that has one wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum ConfigLevel {
     /// One entity on one resource.
     EntityResource(EntityId, Resource),
     /// One entity on every resource that has none of its own.
@@ -164,7 +164,7 @@ pub enum Level {
     System,
 }
 
-impl Level {
+impl ConfigLevel {
     /// The levels of one (entity, resource), the one that wins first.
     #[must_use]
     pub fn of(entity: &EntityId, resource: &Resource) -> [Self; 4] {
@@ -177,7 +177,7 @@ impl Level {
     }
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for ConfigLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EntityResource(entity, resource) => {
@@ -217,7 +217,7 @@ mod tests {
             EntityId::new("e-1").unwrap(),
             Resource::new("gpt-4").unwrap(),
         );
-        let levels = Level::of(&entity, &resource).map(|level| level.to_string());
+        let levels = ConfigLevel::of(&entity, &resource).map(|level| level.to_string());
         assert_eq!(
             levels,
             [
@@ -243,7 +243,7 @@ mod tests {
         );
         assert_eq!(Config::of(limits(0)).check(), Err(ConfigError::NoLimits));
         let disabled = Config {
-            status: Status::Disabled,
+            status: ConfigStatus::Disabled,
             ..Config::default()
         };
         assert_eq!(disabled.check(), Ok(()));

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use crate::{EntityId, EpochMillis, Namespace, Resource, Window};
 
-pub use audit::{AuditId, AuditKey, AuditOf};
-pub use config::{ConfigKey, ConfigsOf, EntityKey, schema_key};
+pub use audit::{AuditId, AuditKey, AuditSubject};
+pub use config::{ConfigFilter, ConfigKey, EntityKey, schema_key};
 
 /// Sort key of every bucket shard.
 pub const BUCKET_SK: &str = "#STATE";
@@ -179,7 +179,7 @@ impl SnapshotKey {
         } = self;
         let mut sk = format!("#USAGE#{resource}#{window}#");
         // Writing to a String cannot fail.
-        let _ = write!(sk, "{}", crate::window::Iso(*start));
+        let _ = write!(sk, "{}", crate::window::Iso8601(*start));
         ItemKey {
             pk: format!("{namespace}/ENTITY#{entity}"),
             sk,
@@ -198,7 +198,7 @@ impl SnapshotKey {
             entity: EntityId::new(entity).ok()?,
             resource: Resource::new(resource).ok()?,
             window,
-            start: crate::window::parse_iso(start)?,
+            start: crate::window::parse_iso8601(start)?,
         };
         (parts.next().is_none() && window.start(parsed.start) == parsed.start).then_some(parsed)
     }

@@ -38,11 +38,11 @@ mod whole;
 mod window;
 pub mod write;
 
-pub use audit::{AuditEvent, Change};
-pub use bucket::{Bucket, GiveBack, Lease, LimitState, Look, Scaling};
+pub use audit::{AuditChange, AuditEvent};
+pub use bucket::{ActivitySample, Lease, LeaseReturn, LimitState, Scaling, Shard};
 pub use config::{
-    Config, ConfigError, Entity, Level, MAX_BUCKET_LIMITS, MAX_LIMITS, SCHEMA_VERSION, Status,
-    Stored,
+    Config, ConfigError, ConfigLevel, ConfigStatus, Entity, MAX_BUCKET_LIMITS, MAX_LIMITS,
+    SCHEMA_VERSION, Versioned,
 };
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
@@ -51,15 +51,15 @@ pub use item::{
     write_config, write_entity, write_lease, write_leases, write_units,
 };
 pub use key::{
-    AuditId, AuditKey, AuditOf, BUCKET_SK, BucketKey, ConfigKey, ConfigsOf, EntityKey, ItemKey,
-    SnapshotKey, due_shards, resource_partitions, schema_key,
+    AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
+    ItemKey, SnapshotKey, due_shards, resource_partitions, schema_key,
 };
-pub use limit::{Limit, LimitError, MAX_PERIOD_MS, MAX_TOKENS, Mode, Rule};
-pub use math::{MAX_SHARDS, Shard, credit, ready_at, refilled};
+pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
+pub use math::{MAX_SHARDS, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
-pub use snapshot::{Copied, Live, Snapshot, WindowUsage, usage};
+pub use snapshot::{LiveShard, ShardUsageCopy, Snapshot, WindowUsage, usage};
 pub use stamp::Stamp;
-pub use terms::{RULES_STAND, Terms};
+pub use terms::{RULES_STAND, VersionedLimits};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, Millis};
-pub use whole::Whole;
-pub use window::{Hour, Iso, Window, parse_iso};
+pub use whole::Bucket;
+pub use window::{Hour, Iso8601, Window, parse_iso8601};

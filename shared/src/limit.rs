@@ -31,13 +31,13 @@ pub const MAX_PERIOD_MS: i64 = 366 * 86_400_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
     name: LimitName,
-    rule: Rule,
-    mode: Mode,
+    rule: RefillRule,
+    mode: LimitMode,
 }
 
 /// What becomes of a request that a limit has not enough for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum LimitMode {
     /// It is denied.
     #[default]
     Enforced,
@@ -49,7 +49,7 @@ pub enum Mode {
 
 /// The numbers of a limit, of the whole bucket, undivided by shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Rule {
+pub struct RefillRule {
     /// The most the bucket holds (the burst of a rate, the slots of a concurrency limit).
     pub capacity: MilliTokens,
     /// What flows back every `refill_period_ms`; zero for a concurrency limit.
@@ -58,7 +58,7 @@ pub struct Rule {
     pub refill_period_ms: i64,
 }
 
-impl Rule {
+impl RefillRule {
     /// Whether this is a concurrency limit: slots come back when they are released, never by time.
     #[must_use]
     pub const fn is_concurrent(&self) -> bool {
@@ -115,7 +115,7 @@ impl Limit {
         let refill_amount = MilliTokens::from_tokens(refill_amount);
         Ok(Self::of(
             name,
-            Rule {
+            RefillRule {
                 capacity,
                 refill_amount,
                 refill_period_ms,
@@ -131,7 +131,7 @@ impl Limit {
     pub fn concurrent(name: &str, slots: i64) -> Result<Self, LimitError> {
         let name = LimitName::new(name)?;
         check(&name, "capacity", slots, MAX_TOKENS, "1 to 10^12 tokens")?;
-        let rule = Rule {
+        let rule = RefillRule {
             capacity: MilliTokens::from_tokens(slots),
             refill_amount: MilliTokens::ZERO,
             refill_period_ms: 1,
@@ -160,11 +160,11 @@ impl Limit {
     }
 
     /// What an item says that a limit is.
-    pub(crate) const fn of(name: LimitName, rule: Rule) -> Self {
+    pub(crate) const fn of(name: LimitName, rule: RefillRule) -> Self {
         Self {
             name,
             rule,
-            mode: Mode::Enforced,
+            mode: LimitMode::Enforced,
         }
     }
 
@@ -177,7 +177,7 @@ impl Limit {
     /// # Ok::<(), weirgate_shared::LimitError>(())
     /// ```
     #[must_use]
-    pub const fn in_mode(mut self, mode: Mode) -> Self {
+    pub const fn in_mode(mut self, mode: LimitMode) -> Self {
         self.mode = mode;
         self
     }
@@ -190,13 +190,13 @@ impl Limit {
 
     /// What becomes of a request that the limit has not enough for.
     #[must_use]
-    pub const fn mode(&self) -> Mode {
+    pub const fn mode(&self) -> LimitMode {
         self.mode
     }
 
     /// The limit's numbers.
     #[must_use]
-    pub const fn rule(&self) -> &Rule {
+    pub const fn rule(&self) -> &RefillRule {
         &self.rule
     }
 }
@@ -221,7 +221,7 @@ fn check(
 }
 
 /// The hidden rule of every shard: the write units one DynamoDB partition takes a second.
-pub(crate) const WCU: Rule = Rule {
+pub(crate) const WCU: RefillRule = RefillRule {
     capacity: MilliTokens::from_tokens(1000),
     refill_amount: MilliTokens::from_tokens(1000),
     refill_period_ms: 1000,

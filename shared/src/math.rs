@@ -1,6 +1,6 @@
 //! Bucket math: credit, share and retry-after, in integers, products in `i128`.
 
-use crate::limit::Rule;
+use crate::limit::RefillRule;
 use crate::{EpochMillis, MilliTokens};
 
 /// The most shards of a bucket: the largest power of two of which one transaction, of 100 items,
@@ -9,16 +9,16 @@ pub const MAX_SHARDS: u32 = 64;
 
 /// One of the `count` shards of a bucket; shard 0 of 1 is a whole bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shard {
+pub struct ShardIndex {
     /// Which shard, from 0.
     pub index: u32,
     /// How many there are, at least 1 and more than `index`.
     pub count: u32,
 }
 
-impl Shard {
+impl ShardIndex {
     /// The only shard of a bucket that was never split.
-    pub const WHOLE: Self = Self { index: 0, count: 1 };
+    pub const UNSPLIT: Self = Self { index: 0, count: 1 };
 
     /// This shard's part of `whole`: `x/n + (1 if i < x mod n)`. The parts of all shards add up to
     /// `whole`.
@@ -46,7 +46,7 @@ impl Shard {
 
     /// The shard that this one and its sibling are halves of; `None` for a whole bucket.
     #[must_use]
-    pub const fn whole(self) -> Option<Self> {
+    pub const fn parent(self) -> Option<Self> {
         let count = self.count / 2;
         if count == 0 {
             None
@@ -60,7 +60,7 @@ impl Shard {
 
     /// What the shard `index` was when it was split off, which is the largest it can be.
     #[must_use]
-    pub const fn born(index: u32) -> Self {
+    pub const fn at_creation(index: u32) -> Self {
         // No splits make one of a number past half of all numbers, but a key can have it.
         let count = match index.saturating_add(1).checked_next_power_of_two() {
             Some(count) => count,
@@ -82,7 +82,12 @@ impl Shard {
 /// shards add up to the credit of the whole bucket. Zero if `to` is not after `from`, and for
 /// concurrency limits.
 #[must_use]
-pub fn credit(rule: &Rule, shard: Shard, from: EpochMillis, to: EpochMillis) -> MilliTokens {
+pub fn refill_between(
+    rule: &RefillRule,
+    shard: ShardIndex,
+    from: EpochMillis,
+    to: EpochMillis,
+) -> MilliTokens {
     if to <= from {
         return MilliTokens::ZERO;
     }
@@ -98,12 +103,12 @@ pub fn credit(rule: &Rule, shard: Shard, from: EpochMillis, to: EpochMillis) -> 
 #[must_use]
 pub fn refilled(
     tk: MilliTokens,
-    rule: &Rule,
-    shard: Shard,
+    rule: &RefillRule,
+    shard: ShardIndex,
     rf: EpochMillis,
     now: EpochMillis,
 ) -> MilliTokens {
-    (tk + credit(rule, shard, rf, now)).min(shard.share(rule.capacity))
+    (tk + refill_between(rule, shard, rf, now)).min(shard.share(rule.capacity))
 }
 
 /// The first instant at which a balance `tk`, credited up to `rf`, holds `need`: the least `t ≥ rf`
@@ -115,8 +120,8 @@ pub fn refilled(
 pub fn ready_at(
     need: MilliTokens,
     tk: MilliTokens,
-    rule: &Rule,
-    shard: Shard,
+    rule: &RefillRule,
+    shard: ShardIndex,
     rf: EpochMillis,
 ) -> Option<EpochMillis> {
     if tk >= need {

@@ -41,13 +41,13 @@ pub struct Meter {
     /// The shard.
     pub key: BucketKey,
     /// Counts every write; two images of one life with the same `v` are the same.
-    pub v: i64,
+    pub write_seq: i64,
     /// `v` at creation.
-    pub birth: i64,
+    pub birth_seq: i64,
     /// The hour that is counted.
     pub hour: Hour,
     /// Granted acquires.
-    pub takes: Counter,
+    pub acquires: Counter,
     /// Net consumed of each limit, in millitokens.
     pub limits: BTreeMap<LimitName, Counter>,
 }
@@ -85,7 +85,7 @@ impl Meter {
         };
         Usage {
             tokens: self.limits.iter().map(used).collect(),
-            acquires: self.takes.used(window),
+            acquires: self.acquires.used(window),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{EpochMillis, Meter, Millis, Usage, Window};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The copies, by shard.
-    pub shards: BTreeMap<u32, Copied>,
+    pub shards: BTreeMap<u32, ShardUsageCopy>,
     /// Usage of earlier lives: of items that were deleted and made again within the window.
     pub carry: Usage,
     /// By shard, the `v` at which each earlier life was added to `carry`.
@@ -20,9 +20,9 @@ pub struct Snapshot {
 
 /// What was copied of one shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct ShardUsageCopy {
     /// `v` of the image it was copied from.
-    pub v: i64,
+    pub write_seq: i64,
     /// What the shard had used by then.
     pub usage: Usage,
     /// Whether the window was over for the shard by then.
@@ -31,7 +31,7 @@ pub struct Copied {
 
 /// A shard's item as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveShard {
     /// Its counters.
     pub meter: Meter,
     /// Whether it holds leases, which may still return tokens to the current window.
@@ -65,21 +65,23 @@ pub fn usage(
     window: Window,
     start: EpochMillis,
     snapshot: &Snapshot,
-    live: &[Live],
+    live: &[LiveShard],
     now: EpochMillis,
 ) -> WindowUsage {
     let end = window.end(start);
     let mut usage = snapshot.carry.clone();
-    let mut is_final = now >= end.after(LATE_TAKES) && snapshot.unfinished.is_empty();
+    let mut is_final = now >= end.plus(LATE_TAKES) && snapshot.unfinished.is_empty();
     let mut shards = snapshot.shards.clone();
-    for Live {
+    for LiveShard {
         meter,
         holds_leases,
     } in live
     {
         let copied = shards.get(&meter.key.shard);
-        if meter.start(window) == start && copied.is_none_or(|copied| copied.v <= meter.v) {
-            if let Some(earlier) = copied.filter(|copied| copied.v < meter.birth) {
+        if meter.start(window) == start
+            && copied.is_none_or(|copied| copied.write_seq <= meter.write_seq)
+        {
+            if let Some(earlier) = copied.filter(|copied| copied.write_seq < meter.birth_seq) {
                 // The item was deleted and made again, and nothing of the new life was copied yet.
                 usage.add(&earlier.usage);
                 is_final &= earlier.is_final;
@@ -87,17 +89,17 @@ pub fn usage(
             let is_final = !holds_leases;
             shards.insert(
                 meter.key.shard,
-                Copied {
-                    v: meter.v,
+                ShardUsageCopy {
+                    write_seq: meter.write_seq,
                     usage: meter.usage(window),
                     is_final,
                 },
             );
         } else if meter.start(window) > start
-            && copied.is_none_or(|copied| copied.v < meter.birth)
-            && EpochMillis(meter.birth.div_euclid(1000)) < end.after(LATE_TAKES)
+            && copied.is_none_or(|copied| copied.write_seq < meter.birth_seq)
+            && EpochMillis(meter.birth_seq.div_euclid(1000)) < end.plus(LATE_TAKES)
         {
-            is_final &= now >= end.after(DELIVERY);
+            is_final &= now >= end.plus(DELIVERY);
         }
     }
     for copied in shards.values() {
@@ -119,16 +121,16 @@ mod tests {
         let start = Hour(498_648).start();
         let end = Window::Hourly.end(start);
         let is_final = |born: Millis, now: Millis| {
-            let birth = end.after(born).0 * 1000;
+            let birth = end.plus(born).0 * 1000;
             let meter = Meter {
                 key: BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
-                v: birth + 9,
-                birth,
+                write_seq: birth + 9,
+                birth_seq: birth,
                 hour: Hour::of(end),
-                takes: Counter::default(),
+                acquires: Counter::default(),
                 limits: BTreeMap::new(),
             };
-            let live = [Live {
+            let live = [LiveShard {
                 meter,
                 holds_leases: false,
             }];
@@ -137,7 +139,7 @@ mod tests {
                 start,
                 &Snapshot::default(),
                 &live,
-                end.after(now),
+                end.plus(now),
             )
             .is_final
         };

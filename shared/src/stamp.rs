@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::write::{Change, Path, Update, Value};
-use crate::{BucketKey, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Whole, attr};
+use crate::write::{AttributeUpdate, Path, Update, Value};
+use crate::{Bucket, BucketKey, EpochMillis, ItemKey, LimitName, MilliTokens, RefillRule, attr};
 
 /// The sort key of stamps.
 const STAMP_SK: &str = "#SHORT";
@@ -24,7 +24,7 @@ pub struct Stamp {
     /// How many shards there were.
     pub shards: u32,
     /// The rates of which no shard was full.
-    pub held: BTreeMap<LimitName, (MilliTokens, Rule)>,
+    pub available: BTreeMap<LimitName, (MilliTokens, RefillRule)>,
 }
 
 impl Stamp {
@@ -40,7 +40,7 @@ impl Stamp {
     /// Returns what the `whole` bucket holds at `now`; `None` if its shards do not add up: one is
     /// missing, has other rules, or is in debt, which takes nothing from the others.
     #[must_use]
-    pub fn of(whole: &Whole, now: EpochMillis) -> Option<Self> {
+    pub fn of(whole: &Bucket, now: EpochMillis) -> Option<Self> {
         let shards = whole.shards();
         let first = shards.first().filter(|_| whole.is_complete())?;
         let (mut until, mut held) = (EpochMillis(i64::MAX), BTreeMap::new());
@@ -56,12 +56,12 @@ impl Stamp {
                     .limits
                     .get(name)
                     .filter(|part| part.rule == state.rule)?;
-                if part.tk < MilliTokens::ZERO || shard.rf != now {
+                if part.available < MilliTokens::ZERO || shard.refilled_at != now {
                     return None;
                 }
-                is_full |= part.tk >= shard.share(part);
+                is_full |= part.available >= shard.share(part);
                 full_at = full_at.min(shard.ready_at(name, shard.share(part)).unwrap_or(full_at));
-                sum += part.tk;
+                sum += part.available;
             }
             if !is_full {
                 held.insert(name.clone(), (sum, state.rule));
@@ -74,14 +74,14 @@ impl Stamp {
         let ends =
             leases.filter(|(_, lease)| lease.tokens.keys().any(|name| held.contains_key(name)));
         until = ends
-            .map(|(_, lease)| lease.expires)
+            .map(|(_, lease)| lease.expires_at)
             .fold(until, EpochMillis::min);
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);
         (!held.is_empty()).then_some(Self {
             at: now,
             until,
             shards: count,
-            held,
+            available: held,
         })
     }
 
@@ -90,8 +90,8 @@ impl Stamp {
     #[must_use]
     pub fn update(&self, bucket: &BucketKey) -> Update {
         let number = |name: &str, number: i64| (name.to_owned(), Value::Int(number));
-        let one = |(name, (tk, rule)): (&LimitName, &(MilliTokens, Rule))| {
-            let Rule {
+        let one = |(name, (tk, rule)): (&LimitName, &(MilliTokens, RefillRule))| {
+            let RefillRule {
                 capacity,
                 refill_amount,
                 refill_period_ms,
@@ -107,15 +107,17 @@ impl Stamp {
                 Value::Map(numbers.map(|(name, value)| number(name, value)).into()),
             )
         };
-        let set = |name: &'static str, number: i64| Change::Set(Path::of(name), Value::Int(number));
+        let set = |name: &'static str, number: i64| {
+            AttributeUpdate::Set(Path::of(name), Value::Int(number))
+        };
         let changes = vec![
             set(attr::AT, self.at.0),
             set(attr::UNTIL, self.until.0),
             set(attr::SHARDS, i64::from(self.shards)),
             set(attr::TTL, self.at.0 / 1_000 + KEPT_SECONDS),
-            Change::Set(
+            AttributeUpdate::Set(
                 Path::of(attr::LIMITS),
-                Value::Map(self.held.iter().map(one).collect()),
+                Value::Map(self.available.iter().map(one).collect()),
             ),
         ];
         Update {

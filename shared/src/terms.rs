@@ -1,6 +1,6 @@
 //! The limits of a bucket as a caller knows them, and how new that is.
 
-use crate::{Bucket, EpochMillis, Limit, Millis};
+use crate::{EpochMillis, Limit, Millis, Shard};
 
 /// How long a bucket keeps its rules after a call without a version has changed them, against other
 /// such calls.
@@ -14,7 +14,7 @@ pub const RULES_STAND: Millis = Millis(30_000);
 /// Limits with a version give way to those of a newer version: a caller that has not heard of a
 /// change yet does not undo it. Limits without one overrule, at most once in [`RULES_STAND`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Terms<'a> {
+pub struct VersionedLimits<'a> {
     /// The limits.
     pub limits: &'a [Limit],
     /// Version of the configuration, or of the release, they are from.
@@ -24,27 +24,27 @@ pub struct Terms<'a> {
     pub is_own: bool,
 }
 
-impl<'a> Terms<'a> {
+impl<'a> VersionedLimits<'a> {
     /// Whether these limits overrule those of `bucket` at `now`.
     #[must_use]
-    pub fn overrule(self, bucket: &Bucket, now: EpochMillis) -> bool {
+    pub fn overrule(self, bucket: &Shard, now: EpochMillis) -> bool {
         match self.version {
-            Some(_) => bucket.version < self.version,
+            Some(_) => bucket.config_version < self.version,
             // Of a fast clock, or of another writer, may be an instant that is long to come.
             None => bucket
-                .rule_at
+                .limits_changed_at
                 .is_none_or(|at| now.0.abs_diff(at.0) >= RULES_STAND.0.unsigned_abs()),
         }
     }
 
     /// Those limits whose rules overrule the ones of `bucket` at `now`: all, or none.
-    pub fn overruling(self, bucket: &Bucket, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
+    pub fn overruling(self, bucket: &Shard, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
         let overrules = self.overrule(bucket, now);
         self.limits.iter().filter(move |_| overrules)
     }
 }
 
-impl<'a> From<&'a [Limit]> for Terms<'a> {
+impl<'a> From<&'a [Limit]> for VersionedLimits<'a> {
     fn from(limits: &'a [Limit]) -> Self {
         Self {
             limits,
@@ -53,7 +53,7 @@ impl<'a> From<&'a [Limit]> for Terms<'a> {
     }
 }
 
-impl<'a, const N: usize> From<&'a [Limit; N]> for Terms<'a> {
+impl<'a, const N: usize> From<&'a [Limit; N]> for VersionedLimits<'a> {
     fn from(limits: &'a [Limit; N]) -> Self {
         Self {
             limits,
@@ -62,7 +62,7 @@ impl<'a, const N: usize> From<&'a [Limit; N]> for Terms<'a> {
     }
 }
 
-impl<'a> From<&'a Vec<Limit>> for Terms<'a> {
+impl<'a> From<&'a Vec<Limit>> for VersionedLimits<'a> {
     fn from(limits: &'a Vec<Limit>) -> Self {
         Self {
             limits,

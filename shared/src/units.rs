@@ -101,7 +101,7 @@ pub struct EpochMillis(pub i64);
 impl EpochMillis {
     /// The instant `later` after this one.
     #[must_use]
-    pub const fn after(self, later: Millis) -> Self {
+    pub const fn plus(self, later: Millis) -> Self {
         Self(self.0.saturating_add(later.0))
     }
 

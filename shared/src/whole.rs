@@ -2,24 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Bucket, EpochMillis, LimitName, MilliTokens};
+use crate::{EpochMillis, LimitName, MilliTokens, Shard};
 
 /// The shards of one bucket, as far as they are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Whole {
-    shards: Vec<Bucket>,
+pub struct Bucket {
+    shards: Vec<Shard>,
 }
 
-impl Whole {
+impl Bucket {
     /// The bucket of which these are the shards.
     #[must_use]
-    pub fn new(shards: Vec<Bucket>) -> Self {
+    pub fn new(shards: Vec<Shard>) -> Self {
         Self { shards }
     }
 
     /// The shards.
     #[must_use]
-    pub fn shards(&self) -> &[Bucket] {
+    pub fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
@@ -38,10 +38,10 @@ impl Whole {
     /// What all shards together have of `limit` at `at`. A shard in debt has nothing, and takes
     /// nothing from the others.
     #[must_use]
-    pub fn holds(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
+    pub fn balance_at(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
         self.shards
             .iter()
-            .map(|shard| shard.holds(limit, at).max(MilliTokens::ZERO))
+            .map(|shard| shard.balance_at(limit, at).max(MilliTokens::ZERO))
             .sum()
     }
 
@@ -55,7 +55,7 @@ impl Whole {
         need: MilliTokens,
         now: EpochMillis,
     ) -> Option<EpochMillis> {
-        let is_there = |at: i64| self.holds(limit, EpochMillis(at)) >= need;
+        let is_there = |at: i64| self.balance_at(limit, EpochMillis(at)) >= need;
         if is_there(now.0) {
             return Some(now);
         }
@@ -94,9 +94,9 @@ impl Whole {
         at: EpochMillis,
     ) -> Option<Vec<(u32, BTreeMap<LimitName, MilliTokens>)>> {
         let held =
-            |shard: &Bucket, limit: &LimitName| shard.holds(limit, at).max(MilliTokens::ZERO);
+            |shard: &Shard, limit: &LimitName| shard.balance_at(limit, at).max(MilliTokens::ZERO);
         // By the limit that is shortest in each, in millionths of what is asked of it.
-        let room = |shard: &Bucket| {
+        let room = |shard: &Shard| {
             let part = |(limit, need): (&LimitName, &MilliTokens)| {
                 i128::from(held(shard, limit).0) * 1_000_000 / i128::from(need.0.max(1))
             };
@@ -168,18 +168,18 @@ mod tests {
     use super::*;
     use crate::{BucketKey, Limit};
 
-    fn shard(index: u32, count: u32, limits: &[(&str, i64)]) -> Bucket {
+    fn shard(index: u32, count: u32, limits: &[(&str, i64)]) -> Shard {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
         let all: Vec<_> = limits
             .iter()
             .map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap())
             .collect();
-        let mut bucket = Bucket {
+        let mut bucket = Shard {
             shard_count: count,
-            ..Bucket::full(key, &all, EpochMillis(0))
+            ..Shard::full(key, &all, EpochMillis(0))
         };
         for (name, tk) in limits {
-            bucket.limits.get_mut(*name).unwrap().tk = MilliTokens(*tk);
+            bucket.limits.get_mut(*name).unwrap().available = MilliTokens(*tk);
         }
         bucket
     }
@@ -199,7 +199,7 @@ mod tests {
     fn those_with_most_of_what_is_shortest_give_in_proportion() {
         // Of `a` a lot is asked, of `b` little: the shard that is rich in `b` is poor where it
         // matters.
-        let whole = Whole::new(vec![
+        let whole = Bucket::new(vec![
             shard(0, 4, &[("a", 1000), ("b", 9000)]),
             shard(1, 4, &[("a", 6000), ("b", 700)]),
             shard(2, 4, &[("a", 4000), ("b", 600)]),
@@ -236,7 +236,7 @@ mod tests {
         );
         assert_eq!(whole.spread(&needs(&[("a", 11_001)]), EpochMillis(0)), None);
         // By parts of what is asked, not by amounts.
-        let whole = Whole::new(vec![
+        let whole = Bucket::new(vec![
             shard(0, 2, &[("a", 100_000), ("b", 90_000)]),
             shard(1, 2, &[("a", 600_000), ("b", 50_000)]),
         ]);
@@ -255,14 +255,14 @@ mod tests {
             let limits = ["a", "b"];
             let count = u32::try_from(held.len()).unwrap();
             let shards = (0..count).zip(&held).map(|(index, [a, b])| shard(index, count, &[("a", *a), ("b", *b)]));
-            let (whole, needs) = (Whole::new(shards.collect()), needs(&[("a", asked[0]), ("b", asked[1])]));
-            let is_there = needs.iter().all(|(limit, need)| whole.holds(limit, EpochMillis(0)) >= *need);
+            let (whole, needs) = (Bucket::new(shards.collect()), needs(&[("a", asked[0]), ("b", asked[1])]));
+            let is_there = needs.iter().all(|(limit, need)| whole.balance_at(limit, EpochMillis(0)) >= *need);
             let parts = whole.spread(&needs, EpochMillis(0));
             proptest::prop_assert_eq!(parts.is_some(), is_there);
             let parts = parts.unwrap_or_default();
             for (shard, part) in &parts {
                 let shard = whole.shards().iter().find(|known| known.key.shard == *shard).unwrap();
-                proptest::prop_assert!(part.iter().all(|(limit, give)| *give <= shard.holds(limit, EpochMillis(0))));
+                proptest::prop_assert!(part.iter().all(|(limit, give)| *give <= shard.balance_at(limit, EpochMillis(0))));
             }
             for limit in limits.iter().filter(|_| is_there) {
                 let sum: MilliTokens = parts.iter().filter_map(|(_, part)| part.get(*limit)).copied().sum();

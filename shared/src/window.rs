@@ -93,9 +93,9 @@ impl FromStr for Window {
 
 /// An instant as `2026-11-20T18:00:00Z`, to the second.
 #[derive(Debug, Clone, Copy)]
-pub struct Iso(pub EpochMillis);
+pub struct Iso8601(pub EpochMillis);
 
-impl fmt::Display for Iso {
+impl fmt::Display for Iso8601 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = utc(self.0);
         let (y, m, d) = (at.year(), u8::from(at.month()), at.day());
@@ -111,7 +111,7 @@ impl fmt::Display for Iso {
 
 /// The instant that [`Iso`] writes as `text`.
 #[must_use]
-pub fn parse_iso(text: &str) -> Option<EpochMillis> {
+pub fn parse_iso8601(text: &str) -> Option<EpochMillis> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u8>().ok();
     let year: i32 = text.get(0..4)?.parse().ok()?;
     let date = Date::from_calendar_date(year, Month::try_from(number(5..7)?).ok()?, number(8..10)?)
@@ -123,7 +123,7 @@ pub fn parse_iso(text: &str) -> Option<EpochMillis> {
             .unix_timestamp()
             .checked_mul(1000)?,
     );
-    (Iso(at).to_string() == text).then_some(at)
+    (Iso8601(at).to_string() == text).then_some(at)
 }
 
 fn utc(at: EpochMillis) -> OffsetDateTime {
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn windows_start_and_end_on_their_boundary() {
-        let at = parse_iso("2028-02-29T23:59:59Z")
+        let at = parse_iso8601("2028-02-29T23:59:59Z")
             .unwrap()
-            .after(crate::Millis(999));
+            .plus(crate::Millis(999));
         for (window, start, end) in [
             (
                 Window::Hourly,
@@ -152,8 +152,8 @@ mod tests {
                 "2028-03-01T00:00:00Z",
             ),
         ] {
-            assert_eq!(Iso(window.start(at)).to_string(), start);
-            assert_eq!(Iso(window.end(window.start(at))).to_string(), end);
+            assert_eq!(Iso8601(window.start(at)).to_string(), start);
+            assert_eq!(Iso8601(window.end(window.start(at))).to_string(), end);
             assert_eq!(window.as_str().parse(), Ok(window));
         }
     }
@@ -167,7 +167,7 @@ mod tests {
             "x",
             "２026-11-20T18:00:00Z",
         ] {
-            assert_eq!(parse_iso(bad), None, "{bad}");
+            assert_eq!(parse_iso8601(bad), None, "{bad}");
         }
     }
 }

@@ -19,19 +19,23 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attr::{self, Field};
-use crate::{Bucket, EpochMillis, ItemKey, LimitName, MilliTokens, Rule, Shard, WriteId, item};
+use crate::{
+    EpochMillis, ItemKey, LimitName, MilliTokens, RefillRule, Shard, ShardIndex, WriteId, item,
+};
 
-pub use configure::{MAX_ANCESTORS, configure, mark_schema, record, same_parent, set_entity};
-pub use copy::{Copy, MAX_CARRIED_LIMITS, MAX_LIVES};
+pub use configure::{
+    MAX_ANCESTORS, same_parent, set_entity, write_audit_event, write_config, write_schema_version,
+};
+pub use copy::{MAX_CARRIED_LIMITS, MAX_LIVES, UsageCopy};
 pub use due::{forget_due, postpone};
-pub use expire::{Restored, expire, look};
-pub use merge::{fill, joined, merge, remove, still};
-pub use refill::{cut_units, refill};
-pub use replace::REVIEW;
+pub use expire::{ExpiredLeases, expire, sample};
+pub use merge::{merge, merged, recreate, remove_covered, require_unchanged};
+pub use refill::{cap_write_units, refill};
+pub use replace::REVIEW_INTERVAL;
 pub use roll::Roll;
-pub use settle::{LeaseChange, Settle, Settled, end_last};
-pub use split::{finish, is_left, keep, may_split, split};
-pub use take::{Company, Take};
+pub use settle::{LeaseChange, LimitDelta, Settle, clear_due};
+pub use split::{finish_writes, is_abandoned, may_split, split, update_min_shards};
+pub use take::{Contention, Take};
 
 /// One conditional `UpdateItem`: all of it happens, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +45,7 @@ pub struct Update {
     /// All must hold.
     pub conditions: Vec<Condition>,
     /// All are made.
-    pub changes: Vec<Change>,
+    pub changes: Vec<AttributeUpdate>,
 }
 
 /// One item's part of a transaction: all parts happen, or none.
@@ -135,7 +139,7 @@ pub enum Condition {
 
 /// What an update does to one attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum AttributeUpdate {
     /// Writes it.
     Set(Path, Value),
     /// Writes it if it is not there.
@@ -152,11 +156,11 @@ pub enum Change {
 }
 
 /// What every write to a bucket carries: one more `v`, and the write units it costs.
-fn every_write(view: Option<&Bucket>, units_credit: MilliTokens) -> Vec<Change> {
-    let units = MilliTokens::from_tokens(view.map_or(1, Bucket::write_units));
+fn count_write(view: Option<&Shard>, units_credit: MilliTokens) -> Vec<AttributeUpdate> {
+    let units = MilliTokens::from_tokens(view.map_or(1, Shard::write_units));
     vec![
-        Change::Add(Path::of(attr::V), Value::Int(1)),
-        Change::Add(
+        AttributeUpdate::Add(Path::of(attr::V), Value::Int(1)),
+        AttributeUpdate::Add(
             Path::of(attr::WRITE_UNITS),
             Value::Int((units_credit - units).0),
         ),
@@ -165,31 +169,31 @@ fn every_write(view: Option<&Bucket>, units_credit: MilliTokens) -> Vec<Change> 
 
 /// The id by which a writer finds out what became of a write whose answer was lost. Writes that can
 /// be repeated safely leave the last one's in place.
-fn sign(op: &WriteId) -> Change {
-    Change::Set(Path::of(attr::OP), Value::text(op.as_str()))
+fn set_write_id(op: &WriteId) -> AttributeUpdate {
+    AttributeUpdate::Set(Path::of(attr::OP), Value::text(op.as_str()))
 }
 
 /// The write units that the partition has gained since `rf`, for a write that moves `rf`.
-fn units_credit(bucket: &Bucket, now: EpochMillis) -> MilliTokens {
+fn units_credit(bucket: &Shard, now: EpochMillis) -> MilliTokens {
     bucket.write_units_at(now) - bucket.write_units_left
 }
 
 /// That the bucket has as many shards as it was seen with: its shares depend on it.
-fn same_count(shard: Shard) -> Condition {
+fn require_shard_count(shard: ShardIndex) -> Condition {
     let count = Path::of(attr::SHARD_COUNT);
     Condition::Equals(count, Value::Int(i64::from(shard.count)))
 }
 
 /// That nobody has credited, split or merged the bucket since it was seen.
-fn same_rf(bucket: &Bucket) -> [Condition; 2] {
+fn require_refilled_at(bucket: &Shard) -> [Condition; 2] {
     [
-        Condition::Equals(Path::of(attr::RF), Value::Int(bucket.rf.0)),
-        same_count(bucket.shard()),
+        Condition::Equals(Path::of(attr::RF), Value::Int(bucket.refilled_at.0)),
+        require_shard_count(bucket.shard()),
     ]
 }
 
 /// That the bucket holds the leases it was seen with, none more and none less.
-fn same_leases(bucket: &Bucket) -> Condition {
+fn require_same_leases(bucket: &Shard) -> Condition {
     let leases = Path::of(attr::LEASES);
     match &bucket.leases {
         Some(seen) => Condition::Equals(leases, item::write_leases(seen)),
@@ -198,17 +202,17 @@ fn same_leases(bucket: &Bucket) -> Condition {
 }
 
 /// That a limit of the bucket has this rule.
-fn has_rule(limit: &LimitName, rule: &Rule) -> [Condition; 3] {
+fn has_rule(limit: &LimitName, rule: &RefillRule) -> [Condition; 3] {
     rule_numbers(rule)
         .map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
 }
 
-fn set_rule(limit: &LimitName, rule: &Rule) -> [Change; 3] {
+fn set_rule(limit: &LimitName, rule: &RefillRule) -> [AttributeUpdate; 3] {
     rule_numbers(rule)
-        .map(|(field, number)| Change::Set(Path::limit(limit, field), Value::Int(number)))
+        .map(|(field, number)| AttributeUpdate::Set(Path::limit(limit, field), Value::Int(number)))
 }
 
-const fn rule_numbers(rule: &Rule) -> [(Field, i64); 3] {
+const fn rule_numbers(rule: &RefillRule) -> [(Field, i64); 3] {
     [
         (Field::Capacity, rule.capacity.0),
         (Field::RefillAmount, rule.refill_amount.0),
@@ -223,8 +227,8 @@ fn push_new(update: &mut Update, condition: Condition) {
     }
 }
 
-fn add_tokens(limit: &LimitName, field: Field, amount: MilliTokens) -> Change {
-    Change::Add(Path::limit(limit, field), Value::Int(amount.0))
+fn add_tokens(limit: &LimitName, field: Field, amount: MilliTokens) -> AttributeUpdate {
+    AttributeUpdate::Add(Path::limit(limit, field), Value::Int(amount.0))
 }
 
 fn tokens(limit: &LimitName) -> Path {

@@ -4,13 +4,13 @@ mod model;
 
 use model::stream::{Snapshots, Writer};
 use model::{bucket_key, limit_name};
-use weirgate_shared::write::Copy;
+use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Copied, Counter, EpochMillis, Hour, Live, Meter, MilliTokens, Usage, Window, usage,
+    Counter, EpochMillis, Hour, LiveShard, Meter, MilliTokens, ShardUsageCopy, Usage, Window, usage,
 };
 
 /// A copy to the first hour of 1970 by a life of shard 0.
-fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> Copy {
+fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> UsageCopy {
     let counter = |total| Counter {
         total,
         ..Counter::default()
@@ -21,13 +21,13 @@ fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> Copy {
         .collect();
     let meter = Meter {
         key: bucket_key(0),
-        v,
-        birth,
+        write_seq: v,
+        birth_seq: birth,
         hour: Hour(0),
-        takes: counter(1),
+        acquires: counter(1),
         limits,
     };
-    Copy::of(&meter, Window::Hourly, is_final, 1)
+    UsageCopy::of(&meter, Window::Hourly, is_final, 1)
 }
 
 /// The items of a bucket that was deleted manually may be made again with other limits.
@@ -49,8 +49,8 @@ fn i3_what_an_earlier_life_used_of_any_limit_is_carried_once() {
             .collect();
         Usage { tokens, acquires }
     };
-    let copied = Copied {
-        v: 21,
+    let copied = ShardUsageCopy {
+        write_seq: 21,
         usage: usage(&[("rpm", 1_000)], 1),
         is_final: true,
     };
@@ -72,7 +72,7 @@ fn i3_an_earlier_life_is_carried_also_when_it_comes_late_and_more_than_once() {
         copy(10, 12, &[("rpm", 5_000)], true),
         copy(20, 21, &[("rpm", 1_000)], false),
     );
-    let first = Copy {
+    let first = UsageCopy {
         ends_life: true,
         ..first
     };
@@ -98,7 +98,7 @@ fn i3_the_end_of_an_hour_is_no_end_of_a_life() {
     }
     let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
     assert_eq!(
-        (snapshot.shards[&0].v, snapshot.carry),
+        (snapshot.shards[&0].write_seq, snapshot.carry),
         (14, Usage::default())
     );
 }
@@ -122,15 +122,15 @@ fn i3_a_window_is_not_final_while_the_end_of_an_earlier_life_is_missing() {
         };
         let meter = Meter {
             key: bucket_key(0),
-            v: 21,
-            birth: 20,
+            write_seq: 21,
+            birth_seq: 20,
             hour: Hour(0),
-            takes,
+            acquires: takes,
             limits,
         };
         let (snapshot, live) = (
             snapshots.read(Window::Hourly, EpochMillis(0)),
-            [Live {
+            [LiveShard {
                 meter,
                 holds_leases: false,
             }],

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use model::given::{Held, START, bucket, id, later, needs, rate, slots, whole, with_leases};
 use model::limit_name;
 use weirgate_shared::write::expire;
-use weirgate_shared::{Bucket, Limit, LimitState, MilliTokens, Scaling, Shard};
+use weirgate_shared::{Limit, LimitState, MilliTokens, Scaling, Shard, ShardIndex};
 
 /// What is given back is told, to the millitoken.
 #[test]
 fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
     let held = |tk| {
         let leases: &[Held<'_>] = &[(3, 100, &[("rpm", 1500)]), (4, 100, &[("slots", 1000)])];
-        with_leases(bucket(Shard::WHOLE, tk, &[rate(), slots()]), leases)
+        with_leases(bucket(ShardIndex::UNSPLIT, tk, &[rate(), slots()]), leases)
     };
     for (tk, back) in [(5000, 1500), (9000, 1000), (10_000, 0)] {
         let (_, restored) = expire(&held(tk), later(100)).unwrap();
@@ -34,10 +34,10 @@ fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_sp
     let mut shard = whole(0);
     for (left, is_out) in [(200_000, false), (199_999, true)] {
         shard.write_units_left = MilliTokens(left);
-        assert_eq!(shard.is_out_of_units(START), is_out, "{left}");
+        assert_eq!(shard.is_near_write_limit(START), is_out, "{left}");
     }
     assert!(
-        !shard.is_out_of_units(later(1)),
+        !shard.is_near_write_limit(later(1)),
         "a unit flows in every millisecond"
     );
 
@@ -53,12 +53,12 @@ fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_sp
             size,
             leases,
             Scaling {
-                split_bytes: split,
+                lease_bytes_at_split: split,
                 ..shard.scaling
             },
         );
         assert_eq!(
-            (shard.is_crowded(), shard.write_units()),
+            (shard.has_heavy_leases(), shard.write_units()),
             (is_crowded, units),
             "{size} {leases} {split}"
         );
@@ -71,9 +71,9 @@ fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
     let at_the_brim = whole(9000);
     let state = at_the_brim.limits["rpm"];
     assert!(!at_the_brim.is_full(&state, later(100)) && at_the_brim.is_full(&state, later(200)));
-    let concurrent = bucket(Shard::WHOLE, 0, &[slots()]);
+    let concurrent = bucket(ShardIndex::UNSPLIT, 0, &[slots()]);
     let over = LimitState {
-        tk: MilliTokens(7000),
+        available: MilliTokens(7000),
         ..concurrent.limits["slots"]
     };
     assert!(!concurrent.is_full(&over, later(200)), "slots do not flow");
@@ -83,9 +83,12 @@ fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
         whole(1000),
         &[(3, 100, &[("rpm", 1500)]), (4, 101, &[("rpm", 700)])],
     );
-    let after = held.advanced(&[rate()], later(100));
-    assert_eq!(after.limits["rpm"].tk, MilliTokens(1000 + 1000 + 1500));
-    assert_eq!(after.limits["rpm"].tc, MilliTokens(-1500));
+    let after = held.projected(&[rate()], later(100));
+    assert_eq!(
+        after.limits["rpm"].available,
+        MilliTokens(1000 + 1000 + 1500)
+    );
+    assert_eq!(after.limits["rpm"].consumed, MilliTokens(-1500));
     assert_eq!(
         after.leases.unwrap().into_keys().collect::<Vec<_>>(),
         [id(4)]
@@ -93,7 +96,7 @@ fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
 
     // At the expiry of a lease, if that is what it takes; by refill, if that is as soon.
     let limit = limit_name("rpm");
-    let ready = |need, held: &Bucket| held.ready_at(&limit, MilliTokens(need));
+    let ready = |need, held: &Shard| held.ready_at(&limit, MilliTokens(need));
     assert_eq!(ready(2000, &held), Some(later(100)));
     assert_eq!(ready(3500, &held), Some(later(100)));
     assert_eq!(ready(4210, &held), Some(later(101)));
@@ -102,23 +105,23 @@ fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
         (None, Some(later(680)))
     );
     let freed = with_leases(
-        bucket(Shard::WHOLE, 0, &[slots()]),
+        bucket(ShardIndex::UNSPLIT, 0, &[slots()]),
         &[(3, 100, &[("slots", 2000)])],
     );
     assert_eq!(
-        freed.advanced(&[slots()], later(100)).limits["slots"].tk,
+        freed.projected(&[slots()], later(100)).limits["slots"].available,
         MilliTokens(8000)
     );
     let more = Limit::concurrent("slots", 9).unwrap();
     assert_eq!(
-        freed.advanced(&[more], later(100)).limits["slots"].tk,
+        freed.projected(&[more], later(100)).limits["slots"].available,
         MilliTokens(11_000)
     );
 
     // Of a shard number that its count does not hold, another writer's mistake.
-    let lost = Bucket {
+    let lost = Shard {
         shard_count: 3,
-        ..bucket(Shard { index: 3, count: 4 }, 0, &[rate()])
+        ..bucket(ShardIndex { index: 3, count: 4 }, 0, &[rate()])
     };
-    assert_eq!(lost.shard(), Shard { index: 3, count: 4 });
+    assert_eq!(lost.shard(), ShardIndex { index: 3, count: 4 });
 }

@@ -3,15 +3,15 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use weirgate_shared::write::Copy;
+use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
     Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard,
-    SnapshotKey, Usage, Whole, Window,
+    ShardIndex, SnapshotKey, Usage, Window,
 };
 
-fn bucket(at: EpochMillis) -> Bucket {
+fn bucket(at: EpochMillis) -> Shard {
     let limit = Limit::per_day("rpm", 1).unwrap();
-    Bucket::full(
+    Shard::full(
         BucketKey::parse("d/BUCKET#e#r#0").unwrap(),
         std::slice::from_ref(&limit),
         at,
@@ -44,7 +44,7 @@ fn usage_past_all_numbers_is_a_sum_that_stops_there() {
 /// Its snapshots are of the last day that keys can be written of.
 #[test]
 fn the_last_hour_that_an_item_may_count_has_snapshots() {
-    let bucket = Bucket {
+    let bucket = Shard {
         hour: Hour(70_380_767),
         ..bucket(EpochMillis(0))
     };
@@ -52,7 +52,7 @@ fn the_last_hour_that_an_item_may_count_has_snapshots() {
         .into_iter()
         .zip(["9998-12-31T23:00:00Z", "9998-12-31T00:00:00Z"])
     {
-        let key = Copy::of(&bucket.meter(), window, true, i64::MAX).key;
+        let key = UsageCopy::of(&bucket.meter(), window, true, i64::MAX).key;
         assert!(key.item_key().sk.ends_with(start), "{:?}", key.item_key());
         assert_eq!(SnapshotKey::parse(&key.item_key()), Some(key));
     }
@@ -69,7 +69,7 @@ fn a_shard_of_any_number_has_a_count_above_it() {
         (1 << 31, u32::MAX),
         (u32::MAX - 1, u32::MAX),
     ] {
-        assert_eq!(Shard::born(index), Shard { index, count });
+        assert_eq!(ShardIndex::at_creation(index), ShardIndex { index, count });
     }
 }
 
@@ -79,7 +79,7 @@ fn a_shard_of_any_number_has_a_count_above_it() {
 fn what_never_comes_is_not_waited_for_from_the_beginning_of_time() {
     let (limit, start) = (LimitName::new("rpm").unwrap(), EpochMillis(i64::MIN));
     assert_eq!(
-        Whole::new(vec![bucket(start)]).ready_at(&limit, MilliTokens(i64::MAX), start),
+        Bucket::new(vec![bucket(start)]).ready_at(&limit, MilliTokens(i64::MAX), start),
         None
     );
 }

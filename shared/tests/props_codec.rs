@@ -9,12 +9,13 @@ use model::{Held, Item, config};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
-use weirgate_shared::write::{Change, Copy};
+use weirgate_shared::write::{AttributeUpdate, UsageCopy};
 use weirgate_shared::{
-    Attr, Bases, Bucket, BucketKey, Copied, Counter, EntityId, EpochMillis, EpochSeconds, Hour,
-    Iso, ItemKey, Lease, Limit, LimitName, LimitState, Look, MilliTokens, Namespace, Resource,
-    Rule, Scaling, Shard, Snapshot, SnapshotKey, Window, WriteId, due_shards, parse_iso,
-    read_bucket, read_key, read_live, read_snapshot, write_bucket, write_lease, write_leases,
+    ActivitySample, Attr, Bases, BucketKey, Counter, EntityId, EpochMillis, EpochSeconds, Hour,
+    Iso8601, ItemKey, Lease, Limit, LimitName, LimitState, MilliTokens, Namespace, RefillRule,
+    Resource, Scaling, Shard, ShardIndex, ShardUsageCopy, Snapshot, SnapshotKey, Window, WriteId,
+    due_shards, parse_iso8601, read_bucket, read_key, read_live, read_snapshot, write_bucket,
+    write_lease, write_leases,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -80,15 +81,16 @@ fn bases() -> impl Strategy<Value = Bases> {
 }
 
 fn limit_state() -> impl Strategy<Value = LimitState> {
-    let rule =
-        (0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX).prop_map(|(cp, ra, refill_period_ms)| Rule {
+    let rule = (0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX).prop_map(|(cp, ra, refill_period_ms)| {
+        RefillRule {
             capacity: MilliTokens(cp),
             refill_amount: MilliTokens(ra),
             refill_period_ms,
-        });
+        }
+    });
     (amount(), amount(), bases(), rule).prop_map(|(tk, tc, bases, rule)| LimitState {
-        tk,
-        tc,
+        available: tk,
+        consumed: tc,
         bases,
         rule,
     })
@@ -101,7 +103,7 @@ fn lease() -> impl Strategy<Value = Lease> {
         "\\PC{0,20}",
     )
         .prop_map(|(expires, tokens, owner)| Lease {
-            expires,
+            expires_at: expires,
             tokens,
             owner,
         })
@@ -111,23 +113,23 @@ prop_compose! {
     /// Any bucket an item can be.
     fn bucket()(
         key in bucket_key(),
-        (shard_count, rf) in (1..=u32::MAX, instant()),
-        (v, birth) in (0..=i64::MAX).prop_flat_map(|v| (Just(v), 0..=v)),
-        (hour, takes, bases) in (0..70_380_768i64, any::<i64>(), bases()),
-        (op, version) in (option::of(write_id()), option::of(any::<i64>())),
+        (shard_count, refilled_at) in (1..=u32::MAX, instant()),
+        (write_seq, birth_seq) in (0..=i64::MAX).prop_flat_map(|v| (Just(v), 0..=v)),
+        (hour, acquires, bases) in (0..70_380_768i64, any::<i64>(), bases()),
+        (last_write_id, config_version) in (option::of(write_id()), option::of(any::<i64>())),
         limits in btree_map(limit_name(), limit_state(), 0..5),
         write_units_left in amount(),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
-        (due, rule_at, ttl) in (option::of(instant()), option::of(instant()), option::of(any::<i64>())),
-        (is_hot, look, min_shards, split_bytes) in
+        (due_at, limits_changed_at, ttl) in (option::of(instant()), option::of(instant()), option::of(any::<i64>())),
+        (is_hot, sample, min_shards, lease_bytes_at_split) in
             (any::<bool>(), option::of((instant(), any::<i64>())), 0..=u32::MAX, 0..=i64::MAX),
-    ) -> Bucket {
-        let look = look.map(|(at, v)| Look { at, v });
-        let scaling = Scaling { is_hot, look, min_shards, split_bytes };
-        let (hour, takes) = (Hour(hour), Counter { total: takes, bases });
-        Bucket {
-            key, shard_count, rf, v, birth, hour, takes, limits, unheld: BTreeMap::new(), version, rule_at,
-            ttl: ttl.map(EpochSeconds), write_units_left, leases, due, op, scaling,
+    ) -> Shard {
+        let sample = sample.map(|(at, write_seq)| ActivitySample { at, write_seq });
+        let scaling = Scaling { is_hot, sample, min_shards, lease_bytes_at_split };
+        let (hour, acquires) = (Hour(hour), Counter { total: acquires, bases });
+        Shard {
+            key, shard_count, refilled_at, write_seq, birth_seq, hour, acquires, limits, departed: BTreeMap::new(), config_version, limits_changed_at,
+            ttl: ttl.map(EpochSeconds), write_units_left, leases, due_at, last_write_id, scaling,
             escrow: None, size_bytes: 0, lease_bytes: 0,
         }
     }
@@ -190,9 +192,13 @@ const NUMBERS: [&str; 19] = [
 
 fn whole_item() -> Item {
     let limit = Limit::per_minute("rpm", 1000).unwrap();
-    let bucket = model::bucket(Shard::WHOLE, &[limit], EpochMillis(1_700_000_000_000));
-    Item::of_bucket(&Bucket {
-        due: Some(EpochMillis(1)),
+    let bucket = model::bucket(
+        ShardIndex::UNSPLIT,
+        &[limit],
+        EpochMillis(1_700_000_000_000),
+    );
+    Item::of_bucket(&Shard {
+        due_at: Some(EpochMillis(1)),
         ..bucket
     })
 }
@@ -260,13 +266,13 @@ proptest! {
     #[test]
     fn an_instant_is_read_back_to_the_second(at in instant()) {
         let whole_second = EpochMillis(at.0 - at.0.rem_euclid(1000));
-        prop_assert_eq!(parse_iso(&Iso(at).to_string()), Some(whole_second));
+        prop_assert_eq!(parse_iso8601(&Iso8601(at).to_string()), Some(whole_second));
     }
 
     #[test]
     fn parsing_an_instant_never_panics(text in prop_oneof!["\\PC{0,24}", "[0-9T:Z+-]{18,22}"]) {
-        if let Some(at) = parse_iso(&text) {
-            prop_assert_eq!(Iso(at).to_string(), text);
+        if let Some(at) = parse_iso8601(&text) {
+            prop_assert_eq!(Iso8601(at).to_string(), text);
         }
     }
 
@@ -283,7 +289,7 @@ proptest! {
     fn a_bucket_is_read_back_from_its_item(bucket in bucket()) {
         let read = Item::of_bucket(&bucket).bucket();
         prop_assert!(read.size_bytes > 0 && read.write_units() >= 1);
-        prop_assert_eq!(Bucket { size_bytes: 0, lease_bytes: 0, ..read }, bucket);
+        prop_assert_eq!(Shard { size_bytes: 0, lease_bytes: 0, ..read }, bucket);
     }
 
     #[test]
@@ -295,10 +301,10 @@ proptest! {
 
     #[test]
     fn a_copy_is_read_back_from_its_snapshot(bucket in bucket(), window in window(), is_final in any::<bool>()) {
-        let copy = Copy::of(&bucket.meter(), window, is_final, 1);
+        let copy = UsageCopy::of(&bucket.meter(), window, is_final, 1);
         let mut item = Item::default();
         prop_assert!(item.apply(&copy.first()));
-        let copied = Copied { v: bucket.v, usage: bucket.meter().usage(window), is_final };
+        let copied = ShardUsageCopy { write_seq: bucket.write_seq, usage: bucket.meter().usage(window), is_final };
         let expected = Snapshot { shards: [(bucket.key.shard, copied)].into(), ..Snapshot::default() };
         prop_assert_eq!(item.snapshot(), expected);
         prop_assert_eq!(read_key(item.attributes()).as_ref().and_then(SnapshotKey::parse), Some(copy.key));
@@ -313,9 +319,9 @@ proptest! {
         for (name, value) in [("GSI2PK", gsi2pk), ("GSI2SK", gsi2sk), ("GSI3PK", gsi3pk), ("GSI3SK", gsi3sk)] {
             prop_assert_eq!(text(name), Some(Held::Text(value)));
         }
-        prop_assert_eq!(text("due_shard"), bucket.due.map(|_| Held::Text(bucket.key.due_shard())));
+        prop_assert_eq!(text("due_shard"), bucket.due_at.map(|_| Held::Text(bucket.key.due_shard())));
         // Keys are the item's own; writing them as changes is refused by DynamoDB.
-        let is_key = |change: &Change| matches!(change, Change::Set(path, _) if path.0 == ["PK"] || path.0 == ["SK"]);
+        let is_key = |change: &AttributeUpdate| matches!(change, AttributeUpdate::Set(path, _) if path.0 == ["PK"] || path.0 == ["SK"]);
         prop_assert!(!write_bucket(&bucket).iter().any(is_key));
     }
 
@@ -338,7 +344,7 @@ proptest! {
             Err(error) => prop_assert!(!error.attribute.is_empty()),
             // What can be read can be looked at: no number in it may break the math.
             Ok(bucket) => {
-                let _ = (bucket.write_units(), bucket.advanced(&[], EpochMillis(i64::MAX)));
+                let _ = (bucket.write_units(), bucket.projected(&[], EpochMillis(i64::MAX)));
                 for limit in bucket.limits.keys() {
                     let _ = bucket.ready_at(limit, MilliTokens(1));
                 }
@@ -370,8 +376,8 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
         item.0.remove(name);
         let read = read_bucket(item.attributes());
         match name {
-            "due" => assert_eq!(read.unwrap().due, None),
-            "rt" => assert_eq!(read.unwrap().rule_at, None),
+            "due" => assert_eq!(read.unwrap().due_at, None),
+            "rt" => assert_eq!(read.unwrap().limits_changed_at, None),
             "ttl" => assert_eq!(read.unwrap().ttl, None),
             _ => {
                 let error = read.unwrap_err();

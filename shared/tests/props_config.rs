@@ -8,11 +8,11 @@ use model::{Held, Item, config};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use weirgate_shared::write::{Action, Update, configure, record, set_entity};
+use weirgate_shared::write::{Action, Update, set_entity, write_audit_event, write_config};
 use weirgate_shared::{
-    AuditEvent, AuditId, AuditKey, AuditOf, Change, Config, ConfigKey, ConfigsOf, Entity, EntityId,
-    EntityKey, EpochMillis, ItemKey, Level, Limit, Millis, Mode, Namespace, Resource, Status,
-    Stored, WriteId, read_audit, read_config, read_entity,
+    AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
+    ConfigLevel, ConfigStatus, Entity, EntityId, EntityKey, EpochMillis, ItemKey, Limit, LimitMode,
+    Millis, Namespace, Resource, Versioned, WriteId, read_audit, read_config, read_entity,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -30,18 +30,22 @@ fn resource() -> impl Strategy<Value = Resource> {
     "[A-Za-z][A-Za-z0-9_./:-]{0,63}".prop_map(|name| Resource::new(name).unwrap())
 }
 
-fn level() -> impl Strategy<Value = Level> {
+fn level() -> impl Strategy<Value = ConfigLevel> {
     prop_oneof![
         (entity(), resource())
-            .prop_map(|(entity, resource)| Level::EntityResource(entity, resource)),
-        entity().prop_map(Level::Entity),
-        resource().prop_map(Level::Resource),
-        Just(Level::System),
+            .prop_map(|(entity, resource)| ConfigLevel::EntityResource(entity, resource)),
+        entity().prop_map(ConfigLevel::Entity),
+        resource().prop_map(ConfigLevel::Resource),
+        Just(ConfigLevel::System),
     ]
 }
 
-fn mode() -> impl Strategy<Value = Mode> {
-    prop::sample::select(vec![Mode::Enforced, Mode::Shadow, Mode::Soft])
+fn mode() -> impl Strategy<Value = LimitMode> {
+    prop::sample::select(vec![
+        LimitMode::Enforced,
+        LimitMode::Shadow,
+        LimitMode::Soft,
+    ])
 }
 
 fn limit() -> impl Strategy<Value = Limit> {
@@ -63,7 +67,11 @@ fn limit() -> impl Strategy<Value = Limit> {
 }
 
 fn configuration() -> impl Strategy<Value = Config> {
-    let status = prop::sample::select(vec![Status::Enforced, Status::Disabled, Status::Unlimited]);
+    let status = prop::sample::select(vec![
+        ConfigStatus::Enforced,
+        ConfigStatus::Disabled,
+        ConfigStatus::Unlimited,
+    ]);
     (vec(limit(), 0..6), status, any::<bool>()).prop_map(|(mut limits, status, is_shadow)| {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         limits.dedup_by(|one, other| one.name() == other.name());
@@ -89,7 +97,7 @@ fn event() -> impl Strategy<Value = AuditEvent> {
         option::of(configuration()),
         option::of(configuration()),
     )
-        .prop_map(|(level, before, after)| Change::Config {
+        .prop_map(|(level, before, after)| AuditChange::Config {
             level,
             before,
             after,
@@ -104,7 +112,7 @@ fn event() -> impl Strategy<Value = AuditEvent> {
                 id: own.id.clone(),
                 ..entity
             };
-            Change::Entity {
+            AuditChange::Entity {
                 id: own.id.clone(),
                 before: before.map(named),
                 after: after.map(named),
@@ -127,7 +135,7 @@ fn update(action: Action) -> Update {
     }
 }
 
-fn config_of(item: &Item) -> Stored<Config> {
+fn config_of(item: &Item) -> Versioned<Config> {
     read_config(item.attributes()).unwrap()
 }
 
@@ -151,19 +159,19 @@ proptest! {
     #[test]
     fn a_configuration_is_in_the_lists_it_belongs_to((ns, level) in (namespace(), level())) {
         let key = ConfigKey { namespace: ns.clone(), level: level.clone() };
-        let lists = |of: ConfigsOf, (pk, sk): (String, String)| {
+        let lists = |of: ConfigFilter, (pk, sk): (String, String)| {
             let (partition, prefix) = of.partition(&ns);
             partition == pk && sk.starts_with(prefix)
         };
         let kind = match &level {
-            Level::EntityResource(_, resource) => ConfigsOf::Resource(resource.clone()),
-            Level::Entity(_) => ConfigsOf::Entities,
-            Level::Resource(_) | Level::System => ConfigsOf::Resources,
+            ConfigLevel::EntityResource(_, resource) => ConfigFilter::Resource(resource.clone()),
+            ConfigLevel::Entity(_) => ConfigFilter::Entities,
+            ConfigLevel::Resource(_) | ConfigLevel::System => ConfigFilter::Resources,
         };
-        prop_assert_eq!(key.by_kind().is_some_and(|keys| lists(kind, keys)), level != Level::System);
-        if let Level::EntityResource(entity, _) | Level::Entity(entity) = &level {
+        prop_assert_eq!(key.by_kind().is_some_and(|keys| lists(kind, keys)), level != ConfigLevel::System);
+        if let ConfigLevel::EntityResource(entity, _) | ConfigLevel::Entity(entity) = &level {
             let ItemKey { pk, sk } = key.item_key();
-            prop_assert!(lists(ConfigsOf::Entity(entity.clone()), (pk, sk)));
+            prop_assert!(lists(ConfigFilter::Entity(entity.clone()), (pk, sk)));
         }
     }
 
@@ -189,7 +197,7 @@ proptest! {
         (namespace, level, at, later) in (namespace(), level(), 0..2_i64.pow(47), 1..1_000_000_i64),
         (random, other) in (any::<u128>(), any::<u128>()),
     ) {
-        let event = |id| AuditKey { namespace: namespace.clone(), of: AuditOf::from(&level), id };
+        let event = |id| AuditKey { namespace: namespace.clone(), of: AuditSubject::from(&level), id };
         let first = event(AuditId::new(EpochMillis(at), random));
         prop_assert_eq!(AuditKey::parse(&first.item_key()), Some(first.clone()));
         prop_assert_eq!(first.id.at(), EpochMillis(at));
@@ -200,7 +208,7 @@ proptest! {
 
     #[test]
     fn an_entity_and_a_level_never_share_their_events((ns, one, other) in (namespace(), level(), level())) {
-        let of = |level: &Level| AuditOf::from(level);
+        let of = |level: &ConfigLevel| AuditSubject::from(level);
         let partition = |level| AuditKey::partition(&ns, &of(level));
         prop_assert_eq!(of(&one) == of(&other), partition(&one) == partition(&other));
     }
@@ -211,15 +219,15 @@ proptest! {
         (namespace, level) in (namespace(), level()), turns in vec(option::of(configuration()), 1..6),
     ) {
         let key = ConfigKey { namespace, level };
-        let (mut item, mut seen) = (Item::default(), Stored::default());
+        let (mut item, mut seen) = (Item::default(), Versioned::default());
         for (turn, next) in turns.into_iter().enumerate() {
-            let write = update(configure(&key, &seen, next.as_ref()));
+            let write = update(write_config(&key, &seen, next.as_ref()));
             prop_assert!(item.apply(&write));
             prop_assert!(!item.apply(&write), "it happens once");
-            seen = Stored { version: i64::try_from(turn).unwrap() + 1, value: next };
+            seen = Versioned { version: i64::try_from(turn).unwrap() + 1, value: next };
             prop_assert_eq!(&config_of(&item), &seen);
             let is_listed = item.0.contains_key("GSI2PK") && item.0.contains_key("GSI2SK");
-            prop_assert_eq!(is_listed, seen.value.is_some() && key.level != Level::System);
+            prop_assert_eq!(is_listed, seen.value.is_some() && key.level != ConfigLevel::System);
         }
     }
 
@@ -245,7 +253,7 @@ proptest! {
     #[test]
     fn an_event_is_read_back_and_lives_for_its_time((namespace, event) in (namespace(), event()), days in 0..4000_i64) {
         let mut item = Item::default();
-        let write = update(record(&namespace, &event, Millis(days * 86_400_000)));
+        let write = update(write_audit_event(&namespace, &event, Millis(days * 86_400_000)));
         prop_assert!(item.apply(&write));
         prop_assert!(!item.apply(&write), "it happens once");
         prop_assert_eq!(read_audit(item.attributes()), Ok(event.clone()));
@@ -262,10 +270,10 @@ proptest! {
             ("limits.rpm.rp", "0"), ("limits.rpm.rp", "9223372036854775807"), ("limits.rpm.mode", "hard"),
         ]),
     ) {
-        let key = ConfigKey { namespace: Namespace::new("n").unwrap(), level: Level::System };
+        let key = ConfigKey { namespace: Namespace::new("n").unwrap(), level: ConfigLevel::System };
         let config = Config::of([Limit::per_minute("rpm", 60).unwrap()]);
         let mut item = Item::default();
-        prop_assert!(item.apply(&update(configure(&key, &Stored::default(), Some(&config)))));
+        prop_assert!(item.apply(&update(write_config(&key, &Versioned::default(), Some(&config)))));
         let (path, text) = wrong;
         let held = match text.parse::<f64>() {
             Ok(_) => Held::Number(0, text.to_owned()),

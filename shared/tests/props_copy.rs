@@ -14,8 +14,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::Copy;
-use weirgate_shared::{EpochMillis, Live, Millis, Usage, Window, usage};
+use weirgate_shared::write::UsageCopy;
+use weirgate_shared::{EpochMillis, LiveShard, Millis, Usage, Window, usage};
 
 /// How far clocks are off at the most, in ms.
 const SKEW: i64 = 2_000;
@@ -104,13 +104,13 @@ struct World {
     /// How many records of each item were delivered.
     delivered: BTreeMap<u32, usize>,
     /// Final copies that were left out.
-    left_out: Vec<Copy>,
+    left_out: Vec<UsageCopy>,
     /// The windows of which a final copy was ever left out.
     gaps: BTreeSet<Gap>,
     /// What windows were said to have used, once they were final.
     settled: BTreeMap<(Window, EpochMillis), Usage>,
     /// The live items after each step, and how many records there were.
-    past: Vec<(Vec<Live>, BTreeMap<u32, usize>)>,
+    past: Vec<(Vec<LiveShard>, BTreeMap<u32, usize>)>,
 }
 
 impl World {
@@ -221,7 +221,7 @@ impl World {
     }
 
     /// The windows of which a final copy was not delivered, and whether its item is gone.
-    fn missing(&self, live: &[Live]) -> BTreeMap<Gap, bool> {
+    fn missing(&self, live: &[LiveShard]) -> BTreeMap<Gap, bool> {
         let later = self.table().stream().iter().flat_map(|(item, records)| {
             let from = self.delivered.get(item).copied().unwrap_or_default();
             records[from..].iter().flat_map(Record::copies)
@@ -231,8 +231,8 @@ impl World {
             .chain(self.left_out.iter().cloned())
             .filter(|copy| copy.is_final)
         {
-            let is_there = live.iter().any(|Live { meter, .. }| {
-                (meter.key.shard, meter.birth) == (copy.shard, copy.birth)
+            let is_there = live.iter().any(|LiveShard { meter, .. }| {
+                (meter.key.shard, meter.birth_seq) == (copy.shard, copy.birth)
             });
             *missing
                 .entry((copy.key.window, copy.key.start))
@@ -255,7 +255,7 @@ impl World {
                 let read = usage(window, start, &snapshot, &live, now);
                 if let Some(is_gone) = missing.get(&(window, start)) {
                     // Of an item that is gone nothing tells that a copy is on its way.
-                    let is_known = !is_gone && now < window.end(start).after(Millis(86_400_000));
+                    let is_known = !is_gone && now < window.end(start).plus(Millis(86_400_000));
                     let is_exact = plain(read.usage) == used;
                     prop_assert!(
                         is_exact || !read.is_final || !is_known,
@@ -299,8 +299,9 @@ impl World {
                     window,
                     start
                 );
-                let holds = |item: &Live| item.meter.start(window) == start && item.holds_leases;
-                let is_over = now >= window.end(start).after(Millis(86_400_000));
+                let holds =
+                    |item: &LiveShard| item.meter.start(window) == start && item.holds_leases;
+                let is_over = now >= window.end(start).plus(Millis(86_400_000));
                 prop_assert!(
                     read.is_final || !is_over || live.iter().any(holds),
                     "{} {:?} never ends",
@@ -341,7 +342,9 @@ impl World {
                 let snapshot = self.snapshots.read(window, start);
                 for (shard, copied) in snapshot.shards.iter().filter(|(_, copied)| copied.is_final)
                 {
-                    let used = self.table().used_by_life(window, start, *shard, copied.v);
+                    let used = self
+                        .table()
+                        .used_by_life(window, start, *shard, copied.write_seq);
                     prop_assert_eq!(
                         plain(copied.usage.clone()),
                         used,
@@ -384,7 +387,7 @@ impl World {
 }
 
 /// Two invocations make their copies at the same time; whether the second one writes next.
-fn race(one: Vec<Copy>, other: Vec<Copy>, turns: &[bool], snapshots: &mut Snapshots) {
+fn race(one: Vec<UsageCopy>, other: Vec<UsageCopy>, turns: &[bool], snapshots: &mut Snapshots) {
     let (mut one, mut other) = (Writer::new(one), Writer::new(other));
     for is_other in turns {
         if *is_other { &mut other } else { &mut one }.step(snapshots);

@@ -7,7 +7,8 @@ mod model;
 use model::config;
 use proptest::prelude::*;
 use weirgate_shared::{
-    EpochMillis, MAX_PERIOD_MS, MilliTokens, Millis, Rule, Shard, credit, ready_at, refilled,
+    EpochMillis, MAX_PERIOD_MS, MilliTokens, Millis, RefillRule, ShardIndex, ready_at,
+    refill_between, refilled,
 };
 
 /// 10^12 tokens, the largest limit.
@@ -18,22 +19,24 @@ fn amount(least: i64) -> impl Strategy<Value = i64> {
     prop_oneof![least..=20, least..=100_000, least..=MOST]
 }
 
-fn rate() -> impl Strategy<Value = Rule> {
+fn rate() -> impl Strategy<Value = RefillRule> {
     let period = prop_oneof![1..=20i64, Just(1000), Just(60_000), 1..=MAX_PERIOD_MS];
-    (amount(1), amount(1), period).prop_map(|(capacity, refill_amount, refill_period_ms)| Rule {
-        capacity: MilliTokens(capacity),
-        refill_amount: MilliTokens(refill_amount),
-        refill_period_ms,
+    (amount(1), amount(1), period).prop_map(|(capacity, refill_amount, refill_period_ms)| {
+        RefillRule {
+            capacity: MilliTokens(capacity),
+            refill_amount: MilliTokens(refill_amount),
+            refill_period_ms,
+        }
     })
 }
 
-fn shard() -> impl Strategy<Value = Shard> {
+fn shard() -> impl Strategy<Value = ShardIndex> {
     let count = prop_oneof![Just(1), Just(2), Just(8), 1..=100u32];
-    count.prop_flat_map(|count| (0..count).prop_map(move |index| Shard { index, count }))
+    count.prop_flat_map(|count| (0..count).prop_map(move |index| ShardIndex { index, count }))
 }
 
-fn shards(count: u32) -> impl Iterator<Item = Shard> {
-    (0..count).map(move |index| Shard { index, count })
+fn shards(count: u32) -> impl Iterator<Item = ShardIndex> {
+    (0..count).map(move |index| ShardIndex { index, count })
 }
 
 /// Whether it is exact: past `i64`, a million years of the fastest rate, amounts and instants
@@ -63,11 +66,11 @@ proptest! {
     ) {
         let (mut at, mut sum) = (from, 0i128);
         for piece in pieces {
-            let next = at.after(piece);
-            sum += i128::from(credit(&rule, shard, at, next).0);
+            let next = at.plus(piece);
+            sum += i128::from(refill_between(&rule, shard, at, next).0);
             at = next;
         }
-        let whole = credit(&rule, shard, from, at);
+        let whole = refill_between(&rule, shard, from, at);
         prop_assume!(fits(whole));
         prop_assert_eq!(sum, i128::from(whole.0));
     }
@@ -76,7 +79,7 @@ proptest! {
     fn refilling_in_steps_gives_what_refilling_at_once_gives(
         rule in rate(), shard in shard(), rf in instant(), first in span(), second in span(), tk in -MOST..=MOST,
     ) {
-        let (between, end) = (rf.after(first), rf.after(first).after(second));
+        let (between, end) = (rf.plus(first), rf.plus(first).plus(second));
         let stepped = refilled(MilliTokens(tk), &rule, shard, rf, between);
         let stepped = refilled(stepped, &rule, shard, between, end);
         prop_assert_eq!(stepped, refilled(MilliTokens(tk), &rule, shard, rf, end));
@@ -86,10 +89,10 @@ proptest! {
     fn shards_together_are_credited_what_the_whole_bucket_is(
         rule in rate(), count in 1..=64u32, from in instant(), span in span(),
     ) {
-        let to = from.after(span);
-        let whole = credit(&rule, Shard::WHOLE, from, to);
+        let to = from.plus(span);
+        let whole = refill_between(&rule, ShardIndex::UNSPLIT, from, to);
         prop_assume!(fits(whole));
-        let parts: i128 = shards(count).map(|shard| i128::from(credit(&rule, shard, from, to).0)).sum();
+        let parts: i128 = shards(count).map(|shard| i128::from(refill_between(&rule, shard, from, to).0)).sum();
         prop_assert_eq!(parts, i128::from(whole.0));
     }
 
@@ -107,14 +110,14 @@ proptest! {
     fn i6_the_two_halves_of_a_shard_share_and_gain_what_it_did(
         rule in rate(), shard in shard(), whole in any::<i64>(), from in instant(), span in span(),
     ) {
-        let Shard { index, count } = shard;
-        let halves = [Shard { index, count: count * 2 }, Shard { index: index + count, count: count * 2 }];
+        let ShardIndex { index, count } = shard;
+        let halves = [ShardIndex { index, count: count * 2 }, ShardIndex { index: index + count, count: count * 2 }];
         let shares: MilliTokens = halves.iter().map(|half| half.share(MilliTokens(whole))).sum();
         prop_assert_eq!(shares, shard.share(MilliTokens(whole)));
-        let to = from.after(span);
-        let whole = credit(&rule, shard, from, to);
+        let to = from.plus(span);
+        let whole = refill_between(&rule, shard, from, to);
         prop_assume!(fits(whole));
-        let gains: i128 = halves.iter().map(|half| i128::from(credit(&rule, *half, from, to).0)).sum();
+        let gains: i128 = halves.iter().map(|half| i128::from(refill_between(&rule, *half, from, to).0)).sum();
         prop_assert_eq!(gains, i128::from(whole.0));
     }
 
@@ -123,19 +126,19 @@ proptest! {
         rule in rate(), shard in shard(), rf in instant(), span in span(), tk in -MOST..=MOST,
     ) {
         let tk = MilliTokens(tk);
-        let after = refilled(tk, &rule, shard, rf, rf.after(span));
+        let after = refilled(tk, &rule, shard, rf, rf.plus(span));
         prop_assert!(after >= tk.min(shard.share(rule.capacity)));
         prop_assert!(after <= shard.share(rule.capacity));
         // Below the ceiling it is exactly the credit: never less than entitled either.
         if after < shard.share(rule.capacity) {
-            prop_assert_eq!(after, tk + credit(&rule, shard, rf, rf.after(span)));
+            prop_assert_eq!(after, tk + refill_between(&rule, shard, rf, rf.plus(span)));
         }
     }
 
     #[test]
     fn time_never_runs_backwards(rule in rate(), shard in shard(), now in instant(), ahead in span(), tk in any::<i64>()) {
-        let rf = now.after(ahead);
-        prop_assert_eq!(credit(&rule, shard, rf, now), MilliTokens::ZERO);
+        let rf = now.plus(ahead);
+        prop_assert_eq!(refill_between(&rule, shard, rf, now), MilliTokens::ZERO);
         let tk = MilliTokens(tk);
         prop_assert_eq!(refilled(tk, &rule, shard, rf, now), tk.min(shard.share(rule.capacity)));
     }
@@ -158,7 +161,7 @@ proptest! {
         } else {
             let before = EpochMillis(ready.0 - 1);
             prop_assert!(ready > rf);
-            prop_assert!(tk + credit(&rule, shard, rf, before) < need, "{before:?} was enough already");
+            prop_assert!(tk + refill_between(&rule, shard, rf, before) < need, "{before:?} was enough already");
         }
     }
 
@@ -172,10 +175,10 @@ proptest! {
 
     #[test]
     fn slots_never_come_back_by_time(slots in 1..=MOST, shard in shard(), rf in instant(), span in span(), missing in 1..=MOST) {
-        let rule = Rule { capacity: MilliTokens(slots), refill_amount: MilliTokens::ZERO, refill_period_ms: 1 };
+        let rule = RefillRule { capacity: MilliTokens(slots), refill_amount: MilliTokens::ZERO, refill_period_ms: 1 };
         let need = shard.share(rule.capacity);
         let tk = need - MilliTokens(missing);
-        prop_assert_eq!(refilled(tk, &rule, shard, rf, rf.after(span)), tk);
+        prop_assert_eq!(refilled(tk, &rule, shard, rf, rf.plus(span)), tk);
         prop_assert_eq!(ready_at(need, tk, &rule, shard, rf), None);
         prop_assert_eq!(ready_at(tk, tk, &rule, shard, rf), Some(rf));
     }
@@ -187,10 +190,10 @@ proptest! {
         capacity in 0..=i64::MAX, refill in 0..=i64::MAX, period in 1..=i64::MAX, index in any::<u32>(),
         count in any::<u32>(), (need, tk, rf, now) in any::<(i64, i64, i64, i64)>(),
     ) {
-        let rule = Rule {
+        let rule = RefillRule {
             capacity: MilliTokens(capacity), refill_amount: MilliTokens(refill), refill_period_ms: period,
         };
-        let shard = Shard { index, count };
+        let shard = ShardIndex { index, count };
         let _ = refilled(MilliTokens(tk), &rule, shard, EpochMillis(rf), EpochMillis(now));
         let ready = ready_at(MilliTokens(need), MilliTokens(tk), &rule, shard, EpochMillis(rf));
         prop_assert!(ready.is_none_or(|ready| ready >= EpochMillis(rf)));

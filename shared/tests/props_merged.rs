@@ -14,17 +14,18 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{
-    Action, Company, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, fill,
-    finish, joined, keep, look, merge, refill, remove, split, still,
+    Action, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, cap_write_units,
+    expire, finish_writes, merge, merged, recreate, refill, remove_covered, require_unchanged,
+    sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    Bucket, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, Usage,
-    Window, WriteId,
+    EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, ShardIndex,
+    Usage, Window, WriteId,
 };
 
 /// Hours after the one that ends the day in which the model's time starts.
 fn hours(after: i64) -> EpochMillis {
-    Hour(Hour::of(START).0 + after).start().after(Millis(1))
+    Hour(Hour::of(START).0 + after).start().plus(Millis(1))
 }
 
 fn limits() -> [Limit; 2] {
@@ -43,7 +44,7 @@ fn id(bits: u64) -> WriteId {
     WriteId::from_bits(bits << 40)
 }
 
-fn used(bucket: &Bucket) -> [(i64, i64); 2] {
+fn used(bucket: &Shard) -> [(i64, i64); 2] {
     Window::ALL.map(|window| {
         let Usage { tokens, acquires } = bucket.meter().usage(window);
         (tokens["rpm"].whole_tokens(), acquires)
@@ -52,30 +53,32 @@ fn used(bucket: &Bucket) -> [(i64, i64); 2] {
 
 /// A bucket that was split, took in both halves, and was merged again; and its upper half before
 /// that.
-fn merged() -> (Table, Bucket) {
-    let mut table = Table::of(&bucket(Shard::WHOLE, &limits(), START));
+fn merged_bucket() -> (Table, Shard) {
+    let mut table = Table::of(&bucket(ShardIndex::UNSPLIT, &limits(), START));
     let whole = table.shards()[&0].clone();
     assert!(table.split(&whole, id(7), START));
     let (key, limits) = (bucket_key(1), limits());
     let upper = table.shards()[&1].clone();
-    assert!(table.update(take(&key, &limits, rpm(8), id(1), hours(1)).on(Some(&upper), hours(1))));
+    assert!(
+        table.update(take(&key, &limits, rpm(8), id(1), hours(1)).plan(Some(&upper), hours(1)))
+    );
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
     assert!(table.transact(&merge(
         &lower,
-        joined(&lower, &upper, hours(1)).unwrap(),
+        merged(&lower, &upper, hours(1)).unwrap(),
         &[&upper]
     )));
-    (table, Bucket::clone(&upper))
+    (table, Shard::clone(&upper))
 }
 
 #[test]
 fn a_shard_that_was_merged_away_keeps_what_it_counted_and_nothing_else() {
-    let (table, upper) = merged();
+    let (table, upper) = merged_bucket();
     let (_, item) = table.merged().next().unwrap();
     assert_eq!(
         item.live().meter,
         Meter {
-            v: upper.v + 1,
+            write_seq: upper.write_seq + 1,
             ..upper.meter()
         }
     );
@@ -103,9 +106,9 @@ fn a_shard_that_was_merged_away_keeps_what_it_counted_and_nothing_else() {
 
 #[test]
 fn a_shard_of_the_same_number_goes_on_counting() {
-    let (mut table, upper) = merged();
+    let (mut table, upper) = merged_bucket();
     let whole = table.shards()[&0].clone();
-    let filled = fill(
+    let filled = recreate(
         upper.shard(),
         &whole,
         |_| MilliTokens::ZERO,
@@ -117,11 +120,11 @@ fn a_shard_of_the_same_number_goes_on_counting() {
     assert!(table.split(&whole, id(8), hours(1)));
     for table in [&table, &by_repair] {
         let revived = &table.shards()[&1];
-        assert!(revived.v > upper.v + 1);
+        assert!(revived.write_seq > upper.write_seq + 1);
         assert_eq!(
             revived.meter(),
             Meter {
-                v: revived.v,
+                write_seq: revived.write_seq,
                 ..upper.meter()
             }
         );
@@ -129,7 +132,7 @@ fn a_shard_of_the_same_number_goes_on_counting() {
     }
     let (key, limits, revived) = (bucket_key(1), limits(), table.shards()[&1].clone());
     assert!(
-        table.update(take(&key, &limits, rpm(2), id(1), hours(2)).on(Some(&revived), hours(2)))
+        table.update(take(&key, &limits, rpm(2), id(1), hours(2)).plan(Some(&revived), hours(2)))
     );
     assert_eq!(used(&table.shards()[&1]), [(2, 1), (10, 2)]);
 }
@@ -137,17 +140,17 @@ fn a_shard_of_the_same_number_goes_on_counting() {
 /// Its copies would be taken for older ones.
 #[test]
 fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {
-    let (table, _) = merged();
+    let (table, _) = merged_bucket();
     let (_, item) = table.merged().next().unwrap();
-    let v = item.live().meter.v;
+    let v = item.live().meter.write_seq;
     for (lower_v, is_made) in [(v - 1, false), (v, true)] {
-        let whole = Bucket {
-            v: lower_v,
-            ..bucket(Shard::WHOLE, &limits(), EpochMillis(0))
+        let whole = Shard {
+            write_seq: lower_v,
+            ..bucket(ShardIndex::UNSPLIT, &limits(), EpochMillis(0))
         };
         let mut table = Table::of(&whole);
         assert!(table.update(split(&whole, 0, id(8), EpochMillis(0))));
-        let [make, _] = finish(&table.shards()[&0]).unwrap();
+        let [make, _] = finish_writes(&table.shards()[&0]).unwrap();
         assert_eq!(item.clone().apply(&make), is_made);
     }
 }
@@ -156,21 +159,21 @@ fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {
 /// used.
 #[test]
 fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brought_again() {
-    let (mut table, upper) = merged();
+    let (mut table, upper) = merged_bucket();
     table.delete(0);
-    let (at, only_slots) = (hours(1).after(Millis(60_000)), [limits()[1].clone()]);
-    let take_of = |shard, limits: &[Limit], needs, at, view: Option<&Bucket>| {
+    let (at, only_slots) = (hours(1).plus(Millis(60_000)), [limits()[1].clone()]);
+    let take_of = |shard, limits: &[Limit], needs, at, view: Option<&Shard>| {
         let key = bucket_key(shard);
         let take = take(&key, limits, needs, id(1), at);
-        view.map_or_else(|| take.create(at), |view| take.on(Some(view), at))
+        view.map_or_else(|| take.create(at), |view| take.plan(Some(view), at))
     };
     assert!(table.update(take_of(0, &only_slots, BTreeMap::new(), at, None)));
     let whole = table.shards()[&0].clone();
     assert!(table.split(&whole, id(8), at));
     let revived = table.shards()[&1].clone();
     assert_eq!(
-        (revived.birth, revived.limits.len(), used(&revived)),
-        (upper.birth, 1, [(8, 1), (8, 1)])
+        (revived.birth_seq, revived.limits.len(), used(&revived)),
+        (upper.birth_seq, 1, [(8, 1), (8, 1)])
     );
     assert!(table.update(take_of(
         1,
@@ -189,7 +192,7 @@ fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brough
 }
 
 /// Every write that can be planned by an image of a shard, now that it is merged away.
-fn planned(view: &Bucket, at: EpochMillis, by_others: bool) -> Vec<Update> {
+fn planned(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Update> {
     let (key, limits, changed) = (
         &view.key,
         limits(),
@@ -213,21 +216,25 @@ fn planned(view: &Bucket, at: EpochMillis, by_others: bool) -> Vec<Update> {
                 BTreeMap::new()
             };
             let lease = Lease {
-                expires: at,
+                expires_at: at,
                 tokens: BTreeMap::new(),
                 owner: String::new(),
             };
             for leases in [vec![], vec![(id(4), lease)]] {
-                for company in [Company::None, Company::Others, Company::Unseen] {
+                for company in [
+                    Contention::Alone,
+                    Contention::Shared,
+                    Contention::SharedStale,
+                ] {
                     let (needs, soft, leases) = (needs.clone(), soft.clone(), leases.clone());
                     let take = Take {
-                        soft,
+                        soft_amounts: soft,
                         leases,
                         roll,
-                        company,
+                        contention: company,
                         ..take(key, limits, needs, id(3), at)
                     };
-                    updates.extend([take.on(None, at), take.on(Some(view), at)]);
+                    updates.extend([take.plan(None, at), take.plan(Some(view), at)]);
                 }
             }
         }
@@ -242,13 +249,13 @@ fn planned(view: &Bucket, at: EpochMillis, by_others: bool) -> Vec<Update> {
     for change in [
         LeaseChange::End,
         LeaseChange::Renew(at),
-        LeaseChange::Hold(BTreeMap::new()),
+        LeaseChange::SetAmounts(BTreeMap::new()),
     ] {
         for lease in [None, Some((&known, change))] {
             for (tc, takes) in [(0, 0), (1, 0), (0, 1)] {
-                let settled = Settled {
-                    tk: MilliTokens(tc),
-                    tc: MilliTokens(-tc),
+                let settled = LimitDelta {
+                    available: MilliTokens(tc),
+                    consumed: MilliTokens(-tc),
                     ceiling: None,
                 };
                 let amounts = if tc == 0 {
@@ -257,14 +264,14 @@ fn planned(view: &Bucket, at: EpochMillis, by_others: bool) -> Vec<Update> {
                     [(limit_name("rpm"), settled)].into()
                 };
                 let settle = Settle {
-                    takes,
+                    acquires: takes,
                     roll,
                     ..settle(key, id(3), lease.clone(), amounts, at)
                 };
                 updates.extend([
-                    settle.whole(None),
-                    settle.whole(Some(view)),
-                    settle.cut(view),
+                    settle.full(None),
+                    settle.full(Some(view)),
+                    settle.capped(view),
                 ]);
             }
         }
@@ -273,30 +280,33 @@ fn planned(view: &Bucket, at: EpochMillis, by_others: bool) -> Vec<Update> {
     updates.extend(
         refill(view, &consumed, at)
             .into_iter()
-            .chain(cut_units(view, at)),
+            .chain(cap_write_units(view, at)),
     );
     updates.extend(
         expire(view, at)
             .into_iter()
-            .chain([look(view, at)])
+            .chain([sample(view, at)])
             .map(|(update, _)| update),
     );
-    updates.extend([keep(view, 0, at), keep(view, 4, at)]);
+    updates.extend([
+        update_min_shards(view, 0, at),
+        update_min_shards(view, 4, at),
+    ]);
     updates
 }
 
 /// What is planned for several shards of which one, that is merged away now, was as in `view`.
-fn resharding(table: &Table, view: &Bucket, at: EpochMillis) -> Vec<Vec<Action>> {
-    let (whole, (_, new)) = (view.shard().whole(), view.shard().halves());
+fn resharding(table: &Table, view: &Shard, at: EpochMillis) -> Vec<Vec<Action>> {
+    let (whole, (_, new)) = (view.shard().parent(), view.shard().halves());
     let image = |number: u32| table.image(number, 0);
-    let filled = fill(new, view, |_| MilliTokens::ZERO, id(9), at);
+    let filled = recreate(new, view, |_| MilliTokens::ZERO, id(9), at);
     let mut plans = vec![
         vec![Action::Update(split(view, 0, id(8), at))],
         filled,
-        vec![still(view)],
+        vec![require_unchanged(view)],
     ];
     plans.extend(
-        finish(view)
+        finish_writes(view)
             .into_iter()
             .flatten()
             .map(|update| vec![Action::Update(update)]),
@@ -305,11 +315,11 @@ fn resharding(table: &Table, view: &Bucket, at: EpochMillis) -> Vec<Vec<Action>>
         .and_then(|whole| image(whole.index))
         .filter(|lower| lower.key != view.key)
     {
-        plans.extend(joined(&lower, view, at).map(|next| merge(&lower, next, &[view])));
-        plans.push(remove(view, &lower));
+        plans.extend(merged(&lower, view, at).map(|next| merge(&lower, next, &[view])));
+        plans.push(remove_covered(view, &lower));
     }
     if let Some(upper) = image(new.index) {
-        plans.extend(joined(view, &upper, at).map(|next| merge(view, next, &[&upper])));
+        plans.extend(merged(view, &upper, at).map(|next| merge(view, next, &[&upper])));
     }
     plans
 }

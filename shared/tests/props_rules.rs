@@ -14,7 +14,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{LeaseChange, Take, expire};
 use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Rule, Shard, WriteId, credit,
+    EpochMillis, Lease, Limit, MilliTokens, Millis, RefillRule, Shard, ShardIndex, WriteId,
+    refill_between,
 };
 
 /// Rates that differ in one number or in all.
@@ -76,9 +77,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-fn shard() -> impl Strategy<Value = Shard> {
-    let split = (0..2u32).prop_map(|index| Shard { index, count: 2 });
-    prop_oneof![3 => Just(Shard::WHOLE), 1 => split]
+fn shard() -> impl Strategy<Value = ShardIndex> {
+    let split = (0..2u32).prop_map(|index| ShardIndex { index, count: 2 });
+    prop_oneof![3 => Just(ShardIndex::UNSPLIT), 1 => split]
 }
 
 proptest! {
@@ -93,7 +94,7 @@ proptest! {
         let mut table = Table::of(&bucket(shard, &[rates[0].clone(), slots[0].clone()], START));
         let (mut now, mut id) = (START, 0);
         for Step { wait, view, what } in steps {
-            now = now.after(Millis(wait));
+            now = now.plus(Millis(wait));
             id += 1;
             let op = WriteId::from_bits(id);
             let view = table.image(shard.index, view).unwrap();
@@ -107,9 +108,9 @@ proptest! {
                         .filter(|(_, need)| *need > MilliTokens::ZERO)
                         .collect();
                     let lease =
-                        Lease { expires: now.after(Millis(lease)), tokens: needs.clone(), owner: String::new() };
+                        Lease { expires_at: now.plus(Millis(lease)), tokens: needs.clone(), owner: String::new() };
                     let leases = vec![(op.clone(), lease)];
-                    Take { leases, ..take(&key, &limits, needs, op, now) }.on(Some(&view), now)
+                    Take { leases, ..take(&key, &limits, needs, op, now) }.plan(Some(&view), now)
                 }
                 What::Expire => match expire(&view, now) {
                     Some((update, _)) => update,
@@ -120,11 +121,11 @@ proptest! {
                     let leases = bucket.leases.as_ref().unwrap();
                     let Some((lease, held)) = leases.first_key_value() else { continue };
                     let slots = |(name, held): (&weirgate_shared::LimitName, &MilliTokens)| {
-                        let tk = if bucket.limits[name].rule.is_concurrent() { *held } else { MilliTokens::ZERO };
-                        (name.clone(), weirgate_shared::write::Settled { tk, ..Default::default() })
+                        let available = if bucket.limits[name].rule.is_concurrent() { *held } else { MilliTokens::ZERO };
+                        (name.clone(), weirgate_shared::write::LimitDelta { available, ..Default::default() })
                     };
                     let amounts = held.tokens.iter().map(slots).collect();
-                    settle(&key, op, Some((lease, LeaseChange::End)), amounts, now).whole(None)
+                    settle(&key, op, Some((lease, LeaseChange::End)), amounts, now).full(None)
                 }
             };
             if !table.update(update) {
@@ -136,7 +137,7 @@ proptest! {
             let balance = after.balance(&rate, now);
             prop_assert!(balance >= MilliTokens::ZERO, "a lowered limit made a debt: {:?}", balance);
             for (name, state) in after.limits.iter().filter(|(_, state)| state.rule.is_concurrent()) {
-                let all = state.tk + held(after, name);
+                let all = state.available + held(after, name);
                 prop_assert_eq!(all, after.share(state), "slots of {} made or lost", name);
             }
             assert_due_is_a_lower_bound(item, after);
@@ -157,15 +158,15 @@ proptest! {
         let name = old.name().clone();
         let mut before = bucket(shard, std::slice::from_ref(&old), START);
         let (old_share, new_share) = (shard.share(old.rule().capacity), shard.share(new.rule().capacity));
-        before.limits.get_mut(&name).unwrap().tk = MilliTokens(old_share.0 * tk / 1000);
+        before.limits.get_mut(&name).unwrap().available = MilliTokens(old_share.0 * tk / 1000);
         let mut item = Item::of_bucket(&before);
-        let (now, limits) = (START.after(Millis(wait)), std::slice::from_ref(&new));
+        let (now, limits) = (START.plus(Millis(wait)), std::slice::from_ref(&new));
         let need = MilliTokens(new_share.0 * need / 1000);
         let (key, needs) = (bucket_key(shard.index), [(name.clone(), need)].into());
         let take = take(&key, limits, needs, WriteId::from_bits(1), now);
         let balance = before.balance(&before.limits[&name], now);
-        let there = before.advanced(limits, now).limits[&name].tk;
-        let applied = item.apply(&take.on(Some(&item.bucket()), now));
+        let there = before.projected(limits, now).limits[&name].available;
+        let applied = item.apply(&take.plan(Some(&item.bucket()), now));
         prop_assert_eq!(applied, need == MilliTokens::ZERO || there >= need);
         prop_assert!(there <= new_share, "above what the bucket now holds");
         // Raising makes room that fills at the new rate: callers who disagree and take turns must
@@ -173,11 +174,11 @@ proptest! {
         prop_assert_eq!(there, balance.min(new_share), "lowering takes only what is above the new share");
         if applied {
             let after = item.bucket();
-            prop_assert!(after.has_rules(limits, now));
-            prop_assert_eq!((after.limits[&name].tk, after.limits[&name].tc), (there - need, need));
+            prop_assert!(after.matches_rules(limits, now));
+            prop_assert_eq!((after.limits[&name].available, after.limits[&name].consumed), (there - need, need));
             // A stale view with the old numbers must find another `rf`, even in the same
             // millisecond.
-            prop_assert_eq!(after.rf, now.max(START.after(Millis(1))));
+            prop_assert_eq!(after.refilled_at, now.max(START.plus(Millis(1))));
         }
     }
 
@@ -187,13 +188,13 @@ proptest! {
         let old = Limit::custom("rpm", 1000, 1, slow).unwrap();
         let new = Limit::custom("rpm", 1000, 50, 7).unwrap();
         let name = old.name().clone();
-        let mut before = bucket(Shard::WHOLE, std::slice::from_ref(&old), START);
-        before.limits.get_mut(&name).unwrap().tk = MilliTokens::ZERO;
-        let (came, later) = (START.after(Millis(first)), START.after(Millis(first)).after(Millis(second)));
-        let between = before.advanced(std::slice::from_ref(&new), came);
-        let flowed = |rule: &Rule, from, to| credit(rule, Shard::WHOLE, from, to);
+        let mut before = bucket(ShardIndex::UNSPLIT, std::slice::from_ref(&old), START);
+        before.limits.get_mut(&name).unwrap().available = MilliTokens::ZERO;
+        let (came, later) = (START.plus(Millis(first)), START.plus(Millis(first)).plus(Millis(second)));
+        let between = before.projected(std::slice::from_ref(&new), came);
+        let flowed = |rule: &RefillRule, from, to| refill_between(rule, ShardIndex::UNSPLIT, from, to);
         let exact = flowed(old.rule(), START, came) + flowed(new.rule(), came, later);
-        prop_assert_eq!(between.advanced(&[], later).limits[&name].tk, exact.min(new.rule().capacity));
+        prop_assert_eq!(between.projected(&[], later).limits[&name].available, exact.min(new.rule().capacity));
     }
 }
 
@@ -201,7 +202,7 @@ proptest! {
 fn take_of(
     limit: &Limit,
     need: i64,
-    view: &Bucket,
+    view: &Shard,
     now: EpochMillis,
 ) -> weirgate_shared::write::Update {
     let (key, limits) = (bucket_key(0), std::slice::from_ref(limit));
@@ -210,7 +211,7 @@ fn take_of(
         .into_iter()
         .filter(|(_, need)| *need > MilliTokens::ZERO)
         .collect();
-    take(&key, limits, needs, WriteId::from_bits(1), now).on(Some(view), now)
+    take(&key, limits, needs, WriteId::from_bits(1), now).plan(Some(view), now)
 }
 
 /// Lowering takes away what was seen above the new number; it was taken by others meanwhile.
@@ -220,7 +221,7 @@ fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
         Limit::per_hour("rpm", 10).unwrap(),
         Limit::per_hour("rpm", 4).unwrap(),
     );
-    let view = bucket(Shard::WHOLE, std::slice::from_ref(&high), START);
+    let view = bucket(ShardIndex::UNSPLIT, std::slice::from_ref(&high), START);
     let mut item = Item::of_bucket(&view);
     assert!(item.apply(&take_of(&high, 8, &view, START)));
     assert!(
@@ -229,7 +230,7 @@ fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
     );
     assert!(item.apply(&take_of(&low, 0, &item.bucket(), START)));
     assert_eq!(
-        item.bucket().limits[low.name()].tk,
+        item.bucket().limits[low.name()].available,
         MilliTokens::from_tokens(2)
     );
 }
@@ -242,9 +243,9 @@ fn who_saw_the_old_limit_cannot_credit_by_it_after_it_changed() {
         Limit::per_second("rpm", 10).unwrap(),
         Limit::per_second("rpm", 4).unwrap(),
     );
-    let mut view = bucket(Shard::WHOLE, std::slice::from_ref(&high), START);
-    view.limits.get_mut(high.name()).unwrap().tk = MilliTokens::ZERO;
+    let mut view = bucket(ShardIndex::UNSPLIT, std::slice::from_ref(&high), START);
+    view.limits.get_mut(high.name()).unwrap().available = MilliTokens::ZERO;
     let mut item = Item::of_bucket(&view);
     assert!(item.apply(&take_of(&low, 0, &view, START)));
-    assert!(!item.apply(&take_of(&high, 1, &view, START.after(Millis(10_000)))));
+    assert!(!item.apply(&take_of(&high, 1, &view, START.plus(Millis(10_000)))));
 }

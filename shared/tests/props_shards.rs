@@ -14,10 +14,10 @@ use model::{bucket, bucket_key, config, held, limit_name, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{finish, joined, look, merge, remove, split};
-use weirgate_shared::{Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, WriteId};
+use weirgate_shared::write::{finish_writes, merge, merged, remove_covered, sample, split};
+use weirgate_shared::{EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId};
 
-fn shard(limits: &[Limit], shard: Shard) -> Bucket {
+fn shard(limits: &[Limit], shard: ShardIndex) -> Shard {
     bucket(shard, limits, START)
 }
 
@@ -97,42 +97,42 @@ proptest! {
             Limit::custom("rpm", capacity, amount, period).unwrap(), Limit::concurrent("slots", slots).unwrap(),
         ];
         let (rpm, slots) = (limit_name("rpm"), limit_name("slots"));
-        let old = Shard { index: u32::try_from(index.index(1 << depth)).unwrap(), count: 1 << depth };
+        let old = ShardIndex { index: u32::try_from(index.index(1 << depth)).unwrap(), count: 1 << depth };
         let (kept, new) = old.halves();
-        let share = |shard: Shard| shard.share(limits[0].rule().capacity);
+        let share = |shard: ShardIndex| shard.share(limits[0].rule().capacity);
         let mut image = shard(&limits, old);
-        image.limits.get_mut(&rpm).unwrap().tk = MilliTokens(share(old).0 * tk / 1000);
-        image.limits.get_mut(&slots).unwrap().tk = MilliTokens::from_tokens(used);
+        image.limits.get_mut(&rpm).unwrap().available = MilliTokens(share(old).0 * tk / 1000);
+        image.limits.get_mut(&slots).unwrap().available = MilliTokens::from_tokens(used);
         let mut before = image.clone();
         let state = before.limits.get_mut(&rpm).unwrap();
-        state.tk = (state.tk + MilliTokens(share(old).0 * changed / 1000)).min(share(old).max(state.tk));
+        state.available = (state.available + MilliTokens(share(old).0 * changed / 1000)).min(share(old).max(state.available));
         let mut table = Table::of(&before);
-        let planned = START.after(Millis(rest + late));
-        let free = |shard: &Bucket, at: EpochMillis| shard.balance(&shard.limits[&rpm], at);
+        let planned = START.plus(Millis(rest + late));
+        let free = |shard: &Shard, at: EpochMillis| shard.balance(&shard.limits[&rpm], at);
         if !table.split(&image, op(1), planned) {
             prop_assert!(changed != 0, "a split of what there is was refused");
             return Ok(());
         }
         let (lower, upper) = (table.shards()[&kept.index].clone(), table.shards()[&new.index].clone());
-        let (at, tk) = (upper.rf, |shard: &Bucket| shard.limits[&rpm].tk);
+        let (at, tk) = (upper.refilled_at, |shard: &Shard| shard.limits[&rpm].available);
         prop_assert_eq!(at, planned.max(START));
-        prop_assert_eq!(lower.rf, at);
+        prop_assert_eq!(lower.refilled_at, at);
         prop_assert_eq!(tk(&lower) + tk(&upper), free(&before, at), "I6, split");
         prop_assert!(tk(&lower) <= share(kept) && tk(&upper) <= share(new));
         prop_assert!(tk(&upper) >= MilliTokens::ZERO && tk(&lower) >= free(&before, at).min(MilliTokens::ZERO));
-        let sum = lower.limits[&slots].tk + upper.limits[&slots].tk;
+        let sum = lower.limits[&slots].available + upper.limits[&slots].available;
         prop_assert_eq!(sum, MilliTokens::from_tokens(used));
-        prop_assert!(sum == MilliTokens::ZERO || lower.limits[&slots].tk > MilliTokens::ZERO);
+        prop_assert!(sum == MilliTokens::ZERO || lower.limits[&slots].available > MilliTokens::ZERO);
 
-        let end = at.after(Millis(later));
-        let next = joined(&lower, &upper, end).unwrap();
+        let end = at.plus(Millis(later));
+        let next = merged(&lower, &upper, end).unwrap();
         prop_assert!(table.transact(&merge(&lower, next, &[&upper])));
         let one = table.shards()[&old.index].clone();
         prop_assert_eq!(table.shards().len(), 1);
-        prop_assert_eq!((one.shard(), one.rf), (old, end));
+        prop_assert_eq!((one.shard(), one.refilled_at), (old, end));
         prop_assert_eq!(tk(&one), free(&lower, end) + free(&upper, end), "I6, merge");
         prop_assert!(tk(&one) <= free(&before, end), "a shard that was two has more than one that was not");
-        prop_assert_eq!(one.limits[&slots].tk, sum);
+        prop_assert_eq!(one.limits[&slots].available, sum);
     }
 }
 
@@ -142,24 +142,24 @@ proptest! {
 fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
     let (lower, mut upper) = (
-        shard(&limits, Shard { index: 0, count: 2 }),
-        shard(&limits, Shard { index: 1, count: 2 }),
+        shard(&limits, ShardIndex { index: 0, count: 2 }),
+        shard(&limits, ShardIndex { index: 1, count: 2 }),
     );
     let two = MilliTokens::from_tokens(2);
     let state = upper.limits.get_mut("rpm").unwrap();
-    (state.tk, state.tc) = (state.tk - two, two);
+    (state.available, state.consumed) = (state.available - two, two);
     let lease = Lease {
-        expires: START,
+        expires_at: START,
         tokens: [(limit_name("rpm"), two)].into(),
         owner: String::new(),
     };
     upper.leases = Some([(op(1), lease)].into());
     let mut table = Table::of(&lower);
     table.put(&upper);
-    let next = joined(&lower, &upper, START).unwrap();
+    let next = merged(&lower, &upper, START).unwrap();
     assert!(table.transact(&merge(&lower, next, &[&upper])));
     assert_eq!(
-        table.shards()[&0].limits["rpm"].tk,
+        table.shards()[&0].limits["rpm"].available,
         MilliTokens::from_tokens(10)
     );
     assert_eq!(table.consumed(&limit_name("rpm")), MilliTokens::ZERO);
@@ -169,34 +169,34 @@ fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
 #[test]
 fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let mut table = Table::of(&shard(&limits, Shard::WHOLE));
+    let mut table = Table::of(&shard(&limits, ShardIndex::UNSPLIT));
     let plan = split(&table.shards()[&0], 0, op(1), START);
     assert!(table.update(plan.clone()));
     assert_eq!(
-        joined(
+        merged(
             &table.shards()[&0],
-            &shard(&limits, Shard { index: 1, count: 2 }),
+            &shard(&limits, ShardIndex { index: 1, count: 2 }),
             START
         ),
         None,
         "not finished"
     );
     table.finish(0);
-    let next = joined(&table.shards()[&0], &table.shards()[&1], START).unwrap();
+    let next = merged(&table.shards()[&0], &table.shards()[&1], START).unwrap();
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
     assert!(table.transact(&merge(&lower, next, &[&upper])));
     // All of it within a millisecond, so the shard is as it was: the request that comes once more
     // could happen.
     assert!(!table.update(plan));
     assert!(table.split(&table.shards()[&0].clone(), op(2), START));
-    assert!(table.shards()[&1].v > upper.v);
+    assert!(table.shards()[&1].write_seq > upper.write_seq);
 }
 
 /// A hot shard is written to all the time, and who splits it sees it as it was.
 #[test]
 fn a_split_happens_though_others_took_since_it_was_seen() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let (mut table, image) = (Table::default(), shard(&limits, Shard::WHOLE));
+    let (mut table, image) = (Table::default(), shard(&limits, ShardIndex::UNSPLIT));
     table.put(&image);
     let three = MilliTokens::from_tokens(3);
     for id in 0..100 {
@@ -207,10 +207,10 @@ fn a_split_happens_though_others_took_since_it_was_seen() {
         )]
         .into();
         let take = take(&key, &limits, needs, op, START);
-        assert!(table.update(take.on(Some(&image), START)));
+        assert!(table.update(take.plan(Some(&image), START)));
     }
-    assert!(table.split(&image, op(100), START.after(Millis(1))));
-    let tk = |shard: u32| table.shards()[&shard].limits["rpm"].tk;
+    assert!(table.split(&image, op(100), START.plus(Millis(1))));
+    let tk = |shard: u32| table.shards()[&shard].limits["rpm"].available;
     assert_eq!(
         (tk(0), tk(1)),
         (MilliTokens::from_tokens(2), MilliTokens::from_tokens(5))
@@ -221,21 +221,24 @@ fn a_split_happens_though_others_took_since_it_was_seen() {
 fn i6_a_merge_waits_for_the_leases_of_the_shard_that_goes() {
     let limits = [Limit::concurrent("slots", 4).unwrap()];
     let (lower, mut upper) = (
-        shard(&limits, Shard { index: 0, count: 2 }),
-        shard(&limits, Shard { index: 1, count: 2 }),
+        shard(&limits, ShardIndex { index: 0, count: 2 }),
+        shard(&limits, ShardIndex { index: 1, count: 2 }),
     );
     let one = MilliTokens::from_tokens(1);
-    let expires = START.after(Millis(1000));
+    let expires = START.plus(Millis(1000));
     let lease = Lease {
-        expires,
+        expires_at: expires,
         tokens: [(limit_name("slots"), one)].into(),
         owner: String::new(),
     };
     upper.leases = Some([(op(1), lease)].into());
-    upper.limits.get_mut("slots").unwrap().tk = one;
-    assert_eq!(joined(&lower, &upper, EpochMillis(expires.0 - 1)), None);
-    let joined = joined(&lower, &upper, expires).unwrap();
-    assert_eq!(joined.limits["slots"].tk, MilliTokens::from_tokens(4));
+    upper.limits.get_mut("slots").unwrap().available = one;
+    assert_eq!(merged(&lower, &upper, EpochMillis(expires.0 - 1)), None);
+    let joined = merged(&lower, &upper, expires).unwrap();
+    assert_eq!(
+        joined.limits["slots"].available,
+        MilliTokens::from_tokens(4)
+    );
     assert_eq!(held(&joined, &limit_name("slots")), MilliTokens::ZERO);
 }
 
@@ -245,28 +248,28 @@ fn i6_a_merge_waits_for_the_leases_of_the_shard_that_goes() {
 fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
     let (one, part) = (
-        shard(&limits, Shard::WHOLE),
-        shard(&limits, Shard { index: 1, count: 2 }),
+        shard(&limits, ShardIndex::UNSPLIT),
+        shard(&limits, ShardIndex { index: 1, count: 2 }),
     );
     let mut there = Table::default();
     there.put(&one);
     there.put(&part);
     assert!(!there.whole().is_complete());
-    let plan = remove(&part, &one);
+    let plan = remove_covered(&part, &one);
     let (mut gone, mut split_up, mut used) = (there.clone(), there.clone(), there.clone());
     gone.delete(0);
-    split_up.put(&Bucket {
-        v: one.v + 1,
-        ..shard(&limits, Shard { index: 0, count: 2 })
+    split_up.put(&Shard {
+        write_seq: one.write_seq + 1,
+        ..shard(&limits, ShardIndex { index: 0, count: 2 })
     });
     let held = Lease {
-        expires: START,
+        expires_at: START,
         tokens: BTreeMap::new(),
         owner: String::new(),
     };
     let leases = Some([(WriteId::from_bits(1), held)].into());
-    used.put(&Bucket {
-        v: part.v + 1,
+    used.put(&Shard {
+        write_seq: part.write_seq + 1,
         leases,
         ..part.clone()
     });
@@ -274,8 +277,8 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
         assert!(!table.transact(&plan), "{:?}", table.shards().keys());
     }
     // Takes by callers who do not know yet do not keep it.
-    there.put(&Bucket {
-        v: part.v + 1,
+    there.put(&Shard {
+        write_seq: part.write_seq + 1,
         ..part.clone()
     });
     assert!(there.transact(&plan));
@@ -286,11 +289,11 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
 #[test]
 fn a_transaction_happens_whole_or_not_at_all() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let halves = [0, 1].map(|index| shard(&limits, Shard { index, count: 2 }));
+    let halves = [0, 1].map(|index| shard(&limits, ShardIndex { index, count: 2 }));
     let mut table = Table::of(&halves[0]);
     let plan = merge(
         &halves[0],
-        joined(&halves[0], &halves[1], START).unwrap(),
+        merged(&halves[0], &halves[1], START).unwrap(),
         &[&halves[1]],
     );
     let before = table.shards().clone();
@@ -300,22 +303,22 @@ fn a_transaction_happens_whole_or_not_at_all() {
 }
 
 /// A shard, and what its split has put aside.
-fn halved() -> (Table, Bucket) {
+fn halved() -> (Table, Shard) {
     let limits = [
         Limit::per_minute("rpm", 10).unwrap(),
         Limit::concurrent("slots", 4).unwrap(),
     ];
-    let mut table = Table::of(&shard(&limits, Shard::WHOLE));
+    let mut table = Table::of(&shard(&limits, ShardIndex::UNSPLIT));
     assert!(table.update(split(&table.shards()[&0].clone(), 0, op(1), START)));
-    let parent = Bucket::clone(&table.shards()[&0]);
+    let parent = Shard::clone(&table.shards()[&0]);
     (table, parent)
 }
 
 #[test]
 fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
     let (mut table, parent) = halved();
-    let half = Bucket::clone(parent.escrow.as_deref().unwrap());
-    let tk = |bucket: &Bucket, limit: &str| bucket.limits[limit].tk;
+    let half = Shard::clone(parent.escrow.as_deref().unwrap());
+    let tk = |bucket: &Shard, limit: &str| bucket.limits[limit].available;
     assert_eq!(table.shards().len(), 1);
     for (limit, all) in [("rpm", 10), ("slots", 4)] {
         assert_eq!(
@@ -324,7 +327,7 @@ fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
         );
     }
     // A credit, a take, a look and other limits leave it as it is.
-    let later = START.after(Millis(90_000));
+    let later = START.plus(Millis(90_000));
     let changed = [
         Limit::per_minute("rpm", 100).unwrap(),
         Limit::concurrent("slots", 8).unwrap(),
@@ -333,16 +336,16 @@ fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
         bucket_key(0),
         BTreeMap::from([(limit_name("rpm"), MilliTokens::from_tokens(1))]),
     );
-    assert!(table.update(take(&key, &changed, needs, op(2), later).on(Some(&parent), later)));
-    assert!(table.update(look(&table.shards()[&0].clone(), later).0));
-    let parent = Bucket::clone(&table.shards()[&0]);
+    assert!(table.update(take(&key, &changed, needs, op(2), later).plan(Some(&parent), later)));
+    assert!(table.update(sample(&table.shards()[&0].clone(), later).0));
+    let parent = Shard::clone(&table.shards()[&0]);
     assert_eq!(parent.escrow.as_deref(), Some(&half));
     assert_eq!(
         parent.limits["rpm"].rule.capacity,
         MilliTokens::from_tokens(100)
     );
     table.finish(0);
-    let made = |bucket: &Bucket| Bucket {
+    let made = |bucket: &Shard| Shard {
         size_bytes: 0,
         lease_bytes: 0,
         ..bucket.clone()
@@ -359,10 +362,10 @@ fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
 fn a_shard_that_holds_an_escrow_is_neither_split_nor_merged() {
     let (mut table, parent) = halved();
     assert!(!table.update(split(&parent, 0, op(2), START)));
-    let [make, clear] = finish(&parent).unwrap();
+    let [make, clear] = finish_writes(&parent).unwrap();
     assert!(table.update(make.clone()) && !table.update(make.clone()));
     assert!(!table.update(split(
-        &Bucket {
+        &Shard {
             escrow: None,
             ..parent.clone()
         },
@@ -370,13 +373,13 @@ fn a_shard_that_holds_an_escrow_is_neither_split_nor_merged() {
         op(2),
         START
     )));
-    let upper = Bucket::clone(&table.shards()[&1]);
-    assert_eq!(joined(&table.shards()[&0], &upper, START), None);
+    let upper = Shard::clone(&table.shards()[&1]);
+    assert_eq!(merged(&table.shards()[&0], &upper, START), None);
     assert!(table.update(clear.clone()) && !table.update(clear));
-    let lower = Bucket::clone(&table.shards()[&0]);
+    let lower = Shard::clone(&table.shards()[&0]);
     assert!(table.transact(&merge(
         &lower,
-        joined(&lower, &upper, START).unwrap(),
+        merged(&lower, &upper, START).unwrap(),
         &[&upper]
     )));
     // Within the same millisecond the next split makes the same half once more, and what is late
@@ -387,13 +390,13 @@ fn a_shard_that_holds_an_escrow_is_neither_split_nor_merged() {
         !table.update(make),
         "what was merged away is of a later split than this"
     );
-    let next = Bucket::clone(&table.shards()[&0]);
-    let late = Bucket {
+    let next = Shard::clone(&table.shards()[&0]);
+    let late = Shard {
         escrow: parent.escrow.clone(),
         ..next.clone()
     };
     assert!(
-        !table.update(finish(&late).unwrap()[1].clone()),
+        !table.update(finish_writes(&late).unwrap()[1].clone()),
         "it is another one's escrow"
     );
     table.finish(0);

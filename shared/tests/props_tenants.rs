@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::{
-    AuditId, AuditKey, AuditOf, BucketKey, ConfigKey, ConfigsOf, EntityId, EntityKey, EpochMillis,
-    ItemKey, Level, LimitName, Namespace, Resource, SnapshotKey, Window, WriteId, schema_key,
+    AuditId, AuditKey, AuditSubject, BucketKey, ConfigFilter, ConfigKey, ConfigLevel, EntityId,
+    EntityKey, EpochMillis, ItemKey, LimitName, Namespace, Resource, SnapshotKey, Window, WriteId,
+    schema_key,
 };
 
 /// Names that are as near to each other, and to parts of keys, as names may be.
@@ -139,14 +140,14 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
                         start,
                     })
                 }
-                2 => config(Level::EntityResource(entity, resource)),
-                3 => config(Level::Entity(entity)),
-                4 => config(Level::Resource(resource)),
-                5 => config(Level::System),
+                2 => config(ConfigLevel::EntityResource(entity, resource)),
+                3 => config(ConfigLevel::Entity(entity)),
+                4 => config(ConfigLevel::Resource(resource)),
+                5 => config(ConfigLevel::System),
                 6 => Thing::Entity(EntityKey { namespace, entity }),
-                7 => audit(AuditOf::Entity(entity)),
-                8 => audit(AuditOf::Resource(resource)),
-                9 => audit(AuditOf::System),
+                7 => audit(AuditSubject::Entity(entity)),
+                8 => audit(AuditSubject::Resource(resource)),
+                9 => audit(AuditSubject::System),
                 _ => Thing::Schema(namespace),
             }
         })
@@ -191,7 +192,7 @@ proptest! {
         (entity, resource) in (entity(), resource()),
     ) {
         let (namespace, thing) = thing;
-        let lists = [ConfigsOf::Entity(entity), ConfigsOf::Resource(resource), ConfigsOf::Entities, ConfigsOf::Resources];
+        let lists = [ConfigFilter::Entity(entity), ConfigFilter::Resource(resource), ConfigFilter::Entities, ConfigFilter::Resources];
         let lists = lists.map(|of| of.partition(&namespace).0);
         for partition in thing.index_partitions().into_iter().chain([thing.key().pk]).chain(lists) {
             prop_assert_eq!(partition.split('/').next(), Some(namespace.as_str()));

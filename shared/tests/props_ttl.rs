@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use model::{Item, bucket, bucket_key, config, limit_name, settle, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{LeaseChange, Settled, Update, expire, refill};
+use weirgate_shared::write::{LeaseChange, LimitDelta, Update, expire, refill};
 use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, Terms, WriteId,
+    EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, VersionedLimits, WriteId,
 };
 
 const START: EpochMillis = EpochMillis(1_795_197_600_000);
@@ -70,56 +70,56 @@ fn limits(capacity: i64) -> [Limit; 3] {
 }
 
 /// What is written by a process that saw the bucket as `view`; `None` if there is nothing to write.
-fn plan(op: &Op, view: &Bucket, limits: &[Limit], id: u64, now: EpochMillis) -> Option<Update> {
+fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> Option<Update> {
     let (key, id) = (bucket_key(0), WriteId::from_bits(id));
     let mut plain = take(&key, limits, BTreeMap::new(), id.clone(), now);
     let held = view.leases.iter().flatten().next().map(|(id, _)| id);
     let tokens = MilliTokens::from_tokens;
     match *op {
         Op::Take { rate, soft, is_own } => {
-            plain.terms = Terms {
+            plain.limits = VersionedLimits {
                 is_own,
                 ..limits.into()
             };
-            plain.needs = [(limit_name("rate"), tokens(rate))].into();
-            plain.soft = [(limit_name("soft"), tokens(soft))].into();
+            plain.amounts = [(limit_name("rate"), tokens(rate))].into();
+            plain.soft_amounts = [(limit_name("soft"), tokens(soft))].into();
         }
         Op::Lease(hours) => {
-            plain.needs = [
+            plain.amounts = [
                 (limit_name("slots"), tokens(1)),
                 (limit_name("rate"), tokens(1)),
             ]
             .into();
             let lease = Lease {
-                expires: now.after(Millis(hours * HOUR)),
-                tokens: plain.needs.clone(),
+                expires_at: now.plus(Millis(hours * HOUR)),
+                tokens: plain.amounts.clone(),
                 owner: String::new(),
             };
             plain.leases = vec![(id, lease)];
         }
         Op::Adjust(more) => {
             let ceiling = Some(view.share(&view.limits["rate"]));
-            let settled = Settled {
-                tk: -tokens(more),
-                tc: tokens(more),
+            let settled = LimitDelta {
+                available: -tokens(more),
+                consumed: tokens(more),
                 ceiling,
             };
             return Some(
                 settle(&key, id, None, [(limit_name("rate"), settled)].into(), now)
-                    .whole(Some(view)),
+                    .full(Some(view)),
             );
         }
         Op::Renew(hours) => {
-            let renewed = LeaseChange::Renew(now.after(Millis(hours * HOUR)));
+            let renewed = LeaseChange::Renew(now.plus(Millis(hours * HOUR)));
             return Some(
-                settle(&key, id, Some((held?, renewed)), BTreeMap::new(), now).whole(Some(view)),
+                settle(&key, id, Some((held?, renewed)), BTreeMap::new(), now).full(Some(view)),
             );
         }
         Op::Refill => return refill(view, &[(limit_name("rate"), tokens(1000))].into(), now),
         Op::Expire => return expire(view, now).map(|(update, _)| update),
         Op::Change(_) => {}
     }
-    Some(plain.on(Some(view), now))
+    Some(plain.plan(Some(view), now))
 }
 
 proptest! {
@@ -128,10 +128,10 @@ proptest! {
     #[test]
     fn nothing_is_lost_by_a_bucket_that_ends(first in 1..100_i64, steps in vec(step(), 1..40)) {
         let (mut now, mut capacity) = (START, first);
-        let mut item = Item::of_bucket(&bucket(Shard::WHOLE, &limits(capacity), START));
+        let mut item = Item::of_bucket(&bucket(ShardIndex::UNSPLIT, &limits(capacity), START));
         let mut views = vec![item.bucket(); 3];
         for (id, Step { by, wait, op }) in (1..).zip(steps) {
-            now = now.after(Millis(wait));
+            now = now.plus(Millis(wait));
             if let Op::Change(other) = op {
                 capacity = other;
             }
@@ -148,10 +148,10 @@ proptest! {
             let Some(ttl) = bucket.ttl else { continue };
             let end = EpochMillis(ttl.0 * 1000);
             for (name, state) in bucket.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
-                prop_assert_eq!(bucket.holds(name, end), state.rule.capacity, "{} at its end {:?}: {:?}", name, end, bucket);
+                prop_assert_eq!(bucket.balance_at(name, end), state.rule.capacity, "{} at its end {:?}: {:?}", name, end, bucket);
             }
             for (id, lease) in bucket.leases.iter().flatten() {
-                prop_assert!(lease.expires <= end, "{:?} until {:?}, the bucket ends {:?}", id, lease.expires, end);
+                prop_assert!(lease.expires_at <= end, "{:?} until {:?}, the bucket ends {:?}", id, lease.expires_at, end);
             }
         }
     }
@@ -161,11 +161,11 @@ proptest! {
     #[test]
     fn a_write_by_what_is_there_happens(first in 1..100_i64, steps in vec(step(), 1..40)) {
         let mut now = START;
-        let mut item = Item::of_bucket(&bucket(Shard::WHOLE, &limits(first), START));
+        let mut item = Item::of_bucket(&bucket(ShardIndex::UNSPLIT, &limits(first), START));
         for (id, Step { wait, op, .. }) in (1..).zip(steps) {
-            now = now.after(Millis(wait));
+            now = now.plus(Millis(wait));
             let view = item.bucket();
-            let fits = |name: &str, need: i64| view.holds(&limit_name(name), now) >= MilliTokens::from_tokens(need);
+            let fits = |name: &str, need: i64| view.balance_at(&limit_name(name), now) >= MilliTokens::from_tokens(need);
             let may = match op {
                 Op::Take { rate, .. } => fits("rate", rate),
                 Op::Lease(_) => fits("rate", 1) && fits("slots", 1),

@@ -9,15 +9,16 @@ use model::world::{START, ops, world};
 use model::{Item, bucket_key, config, settle};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Company, Take, cut_units, expire, refill};
+use weirgate_shared::write::{Contention, Take, cap_write_units, expire, refill};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, WriteId, credit,
+    BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId,
+    refill_between,
 };
 
 /// A bucket of one limit that was never split, with `tk` of it.
-fn bucket(limit: &Limit, tk: MilliTokens) -> Bucket {
-    let mut bucket = model::bucket(Shard::WHOLE, std::slice::from_ref(limit), START);
-    bucket.limits.get_mut(limit.name()).unwrap().tk = tk;
+fn bucket(limit: &Limit, tk: MilliTokens) -> Shard {
+    let mut bucket = model::bucket(ShardIndex::UNSPLIT, std::slice::from_ref(limit), START);
+    bucket.limits.get_mut(limit.name()).unwrap().available = tk;
     bucket
 }
 
@@ -37,14 +38,17 @@ fn take<'a>(
         WriteId::from_bits(op),
         now,
     );
-    Take { unknown, ..take }
+    Take {
+        unconfirmed: unknown,
+        ..take
+    }
 }
 
-fn company() -> impl Strategy<Value = Company> {
+fn contention() -> impl Strategy<Value = Contention> {
     prop_oneof![
-        Just(Company::None),
-        Just(Company::Others),
-        Just(Company::Unseen)
+        Just(Contention::Alone),
+        Just(Contention::Shared),
+        Just(Contention::SharedStale)
     ]
 }
 
@@ -65,19 +69,19 @@ proptest! {
     #[test]
     fn i1_over_any_interval_at_most_the_capacity_and_the_credit_are_admitted(
         (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64),
-        takes in vec((prop_oneof![0..20i64, 0..20_000i64], 1..=1000i64, 0..5usize, company()), 1..60),
+        takes in vec((prop_oneof![0..20i64, 0..20_000i64], 1..=1000i64, 0..5usize, contention()), 1..60),
     ) {
         let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
         let (key, capacity) = (bucket_key(0), limit.rule().capacity);
         let mut images = vec![bucket(&limit, capacity)];
         let (mut item, mut now) = (Item::of_bucket(&images[0]), START);
         let mut admitted: Vec<(EpochMillis, MilliTokens)> = vec![];
-        for (wait, part, back, company) in takes {
-            now = now.after(Millis(wait));
+        for (wait, part, back, contention) in takes {
+            now = now.plus(Millis(wait));
             let need = MilliTokens(capacity.0 * part / 1000);
             // One in five knows nothing, as a caller that has just started.
             let view = back.checked_sub(1).map(|back| &images[images.len().saturating_sub(back + 1)]);
-            if item.apply(&Take { company, ..take(&key, &limit, need, (1, &[]), now) }.on(view, now)) {
+            if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(view, now)) {
                 admitted.push((now, need));
                 images.push(item.bucket());
             }
@@ -86,7 +90,7 @@ proptest! {
             let mut sum = MilliTokens::ZERO;
             for (to, need) in &admitted[at..] {
                 sum += *need;
-                let most = capacity + credit(limit.rule(), Shard::WHOLE, *from, *to);
+                let most = capacity + refill_between(limit.rule(), ShardIndex::UNSPLIT, *from, *to);
                 prop_assert!(sum <= most, "{sum:?} from {from:?} to {to:?}");
             }
         }
@@ -97,25 +101,25 @@ proptest! {
     #[test]
     fn i2_the_room_that_takes_leave_for_each_other_is_a_hundredth_of_the_share_at_most(
         (capacity, amount, period) in (100..30_000i64, 1..30i64, 1..5000i64),
-        takes in vec((0..20_000i64, 1..=10i64, 0..3usize, company()), 1..40),
+        takes in vec((0..20_000i64, 1..=10i64, 0..3usize, contention()), 1..40),
     ) {
         let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
         let (key, name) = (bucket_key(0), limit.name().clone());
         let mut item = Item::of_bucket(&bucket(&limit, limit.rule().capacity));
         let mut images = vec![item.bucket()];
         let mut now = START;
-        for (wait, part, back, company) in takes {
-            now = now.after(Millis(wait));
+        for (wait, part, back, contention) in takes {
+            now = now.plus(Millis(wait));
             let need = MilliTokens(limit.rule().capacity.0 * part / 1000);
             let view = &images[images.len().saturating_sub(back + 1)];
-            let before = item.bucket().holds(&name, now);
-            if item.apply(&Take { company, ..take(&key, &limit, need, (1, &[]), now) }.on(Some(view), now)) {
-                let lost = before - need - item.bucket().holds(&name, now);
+            let before = item.bucket().balance_at(&name, now);
+            if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(Some(view), now)) {
+                let lost = before - need - item.bucket().balance_at(&name, now);
                 prop_assert!(lost >= MilliTokens::ZERO && lost <= limit.rule().capacity / 128, "{:?}", lost);
                 images.push(item.bucket());
             } else {
-                let fresh = Take { company: Company::Others, ..take(&key, &limit, need, (1, &[]), now) };
-                prop_assert_eq!(item.apply(&fresh.on(Some(&item.bucket()), now)), before >= need);
+                let fresh = Take { contention: Contention::Shared, ..take(&key, &limit, need, (1, &[]), now) };
+                prop_assert_eq!(item.apply(&fresh.plan(Some(&item.bucket()), now)), before >= need);
             }
         }
     }
@@ -138,12 +142,12 @@ proptest! {
         let lease = |(at, (ms, held)): (usize, (i64, i64))| {
             let tokens = [(name.clone(), MilliTokens(held))].into();
             let id = WriteId::from_bits(u64::try_from(at).unwrap());
-            (id, Lease { expires: START.after(Millis(ms)), tokens, owner: String::new() })
+            (id, Lease { expires_at: START.plus(Millis(ms)), tokens, owner: String::new() })
         };
         let leases: BTreeMap<_, _> = leases.into_iter().enumerate().map(lease).collect();
-        let bucket = Bucket { leases: Some(leases), ..bucket(&limit, MilliTokens(share.0 * tk / 1000)) };
+        let bucket = Shard { leases: Some(leases), ..bucket(&limit, MilliTokens(share.0 * tk / 1000)) };
         let need = MilliTokens(share.0 * need / 1000);
-        let there = |at: EpochMillis| bucket.advanced(&[], at).limits[name].tk;
+        let there = |at: EpochMillis| bucket.projected(&[], at).limits[name].available;
         match bucket.ready_at(name, need) {
             Some(ready) => {
                 prop_assert!(there(ready) >= need, "{:?} is too early", ready);
@@ -161,21 +165,21 @@ proptest! {
         left in -3_000_000..=1_000_000i64, elapsed in 0..10_000i64, written in 0..4_000i64,
     ) {
         let limit = Limit::per_minute("rpm", 10).unwrap();
-        let image = Bucket { write_units_left: MilliTokens(left), ..bucket(&limit, MilliTokens::from_tokens(5)) };
-        let now = START.after(Millis(elapsed));
+        let image = Shard { write_units_left: MilliTokens(left), ..bucket(&limit, MilliTokens::from_tokens(5)) };
+        let now = START.plus(Millis(elapsed));
         let over = left + elapsed * 1000 - 1_000_000;
-        let Some(update) = cut_units(&image, now) else {
+        let Some(update) = cap_write_units(&image, now) else {
             prop_assert!(over < 1_000_000, "{} have flowed over", over);
             return Ok(());
         };
-        let since = Bucket { write_units_left: MilliTokens(left - written * 1000), ..image.clone() };
+        let since = Shard { write_units_left: MilliTokens(left - written * 1000), ..image.clone() };
         let mut item = Item::of_bucket(&since);
         prop_assert_eq!(item.apply(&update), over >= written * 1000);
         if over >= written * 1000 {
             let after = item.bucket();
             let there = after.write_units_left.0 + elapsed * 1000;
             prop_assert_eq!(there, 999_000, "full, but for this write");
-            prop_assert_eq!((after.rf, &after.limits), (image.rf, &image.limits));
+            prop_assert_eq!((after.refilled_at, &after.limits), (image.refilled_at, &image.limits));
             prop_assert!(!item.apply(&update), "once");
         }
     }
@@ -186,7 +190,7 @@ proptest! {
         (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64), tk in -500..=1000i64, ahead in 0..100_000i64,
     ) {
         let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
-        let before = Bucket { rf: START.after(Millis(ahead)), ..bucket(&limit, MilliTokens(capacity * tk)) };
+        let before = Shard { refilled_at: START.plus(Millis(ahead)), ..bucket(&limit, MilliTokens(capacity * tk)) };
         let mut item = Item::of_bucket(&before);
         let before = item.bucket();
         let Some((update, _)) = expire(&before, START) else {
@@ -195,12 +199,12 @@ proptest! {
         };
         prop_assert!(item.apply(&update));
         let after = item.bucket();
-        prop_assert_eq!(after.rf, START);
+        prop_assert_eq!(after.refilled_at, START);
         let (old, new) = (before.limits[limit.name()], after.limits[limit.name()]);
-        prop_assert!(new.tk <= old.tk && new.tk >= old.tk.min(MilliTokens::ZERO));
+        prop_assert!(new.available <= old.available && new.available >= old.available.min(MilliTokens::ZERO));
         // What was there and not early stays.
-        let early = credit(limit.rule(), Shard::WHOLE, after.rf, before.rf);
-        prop_assert!(new.tk >= old.tk - early);
+        let early = refill_between(limit.rule(), ShardIndex::UNSPLIT, after.refilled_at, before.refilled_at);
+        prop_assert!(new.available >= old.available - early);
         prop_assert_eq!(expire(&after, START), None);
     }
 }
@@ -211,19 +215,19 @@ fn a_take_that_may_have_happened_does_not_happen_again() {
     let limit = Limit::per_minute("rpm", 10).unwrap();
     let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
     let mut item = Item::of_bucket(&bucket(&limit, MilliTokens::from_tokens(5)));
-    assert!(item.apply(&take(&key, &limit, one, (7, &[]), START).on(None, START)));
+    assert!(item.apply(&take(&key, &limit, one, (7, &[]), START).plan(None, START)));
     let unknown = [WriteId::from_bits(7)];
     for view in [None, Some(&item.bucket())] {
         assert!(
-            !item.apply(&take(&key, &limit, one, (8, &unknown), START).on(view, START)),
+            !item.apply(&take(&key, &limit, one, (8, &unknown), START).plan(view, START)),
             "taken twice"
         );
     }
     let empty = bucket(&limit, MilliTokens::ZERO);
-    let later = START.after(Millis(60_000));
-    assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).on(Some(&empty), later)));
+    let later = START.plus(Millis(60_000));
+    assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).plan(Some(&empty), later)));
     assert!(
-        item.apply(&take(&key, &limit, one, (9, &[]), START).on(None, START)),
+        item.apply(&take(&key, &limit, one, (9, &[]), START).plan(None, START)),
         "other processes are not held up"
     );
 }
@@ -235,21 +239,21 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
     let view = bucket(&limit, MilliTokens::from_tokens(5));
     let mut item = Item::default();
     let nothing = || Take {
-        needs: BTreeMap::new(),
+        amounts: BTreeMap::new(),
         ..take(&key, &limit, one, (1, &[]), START)
     };
     for update in [
-        take(&key, &limit, one, (1, &[]), START).on(None, START),
-        take(&key, &limit, one, (1, &[]), START).on(Some(&view), START),
+        take(&key, &limit, one, (1, &[]), START).plan(None, START),
+        take(&key, &limit, one, (1, &[]), START).plan(Some(&view), START),
         take(&key, &limit, MilliTokens::from_tokens(6), (1, &[]), START)
-            .on(Some(&view), START.after(Millis(60_000))),
-        nothing().on(None, START),
-        nothing().on(Some(&view), START),
-        settle(&key, WriteId::from_bits(1), None, BTreeMap::new(), START).whole(None),
+            .plan(Some(&view), START.plus(Millis(60_000))),
+        nothing().plan(None, START),
+        nothing().plan(Some(&view), START),
+        settle(&key, WriteId::from_bits(1), None, BTreeMap::new(), START).full(None),
         refill(
             &view,
             &[(limit.name().clone(), one + one + one)].into(),
-            START.after(Millis(6_000)),
+            START.plus(Millis(6_000)),
         )
         .unwrap(),
     ] {
@@ -265,13 +269,13 @@ fn i2_a_refill_of_a_bucket_that_is_no_longer_full_loses_its_race() {
     let limit = Limit::per_second("rpm", 10).unwrap();
     let five = MilliTokens::from_tokens(5);
     let (key, image) = (bucket_key(0), bucket(&limit, five));
-    let (taken, now) = (START.after(Millis(5_000)), START.after(Millis(5_300)));
+    let (taken, now) = (START.plus(Millis(5_000)), START.plus(Millis(5_300)));
     let mut item = Item::of_bucket(&image);
     let consumed = [(limit.name().clone(), five)].into();
     let update = refill(&image, &consumed, now).unwrap();
-    assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).on(Some(&image), taken)));
+    assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).plan(Some(&image), taken)));
     assert!(!item.apply(&update));
-    let balance = |bucket: &Bucket| bucket.balance(&bucket.limits[limit.name()], now);
+    let balance = |bucket: &Shard| bucket.balance(&bucket.limits[limit.name()], now);
     assert_eq!(
         balance(&item.bucket()),
         MilliTokens::from_tokens(5 + 3),

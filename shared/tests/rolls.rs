@@ -8,17 +8,17 @@ use model::table::Table;
 use model::world::START;
 use model::{Item, bucket, bucket_key, limit_name, settle, take};
 use weirgate_shared::write::{
-    Action, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, expire, joined, keep,
-    look, merge, refill, split,
+    Action, LeaseChange, LimitDelta, Roll, Settle, Take, Update, cap_write_units, expire, merge,
+    merged, refill, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    Bases, Bucket, Counter, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis,
-    Shard, Usage, Window, WriteId,
+    Bases, Counter, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard,
+    ShardIndex, Usage, Window, WriteId,
 };
 
 /// Hours after the one that ends the day in which the model's time starts.
 fn hours(after: i64) -> EpochMillis {
-    Hour(Hour::of(START).0 + after).start().after(Millis(1))
+    Hour(Hour::of(START).0 + after).start().plus(Millis(1))
 }
 
 fn limits() -> [Limit; 2] {
@@ -38,15 +38,15 @@ fn id(bits: u64) -> WriteId {
 
 /// A bucket that is half full.
 fn table() -> Table {
-    let mut bucket = bucket(Shard::WHOLE, &limits(), START);
-    bucket.limits.get_mut("rpm").unwrap().tk = MilliTokens::from_tokens(50);
+    let mut bucket = bucket(ShardIndex::UNSPLIT, &limits(), START);
+    bucket.limits.get_mut("rpm").unwrap().available = MilliTokens::from_tokens(50);
     Table::of(&bucket)
 }
 
 /// Takes so much by a view, if that is possible.
 fn taken(
     table: &mut Table,
-    view: Option<&Bucket>,
+    view: Option<&Shard>,
     tokens: i64,
     at: EpochMillis,
     by_others: bool,
@@ -61,11 +61,11 @@ fn taken(
             },
             ..take
         }
-        .on(view, at),
+        .plan(view, at),
     )
 }
 
-fn used(bucket: &Bucket) -> [(i64, i64); 2] {
+fn used(bucket: &Shard) -> [(i64, i64); 2] {
     Window::ALL.map(|window| {
         let Usage { tokens, acquires } = bucket.meter().usage(window);
         (tokens["rpm"].whole_tokens(), acquires)
@@ -97,7 +97,7 @@ fn the_first_take_of_an_hour_begins_it_and_that_of_a_day_the_day_too() {
         bases: Bases { hour, day },
     };
     assert_eq!(
-        (last.takes, last.limits["rpm"].bases),
+        (last.acquires, last.limits["rpm"].bases),
         (
             counter(6, 5, 5),
             Bases {
@@ -110,7 +110,7 @@ fn the_first_take_of_an_hour_begins_it_and_that_of_a_day_the_day_too() {
         ("rpm", counter(22_000, 20_000, 20_000)),
         ("slots", Counter::default()),
     ];
-    let (v, birth, hour) = (START.0 * 1000 + 6, START.0 * 1000, last.hour);
+    let (write_seq, birth_seq, hour) = (START.0 * 1000 + 6, START.0 * 1000, last.hour);
     let limits = limits
         .map(|(name, counter)| (limit_name(name), counter))
         .into();
@@ -118,10 +118,10 @@ fn the_first_take_of_an_hour_begins_it_and_that_of_a_day_the_day_too() {
         last.meter(),
         Meter {
             key: bucket_key(0),
-            v,
-            birth,
+            write_seq,
+            birth_seq,
             hour,
-            takes: last.takes,
+            acquires: last.acquires,
             limits
         }
     );
@@ -135,33 +135,33 @@ fn an_hour_begins_only_with_the_limits_that_were_seen() {
     let seen = table.shards()[&0].clone();
     let (key, brought) = (bucket_key(0), [Limit::per_minute("tpm", 50).unwrap()]);
     let needs = [(limit_name("tpm"), MilliTokens::from_tokens(9))].into();
-    assert!(table.update(take(&key, &brought, needs, id(2), START).on(Some(&seen), START)));
+    assert!(table.update(take(&key, &brought, needs, id(2), START).plan(Some(&seen), START)));
     let (at, no_limits, settled) = (
         hours(1),
         [],
-        Settled {
-            tc: MilliTokens(7),
-            ..Settled::default()
+        LimitDelta {
+            consumed: MilliTokens(7),
+            ..LimitDelta::default()
         },
     );
     let nothing = |needs| take(&key, &no_limits, needs, id(3), at);
     let counts = settle(&key, id(3), None, [(limit_name("rpm"), settled)].into(), at);
     for stale in [
-        nothing(BTreeMap::new()).on(Some(&seen), at),
-        nothing(rpm(3)).on(Some(&seen), at),
-        nothing(rpm(100)).on(Some(&seen), at),
+        nothing(BTreeMap::new()).plan(Some(&seen), at),
+        nothing(rpm(3)).plan(Some(&seen), at),
+        nothing(rpm(100)).plan(Some(&seen), at),
         Take {
-            soft: rpm(3),
+            soft_amounts: rpm(3),
             ..nothing(BTreeMap::new())
         }
-        .on(Some(&seen), at),
-        counts.whole(Some(&seen)),
-        counts.cut(&seen),
+        .plan(Some(&seen), at),
+        counts.full(Some(&seen)),
+        counts.capped(&seen),
     ] {
         assert!(!table.clone().update(stale.clone()), "{stale:?}");
     }
     let fresh = table.shards()[&0].clone();
-    assert!(table.update(nothing(rpm(3)).on(Some(&fresh), at)));
+    assert!(table.update(nothing(rpm(3)).plan(Some(&fresh), at)));
     assert_eq!(
         table.used(Window::Hourly, Hour::of(START).start()).tokens["tpm"],
         MilliTokens::from_tokens(9)
@@ -205,15 +205,15 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
     let (key, limits) = (bucket_key(0), limits());
     for (ahead, expected) in [(1, 2), (2, 1), (70_000_000, 1)] {
         let hour = Hour(Hour::of(hours(1)).0 + ahead);
-        let damaged = Bucket {
+        let damaged = Shard {
             hour,
-            takes: Counter {
+            acquires: Counter {
                 total: 1,
                 ..Counter::default()
             },
-            ..bucket(Shard::WHOLE, &limits, START)
+            ..bucket(ShardIndex::UNSPLIT, &limits, START)
         };
-        let update = take(&key, &limits, rpm(1), id(1), hours(1)).on(Some(&damaged), hours(1));
+        let update = take(&key, &limits, rpm(1), id(1), hours(1)).plan(Some(&damaged), hours(1));
         let mut item = Item::of_bucket(&damaged);
         assert!(item.apply(&update));
         let healed = item.bucket();
@@ -233,9 +233,9 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
 /// What counts no usage needs no hour: it must neither fail at the boundary nor cost more there.
 #[test]
 fn only_what_counts_usage_begins_an_hour() {
-    let mut seen = bucket(Shard { index: 0, count: 2 }, &limits(), START);
+    let mut seen = bucket(ShardIndex { index: 0, count: 2 }, &limits(), START);
     let lease = Lease {
-        expires: hours(0),
+        expires_at: hours(0),
         tokens: rpm(1),
         owner: String::new(),
     };
@@ -249,45 +249,45 @@ fn only_what_counts_usage_begins_an_hour() {
     let settled = |tc: MilliTokens, takes| {
         let amounts = [(
             limit_name("rpm"),
-            Settled {
-                tk: -tc,
-                tc,
+            LimitDelta {
+                available: -tc,
+                consumed: tc,
                 ceiling: None,
             },
         )]
         .into();
         Settle {
-            takes,
+            acquires: takes,
             ..settle(&key, id(6), Some((&lease, LeaseChange::End)), amounts, at)
         }
     };
     let zero = MilliTokens::ZERO;
-    assert!(!rolls(&settled(zero, 0).whole(Some(&seen))));
+    assert!(!rolls(&settled(zero, 0).full(Some(&seen))));
     assert!(
-        rolls(&settled(zero, 1).whole(Some(&seen)))
-            && rolls(&settled(MilliTokens(1), 0).whole(Some(&seen)))
+        rolls(&settled(zero, 1).full(Some(&seen)))
+            && rolls(&settled(MilliTokens(1), 0).full(Some(&seen)))
     );
-    let dry = Bucket {
+    let dry = Shard {
         limits: bucket(seen.shard(), &limits(), START).limits,
         ..seen.clone()
     };
     let used = [(limit_name("rpm"), MilliTokens::from_tokens(1_000))].into();
     let lower = split(&seen, 0, id(7), at);
-    let upper = bucket(Shard { index: 1, count: 2 }, &limits(), START);
-    let Action::Update(merged) = merge(&seen, joined(&seen, &upper, at).unwrap(), &[]).remove(0)
+    let upper = bucket(ShardIndex { index: 1, count: 2 }, &limits(), START);
+    let Action::Update(merged) = merge(&seen, merged(&seen, &upper, at).unwrap(), &[]).remove(0)
     else {
         panic!("it stays");
     };
     let actions = [lower, merged];
     let others = [
         refill(&dry, &used, at),
-        cut_units(&seen, at),
+        cap_write_units(&seen, at),
         expire(&seen, at).map(|(update, _)| update),
     ];
     let others = others.map(|update| update.expect("there is something to do"));
     for update in others
         .into_iter()
-        .chain([look(&seen, at).0, keep(&seen, 2, at)])
+        .chain([sample(&seen, at).0, update_min_shards(&seen, 2, at)])
         .chain(actions)
     {
         assert!(!rolls(&update), "{update:?}");

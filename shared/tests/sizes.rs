@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use model::stream::{Snapshots, Writer, copies};
 use model::table::Table;
 use model::{Item, bucket, bucket_key, limit_name, take};
-use weirgate_shared::write::{Take, joined, merge};
+use weirgate_shared::write::{Take, merge, merged};
 use weirgate_shared::{
-    Attr, Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit,
-    MilliTokens, Millis, Shard, Window, WriteId, write_units,
+    Attr, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, MilliTokens,
+    Millis, Shard, ShardIndex, Window, WriteId, write_units,
 };
 
 /// A day begins.
 const DAY: EpochMillis = EpochMillis(1_795_132_800_000);
 
 /// A bucket in use for years, with numbers as long as they become.
-fn used(entity: &str, limits: &[&str], leases: u64) -> Bucket {
+fn used(entity: &str, limits: &[&str], leases: u64) -> Shard {
     let key = BucketKey::parse(&format!("prod/BUCKET#{entity}#gpt-4#0")).unwrap();
     let now = EpochMillis(1_795_197_612_345);
     let limits: Vec<_> = limits
@@ -30,15 +30,15 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Bucket {
         (
             WriteId::from_bits(u64::MAX - at),
             Lease {
-                expires: now,
+                expires_at: now,
                 tokens,
                 owner,
             },
         )
     };
-    let mut bucket = Bucket::full(key, &limits, now);
-    bucket.v += 1_234_567;
-    bucket.takes = Counter {
+    let mut bucket = Shard::full(key, &limits, now);
+    bucket.write_seq += 1_234_567;
+    bucket.acquires = Counter {
         total: 1_234_567,
         bases: Bases {
             hour: 1_234_321,
@@ -47,16 +47,17 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Bucket {
     };
     bucket.write_units_left = MilliTokens(987_654);
     for state in bucket.limits.values_mut() {
-        (state.tk, state.tc) = (MilliTokens(123_456_789), MilliTokens(123_456_789_012));
+        (state.available, state.consumed) =
+            (MilliTokens(123_456_789), MilliTokens(123_456_789_012));
         state.bases = Bases {
             hour: 123_451_234_567,
             day: 123_321_123_456,
         };
     }
     bucket.leases = Some((0..leases).map(lease).collect());
-    bucket.due = (leases > 0).then_some(now);
+    bucket.due_at = (leases > 0).then_some(now);
     bucket.ttl = Some(EpochSeconds(1_795_348_800));
-    (bucket.version, bucket.op) = (Some(7), Some(WriteId::from_bits(u64::MAX)));
+    (bucket.config_version, bucket.last_write_id) = (Some(7), Some(WriteId::from_bits(u64::MAX)));
     Item::of_bucket(&bucket).bucket()
 }
 
@@ -74,7 +75,7 @@ fn a_bucket_of_two_limits_with_short_names_is_small() {
 /// The numbers of the page that says what a write costs.
 #[test]
 fn so_many_limits_and_leases_are_in_the_first_unit() {
-    let fits = |bucket: &Bucket| bucket.write_units() == 1;
+    let fits = |bucket: &Shard| bucket.write_units() == 1;
     let limits = |entity| {
         (1..=NAMES.len())
             .take_while(|count| fits(&used(entity, &NAMES[..*count], 0)))
@@ -107,7 +108,7 @@ fn size(item: &Item) -> usize {
 #[test]
 fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_most() {
     let limits = ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000).unwrap());
-    let mut table = Table::of(&bucket(Shard::WHOLE, &limits, DAY));
+    let mut table = Table::of(&bucket(ShardIndex::UNSPLIT, &limits, DAY));
     let (mut now, mut snapshots, mut delivered) =
         (DAY, Snapshots::default(), BTreeMap::<u32, usize>::new());
     let mut copied = |table: &Table| {
@@ -122,7 +123,7 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
                 assert!(table.split(shard, WriteId::from_bits(1), now));
             }
         }
-        now = now.after(Millis(5_000_000));
+        now = now.plus(Millis(5_000_000));
         for (shard, seen) in table.shards().clone() {
             let (key, needs) = (
                 bucket_key(shard),
@@ -133,10 +134,10 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
             assert!(
                 table.update(
                     Take {
-                        takes: 1_234_567,
+                        acquires: 1_234_567,
                         ..take
                     }
-                    .on(Some(&seen), now)
+                    .plan(Some(&seen), now)
                 )
             );
         }
@@ -147,7 +148,7 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
                     table.shards()[&lower].clone(),
                     table.shards()[&(lower + count / 2)].clone(),
                 );
-                let next = joined(&one, &other, now).unwrap();
+                let next = merged(&one, &other, now).unwrap();
                 assert!(table.transact(&merge(&one, next, &[&other])));
             }
         }

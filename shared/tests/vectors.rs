@@ -7,7 +7,7 @@
 )]
 
 use serde_json::Value;
-use weirgate_shared::{EpochMillis, MilliTokens, Rule, Shard, ready_at, refilled};
+use weirgate_shared::{EpochMillis, MilliTokens, RefillRule, ShardIndex, ready_at, refilled};
 
 fn vectors(kind: &str) -> Vec<Value> {
     let text = include_str!("data/bucket-vectors.json");
@@ -29,7 +29,7 @@ fn number(vector: &Value, field: &str) -> i64 {
 fn refill_agrees_within_one_millitoken() {
     for vector in vectors("refill") {
         let field = |name| number(&vector, name);
-        let rule = Rule {
+        let rule = RefillRule {
             capacity: MilliTokens(field("capacity")),
             refill_amount: MilliTokens(field("refill_amount")),
             refill_period_ms: field("refill_period_ms"),
@@ -38,7 +38,13 @@ fn refill_agrees_within_one_millitoken() {
             EpochMillis(field("last_refill_ms")),
             EpochMillis(field("now_ms")),
         );
-        let tokens = refilled(MilliTokens(field("tokens")), &rule, Shard::WHOLE, rf, now);
+        let tokens = refilled(
+            MilliTokens(field("tokens")),
+            &rule,
+            ShardIndex::UNSPLIT,
+            rf,
+            now,
+        );
         let apart = tokens.0.abs_diff(field("new_tokens"));
         assert!(
             apart <= 1,
@@ -56,14 +62,20 @@ fn retry_after_agrees_within_one_millisecond_and_is_never_later() {
             MilliTokens(field("refill_amount")),
             field("refill_period_ms"),
         );
-        let rule = Rule {
+        let rule = RefillRule {
             capacity: need,
             refill_amount,
             refill_period_ms,
         };
-        let ours = ready_at(need, MilliTokens::ZERO, &rule, Shard::WHOLE, EpochMillis(0))
-            .unwrap()
-            .0;
+        let ours = ready_at(
+            need,
+            MilliTokens::ZERO,
+            &rule,
+            ShardIndex::UNSPLIT,
+            EpochMillis(0),
+        )
+        .unwrap()
+        .0;
 
         let seconds = vector["seconds"].as_f64().unwrap();
         let theirs = (seconds * 1000.0).round() as i64;

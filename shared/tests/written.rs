@@ -11,12 +11,13 @@ use model::given::{START, bucket, half, id, later, lease, needs, rate, slots, wh
 use model::page::Page;
 use model::{bucket_key, limit_name, settle};
 use weirgate_shared::write::{
-    Company, Copy, LeaseChange, Roll, Settle, Settled, Take, Update, cut_units, end_last, expire,
-    fill, finish, joined, keep, look, merge, refill, remove, split, still,
+    Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, UsageCopy, cap_write_units,
+    clear_due, expire, finish_writes, merge, merged, recreate, refill, remove_covered,
+    require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    Bucket, BucketKey, Copied, Counter, EpochSeconds, Hour, Limit, Look, Meter, MilliTokens, Shard,
-    Snapshot, Terms, Usage, Window,
+    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, Meter, MilliTokens, Shard,
+    ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
 };
 
 #[derive(Clone, Copy)]
@@ -28,13 +29,13 @@ struct Ask<'a> {
     soft: &'a [(&'a str, i64)],
     lease: Option<i64>,
     hot: bool,
-    company: Company,
+    company: Contention,
     roll: Roll,
 }
 
 impl<'a> Ask<'a> {
     fn of(limits: &'a [Limit], needs: &'a [(&'a str, i64)]) -> Self {
-        let (company, roll) = (Company::None, Roll::to(Hour(0)));
+        let (company, roll) = (Contention::Alone, Roll::to(Hour(0)));
         Self {
             limits,
             version: None,
@@ -48,33 +49,33 @@ impl<'a> Ask<'a> {
         }
     }
 
-    fn on(&self, view: Option<&Bucket>, ms: i64) -> Update {
+    fn on(&self, view: Option<&Shard>, ms: i64) -> Update {
         let key = view.map_or(bucket_key(0), |bucket| bucket.key.clone());
-        self.with(&key, |take| take.on(view, later(ms)))
+        self.with(&key, |take| take.plan(view, later(ms)))
     }
 
     fn with(&self, key: &BucketKey, plan: impl Fn(&Take<'_>) -> Update) -> Update {
         let unknown = [id(8), id(9)];
         plan(&Take {
             key,
-            terms: Terms {
+            limits: VersionedLimits {
                 limits: self.limits,
                 version: self.version,
                 is_own: self.is_own,
             },
-            needs: needs(self.needs),
-            soft: needs(self.soft),
-            takes: 2,
+            amounts: needs(self.needs),
+            soft_amounts: needs(self.soft),
+            acquires: 2,
             leases: self
                 .lease
                 .map(|ms| (id(5), lease(later(ms), self.needs)))
                 .into_iter()
                 .collect(),
             roll: self.roll,
-            op: id(9),
-            hot: self.hot,
-            company: self.company,
-            unknown: &unknown,
+            write_id: id(9),
+            request_split: self.hot,
+            contention: self.company,
+            unconfirmed: &unknown,
         })
     }
 }
@@ -97,7 +98,7 @@ fn takes(page: &mut Page) {
     page.update("take, without a view", two.on(None, 0));
     page.update(
         "take, without a view of the third shard",
-        two.with(&bucket_key(2), |take| take.on(None, START)),
+        two.with(&bucket_key(2), |take| take.plan(None, START)),
     );
     page.update("take of what is there", two.on(Some(&whole(2000)), 100));
     page.update(
@@ -120,13 +121,13 @@ fn takes(page: &mut Page) {
         "take of all that is full",
         Ask::of(&limits, &[("rpm", 5000)]).on(Some(&half(0, 5000)), 100),
     );
-    let of = |ttl: i64| Bucket {
+    let of = |ttl: i64| Shard {
         ttl: Some(EpochSeconds(ttl)),
         ..whole(2000)
     };
     page.update("take that moves the end", two.on(Some(&of(4601)), 100));
     page.update("take that leaves the end", two.on(Some(&of(4603)), 100));
-    let without = Bucket {
+    let without = Shard {
         ttl: None,
         ..whole(2000)
     };
@@ -170,19 +171,19 @@ fn takes(page: &mut Page) {
     };
     page.update(
         "take of what is full, in company",
-        other_company(Company::Others).on(Some(&whole(10_000)), 100),
+        other_company(Contention::Shared).on(Some(&whole(10_000)), 100),
     );
     page.update(
         "take of all that is full, in company",
         Ask {
-            company: Company::Others,
+            company: Contention::Shared,
             ..Ask::of(&limits, &[("rpm", 9990)])
         }
         .on(Some(&whole(10_000)), 100),
     );
     page.update(
         "take of what was full, in company",
-        other_company(Company::Unseen).on(Some(&whole(10_000)), 100),
+        other_company(Contention::SharedStale).on(Some(&whole(10_000)), 100),
     );
     let mut large = whole(2000);
     large.size_bytes = 2500;
@@ -211,18 +212,18 @@ fn takes(page: &mut Page) {
     page.update("take with a lease, without a view", slot.on(None, 0));
     page.update(
         "take with a lease",
-        slot.on(Some(&bucket(Shard::WHOLE, 5000, &both)), 0),
+        slot.on(Some(&bucket(ShardIndex::UNSPLIT, 5000, &both)), 0),
     );
     page.update(
         "take with a lease that is due before",
         slot.on(Some(&half(0, 4000)), 0),
     );
-    let mut bare = bucket(Shard::WHOLE, 5000, &both);
+    let mut bare = bucket(ShardIndex::UNSPLIT, 5000, &both);
     bare.leases = None;
     page.update("take with the first lease", slot.on(Some(&bare), 0));
     let due = |ms| {
         with_leases(
-            bucket(Shard::WHOLE, 5000, &both),
+            bucket(ShardIndex::UNSPLIT, 5000, &both),
             &[(3, ms, &[("slots", 1000)])],
         )
     };
@@ -235,7 +236,7 @@ fn takes(page: &mut Page) {
         slot.on(Some(&due(501)), 0),
     );
     let dry = with_leases(
-        bucket(Shard::WHOLE, 0, &both),
+        bucket(ShardIndex::UNSPLIT, 0, &both),
         &[
             (3, 100, &[("rpm", 1500), ("slots", 2000)]),
             (4, 101, &[("rpm", 1000)]),
@@ -275,7 +276,7 @@ fn rolls(page: &mut Page) {
     );
     page.update(
         "take of nothing that begins a day",
-        ask(day, &[]).on(Some(&bucket(Shard::WHOLE, 5000, &both)), 100),
+        ask(day, &[]).on(Some(&bucket(ShardIndex::UNSPLIT, 5000, &both)), 100),
     );
     let raised = [Limit::custom("rpm", 20, 3, 100).unwrap(), slots()];
     let changes = Ask {
@@ -298,7 +299,7 @@ fn rolls(page: &mut Page) {
         "take in an hour that was seen",
         ask(by_others(0), two).on(Some(&whole(2000)), 100),
     );
-    let ahead = |hour| Bucket {
+    let ahead = |hour| Shard {
         hour: Hour(hour),
         ..whole(2000)
     };
@@ -313,14 +314,14 @@ fn rolls(page: &mut Page) {
 
     let (key, lease) = (bucket_key(0), id(5));
     let settle = |tc: i64, takes, roll| {
-        let settled = Settled {
-            tk: MilliTokens(-tc),
-            tc: MilliTokens(tc),
+        let settled = LimitDelta {
+            available: MilliTokens(-tc),
+            consumed: MilliTokens(tc),
             ceiling: None,
         };
         let amounts = BTreeMap::from([(limit_name("rpm"), settled)]);
         Settle {
-            takes,
+            acquires: takes,
             roll,
             ..settle(
                 &key,
@@ -333,23 +334,23 @@ fn rolls(page: &mut Page) {
     };
     page.update(
         "use more in a later hour, without a view",
-        settle(500, 0, hour).whole(None),
+        settle(500, 0, hour).full(None),
     );
     page.update(
         "use more, which begins an hour",
-        settle(500, 0, hour).whole(Some(&whole(0))),
+        settle(500, 0, hour).full(Some(&whole(0))),
     );
     page.update(
         "use as much in a later hour",
-        settle(0, 0, hour).whole(Some(&whole(0))),
+        settle(0, 0, hour).full(Some(&whole(0))),
     );
     page.update(
         "count acquires, which begins a day",
-        settle(0, 3, day).cut(&whole(0)),
+        settle(0, 3, day).capped(&whole(0)),
     );
     page.update(
         "use less in an hour that another process began",
-        settle(-500, 0, by_others(1)).cut(&whole(0)),
+        settle(-500, 0, by_others(1)).capped(&whole(0)),
     );
 }
 
@@ -376,7 +377,7 @@ fn changes(page: &mut Page) {
     );
     let more = [Limit::concurrent("slots", 9).unwrap()];
     let held = with_leases(
-        bucket(Shard::WHOLE, 0, &[slots()]),
+        bucket(ShardIndex::UNSPLIT, 0, &[slots()]),
         &[(3, 100, &[("slots", 2000)])],
     );
     page.update(
@@ -388,7 +389,7 @@ fn changes(page: &mut Page) {
         ..Ask::of(&raised, &[("rpm", 2000)])
     };
     let mut known = whole(5000);
-    known.version = Some(4);
+    known.config_version = Some(4);
     page.update(
         "take by a newer configuration",
         newer(Some(5)).on(Some(&known), 0),
@@ -428,29 +429,29 @@ fn changes(page: &mut Page) {
 fn settlements(page: &mut Page) {
     let (key, limit) = (bucket_key(0), limit_name("rpm"));
     let settle = |lease, tk: i64, ceiling: Option<i64>| {
-        let settled = Settled {
-            tk: MilliTokens(tk),
-            tc: MilliTokens(-tk),
+        let settled = LimitDelta {
+            available: MilliTokens(tk),
+            consumed: MilliTokens(-tk),
             ceiling: ceiling.map(MilliTokens),
         };
         settle(&key, id(9), lease, [(limit.clone(), settled)].into(), START)
     };
     let lease = id(5);
-    let hold = LeaseChange::Hold(BTreeMap::from([(
+    let hold = LeaseChange::SetAmounts(BTreeMap::from([(
         limit.clone(),
         (MilliTokens(2000), MilliTokens(500)),
     )]));
     page.update(
         "end a lease",
-        settle(Some((&lease, LeaseChange::End)), 0, None).whole(None),
+        settle(Some((&lease, LeaseChange::End)), 0, None).full(None),
     );
     page.update(
         "end a lease of slots",
-        settle(Some((&lease, LeaseChange::End)), 1000, None).whole(None),
+        settle(Some((&lease, LeaseChange::End)), 1000, None).full(None),
     );
     let alone = with_leases(whole(5000), &[(5, 500, &[("rpm", 1000)])]);
-    let mut last = settle(Some((&lease, LeaseChange::End)), 0, None).whole(Some(&alone));
-    end_last(&mut last, &alone, &lease);
+    let mut last = settle(Some((&lease, LeaseChange::End)), 0, None).full(Some(&alone));
+    clear_due(&mut last, &alone, &lease);
     page.update("end the last lease", last);
     page.update(
         "renew a lease, past the end",
@@ -459,36 +460,36 @@ fn settlements(page: &mut Page) {
             0,
             None,
         )
-        .whole(Some(&alone)),
+        .full(Some(&alone)),
     );
     page.update(
         "renew a lease",
-        settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).whole(None),
+        settle(Some((&lease, LeaseChange::Renew(later(900)))), 0, None).full(None),
     );
     page.update(
         "hold less",
-        settle(Some((&lease, hold)), 1500, Some(10_000)).whole(None),
+        settle(Some((&lease, hold)), 1500, Some(10_000)).full(None),
     );
-    page.update("give back", settle(None, 2000, Some(10_000)).whole(None));
+    page.update("give back", settle(None, 2000, Some(10_000)).full(None));
     page.update(
         "give back what fits",
-        settle(None, 2000, Some(10_000)).cut(&whole(9000)),
+        settle(None, 2000, Some(10_000)).capped(&whole(9000)),
     );
     page.update(
         "give back to a lowered limit",
-        settle(None, 2000, Some(20_000)).cut(&whole(9000)),
+        settle(None, 2000, Some(20_000)).capped(&whole(9000)),
     );
     page.update(
         "give back to what is above its share",
-        settle(None, 2000, Some(10_000)).cut(&whole(10_500)),
+        settle(None, 2000, Some(10_000)).capped(&whole(10_500)),
     );
     page.update(
         "give back nothing of a limit",
-        settle(None, 0, Some(10_000)).whole(None),
+        settle(None, 0, Some(10_000)).full(None),
     );
     page.update(
         "use more",
-        settle(None, -2000, Some(10_000)).cut(&whole(1000)),
+        settle(None, -2000, Some(10_000)).capped(&whole(1000)),
     );
 }
 
@@ -516,7 +517,7 @@ fn functions(page: &mut Page) {
         "no refill of a debt without use",
         refill(&whole(-1), &needs(&[("rpm", 0)]), later(200)),
     );
-    let slow = Bucket::full(
+    let slow = Shard::full(
         bucket_key(0),
         &[Limit::custom("rpm", 1, 1, 60_000_000).unwrap()],
         START,
@@ -530,14 +531,14 @@ fn functions(page: &mut Page) {
     page.update("refill of a busy shard", refill(&busy, &all, later(200)));
     let mut full = whole(0);
     full.size_bytes = 1025;
-    page.update("cut the write units", cut_units(&full, later(1000)));
+    page.update("cut the write units", cap_write_units(&full, later(1000)));
     page.update(
         "no cut of the write units yet",
-        cut_units(&full, later(999)),
+        cap_write_units(&full, later(999)),
     );
 
     let expired = with_leases(
-        bucket(Shard::WHOLE, 9500, &[rate(), slots()]),
+        bucket(ShardIndex::UNSPLIT, 9500, &[rate(), slots()]),
         &[
             (3, 100, &[("rpm", 1500), ("slots", 2000)]),
             (4, 101, &[("rpm", 1000)]),
@@ -565,7 +566,7 @@ fn functions(page: &mut Page) {
         "pull back a clock, in debt",
         expire(&debt, later(-10_001)).map(|(update, _)| update),
     );
-    debt.limits.get_mut("rpm").unwrap().tk = MilliTokens(11_000);
+    debt.limits.get_mut("rpm").unwrap().available = MilliTokens(11_000);
     let over = with_leases(debt, &[(3, 100, &[("rpm", 1500)])]);
     page.update(
         "expire above the share",
@@ -573,13 +574,13 @@ fn functions(page: &mut Page) {
     );
     let mut marked = half(0, 2000);
     marked.scaling.is_hot = true;
-    page.update("look", look(&marked, later(60_000)).0);
+    page.update("look", sample(&marked, later(60_000)).0);
     let mut resting = half(0, 2000);
-    resting.scaling.look = Some(Look {
+    resting.scaling.sample = Some(ActivitySample {
         at: START,
-        v: resting.v,
+        write_seq: resting.write_seq,
     });
-    let looked = |ms| look(&resting, later(ms)).0;
+    let looked = |ms| sample(&resting, later(ms)).0;
     page.update(
         "look at a half that has been at rest since the last look",
         looked(60_000),
@@ -588,24 +589,27 @@ fn functions(page: &mut Page) {
         "look at a half too early to say whether it rests",
         looked(59_999),
     );
-    page.update("look at what is whole", look(&whole(2000), later(60_000)).0);
+    page.update(
+        "look at what is whole",
+        sample(&whole(2000), later(60_000)).0,
+    );
     let mut held = with_leases(half(0, 2000), &[(3, 100, &[("rpm", 1500)])]);
-    page.update("look at a lease that lasts", look(&held, later(99)).0);
+    page.update("look at a lease that lasts", sample(&held, later(99)).0);
     page.update(
         "look at a lease that has expired",
-        look(&held, later(100)).0,
+        sample(&held, later(100)).0,
     );
     page.update(
         "look by a clock that is behind",
-        look(&half(0, 2000), later(-10_001)).0,
+        sample(&half(0, 2000), later(-10_001)).0,
     );
     held.leases = None;
-    page.update("look at an item without leases", look(&held, later(99)).0);
+    page.update("look at an item without leases", sample(&held, later(99)).0);
 }
 
 fn shards(page: &mut Page) {
     let both = [rate(), slots()];
-    let mut image = bucket(Shard::WHOLE, 5001, &both);
+    let mut image = bucket(ShardIndex::UNSPLIT, 5001, &both);
     image.lease_bytes = 300;
     image.scaling.min_shards = 2;
     for (title, tk, ms) in [
@@ -617,10 +621,10 @@ fn shards(page: &mut Page) {
         ("split of nothing", 0, 0),
         ("split by a clock that is behind", 5001, -100),
     ] {
-        image.limits.get_mut("rpm").unwrap().tk = MilliTokens(tk);
+        image.limits.get_mut("rpm").unwrap().available = MilliTokens(tk);
         page.update(title, split(&image, 2, id(7), later(ms)));
     }
-    image.limits.get_mut("slots").unwrap().tk = MilliTokens::from_tokens(1);
+    image.limits.get_mut("slots").unwrap().available = MilliTokens::from_tokens(1);
     page.update(
         "split of one slot, that no operator asks for any more",
         split(&image, 0, id(7), START),
@@ -629,11 +633,11 @@ fn shards(page: &mut Page) {
         "split of a half",
         split(&half(1, 3000), 4, id(7), later(60_000)),
     );
-    let escrow = Bucket {
+    let escrow = Shard {
         key: bucket_key(1),
         ..half(1, 3000)
     };
-    let [make, clear] = finish(&Bucket {
+    let [make, clear] = finish_writes(&Shard {
         escrow: Some(Box::new(escrow)),
         ..half(0, 3000)
     })
@@ -642,55 +646,69 @@ fn shards(page: &mut Page) {
     page.update("end of a split", clear);
     page.update(
         "keep as many as were asked for",
-        keep(&image, 4, later(100)),
+        update_min_shards(&image, 4, later(100)),
     );
-    page.update("keep as many as there are", keep(&image, 2, later(100)));
+    page.update(
+        "keep as many as there are",
+        update_min_shards(&image, 2, later(100)),
+    );
     page.update(
         "keep as many as are asked for of a half, and review it",
-        keep(&half(1, 3000), 4, later(100)),
+        update_min_shards(&half(1, 3000), 4, later(100)),
     );
 
     let (mut lower, mut upper) = (half(0, 3000), half(1, 1000));
-    upper.v += 40;
-    (upper.takes.total, upper.limits.get_mut("rpm").unwrap().tc) = (7, MilliTokens(3000));
+    upper.write_seq += 40;
+    (
+        upper.acquires.total,
+        upper.limits.get_mut("rpm").unwrap().consumed,
+    ) = (7, MilliTokens(3000));
     (upper.scaling.min_shards, lower.scaling.min_shards) = (4, 2);
     lower = with_leases(
         lower,
         &[(3, 100, &[("rpm", 500)]), (4, 900, &[("slots", 1000)])],
     );
     upper = with_leases(upper, &[(6, 200, &[("rpm", 700), ("slots", 1000)])]);
-    let made = joined(&lower, &upper, later(200)).unwrap();
+    let made = merged(&lower, &upper, later(200)).unwrap();
     page.write("merge", &merge(&lower, made.clone(), &[&upper]));
     page.write(
         "merge of three",
         &merge(&lower, made.clone(), &[&upper, &half(1, 0)]),
     );
     let is_none =
-        |lower: &Bucket, upper: &Bucket, ms| assert_eq!(joined(lower, upper, later(ms)), None);
+        |lower: &Shard, upper: &Shard, ms| assert_eq!(merged(lower, upper, later(ms)), None);
     is_none(&lower, &upper, 199);
     is_none(&upper, &lower, 200);
-    is_none(&lower, &bucket(Shard { index: 1, count: 4 }, 0, &both), 200);
-    is_none(&bucket(Shard { index: 0, count: 4 }, 0, &both), &upper, 200);
     is_none(
         &lower,
-        &bucket(Shard { index: 1, count: 2 }, 0, &[rate()]),
+        &bucket(ShardIndex { index: 1, count: 4 }, 0, &both),
+        200,
+    );
+    is_none(
+        &bucket(ShardIndex { index: 0, count: 4 }, 0, &both),
+        &upper,
+        200,
+    );
+    is_none(
+        &lower,
+        &bucket(ShardIndex { index: 1, count: 2 }, 0, &[rate()]),
         200,
     );
     is_none(&half(0, 0), &half(1, 0), -1);
     is_none(&whole(0), &whole(0), 200);
     let mut late = half(1, 0);
-    late.rf = later(201);
+    late.refilled_at = later(201);
     is_none(&half(0, 0), &late, 200);
     is_none(&late, &half(1, 0), 200);
-    assert!(joined(&half(0, 0), &half(1, 0), START).is_some());
-    page.write("remove", &remove(&half(1, 0), &whole(0)));
-    page.write("still there", &[still(&half(1, 0))]);
+    assert!(merged(&half(0, 0), &half(1, 0), START).is_some());
+    page.write("remove", &remove_covered(&half(1, 0), &whole(0)));
+    page.write("still there", &[require_unchanged(&half(1, 0))]);
     let free =
         |limit: &Limit| MilliTokens::from_tokens(if limit.rule().is_concurrent() { 2 } else { 99 });
     page.write(
         "fill",
-        &fill(
-            Shard { index: 1, count: 2 },
+        &recreate(
+            ShardIndex { index: 1, count: 2 },
             &lower,
             free,
             id(7),
@@ -699,9 +717,9 @@ fn shards(page: &mut Page) {
     );
     page.write(
         "fill a larger hole",
-        &fill(
-            Shard { index: 1, count: 2 },
-            &Bucket {
+        &recreate(
+            ShardIndex { index: 1, count: 2 },
+            &Shard {
                 shard_count: 4,
                 ..lower.clone()
             },
@@ -711,10 +729,16 @@ fn shards(page: &mut Page) {
         ),
     );
     let mut new = lower;
-    new.v = 9_000_000_000;
+    new.write_seq = 9_000_000_000;
     page.write(
         "fill after a later write",
-        &fill(Shard { index: 1, count: 2 }, &new, free, id(7), later(5000)),
+        &recreate(
+            ShardIndex { index: 1, count: 2 },
+            &new,
+            free,
+            id(7),
+            later(5000),
+        ),
     );
 }
 
@@ -738,29 +762,33 @@ fn copies(page: &mut Page) {
     });
     let meter = |shard, birth| Meter {
         key: bucket_key(shard),
-        v: 12,
-        birth,
+        write_seq: 12,
+        birth_seq: birth,
         hour: Hour(498_648),
-        takes: Counter {
+        acquires: Counter {
             total: 2,
             ..Counter::default()
         },
         limits: limits.clone().into(),
     };
-    let copy = |shard, is_final| Copy::of(&meter(shard, 10), Window::Hourly, is_final, 1);
+    let copy = |shard, is_final| UsageCopy::of(&meter(shard, 10), Window::Hourly, is_final, 1);
     page.update("copy", copy(0, false).first());
     page.update(
         "final copy of another shard, to the day",
-        Copy::of(&meter(3, 10), Window::Daily, true, 90).first(),
+        UsageCopy::of(&meter(3, 10), Window::Daily, true, 90).first(),
     );
     let seen = |shard, v, is_final, usage| {
-        let copied = Copied { v, usage, is_final };
+        let copied = ShardUsageCopy {
+            write_seq: v,
+            usage,
+            is_final,
+        };
         Snapshot {
             shards: [(shard, copied)].into(),
             ..Snapshot::default()
         }
     };
-    let mut plan = |title: &str, copy: &Copy, seen: &Snapshot| match copy.after(seen) {
+    let mut plan = |title: &str, copy: &UsageCopy, seen: &Snapshot| match copy.after(seen) {
         Some(update) => page.update(title, update),
         None => page.nothing(title),
     };

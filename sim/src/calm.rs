@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, join_all};
-use weirgate::{Decision, MilliTokens, RateLimiter, Rule, Settlement, Window};
+use weirgate::{Decision, MilliTokens, RateLimiter, RefillRule, Settlement, Window};
 use weirgate_shared::RULES_STAND;
 
 use crate::caller::{Record, told};
@@ -249,7 +249,7 @@ async fn gives_no_more(world: &World, plan: &Plan) {
 }
 
 /// How long it takes until `tokens` have flowed in.
-fn until_flowed(rule: &Rule, tokens: i64) -> Duration {
+fn until_flowed(rule: &RefillRule, tokens: i64) -> Duration {
     let ms = (tokens * 1000 * rule.refill_period_ms).div_euclid(rule.refill_amount.0) + 1;
     Duration::from_millis(ms.unsigned_abs())
 }
@@ -393,7 +393,7 @@ async fn waits_it_out(world: &World, limiter: &RateLimiter, plan: &Plan) {
 
 /// Processes that ask for twice as much as flows in, if each asks again as soon as it is answered,
 /// and three at least.
-fn rivals(world: &World, rule: &Rule) -> i64 {
+fn rivals(world: &World, rule: &RefillRule) -> i64 {
     let round_trip = i64::try_from(2 * world.scenario().latency.end()).unwrap_or(i64::MAX);
     3.max(2 * flowed(rule, round_trip) / 1000 + 1)
 }
@@ -408,7 +408,7 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
     let rule = plan.limits[0].rule();
     let from = world.now();
     let rivals = rivals(world, rule);
-    let end = from.after(until_flowed(rule, 70 * rivals).into());
+    let end = from.plus(until_flowed(rule, 70 * rivals).into());
     let rival = async |_| {
         let limiter = self::limiter(&Net::new(world, "rival"), &world.clock(), false).await;
         let mut given = 0;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weirgate::{EpochMillis, Rule, Window, WindowUsage};
-use weirgate_shared::{BUCKET_SK, Iso, ItemKey, Live, Millis, Snapshot, SnapshotKey};
+use weirgate::{EpochMillis, RefillRule, Window, WindowUsage};
+use weirgate_shared::{BUCKET_SK, Iso8601, ItemKey, LiveShard, Millis, Snapshot, SnapshotKey};
 
 use crate::fleet::SHARE;
 use crate::hostile::is_hostile;
@@ -69,7 +69,7 @@ pub fn admitted(world: &World, told: &Told) {
 }
 
 /// The numbers that a limit had at any time.
-fn rules(scenario: &Scenario, (bucket, limit): Of) -> Vec<Rule> {
+fn rules(scenario: &Scenario, (bucket, limit): Of) -> Vec<RefillRule> {
     let plan = &scenario.buckets[bucket];
     let later = plan.later.as_ref().filter(|_| scenario.has_changes());
     [Some(&plan.limits), later]
@@ -80,7 +80,7 @@ fn rules(scenario: &Scenario, (bucket, limit): Of) -> Vec<Rule> {
 }
 
 /// What may be admitted beyond capacity and credit, in millitokens.
-fn slack(scenario: &Scenario, rules: &[Rule]) -> i64 {
+fn slack(scenario: &Scenario, rules: &[RefillRule]) -> i64 {
     let capacity = rules
         .iter()
         .map(|rule| rule.capacity.0)
@@ -104,7 +104,7 @@ fn request_ms(scenario: &Scenario) -> i64 {
 
 /// What flows into a bucket within `ms` at most, in millitokens, computed without the product's own
 /// arithmetic.
-pub(crate) fn flowed(rule: &Rule, ms: i64) -> i64 {
+pub(crate) fn flowed(rule: &RefillRule, ms: i64) -> i64 {
     let (amount, period) = (
         i128::from(rule.refill_amount.0),
         i128::from(rule.refill_period_ms),
@@ -113,7 +113,7 @@ pub(crate) fn flowed(rule: &Rule, ms: i64) -> i64 {
     i64::try_from(flowed).unwrap_or(i64::MAX)
 }
 
-fn most_flowed(rules: &[Rule], ms: i64) -> i64 {
+fn most_flowed(rules: &[RefillRule], ms: i64) -> i64 {
     rules
         .iter()
         .map(|rule| flowed(rule, ms))
@@ -152,7 +152,7 @@ fn over(
     claims: &[&Claim],
     backs: &[Back],
     from: i64,
-    rules: &[Rule],
+    rules: &[RefillRule],
     slack: i64,
 ) -> Option<String> {
     let capacity = rules
@@ -219,7 +219,7 @@ pub fn counted(world: &World) {
 /// The same of the windows that began at `since` or later: snapshots of earlier ones are gone.
 pub fn counted_since(world: &World, since: EpochMillis) {
     let items = world.dynamo().items();
-    let (mut live, mut snapshots) = (BTreeMap::<String, Vec<Live>>::new(), BTreeMap::new());
+    let (mut live, mut snapshots) = (BTreeMap::<String, Vec<LiveShard>>::new(), BTreeMap::new());
     for item in &items {
         let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
         let key = ItemKey {
@@ -275,13 +275,13 @@ pub fn counted_since(world: &World, since: EpochMillis) {
         [&mut counted, &mut consumed]
             .into_iter()
             .for_each(|usage| usage.retain(|_, amount| *amount != 0));
-        let start = Iso(*start);
+        let start = Iso8601(*start);
         if counted != consumed {
             world.violated(format!(
                 "I3: the {window} of {start} says {counted:?} of {entity}, {consumed:?} consumed"
             ));
         }
-        if !is_final && world.now() > window.end(of.2).after(RESTED) {
+        if !is_final && world.now() > window.end(of.2).plus(RESTED) {
             world.violated(format!(
                 "I3: the {window} of {start} of {entity} rests, and is not final: {snapshot:?} {items:?}"
             ));

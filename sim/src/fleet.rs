@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use weirgate::{Config, Entity, Level, Prefetch, RateLimiter};
+use weirgate::{Config, ConfigLevel, Entity, Prefetch, RateLimiter};
 use weirgate_tests::Dynamo;
 
 use crate::caller::{Caller, Record, told};
@@ -198,8 +198,8 @@ pub async fn configure(world: &World) {
     }
 }
 
-fn level(entity: &str) -> Level {
-    Level::EntityResource(
+fn level(entity: &str) -> ConfigLevel {
+    ConfigLevel::EntityResource(
         entity.try_into().expect("a name"),
         "api".try_into().expect("a name"),
     )

@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use weirgate::{EpochMillis, MilliTokens, Window};
 use weirgate_shared::{
-    BUCKET_SK, Bucket, BucketKey, Counter, Hour, LimitName, MAX_SHARDS, Meter, Millis, WriteId,
-    attr,
+    BUCKET_SK, BucketKey, Counter, Hour, LimitName, MAX_SHARDS, Meter, Millis, Shard, WriteId, attr,
 };
 use weirgate_tests::Request;
 
@@ -42,7 +41,7 @@ pub(crate) fn parts(request: &Request) -> Vec<(String, String)> {
 
 /// A live bucket shard from DynamoDB JSON; `None` for another item, one that was merged away, and
 /// the hostile tenant's.
-fn bucket(pk: &str, item: &Value) -> Option<Bucket> {
+fn bucket(pk: &str, item: &Value) -> Option<Shard> {
     BucketKey::parse(pk).filter(|_| !is_hostile(pk))?;
     item["rf"].is_object().then(|| weirgate_tests::bucket(item))
 }
@@ -58,17 +57,17 @@ pub(crate) struct Sums {
 
 /// Of the tokens of a rate that a shard has, no more than `cut` says are added.
 fn sums(
-    shards: &[Bucket],
+    shards: &[Shard],
     at: EpochMillis,
     with_expired: bool,
-    cut: impl Fn(&Bucket, &LimitName) -> Option<MilliTokens>,
+    cut: impl Fn(&Shard, &LimitName) -> Option<MilliTokens>,
 ) -> Sums {
     let mut sums = Sums::default();
     for shard in shards {
         for (name, state) in &shard.limits {
             let there = match (with_expired, state.rule.is_concurrent()) {
-                (true, _) => shard.holds(name, at),
-                (false, true) => state.tk,
+                (true, _) => shard.balance_at(name, at),
+                (false, true) => state.available,
                 (false, false) => shard.balance(state, at),
             };
             let most = cut(shard, name).filter(|_| !state.rule.is_concurrent());
@@ -79,7 +78,7 @@ fn sums(
             .leases
             .iter()
             .flatten()
-            .filter(|(_, lease)| lease.expires > at);
+            .filter(|(_, lease)| lease.expires_at > at);
         sums.leases.extend(held.map(|(id, _)| id.to_string()));
     }
     sums
@@ -87,7 +86,7 @@ fn sums(
 
 /// The parts of one bucket that a request writes, as they were before it.
 pub(crate) struct Parts {
-    before: Vec<Bucket>,
+    before: Vec<Shard>,
     /// The shard that is written, if that is for a split.
     split: Option<BucketKey>,
 }
@@ -126,9 +125,9 @@ impl Parts {
     /// I6: a shard, its new half, and what is put aside for that, hold together what they did.
     fn compare_split(&self, key: &BucketKey, world: &World, by_operator: bool) {
         let after = all(world, key);
-        let find = |shards: &[Bucket]| shards.iter().find(|shard| shard.key == *key).cloned();
+        let find = |shards: &[Shard]| shards.iter().find(|shard| shard.key == *key).cloned();
         let (was, is) = (find(&self.before), find(&after));
-        let escrow = |shard: &Option<Bucket>| {
+        let escrow = |shard: &Option<Shard>| {
             shard
                 .as_ref()
                 .and_then(|shard| shard.escrow.as_ref()?.key.shard.into())
@@ -136,12 +135,12 @@ impl Parts {
         let pair = match (escrow(&is).or(escrow(&was)), &is) {
             (Some(half), _) => [key.shard, half],
             (None, Some(half)) if was.is_none() && key.shard > 0 => [
-                half.shard().whole().map_or(0, |whole| whole.index),
+                half.shard().parent().map_or(0, |whole| whole.index),
                 key.shard,
             ],
             _ => return,
         };
-        let of = |shards: &[Bucket]| -> Vec<Bucket> {
+        let of = |shards: &[Shard]| -> Vec<Shard> {
             with_escrows(shards)
                 .into_iter()
                 .filter(|shard| pair.contains(&shard.key.shard))
@@ -158,7 +157,7 @@ impl Parts {
         let Some(at) = after
             .iter()
             .find(|shard| shard.key.shard == pair[0])
-            .map(|shard| shard.rf)
+            .map(|shard| shard.refilled_at)
         else {
             return;
         };
@@ -190,7 +189,7 @@ impl Parts {
         });
         // When the change was planned: a merge credits all shards up to then, a split leaves that
         // as it is. What was full flows over later, and what has become of it need not.
-        let Some(at) = after.iter().map(|shard| shard.rf).max() else {
+        let Some(at) = after.iter().map(|shard| shard.refilled_at).max() else {
             return;
         };
         // A merge gives back what has expired. A split leaves leases where they are: what they give
@@ -202,7 +201,7 @@ impl Parts {
         );
         // Where new numbers have not reached all shards, what does not fit by those of the one that
         // stays flows over; of each shard, or of what several are together, as they are merged.
-        let smallest = |shard: &Bucket, name: &LimitName| {
+        let smallest = |shard: &Shard, name: &LimitName| {
             let states = self
                 .before
                 .iter()
@@ -250,7 +249,7 @@ impl Parts {
 }
 
 /// All shards of a bucket.
-fn all(world: &World, key: &BucketKey) -> Vec<Bucket> {
+fn all(world: &World, key: &BucketKey) -> Vec<Shard> {
     let parts = (0..MAX_SHARDS)
         .map(|shard| key.with_shard(shard).item_key())
         .map(|key| (key.pk, key.sk));
@@ -258,8 +257,8 @@ fn all(world: &World, key: &BucketKey) -> Vec<Bucket> {
 }
 
 /// Shards, and halves that are yet to be made of an escrow.
-fn with_escrows(shards: &[Bucket]) -> Vec<Bucket> {
-    let is_there = |half: &&Bucket| shards.iter().any(|shard| shard.key == half.key);
+fn with_escrows(shards: &[Shard]) -> Vec<Shard> {
+    let is_there = |half: &&Shard| shards.iter().any(|shard| shard.key == half.key);
     let halves = shards
         .iter()
         .filter_map(|shard| shard.escrow.as_deref())
@@ -267,7 +266,7 @@ fn with_escrows(shards: &[Bucket]) -> Vec<Bucket> {
     shards.iter().chain(halves).cloned().collect()
 }
 
-fn shards(world: &World, parts: &[(String, String)]) -> Vec<Bucket> {
+fn shards(world: &World, parts: &[(String, String)]) -> Vec<Shard> {
     parts
         .iter()
         .filter_map(|(pk, sk)| bucket(pk, &world.dynamo().item(pk, sk)))
@@ -286,19 +285,19 @@ pub(crate) fn told(record: &Value) -> String {
     let limits = shard
         .limits
         .iter()
-        .map(|(name, state)| format!(" {name} {} used {}", state.tk, state.tc));
+        .map(|(name, state)| format!(" {name} {} used {}", state.available, state.consumed));
     let leases: Vec<_> = shard
         .leases
         .iter()
         .flatten()
-        .map(|(id, lease)| format!("{id} until {} {:?}", lease.expires.0, lease.tokens))
+        .map(|(id, lease)| format!("{id} until {} {:?}", lease.expires_at.0, lease.tokens))
         .collect();
-    let op = shard.op.as_ref().map_or("", |op| op.as_str());
+    let op = shard.last_write_id.as_ref().map_or("", |op| op.as_str());
     format!(
         "  {what} {} of {} rf {} op {op}{} {leases:?}",
         keys[0],
         shard.shard_count,
-        shard.rf.0,
+        shard.refilled_at.0,
         limits.collect::<String>()
     )
 }
@@ -333,7 +332,7 @@ pub(crate) struct Sender<'a> {
 /// The buckets as the stream shows them.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
-    live: BTreeMap<String, Bucket>,
+    live: BTreeMap<String, Shard>,
     /// The last `v` of every item there ever was.
     last: BTreeMap<String, i64>,
     consumed: Consumed,
@@ -411,8 +410,8 @@ impl Images {
         for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
             // What was taken of a shard before it was split may go back to what is left of it, and
             // flows over there.
-            if state.tk > state.rule.capacity {
-                let what = format!("{} of {}", state.tk, state.rule.capacity);
+            if state.available > state.rule.capacity {
+                let what = format!("{} of {}", state.available, state.rule.capacity);
                 self.violations
                     .push(format!("I1: {pk} holds {what} {name} at {}", now.0));
             }
@@ -428,7 +427,12 @@ impl Images {
     /// numbers against it: what was consumed of each limit.
     fn consume(&mut self, pk: &str, meter: Meter, now: EpochMillis) -> Vec<(String, i64)> {
         let before = self.meters.get(pk);
-        let Meter { v, birth, hour, .. } = meter;
+        let Meter {
+            write_seq: v,
+            birth_seq: birth,
+            hour,
+            ..
+        } = meter;
         if self
             .last
             .get(pk)
@@ -441,7 +445,7 @@ impl Images {
         }
         self.last.insert(pk.to_owned(), v);
         let was = before.map_or(hour, |before| before.hour);
-        if hour < was || hour > Hour::of(now.after(self.ahead)) {
+        if hour < was || hour > Hour::of(now.plus(self.ahead)) {
             self.violations.push(format!(
                 "I3: {pk} goes from hour {} to {} at {}",
                 was.0, hour.0, now.0
@@ -450,7 +454,7 @@ impl Images {
         self.events.extend((hour > was).then_some(Event::Rolled));
         let entity = meter.key.entity.to_string();
         let counters = |meter: &Meter| -> BTreeMap<String, Counter> {
-            let takes = (ACQUIRES.to_owned(), meter.takes);
+            let takes = (ACQUIRES.to_owned(), meter.acquires);
             meter
                 .limits
                 .iter()
@@ -495,7 +499,7 @@ impl Images {
     }
 
     /// Notes which leases a write removed, and what else it was for.
-    fn ends(&mut self, before: Option<&Bucket>, after: Option<&Bucket>, now: EpochMillis) {
+    fn ends(&mut self, before: Option<&Shard>, after: Option<&Shard>, now: EpochMillis) {
         let Some(before) = before else { return };
         let is_there = |id: &WriteId| {
             after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id))
@@ -513,15 +517,15 @@ impl Images {
                     .entry((before.key.entity.to_string(), limit.to_string()))
                     .or_default() += amount.0;
             }
-            self.events.push(if lease.expires > now {
+            self.events.push(if lease.expires_at > now {
                 Event::LeaseEnded
             } else {
                 Event::LeaseExpired
             });
         }
         if let Some(after) = after
-            && (after.takes, after.shard_count) == (before.takes, before.shard_count)
-            && after.rf > before.rf
+            && (after.acquires, after.shard_count) == (before.acquires, before.shard_count)
+            && after.refilled_at > before.refilled_at
         {
             self.events.push(Event::Refilled);
         }
@@ -572,7 +576,7 @@ impl Images {
                     .flatten()
                     .filter_map(|(_, lease)| lease.tokens.get(name));
                 *has = true;
-                *slots += state.tk.0 + held.map(|held| held.0).sum::<i64>();
+                *slots += state.available.0 + held.map(|held| held.0).sum::<i64>();
             }
         }
         for (entity, (slots, parts, has)) in there {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate::{Config, Decision, Level, Limit, RateLimiter, Status};
+use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Limit, RateLimiter};
 
 use crate::fleet::{CONFIG_TTL, limiter};
 use crate::net::Net;
@@ -18,7 +18,7 @@ pub async fn thaw(world: &World) {
         .build()
         .await;
     let operator = operator.expect("the settings are good");
-    let level = Level::Resource(RESOURCE.try_into().expect("a name"));
+    let level = ConfigLevel::Resource(RESOURCE.try_into().expect("a name"));
     let limits = Config::of([Limit::per_minute("rate", 600).expect("a limit like others")]);
     operator
         .set_config(&level, &limits)
@@ -34,7 +34,7 @@ pub async fn thaw(world: &World) {
         return;
     }
     let disabled = Config {
-        status: Status::Disabled,
+        status: ConfigStatus::Disabled,
         ..Config::default()
     };
     operator

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::Value;
 use weirgate_shared::{
-    Attr, Bucket, ItemError, ItemKey, Live, Snapshot, attr, is_merged, read_bucket, read_key,
+    Attr, ItemError, ItemKey, LiveShard, Shard, Snapshot, attr, is_merged, read_bucket, read_key,
     read_live, read_snapshot,
 };
 
@@ -18,7 +18,7 @@ impl Item {
     ///
     /// # Errors
     /// [`ItemError`] naming the attribute that is wrong or missing.
-    pub fn bucket(&self) -> Result<Bucket, ItemError> {
+    pub fn bucket(&self) -> Result<Shard, ItemError> {
         read_bucket(self.attributes())
     }
 
@@ -36,7 +36,7 @@ impl Item {
     ///
     /// # Errors
     /// [`ItemError`] naming the attribute that is wrong or missing.
-    pub fn live(&self) -> Result<Live, ItemError> {
+    pub fn live(&self) -> Result<LiveShard, ItemError> {
         read_live(self.attributes())
     }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use weirgate_shared::write::{Change, Condition, Path, Update, Value};
+use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};
 
 use crate::attribute;
 
@@ -27,7 +27,7 @@ pub(crate) fn conditions(conditions: &[Condition]) -> Expression {
     whole(conditions, &[])
 }
 
-fn whole(conditions: &[Condition], changes: &[Change]) -> Expression {
+fn whole(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expression {
     let mut parts = Placeholders::default();
     let condition = conditions
         .iter()
@@ -36,26 +36,26 @@ fn whole(conditions: &[Condition], changes: &[Change]) -> Expression {
     let (mut set, mut add, mut delete, mut remove) = (vec![], vec![], vec![], vec![]);
     for change in changes {
         match change {
-            Change::Set(path, value) => {
+            AttributeUpdate::Set(path, value) => {
                 set.push(format!("{} = {}", parts.path(path), parts.value(value)))
             }
-            Change::SetIfAbsent(path, value) => {
+            AttributeUpdate::SetIfAbsent(path, value) => {
                 let path = parts.path(path);
                 set.push(format!(
                     "{path} = if_not_exists({path}, {})",
                     parts.value(value)
                 ));
             }
-            Change::Copy(to, from) => {
+            AttributeUpdate::Copy(to, from) => {
                 set.push(format!("{} = {}", parts.path(to), parts.path(from)))
             }
-            Change::DeleteFrom(path, value) => {
+            AttributeUpdate::DeleteFrom(path, value) => {
                 delete.push(format!("{} {}", parts.path(path), parts.value(value)))
             }
-            Change::Add(path, value) => {
+            AttributeUpdate::Add(path, value) => {
                 add.push(format!("{} {}", parts.path(path), parts.value(value)))
             }
-            Change::Remove(path) => remove.push(parts.path(path)),
+            AttributeUpdate::Remove(path) => remove.push(parts.path(path)),
         }
     }
     let clauses = [
@@ -165,12 +165,13 @@ mod tests {
 
     use super::*;
     use weirgate_shared::write::{
-        Action, Company, Copy, Roll, Settle, Settled, Take, fill, finish, joined, merge, refill,
-        split,
+        Action, Contention, LimitDelta, Roll, Settle, Take, UsageCopy, finish_writes, merge,
+        merged, recreate, refill, split,
     };
     use weirgate_shared::{
-        Bucket, BucketKey, Copied, Counter, EpochMillis, Hour, ItemKey, Lease, Limit, Look,
-        MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, Millis, Scaling, Snapshot, Window, WriteId,
+        ActivitySample, BucketKey, Counter, EpochMillis, Hour, ItemKey, Lease, Limit,
+        MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, Millis, Scaling, Shard, ShardUsageCopy,
+        Snapshot, Window, WriteId,
     };
 
     #[test]
@@ -189,12 +190,12 @@ mod tests {
                 ),
             ],
             changes: vec![
-                Change::Set(lease.clone(), Value::text("owner")),
-                Change::SetIfAbsent(Path::of("due"), Value::Int(9)),
-                Change::Add(dotted, Value::Int(-5)),
-                Change::Remove(lease.then("e")),
-                Change::Copy(Path::of("th"), Path::of("takes")),
-                Change::DeleteFrom(Path::of("final"), Value::Numbers([3].into())),
+                AttributeUpdate::Set(lease.clone(), Value::text("owner")),
+                AttributeUpdate::SetIfAbsent(Path::of("due"), Value::Int(9)),
+                AttributeUpdate::Add(dotted, Value::Int(-5)),
+                AttributeUpdate::Remove(lease.then("e")),
+                AttributeUpdate::Copy(Path::of("th"), Path::of("takes")),
+                AttributeUpdate::DeleteFrom(Path::of("final"), Value::Numbers([3].into())),
             ],
         });
         assert_eq!(
@@ -229,21 +230,24 @@ mod tests {
 
     /// One half of a bucket that has all the limits it can have, each with another balance, and has
     /// counted as many others.
-    fn crowded(index: u32) -> Bucket {
+    fn crowded(index: u32) -> Shard {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).expect("a key");
-        let mut bucket = Bucket::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
+        let mut bucket = Shard::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
         for (at, state) in (1..).zip(bucket.limits.values_mut()) {
-            (state.tk, state.tc) = (MilliTokens(7_000 * at), MilliTokens(11_000 * at));
+            (state.available, state.consumed) = (MilliTokens(7_000 * at), MilliTokens(11_000 * at));
         }
         let others = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS);
-        bucket.unheld = others
+        bucket.departed = others
             .iter()
             .map(|limit| (limit.name().clone(), Counter::default()))
             .collect();
         bucket.shard_count = 2;
         bucket.scaling = Scaling {
             is_hot: true,
-            look: Some(Look { at: NOW, v: 5 }),
+            sample: Some(ActivitySample {
+                at: NOW,
+                write_seq: 5,
+            }),
             ..Scaling::default()
         };
         bucket
@@ -266,7 +270,7 @@ mod tests {
 
     /// A take that brings as many limits as a call can, all of them changed, and takes of all of
     /// them.
-    fn take(view: &Bucket, brought: &[Limit], later: EpochMillis) -> Update {
+    fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         let needs = brought
             .iter()
             .map(|limit| (limit.name().clone(), MilliTokens(1)))
@@ -274,38 +278,38 @@ mod tests {
         let op = id(1);
         let take = Take {
             key: &view.key,
-            terms: brought.into(),
-            needs,
-            soft: [].into(),
-            takes: 1,
+            limits: brought.into(),
+            amounts: needs,
+            soft_amounts: [].into(),
+            acquires: 1,
             leases: vec![(
                 op.clone(),
                 Lease {
-                    expires: later,
+                    expires_at: later,
                     tokens: BTreeMap::new(),
                     owner: String::new(),
                 },
             )],
             roll: Roll::to(Hour::of(later)),
-            op: op.clone(),
-            hot: true,
-            company: Company::None,
-            unknown: &[op, id(2), id(3), id(4), id(5)],
+            write_id: op.clone(),
+            request_split: true,
+            contention: Contention::Alone,
+            unconfirmed: &[op, id(2), id(3), id(4), id(5)],
         };
-        take.on(Some(view), later)
+        take.plan(Some(view), later)
     }
 
     /// Copies of all limits: without knowledge, and after an earlier life that had other ones.
     fn copies() -> Vec<Update> {
-        let copy = Copy::of(&crowded(1).meter(), Window::Daily, true, 1);
+        let copy = UsageCopy::of(&crowded(1).meter(), Window::Daily, true, 1);
         let mut usage = copy.usage.clone();
         usage.tokens = limits(2 * MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS)
             .iter()
             .zip(1..)
             .map(|(limit, at)| (limit.name().clone(), MilliTokens(at)))
             .collect();
-        let earlier = Copied {
-            v: copy.birth - 1,
+        let earlier = ShardUsageCopy {
+            write_seq: copy.birth - 1,
             usage,
             is_final: false,
         };
@@ -320,10 +324,10 @@ mod tests {
     }
 
     /// A settlement of as many limits as a call can take from.
-    fn settle(view: &Bucket, brought: &[Limit], later: EpochMillis) -> Update {
-        let settled = Settled {
-            tk: MilliTokens(1),
-            tc: MilliTokens(-1),
+    fn settle(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
+        let settled = LimitDelta {
+            available: MilliTokens(1),
+            consumed: MilliTokens(-1),
             ceiling: Some(MilliTokens(1)),
         };
         let amounts = brought
@@ -333,24 +337,24 @@ mod tests {
         let roll = Roll::to(Hour::of(later));
         Settle {
             key: &view.key,
-            op: id(1),
+            write_id: id(1),
             lease: None,
             amounts,
-            takes: 1,
+            acquires: 1,
             roll,
         }
-        .cut(view)
+        .capped(view)
     }
 
     /// What DynamoDB takes: 4 KB of each expression, and 300 operators and functions.
     #[test]
     fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
-        let (lower, upper, later) = (crowded(0), crowded(1), NOW.after(Millis(5_000)));
+        let (lower, upper, later) = (crowded(0), crowded(1), NOW.plus(Millis(5_000)));
         let used = limits(0, 1)
             .iter()
             .map(|limit| (limit.name().clone(), MilliTokens(1_000_000_000)))
             .collect();
-        let joined = joined(&lower, &upper, later).expect("they are halves");
+        let joined = merged(&lower, &upper, later).expect("they are halves");
         let changed: Vec<_> = limits(10, MAX_LIMITS)
             .iter()
             .map(|limit| {
@@ -363,22 +367,22 @@ mod tests {
             (
                 id(at),
                 Lease {
-                    expires: NOW,
+                    expires_at: NOW,
                     tokens: held.clone(),
                     owner: "w".to_owned(),
                 },
             )
         };
-        let forgotten = Bucket {
+        let forgotten = Shard {
             leases: Some((0..30).map(lease).collect()),
             shard_count: 1,
             ..lower.clone()
         };
-        let half_made = Bucket {
+        let half_made = Shard {
             escrow: Some(Box::new(upper.clone())),
             ..lower.clone()
         };
-        let new = Bucket {
+        let new = Shard {
             limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(),
             ..lower.clone()
         };
@@ -386,7 +390,7 @@ mod tests {
             ("split", vec![split(&lower, 0, id(1), later)]),
             (
                 "new half of a split",
-                vec![finish(&half_made).expect("it is not finished")[0].clone()],
+                vec![finish_writes(&half_made).expect("it is not finished")[0].clone()],
             ),
             (
                 "refill",
@@ -396,7 +400,7 @@ mod tests {
             ("merge", updates(merge(&lower, joined, &[&upper]))),
             (
                 "fill",
-                updates(fill(
+                updates(recreate(
                     upper.shard(),
                     &lower,
                     |_| MilliTokens::ZERO,

@@ -70,7 +70,7 @@ impl Skew {
     #[must_use]
     pub fn now(&self) -> EpochMillis {
         self.local()
-            .after(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
+            .plus(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
     }
 
     /// The time now as the machine has it.
@@ -127,7 +127,7 @@ impl Known {
         // What is left of the division counts the next time.
         Self {
             ahead: both,
-            at: self.at.after(Millis(drift.saturating_mul(DRIFT))),
+            at: self.at.plus(Millis(drift.saturating_mul(DRIFT))),
         }
     }
 }

@@ -12,7 +12,7 @@ mod stuck;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use weirgate::{Config, EpochMillis, Level, Limit, RateLimiter, Table, Window};
+use weirgate::{Config, ConfigLevel, EpochMillis, Limit, RateLimiter, Table, Window};
 
 use crate::demo::{Stack, connected, now};
 use shell::Shell;
@@ -105,7 +105,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
 
     /// Configures a resource.
     async fn configure(&self, resource: &str, limit: Limit) -> Result<(), String> {
-        let level = Level::Resource(resource.try_into().map_err(told)?);
+        let level = ConfigLevel::Resource(resource.try_into().map_err(told)?);
         self.limiter()
             .await?
             .set_config(&level, &Config::of([limit]))

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weirgate::{Clock, FakeClock, Limit, RateLimiter, Window};
 use weirgate_aggregator::Invocation;
 use weirgate_reconciler::Deadline;
-use weirgate_shared::{EpochMillis, MilliTokens, Shard, credit};
+use weirgate_shared::{EpochMillis, MilliTokens, ShardIndex, refill_between};
 use weirgate_store::Table;
 
 use crate::{Counts, Dynamo, Limits, Partitions};
@@ -157,7 +157,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     }
     clients.join_all().await;
     let rule = load.limit.rule();
-    report.entitled = rule.capacity + credit(rule, Shard::WHOLE, from, clock.now());
+    report.entitled = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, from, clock.now());
     let requests = partitions.seconds();
     report.seconds = (0..)
         .zip(&report.shards)

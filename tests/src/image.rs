@@ -1,7 +1,7 @@
 //! Items in DynamoDB's JSON, as values.
 
 use serde_json::Value;
-use weirgate_shared::{Attr, Bucket, Live, Snapshot, read_bucket, read_live, read_snapshot};
+use weirgate_shared::{Attr, LiveShard, Shard, Snapshot, read_bucket, read_live, read_snapshot};
 
 /// The attributes of an item, or of a stream record's image.
 pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
@@ -16,7 +16,7 @@ pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
 /// # Panics
 /// If it cannot be read.
 #[must_use]
-pub fn bucket(item: &Value) -> Bucket {
+pub fn bucket(item: &Value) -> Shard {
     read_bucket(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
 }
 
@@ -25,7 +25,7 @@ pub fn bucket(item: &Value) -> Bucket {
 /// # Panics
 /// If it cannot be read.
 #[must_use]
-pub fn live(item: &Value) -> Live {
+pub fn live(item: &Value) -> LiveShard {
     read_live(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
 }
 

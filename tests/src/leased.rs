@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::{
-    Change, Company, LeaseChange, Roll, Settle, Settled, Take, Update, Value, finish, split,
+    AttributeUpdate, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, Value,
+    finish_writes, split,
 };
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens,
+    BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
     WriteId, write_bucket,
 };
 use weirgate_store::{Answer, Outcome, Table};
@@ -41,8 +42,8 @@ pub fn tokens(amount: i64) -> MilliTokens {
 
 /// A full bucket with an empty map of leases, credited up to [`NOW`].
 #[must_use]
-pub fn full(entity: &str, limits: &[Limit]) -> Bucket {
-    Bucket::full(key(entity), limits, NOW)
+pub fn full(entity: &str, limits: &[Limit]) -> Shard {
+    Shard::full(key(entity), limits, NOW)
 }
 
 /// The bucket after a take of `amounts`, in tokens, with a lease `id` that expires at `expires`.
@@ -51,29 +52,29 @@ pub fn full(entity: &str, limits: &[Limit]) -> Bucket {
 /// If a name is not valid, or a limit is not in the bucket.
 #[must_use]
 pub fn holding(
-    mut bucket: Bucket,
+    mut bucket: Shard,
     id: &str,
     expires: EpochMillis,
     amounts: &[(&str, i64)],
-) -> Bucket {
+) -> Shard {
     let mut held = BTreeMap::new();
     for (name, amount) in amounts {
         let state = bucket
             .limits
             .get_mut(*name)
             .expect("the limit is in the bucket");
-        state.tk -= tokens(*amount);
-        state.tc += tokens(*amount);
+        state.available -= tokens(*amount);
+        state.consumed += tokens(*amount);
         held.insert(limit(name), tokens(*amount));
     }
     let lease = Lease {
-        expires,
+        expires_at: expires,
         tokens: held,
         owner: "test".to_owned(),
     };
     let id = WriteId::new(id).expect("the test's lease is a valid id");
     bucket.leases.get_or_insert_default().insert(id, lease);
-    bucket.due = Some(bucket.due.map_or(expires, |due| due.min(expires)));
+    bucket.due_at = Some(bucket.due_at.map_or(expires, |due| due.min(expires)));
     bucket
 }
 
@@ -81,7 +82,7 @@ pub fn holding(
 ///
 /// # Panics
 /// If DynamoDB does not take it.
-pub async fn store(table: &Table, bucket: &Bucket) {
+pub async fn store(table: &Table, bucket: &Shard) {
     let update = Update {
         key: bucket.key.item_key(),
         conditions: vec![],
@@ -98,7 +99,7 @@ pub async fn store(table: &Table, bucket: &Bucket) {
 ///
 /// # Panics
 /// If it cannot be read.
-pub async fn load(table: &Table, key: &BucketKey) -> Option<Bucket> {
+pub async fn load(table: &Table, key: &BucketKey) -> Option<Shard> {
     let items = table
         .read(&[key.item_key()])
         .await
@@ -110,14 +111,14 @@ pub async fn load(table: &Table, key: &BucketKey) -> Option<Bucket> {
 
 /// The item of a bucket as DynamoDB JSON, for loading many at once.
 #[must_use]
-pub fn item(bucket: &Bucket) -> serde_json::Value {
+pub fn item(bucket: &Shard) -> serde_json::Value {
     let key = bucket.key.item_key();
     let mut item = serde_json::Map::from_iter([
         ("PK".to_owned(), serde_json::json!({"S": key.pk})),
         ("SK".to_owned(), serde_json::json!({"S": key.sk})),
     ]);
     for change in write_bucket(bucket) {
-        if let Change::Set(path, value) = change {
+        if let AttributeUpdate::Set(path, value) = change {
             item.insert(path.0[0].to_string(), attribute(&value));
         }
     }
@@ -166,7 +167,7 @@ pub fn id(text: &str) -> WriteId {
 ///
 /// # Panics
 /// If it does not.
-pub fn assert_sound(bucket: &Bucket) {
+pub fn assert_sound(bucket: &Shard) {
     let leases = bucket.leases.as_ref().expect("leases are there");
     let held: MilliTokens = leases
         .values()
@@ -175,18 +176,18 @@ pub fn assert_sound(bucket: &Bucket) {
         .sum();
     let (rate, slots) = (bucket.limits["quota"], bucket.limits["slots"]);
     assert_eq!(
-        slots.tk + held,
+        slots.available + held,
         tokens(6),
         "free slots and held ones are all there are: {bucket:?}"
     );
     assert!(
-        slots.tk <= tokens(6) && slots.tk >= MilliTokens::ZERO,
+        slots.available <= tokens(6) && slots.available >= MilliTokens::ZERO,
         "{bucket:?}"
     );
-    assert_eq!(rate.tk + rate.tc, tokens(20), "{bucket:?}");
-    if let Some(first) = leases.values().map(|lease| lease.expires).min() {
+    assert_eq!(rate.available + rate.consumed, tokens(20), "{bucket:?}");
+    if let Some(first) = leases.values().map(|lease| lease.expires_at).min() {
         assert!(
-            bucket.due.is_some_and(|due| due <= first),
+            bucket.due_at.is_some_and(|due| due <= first),
             "due is a lower bound: {bucket:?}"
         );
     }
@@ -195,12 +196,12 @@ pub fn assert_sound(bucket: &Bucket) {
 /// A take with a lease, as the caller plans it who has seen `view`.
 #[must_use]
 pub fn take(
-    bucket: &Bucket,
+    bucket: &Shard,
     lease: &WriteId,
     expires: EpochMillis,
     rate: i64,
     slots: i64,
-    view: Option<&Bucket>,
+    view: Option<&Shard>,
     now: EpochMillis,
 ) -> Update {
     let needs = BTreeMap::from([
@@ -208,32 +209,32 @@ pub fn take(
         (limit("slots"), tokens(slots)),
     ]);
     let held = Lease {
-        expires,
+        expires_at: expires,
         tokens: needs.clone(),
         owner: "test".to_owned(),
     };
     let limits = limits();
     let take = Take {
         key: &bucket.key,
-        terms: (&limits).into(),
-        needs,
-        soft: BTreeMap::new(),
-        takes: 1,
+        limits: (&limits).into(),
+        amounts: needs,
+        soft_amounts: BTreeMap::new(),
+        acquires: 1,
         leases: vec![(lease.clone(), held)],
         roll: Roll::to(Hour::of(NOW)),
-        op: lease.clone(),
-        hot: false,
-        company: Company::None,
-        unknown: &[],
+        write_id: lease.clone(),
+        request_split: false,
+        contention: Contention::Alone,
+        unconfirmed: &[],
     };
-    take.on(view, now)
+    take.plan(view, now)
 }
 
 /// Splits a shard as it was seen, with all three writes.
 ///
 /// # Panics
 /// If another process has written to it in a way that forbids it.
-pub async fn split_at(table: &Table, shard: &Bucket, op: WriteId, at: EpochMillis) {
+pub async fn split_at(table: &Table, shard: &Shard, op: WriteId, at: EpochMillis) {
     let first = split(shard, shard.scaling.min_shards, op, at);
     let Outcome::Applied(Some(item)) = table
         .update(&first, Answer::Item)
@@ -243,7 +244,7 @@ pub async fn split_at(table: &Table, shard: &Bucket, op: WriteId, at: EpochMilli
         panic!("{shard:?} is not what it was");
     };
     let parent = item.bucket().expect("it is a bucket");
-    for update in finish(&parent).expect("it holds an escrow") {
+    for update in finish_writes(&parent).expect("it holds an escrow") {
         let done = table
             .update(&update, Answer::Nothing)
             .await
@@ -254,18 +255,18 @@ pub async fn split_at(table: &Table, shard: &Bucket, op: WriteId, at: EpochMilli
 
 /// Ends a lease: its slots come back, and its rate tokens too if they were not used.
 #[must_use]
-pub fn end(bucket: &Bucket, lease: &WriteId, rate: Option<i64>, slots: i64) -> Update {
+pub fn end(bucket: &Shard, lease: &WriteId, rate: Option<i64>, slots: i64) -> Update {
     let mut amounts = BTreeMap::from([(
         limit("slots"),
-        Settled {
-            tk: tokens(slots),
-            ..Settled::default()
+        LimitDelta {
+            available: tokens(slots),
+            ..LimitDelta::default()
         },
     )]);
     if let Some(rate) = rate {
-        let back = Settled {
-            tk: tokens(rate),
-            tc: tokens(-rate),
+        let back = LimitDelta {
+            available: tokens(rate),
+            consumed: tokens(-rate),
             ceiling: Some(tokens(20)),
         };
         amounts.insert(limit("quota"), back);
@@ -274,11 +275,11 @@ pub fn end(bucket: &Bucket, lease: &WriteId, rate: Option<i64>, slots: i64) -> U
     let roll = Roll::to(Hour::of(NOW));
     Settle {
         key: &bucket.key,
-        op,
+        write_id: op,
         lease: Some((lease, LeaseChange::End)),
         amounts,
-        takes: 0,
+        acquires: 0,
         roll,
     }
-    .whole(None)
+    .full(None)
 }

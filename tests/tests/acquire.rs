@@ -32,14 +32,20 @@ async fn several_limits_are_taken_in_one_write() {
     );
     let bucket = fleet.bucket().await;
     assert_eq!(
-        (bucket.limits["rpm"].tk, bucket.limits["rpm"].tc),
+        (
+            bucket.limits["rpm"].available,
+            bucket.limits["rpm"].consumed
+        ),
         (tokens(57), tokens(3))
     );
     assert_eq!(
-        (bucket.limits["tpm"].tk, bucket.limits["tpm"].tc),
+        (
+            bucket.limits["tpm"].available,
+            bucket.limits["tpm"].consumed
+        ),
         (tokens(8_000), tokens(2_000))
     );
-    assert_eq!(bucket.takes.total, 2);
+    assert_eq!(bucket.acquires.total, 2);
 }
 
 #[tokio::test(start_paused = true)]

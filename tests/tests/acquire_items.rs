@@ -29,13 +29,16 @@ async fn a_bucket_that_ttl_deleted_is_made_again() {
     let after = fleet.bucket().await;
     assert_eq!(
         (
-            after.limits["rpm"].tk,
-            after.limits["rpm"].tc,
-            after.takes.total
+            after.limits["rpm"].available,
+            after.limits["rpm"].consumed,
+            after.acquires.total
         ),
         (tokens(9), tokens(1), 1)
     );
-    assert!(after.v > before.v, "v rises across delete and create");
+    assert!(
+        after.write_seq > before.write_seq,
+        "v rises across delete and create"
+    );
 }
 
 #[tokio::test(start_paused = true)]

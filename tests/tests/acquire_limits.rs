@@ -23,7 +23,10 @@ async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_
     let _ = granted(&limiter, &rpm(60), &[("rpm", 1)]).await;
     assert_eq!(fleet.writes(), 1, "along with the take");
     let state = fleet.bucket().await.limits["rpm"];
-    assert_eq!((state.rule, state.tc), (*rpm(60)[0].rule(), tokens(11)));
+    assert_eq!(
+        (state.rule, state.consumed),
+        (*rpm(60)[0].rule(), tokens(11))
+    );
     pass(secs(60)).await;
     let _ = granted(&limiter, &rpm(60), &[("rpm", 60)]).await;
     denied(&limiter, &rpm(60), &[("rpm", 1)]).await;
@@ -118,8 +121,8 @@ async fn two_callers_with_different_limits_are_each_served_by_their_own() {
         .sum();
     assert!(answers[0], "the first in line is served");
     let bucket = fleet.bucket().await;
-    assert_eq!(bucket.limits["rpm"].tc, tokens(1 + taken));
-    assert!(bucket.limits["rpm"].tk >= tokens(0));
+    assert_eq!(bucket.limits["rpm"].consumed, tokens(1 + taken));
+    assert!(bucket.limits["rpm"].available >= tokens(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,7 +196,7 @@ async fn the_hidden_limit_counts_writes_and_is_not_shown() {
     assert_eq!(bucket.write_units_left, fresh.write_units_left - tokens(4));
     assert_eq!(bucket.limits.len(), fresh.limits.len());
     assert_eq!(
-        bucket.v,
+        bucket.write_seq,
         fleet::START.0 * 1000 + 3,
         "one more each write, from the creation's instant"
     );

@@ -13,7 +13,7 @@ async fn the_cost_table_usage_and_refill_of_100_records_is_at_most_14_write_unit
     let (table, meter) = dynamo.metered().await;
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
     let invocation = Invocation {
-        now: BATCH_START.after(Millis(6_000)),
+        now: BATCH_START.plus(Millis(6_000)),
         deadline,
     };
     let handled = handle(&event(&records), &table, &config(), invocation)

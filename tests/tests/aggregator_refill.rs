@@ -47,7 +47,7 @@ fn number(dynamo: &Dynamo, attribute: &str) -> i64 {
 async fn a_bucket_that_would_not_last_is_credited_and_a_replay_credits_nothing() {
     let (dynamo, table, records) = nearly_dry().await;
     let v = number(&dynamo, "v");
-    let now = HOUR.after(Millis(300));
+    let now = HOUR.plus(Millis(300));
     let handled = deliver_at(&table, &records, now).await;
     assert_eq!(
         (handled.summary.refilled, handled.summary.refills_lost),
@@ -61,7 +61,7 @@ async fn a_bucket_that_would_not_last_is_credited_and_a_replay_credits_nothing()
         (number(&dynamo, "b_rps_tc"), number(&dynamo, "v")),
         (90_000, v + 1)
     );
-    let again = deliver_at(&table, &records, now.after(Millis(300))).await;
+    let again = deliver_at(&table, &records, now.plus(Millis(300))).await;
     assert_eq!((again.summary.refilled, again.summary.refills_lost), (0, 1));
     assert_eq!(
         (number(&dynamo, "b_rps_tk"), number(&dynamo, "rf")),
@@ -73,7 +73,7 @@ async fn a_bucket_that_would_not_last_is_credited_and_a_replay_credits_nothing()
 async fn i1_a_bucket_is_never_credited_above_its_share() {
     let (dynamo, table, records) = nearly_dry().await;
     // An hour late: what the image lacks has long flowed in.
-    let handled = deliver_at(&table, &records, HOUR.after(Millis(3_600_000))).await;
+    let handled = deliver_at(&table, &records, HOUR.plus(Millis(3_600_000))).await;
     assert!(
         number(&dynamo, "b_rps_tk") <= 100_000,
         "{:?}",
@@ -84,7 +84,7 @@ async fn i1_a_bucket_is_never_credited_above_its_share() {
     let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
     item["b_rps_tk"]["N"] = "95000".into();
     dynamo.put(&item);
-    let handled = deliver_at(&table, &records, HOUR.after(Millis(300))).await;
+    let handled = deliver_at(&table, &records, HOUR.plus(Millis(300))).await;
     assert_eq!(
         (handled.summary.refilled, handled.summary.refills_lost),
         (0, 1)
@@ -99,7 +99,7 @@ async fn a_shard_of_a_split_bucket_is_credited_with_its_share() {
     item["shard_count"]["N"] = "4".into();
     dynamo.put(&item);
     records[0]["dynamodb"]["NewImage"] = item;
-    deliver_at(&table, &records, HOUR.after(Millis(200))).await;
+    deliver_at(&table, &records, HOUR.plus(Millis(200))).await;
     assert_eq!(
         number(&dynamo, "b_rps_tk"),
         10_000 + 5_000,
@@ -113,7 +113,7 @@ async fn a_bucket_that_lasts_is_left_alone() {
     let table = dynamo.table().await;
     take(&table, &bucket("a", 0), 10, HOUR).await;
     let records = records(&dynamo);
-    let handled = deliver_at(&table, &records, HOUR.after(Millis(300))).await;
+    let handled = deliver_at(&table, &records, HOUR.plus(Millis(300))).await;
     assert_eq!(
         (handled.summary.refilled, handled.summary.refills_lost),
         (0, 0)
@@ -137,7 +137,7 @@ async fn i7_a_refill_whose_answer_is_lost_is_made_once() {
             left -= i32::from(is_bucket);
             is_bucket.then_some(fault)
         });
-        let handled = deliver_at(&table, &records, HOUR.after(Millis(300))).await;
+        let handled = deliver_at(&table, &records, HOUR.plus(Millis(300))).await;
         assert_eq!(handled.summary.failed, 0, "{fault:?}");
         assert_eq!(number(&dynamo, "b_rps_tk"), 40_000, "{fault:?}");
     }
@@ -148,7 +148,7 @@ async fn refills_end_when_callers_do() {
     let (dynamo, table, mut records) = nearly_dry().await;
     let mut writes = 0;
     for round in 1..20_i64 {
-        let now = HOUR.after(Millis(200 + round * 100));
+        let now = HOUR.plus(Millis(200 + round * 100));
         writes += deliver_at(&table, &records, now).await.summary.refilled;
         // What a refill writes comes back as a record.
         records = aggregator::records(&dynamo);
@@ -163,11 +163,11 @@ async fn refills_end_when_callers_do() {
 #[tokio::test]
 async fn a_bucket_that_was_credited_just_now_is_left_to_its_callers() {
     let (dynamo, table, records) = nearly_dry().await;
-    let summary = deliver_at(&table, &records, HOUR.after(Millis(199)))
+    let summary = deliver_at(&table, &records, HOUR.plus(Millis(199)))
         .await
         .summary;
     assert_eq!((summary.refilled, summary.refills_lost), (0, 0));
-    let summary = deliver_at(&table, &records, HOUR.after(Millis(200)))
+    let summary = deliver_at(&table, &records, HOUR.plus(Millis(200)))
         .await
         .summary;
     assert_eq!(summary.refilled, 1);
@@ -187,7 +187,7 @@ async fn the_write_units_of_a_busy_shard_are_cut_without_moving_rf() {
         }
         let records = records(&dynamo);
         let (rf, v) = (number(&dynamo, "rf"), number(&dynamo, "v"));
-        let now = HOUR.after(Millis(5_000));
+        let now = HOUR.plus(Millis(5_000));
         let handled = deliver_at(&table, &records, now).await;
         assert_eq!(
             (handled.summary.refilled, number(&dynamo, "rf")),

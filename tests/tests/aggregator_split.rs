@@ -13,8 +13,8 @@ use aggregator::{
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate_aggregator::{Config, Handled, Invocation, handle};
-use weirgate_shared::write::{Company, Roll, Take};
-use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, Millis, Whole, Window};
+use weirgate_shared::write::{Contention, Roll, Take};
+use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, Millis, Shard, Window};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{full, holding, store};
@@ -50,8 +50,8 @@ async fn i6_a_shard_that_a_client_asks_to_split_is_split_once_and_no_token_is_ma
     };
     assert!(!lower.scaling.is_hot && !upper.scaling.is_hot);
     assert!(lower.limits.iter().all(|(name, state)| {
-        let other = upper.limits[name].tk;
-        (state.tk.0 - other.0).abs() <= 1 && other > MilliTokens::ZERO
+        let other = upper.limits[name].available;
+        (state.available.0 - other.0).abs() <= 1 && other > MilliTokens::ZERO
     }));
     let records = [records, aggregator::records(&dynamo)].concat();
     assert_exact(&dynamo, &records);
@@ -112,7 +112,7 @@ async fn a_shard_whose_write_units_run_out_is_split_and_one_that_only_seems_so_i
         item["wcu"]["N"] = ((units + 1) * 1000).to_string().into();
         dynamo.put(&item);
         take(&table, &bucket("a", 0), 10).await;
-        let (batch, now) = (records(&dynamo), HOUR.after(Millis(now)));
+        let (batch, now) = (records(&dynamo), HOUR.plus(Millis(now)));
         let handled = deliver_text(&table, &event(&batch[2..]), now).await;
         assert_eq!(handled.summary.splits, splits, "{units} units, {now:?}");
         if splits == 1 {
@@ -133,7 +133,7 @@ async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more
         Limit::per_day("rpm", 1_000_000).unwrap(),
         Limit::concurrent("tpm", 1_000).unwrap(),
     ];
-    let held = |mut bucket: Bucket, from: u32, to: u32| {
+    let held = |mut bucket: Shard, from: u32, to: u32| {
         for id in from..to {
             bucket = holding(
                 bucket,
@@ -145,8 +145,8 @@ async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more
         bucket
     };
     let mut shard = held(full("a", &limits), 0, 4);
-    shard.rf = HOUR;
-    let touch = async |shard: &Bucket| {
+    shard.refilled_at = HOUR;
+    let touch = async |shard: &Shard| {
         store(&table, shard).await;
         let batch = records(&dynamo);
         let handled = deliver(&table, &batch).await;
@@ -158,16 +158,16 @@ async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more
     let halves = shards(&table).await;
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     assert_eq!(
-        halves[0].scaling.split_bytes,
+        halves[0].scaling.lease_bytes_at_split,
         i64::try_from(halves[0].lease_bytes).unwrap(),
         "measured as the store does"
     );
     // Those it had are no reason any more; as many as fill a write unit's quarter again are.
     let mut lower = halves[0].clone();
-    lower.v += 1;
+    lower.write_seq += 1;
     assert_eq!(touch(&lower).await, 0);
     let mut lower = held(lower, 30, 40);
-    lower.v += 1;
+    lower.write_seq += 1;
     assert_eq!(touch(&lower).await, 1);
     assert_eq!(counts(&table).await, [(0, 4), (1, 2), (2, 4)]);
 }
@@ -208,25 +208,25 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         let key = &bucket("a", 0);
         store(
             &table,
-            &Bucket {
-                rf: HOUR,
+            &Shard {
+                refilled_at: HOUR,
                 ..full("a", limits)
             },
         )
         .await;
-        let needs = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
+        let amounts = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
         let take = Take {
             key,
-            terms: limits.into(),
-            needs,
-            soft: [].into(),
-            takes: callers,
+            limits: limits.into(),
+            amounts,
+            soft_amounts: [].into(),
+            acquires: callers,
             leases: vec![],
             roll: Roll::to(Hour::of(HOUR)),
-            op: new_id(),
-            hot: true,
-            company: Company::None,
-            unknown: &[],
+            write_id: new_id(),
+            request_split: true,
+            contention: Contention::Alone,
+            unconfirmed: &[],
         };
         run(&table, &take, HOUR).await;
         let batch = records(&dynamo);
@@ -257,7 +257,7 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
         deliver_until_done(&table, &batch).await;
     }
     assert_eq!(shards(&table).await.len(), 16);
-    let whole = Whole::new(shards(&table).await);
+    let whole = Bucket::new(shards(&table).await);
     assert!(whole.is_complete());
     all.extend(records(&dynamo));
     deliver_until_done(&table, &all).await;
@@ -266,10 +266,10 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
     let used: i64 = whole
         .shards()
         .iter()
-        .map(|shard| shard.limits["tpm"].tc.0)
+        .map(|shard| shard.limits["tpm"].consumed.0)
         .sum();
     assert_eq!(
-        whole.holds(&name("tpm"), HOUR),
+        whole.balance_at(&name("tpm"), HOUR),
         limits()[1].rule().capacity - MilliTokens(used)
     );
     // The next hour begins in each shard, so the snapshot alone has all of this one.
@@ -282,7 +282,7 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
     let mut hours = streamed(&all, Window::Hourly);
     assert!(
         hours
-            .remove(&(bucket("a", 0), HOUR.after(Millis(3_600_000))))
+            .remove(&(bucket("a", 0), HOUR.plus(Millis(3_600_000))))
             .is_some()
     );
     assert_eq!(copied(&dynamo, Window::Hourly), hours);

@@ -11,7 +11,7 @@ use aggregator::{
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use weirgate_shared::write::{Roll, Settle, Settled};
+use weirgate_shared::write::{LimitDelta, Roll, Settle};
 use weirgate_shared::{EpochMillis, Hour, MilliTokens};
 use weirgate_store::{Answer, Table};
 use weirgate_tests::{Dynamo, Limits, Partitions};
@@ -27,9 +27,9 @@ fn writes(table: &Table, per_second: u32) -> JoinSet<()> {
             let table = table.clone();
             running.spawn(async move {
                 let key = bucket("a", 0);
-                let none = Settled {
-                    tk: MilliTokens::ZERO,
-                    tc: MilliTokens(1),
+                let none = LimitDelta {
+                    available: MilliTokens::ZERO,
+                    consumed: MilliTokens(1),
                     ceiling: None,
                 };
                 let (amounts, roll) = (
@@ -38,13 +38,13 @@ fn writes(table: &Table, per_second: u32) -> JoinSet<()> {
                 );
                 let write = Settle {
                     key: &key,
-                    op: new_id(),
+                    write_id: new_id(),
                     lease: None,
                     amounts,
-                    takes: 0,
+                    acquires: 0,
                     roll,
                 };
-                let _ = table.update(&write.whole(None), Answer::Nothing).await;
+                let _ = table.update(&write.full(None), Answer::Nothing).await;
             });
             while running.try_join_next().is_some() {}
         }

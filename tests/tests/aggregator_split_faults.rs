@@ -270,7 +270,7 @@ async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
     assert_eq!(deliver(&table, &batch).await.summary.splits, 1);
     let halves = shards(&table).await;
     assert_eq!(
-        halves[0].limits["tpm"].tk + halves[1].limits["tpm"].tk,
+        halves[0].limits["tpm"].available + halves[1].limits["tpm"].available,
         MilliTokens(77),
         "not what the image showed"
     );
@@ -316,7 +316,10 @@ async fn a_half_that_is_there_already_keeps_what_it_has_and_both_are_named() {
     );
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     let halves = shards(&table).await;
-    assert_eq!((&halves[1].limits, halves[1].v), (&left.limits, left.v));
+    assert_eq!(
+        (&halves[1].limits, halves[1].write_seq),
+        (&left.limits, left.write_seq)
+    );
     assert_eq!(halves[0].escrow, None);
     let text = lines.text();
     let line: Value =

@@ -417,7 +417,11 @@ async fn a_busy_bucket_is_copied_within_the_hour() {
     assert_eq!(handled.summary.copied, 2);
     let copied = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)].shards[&0];
     assert_eq!(
-        (copied.v % 4096, copied.usage.acquires, copied.is_final),
+        (
+            copied.write_seq % 4096,
+            copied.usage.acquires,
+            copied.is_final
+        ),
         (0, 9, false)
     );
     assert_exact(&dynamo, &records);

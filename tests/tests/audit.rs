@@ -5,11 +5,11 @@ mod stored;
 
 use fleet::{Fleet, pass, secs};
 use stored::{child, entity, resource, rpm};
-use weirgate::{AuditEvent, AuditOf, Change, Config, Entity, Level, Status};
+use weirgate::{AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity};
 use weirgate_tests::Fault;
 
 /// Whose change it was, and what came of it.
-fn told(events: Vec<AuditEvent>) -> Vec<(String, Change)> {
+fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {
     events
         .into_iter()
         .map(|event| (event.principal, event.change))
@@ -28,16 +28,16 @@ async fn every_change_is_told_the_newest_first() {
         .unwrap();
     let bob = fleet.builder().await.owner("bob").build().await.unwrap();
     let nobody = fleet.builder().await.owner("").build().await.unwrap();
-    let own = Level::EntityResource(entity("e-1"), resource("gpt-4"));
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
     let (five, off) = (
         Config::of([rpm(5)]),
         Config {
-            status: Status::Disabled,
+            status: ConfigStatus::Disabled,
             ..Config::default()
         },
     );
     ann.set_config(&own, &five).await.unwrap();
-    ann.set_config(&Level::Entity(entity("e-1")), &five)
+    ann.set_config(&ConfigLevel::Entity(entity("e-1")), &five)
         .await
         .unwrap();
     pass(secs(1)).await;
@@ -53,18 +53,19 @@ async fn every_change_is_told_the_newest_first() {
     .unwrap();
     ann.delete_entity(&entity("e-1")).await.unwrap();
     ann.delete_config(&own).await.unwrap();
-    bob.set_config(&Level::Resource(resource("gpt-4")), &five)
+    bob.set_config(&ConfigLevel::Resource(resource("gpt-4")), &five)
         .await
         .unwrap();
-    bob.set_config(&Level::System, &off).await.unwrap();
+    bob.set_config(&ConfigLevel::System, &off).await.unwrap();
 
-    let of_config =
-        |level: &Level, before: Option<&Config>, after: Option<&Config>| Change::Config {
+    let of_config = |level: &ConfigLevel, before: Option<&Config>, after: Option<&Config>| {
+        AuditChange::Config {
             level: level.clone(),
             before: before.cloned(),
             after: after.cloned(),
-        };
-    let of_entity = |before: Option<Entity>, after: Option<Entity>| Change::Entity {
+        }
+    };
+    let of_entity = |before: Option<Entity>, after: Option<Entity>| AuditChange::Entity {
         id: entity("e-1"),
         before,
         after,
@@ -77,7 +78,7 @@ async fn every_change_is_told_the_newest_first() {
         },
     );
     let events = ann
-        .audit(&AuditOf::Entity(entity("e-1")), None)
+        .audit(&AuditSubject::Entity(entity("e-1")), None)
         .await
         .unwrap();
     assert_eq!(events.items[0].id.at(), fleet.now());
@@ -90,7 +91,7 @@ async fn every_change_is_told_the_newest_first() {
         ("bob", of_config(&own, Some(&five), Some(&off))),
         (
             "ann",
-            of_config(&Level::Entity(entity("e-1")), None, Some(&five)),
+            of_config(&ConfigLevel::Entity(entity("e-1")), None, Some(&five)),
         ),
         ("ann", of_config(&own, None, Some(&five))),
     ];
@@ -100,21 +101,21 @@ async fn every_change_is_told_the_newest_first() {
     );
 
     let of_resource = bob
-        .audit(&AuditOf::Resource(resource("gpt-4")), None)
+        .audit(&AuditSubject::Resource(resource("gpt-4")), None)
         .await
         .unwrap()
         .items;
-    let level = Level::Resource(resource("gpt-4"));
+    let level = ConfigLevel::Resource(resource("gpt-4"));
     assert_eq!(
         told(of_resource),
         [("bob".to_owned(), of_config(&level, None, Some(&five)))]
     );
-    let of_system = bob.audit(&AuditOf::System, None).await.unwrap().items;
+    let of_system = bob.audit(&AuditSubject::System, None).await.unwrap().items;
     assert_eq!(
         told(of_system),
         [(
             "bob".to_owned(),
-            of_config(&Level::System, None, Some(&off))
+            of_config(&ConfigLevel::System, None, Some(&off))
         )]
     );
 }
@@ -125,18 +126,18 @@ async fn events_come_in_pages() {
     let limiter = fleet.limiter().await;
     for rate in 1..=230 {
         limiter
-            .set_config(&Level::System, &Config::of([rpm(rate)]))
+            .set_config(&ConfigLevel::System, &Config::of([rpm(rate)]))
             .await
             .unwrap();
     }
     let (mut rates, mut pages, mut next) = (vec![], 0, None);
     loop {
         let page = limiter
-            .audit(&AuditOf::System, next.as_ref())
+            .audit(&AuditSubject::System, next.as_ref())
             .await
             .unwrap();
         for (_, change) in told(page.items) {
-            let Change::Config {
+            let AuditChange::Config {
                 after: Some(after), ..
             } = change
             else {
@@ -167,10 +168,15 @@ async fn an_event_says_when_it_may_be_deleted() {
         let limiter = builder.build().await.unwrap();
         pass(secs(1)).await;
         limiter
-            .set_config(&Level::System, &Config::of([rpm(at)]))
+            .set_config(&ConfigLevel::System, &Config::of([rpm(at)]))
             .await
             .unwrap();
-        let id = limiter.audit(&AuditOf::System, None).await.unwrap().items[0].id;
+        let id = limiter
+            .audit(&AuditSubject::System, None)
+            .await
+            .unwrap()
+            .items[0]
+            .id;
         let item = fleet
             .dynamo
             .item("default/AUDIT##SYSTEM", &format!("#AUDIT#{id}"));

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use fleet::{Fleet, PK, START, ask, config, denied, granted, leased, millis, pass, runtime, secs};
 use proptest::prelude::*;
 use weirgate::{Decision, EpochMillis, FakeClock, Limit, RateLimiter};
-use weirgate_shared::write::{Change, Path, Update, Value};
-use weirgate_shared::{ItemKey, Rule, Shard, credit};
+use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
+use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
 use weirgate_store::{Answer, ErrorKind, Retry};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -27,7 +27,7 @@ fn off(ahead_ms: i64) -> FakeClock {
 
 /// How far an `rf` is ahead of DynamoDB's clock, in ms.
 async fn rf_ahead(fleet: &Fleet) -> i64 {
-    fleet.bucket().await.rf.0 - fleet.now().0
+    fleet.bucket().await.refilled_at.0 - fleet.now().0
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,7 +65,7 @@ async fn i1_the_first_take_of_a_slow_clock_is_made_again_when_its_answer_tells()
     let slow = fleet.limiter_by(&off(-120_000)).await;
     let held = leased(&slow, &limits, &[("rps", 6), ("slots", 1)], secs(30)).await;
     assert!(
-        held.expires().unwrap() >= fleet.now().after(secs(28).into()),
+        held.expires().unwrap() >= fleet.now().plus(secs(28).into()),
         "{:?}",
         held.expires()
     );
@@ -206,7 +206,7 @@ async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {
         pk: PK.to_owned(),
         sk: "#STATE".to_owned(),
     };
-    let changes = vec![Change::Set(Path::of("v"), Value::Int(1))];
+    let changes = vec![AttributeUpdate::Set(Path::of("v"), Value::Int(1))];
     let update = Update {
         key: key.clone(),
         conditions: vec![],
@@ -316,13 +316,13 @@ const RESOLUTION_MS: i64 = 2_000 + 100;
 type Granted = Arc<Mutex<Vec<(EpochMillis, i64)>>>;
 
 /// I1: over any interval, what was granted is within the capacity and what flows in meanwhile.
-fn check_rate(granted: &[(EpochMillis, i64)], rule: &Rule) -> Result<(), TestCaseError> {
+fn check_rate(granted: &[(EpochMillis, i64)], rule: &RefillRule) -> Result<(), TestCaseError> {
     for (first, (from, _)) in granted.iter().enumerate() {
         let mut sum = 0;
         for (to, milli) in &granted[first..] {
             sum += milli;
             let until = EpochMillis(to.0 + RESOLUTION_MS);
-            let entitled = rule.capacity + credit(rule, Shard::WHOLE, *from, until);
+            let entitled = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, *from, until);
             prop_assert!(
                 sum <= entitled.0,
                 "I1: {sum} of {entitled:?} from {from:?} to {to:?}: {granted:?}"
@@ -458,7 +458,7 @@ proptest! {
             let sum: i64 = granted.iter().map(|(_, milli)| milli).sum();
             // What is there in the end is seen later by a clock that is behind.
             let until = EpochMillis(fleet.now().0 - RESOLUTION_MS);
-            let entitled = rule.capacity + credit(rule, Shard::WHOLE, START, until);
+            let entitled = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, START, until);
             prop_assert!(sum * 100 >= entitled.0 * 99, "I2: {sum} of {entitled:?}");
             Ok(())
         })?;

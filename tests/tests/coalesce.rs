@@ -44,10 +44,10 @@ async fn thirty_two_callers_take_a_tenth_of_a_write_unit_each() {
     );
     let bucket = fleet.bucket().await;
     assert_eq!(
-        (bucket.takes.total, bucket.limits["rps"].tc),
+        (bucket.acquires.total, bucket.limits["rps"].consumed),
         (1601, tokens(1601))
     );
-    assert_eq!(bucket.limits["tpm"].tc, tokens(20 * 1601));
+    assert_eq!(bucket.limits["tpm"].consumed, tokens(20 * 1601));
 }
 
 async fn futures<T>(count: usize, future: impl Fn(usize) -> T)
@@ -329,13 +329,13 @@ proptest! {
                 return Ok(());
             }
             let bucket = fleet.bucket().await;
-            prop_assert_eq!(bucket.limits["rpm"].tc, tokens(rpm));
-            prop_assert_eq!(bucket.limits["tpm"].tc, tokens(tpm));
-            let credited = bucket.rf.since(fleet::START).0;
+            prop_assert_eq!(bucket.limits["rpm"].consumed, tokens(rpm));
+            prop_assert_eq!(bucket.limits["tpm"].consumed, tokens(tpm));
+            let credited = bucket.refilled_at.since(fleet::START).0;
             for (name, per_ms, capacity) in [("rpm", 1, 60_000), ("tpm", 100, 6_000_000)] {
                 let state = bucket.limits[name];
                 prop_assert!(bucket.balance(&state, fleet.now()) >= tokens(0), "{state:?}");
-                prop_assert!(state.tc.0 + state.tk.0 <= capacity + credited * per_ms, "{state:?}");
+                prop_assert!(state.consumed.0 + state.available.0 <= capacity + credited * per_ms, "{state:?}");
             }
             let leases = bucket.leases.unwrap();
             prop_assert_eq!(leases.len(), admitted.iter().filter(|(someone, _)| someone.leased).count());

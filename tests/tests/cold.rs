@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use stored::{configured, take};
 use tokio::time::Instant;
-use weirgate::{Error, Level, Limit, RateLimiter};
+use weirgate::{ConfigLevel, Error, Limit, RateLimiter};
 use weirgate_tests::Fault;
 
 fn two() -> [Limit; 2] {
@@ -66,7 +66,7 @@ async fn the_first_acquire_of_a_process_is_half_a_read_unit_and_one_write() {
 #[tokio::test(start_paused = true)]
 async fn limits_from_the_table_and_the_bucket_are_one_read() {
     let fleet = Fleet::slow(millis(5)).await;
-    let admin = configured(&fleet, &Level::System, two()).await;
+    let admin = configured(&fleet, &ConfigLevel::System, two()).await;
     for _ in 0..600 {
         assert!(take(&admin, 1).await.unwrap().is_granted());
         pass(millis(100)).await;
@@ -100,7 +100,7 @@ async fn a_new_bucket_is_a_read_and_the_write_that_makes_it() {
     assert_eq!(operations(&fleet), reads_and_writes(1, 1));
 
     fleet.delete();
-    let _ = configured(&fleet, &Level::System, two()).await;
+    let _ = configured(&fleet, &ConfigLevel::System, two()).await;
     let (limiter, meter) = fleet.metered().await;
     let _ = operations(&fleet);
     assert!(take(&limiter, 1).await.unwrap().is_granted());
@@ -136,7 +136,7 @@ async fn the_first_acquire_on_64_shards_is_two_reads_and_one_write_anywhere() {
     let fleet = Fleet::slow(millis(5)).await;
     let limits = shards::per_minute(64_000);
     shards::split(&fleet.limiter().await, &limits, 64).await;
-    let admin = configured(&fleet, &Level::System, limits.clone()).await;
+    let admin = configured(&fleet, &ConfigLevel::System, limits.clone()).await;
     drop(admin);
     for by_config in [false, true] {
         let before = takes(&fleet).await;
@@ -176,7 +176,7 @@ async fn takes(fleet: &Fleet) -> BTreeMap<u32, i64> {
     shards::shards(fleet)
         .await
         .into_iter()
-        .map(|shard| (shard.key.shard, shard.takes.total))
+        .map(|shard| (shard.key.shard, shard.acquires.total))
         .collect()
 }
 
@@ -311,7 +311,7 @@ async fn a_bucket_that_splits_after_it_was_read_is_taken_from() {
     let taken: i64 = shards::shards(&fleet)
         .await
         .iter()
-        .map(|shard| shard.limits["rpm"].tc.0)
+        .map(|shard| shard.limits["rpm"].consumed.0)
         .sum();
     assert_eq!(taken, 21_000);
 }
@@ -321,7 +321,7 @@ async fn a_bucket_that_splits_after_it_was_read_is_taken_from() {
 #[tokio::test(start_paused = true)]
 async fn throttled_reads_of_a_cold_process_are_repeated_until_its_deadline_and_open_no_breaker() {
     let fleet = Fleet::new().await;
-    let _ = configured(&fleet, &Level::System, two()).await;
+    let _ = configured(&fleet, &ConfigLevel::System, two()).await;
     let until = Instant::now() + secs(3);
     fleet.dynamo.fail_reads(move |_, _| {
         (Instant::now() < until).then_some(Fault::Throttle { key_range: true })
@@ -380,7 +380,7 @@ async fn throttled_reads_of_a_cold_process_are_repeated_until_its_deadline_and_o
 async fn a_process_that_has_changed_limits_reads_them_as_they_are() {
     let fleet = Fleet::new().await;
     let consistent = Arc::new(std::sync::Mutex::new(vec![]));
-    let admin = configured(&fleet, &Level::System, two()).await;
+    let admin = configured(&fleet, &ConfigLevel::System, two()).await;
     let seen = Arc::clone(&consistent);
     fleet.dynamo.fail_reads(move |operation, request: &Value| {
         if operation == "BatchGetItem" {

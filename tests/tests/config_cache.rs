@@ -9,7 +9,7 @@ use std::time::Duration;
 use fleet::{Fleet, millis, pass, secs, tokens};
 use futures_util::future::join_all;
 use stored::{child, configured, entity, resource, rpm, take};
-use weirgate::{CacheStats, Config, Decision, Entity, Error, Level, RateLimiter};
+use weirgate::{CacheStats, Config, ConfigLevel, Decision, Entity, Error, RateLimiter};
 use weirgate_tests::Fault;
 
 /// Reads of configurations since the last call.
@@ -51,7 +51,7 @@ async fn acquire(limiter: &RateLimiter, entity: &str, resource: &str) -> Result<
 #[tokio::test(start_paused = true)]
 async fn limits_are_read_once_a_minute_and_in_one_request() {
     let fleet = Fleet::new().await;
-    configured(&fleet, &Level::System, [rpm(600)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let limiter = fleet.limiter().await;
     let _ = reads(&fleet);
     for minute in 0..3 {
@@ -93,7 +93,7 @@ async fn that_nothing_is_configured_is_remembered_too() {
 #[tokio::test(start_paused = true)]
 async fn only_what_is_not_known_is_read() {
     let fleet = Fleet::new().await;
-    configured(&fleet, &Level::System, [rpm(600)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let (limiter, sizes) = (fleet.limiter().await, sizes(&fleet));
     for (entity, resource) in [
         ("e-1", "gpt-4"),
@@ -124,7 +124,7 @@ async fn only_what_is_not_known_is_read() {
 #[tokio::test(start_paused = true)]
 async fn many_who_ask_at_once_share_one_read() {
     let fleet = Fleet::slow(millis(20)).await;
-    configured(&fleet, &Level::System, [rpm(600)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let limiter = fleet.limiter().await;
     let _ = reads(&fleet);
     let answers = join_all((0..50).map(|_| take(&limiter, 1))).await;
@@ -161,11 +161,11 @@ async fn many_who_ask_at_once_share_a_failure_too() {
 #[tokio::test(start_paused = true)]
 async fn limits_that_cannot_be_read_again_stay_in_force() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(60)]).await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
     admin
-        .set_config(&Level::System, &Config::of([rpm(30)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm(30)]))
         .await
         .unwrap();
     pass(secs(60)).await;
@@ -211,10 +211,10 @@ async fn a_read_without_an_answer_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn what_this_limiter_changes_holds_for_it_at_once() {
     let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &Level::System, [rpm(60)]).await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
     let (own, of_resource) = (
-        Level::EntityResource(entity("e-1"), resource("gpt-4")),
-        Level::Resource(resource("gpt-4")),
+        ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")),
+        ConfigLevel::Resource(resource("gpt-4")),
     );
     let capacity = async || {
         let _ = take(&limiter, 1).await.unwrap();
@@ -224,7 +224,7 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
     for (level, rate, expected) in [
         (&of_resource, Some(50), 50),
         (&own, Some(40), 40),
-        (&Level::System, Some(70), 40),
+        (&ConfigLevel::System, Some(70), 40),
         (&own, None, 50),
         (&of_resource, None, 70),
     ] {
@@ -259,7 +259,7 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_change_is_read_again_and_nothing_else() {
     let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &Level::System, [rpm(60)]).await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
     let _ = take(&limiter, 1).await.unwrap();
     let alone = Entity {
         id: entity("e-1"),
@@ -267,7 +267,10 @@ async fn a_change_is_read_again_and_nothing_else() {
         cascades: false,
     };
     limiter
-        .set_config(&Level::Resource(resource("gpt-4")), &Config::of([rpm(50)]))
+        .set_config(
+            &ConfigLevel::Resource(resource("gpt-4")),
+            &Config::of([rpm(50)]),
+        )
         .await
         .unwrap();
     let sizes = sizes(&fleet);
@@ -285,12 +288,12 @@ async fn a_change_is_read_again_and_nothing_else() {
 #[tokio::test(start_paused = true)]
 async fn a_bucket_with_newer_limits_has_them_read_again() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(60)]).await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
     pass(secs(5)).await;
     admin
-        .set_config(&Level::System, &Config::of([rpm(30)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm(30)]))
         .await
         .unwrap();
     let _ = take(&admin, 1).await.unwrap();
@@ -319,14 +322,14 @@ async fn a_bucket_with_newer_limits_has_them_read_again() {
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_stays_newer_is_a_read_a_second_at_most() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(600)]).await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     admin
-        .set_config(&Level::System, &Config::of([rpm(500)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm(500)]))
         .await
         .unwrap();
     let _ = take(&admin, 1).await.unwrap();
     fleet.dynamo.delete("default/SYSTEM#", "#CONFIG");
-    configured(&fleet, &Level::System, [rpm(400)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(400)]).await;
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
     let _ = reads(&fleet);
@@ -341,7 +344,7 @@ async fn a_bucket_that_stays_newer_is_a_read_a_second_at_most() {
 #[tokio::test(start_paused = true)]
 async fn how_long_limits_are_good_is_the_builders() {
     let fleet = Fleet::new().await;
-    configured(&fleet, &Level::System, [rpm(600)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     for (ttl, expected) in [(secs(5), 6), (secs(3_600), 1), (Duration::ZERO, 30)] {
         let limiter = fleet.builder().await.config_ttl(ttl).build().await.unwrap();
         let _ = reads(&fleet);
@@ -364,7 +367,7 @@ async fn how_long_limits_are_good_is_the_builders() {
 #[tokio::test(start_paused = true)]
 async fn an_item_that_cannot_be_read_is_named() {
     let fleet = Fleet::new().await;
-    configured(&fleet, &Level::System, [rpm(600)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let mut item = fleet.dynamo.item("default/SYSTEM#", "#CONFIG");
     item["limits"]["M"]["rpm"]["M"]["cp"] = serde_json::json!({"S": "many"});
     fleet.dynamo.put(&item);
@@ -377,5 +380,5 @@ async fn an_item_that_cannot_be_read_is_named() {
             .all(|part| text.contains(part)),
         "{text}"
     );
-    assert!(limiter.config(&Level::System).await.is_err());
+    assert!(limiter.config(&ConfigLevel::System).await.is_err());
 }

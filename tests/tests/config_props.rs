@@ -6,8 +6,8 @@ mod stored;
 use fleet::{Fleet, config, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
 use stored::{entity, resource, take};
-use weirgate::{Config, Decision, Error, Level, Limit, RateLimiter};
-use weirgate_shared::{Rule, credit};
+use weirgate::{Config, ConfigLevel, Decision, Error, Limit, RateLimiter};
+use weirgate_shared::{RefillRule, refill_between};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -59,7 +59,7 @@ async fn run(
     limiters: &[RateLimiter],
     steps: Vec<Step>,
 ) -> (i64, [Option<usize>; 4]) {
-    let levels = Level::of(&entity("e-1"), &resource("gpt-4"));
+    let levels = ConfigLevel::of(&entity("e-1"), &resource("gpt-4"));
     let (mut total, mut set) = (0, [None; 4]);
     for step in steps {
         match step {
@@ -91,7 +91,7 @@ async fn run(
         if !fleet.dynamo.item(fleet::PK, "#STATE").is_null() {
             let state = fleet.bucket().await.limits["rpm"];
             assert_eq!(
-                state.tc,
+                state.consumed,
                 tokens(total),
                 "what was admitted is what the table counted"
             );
@@ -115,8 +115,8 @@ proptest! {
             // I1 against the largest rule there is.
             let most = |pick: fn(&(i64, i64)) -> i64| RATES.iter().map(pick).max().unwrap();
             let (rate, burst) = (most(|rate| rate.0), most(|rate| rate.1));
-            let rule = Rule { capacity: tokens(burst), refill_amount: tokens(rate), refill_period_ms: 60_000 };
-            let flowed = credit(&rule, weirgate_shared::Shard::WHOLE, fleet::START, fleet.now());
+            let rule = RefillRule { capacity: tokens(burst), refill_amount: tokens(rate), refill_period_ms: 60_000 };
+            let flowed = refill_between(&rule, weirgate_shared::ShardIndex::UNSPLIT, fleet::START, fleet.now());
             prop_assert!(tokens(total) <= rule.capacity + flowed, "{total} admitted");
 
             // After a minute everybody has heard, and the bucket gets the limits last set with the

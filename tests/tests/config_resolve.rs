@@ -5,11 +5,11 @@ mod stored;
 
 use fleet::{Fleet, millis, pass, secs, tokens};
 use stored::{configured, entity, names, resource, rpm, take};
-use weirgate::{Config, Decision, Error, Level, Limit, Mode, Status};
+use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, LimitMode};
 
 /// Every level that an entity and a resource have, the one that wins first.
-fn levels() -> [Level; 4] {
-    Level::of(&entity("e-1"), &resource("gpt-4"))
+fn levels() -> [ConfigLevel; 4] {
+    ConfigLevel::of(&entity("e-1"), &resource("gpt-4"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,7 +73,7 @@ async fn other_entities_and_resources_are_none_of_its_business() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_not_configured_is_refused_by_the_name_of_its_level() {
     let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &Level::Entity(entity("e-1")), [rpm(5)]).await;
+    let limiter = configured(&fleet, &ConfigLevel::Entity(entity("e-1")), [rpm(5)]).await;
     let _ = take(&limiter, 1).await.unwrap();
     let _ = fleet.writes();
     let error = limiter
@@ -93,12 +93,12 @@ async fn a_limit_that_is_not_configured_is_refused_by_the_name_of_its_level() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_new_is_found_before_it_is_refused() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(5)]).await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
     admin
         .set_config(
-            &Level::System,
+            &ConfigLevel::System,
             &Config::of([rpm(5), Limit::per_minute("tpm", 9).unwrap()]),
         )
         .await
@@ -118,13 +118,13 @@ async fn a_limit_that_is_new_is_found_before_it_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
     let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &Level::System, [rpm(5)]).await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     let _ = take(&limiter, 1).await.unwrap();
-    let of_entity = Level::Entity(entity("e-1"));
+    let of_entity = ConfigLevel::Entity(entity("e-1"));
     for limits in [vec![], vec![rpm(1)]] {
         let config = Config {
             limits,
-            status: Status::Disabled,
+            status: ConfigStatus::Disabled,
             is_shadow: false,
         };
         limiter.set_config(&of_entity, &config).await.unwrap();
@@ -140,7 +140,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
             .set_config(
                 &of_entity,
                 &Config {
-                    status: Status::Unlimited,
+                    status: ConfigStatus::Unlimited,
                     ..config
                 },
             )
@@ -167,10 +167,13 @@ async fn a_configuration_in_shadow_mode_denies_nobody() {
     let limiter = fleet.limiter().await;
     let config = Config {
         limits: vec![rpm(2)],
-        status: Status::Enforced,
+        status: ConfigStatus::Enforced,
         is_shadow: true,
     };
-    limiter.set_config(&Level::System, &config).await.unwrap();
+    limiter
+        .set_config(&ConfigLevel::System, &config)
+        .await
+        .unwrap();
     for (need, would_deny) in [(2, false), (1, true), (99, true)] {
         let grant = take(&limiter, need).await.unwrap().granted().unwrap();
         assert_eq!(grant.would_deny().is_some(), would_deny, "{need}");
@@ -181,12 +184,14 @@ async fn a_configuration_in_shadow_mode_denies_nobody() {
 #[tokio::test(start_paused = true)]
 async fn the_mode_of_a_limit_is_configured_too() {
     let fleet = Fleet::new().await;
-    let soft = Limit::per_minute("soft", 1).unwrap().in_mode(Mode::Soft);
+    let soft = Limit::per_minute("soft", 1)
+        .unwrap()
+        .in_mode(LimitMode::Soft);
     let shadow = Limit::per_minute("shadow", 1)
         .unwrap()
-        .in_mode(Mode::Shadow);
+        .in_mode(LimitMode::Shadow);
     let slots = Limit::concurrent("slots", 3).unwrap();
-    configured(&fleet, &Level::System, [soft, shadow, slots]).await;
+    configured(&fleet, &ConfigLevel::System, [soft, shadow, slots]).await;
     let limiter = fleet.limiter().await;
     let ask = limiter
         .acquire("e-1", "gpt-4")
@@ -203,7 +208,7 @@ async fn the_mode_of_a_limit_is_configured_too() {
 #[tokio::test(start_paused = true)]
 async fn never_is_not_told_by_limits_that_may_have_been_raised() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(5)]).await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     let limiter = fleet.limiter().await;
     assert!(matches!(
         take(&limiter, 6).await.unwrap(),
@@ -221,7 +226,7 @@ async fn never_is_not_told_by_limits_that_may_have_been_raised() {
         "what is told again and again is not read again and again"
     );
     admin
-        .set_config(&Level::System, &Config::of([rpm(6)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
         .await
         .unwrap();
     pass(millis(100)).await;
@@ -232,7 +237,7 @@ async fn never_is_not_told_by_limits_that_may_have_been_raised() {
 #[tokio::test(start_paused = true)]
 async fn limits_that_are_given_overrule_what_is_configured_which_is_not_read() {
     let fleet = Fleet::new().await;
-    configured(&fleet, &Level::System, [rpm(5)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     let limiter = fleet.limiter().await;
     let read = fleet::keys_read(&fleet);
     let grant = fleet::granted(&limiter, &[rpm(50)], &[("rpm", 40)]).await;

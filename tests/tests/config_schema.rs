@@ -7,7 +7,7 @@ mod stored;
 use fleet::Fleet;
 use serde_json::json;
 use stored::{child, configured, rpm, take};
-use weirgate::{Config, Error, Level};
+use weirgate::{Config, ConfigLevel, Error};
 use weirgate_shared::SCHEMA_VERSION;
 use weirgate_store::ErrorKind;
 use weirgate_tests::{Dynamo, Fault};
@@ -46,9 +46,9 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
         assert!(!request.to_string().contains(SK), "{request}");
         None
     });
-    configured(&fleet, &Level::System, [rpm(5)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     limiter
-        .set_config(&Level::System, &Config::of([rpm(6)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
         .await
         .unwrap();
     limiter.check().await.unwrap();
@@ -58,7 +58,7 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
 #[tokio::test(start_paused = true)]
 async fn another_version_is_an_error_before_any_write() {
     let fleet = Fleet::new().await;
-    configured(&fleet, &Level::System, [rpm(5)]).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     fleet
         .dynamo
         .put(&json!({"PK": {"S": PK}, "SK": {"S": SK}, "schema": {"N": "1"}}));
@@ -70,12 +70,15 @@ async fn another_version_is_an_error_before_any_write() {
     }
     assert!(other_version(
         &limiter
-            .set_config(&Level::System, &Config::of([rpm(6)]))
+            .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
             .await
             .unwrap_err()
     ));
     assert!(other_version(
-        &limiter.delete_config(&Level::System).await.unwrap_err()
+        &limiter
+            .delete_config(&ConfigLevel::System)
+            .await
+            .unwrap_err()
     ));
     assert!(other_version(
         &limiter.set_entity(&child("e-1", "team")).await.unwrap_err()
@@ -98,11 +101,14 @@ async fn of_two_first_changes_at_once_both_happen() {
     let parent = child("e-1", "team");
     let config = Config::of([rpm(5)]);
     let (set, made) = tokio::join!(
-        one.set_config(&Level::System, &config),
+        one.set_config(&ConfigLevel::System, &config),
         other.set_entity(&parent)
     );
     assert!(set.is_ok() && made.is_ok());
-    assert_eq!(one.config(&Level::System).await.unwrap(), Some(config));
+    assert_eq!(
+        one.config(&ConfigLevel::System).await.unwrap(),
+        Some(config)
+    );
     assert_eq!(other.entity(&parent.id).await.unwrap(), Some(parent));
 }
 

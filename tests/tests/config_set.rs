@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use fleet::{Fleet, millis, secs, tokens};
 use stored::{configured, entity, resource, rpm, take};
 use weirgate::{
-    AuditOf, Change, Config, ConfigsOf, Error, Level, Limit, Mode, RateLimiter, Status,
+    AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Error, Limit,
+    LimitMode, RateLimiter,
 };
 use weirgate_tests::Fault;
 
-fn levels() -> [Level; 4] {
-    Level::of(&entity("e-1"), &resource("gpt-4"))
+fn levels() -> [ConfigLevel; 4] {
+    ConfigLevel::of(&entity("e-1"), &resource("gpt-4"))
 }
 
 /// How often the configuration of the system was changed, as its item says.
@@ -30,14 +31,14 @@ async fn what_is_set_is_read_back_until_it_is_deleted() {
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
     let limits = vec![
         Limit::concurrent("slots", 3).unwrap(),
-        rpm(600).with_burst(900).unwrap().in_mode(Mode::Soft),
+        rpm(600).with_burst(900).unwrap().in_mode(LimitMode::Soft),
         rpm_h(),
     ];
     for level in levels() {
         for (status, is_shadow) in [
-            (Status::Enforced, true),
-            (Status::Disabled, false),
-            (Status::Unlimited, false),
+            (ConfigStatus::Enforced, true),
+            (ConfigStatus::Disabled, false),
+            (ConfigStatus::Unlimited, false),
         ] {
             let config = Config {
                 limits: limits.clone(),
@@ -94,7 +95,7 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
         (many(21), "21 limits, it takes 20 at most"),
     ] {
         let error = limiter
-            .set_config(&Level::System, &Config::of(limits))
+            .set_config(&ConfigLevel::System, &Config::of(limits))
             .await
             .unwrap_err();
         assert!(
@@ -104,7 +105,7 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
     }
     assert_eq!(fleet.dynamo.take_requests(), 0);
     limiter
-        .set_config(&Level::System, &Config::of(many(20)))
+        .set_config(&ConfigLevel::System, &Config::of(many(20)))
         .await
         .unwrap();
 }
@@ -127,7 +128,7 @@ async fn a_bucket_takes_of_as_many_limits_as_can_be_configured() {
     for rate in [60, 30, 90] {
         limiter
             .set_config(
-                &Level::System,
+                &ConfigLevel::System,
                 &Config::of(limits(rate).collect::<Vec<_>>()),
             )
             .await
@@ -155,15 +156,15 @@ async fn a_bucket_takes_of_as_many_limits_as_can_be_configured() {
 #[tokio::test(start_paused = true)]
 async fn saying_again_what_is_said_changes_nothing() {
     let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &Level::System, [rpm(5), rpm_h()]).await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5), rpm_h()]).await;
     limiter
-        .set_config(&Level::System, &Config::of([rpm_h(), rpm(5)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm_h(), rpm(5)]))
         .await
         .unwrap();
     assert_eq!(version(&fleet), Some(1));
     assert_eq!(
         limiter
-            .audit(&AuditOf::System, None)
+            .audit(&AuditSubject::System, None)
             .await
             .unwrap()
             .items
@@ -176,8 +177,8 @@ async fn saying_again_what_is_said_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_configuration_gives_way_in_buckets_too() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(20)]).await;
-    let own = Level::EntityResource(entity("e-1"), resource("gpt-4"));
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(20)]).await;
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
     admin
         .set_config(&own, &Config::of([rpm(10)]))
         .await
@@ -195,7 +196,7 @@ async fn a_deleted_configuration_gives_way_in_buckets_too() {
         let bucket = fleet.bucket().await;
         assert_eq!(bucket.limits["rpm"].rule.capacity, tokens(capacity));
     }
-    assert_eq!(fleet.bucket().await.version, Some(1 + 4));
+    assert_eq!(fleet.bucket().await.config_version, Some(1 + 4));
     let item = fleet.dynamo.item("default/ENTITY#e-1", "#CONFIG#gpt-4");
     assert!(
         item["limits"].is_null() && item["cv"]["N"] == "4" && item["GSI2PK"].is_null(),
@@ -204,7 +205,7 @@ async fn a_deleted_configuration_gives_way_in_buckets_too() {
 }
 
 /// All pages of a list.
-async fn listed(limiter: &RateLimiter, of: ConfigsOf) -> Vec<(Level, Config)> {
+async fn listed(limiter: &RateLimiter, of: ConfigFilter) -> Vec<(ConfigLevel, Config)> {
     let (mut all, mut next) = (vec![], None);
     loop {
         let page = limiter.configs(&of, next.as_ref()).await.unwrap();
@@ -220,7 +221,7 @@ async fn listed(limiter: &RateLimiter, of: ConfigsOf) -> Vec<(Level, Config)> {
 async fn configurations_are_listed_by_what_they_are_for() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let set = async |level: Level, rate| {
+    let set = async |level: ConfigLevel, rate| {
         limiter
             .set_config(&level, &Config::of([rpm(rate)]))
             .await
@@ -228,32 +229,35 @@ async fn configurations_are_listed_by_what_they_are_for() {
     };
     for (at, name) in ["e-1", "e-2", "e-3"].into_iter().enumerate() {
         let rate = i64::try_from(at).unwrap() + 1;
-        set(Level::Entity(entity(name)), rate).await;
+        set(ConfigLevel::Entity(entity(name)), rate).await;
         set(
-            Level::EntityResource(entity(name), resource("gpt-4")),
+            ConfigLevel::EntityResource(entity(name), resource("gpt-4")),
             rate * 10,
         )
         .await;
         set(
-            Level::EntityResource(entity(name), resource("gpt-5")),
+            ConfigLevel::EntityResource(entity(name), resource("gpt-5")),
             rate * 100,
         )
         .await;
     }
-    set(Level::Resource(resource("gpt-4")), 7).await;
-    set(Level::System, 9).await;
+    set(ConfigLevel::Resource(resource("gpt-4")), 7).await;
+    set(ConfigLevel::System, 9).await;
     limiter
-        .delete_config(&Level::EntityResource(entity("e-2"), resource("gpt-4")))
+        .delete_config(&ConfigLevel::EntityResource(
+            entity("e-2"),
+            resource("gpt-4"),
+        ))
         .await
         .unwrap();
     limiter
-        .delete_config(&Level::Entity(entity("e-3")))
+        .delete_config(&ConfigLevel::Entity(entity("e-3")))
         .await
         .unwrap();
     // Buckets and usage are in the same partitions.
     let _ = take(&limiter, 1).await.unwrap();
 
-    let expect = async |of: ConfigsOf, expected: &[(Level, i64)]| {
+    let expect = async |of: ConfigFilter, expected: &[(ConfigLevel, i64)]| {
         let found = listed(&limiter, of.clone()).await;
         let expected: Vec<_> = expected
             .iter()
@@ -261,28 +265,28 @@ async fn configurations_are_listed_by_what_they_are_for() {
             .collect();
         assert_eq!(found, expected, "{of:?}");
     };
-    let on = |name: &str, on: &str| Level::EntityResource(entity(name), resource(on));
+    let on = |name: &str, on: &str| ConfigLevel::EntityResource(entity(name), resource(on));
     let of_e3 = [(on("e-3", "gpt-4"), 30), (on("e-3", "gpt-5"), 300)];
-    expect(ConfigsOf::Entity(entity("e-3")), &of_e3).await;
+    expect(ConfigFilter::Entity(entity("e-3")), &of_e3).await;
     let of_e1 = [
-        (Level::Entity(entity("e-1")), 1),
+        (ConfigLevel::Entity(entity("e-1")), 1),
         (on("e-1", "gpt-4"), 10),
         (on("e-1", "gpt-5"), 100),
     ];
-    expect(ConfigsOf::Entity(entity("e-1")), &of_e1).await;
+    expect(ConfigFilter::Entity(entity("e-1")), &of_e1).await;
     expect(
-        ConfigsOf::Resource(resource("gpt-4")),
+        ConfigFilter::Resource(resource("gpt-4")),
         &[(on("e-1", "gpt-4"), 10), (on("e-3", "gpt-4"), 30)],
     )
     .await;
     let defaults = [
-        (Level::Entity(entity("e-1")), 1),
-        (Level::Entity(entity("e-2")), 2),
+        (ConfigLevel::Entity(entity("e-1")), 1),
+        (ConfigLevel::Entity(entity("e-2")), 2),
     ];
-    expect(ConfigsOf::Entities, &defaults).await;
+    expect(ConfigFilter::Entities, &defaults).await;
     expect(
-        ConfigsOf::Resources,
-        &[(Level::Resource(resource("gpt-4")), 7)],
+        ConfigFilter::Resources,
+        &[(ConfigLevel::Resource(resource("gpt-4")), 7)],
     )
     .await;
 }
@@ -292,13 +296,13 @@ async fn a_long_list_comes_in_pages() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     for at in 0..205 {
-        let own = Level::EntityResource(entity(&format!("e-{at:03}")), resource("gpt-4"));
+        let own = ConfigLevel::EntityResource(entity(&format!("e-{at:03}")), resource("gpt-4"));
         limiter
             .set_config(&own, &Config::of([rpm(at + 1)]))
             .await
             .unwrap();
     }
-    let found = listed(&limiter, ConfigsOf::Resource(resource("gpt-4"))).await;
+    let found = listed(&limiter, ConfigFilter::Resource(resource("gpt-4"))).await;
     let rates: Vec<_> = found
         .iter()
         .map(|(_, config)| config.limits[0].rule().capacity)
@@ -319,7 +323,7 @@ async fn of_two_who_set_at_once_each_has_been_in_force() {
         let limiter = &limiters[at];
         async move {
             limiter
-                .set_config(&Level::System, &Config::of([rpm(rate)]))
+                .set_config(&ConfigLevel::System, &Config::of([rpm(rate)]))
                 .await
         }
     };
@@ -327,14 +331,14 @@ async fn of_two_who_set_at_once_each_has_been_in_force() {
     assert!(one.is_ok() && two.is_ok() && three.is_ok());
     assert_eq!(version(&fleet), Some(3));
     let events = limiters[0]
-        .audit(&AuditOf::System, None)
+        .audit(&AuditSubject::System, None)
         .await
         .unwrap()
         .items;
     let told: Vec<_> = events
         .into_iter()
         .map(|event| match event.change {
-            Change::Config { before, after, .. } => (before, after),
+            AuditChange::Config { before, after, .. } => (before, after),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -343,7 +347,10 @@ async fn of_two_who_set_at_once_each_has_been_in_force() {
         chain.push(after.clone());
     }
     assert_eq!(chain.len(), 4, "each knew what it replaced: {told:?}");
-    assert_eq!(limiters[1].config(&Level::System).await.unwrap(), chain[3]);
+    assert_eq!(
+        limiters[1].config(&ConfigLevel::System).await.unwrap(),
+        chain[3]
+    );
 }
 
 const FAULTS: [Fault; 9] = [
@@ -375,13 +382,13 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
             let case = format!("{trouble:?}, faster: {another_is_faster}");
             fleet.dynamo.fail_transactions(move |_| faults.pop_front());
             let config = Config::of([rpm(5)]);
-            let set = limiter.set_config(&Level::System, &config);
+            let set = limiter.set_config(&ConfigLevel::System, &config);
             let answer = if another_is_faster {
                 // While the first waits to try again.
                 let early = async {
                     tokio::task::yield_now().await;
                     other
-                        .set_config(&Level::System, &Config::of([rpm(1)]))
+                        .set_config(&ConfigLevel::System, &Config::of([rpm(1)]))
                         .await
                 };
                 let (answer, early) = tokio::join!(set, early);
@@ -394,7 +401,7 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
             };
             fleet.dynamo.fail_transactions(|_| None);
             let events = limiter
-                .audit(&AuditOf::System, None)
+                .audit(&AuditSubject::System, None)
                 .await
                 .unwrap()
                 .items
@@ -428,7 +435,7 @@ async fn a_change_whose_answer_never_comes_is_told_to_be_in_doubt_and_is_not_mad
         .unwrap_err();
     fleet.dynamo.fail_transactions(|_| Some(Fault::LoseAnswer));
     let error = limiter
-        .set_config(&Level::System, &Config::of([rpm(5)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
         .await
         .unwrap_err();
     assert!(error.is_unknown() && error.is_transient(), "{error}");
@@ -439,7 +446,7 @@ async fn a_change_whose_answer_never_comes_is_told_to_be_in_doubt_and_is_not_mad
         "what may have been changed is looked at again"
     );
     limiter
-        .set_config(&Level::System, &Config::of([rpm(5)]))
+        .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
         .await
         .unwrap();
     assert_eq!(version(&fleet), Some(1), "it was made");

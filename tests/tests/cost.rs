@@ -54,7 +54,7 @@ async fn parent_and_child_are_two_write_units_and_no_read_once_their_limits_are_
     let fleet = Fleet::new().await;
     let (limiter, meter) = fleet.metered().await;
     limiter
-        .set_config(&weirgate::Level::System, &weirgate::Config::of(two()))
+        .set_config(&weirgate::ConfigLevel::System, &weirgate::Config::of(two()))
         .await
         .unwrap();
     limiter
@@ -151,7 +151,7 @@ async fn a_lone_lease_is_two_write_units_and_its_release_two_and_the_reconciler_
         with_due(&meter.take(), 1.0, 1.0);
         let _ = grant.release().await.unwrap();
         with_due(&meter.take(), 1.0, 1.0);
-        assert_eq!(fleet.bucket().await.due, None, "nothing is due");
+        assert_eq!(fleet.bucket().await.due_at, None, "nothing is due");
     }
     // To move `due` with each lease would cost more than a look of the reconciler once a minute.
     for lease in 0..20 {
@@ -181,11 +181,14 @@ async fn a_lease_that_is_not_alone_any_more_leaves_due_for_the_other() {
     let bucket = fleet.bucket().await;
     assert!(
         bucket
-            .due
-            .is_some_and(|due| due <= fleet.now().after(weirgate_shared::Millis(90_000)))
+            .due_at
+            .is_some_and(|due| due <= fleet.now().plus(weirgate_shared::Millis(90_000)))
     );
     let _ = second.release().await.unwrap();
-    assert_eq!(fleet.bucket().await.limits["slots"].tk, fleet::tokens(4));
+    assert_eq!(
+        fleet.bucket().await.limits["slots"].available,
+        fleet::tokens(4)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -390,11 +393,11 @@ impl Edge {
         let writes = limiters.iter().map(|(_, meter)| meter.take().total).sum();
         let bucket = fleet.bucket().await;
         assert_eq!(
-            bucket.limits["rps"].tc,
+            bucket.limits["rps"].consumed,
             fleet::tokens(fast),
             "what was admitted is what the table counted"
         );
-        assert_eq!(bucket.limits["rpm"].tc, fleet::tokens(slow));
+        assert_eq!(bucket.limits["rpm"].consumed, fleet::tokens(slow));
         // I1, exact, up to the last answer, which comes a little after the span.
         for name in ["rps", "rpm"] {
             let state = bucket.limits[name];
@@ -402,9 +405,13 @@ impl Edge {
                 bucket.balance(&state, fleet.now()) >= fleet::tokens(0),
                 "{state:?}"
             );
-            let credit =
-                weirgate_shared::credit(&state.rule, bucket.shard(), fleet::START, fleet.now());
-            assert!(state.tc <= state.rule.capacity + credit, "{state:?}");
+            let credit = weirgate_shared::refill_between(
+                &state.rule,
+                bucket.shard(),
+                fleet::START,
+                fleet.now(),
+            );
+            assert!(state.consumed <= state.rule.capacity + credit, "{state:?}");
         }
         let late_ms = (Instant::now() - until).as_millis();
         Self {

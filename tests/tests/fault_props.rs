@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use fleet::{Fleet, ask, config, millis, pass, runtime, secs, settle};
 use proptest::prelude::*;
 use weirgate::{Decision, Grant, Limit, Settlement};
-use weirgate_shared::credit;
+use weirgate_shared::refill_between;
 use weirgate_tests::Fault;
 
 #[derive(Debug, Clone, Copy)]
@@ -162,20 +162,20 @@ proptest! {
             let (rate, slots) = (bucket.limits["rpm"], bucket.limits["slots"]);
             let held = bucket.leases.iter().flatten().filter_map(|(_, lease)| lease.tokens.get("slots"));
             let leased: i64 = held.map(|held| held.0).sum();
-            prop_assert_eq!(slots.tk.0 + leased, 5_000, "I4: every slot is free or held by one lease");
+            prop_assert_eq!(slots.available.0 + leased, 5_000, "I4: every slot is free or held by one lease");
             // I1: what was taken is no more than what was there and what flowed in by the faster
             // clock.
             let late = weirgate::EpochMillis(fleet.now().0 + skew_ms.max(0));
             let early = weirgate::EpochMillis(fleet::START.0 + skew_ms.min(0));
-            let flowed = credit(&rate.rule, bucket.shard(), early, late);
-            prop_assert!(rate.tk.0 + rate.tc.0 <= 60_000 + flowed.0, "{rate:?}");
+            let flowed = refill_between(&rate.rule, bucket.shard(), early, late);
+            prop_assert!(rate.available.0 + rate.consumed.0 <= 60_000 + flowed.0, "{rate:?}");
             prop_assert!(bucket.balance(&rate, late) <= rate.rule.capacity);
             // I7: what the processes know is what the table says, but for what is in doubt or
             // expired.
             let doubt: u64 = limiters.iter().map(|limiter| limiter.stats().unknown_milli).sum();
             let doubt = i64::try_from(doubt).unwrap();
-            prop_assert!(rate.tc.0 <= ledger.most + doubt, "{rate:?} {ledger:?} {doubt}");
-            prop_assert!(ledger.has_leases || rate.tc.0 >= ledger.least, "{rate:?} {ledger:?}");
+            prop_assert!(rate.consumed.0 <= ledger.most + doubt, "{rate:?} {ledger:?} {doubt}");
+            prop_assert!(ledger.has_leases || rate.consumed.0 >= ledger.least, "{rate:?} {ledger:?}");
             // All leases end, and all slots are there again.
             ledger.grants.into_iter().for_each(std::mem::forget);
             pass(secs(70)).await;

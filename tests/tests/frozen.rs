@@ -7,7 +7,9 @@ mod stored;
 use fleet::{Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
 use stored::{child, configured, entity, resource, rpm, take};
-use weirgate::{Breaker, Config, Decision, Error, Level, Limit, Prefetch, RateLimiter, Status};
+use weirgate::{
+    Breaker, Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, Prefetch, RateLimiter,
+};
 use weirgate_tests::Fault;
 
 const DAY_MS: i64 = 86_400_000;
@@ -25,7 +27,7 @@ fn freeze(fleet: &Fleet, skew_ms: &mut i64, ms: i64) {
 
 fn disabled() -> Config {
     Config {
-        status: Status::Disabled,
+        status: ConfigStatus::Disabled,
         ..Config::default()
     }
 }
@@ -33,11 +35,11 @@ fn disabled() -> Config {
 #[tokio::test(start_paused = true)]
 async fn what_was_disabled_during_a_freeze_is_disabled_after_it() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(600)]).await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let limiter = fleet.limiter().await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     admin
-        .set_config(&Level::Resource(resource("gpt-4")), &disabled())
+        .set_config(&ConfigLevel::Resource(resource("gpt-4")), &disabled())
         .await
         .unwrap();
     fleet.clock.skew(3_600_000);
@@ -48,11 +50,11 @@ async fn what_was_disabled_during_a_freeze_is_disabled_after_it() {
 #[tokio::test(start_paused = true)]
 async fn an_entity_that_got_a_parent_during_a_freeze_cascades_after_it() {
     let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &Level::System, [rpm(600)]).await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let limiter = fleet.limiter().await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     admin
-        .set_config(&Level::Entity(entity("team")), &Config::of([rpm(5)]))
+        .set_config(&ConfigLevel::Entity(entity("team")), &Config::of([rpm(5)]))
         .await
         .unwrap();
     admin.set_entity(&child("e-1", "team")).await.unwrap();
@@ -74,11 +76,11 @@ proptest! {
     ) {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
-            let admin = configured(&fleet, &Level::System, [rpm(600_000)]).await;
+            let admin = configured(&fleet, &ConfigLevel::System, [rpm(600_000)]).await;
             let limiter = fleet.limiter_by(&fleet.clock).await;
             let mut skew = 0;
             assert!(take(&limiter, 1).await.unwrap().is_granted());
-            admin.set_config(&Level::System, &disabled()).await.unwrap();
+            admin.set_config(&ConfigLevel::System, &disabled()).await.unwrap();
             let mut age_ms = 0;
             for (run_ms, frozen_ms, is_set_back) in pieces {
                 pass(millis(run_ms)).await;
@@ -135,7 +137,7 @@ proptest! {
                 prop_assert!(back > 0, "what was kept too long goes back");
             }
             limiter.shutdown().await.unwrap();
-            prop_assert_eq!(fleet.bucket().await.limits["rpm"].tc, tokens(201));
+            prop_assert_eq!(fleet.bucket().await.limits["rpm"].consumed, tokens(201));
             Ok(())
         })?;
     }
@@ -262,6 +264,6 @@ async fn a_take_that_is_lost_after_a_freeze_leaves_no_token_in_doubt() {
             (1, 0),
             "{frozen_ms} ms"
         );
-        assert_eq!(fleet.bucket().await.limits["rpm"].tc, tokens(101));
+        assert_eq!(fleet.bucket().await.limits["rpm"].consumed, tokens(101));
     }
 }

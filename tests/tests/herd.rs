@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use weirgate::{Config, EpochMillis, FakeClock, Level, Limit, RateLimiter};
+use weirgate::{Config, ConfigLevel, EpochMillis, FakeClock, Limit, RateLimiter};
 use weirgate_store::{Meter, Table, Units};
 use weirgate_tests::{Dynamo, Limits, Partitions};
 
@@ -28,7 +28,7 @@ impl World {
         let limits: Arc<[Limit]> = [limit].into();
         let operator = process(&dynamo.table().await).await;
         operator
-            .set_config(&Level::System, &Config::of(limits.to_vec()))
+            .set_config(&ConfigLevel::System, &Config::of(limits.to_vec()))
             .await
             .unwrap();
         assert_eq!(

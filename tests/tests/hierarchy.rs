@@ -6,7 +6,9 @@ mod stored;
 use fleet::{Fleet, secs, tokens};
 use serde_json::json;
 use stored::{child, entity, resource, rpm, take};
-use weirgate::{Config, Decision, Entity, Error, Level, Limit, Next, RateLimiter, Status};
+use weirgate::{
+    Config, ConfigLevel, ConfigStatus, Decision, Entity, Error, Limit, Next, RateLimiter,
+};
 use weirgate_shared::BucketKey;
 use weirgate_tests::leased::load;
 
@@ -24,7 +26,7 @@ async fn company(fleet: &Fleet) -> RateLimiter {
     let limiter = fleet.limiter().await;
     for (name, rate) in [("e-1", 10), ("team", 15), ("company", 20)] {
         limiter
-            .set_config(&Level::Entity(entity(name)), &Config::of([rpm(rate)]))
+            .set_config(&ConfigLevel::Entity(entity(name)), &Config::of([rpm(rate)]))
             .await
             .unwrap();
     }
@@ -51,7 +53,7 @@ async fn what_is_taken_is_taken_of_every_ancestor_or_of_nobody() {
     // The team runs dry through another of its parts.
     limiter.set_entity(&child("e-2", "team")).await.unwrap();
     limiter
-        .set_config(&Level::Entity(entity("e-2")), &Config::of([rpm(99)]))
+        .set_config(&ConfigLevel::Entity(entity("e-2")), &Config::of([rpm(99)]))
         .await
         .unwrap();
     assert!(
@@ -81,7 +83,10 @@ async fn more_than_an_ancestor_ever_holds_never_fits() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
     limiter
-        .set_config(&Level::Entity(entity("company")), &Config::of([rpm(5)]))
+        .set_config(
+            &ConfigLevel::Entity(entity("company")),
+            &Config::of([rpm(5)]),
+        )
         .await
         .unwrap();
     let Decision::NeverFits(never) = take(&limiter, 6).await.unwrap() else {
@@ -129,7 +134,7 @@ async fn an_ancestor_is_asked_for_the_limits_it_has() {
     let slots = Limit::concurrent("slots", 2).unwrap();
     limiter
         .set_config(
-            &Level::Entity(entity("e-1")),
+            &ConfigLevel::Entity(entity("e-1")),
             &Config::of([rpm(10), tpm(90)]),
         )
         .await
@@ -137,12 +142,12 @@ async fn an_ancestor_is_asked_for_the_limits_it_has() {
     // The team has no limits at all, the company only one of those that are asked and one that is
     // not.
     limiter
-        .delete_config(&Level::Entity(entity("team")))
+        .delete_config(&ConfigLevel::Entity(entity("team")))
         .await
         .unwrap();
     limiter
         .set_config(
-            &Level::Entity(entity("company")),
+            &ConfigLevel::Entity(entity("company")),
             &Config::of([tpm(100), slots]),
         )
         .await
@@ -166,7 +171,7 @@ async fn an_ancestor_is_asked_for_the_limits_it_has() {
     // None of those that are asked.
     limiter
         .set_config(
-            &Level::Entity(entity("company")),
+            &ConfigLevel::Entity(entity("company")),
             &Config::of([Limit::per_day("rpd", 1).unwrap()]),
         )
         .await
@@ -183,7 +188,7 @@ async fn slots_of_an_ancestor_have_a_lease_and_go_back_with_the_grant() {
     let slots = |count| Config::of([Limit::concurrent("slots", count).unwrap()]);
     for (name, count) in [("e-1", 5), ("company", 2)] {
         limiter
-            .set_config(&Level::Entity(entity(name)), &slots(count))
+            .set_config(&ConfigLevel::Entity(entity(name)), &slots(count))
             .await
             .unwrap();
     }
@@ -218,11 +223,11 @@ async fn the_status_of_an_ancestor_counts() {
             is_shadow: false,
         };
         limiter
-            .set_config(&Level::Entity(entity(name)), &config)
+            .set_config(&ConfigLevel::Entity(entity(name)), &config)
             .await
             .unwrap();
     };
-    set("company", Status::Disabled).await;
+    set("company", ConfigStatus::Disabled).await;
     let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
         panic!("the company is disabled")
     };
@@ -231,11 +236,11 @@ async fn the_status_of_an_ancestor_counts() {
         entity("company"),
         "where it is to be enabled again"
     );
-    set("company", Status::Unlimited).await;
+    set("company", ConfigStatus::Unlimited).await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(14), None]);
     // Who is unlimited is not beyond the limits of those it is a part of.
-    set("e-1", Status::Unlimited).await;
+    set("e-1", ConfigStatus::Unlimited).await;
     let _ = take(&limiter, 14).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(0), None]);
     assert!(matches!(

@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use sfv::{BareItem, Key, List, ListEntry, Parser};
 use weirgate::http::{Names, Policies, Problem};
 use weirgate::{
-    Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitStatus, MilliTokens, Mode,
+    Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitMode, LimitStatus, MilliTokens,
     NeverFits, Resource,
 };
-use weirgate_shared::{Rule, Shard, credit};
+use weirgate_shared::{RefillRule, ShardIndex, refill_between};
 
 /// The largest integer of a structured field.
 const MOST: i64 = 999_999_999_999_999;
 
 fn status(
     limit: &str,
-    rule: Rule,
+    rule: RefillRule,
     available: i64,
     requested: i64,
     retry_after: Option<Duration>,
@@ -29,7 +29,7 @@ fn status(
         entity: EntityId::new("user-1").unwrap(),
         resource: Resource::new("gpt-4").unwrap(),
         limit: limit.to_owned(),
-        mode: Mode::Enforced,
+        mode: LimitMode::Enforced,
         capacity: rule.capacity,
         refill_amount: rule.refill_amount,
         refill_period: Duration::from_millis(rule.refill_period_ms.try_into().unwrap()),
@@ -132,11 +132,11 @@ fn a_denial_tells_when_what_was_asked_is_there_and_retry_after_agrees() {
 #[test]
 fn a_shadow_limit_is_not_told_and_a_soft_one_is() {
     let shadow = LimitStatus {
-        mode: Mode::Shadow,
+        mode: LimitMode::Shadow,
         ..of(&rpm(), 0, 0, None)
     };
     let soft = LimitStatus {
-        mode: Mode::Soft,
+        mode: LimitMode::Soft,
         ..of(&slots(), -1_000, 0, None)
     };
     assert_eq!(told(&[shadow.clone(), soft.clone()])[1], r#""slots";r=0"#);
@@ -276,14 +276,14 @@ fn a_problem_says_why_and_what_to_do_and_names_nobody() {
     }
 }
 
-fn rules() -> impl Strategy<Value = Rule> {
+fn rules() -> impl Strategy<Value = RefillRule> {
     let rate = (
         1..=10_i64.pow(15),
         0..=10_i64.pow(15),
         1..=366 * 86_400_000_i64,
     );
     let modest = (1..=1_000_000_i64, 1..=1_000_000_i64, 1..=100_000_i64);
-    prop_oneof![rate, modest].prop_map(|(capacity, refill, refill_period_ms)| Rule {
+    prop_oneof![rate, modest].prop_map(|(capacity, refill, refill_period_ms)| RefillRule {
         capacity: MilliTokens(capacity),
         refill_amount: MilliTokens(refill),
         refill_period_ms,
@@ -293,7 +293,11 @@ fn rules() -> impl Strategy<Value = Rule> {
 /// Any status, also such as no bucket has.
 fn any_status() -> impl Strategy<Value = LimitStatus> {
     let limit = prop_oneof!["[a-c]", r#"[ -~]{0,6}"#, any::<String>()];
-    let mode = prop_oneof![Just(Mode::Enforced), Just(Mode::Soft), Just(Mode::Shadow)];
+    let mode = prop_oneof![
+        Just(LimitMode::Enforced),
+        Just(LimitMode::Soft),
+        Just(LimitMode::Shadow)
+    ];
     let amounts = prop_oneof![
         (any::<i64>(), any::<i64>()),
         (-9_000..9_000_i64, 0..9_000_i64)
@@ -389,7 +393,7 @@ proptest! {
             false => Policies::granted(&why.limits, &Names::default()),
         };
         let told: Vec<_> = policies.iter().collect();
-        prop_assert_eq!(told.len(), why.limits.iter().filter(|status| status.mode != Mode::Shadow).count());
+        prop_assert_eq!(told.len(), why.limits.iter().filter(|status| status.mode != LimitMode::Shadow).count());
         let fields = policies.clone().with_x_rate_limit(true).fields();
         for (name, value) in &fields {
             prop_assert!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{name}: {value}");
@@ -420,7 +424,7 @@ proptest! {
     fn i5_retry_after_is_never_too_early_nor_before_any_t(
         limits in proptest::collection::vec((rules(), 0..4_000_i64, 1..4_000_i64, 1..400_000_000_u64), 1..4),
     ) {
-        let short = |(rule, available, more, ms): (Rule, i64, i64, u64)| {
+        let short = |(rule, available, more, ms): (RefillRule, i64, i64, u64)| {
             status("rpm", rule, available, available + more, Some(Duration::from_millis(ms)))
         };
         let limits: Vec<_> = limits.into_iter().map(short).collect();
@@ -447,7 +451,7 @@ proptest! {
         let policy = policies.iter().next().unwrap();
         let flowed = |seconds: i64| {
             let to = EpochMillis(now.saturating_add(seconds.saturating_mul(1000)));
-            credit(&rule, Shard::WHOLE, EpochMillis(now), to).0
+            refill_between(&rule, ShardIndex::UNSPLIT, EpochMillis(now), to).0
         };
         let missing = (policy.remaining + 1) * 1000 - available;
         match policy.seconds {

@@ -18,7 +18,7 @@ async fn count_leases(fleet: &Fleet) -> usize {
 }
 
 fn at(seconds: i64) -> EpochMillis {
-    fleet::START.after(Millis(seconds * 1000))
+    fleet::START.plus(Millis(seconds * 1000))
 }
 
 #[tokio::test(start_paused = true)]
@@ -33,7 +33,7 @@ async fn a_release_gives_back_slots_and_no_rate_tokens() {
     let held = fleet.bucket().await.leases.unwrap();
     let lease = &held[grant.lease_id().unwrap()];
     assert_eq!(
-        (lease.expires, &*lease.owner, grant.expires()),
+        (lease.expires_at, &*lease.owner, grant.expires()),
         (at(30), "test", Some(at(30)))
     );
     assert_eq!(
@@ -147,10 +147,10 @@ async fn a_renewed_lease_lasts_longer_and_never_shorter() {
     assert_eq!(grant.renew(secs(1)).await.unwrap(), Settlement::Done);
     let bucket = fleet.bucket().await;
     assert_eq!(
-        bucket.leases.unwrap()[grant.lease_id().unwrap()].expires,
+        bucket.leases.unwrap()[grant.lease_id().unwrap()].expires_at,
         at(50)
     );
-    assert!(bucket.due.unwrap() <= at(50));
+    assert!(bucket.due_at.unwrap() <= at(50));
     pass(secs(10)).await;
     let _ = granted(&limiter, &limits(), &[("slots", 1)]).await;
     assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::Ended);
@@ -249,7 +249,7 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
     for (lasts, due) in [(60, 60), (90, 60), (30, 30), (45, 30), (10, 10), (3600, 10)] {
         grants.push(leased(&limiter, &many, &[("slots", 1)], secs(lasts)).await);
         let bucket = fleet.bucket().await;
-        assert_eq!(bucket.due, Some(at(due)), "after a lease of {lasts} s");
+        assert_eq!(bucket.due_at, Some(at(due)), "after a lease of {lasts} s");
         assert_eq!(
             fleet.dynamo.item(fleet::PK, "#STATE")["due_shard"]["S"],
             bucket.key.due_shard()
@@ -257,12 +257,12 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
     }
     // Another process that has seen none of them.
     grants.push(leased(&fleet.limiter().await, &many, &[("slots", 1)], secs(5)).await);
-    assert_eq!(fleet.bucket().await.due, Some(at(5)));
+    assert_eq!(fleet.bucket().await.due_at, Some(at(5)));
     for grant in grants {
         let _ = grant.release().await.unwrap();
     }
     assert_eq!(
-        fleet.bucket().await.due,
+        fleet.bucket().await.due_at,
         Some(at(5)),
         "a bound need not be tight"
     );

@@ -5,7 +5,7 @@ mod stored;
 
 use fleet::{Fleet, PK, START, granted, leased, pass, secs, tokens};
 use stored::{configured, entity, resource, rpm, take};
-use weirgate::{Level, Limit, RateLimiter};
+use weirgate::{ConfigLevel, Limit, RateLimiter};
 use weirgate_shared::{EpochMillis, EpochSeconds};
 
 const HOUR: u64 = 3_600;
@@ -18,13 +18,13 @@ async fn ttl_hours(fleet: &Fleet) -> Option<i64> {
 }
 
 /// One level, and whether buckets by its limits end.
-fn levels() -> [(Level, bool); 4] {
+fn levels() -> [(ConfigLevel, bool); 4] {
     [
-        (Level::System, true),
-        (Level::Resource(resource("gpt-4")), true),
-        (Level::Entity(entity("e-1")), true),
+        (ConfigLevel::System, true),
+        (ConfigLevel::Resource(resource("gpt-4")), true),
+        (ConfigLevel::Entity(entity("e-1")), true),
         (
-            Level::EntityResource(entity("e-1"), resource("gpt-4")),
+            ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")),
             false,
         ),
     ]
@@ -50,10 +50,10 @@ async fn a_bucket_ends_unless_its_limits_are_its_own() {
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_gets_limits_of_its_own_is_kept_and_ends_again_without_them() {
     let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &Level::System, [rpm(60)]).await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert!(ttl_hours(&fleet).await.is_some());
-    let own = Level::EntityResource(entity("e-1"), resource("gpt-4"));
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
     limiter
         .set_config(&own, &weirgate::Config::of([rpm(60)]))
         .await
@@ -91,7 +91,7 @@ async fn is_lossless(fleet: &Fleet) {
     let bucket = fleet.bucket().await;
     let end = EpochMillis(bucket.ttl.expect("it ends").0 * 1000);
     for (name, state) in &bucket.limits {
-        let held = bucket.holds(name, end);
+        let held = bucket.balance_at(name, end);
         assert_eq!(held, state.rule.capacity, "{name} at its end");
     }
     assert!(
@@ -99,7 +99,7 @@ async fn is_lossless(fleet: &Fleet) {
             .leases
             .iter()
             .flatten()
-            .all(|(_, lease)| lease.expires <= end)
+            .all(|(_, lease)| lease.expires_at <= end)
     );
 }
 
@@ -132,7 +132,7 @@ async fn soft_limits_in_debt_outlive_no_end() {
     let (one, other) = (fleet.limiter().await, fleet.limiter().await);
     let soft = [Limit::per_day("rpd", 10)
         .unwrap()
-        .in_mode(weirgate::Mode::Soft)];
+        .in_mode(weirgate::LimitMode::Soft)];
     for turn in 0..40 {
         let limiter: &RateLimiter = if turn % 3 == 0 { &one } else { &other };
         let _ = granted(limiter, &soft, &[("rpd", 7)]).await;
@@ -149,7 +149,7 @@ async fn a_bucket_that_ended_is_made_again_full_and_its_usage_stays() {
     fleet.dynamo.delete(PK, "#STATE");
     let _ = granted(&limiter, &[rpm(60)], &[("rpm", 60)]).await;
     let bucket = fleet.bucket().await;
-    assert_eq!(bucket.limits["rpm"].tk, tokens(0));
+    assert_eq!(bucket.limits["rpm"].available, tokens(0));
     assert!(bucket.ttl.is_some());
 }
 

@@ -89,7 +89,7 @@ async fn i3_usage_is_exact_when_a_bucket_ends_and_is_made_again() {
         let again = fleet.now();
         // It is full, by the process that knew it, and by the table.
         let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
-        assert_eq!(fleet.bucket().await.limits["rpm"].tk, tokens(0));
+        assert_eq!(fleet.bucket().await.limits["rpm"].available, tokens(0));
         all.extend(records(&fleet));
         assert_eq!(all.len(), 3);
         let mut from = 0;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fleet::{Fleet, config, pass, secs, tokens};
 use proptest::prelude::*;
-use weirgate::{Decision, Error, Limit, LimitsFile, RateLimiter, Status};
+use weirgate::{ConfigStatus, Decision, Error, Limit, LimitsFile, RateLimiter};
 
 /// A file of its own, removed in the end.
 struct File(PathBuf);
@@ -112,7 +112,7 @@ async fn the_nearest_level_of_the_file_wins_and_the_table_is_not_asked_for_limit
     assert_eq!(fleet.dynamo.take_requests(), 0);
     assert_eq!(
         limiter.peek("user-2", "free").send().await.unwrap().status,
-        Status::Unlimited
+        ConfigStatus::Unlimited
     );
     // What user-1 takes is taken of its parent too, and a soft limit goes into debt.
     let grant = limiter
@@ -213,7 +213,7 @@ async fn what_the_file_says_nothing_about_is_in_the_table_or_nowhere() {
         .await
         .expect_err("nobody has said");
     assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
-    let level = weirgate::Level::System;
+    let level = weirgate::ConfigLevel::System;
     limiter
         .set_config(
             &level,

@@ -135,7 +135,7 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
         assert_eq!(
             live(&left).meter,
             Meter {
-                v: was.v + 1,
+                write_seq: was.write_seq + 1,
                 ..was.clone()
             },
             "its counters stay"
@@ -154,11 +154,14 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
     );
     for (shard, was) in shards(&table, &key).await.iter().zip(&counted) {
         let meter = shard.meter();
-        assert!(meter.v > was.v + 1, "no two images have the same number");
+        assert!(
+            meter.write_seq > was.write_seq + 1,
+            "no two images have the same number"
+        );
         assert_eq!(
             meter,
             Meter {
-                v: meter.v,
+                write_seq: meter.write_seq,
                 ..was.clone()
             }
         );

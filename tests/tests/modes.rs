@@ -8,9 +8,9 @@ use std::time::Duration;
 use fleet::shards::{holds, split};
 use fleet::{Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
-use weirgate::{Decision, Limit, Mode};
+use weirgate::{Decision, Limit, LimitMode};
 
-fn rpm(rate: i64, mode: Mode) -> Limit {
+fn rpm(rate: i64, mode: LimitMode) -> Limit {
     Limit::per_minute("rpm", rate).unwrap().in_mode(mode)
 }
 
@@ -22,7 +22,7 @@ fn tpm(rate: i64) -> Limit {
 async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let limits = [rpm(60, Mode::Shadow), tpm(1_000)];
+    let limits = [rpm(60, LimitMode::Shadow), tpm(1_000)];
     assert_eq!(
         granted(&limiter, &limits, &[("rpm", 50), ("tpm", 10)])
             .await
@@ -57,7 +57,7 @@ async fn only_enforced_limits_that_are_asked_are_waited_for() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let limits = [
-        rpm(60, Mode::Shadow),
+        rpm(60, LimitMode::Shadow),
         tpm(60),
         Limit::per_day("debt", 24).unwrap(),
         soft(),
@@ -94,7 +94,9 @@ async fn a_shadow_limit_keeps_nobody_from_waiting_for_an_enforced_one() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let limits = [
-        Limit::per_day("tpd", 24).unwrap().in_mode(Mode::Shadow),
+        Limit::per_day("tpd", 24)
+            .unwrap()
+            .in_mode(LimitMode::Shadow),
         tpm(60),
     ];
     let _ = granted(&limiter, &limits, &[("tpd", 24), ("tpm", 60)]).await;
@@ -109,7 +111,9 @@ async fn a_shadow_limit_keeps_nobody_from_waiting_for_an_enforced_one() {
     assert_eq!(fleet.now().since(began).0, 1_000);
     assert_eq!(grant.would_deny().unwrap().blocking().unwrap().limit, "tpd");
     // Holding nothing of it is no reason to fail.
-    let slots = [Limit::concurrent("slots", 1).unwrap().in_mode(Mode::Shadow)];
+    let slots = [Limit::concurrent("slots", 1)
+        .unwrap()
+        .in_mode(LimitMode::Shadow)];
     let _held = granted(&limiter, &slots, &[("slots", 1)]).await;
     let mut grant = granted(&limiter, &slots, &[("slots", 1)]).await;
     assert_eq!(
@@ -119,14 +123,16 @@ async fn a_shadow_limit_keeps_nobody_from_waiting_for_an_enforced_one() {
 }
 
 fn soft() -> Limit {
-    Limit::per_hour("soft", 60).unwrap().in_mode(Mode::Soft)
+    Limit::per_hour("soft", 60)
+        .unwrap()
+        .in_mode(LimitMode::Soft)
 }
 
 #[tokio::test(start_paused = true)]
 async fn more_than_a_shadow_limit_ever_holds_is_granted_too() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let grant = granted(&limiter, &[rpm(60, Mode::Shadow)], &[("rpm", 61)]).await;
+    let grant = granted(&limiter, &[rpm(60, LimitMode::Shadow)], &[("rpm", 61)]).await;
     assert_eq!(grant.would_deny().expect("it never fits").retry_after, None);
     assert_eq!(fleet.writes(), 0, "nothing is taken of it");
     let _ = grant.release().await.unwrap();
@@ -137,7 +143,7 @@ async fn a_limiter_in_shadow_mode_denies_nobody_and_delays_nobody() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
     let limits = [
-        rpm(60, Mode::Enforced),
+        rpm(60, LimitMode::Enforced),
         Limit::concurrent("slots", 1).unwrap(),
     ];
     let held = granted(&limiter, &limits, &[("rpm", 60), ("slots", 1)]).await;
@@ -177,7 +183,7 @@ proptest! {
             let (real, shadow) = (Fleet::new().await, Fleet::new().await);
             let enforcing = real.limiter().await;
             let watching = shadow.builder().await.shadow(true).build().await.unwrap();
-            let limits = [rpm(60, Mode::Enforced), Limit::per_minute("b", 20).unwrap()];
+            let limits = [rpm(60, LimitMode::Enforced), Limit::per_minute("b", 20).unwrap()];
             for (pause_ms, a, b) in steps {
                 pass(millis(pause_ms)).await;
                 let takes: Vec<_> = [("rpm", a), ("b", b)].into_iter().filter(|(_, need)| *need > 0).collect();
@@ -211,7 +217,7 @@ proptest! {
             for _ in 0..3 {
                 limiters.push(fleet.limiter().await);
             }
-            let limits = vec![rpm(120, Mode::Soft), tpm(60)];
+            let limits = vec![rpm(120, LimitMode::Soft), tpm(60)];
             split(&limiters[0], &limits, shards).await;
             let (mut soft, mut hard) = (0, 0);
             for (pause_ms, a, b, who) in steps {
@@ -230,7 +236,7 @@ proptest! {
                 }
             }
             let all = fleet::shards::shards(&fleet).await;
-            let consumed = |limit: &str| all.iter().map(|shard| shard.limits[limit].tc.0).sum::<i64>();
+            let consumed = |limit: &str| all.iter().map(|shard| shard.limits[limit].consumed.0).sum::<i64>();
             prop_assert_eq!((consumed("rpm"), consumed("tpm")), (soft * 1000, hard * 1000));
             // No debt is forgotten and none is made: alone, the limit has what was never taken.
             if shards == 1 {
@@ -249,7 +255,7 @@ proptest! {
 async fn a_soft_limit_alone_costs_one_write_and_waits_for_nothing() {
     let fleet = Fleet::new().await;
     let (limiter, meter) = fleet.metered().await;
-    let limits = [rpm(60, Mode::Soft)];
+    let limits = [rpm(60, LimitMode::Soft)];
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     for _ in 0..3 {
         let _ = meter.take();

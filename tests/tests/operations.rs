@@ -97,7 +97,7 @@ async fn the_alarm_on_undecodable_buckets_looks_for_what_the_reconciler_logs() {
         [1, 0],
         "the reconciler says how long the oldest lease was due"
     );
-    let hour = NOW.after(Millis(3_600_000));
+    let hour = NOW.plus(Millis(3_600_000));
     assert_eq!(
         (run(hour).await.undecodable, count()),
         (1, 2),

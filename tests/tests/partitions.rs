@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use weirgate_shared::write::{Action, Change, Condition, Path, Update, Value};
+use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{ItemKey, WriteId};
 use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
 use weirgate_tests::leased::id;
@@ -23,7 +23,7 @@ fn add(pk: &str, conditions: Vec<Condition>) -> Update {
     Update {
         key,
         conditions,
-        changes: vec![Change::Add(Path::of("n"), Value::Int(1))],
+        changes: vec![AttributeUpdate::Add(Path::of("n"), Value::Int(1))],
     }
 }
 
@@ -399,9 +399,10 @@ async fn the_partitions_count_what_the_database_reports() {
     let partitions = Partitions::over(Dynamo::new().await, Limits::default(), 5);
     let (table, meter) = partitions.metered().await;
     let mut large = add("large", vec![]);
-    large
-        .changes
-        .push(Change::Set(Path::of("x"), Value::Text("x".repeat(5000))));
+    large.changes.push(AttributeUpdate::Set(
+        Path::of("x"),
+        Value::Text("x".repeat(5000)),
+    ));
     for update in [&add("a", vec![]), &large, &large] {
         table.update(update, Answer::Nothing).await.unwrap();
     }

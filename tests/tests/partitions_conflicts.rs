@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::{Instant, sleep};
-use weirgate_shared::write::{Action, Change, Path, Update, Value};
+use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, WriteId};
 use weirgate_store::{Answer, ErrorKind, Outcome, StoreError, Table, Transacted};
 use weirgate_tests::leased::id;
@@ -26,7 +26,7 @@ fn add(pk: &str) -> Update {
     Update {
         key: key(pk),
         conditions: vec![],
-        changes: vec![Change::Add(Path::of("n"), Value::Int(1))],
+        changes: vec![AttributeUpdate::Add(Path::of("n"), Value::Int(1))],
     }
 }
 

@@ -10,7 +10,7 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes, ThrottlingReason};
 use serde_json::json;
 use tokio::time::sleep;
-use weirgate_shared::write::{Action, Change, Path, Update, Value};
+use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{EpochMillis, ItemKey, attr};
 use weirgate_store::{Answer, ErrorKind, Order, StoreError, Table, Transacted};
 use weirgate_tests::leased::id;
@@ -31,7 +31,7 @@ fn put(dynamo: &Dynamo, pk: &str, bytes: usize) {
 fn set(pk: &str, values: &[(&'static str, Value)]) -> Update {
     let changes = values
         .iter()
-        .map(|(name, value)| Change::Set(Path::of(*name), value.clone()))
+        .map(|(name, value)| AttributeUpdate::Set(Path::of(*name), value.clone()))
         .collect();
     Update {
         key: key(pk),

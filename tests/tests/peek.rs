@@ -134,7 +134,7 @@ proptest! {
             let wait = peek(&other, &limits, need, Duration::ZERO).await.retry_after.expect("a rate comes back");
             prop_assert_eq!(fleet.dynamo.items(), before, "nothing is taken");
             if !wait.is_zero() {
-                let ready = fleet.now().after(wait.into());
+                let ready = fleet.now().plus(wait.into());
                 pass(wait - millis(1)).await;
                 let early = ask(&fleet.limiter().await, &limits, &[("rpm", need)]).send().await.unwrap();
                 // A denial on many shards takes a moment, and the time may come meanwhile.

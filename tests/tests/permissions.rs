@@ -13,7 +13,9 @@ use fleet::{Fleet, config, secs};
 use policy::{Asked, Call, Policy, enforce, is_like, listed};
 use proptest::prelude::*;
 use stored::{child, entity, resource, rpm};
-use weirgate::{AuditOf, Config, ConfigsOf, Error, Level, Limit, Prefetch, RateLimiter, Window};
+use weirgate::{
+    AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Limit, Prefetch, RateLimiter, Window,
+};
 use weirgate_shared::{Namespace, due_shards};
 
 const ACQUIRE: &str = "AcquirePolicy";
@@ -112,17 +114,17 @@ async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
 async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     let limiter = limiter(fleet, namespace).await;
     limiter.check().await?;
-    let own = Level::EntityResource(entity("e-1"), resource("gpt-4"));
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
     assert!(
         limiter.config(&own).await?.is_some() && limiter.entity(&entity("e-1")).await?.is_some()
     );
     let all = [
-        ConfigsOf::Entity(entity("e-1")),
-        ConfigsOf::Resource(resource("gpt-4")),
+        ConfigFilter::Entity(entity("e-1")),
+        ConfigFilter::Resource(resource("gpt-4")),
     ];
     for of in all
         .iter()
-        .chain(&[ConfigsOf::Entities, ConfigsOf::Resources])
+        .chain(&[ConfigFilter::Entities, ConfigFilter::Resources])
     {
         let _ = limiter.configs(of, None).await?;
     }
@@ -132,7 +134,7 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     );
     assert!(
         !limiter
-            .audit(&AuditOf::Entity(entity("e-1")), None)
+            .audit(&AuditSubject::Entity(entity("e-1")), None)
             .await?
             .items
             .is_empty()
@@ -149,19 +151,22 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
 async fn changes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     let limiter = limiter(fleet, namespace).await;
     limiter.check().await?;
-    let own = Level::EntityResource(entity("e-1"), resource("gpt-4"));
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
     for rate in [5, 6] {
         limiter.set_config(&own, &Config::of([rpm(rate)])).await?;
     }
     limiter
-        .set_config(&Level::Resource(resource("gpt-4")), &Config::of([rpm(60)]))
+        .set_config(
+            &ConfigLevel::Resource(resource("gpt-4")),
+            &Config::of([rpm(60)]),
+        )
         .await?;
     for child in [child("e-1", "team"), child("e-2", "team")] {
         limiter.set_entity(&child).await?;
     }
     assert!(
         limiter
-            .delete_config(&Level::Resource(resource("gpt-4")))
+            .delete_config(&ConfigLevel::Resource(resource("gpt-4")))
             .await?
     );
     assert!(limiter.delete_entity(&entity("e-2")).await?);

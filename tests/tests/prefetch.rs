@@ -67,7 +67,7 @@ async fn load(limiter: &RateLimiter, limits: &[Limit], every: Duration, seconds:
 /// What the table says of the limit: consumed millitokens, and acquires.
 async fn counted(fleet: &Fleet, limit: &str) -> (i64, i64) {
     let bucket = fleet.bucket().await;
-    (bucket.limits[limit].tc.0, bucket.takes.total)
+    (bucket.limits[limit].consumed.0, bucket.acquires.total)
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,10 +153,13 @@ async fn no_more_than_the_share_is_outstanding_at_any_time() {
                 }
             }
             let bucket = fleet.bucket().await;
-            let rest = bucket.limits["rps"].tc - tokens(used);
+            let rest = bucket.limits["rps"].consumed - tokens(used);
             let most = tokens(30 * i64::from(percent));
             assert!(rest <= most, "{rest} outstanding, {most} may be");
-            assert!(bucket.limits["tps"].tc - tokens(7 * used) <= tokens(200 * i64::from(percent)));
+            assert!(
+                bucket.limits["tps"].consumed - tokens(7 * used)
+                    <= tokens(200 * i64::from(percent))
+            );
             most_seen = most_seen.max(rest.0);
             pass(Duration::from_micros(700)).await;
         }
@@ -338,7 +341,7 @@ async fn what_was_taken_under_other_limits_goes_back() {
     );
     let bucket = fleet.bucket().await;
     assert_eq!(bucket.limits["rpm"].rule, *lower[0].rule());
-    assert!(bucket.limits["rpm"].tc - tokens(used) <= tokens(6_000));
+    assert!(bucket.limits["rpm"].consumed - tokens(used) <= tokens(6_000));
     limiter.shutdown().await.unwrap();
     assert_eq!(counted(&fleet, "rpm").await, (used * 1000, used));
 }
@@ -352,10 +355,10 @@ async fn leases_slots_soft_and_shadow_limits_go_to_the_table_as_always() {
         Limit::concurrent("slots", 1_000).unwrap(),
         Limit::per_minute("soft", 600_000)
             .unwrap()
-            .in_mode(weirgate::Mode::Soft),
+            .in_mode(weirgate::LimitMode::Soft),
         Limit::per_minute("shadow", 600_000)
             .unwrap()
-            .in_mode(weirgate::Mode::Shadow),
+            .in_mode(weirgate::LimitMode::Shadow),
     ];
     for takes in [&[("slots", 1)], &[("soft", 1)], &[("shadow", 1)]] {
         for _ in 0..20 {

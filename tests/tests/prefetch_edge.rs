@@ -7,7 +7,7 @@ use fleet::shards::{holds, per_minute, split};
 use fleet::{Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
 use weirgate::{Breaker, Decision, Limit, Prefetch, RateLimiter, Settlement};
-use weirgate_shared::{LimitState, MilliTokens, Shard, credit};
+use weirgate_shared::{LimitState, MilliTokens, ShardIndex, refill_between};
 use weirgate_tests::Fault;
 
 async fn ahead(fleet: &Fleet, prefetch: Prefetch) -> RateLimiter {
@@ -43,7 +43,7 @@ async fn stock(fleet: &Fleet, limiter: &RateLimiter, limits: &[Limit], least: i6
 
 /// What the table counts as used.
 async fn used(fleet: &Fleet) -> MilliTokens {
-    fleet.bucket().await.limits["rpm"].tc
+    fleet.bucket().await.limits["rpm"].consumed
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,15 +179,22 @@ async fn blocks_come_from_any_shard_and_go_back_to_it() {
     );
     limiter.shutdown().await.unwrap();
     let shards = fleet::shards::shards(&fleet).await;
-    let consumed: MilliTokens = shards.iter().map(|shard| shard.limits["rpm"].tc).sum();
+    let consumed: MilliTokens = shards
+        .iter()
+        .map(|shard| shard.limits["rpm"].consumed)
+        .sum();
     assert_eq!(consumed, tokens(spent));
     assert_eq!(
-        shards.iter().map(|shard| shard.takes.total).sum::<i64>(),
+        shards.iter().map(|shard| shard.acquires.total).sum::<i64>(),
         4_000,
         "each acquire counts once"
     );
     assert!(
-        shards.iter().filter(|shard| shard.takes.total > 0).count() > 2,
+        shards
+            .iter()
+            .filter(|shard| shard.acquires.total > 0)
+            .count()
+            > 2,
         "{shards:?}"
     );
     assert!(holds(&fleet, "rpm").await <= before);
@@ -284,7 +291,7 @@ async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
     limiter.shutdown().await.unwrap();
     let granted = i64::try_from(limiter.stats().granted).unwrap();
     assert_eq!(
-        fleet.bucket().await.takes.total,
+        fleet.bucket().await.acquires.total,
         granted,
         "every acquire counts, once"
     );
@@ -322,10 +329,10 @@ impl Model {
     }
 
     fn at(&mut self, now: weirgate::EpochMillis) -> MilliTokens {
-        let flowed = credit(&self.state.rule, Shard::WHOLE, self.rf, now);
-        self.state.tk = (self.state.tk + flowed).min(self.state.rule.capacity);
+        let flowed = refill_between(&self.state.rule, ShardIndex::UNSPLIT, self.rf, now);
+        self.state.available = (self.state.available + flowed).min(self.state.rule.capacity);
         self.rf = now;
-        self.state.tk
+        self.state.available
     }
 }
 
@@ -370,7 +377,7 @@ proptest! {
                         grants += 1;
                         for ((model, take), used) in models.iter_mut().zip(takes).zip(&mut used) {
                             // What is outstanding lets a full bucket gain more than the model does.
-                            model.state.tk -= tokens(take);
+                            model.state.available -= tokens(take);
                             *used += take;
                         }
                     }
@@ -379,8 +386,8 @@ proptest! {
             limiter.shutdown().await.unwrap();
             if grants > 0 {
                 let bucket = fleet.bucket().await;
-                prop_assert_eq!([bucket.limits["rpm"].tc, bucket.limits["slow"].tc], used.map(tokens));
-                prop_assert_eq!(bucket.takes.total, grants);
+                prop_assert_eq!([bucket.limits["rpm"].consumed, bucket.limits["slow"].consumed], used.map(tokens));
+                prop_assert_eq!(bucket.acquires.total, grants);
             }
             Ok(())
         })?;

@@ -7,7 +7,7 @@ mod fleet;
 use fleet::{Fleet, ask, config, millis, pass, runtime, secs};
 use proptest::prelude::*;
 use weirgate::{Decision, EpochMillis, Error, Grant, Limit, Prefetch, RateLimiter, Settlement};
-use weirgate_shared::{Shard, credit};
+use weirgate_shared::{ShardIndex, refill_between};
 use weirgate_tests::Fault;
 
 const PERCENT: i64 = 20;
@@ -173,7 +173,7 @@ proptest! {
                     continue;
                 }
                 let rate = fleet.bucket().await.limits["rpm"];
-                prop_assert!(rate.tc.0 >= world.least, "I1: {} spent, {rate:?}", world.least);
+                prop_assert!(rate.consumed.0 >= world.least, "I1: {} spent, {rate:?}", world.least);
                 // In any interval: what the bucket had, what flowed in, and what was outstanding at
                 // its beginning.
                 let outstanding = (3 + world.crashes) * CAPACITY * 10 * PERCENT;
@@ -181,7 +181,7 @@ proptest! {
                     let mut sum = 0;
                     for (to, amount) in &world.spent[at..] {
                         sum += amount;
-                        let flowed = credit(&rate.rule, Shard::WHOLE, *from, *to);
+                        let flowed = refill_between(&rate.rule, ShardIndex::UNSPLIT, *from, *to);
                         prop_assert!(sum <= CAPACITY * 1000 + flowed.0 + outstanding, "I1: {sum} from {from:?} to {to:?}");
                     }
                 }
@@ -198,14 +198,14 @@ proptest! {
             }
             let bucket = fleet.bucket().await;
             let rate = bucket.limits["rpm"];
-            let flowed = credit(&rate.rule, Shard::WHOLE, fleet::START, fleet.now());
-            prop_assert!(rate.tk.0 + rate.tc.0 <= CAPACITY * 1000 + flowed.0, "I1, at the table: {rate:?}");
-            prop_assert!(rate.tc.0 >= world.least, "I1: {} spent, {rate:?}", world.least);
+            let flowed = refill_between(&rate.rule, ShardIndex::UNSPLIT, fleet::START, fleet.now());
+            prop_assert!(rate.available.0 + rate.consumed.0 <= CAPACITY * 1000 + flowed.0, "I1, at the table: {rate:?}");
+            prop_assert!(rate.consumed.0 >= world.least, "I1: {} spent, {rate:?}", world.least);
             // What a client that crashes loses is bounded by what it may have outstanding.
             let lost = world.crashes * CAPACITY * 10 * PERCENT;
-            prop_assert!(rate.tc.0 <= world.most + world.doubt + lost, "I7: {} spent, {rate:?}", world.most);
+            prop_assert!(rate.consumed.0 <= world.most + world.doubt + lost, "I7: {} spent, {rate:?}", world.most);
             if is_calm && world.crashes == 0 {
-                prop_assert_eq!((rate.tc.0, bucket.takes.total), (world.most, world.granted), "I3");
+                prop_assert_eq!((rate.consumed.0, bucket.acquires.total), (world.most, world.granted), "I3");
             }
             Ok(())
         })?;

@@ -193,7 +193,7 @@ async fn the_oldest_are_met_first() {
         .map(|at| format!("e-{at}"))
         .filter(|entity| key(entity).due_shard() == shard);
     for age in [5, 900, 30, 60_000, 1] {
-        let due = NOW.after(Millis(-age));
+        let due = NOW.plus(Millis(-age));
         let bucket = full(&entities.next().unwrap(), &limits());
         store(&table, &holding(bucket, "a", due, &[("slots", 1)])).await;
     }
@@ -226,7 +226,7 @@ async fn a_bucket_that_the_index_shows_twice_is_read_and_counted_once() {
         let bucket = full(&entities.next().unwrap(), &limits());
         store(
             &table,
-            &holding(bucket, "a", NOW.after(Millis(-age)), &[("slots", 1)]),
+            &holding(bucket, "a", NOW.plus(Millis(-age)), &[("slots", 1)]),
         )
         .await;
     }

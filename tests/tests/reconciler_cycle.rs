@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use aggregator::{HOUR, deliver_text, event, name, new_id, usage};
 use serde_json::{Value, json};
 use sharded::{counts, later, run, shards};
-use weirgate_shared::write::{Company, REVIEW, Roll, Take};
+use weirgate_shared::write::{Contention, REVIEW_INTERVAL, Roll, Take};
 use weirgate_shared::{
-    BucketKey, EpochMillis, Hour, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Whole, Window, WriteId,
+    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Window, WriteId,
 };
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
@@ -37,7 +37,7 @@ async fn take(
         (
             new_id(),
             Lease {
-                expires,
+                expires_at: expires,
                 tokens,
                 owner: "test".to_owned(),
             },
@@ -47,16 +47,16 @@ async fn take(
         (&limits(), lease.map(hold).into_iter().collect());
     let take = Take {
         key,
-        terms: limits.into(),
-        needs,
-        soft: [].into(),
-        takes: 1,
+        limits: limits.into(),
+        amounts: needs,
+        soft_amounts: [].into(),
+        acquires: 1,
         leases,
         roll: Roll::to(Hour::of(at)),
-        op: new_id(),
-        hot: is_hot,
-        company: Company::None,
-        unknown: &[],
+        write_id: new_id(),
+        request_split: is_hot,
+        contention: Contention::Alone,
+        unconfirmed: &[],
     };
     aggregator::run(table, &take, at).await;
 }
@@ -134,7 +134,7 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
     // It ends.
     let mut after = vec![];
     for _ in 0..3 {
-        at = at.after(REVIEW);
+        at = at.plus(REVIEW_INTERVAL);
         let summary = run(&table, at).await;
         assert_eq!(
             (summary.lost_races, summary.left_over, summary.errors.len()),
@@ -151,13 +151,16 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
         "shards after each run: {after:?}"
     );
 
-    let whole = Whole::new(shards(&table, &key).await);
+    let whole = Bucket::new(shards(&table, &key).await);
     assert_eq!(
-        whole.holds(&name("tpm"), at),
+        whole.balance_at(&name("tpm"), at),
         tokens(1_000_000) - MilliTokens(used),
         "what is there is what is left"
     );
-    assert_eq!(whole.holds(&name("rpm"), at), tokens(1_000_000 - takes));
+    assert_eq!(
+        whole.balance_at(&name("rpm"), at),
+        tokens(1_000_000 - takes)
+    );
     for batch in all.chunks(37) {
         deliver(&table, batch, at).await;
     }

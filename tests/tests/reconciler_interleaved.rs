@@ -10,8 +10,8 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
-use weirgate_shared::write::{Change, Path};
-use weirgate_shared::{Bucket, EpochMillis, Millis};
+use weirgate_shared::write::{AttributeUpdate, Path};
+use weirgate_shared::{EpochMillis, Millis, Shard};
 use weirgate_store::{Answer, Item, Outcome, Table};
 use weirgate_tests::leased::{NOW, assert_sound, end, full, id, key, limits, load, store, take};
 use weirgate_tests::{Dynamo, Fault};
@@ -86,7 +86,7 @@ struct Clock(Instant);
 
 impl Clock {
     fn now(self) -> EpochMillis {
-        NOW.after(self.0.elapsed().into())
+        NOW.plus(self.0.elapsed().into())
     }
 }
 
@@ -103,13 +103,13 @@ async fn act(
     let lease = |at: usize| id(&format!("l{at}"));
     match *step {
         Step::Take { ttl, rate, slots } => {
-            let mut seen: Option<Bucket> = None;
+            let mut seen: Option<Shard> = None;
             for _ in 0..3 {
                 let now = clock.now();
                 let update = take(
                     &bucket,
                     &lease(at),
-                    now.after(ttl),
+                    now.plus(ttl),
                     rate,
                     slots,
                     seen.as_ref(),
@@ -118,7 +118,7 @@ async fn act(
                 match table.update(&update, Answer::Nothing).await.unwrap() {
                     Outcome::Applied(_) => {
                         let is_lease = |path: &Path| path.0.len() == 2 && path.0[0] == "h";
-                        let gone = |change: &&Change| matches!(change, Change::Remove(path) if is_lease(path));
+                        let gone = |change: &&AttributeUpdate| matches!(change, AttributeUpdate::Remove(path) if is_lease(path));
                         ends.reclaimed +=
                             u64::try_from(update.changes.iter().filter(gone).count()).unwrap();
                         ends.taken += 1;
@@ -200,8 +200,11 @@ async fn play(plan: Vec<(u64, Step)>, faults: Vec<Option<Fault>>) {
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
     let alive = after.leases.as_ref().unwrap();
-    assert!(alive.values().all(|lease| lease.expires > now), "{after:?}");
-    assert!(after.due.is_none_or(|due| due > now), "{after:?}");
+    assert!(
+        alive.values().all(|lease| lease.expires_at > now),
+        "{after:?}"
+    );
+    assert!(after.due_at.is_none_or(|due| due > now), "{after:?}");
     let ended = ends.settled + ends.reclaimed + ends.restored + u64::try_from(alive.len()).unwrap();
     assert_eq!(
         ends.taken, ended,

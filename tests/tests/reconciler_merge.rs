@@ -7,7 +7,7 @@ use sharded::{
     DUE, change, counts, is_complete, later, lease, limits, run, sharded, shards, split_to, total,
 };
 use weirgate_shared::EpochMillis;
-use weirgate_shared::write::{REVIEW, keep};
+use weirgate_shared::write::{REVIEW_INTERVAL, update_min_shards};
 use weirgate_store::{Answer, Outcome};
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, key, limit, load, store, tokens};
@@ -21,7 +21,7 @@ async fn i6_a_cold_bucket_goes_to_one_shard_in_one_run_with_all_its_tokens() {
         let taken = tokens(7);
         change(&table, &key, count - 1, |shard| {
             let quota = shard.limits.get_mut("quota").unwrap();
-            (quota.tk, quota.tc) = (quota.tk - taken, taken);
+            (quota.available, quota.consumed) = (quota.available - taken, taken);
         })
         .await;
         assert_eq!(run(&table, later(DUE, -1)).await.buckets_seen, 0, "not yet");
@@ -42,7 +42,11 @@ async fn i6_a_cold_bucket_goes_to_one_shard_in_one_run_with_all_its_tokens() {
             panic!("one shard")
         };
         assert_eq!(
-            (whole.shard_count, whole.due, whole.scaling.look.unwrap().at),
+            (
+                whole.shard_count,
+                whole.due_at,
+                whole.scaling.sample.unwrap().at
+            ),
             (1, None, DUE)
         );
         assert_eq!(
@@ -53,7 +57,7 @@ async fn i6_a_cold_bucket_goes_to_one_shard_in_one_run_with_all_its_tokens() {
             before
         );
         assert_eq!(
-            whole.limits["quota"].tk,
+            whole.limits["quota"].available,
             limits()[0].rule().capacity - taken
         );
         let _ = dynamo.take_operations();
@@ -82,7 +86,7 @@ async fn shards_are_merged_below_a_quarter_of_what_one_partition_takes_and_not_a
         let key = sharded(&table, 2).await;
         for (shard, writes) in [(0, lower), (1, upper)] {
             change(&table, &key, shard, |shard| {
-                shard.v = shard.scaling.look.unwrap().v + writes
+                shard.write_seq = shard.scaling.sample.unwrap().write_seq + writes
             })
             .await;
             let mut item = dynamo.item(&key.with_shard(shard).item_key().pk, "#STATE");
@@ -97,11 +101,14 @@ async fn shards_are_merged_below_a_quarter_of_what_one_partition_takes_and_not_a
         if merged == 0 {
             let looked = shards(&table, &key).await;
             for shard in &looked {
-                let look = shard.scaling.look.unwrap();
+                let look = shard.scaling.sample.unwrap();
                 // One that rests waits for the other.
                 let due = ([lower, upper][usize::try_from(shard.key.shard).unwrap()] > 0)
-                    .then(|| DUE.after(REVIEW));
-                assert_eq!((look.at, look.v, shard.due), (DUE, shard.v, due));
+                    .then(|| DUE.plus(REVIEW_INTERVAL));
+                assert_eq!(
+                    (look.at, look.write_seq, shard.due_at),
+                    (DUE, shard.write_seq, due)
+                );
             }
             assert_eq!(
                 run(&table, DUE).await.buckets_seen,
@@ -109,7 +116,10 @@ async fn shards_are_merged_below_a_quarter_of_what_one_partition_takes_and_not_a
                 "nobody is in the way of others"
             );
             // Nothing was written since.
-            assert_eq!(run(&table, DUE.after(REVIEW)).await.shards_merged, 1);
+            assert_eq!(
+                run(&table, DUE.plus(REVIEW_INTERVAL)).await.shards_merged,
+                1
+            );
         }
     }
 }
@@ -163,7 +173,7 @@ async fn a_bucket_that_stays_split_costs_nothing_while_nobody_uses_it_and_goes_o
     lease(&table, &key, 1, "a", later(at, 1_000), at).await;
     assert_eq!(run(&table, later(at, 60_000)).await.leases_restored, 1);
     for shard in shards(&table, &key).await {
-        let kept = keep(&shard, 0, later(at, 60_000));
+        let kept = update_min_shards(&shard, 0, later(at, 60_000));
         assert!(matches!(
             table.update(&kept, Answer::Nothing).await.unwrap(),
             Outcome::Applied(_)
@@ -195,7 +205,7 @@ async fn leases_of_a_shard_that_goes_keep_it_and_those_of_the_one_that_stays_do_
         assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64));
         let keeper = load(&table, &key.with_shard(shard)).await.unwrap();
         assert_eq!(
-            (keeper.leases, keeper.due),
+            (keeper.leases, keeper.due_at),
             (held.leases, Some(LIVE)),
             "due for its lease"
         );
@@ -207,7 +217,10 @@ async fn leases_of_a_shard_that_goes_keep_it_and_those_of_the_one_that_stays_do_
             panic!("one shard")
         };
         assert_eq!(
-            (whole.limits["slots"].tk, whole.limits["quota"].tk),
+            (
+                whole.limits["slots"].available,
+                whole.limits["quota"].available
+            ),
             (tokens(64), tokens(1_600))
         );
     }
@@ -231,12 +244,15 @@ async fn i3_what_an_expired_lease_did_not_use_is_taken_off_the_usage_before_its_
     assert_eq!(summary.tokens_restored[&limit("quota")], tokens(8));
     for shard in shards(&table, &key).await {
         assert_eq!(
-            (shard.limits["quota"].tc, shard.due),
-            (tokens(0), Some(DUE.after(REVIEW))),
+            (shard.limits["quota"].consumed, shard.due_at),
+            (tokens(0), Some(DUE.plus(REVIEW_INTERVAL))),
             "in an image of its own"
         );
     }
-    assert_eq!(run(&table, DUE.after(REVIEW)).await.shards_merged, 3);
+    assert_eq!(
+        run(&table, DUE.plus(REVIEW_INTERVAL)).await.shards_merged,
+        3
+    );
 }
 
 #[tokio::test]
@@ -253,7 +269,10 @@ async fn a_shard_that_a_client_asks_to_split_is_not_merged_and_the_mark_is_not_f
             .iter()
             .all(|shard| !shard.scaling.is_hot)
     );
-    assert_eq!(run(&table, DUE.after(REVIEW)).await.shards_merged, 2);
+    assert_eq!(
+        run(&table, DUE.plus(REVIEW_INTERVAL)).await.shards_merged,
+        2
+    );
     assert_eq!(counts(&table, &key).await, [(0, 1)]);
 }
 
@@ -302,7 +321,10 @@ async fn shards_that_would_be_too_large_together_are_not_merged() {
         shard.leases = Some(Default::default())
     })
     .await;
-    assert_eq!(run(&table, DUE.after(REVIEW)).await.shards_merged, 1);
+    assert_eq!(
+        run(&table, DUE.plus(REVIEW_INTERVAL)).await.shards_merged,
+        1
+    );
 }
 
 #[tokio::test]
@@ -311,7 +333,7 @@ async fn a_bucket_is_reviewed_once_however_many_of_its_shards_are_due() {
     let table = dynamo.table().await;
     let key = sharded(&table, 16).await;
     for shard in 0..16 {
-        change(&table, &key, shard, |shard| shard.v += 1_000_000).await;
+        change(&table, &key, shard, |shard| shard.write_seq += 1_000_000).await;
     }
     let _ = dynamo.take_operations();
     let summary = run(&table, DUE).await;

@@ -13,7 +13,7 @@ use sharded::{
 use weirgate_reconciler::Summary;
 use weirgate_shared::BucketKey;
 use weirgate_shared::attr::counts_usage;
-use weirgate_shared::write::REVIEW;
+use weirgate_shared::write::REVIEW_INTERVAL;
 use weirgate_tests::leased::{id, load, tokens};
 use weirgate_tests::{Dynamo, Fault};
 
@@ -50,7 +50,7 @@ async fn i6_a_merge_that_meets_a_take_is_planned_anew_in_pairs_and_loses_nothing
         tokens(1_600),
         "5 of them held"
     );
-    assert_eq!(load(&table, &key).await.unwrap().due, Some(soon));
+    assert_eq!(load(&table, &key).await.unwrap().due_at, Some(soon));
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,26 +202,30 @@ async fn a_shard_that_is_written_all_the_time_is_looked_at_all_the_same() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 2).await;
-    change(&table, &key, 1, |shard| shard.v += 1_000_000).await;
+    change(&table, &key, 1, |shard| shard.write_seq += 1_000_000).await;
     let before = load(&table, &key.with_shard(1)).await.unwrap();
     busy(&dynamo, &key, 1);
     let summary = run(&table, DUE).await;
     assert_eq!((summary.lost_races, summary.left_over), (0, 0));
     let after = load(&table, &key.with_shard(1)).await.unwrap();
-    assert_eq!(after.due, Some(DUE.after(REVIEW)), "out of the way");
-    let look = after.scaling.look.unwrap();
     assert_eq!(
-        (look.at, look.v, after.v),
-        (DUE, before.v + 1, before.v + 2)
+        after.due_at,
+        Some(DUE.plus(REVIEW_INTERVAL)),
+        "out of the way"
+    );
+    let look = after.scaling.sample.unwrap();
+    assert_eq!(
+        (look.at, look.write_seq, after.write_seq),
+        (DUE, before.write_seq + 1, before.write_seq + 2)
     );
     assert_eq!(
-        after.limits["quota"].tk,
-        before.limits["quota"].tk - tokens(1),
+        after.limits["quota"].available,
+        before.limits["quota"].available - tokens(1),
         "what was taken stays taken"
     );
     assert_eq!(
-        after.limits["quota"].tc,
-        before.limits["quota"].tc + tokens(1)
+        after.limits["quota"].consumed,
+        before.limits["quota"].consumed + tokens(1)
     );
 }
 
@@ -230,13 +234,13 @@ async fn a_lease_taken_beside_a_look_bounds_due() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 2).await;
-    change(&table, &key, 1, |shard| shard.v += 1_000_000).await;
+    change(&table, &key, 1, |shard| shard.write_seq += 1_000_000).await;
     let soon = later(DUE, 500);
     let summary = run_with(&dynamo, lease(&table, &key, 1, "new", soon, DUE)).await;
     assert_eq!((summary.shards_merged, summary.lost_races), (0, 0));
     let after = load(&table, &key.with_shard(1)).await.unwrap();
-    assert_eq!(after.due, Some(soon), "not a minute later");
-    assert_eq!(after.scaling.look.unwrap().at, DUE);
+    assert_eq!(after.due_at, Some(soon), "not a minute later");
+    assert_eq!(after.scaling.sample.unwrap().at, DUE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,21 +252,21 @@ async fn a_renewal_beside_a_look_is_not_undone() {
     let renewed = later(DUE, 30_000);
     let renew = async {
         change(&table, &key, 1, |shard| {
-            shard.v += 1;
+            shard.write_seq += 1;
             shard
                 .leases
                 .as_mut()
                 .unwrap()
                 .get_mut(&id("old"))
                 .unwrap()
-                .expires = renewed;
+                .expires_at = renewed;
         })
         .await;
     };
     run_with(&dynamo, renew).await;
     let after = load(&table, &key.with_shard(1)).await.unwrap();
     assert_eq!(
-        (after.leases.unwrap()[&id("old")].expires, after.due),
+        (after.leases.unwrap()[&id("old")].expires_at, after.due_at),
         (renewed, Some(renewed))
     );
 }
@@ -274,7 +278,7 @@ async fn a_look_makes_no_shard_of_one_that_is_gone_or_merged() {
         let table = dynamo.table().await;
         let key = sharded(&table, 2).await;
         let keep = load(&table, &key).await.unwrap();
-        change(&table, &key, 1, |shard| shard.v += 1_000_000).await;
+        change(&table, &key, 1, |shard| shard.write_seq += 1_000_000).await;
         let (other, gone) = (dynamo.clone(), key.with_shard(1).item_key());
         let mut left = dynamo.item(&gone.pk, &gone.sk);
         left.as_object_mut()

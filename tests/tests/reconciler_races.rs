@@ -74,11 +74,14 @@ async fn i4_a_release_that_comes_first_is_the_only_one() {
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
     assert_eq!(
-        (after.limits["slots"].tk, after.limits["quota"].tc),
+        (
+            after.limits["slots"].available,
+            after.limits["quota"].consumed
+        ),
         (tokens(5), tokens(10))
     );
     assert_eq!(
-        after.due,
+        after.due_at,
         Some(LATER),
         "planned again from the old image, in the same run"
     );
@@ -96,7 +99,7 @@ async fn a_lease_taken_between_read_and_write_is_kept_and_bounds_due() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     expired(&table).await;
-    let soon = NOW.after(Millis(5));
+    let soon = NOW.plus(Millis(5));
     let bucket = full("e-1", &limits());
     let summary = run_with(
         &dynamo,
@@ -107,7 +110,7 @@ async fn a_lease_taken_between_read_and_write_is_kept_and_bounds_due() {
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_sound(&after);
     assert_eq!(
-        after.due,
+        after.due_at,
         Some(soon),
         "not the expiry that was first when the bucket was read"
     );
@@ -149,7 +152,7 @@ async fn a_bucket_that_is_written_all_the_time_is_tried_four_times_and_left_due(
         (1, 0, 1)
     );
     let left = load(&table, &key("e-1")).await.unwrap();
-    assert_eq!((left.due, left.leases.unwrap().len()), (Some(PAST), 2));
+    assert_eq!((left.due_at, left.leases.unwrap().len()), (Some(PAST), 2));
 }
 
 #[tokio::test]
@@ -189,7 +192,7 @@ async fn a_lost_answer_is_counted_once_and_written_once() {
         );
         let after = load(&table, &key("e-1")).await.unwrap();
         assert_sound(&after);
-        assert_eq!(after.due, Some(LATER));
+        assert_eq!(after.due_at, Some(LATER));
     }
 }
 
@@ -249,7 +252,7 @@ async fn what_a_caller_reclaimed_after_a_lost_request_is_not_reported() {
     let summary = run(&table).await;
     assert_eq!((summary.leases_restored, summary.left_over), (0, 0));
     assert_eq!(
-        load(&table, &key("e-1")).await.unwrap().due,
+        load(&table, &key("e-1")).await.unwrap().due_at,
         Some(LATER),
         "due was still to be moved"
     );

@@ -9,9 +9,9 @@ use sharded::{
     split_one, total, transact,
 };
 use weirgate_reconciler::{Depth, review};
-use weirgate_shared::write::{Company, REVIEW, Roll, Take};
+use weirgate_shared::write::{Contention, REVIEW_INTERVAL, Roll, Take};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MAX_PERIOD_MS, MilliTokens,
+    BucketKey, EpochMillis, Hour, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
 };
 use weirgate_store::{Answer, Outcome, Table, Transacted};
 use weirgate_tests::Dynamo;
@@ -27,7 +27,7 @@ async fn run_until_still(table: &Table, key: &BucketKey, from: EpochMillis) -> E
     let mut at = from;
     for _ in 0..12 {
         run(table, at).await;
-        at = at.after(REVIEW);
+        at = at.plus(REVIEW_INTERVAL);
         assert!(
             total(table, key, "slots", at).await <= tokens(64),
             "a slot was made"
@@ -52,12 +52,12 @@ async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are
         let key = sharded(&table, count).await;
         // Warm, so that nothing is merged yet.
         for shard in 0..count {
-            change(&table, &key, shard, |shard| shard.v += 1_000_000).await;
+            change(&table, &key, shard, |shard| shard.write_seq += 1_000_000).await;
         }
         let before: BTreeMap<_, _> = shards(&table, &key)
             .await
             .iter()
-            .map(|shard| (shard.key.shard, shard.v))
+            .map(|shard| (shard.key.shard, shard.write_seq))
             .collect();
         for shard in &gone {
             delete(&dynamo, &key, *shard);
@@ -88,16 +88,16 @@ async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are
             "nobody knows what it had"
         );
         for shard in shards(&table, &key).await {
-            assert_eq!(shard.limits["slots"].tk.0 % 1000, 0, "whole slots");
-            assert!(shard.due.is_some());
+            assert_eq!(shard.limits["slots"].available.0 % 1000, 0, "whole slots");
+            assert!(shard.due_at.is_some());
             if gone.contains(&shard.key.shard) {
                 assert!(
-                    shard.birth > before[&shard.key.shard],
+                    shard.birth_seq > before[&shard.key.shard],
                     "a new life, above the former one"
                 );
             }
         }
-        run_until_still(&table, &key, DUE.after(REVIEW)).await;
+        run_until_still(&table, &key, DUE.plus(REVIEW_INTERVAL)).await;
         assert_eq!(counts(&table, &key).await, [(0, 1)], "{count} {gone:?}");
         assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64));
     }
@@ -115,7 +115,7 @@ async fn slots_that_leases_hold_are_not_made_a_second_time() {
     }
     sharded::split_to(&table, &key, 4, NOW).await;
     let before = shards(&table, &key).await;
-    let had = |shard: usize| before[shard].limits["slots"].tk;
+    let had = |shard: usize| before[shard].limits["slots"].available;
     assert_eq!(
         (had(0), had(1), had(2), had(3)),
         (tokens(6), tokens(6), tokens(6), tokens(6)),
@@ -124,12 +124,12 @@ async fn slots_that_leases_hold_are_not_made_a_second_time() {
     delete(&dynamo, &key, 2);
     run(&table, DUE).await;
     assert_eq!(
-        load(&table, &key.with_shard(2)).await.unwrap().limits["slots"].tk,
+        load(&table, &key.with_shard(2)).await.unwrap().limits["slots"].available,
         tokens(6)
     );
     delete(&dynamo, &key, 1);
     delete(&dynamo, &key, 3);
-    run(&table, DUE.after(REVIEW)).await;
+    run(&table, DUE.plus(REVIEW_INTERVAL)).await;
     assert!(is_complete(&table, &key).await);
     assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64));
     // The one that holds the leases: they are gone with it, and so are what they held.
@@ -150,24 +150,24 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
         let quota = Limit::custom("quota", 1_600, 1, MAX_PERIOD_MS).unwrap();
         let limits = [quota, Limit::concurrent("slots", new).unwrap()];
         let learn = async |shard: u32, at: EpochMillis| {
-            let (key, slots) = (key.with_shard(shard), LimitName::new("quota").unwrap());
+            let key = key.with_shard(shard);
             let view = load(&table, &key).await.unwrap();
-            let needs = [(slots, MilliTokens(0))].into();
+            let amounts = [(LimitName::new("quota").unwrap(), MilliTokens(0))].into();
             let take = Take {
                 key: &key,
-                terms: (&limits).into(),
-                needs,
-                soft: [].into(),
-                takes: 1,
+                limits: (&limits).into(),
+                amounts,
+                soft_amounts: [].into(),
+                acquires: 1,
                 leases: vec![],
                 roll: Roll::to(Hour::of(at)),
-                op: new_id(),
-                hot: false,
-                company: Company::None,
-                unknown: &[],
+                write_id: new_id(),
+                request_split: false,
+                contention: Contention::Alone,
+                unconfirmed: &[],
             };
             let done = table
-                .update(&take.on(Some(&view), at), Answer::Nothing)
+                .update(&take.plan(Some(&view), at), Answer::Nothing)
                 .await
                 .unwrap();
             assert_eq!(done, Outcome::Applied(None));
@@ -196,16 +196,16 @@ async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
     );
     let take = Take {
         key,
-        terms: (&limits).into(),
-        needs,
-        soft: [].into(),
-        takes: 1,
+        limits: (&limits).into(),
+        amounts: needs,
+        soft_amounts: [].into(),
+        acquires: 1,
         leases: vec![],
         roll: Roll::to(Hour::of(at)),
-        op: new_id(),
-        hot: false,
-        company: Company::None,
-        unknown: &[],
+        write_id: new_id(),
+        request_split: false,
+        contention: Contention::Alone,
+        unconfirmed: &[],
     };
     assert_eq!(
         table
@@ -233,24 +233,24 @@ async fn a_first_shard_made_anew_by_who_knew_nothing_of_the_others_is_the_whole_
     );
     assert_eq!(counts(&table, &key).await, [(0, 1), (5, 8)]);
     assert_eq!(
-        load(&table, &key.with_shard(5)).await.unwrap().due,
-        Some(DUE.after(REVIEW)),
+        load(&table, &key.with_shard(5)).await.unwrap().due_at,
+        Some(DUE.plus(REVIEW_INTERVAL)),
         "not in the way of others"
     );
     // The lease can still be given back; when it has ended, its shard goes too.
-    run(&table, DUE.after(REVIEW)).await;
+    run(&table, DUE.plus(REVIEW_INTERVAL)).await;
     assert_eq!(counts(&table, &key).await, [(0, 1), (5, 8)]);
-    for at in [end, end.after(REVIEW)] {
+    for at in [end, end.plus(REVIEW_INTERVAL)] {
         run(&table, at).await;
     }
     let [whole] = &*shards(&table, &key).await else {
         panic!("one shard")
     };
     assert_eq!(
-        (whole.shard_count, whole.limits["slots"].tk),
+        (whole.shard_count, whole.limits["slots"].available),
         (1, tokens(64))
     );
-    assert_eq!(whole.limits["quota"].tk, tokens(1_599));
+    assert_eq!(whole.limits["quota"].available, tokens(1_599));
     assert_eq!(run(&table, later(end, 3_600_000)).await.buckets_seen, 0);
 }
 
@@ -280,7 +280,7 @@ async fn shards_that_a_new_first_one_covers_are_removed_while_they_are_in_use() 
 }
 
 /// What a review of `seen` would do, done now: how many of its transactions were applied.
-async fn apply(table: &Table, seen: &[Bucket], at: EpochMillis) -> (usize, usize) {
+async fn apply(table: &Table, seen: &[Shard], at: EpochMillis) -> (usize, usize) {
     let planned = review(seen, true, Depth::All, at, new_id);
     let (mut sent, mut applied) = (0, 0);
     for change in planned.repairs.iter().chain(&planned.merges) {
@@ -387,7 +387,7 @@ async fn a_bucket_broken_in_any_way_becomes_whole_and_has_no_slot_too_many() {
         let mut at = DUE;
         for _ in 0..10 {
             run(&table, at).await;
-            at = at.after(REVIEW);
+            at = at.plus(REVIEW_INTERVAL);
             if !is_made_anew {
                 assert!(
                     total(&table, &key, "slots", at).await <= tokens(64),

@@ -6,7 +6,7 @@ use lambda_runtime::{Context, LambdaEvent};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, Summary, invoke, reconcile};
-use weirgate_shared::{EpochMillis, Limit, MilliTokens, Millis, Shard, credit};
+use weirgate_shared::{EpochMillis, Limit, MilliTokens, Millis, ShardIndex, refill_between};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, key, limit, load, store, tokens};
@@ -80,12 +80,12 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
     let after = load(&table, &key("e-1")).await.unwrap();
     let (rpm, slots) = (after.limits["rpm"], after.limits["slots"]);
     assert_eq!(
-        (rpm.tk, rpm.tc),
+        (rpm.available, rpm.consumed),
         (tokens(9), tokens(1)),
         "rate tokens were not used"
     );
     assert_eq!(
-        (slots.tk, slots.tc),
+        (slots.available, slots.consumed),
         (tokens(3), tokens(3)),
         "a slot counts when it is taken, once"
     );
@@ -99,10 +99,10 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
             .collect::<Vec<_>>(),
         ["c"]
     );
-    assert_eq!(after.due, Some(LATER), "due moves to the next expiry");
-    assert_eq!(after.v, bucket.v + 1);
+    assert_eq!(after.due_at, Some(LATER), "due moves to the next expiry");
+    assert_eq!(after.write_seq, bucket.write_seq + 1);
     assert_eq!(
-        after.op, bucket.op,
+        after.last_write_id, bucket.last_write_id,
         "the id of a client's write stays, it may still be looked for"
     );
 }
@@ -144,9 +144,9 @@ async fn a_bucket_without_leases_leaves_the_index() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let mut released = full("e-1", &limits());
-    released.due = Some(PAST);
+    released.due_at = Some(PAST);
     let mut never = full("e-2", &limits());
-    (never.due, never.leases) = (Some(PAST), None);
+    (never.due_at, never.leases) = (Some(PAST), None);
     store(&table, &released).await;
     store(&table, &never).await;
     store(
@@ -181,14 +181,14 @@ async fn live_leases_stay_and_only_due_moves() {
         LATER,
         &[("rpm", 1), ("slots", 1)],
     );
-    bucket.due = Some(PAST);
+    bucket.due_at = Some(PAST);
     store(&table, &bucket).await;
 
     let summary = run(&table).await;
     assert_eq!((summary.buckets_seen, summary.leases_restored), (1, 0));
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_eq!(
-        (after.due, &after.leases, &after.limits),
+        (after.due_at, &after.leases, &after.limits),
         (Some(LATER), &bucket.leases, &bucket.limits)
     );
 }
@@ -204,18 +204,18 @@ async fn rate_tokens_come_back_up_to_the_share_and_slots_all() {
         &[("rpm", 6), ("slots", 4)],
     );
     // Refilled meanwhile, and a second shard halves what this one may hold.
-    bucket.limits.get_mut("rpm").unwrap().tk = tokens(3);
+    bucket.limits.get_mut("rpm").unwrap().available = tokens(3);
     bucket.shard_count = 2;
     store(&table, &bucket).await;
 
     let summary = run(&table).await;
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_eq!(
-        (after.limits["rpm"].tk, after.limits["rpm"].tc),
+        (after.limits["rpm"].available, after.limits["rpm"].consumed),
         (tokens(5), tokens(0)),
         "never above the share"
     );
-    assert_eq!(after.limits["slots"].tk, tokens(4));
+    assert_eq!(after.limits["slots"].available, tokens(4));
     assert_eq!(
         summary.tokens_restored[&limit("rpm")],
         tokens(2),
@@ -235,7 +235,7 @@ async fn tokens_in_the_answer_are_exact_decimal_numbers() {
             &[],
         );
         let amount = MilliTokens(milli);
-        bucket.limits.get_mut("tpd").unwrap().tk -= amount;
+        bucket.limits.get_mut("tpd").unwrap().available -= amount;
         bucket
             .leases
             .as_mut()
@@ -269,14 +269,14 @@ async fn a_refill_time_from_a_fast_clock_is_pulled_back_with_its_early_credit() 
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let rate = Limit::per_minute("rpm", 600).unwrap();
-    let ahead = NOW.after(Millis(30_000));
+    let ahead = NOW.plus(Millis(30_000));
     let mut fast = holding(
         full("e-1", std::slice::from_ref(&rate)),
         "a",
         PAST,
         &[("rpm", 100)],
     );
-    fast.rf = ahead;
+    fast.refilled_at = ahead;
     store(&table, &fast).await;
     // Clocks of a fleet differ; nothing is wrong with this one.
     let mut near = holding(
@@ -285,15 +285,15 @@ async fn a_refill_time_from_a_fast_clock_is_pulled_back_with_its_early_credit() 
         PAST,
         &[("rpm", 100)],
     );
-    near.rf = NOW.after(Millis(9_000));
+    near.refilled_at = NOW.plus(Millis(9_000));
     store(&table, &near).await;
 
     let summary = run(&table).await;
-    let early = credit(rate.rule(), Shard::WHOLE, NOW, ahead);
+    let early = refill_between(rate.rule(), ShardIndex::UNSPLIT, NOW, ahead);
     assert_eq!(early, tokens(300));
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_eq!(
-        (after.rf, after.limits["rpm"].tk),
+        (after.refilled_at, after.limits["rpm"].available),
         (NOW, tokens(600) - early)
     );
     assert_eq!(
@@ -301,7 +301,10 @@ async fn a_refill_time_from_a_fast_clock_is_pulled_back_with_its_early_credit() 
         tokens(600),
         "time brings it once, not twice"
     );
-    assert_eq!(load(&table, &key("e-2")).await.unwrap().rf, near.rf);
+    assert_eq!(
+        load(&table, &key("e-2")).await.unwrap().refilled_at,
+        near.refilled_at
+    );
     assert_eq!(summary.tokens_restored[&limit("rpm")], tokens(200));
 }
 

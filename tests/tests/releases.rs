@@ -62,7 +62,7 @@ async fn run(
     let _ = fleet.writes();
     let asked: u32 = tasks.join_all().await.into_iter().sum();
     assert_eq!(
-        fleet.bucket().await.limits["rpm"].tc,
+        fleet.bucket().await.limits["rpm"].consumed,
         tokens(asked.into()),
         "each counted once"
     );

@@ -84,7 +84,7 @@ async fn only_usage_is_copied_nothing_is_refilled_or_split() {
         &bucket("dry", 0),
         &limits,
         needs,
-        HOUR.after(Millis(-10_000)),
+        HOUR.plus(Millis(-10_000)),
     )
     .await;
     let records = aggregator::records(&dynamo);
@@ -153,7 +153,7 @@ async fn a_dry_run_says_what_would_be_copied_and_writes_nothing() {
         .collect();
     let line = format!(
         "planned: final copy to default/ENTITY#b #USAGE#gpt-4#hourly#2026-11-20T18:00:00Z of shard 1 at {}{}, {} acquires\n",
-        hour.v,
+        hour.write_seq,
         tokens.concat(),
         hour.usage.acquires,
     );

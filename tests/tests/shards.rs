@@ -5,7 +5,7 @@ mod fleet;
 use fleet::shards::{drain, holds, per_minute, shards, split};
 use fleet::{Fleet, ask, denied, granted, leased, millis, pass, secs, settle, tokens};
 use weirgate::{Decision, Limit, MilliTokens};
-use weirgate_shared::Bucket;
+use weirgate_shared::Shard;
 
 #[tokio::test(start_paused = true)]
 async fn i6_an_operators_split_and_merge_keep_every_token() {
@@ -106,7 +106,7 @@ async fn in_steady_state_an_acquire_costs_one_write_unit_and_one_request() {
         shards(&fleet)
             .await
             .iter()
-            .all(|shard| shard.takes.total >= 15),
+            .all(|shard| shard.acquires.total >= 15),
         "{:?}",
         shards(&fleet).await
     );
@@ -181,11 +181,11 @@ async fn i5_any_request_up_to_the_capacity_is_admitted_within_its_own_retry_afte
         let after = denied.retry_after.unwrap();
         // The denial takes a moment, in which another process could leave what it has read.
         assert_eq!(
-            fleet.now().after(after.into()).since(empty_at).0,
+            fleet.now().plus(after.into()).since(empty_at).0,
             asks * 60,
             "{asks}"
         );
-        let ready = fleet.now().after(after.into());
+        let ready = fleet.now().plus(after.into());
         pass(after - millis(1)).await;
         // It may take a moment itself, where it meets shards that are not what it knew.
         let early = ask(&limiter, &limits, &[("rpm", asks)])
@@ -236,7 +236,7 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
         shards(&fleet)
             .await
             .iter()
-            .map(|shard| shard.takes.total)
+            .map(|shard| shard.acquires.total)
             .sum::<i64>(),
         1,
         "one acquire"
@@ -253,7 +253,7 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
     );
     let _ = grant.renew(secs(600)).await.unwrap();
     pass(secs(300)).await;
-    let held = |shards: &[Bucket]| {
+    let held = |shards: &[Shard]| {
         shards
             .iter()
             .flat_map(|shard| shard.leases.iter().flatten())
@@ -275,7 +275,7 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
     let used: MilliTokens = shards(&fleet)
         .await
         .iter()
-        .map(|shard| shard.limits["tpm"].tc)
+        .map(|shard| shard.limits["tpm"].consumed)
         .sum();
     assert_eq!(used, tokens(200));
 }

@@ -9,7 +9,7 @@ use fleet::{Fleet, ask, denied, granted, leased, millis, pass, secs, settle, tok
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use weirgate::{Decision, EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter};
-use weirgate_shared::Bucket;
+use weirgate_shared::Shard;
 use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault, Limits, Partitions};
 
@@ -28,7 +28,7 @@ async fn left(fleet: &Fleet) -> (i64, i64) {
     )
 }
 
-fn sum(shards: &[Bucket], of: impl Fn(&Bucket) -> i64) -> i64 {
+fn sum(shards: &[Shard], of: impl Fn(&Shard) -> i64) -> i64 {
     shards.iter().map(of).sum()
 }
 
@@ -36,8 +36,11 @@ fn sum(shards: &[Bucket], of: impl Fn(&Bucket) -> i64) -> i64 {
 async fn used(fleet: &Fleet) -> (MilliTokens, i64) {
     let shards = shards(fleet).await;
     (
-        shards.iter().map(|shard| shard.limits["tpm"].tc).sum(),
-        sum(&shards, |shard| shard.takes.total),
+        shards
+            .iter()
+            .map(|shard| shard.limits["tpm"].consumed)
+            .sum(),
+        sum(&shards, |shard| shard.acquires.total),
     )
 }
 

@@ -33,7 +33,7 @@ async fn a_shard_deleted_by_hand_is_gone_and_nobody_waits_for_it() {
     let there: i64 = shards(&fleet)
         .await
         .iter()
-        .map(|shard| shard.limits["rpm"].tk.whole_tokens())
+        .map(|shard| shard.limits["rpm"].available.whole_tokens())
         .sum();
     let _ = granted(&limiter, &limits, &[("rpm", there)]).await;
     let denied = denied(&limiter, &limits, &[("rpm", 1)]).await;

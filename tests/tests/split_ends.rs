@@ -8,7 +8,7 @@ mod sharded;
 use aggregator::{HOUR, bucket, counts, deliver_text, event, held, marked};
 use fleet::{Fleet, denied, leased, pass, secs, tokens};
 use weirgate::Limit;
-use weirgate_shared::write::REVIEW;
+use weirgate_shared::write::REVIEW_INTERVAL;
 use weirgate_shared::{BucketKey, EpochMillis};
 
 /// The new half has no slot then. Those that come back stay with the shard they were taken from,
@@ -37,7 +37,7 @@ async fn i2_a_shard_whose_slots_are_all_held_is_split_and_every_slot_that_comes_
         sharded::shards(&table, &key)
             .await
             .into_iter()
-            .map(|shard| shard.limits["slots"].tk)
+            .map(|shard| shard.limits["slots"].available)
     };
     assert!(
         free().await.all(|slots| slots == tokens(0)),
@@ -83,7 +83,7 @@ async fn i6_a_shard_that_was_hot_hours_ago_is_split_once_and_merged_again() {
             deliver_text(&table, &event(&all), now).await.summary.splits,
             0
         );
-        let looked = EpochMillis(now.0 + REVIEW.0);
+        let looked = EpochMillis(now.0 + REVIEW_INTERVAL.0);
         assert_eq!(sharded::run(&table, looked).await.shards_merged, 1);
         assert_eq!(sharded::counts(&table, &bucket("a", 0)).await, [(0, 1)]);
         let after = held(&table).await;

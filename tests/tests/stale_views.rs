@@ -93,13 +93,13 @@ async fn i1_what_is_given_back_is_cut_where_it_is_stored() {
     pass(secs(60)).await;
     let _ = granted(&other, &rpm(), &[("rpm", 1)]).await;
     let _ = grant.rollback().await.unwrap();
-    assert!(fleet.bucket().await.limits["rpm"].tk <= tokens(100));
+    assert!(fleet.bucket().await.limits["rpm"].available <= tokens(100));
 
     let grant = granted(&limiter, &rpm(), &[("rpm", 40)]).await;
     let lower = [Limit::per_minute("rpm", 4).unwrap()];
     let _ = granted(&other, &lower, &[("rpm", 1)]).await;
     let _ = grant.rollback().await.unwrap();
-    assert!(fleet.bucket().await.limits["rpm"].tk <= tokens(4));
+    assert!(fleet.bucket().await.limits["rpm"].available <= tokens(4));
 }
 
 /// The second would otherwise take by the rules of the first.

@@ -13,8 +13,8 @@ use policy::{Asked, Policy, enforce};
 use serde_json::{Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
-use weirgate_shared::write::REVIEW;
-use weirgate_shared::{BUCKET_SK, Bucket, EpochMillis, Hour, WriteId};
+use weirgate_shared::write::REVIEW_INTERVAL;
+use weirgate_shared::{BUCKET_SK, EpochMillis, Hour, Shard, WriteId};
 use weirgate_store::{Answer, Outcome, Table, indexes};
 use weirgate_tests::leased::{
     NOW, full, holding, id, key, limits, load, split_at, store, take, tokens,
@@ -92,12 +92,12 @@ fn matches(pattern: &Value, record: &Value) -> bool {
 /// The stream's records of a bucket that was made, was used three times in the last hour of a year,
 /// and is taken from in the first one of the next.
 async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
-    let mut bucket = Bucket {
+    let mut bucket = Shard {
         hour: Hour(Hour::of(NOW).0 - 1),
         ..full("e-1", &limits())
     };
-    bucket.takes.total = 3;
-    bucket.limits.get_mut("quota").unwrap().tc = tokens(2);
+    bucket.acquires.total = 3;
+    bucket.limits.get_mut("quota").unwrap().consumed = tokens(2);
     store(table, &bucket).await;
     let update = take(
         &bucket,
@@ -343,7 +343,7 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     .await
     .unwrap();
     assert_eq!(summary.leases_restored, 1);
-    let due = NOW.after(REVIEW);
+    let due = NOW.plus(REVIEW_INTERVAL);
     let summary = reconcile(
         &table,
         &config,

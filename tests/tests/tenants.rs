@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use stored::{child, entity, resource};
 use weirgate::{
-    AuditOf, Config, ConfigsOf, Error, FileError, Level, Limit, LimitsFile, Page, Prefetch,
-    RateLimiter, Window,
+    AuditSubject, Config, ConfigFilter, ConfigLevel, Error, FileError, Limit, LimitsFile, Page,
+    Prefetch, RateLimiter, Window,
 };
 use weirgate_tests::Dynamo;
 
@@ -129,7 +129,7 @@ async fn take(limiter: &RateLimiter, step: Step) {
         ENTITIES[step.other],
         RESOURCES[step.resource],
     );
-    let (limits, levels) = (limits(), Level::of(&entity(name), &resource(of)));
+    let (limits, levels) = (limits(), ConfigLevel::of(&entity(name), &resource(of)));
     let ask = |name| {
         limiter
             .acquire(name, of)
@@ -191,19 +191,24 @@ async fn take(limiter: &RateLimiter, step: Step) {
         13 => drop(limiter.children(&entity(name), None).await.unwrap()),
         14 => {
             for of in [
-                ConfigsOf::Entity(entity(name)),
-                ConfigsOf::Resource(resource(of)),
-                ConfigsOf::Entities,
+                ConfigFilter::Entity(entity(name)),
+                ConfigFilter::Resource(resource(of)),
+                ConfigFilter::Entities,
             ] {
                 drop(limiter.configs(&of, None).await.unwrap());
             }
-            drop(limiter.configs(&ConfigsOf::Resources, None).await.unwrap());
+            drop(
+                limiter
+                    .configs(&ConfigFilter::Resources, None)
+                    .await
+                    .unwrap(),
+            );
         }
         15 => {
             for of in [
-                AuditOf::Entity(entity(name)),
-                AuditOf::Resource(resource(of)),
-                AuditOf::System,
+                AuditSubject::Entity(entity(name)),
+                AuditSubject::Resource(resource(of)),
+                AuditSubject::System,
             ] {
                 drop(limiter.audit(&of, None).await.unwrap());
             }
@@ -324,13 +329,13 @@ async fn an_item_of_another_namespace_in_an_index_is_in_no_list_of_ours() {
     let fleet = Fleet::new().await;
     let ours = limiter(&fleet, OURS).await;
     ours.set_entity(&child("e-1", "team")).await.unwrap();
-    let own = Level::EntityResource(entity("e-1"), resource("gpt-4"));
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
     ours.set_config(&own, &Config::of([stored::rpm(5)]))
         .await
         .unwrap();
     let theirs = limiter(&fleet, "b").await;
     theirs.set_entity(&child("spy", "team")).await.unwrap();
-    let level = Level::EntityResource(entity("spy"), resource("gpt-4"));
+    let level = ConfigLevel::EntityResource(entity("spy"), resource("gpt-4"));
     theirs
         .set_config(&level, &Config::of([stored::rpm(7)]))
         .await
@@ -350,7 +355,7 @@ async fn an_item_of_another_namespace_in_an_index_is_in_no_list_of_ours() {
         [entity("e-1")]
     );
     let listed = ours
-        .configs(&ConfigsOf::Resource(resource("gpt-4")), None)
+        .configs(&ConfigFilter::Resource(resource("gpt-4")), None)
         .await
         .unwrap()
         .items;
@@ -403,12 +408,12 @@ async fn a_page_goes_on_in_its_own_list_only() {
         ours.children(&entity("e-1"), Some(&own)).await.map(drop)
     ));
     assert!(refused(
-        ours.audit(&AuditOf::Entity(entity("team")), Some(&own))
+        ours.audit(&AuditSubject::Entity(entity("team")), Some(&own))
             .await
             .map(drop)
     ));
     assert!(refused(
-        ours.configs(&ConfigsOf::Entities, Some(&own))
+        ours.configs(&ConfigFilter::Entities, Some(&own))
             .await
             .map(drop)
     ));

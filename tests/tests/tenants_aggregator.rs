@@ -181,7 +181,7 @@ async fn delivered_beside(spoil: impl Fn(&mut Value)) -> (Dynamo, Handled, Vec<V
         .rposition(|record| record["dynamodb"]["Keys"]["PK"]["S"] == "a/BUCKET#e#gpt-4#0");
     // Only the spoiled image: what is before it is good.
     let records = records.split_off(last.expect("it was written"));
-    let handled = deliver_text(&table, &event(&records), HOUR.after(Millis(300))).await;
+    let handled = deliver_text(&table, &event(&records), HOUR.plus(Millis(300))).await;
     (dynamo, handled, records)
 }
 

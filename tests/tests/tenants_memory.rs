@@ -82,7 +82,7 @@ async fn unreadable_items_of_any_size_and_shape_cost_the_reconciler_little_memor
     );
     store(
         &table,
-        &weirgate_shared::Bucket {
+        &weirgate_shared::Shard {
             key: key.clone(),
             ..expired
         },
@@ -128,7 +128,7 @@ async fn unreadable_items_of_any_size_and_shape_cost_the_reconciler_little_memor
         (all, all),
         "{told}"
     );
-    assert!(load(&table, &key).await.unwrap().due.is_none());
+    assert!(load(&table, &key).await.unwrap().due_at.is_none());
 }
 
 #[tokio::test]

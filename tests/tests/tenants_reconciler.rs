@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
-use weirgate_shared::write::REVIEW;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Limit, Look, Millis, due_shards};
+use weirgate_shared::write::REVIEW_INTERVAL;
+use weirgate_shared::{ActivitySample, BucketKey, EpochMillis, Limit, Millis, Shard, due_shards};
 use weirgate_store::Table;
 use weirgate_tests::leased::{NOW, full, holding, item, load, store};
 use weirgate_tests::{Dynamo, Fault, import};
@@ -33,8 +33,8 @@ async fn run(table: &Table, now: EpochMillis) -> Summary {
     .expect("DynamoDB works")
 }
 
-fn of(pk: &str, bucket: Bucket) -> Bucket {
-    Bucket {
+fn of(pk: &str, bucket: Shard) -> Shard {
+    Shard {
         key: key_of(pk),
         ..bucket
     }
@@ -62,8 +62,8 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
         // Expired too, and not due: nobody may look at them.
         store(
             &table,
-            &Bucket {
-                due: None,
+            &Shard {
+                due_at: None,
                 ..of(pk, expired.clone())
             },
         )
@@ -111,14 +111,14 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let shard = |pk: &str| {
-        let mut bucket = Bucket {
+        let mut bucket = Shard {
             shard_count: 2,
-            due: Some(NOW),
+            due_at: Some(NOW),
             ..of(pk, full("e", &limits()))
         };
-        bucket.scaling.look = Some(Look {
-            at: EpochMillis(NOW.0 - REVIEW.0),
-            v: bucket.v,
+        bucket.scaling.sample = Some(ActivitySample {
+            at: EpochMillis(NOW.0 - REVIEW_INTERVAL.0),
+            write_seq: bucket.write_seq,
         });
         bucket
     };
@@ -133,8 +133,8 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
     ] {
         store(
             &table,
-            &Bucket {
-                due: None,
+            &Shard {
+                due_at: None,
                 ..shard(pk)
             },
         )
@@ -164,11 +164,11 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
 }
 
 /// The bucket of an honest tenant in partition `DUE#00`, with an expired lease.
-fn honest() -> Bucket {
+fn honest() -> Shard {
     honest_in("DUE#00")
 }
 
-fn honest_in(due_shard: &str) -> Bucket {
+fn honest_in(due_shard: &str) -> Shard {
     let mut names = (0..).map(|at| format!("good/BUCKET#e-{at}#gpt-4#0"));
     let pk = names
         .find(|pk| key_of(pk).due_shard() == due_shard)
@@ -246,7 +246,7 @@ async fn entries_without_number_keep_no_other_tenant_from_its_turn() {
         assert!(requests <= most, "{entries}: {requests} requests");
         assert_eq!(summary.leases_restored, 1, "{summary:?}");
         assert!(summary.postponed > 256, "{summary:?}");
-        assert!(load(&table, &bucket.key).await.unwrap().due.is_none());
+        assert!(load(&table, &bucket.key).await.unwrap().due_at.is_none());
     }
 }
 
@@ -262,7 +262,7 @@ async fn what_cannot_be_read_comes_back_after_an_hour() {
         ),
         (2_000, 0)
     );
-    let hour = NOW.after(Millis(3_600_000));
+    let hour = NOW.plus(Millis(3_600_000));
     assert_eq!(run(&table, EpochMillis(hour.0 - 1)).await.buckets_seen, 0);
     assert_eq!(run(&table, hour).await.undecodable, 2_000);
 }
@@ -356,9 +356,9 @@ async fn looks_at_sharded_buckets_count_towards_the_same_share() {
         .await;
     let sharded = (0..300).map(|at| {
         let bucket = of(&format!("evil/BUCKET#e-{at}#r#0"), full("e", &limits()));
-        let mut item = item(&Bucket {
+        let mut item = item(&Shard {
             shard_count: 64,
-            due: Some(EpochMillis(0)),
+            due_at: Some(EpochMillis(0)),
             ..bucket
         });
         item["due_shard"] = json!({"S": "DUE#00"});
@@ -390,8 +390,8 @@ async fn i8_entries_at_both_ends_of_a_partition_keep_none_between_them_from_its_
     let honest = honest();
     store(
         &table,
-        &Bucket {
-            due: Some(EpochMillis(NOW.0 - 2)),
+        &Shard {
+            due_at: Some(EpochMillis(NOW.0 - 2)),
             ..honest
         },
     )

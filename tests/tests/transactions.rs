@@ -9,7 +9,7 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use serde_json::json;
-use weirgate_shared::write::{Action, Change, Condition, Path, Update, Value};
+use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{Attr, ItemKey};
 use weirgate_store::{ErrorKind, Item, Part, Retry, StoreError, Table, Transacted};
 use weirgate_tests::leased::id;
@@ -35,7 +35,7 @@ fn add(pk: &str, by: i64, conditions: Vec<Condition>) -> Action {
     Action::Update(Update {
         key: key(pk),
         conditions,
-        changes: vec![Change::Add(n(), Value::Int(by))],
+        changes: vec![AttributeUpdate::Add(n(), Value::Int(by))],
     })
 }
 
@@ -321,7 +321,7 @@ async fn a_transaction_that_is_repeated_is_the_same_text() {
     let names: Vec<_> = (0..12).map(|at| format!("n{at}")).collect();
     let changes = names
         .iter()
-        .map(|name| Change::Add(Path::of(name.clone()), Value::Int(1)))
+        .map(|name| AttributeUpdate::Add(Path::of(name.clone()), Value::Int(1)))
         .collect();
     let conditions = names
         .iter()

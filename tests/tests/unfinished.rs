@@ -10,13 +10,13 @@ use fleet::{Fleet, secs};
 use sharded::{DUE, counts, new_id, run};
 use weirgate::Limit;
 use weirgate_shared::write::split;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, Millis};
+use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Millis, Shard};
 use weirgate_store::{Answer, Outcome, Table};
 use weirgate_tests::leased::{NOW, full, key, limits, load, store};
 use weirgate_tests::scaling::facts;
 
 /// The bucket `e-1` whose split was begun at `at`, as it was before.
-async fn begun(table: &Table, bucket: &Bucket, at: EpochMillis) {
+async fn begun(table: &Table, bucket: &Shard, at: EpochMillis) {
     store(table, bucket).await;
     let first = split(bucket, 0, new_id(), at);
     assert!(matches!(
@@ -31,7 +31,7 @@ async fn held(table: &Table, key: &BucketKey, at: EpochMillis) -> BTreeMap<Limit
     for shard in sharded::shards(table, key).await {
         for half in std::iter::once(&shard).chain(shard.escrow.as_deref()) {
             for name in half.limits.keys() {
-                *held.entry(name.clone()).or_default() += half.holds(name, at);
+                *held.entry(name.clone()).or_default() += half.balance_at(name, at);
             }
         }
     }
@@ -73,7 +73,7 @@ async fn i2_no_request_is_denied_for_what_a_split_has_put_aside() {
         assert!(ask(1).await);
         let table = fleet.dynamo.table().await;
         let image = load(&table, &key("e-1")).await.unwrap();
-        let first = split(&image, 0, new_id(), image.rf.after(Millis(1)));
+        let first = split(&image, 0, new_id(), image.refilled_at.plus(Millis(1)));
         assert!(matches!(
             table.update(&first, Answer::Nothing).await,
             Ok(Outcome::Applied(_))
@@ -86,7 +86,7 @@ async fn i2_no_request_is_denied_for_what_a_split_has_put_aside() {
             let parent = load(&table, &key("e-1")).await.unwrap();
             let finish = async {
                 tokio::time::sleep(fleet::millis(200)).await;
-                for update in weirgate_shared::write::finish(&parent).unwrap() {
+                for update in weirgate_shared::write::finish_writes(&parent).unwrap() {
                     assert!(matches!(
                         table.update(&update, Answer::Nothing).await,
                         Ok(Outcome::Applied(_))
@@ -109,8 +109,8 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
     let table = fleet.dynamo.table().await;
     let limiter = fleet.limiter().await;
     let bucket = full("e-1", &limits());
-    begun(&table, &bucket, EpochMillis(bucket.rf.0 + 1)).await;
-    let before = held(&table, &bucket.key, bucket.rf).await;
+    begun(&table, &bucket, EpochMillis(bucket.refilled_at.0 + 1)).await;
+    let before = held(&table, &bucket.key, bucket.refilled_at).await;
     assert_eq!(
         limiter
             .set_shards("e-1", "gpt-4", &limits(), 4)
@@ -122,7 +122,7 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
         counts(&table, &bucket.key).await,
         [(0, 4), (1, 4), (2, 4), (3, 4)]
     );
-    let after = held(&table, &bucket.key, bucket.rf).await;
+    let after = held(&table, &bucket.key, bucket.refilled_at).await;
     assert_eq!(
         after.keys().collect::<Vec<_>>(),
         before.keys().collect::<Vec<_>>()

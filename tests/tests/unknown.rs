@@ -105,7 +105,7 @@ async fn take_in(trouble: &[Fault], before: Before, with_slots: bool, other: boo
     let bucket = fleet.bucket().await;
     let foreign = 1000 * fleet::foreign_takes(&fleet);
     let (rate, slots) = (bucket.limits["rph"], bucket.limits["slots"]);
-    let taken = rate.tc.0 - taken_before - foreign;
+    let taken = rate.consumed.0 - taken_before - foreign;
     assert!(
         taken >= admitted,
         "{case}: I1, {taken} taken, {admitted} admitted"
@@ -117,17 +117,17 @@ async fn take_in(trouble: &[Fault], before: Before, with_slots: bool, other: boo
         .map(|(_, lease)| lease.tokens[&slots_name()].0)
         .sum();
     assert_eq!(
-        slots.tk.0 + held,
+        slots.available.0 + held,
         20_000,
         "{case}: I4, every slot is free or held by one lease"
     );
-    let credit = bucket.rf.since(fleet::START).0 * 1_000_000 / 3_600_000;
+    let credit = bucket.refilled_at.since(fleet::START).0 * 1_000_000 / 3_600_000;
     assert!(
-        rate.tk.0 + rate.tc.0 <= 1_000_000 + credit,
+        rate.available.0 + rate.consumed.0 <= 1_000_000 + credit,
         "{case}: I1, {rate:?}"
     );
     assert!(
-        rate.tk.0 + rate.tc.0 >= 1_000_000,
+        rate.available.0 + rate.consumed.0 >= 1_000_000,
         "{case}: tokens were lost: {rate:?}"
     );
 

@@ -112,13 +112,13 @@ async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) 
     let (bucket, foreign) = (fleet.bucket().await, 1000 * fleet::foreign_takes(&fleet));
     let (rate, slots) = (bucket.limits["rpd"], bucket.limits["slots"]);
     assert_eq!(
-        rate.tk.0 + rate.tc.0,
+        rate.available.0 + rate.consumed.0,
         1_000_000,
         "{case}: I1, no token is made or lost"
     );
     let now = (
-        rate.tc.0 - foreign,
-        slots.tk.0,
+        rate.consumed.0 - foreign,
+        slots.available.0,
         bucket.leases.as_ref().unwrap().len(),
     );
     let stats = limiter.stats();

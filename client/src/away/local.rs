@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, Mode, Rule};
+use weirgate_shared::{
+    BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, RefillRule, Shard,
+};
 
 use crate::decide::Target;
 use crate::decision::{self, Denied};
@@ -20,7 +22,7 @@ pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, Local>>>);
 /// A bucket, and what it was made from.
 #[derive(Debug)]
 struct Local {
-    bucket: Bucket,
+    bucket: Shard,
     limits: Limits,
     percent: u8,
 }
@@ -62,12 +64,12 @@ impl LocalBuckets {
             if local.limits != limits || local.percent != percent {
                 *local = new();
             }
-            local.bucket = local.bucket.advanced(&limits, now);
+            local.bucket = local.bucket.projected(&limits, now);
             let status = decision::status(&local.bucket, &limits, &needs, now);
             if !target.is_shadow
                 && status
                     .iter()
-                    .any(|status| status.is_short() && status.mode != Mode::Shadow)
+                    .any(|status| status.is_short() && status.mode != LimitMode::Shadow)
             {
                 short.extend(status);
                 continue;
@@ -123,7 +125,7 @@ impl LocalHold {
         self.give_back(|_| true);
     }
 
-    fn give_back(&mut self, goes_back: fn(&Rule) -> bool) {
+    fn give_back(&mut self, goes_back: fn(&RefillRule) -> bool) {
         let mut buckets = self.buckets.lock();
         for (limit, need) in std::mem::take(&mut self.taken) {
             let state = buckets
@@ -153,19 +155,19 @@ fn change(
         .get_mut(key)
         .and_then(|local| local.bucket.limits.get_mut(limit))
     {
-        state.tk = (state.tk + by).min(state.rule.capacity);
+        state.available = (state.available + by).min(state.rule.capacity);
     }
 }
 
 /// A full bucket with `percent` of every limit: of its capacity, which holds one token at least,
 /// and of its rate.
-fn part(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Bucket {
+fn part(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
     let part = |amount: MilliTokens| {
         amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100
     };
-    let mut bucket = Bucket::full(key.clone(), limits, now);
+    let mut bucket = Shard::full(key.clone(), limits, now);
     for state in bucket.limits.values_mut() {
-        let Rule {
+        let RefillRule {
             capacity,
             refill_amount,
             ..
@@ -174,7 +176,7 @@ fn part(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Buck
         if !state.rule.is_concurrent() {
             state.rule.refill_amount = MilliTokens(part(refill_amount).max(1));
         }
-        state.tk = state.rule.capacity;
+        state.available = state.rule.capacity;
     }
     bucket
 }

@@ -1,6 +1,6 @@
 //! Who changed what is configured.
 
-use weirgate_shared::{AuditEvent, AuditKey, AuditOf, ItemKey, read_audit};
+use weirgate_shared::{AuditEvent, AuditKey, AuditSubject, ItemKey, read_audit};
 use weirgate_store::{Item, Listing};
 
 use super::{Next, PAGE, Page};
@@ -15,7 +15,7 @@ impl RateLimiter {
     /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written an event.
     pub async fn audit(
         &self,
-        of: &AuditOf,
+        of: &AuditSubject,
         after: Option<&Next>,
     ) -> Result<Page<AuditEvent>, Error> {
         let partition = AuditKey::partition(&self.inner.namespace, of);

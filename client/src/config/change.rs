@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, mark_schema, record};
-use weirgate_shared::{AuditEvent, Change, ItemKey, schema_key};
+use weirgate_shared::write::{Action, write_audit_event, write_schema_version};
+use weirgate_shared::{AuditChange, AuditEvent, ItemKey, schema_key};
 use weirgate_store::{ErrorKind, Item, Transacted};
 
 use super::known::Changed;
@@ -50,12 +50,12 @@ impl<'a> Editing<'a> {
         let is_marked = !asks_schema || schema::check(self.inner, items.iter())?;
         Ok((
             items,
-            (!is_marked).then(|| mark_schema(&self.inner.namespace)),
+            (!is_marked).then(|| write_schema_version(&self.inner.namespace)),
         ))
     }
 
     /// The event that tells of the change.
-    pub(super) fn record(&self, change: Change) -> Action {
+    pub(super) fn record(&self, change: AuditChange) -> Action {
         let Inner {
             namespace,
             settings,
@@ -67,7 +67,7 @@ impl<'a> Editing<'a> {
             principal: settings.principal.to_string(),
             change,
         };
-        record(namespace, &event, settings.audit_kept.into())
+        write_audit_event(namespace, &event, settings.audit_kept.into())
     }
 
     /// Writes all or nothing; whether it was all. If others were faster, it is to be planned anew.

@@ -1,7 +1,7 @@
 //! Entities and their parents.
 
 use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
-use weirgate_shared::{Change, Entity, EntityId, EntityKey, WriteId, read_entity};
+use weirgate_shared::{AuditChange, Entity, EntityId, EntityKey, WriteId, read_entity};
 use weirgate_store::{CHILDREN, Item, Listing};
 
 use super::change::Editing;
@@ -109,7 +109,7 @@ impl RateLimiter {
             if let Some(parent) = parent {
                 actions.extend(self.ancestors(id, parent).await?);
             }
-            actions.push(editing.record(Change::Entity {
+            actions.push(editing.record(AuditChange::Entity {
                 id: id.clone(),
                 before,
                 after: next.cloned(),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::Cache;
-use weirgate_shared::{AuditId, Config, Entity, EntityId, EpochMillis, Level, Stored};
+use weirgate_shared::{AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Versioned};
 
 use crate::ages::Moment;
 use crate::stats::counters;
@@ -23,7 +23,7 @@ pub(crate) struct Read<T> {
 /// What was read of the table, by what it is about.
 #[derive(Debug)]
 pub(crate) struct Known {
-    levels: Cache<Level, Read<Arc<Stored<Config>>>>,
+    levels: Cache<ConfigLevel, Read<Arc<Versioned<Config>>>>,
     entities: Cache<EntityId, Read<Option<Arc<Entity>>>>,
     /// Counts what this process has changed: what was read before is then looked at again.
     generation: AtomicU64,
@@ -68,7 +68,7 @@ impl Known {
         self.generation.load(Ordering::Acquire)
     }
 
-    pub(crate) fn level(&self, level: &Level) -> Option<Read<Arc<Stored<Config>>>> {
+    pub(crate) fn level(&self, level: &ConfigLevel) -> Option<Read<Arc<Versioned<Config>>>> {
         self.levels.get(level)
     }
 
@@ -80,7 +80,7 @@ impl Known {
     pub(crate) fn remember(
         &self,
         generation: u64,
-        levels: impl IntoIterator<Item = (Level, Read<Arc<Stored<Config>>>)>,
+        levels: impl IntoIterator<Item = (ConfigLevel, Read<Arc<Versioned<Config>>>)>,
         entity: Option<(EntityId, Read<Option<Arc<Entity>>>)>,
     ) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +131,7 @@ impl Known {
 /// What this process changes.
 #[derive(Debug, Clone)]
 pub(crate) enum Changed {
-    Level(Level),
+    Level(ConfigLevel),
     Entity(EntityId),
 }
 
@@ -151,15 +151,15 @@ mod tests {
             },
         );
         let remember =
-            |generation| known.remember(generation, [(Level::System, read.clone())], None);
+            |generation| known.remember(generation, [(ConfigLevel::System, read.clone())], None);
         let before = known.generation();
         remember(before);
-        assert!(known.level(&Level::System).is_some());
-        known.forget(&Changed::Level(Level::System));
+        assert!(known.level(&ConfigLevel::System).is_some());
+        known.forget(&Changed::Level(ConfigLevel::System));
         remember(before);
-        assert!(known.level(&Level::System).is_none());
+        assert!(known.level(&ConfigLevel::System).is_none());
         remember(known.generation());
-        assert!(known.level(&Level::System).is_some());
+        assert!(known.level(&ConfigLevel::System).is_some());
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weirgate_shared::{
-    Config, Entity, EntityId, EntityKey, Level, Limit, Mode, Status, Stored, read_config,
-    read_entity, schema_key,
+    Config, ConfigLevel, ConfigStatus, Entity, EntityId, EntityKey, Limit, LimitMode, Versioned,
+    read_config, read_entity, schema_key,
 };
 use weirgate_store::{Consistency, Item};
 
@@ -39,25 +39,25 @@ pub(crate) struct Resolved {
 /// What the level that wins says.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    pub(crate) level: Level,
-    pub(crate) status: Status,
+    pub(crate) level: ConfigLevel,
+    pub(crate) status: ConfigStatus,
     /// Of the version that all levels together have: it rises with every change of any of them.
     pub(crate) limits: Limits,
 }
 
 impl Rules {
     /// In shadow mode all enforced limits are shadow limits.
-    pub(crate) fn new(level: Level, config: &Config, version: Option<i64>) -> Self {
+    pub(crate) fn new(level: ConfigLevel, config: &Config, version: Option<i64>) -> Self {
         let in_mode = |limit: &Limit| {
-            let is_shadow = config.is_shadow && limit.mode() == Mode::Enforced;
+            let is_shadow = config.is_shadow && limit.mode() == LimitMode::Enforced;
             if is_shadow {
-                limit.clone().in_mode(Mode::Shadow)
+                limit.clone().in_mode(LimitMode::Shadow)
             } else {
                 limit.clone()
             }
         };
         let limits = Limits::new(config.limits.iter().map(in_mode).collect(), version);
-        let limits = if matches!(level, Level::EntityResource(..)) {
+        let limits = if matches!(level, ConfigLevel::EntityResource(..)) {
             limits.own()
         } else {
             limits
@@ -203,7 +203,7 @@ pub(crate) async fn resolve(
     loaded
 }
 
-type KnownLevel = Option<Read<Arc<Stored<Config>>>>;
+type KnownLevel = Option<Read<Arc<Versioned<Config>>>>;
 
 /// One load of what is not known.
 struct Loading<'a> {
@@ -211,7 +211,7 @@ struct Loading<'a> {
     inner: &'a Inner,
     shards: &'a Shards,
     /// In the order in which they win.
-    levels: [(Level, KnownLevel); 4],
+    levels: [(ConfigLevel, KnownLevel); 4],
     entity: Option<Read<Option<Arc<Entity>>>>,
     max_age: Duration,
     timeout: Duration,
@@ -222,7 +222,7 @@ impl<'a> Loading<'a> {
     fn new(inner: &'a Inner, shards: &'a Shards, age: Age, timeout: Duration) -> Self {
         let generation = inner.known.generation();
         let (entity, resource) = (&shards.key.entity, &shards.key.resource);
-        let levels = Level::of(entity, resource).map(|level| {
+        let levels = ConfigLevel::of(entity, resource).map(|level| {
             let known = inner.known.level(&level);
             (level, known)
         });

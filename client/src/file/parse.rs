@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use saphyr::{MarkedYaml, Scalar, YamlData};
-use weirgate_shared::{Config, EntityId, Level, Limit, Mode, Resource, Status};
+use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, Limit, LimitMode, Resource};
 
 use super::load::load;
 
@@ -24,7 +24,7 @@ pub struct FileError {
 /// What a file says.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    pub(super) configs: Vec<(Level, Config)>,
+    pub(super) configs: Vec<(ConfigLevel, Config)>,
     pub(super) parents: HashMap<EntityId, EntityId>,
 }
 
@@ -112,11 +112,11 @@ impl Reader<'_> {
         {
             match key.as_str() {
                 "weirgate" => version = Some((self.integer(&node)?, node)),
-                "system" => self.config(Level::System, &node, &[])?,
+                "system" => self.config(ConfigLevel::System, &node, &[])?,
                 "resources" => {
                     for (name, node) in self.entries(&node, "a map of resources")? {
                         let resource = self.name(&name, &node, Resource::new)?;
-                        self.config(Level::Resource(resource), &node, &[])?;
+                        self.config(ConfigLevel::Resource(resource), &node, &[])?;
                     }
                 }
                 "entities" => {
@@ -153,9 +153,9 @@ impl Reader<'_> {
                     format!("entity {entity} would be its own ancestor: give another parent"),
                 ));
             }
-            let is_for = |level: &Level| match level {
-                Level::EntityResource(of, _) | Level::Entity(of) => of == entity,
-                Level::Resource(_) | Level::System => true,
+            let is_for = |level: &ConfigLevel| match level {
+                ConfigLevel::EntityResource(of, _) | ConfigLevel::Entity(of) => of == entity,
+                ConfigLevel::Resource(_) | ConfigLevel::System => true,
             };
             if !self.said.configs.iter().any(|(level, _)| is_for(level)) {
                 let text = "has a parent here and no limits, which has no effect: give it limits, or its parent by set_entity()";
@@ -181,7 +181,11 @@ impl Reader<'_> {
                 "resources" => {
                     for (name, node) in self.entries(&part, "a map of resources")? {
                         let resource = self.name(&name, &node, Resource::new)?;
-                        self.config(Level::EntityResource(entity.clone(), resource), &node, &[])?;
+                        self.config(
+                            ConfigLevel::EntityResource(entity.clone(), resource),
+                            &node,
+                            &[],
+                        )?;
                     }
                 }
                 _ => has_default = true,
@@ -189,7 +193,7 @@ impl Reader<'_> {
         }
         if has_default {
             self.config(
-                Level::Entity(entity.clone()),
+                ConfigLevel::Entity(entity.clone()),
                 node,
                 &["parent", "resources"],
             )?;
@@ -198,7 +202,12 @@ impl Reader<'_> {
     }
 
     /// One level's configuration, `besides` other keys that are somebody else's.
-    fn config(&mut self, level: Level, node: &Node<'_>, besides: &[&str]) -> Result<(), FileError> {
+    fn config(
+        &mut self,
+        level: ConfigLevel,
+        node: &Node<'_>,
+        besides: &[&str],
+    ) -> Result<(), FileError> {
         let mut config = Config::default();
         for (key, part) in self.entries(node, "a map with limits, status and shadow")? {
             match key.as_str() {
@@ -208,7 +217,7 @@ impl Reader<'_> {
                     }
                 }
                 "status" => {
-                    let status = Status::parse(&self.text(&part)?);
+                    let status = ConfigStatus::parse(&self.text(&part)?);
                     config.status = status
                         .ok_or_else(|| self.refuse(&part, "enforced, disabled or unlimited"))?;
                 }
@@ -227,7 +236,7 @@ impl Reader<'_> {
     fn limit(&self, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
         const TAKES: &str = "one of per_second, per_minute, per_hour, per_day, concurrent, or capacity with refill_amount \
             and refill_period_ms; beside it burst and mode";
-        let (mut rules, mut numbers, mut mode) = (vec![], HashMap::new(), Mode::default());
+        let (mut rules, mut numbers, mut mode) = (vec![], HashMap::new(), LimitMode::default());
         for (key, part) in self.entries(node, TAKES)? {
             match key.as_str() {
                 "per_second" | "per_minute" | "per_hour" | "per_day" | "concurrent" => {
@@ -237,7 +246,7 @@ impl Reader<'_> {
                     numbers.insert(key.clone(), self.integer(&part)?);
                 }
                 "mode" => {
-                    let parsed = Mode::parse(&self.text(&part)?);
+                    let parsed = LimitMode::parse(&self.text(&part)?);
                     mode = parsed.ok_or_else(|| self.refuse(&part, "enforced, shadow or soft"))?;
                 }
                 _ => return Err(self.unknown(node, &key, TAKES)),

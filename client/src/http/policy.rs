@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{MilliTokens, Mode};
+use weirgate_shared::{LimitMode, MilliTokens};
 
 use crate::http::Names;
 use crate::{Denied, LimitStatus};
@@ -106,7 +106,7 @@ impl Policies {
     fn new(limits: &[LimitStatus], names: &Names, policy: impl Fn(&LimitStatus) -> Policy) -> Self {
         let told: Vec<_> = limits
             .iter()
-            .filter(|status| status.mode != Mode::Shadow)
+            .filter(|status| status.mode != LimitMode::Shadow)
             .collect();
         let named = names.of_statuses(&told).into_iter().zip(told);
         let told = named

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Company, Take};
-use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, Millis, WriteId};
+use weirgate_shared::write::{Contention, Take};
+use weirgate_shared::{EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::{ErrorKind, Item, Outcome, StoreError};
 
 use super::{Caller, Line, Needs, Verdict, View, early, late};
@@ -61,7 +61,7 @@ struct Attempt<'a> {
     /// Ids of the writes sent so far.
     ops: Vec<WriteId>,
     /// What the last write was planned on.
-    seen: Option<Arc<Bucket>>,
+    seen: Option<Arc<Shard>>,
     /// How long before it was seen.
     age: Duration,
     /// Since then the wall clock has jumped ahead.
@@ -148,19 +148,19 @@ impl<'a> Attempt<'a> {
             self.ops.push(op.clone());
             let take = Take {
                 key: &self.line.key,
-                terms: (&self.callers[0].limits).into(),
-                needs: self.needs.clone(),
-                soft: self.soft.clone(),
-                takes: self.callers.iter().map(|caller| caller.takes).sum(),
+                limits: (&self.callers[0].limits).into(),
+                amounts: self.needs.clone(),
+                soft_amounts: self.soft.clone(),
+                acquires: self.callers.iter().map(|caller| caller.takes).sum(),
                 leases: self.leases.iter().flatten().cloned().collect(),
                 roll,
-                op,
-                hot,
-                company: self.company(),
-                unknown: &self.ops,
+                write_id: op,
+                request_split: hot,
+                contention: self.company(),
+                unconfirmed: &self.ops,
             };
             let mut update =
-                bucket.map_or_else(|| take.create(now), |bucket| take.on(Some(bucket), now));
+                bucket.map_or_else(|| take.create(now), |bucket| take.plan(Some(bucket), now));
             if let Some(seen) = bucket.filter(|_| is_doubted) {
                 late::only_as_seen(&mut update, &take, seen, now);
             }
@@ -240,33 +240,36 @@ impl<'a> Attempt<'a> {
     }
 
     /// Who else writes to the shard.
-    fn company(&self) -> Company {
+    fn company(&self) -> Contention {
         match (self.line.has_company(), self.age >= RECENT) {
-            (false, _) => Company::None,
-            (true, false) => Company::Others,
-            (true, true) => Company::Unseen,
+            (false, _) => Contention::Alone,
+            (true, false) => Contention::Shared,
+            (true, true) => Contention::SharedStale,
         }
     }
 
     /// Whether the shard, as it was seen, should be split: its write units have run out, or it was
     /// throttled, and not just after a split, when everybody pays for a write or two to learn of
     /// it. Once is enough to ask.
-    fn wants_split(&self, seen: Option<&Bucket>, now: EpochMillis) -> bool {
+    fn wants_split(&self, seen: Option<&Shard>, now: EpochMillis) -> bool {
         let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else {
             return false;
         };
         let settled_at = seen
             .scaling
-            .look
-            .map_or(EpochMillis::default(), |look| look.at.after(SETTLING));
+            .sample
+            .map_or(EpochMillis::default(), |look| look.at.plus(SETTLING));
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
         let was_throttled = self.line.throttled().is_some_and(is_settled);
-        was_throttled || seen.is_out_of_units(now)
+        was_throttled || seen.is_near_write_limit(now)
     }
 
     /// One more write of unknown outcome; how many there are.
     fn in_doubt(&mut self, error: StoreError) -> u32 {
-        let (error, v_before) = (Arc::new(error), self.seen.as_ref().map(|bucket| bucket.v));
+        let (error, v_before) = (
+            Arc::new(error),
+            self.seen.as_ref().map(|bucket| bucket.write_seq),
+        );
         let first = Doubt {
             writes: 0,
             v_before,
@@ -286,9 +289,9 @@ impl<'a> Attempt<'a> {
             Some(Err(error)) => return self.fail_unreadable(error),
             None => unreachable!("the answer was asked for"),
         };
-        self.count_doubt(0, Some(bucket.v - 1));
+        self.count_doubt(0, Some(bucket.write_seq - 1));
         if let Some(seen) = &self.seen {
-            let others = bucket.v - seen.v > 1;
+            let others = bucket.write_seq - seen.write_seq > 1;
             // That no other process wrote within a moment says nothing.
             if others || self.age >= ALONE {
                 self.line.meets(others);
@@ -304,7 +307,7 @@ impl<'a> Attempt<'a> {
             Err(error) => return self.fail_unreadable(error),
         };
         let ours = bucket
-            .op
+            .last_write_id
             .as_ref()
             .and_then(|op| self.ops.iter().position(|known| known == op));
         let holds = |(id, _): &(WriteId, Lease)| {
@@ -316,7 +319,7 @@ impl<'a> Attempt<'a> {
         if ours.is_some() || self.leases.iter().flatten().any(holds) {
             // It is known of one write in doubt, unless it is this very one that arrived twice.
             let known = i64::from(ours != Some(self.ops.len() - 1));
-            self.count_doubt(known, Some(bucket.v - 1));
+            self.count_doubt(known, Some(bucket.write_seq - 1));
             return self.grant(bucket, now).await;
         }
         // A write that was planned on this very state has failed because of it, not because of
@@ -328,7 +331,7 @@ impl<'a> Attempt<'a> {
         } else if self.age >= ALONE && self.seen.is_some() {
             self.line.meets(false);
         }
-        self.count_doubt(0, Some(bucket.v));
+        self.count_doubt(0, Some(bucket.write_seq));
         self.saw(bucket);
         if self.planned.was_wrong(self.inner) {
             // The clock may have been set after this request was sent; then its answer has not
@@ -340,8 +343,12 @@ impl<'a> Attempt<'a> {
 
     /// Keeps what the answer showed. An item with a lower `v` than the one seen before the write
     /// was made anew.
-    fn saw(&self, bucket: Bucket) -> Arc<Bucket> {
-        if self.seen.as_ref().is_some_and(|seen| seen.v > bucket.v) {
+    fn saw(&self, bucket: Shard) -> Arc<Shard> {
+        if self
+            .seen
+            .as_ref()
+            .is_some_and(|seen| seen.write_seq > bucket.write_seq)
+        {
             self.line.forget();
         }
         self.line.saw(bucket)
@@ -378,7 +385,7 @@ impl<'a> Attempt<'a> {
     /// The take happened: everybody is granted. One that was planned too early is made again if it
     /// took what had flowed over by then, or wrote leases, which would end too soon; otherwise it
     /// is as good as any.
-    async fn grant(self, bucket: Bucket, at: EpochMillis) -> Resolved {
+    async fn grant(self, bucket: Shard, at: EpochMillis) -> Resolved {
         let bucket = self.saw(bucket);
         let mut was_there = true;
         if let (Some(seen), true) = (
@@ -398,7 +405,7 @@ impl<'a> Attempt<'a> {
         let spilled = was_early && early::spilled(&self.needs, &bucket, self.inner.now());
         let mut again = vec![];
         for (caller, lease) in self.callers.into_iter().zip(self.leases) {
-            let lease = lease.map(|(id, lease)| (id, lease.expires));
+            let lease = lease.map(|(id, lease)| (id, lease.expires_at));
             let is_good = was_there && (!was_early || !spilled && lease.is_none());
             let (line, after) = (Arc::clone(self.line), Arc::clone(&bucket));
             let part = Part {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::Bucket;
+use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
 use super::Line;
@@ -39,10 +39,10 @@ impl Line {
     pub(super) async fn check(
         &self,
         inner: &Inner,
-        seen: Option<&Bucket>,
+        seen: Option<&Shard>,
         lacks_slots: bool,
     ) -> Result<(), Error> {
-        let known = seen.map_or(i64::MIN, |seen| seen.v);
+        let known = seen.map_or(i64::MIN, |seen| seen.write_seq);
         let mut consistency = if lacks_slots {
             Consistency::Strong
         } else {
@@ -62,7 +62,7 @@ impl Line {
                 .transpose()
                 .map_err(unreadable)?;
             match bucket {
-                Some(bucket) if bucket.v >= known => drop(self.saw_at(bucket, at)),
+                Some(bucket) if bucket.write_seq >= known => drop(self.saw_at(bucket, at)),
                 // From before what was seen, or of an item that was deleted since.
                 _ if consistency == Consistency::Eventual => {
                     consistency = Consistency::Strong;

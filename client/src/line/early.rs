@@ -1,6 +1,6 @@
 //! Takes that were planned by a clock that was behind, as their answers showed.
 
-use weirgate_shared::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens};
+use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
 
 use super::Needs;
 use crate::held::Held;
@@ -9,9 +9,9 @@ use crate::stats::count;
 
 /// Whether such a take, of `needs` and with the bucket as it was after it, took what had flowed
 /// over by then.
-pub(super) fn spilled(needs: &Needs, after: &Bucket, now: EpochMillis) -> bool {
+pub(super) fn spilled(needs: &Needs, after: &Shard, now: EpochMillis) -> bool {
     let before = |state: &LimitState, need: &MilliTokens| LimitState {
-        tk: state.tk + *need,
+        available: state.available + *need,
         ..*state
     };
     needs.iter().any(|(name, need)| {
@@ -28,7 +28,7 @@ pub(super) async fn take_back(
     inner: &Inner,
     held: Held,
     needs: &Needs,
-    after: &Bucket,
+    after: &Shard,
     spilled: bool,
 ) {
     let has_lease = held.lease().is_some();

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Condition, Path, Roll, Settled, Take, Update, Value};
-use weirgate_shared::{Bucket, EpochMillis, LimitState, MilliTokens, attr, credit};
+use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Value};
+use weirgate_shared::{EpochMillis, LimitState, MilliTokens, Shard, attr, refill_between};
 
 use super::{Line, Needs};
 use crate::inner::Inner;
@@ -16,17 +16,18 @@ use crate::shards::Shards;
 
 /// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it
 /// brings no limits, begins no hour, and ends no leases.
-pub(super) fn is_safe(seen: &Bucket, limits: &Limits, roll: Roll, now: EpochMillis) -> bool {
-    seen.has_rules(limits, now) && seen.hour == roll.hour && seen.expired(now).next().is_none()
+pub(super) fn is_safe(seen: &Shard, limits: &Limits, roll: Roll, now: EpochMillis) -> bool {
+    seen.matches_rules(limits, now) && seen.hour == roll.hour && seen.expired(now).next().is_none()
 }
 
 /// Requires that nothing was written since the view, unless the take needs no credit, and so no
 /// time.
-pub(super) fn only_as_seen(update: &mut Update, take: &Take<'_>, seen: &Bucket, now: EpochMillis) {
-    if !take.is_there(seen, now) {
-        update
-            .conditions
-            .push(Condition::Equals(Path::of(attr::V), Value::Int(seen.v)));
+pub(super) fn only_as_seen(update: &mut Update, take: &Take<'_>, seen: &Shard, now: EpochMillis) {
+    if !take.is_covered(seen, now) {
+        update.conditions.push(Condition::Equals(
+            Path::of(attr::V),
+            Value::Int(seen.write_seq),
+        ));
     }
 }
 
@@ -35,7 +36,7 @@ pub(super) fn only_as_seen(update: &mut Update, take: &Take<'_>, seen: &Bucket, 
 pub(super) async fn put_right(
     inner: &Inner,
     (line, shards): (&Arc<Line>, &Arc<Shards>),
-    (seen, after): (&Bucket, &Bucket),
+    (seen, after): (&Shard, &Shard),
     needs: &Needs,
 ) -> bool {
     let (back, was_there) = cut(seen, after, needs, inner.now());
@@ -46,9 +47,9 @@ pub(super) async fn put_right(
         let ceiling = after.limits.get(limit).map(|state| after.share(state));
         (
             weirgate_shared::LimitName::clone(limit),
-            Settled {
-                tk: *tk,
-                tc: MilliTokens::ZERO,
+            LimitDelta {
+                available: *tk,
+                consumed: MilliTokens::ZERO,
                 ceiling,
             },
         )
@@ -71,10 +72,10 @@ pub(super) async fn put_right(
 }
 
 /// What a take of `needs` cut too much, and whether it found what it took, at `now`.
-fn cut(seen: &Bucket, after: &Bucket, needs: &Needs, now: EpochMillis) -> (Needs, bool) {
+fn cut(seen: &Shard, after: &Shard, needs: &Needs, now: EpochMillis) -> (Needs, bool) {
     let (mut back, mut was_there) = (BTreeMap::new(), true);
     // Only then is it known what was there before.
-    let is_next = after.v == seen.v + 1;
+    let is_next = after.write_seq == seen.write_seq + 1;
     for (name, need) in needs {
         let (Some(old), Some(new)) = (seen.limits.get(name), after.limits.get(name)) else {
             continue;
@@ -83,12 +84,18 @@ fn cut(seen: &Bucket, after: &Bucket, needs: &Needs, now: EpochMillis) -> (Needs
             continue;
         }
         let before = if is_next {
-            seen.balance(old, now) - credit(&old.rule, seen.shard(), seen.rf, now)
+            seen.balance(old, now) - refill_between(&old.rule, seen.shard(), seen.refilled_at, now)
         } else {
-            new.tk + *need
+            new.available + *need
         };
-        was_there &= after.balance(&LimitState { tk: before, ..*new }, now) >= *need;
-        let too_much = before - *need - new.tk;
+        was_there &= after.balance(
+            &LimitState {
+                available: before,
+                ..*new
+            },
+            now,
+        ) >= *need;
+        let too_much = before - *need - new.available;
         if too_much > MilliTokens::ZERO {
             back.insert(name.clone(), too_much);
         }

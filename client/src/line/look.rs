@@ -1,7 +1,7 @@
 //! A line that knows nothing of its shard reads it before it writes: a write that fails costs ten
 //! times as much, and takes one of the thousand writes a second of the shard's partition.
 
-use weirgate_shared::{Bucket, EpochMillis, Millis};
+use weirgate_shared::{EpochMillis, Millis, Shard};
 use weirgate_store::Consistency;
 
 use super::Line;
@@ -70,7 +70,7 @@ impl Line {
 
     /// Keeps what a read showed that was sent at `at`, unless something newer is known: the shard,
     /// or that it is missing.
-    pub(crate) fn read(&self, bucket: Option<Bucket>, at: Moment, now: EpochMillis) {
+    pub(crate) fn read(&self, bucket: Option<Shard>, at: Moment, now: EpochMillis) {
         match bucket {
             Some(bucket) => {
                 let is_crowded = acquires(&bucket, now, DELAY) >= CROWD;

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Company, Take, Update, expire};
-use weirgate_shared::{Bucket, EpochMillis};
+use weirgate_shared::write::{Contention, Take, Update, expire};
+use weirgate_shared::{EpochMillis, Shard};
 use weirgate_store::Outcome;
 
 use super::{Caller, Line};
@@ -19,7 +19,7 @@ use crate::limits::check_room;
 pub(super) async fn make_way(
     inner: &Inner,
     line: &Line,
-    bucket: &Bucket,
+    bucket: &Shard,
     first: &Caller,
     now: EpochMillis,
 ) -> bool {
@@ -45,29 +45,29 @@ pub(super) async fn make_way(
 fn plan(
     inner: &Inner,
     line: &Line,
-    bucket: &Bucket,
+    bucket: &Shard,
     first: &Caller,
     now: EpochMillis,
 ) -> Option<Update> {
     if bucket.expired(now).count() > bucket.reclaimable(now).count() {
         return expire(bucket, now).map(|(update, _)| update);
     }
-    if bucket.has_rules(&first.limits, now) || check_room(bucket, &first.limits).is_err() {
+    if bucket.matches_rules(&first.limits, now) || check_room(bucket, &first.limits).is_err() {
         return None;
     }
     let op = weirgate_store::random_id();
     let nothing = Take {
         key: &line.key,
-        terms: (&first.limits).into(),
-        needs: BTreeMap::new(),
-        soft: BTreeMap::new(),
-        takes: 0,
+        limits: (&first.limits).into(),
+        amounts: BTreeMap::new(),
+        soft_amounts: BTreeMap::new(),
+        acquires: 0,
         leases: vec![],
         roll: line.roll(inner, now),
-        op: op.clone(),
-        hot: false,
-        company: Company::None,
-        unknown: &[op],
+        write_id: op.clone(),
+        request_split: false,
+        contention: Contention::Alone,
+        unconfirmed: &[op],
     };
-    Some(nothing.on(Some(bucket), now))
+    Some(nothing.plan(Some(bucket), now))
 }

@@ -2,7 +2,7 @@
 //! pass. Pure.
 
 use std::collections::VecDeque;
-use weirgate_shared::{Bucket, EpochMillis};
+use weirgate_shared::{EpochMillis, Shard};
 
 use super::{Caller, Needs};
 use crate::decision::{self, LimitStatus};
@@ -15,7 +15,7 @@ const LEASES_PER_WRITE: usize = 50;
 /// Without a view the limits' own capacities are what is there. Callers who bring other limits than
 /// the first wait for a write of their own.
 pub(super) fn select(
-    view: Option<&Bucket>,
+    view: Option<&Shard>,
     line: VecDeque<Caller>,
     now: EpochMillis,
 ) -> (Vec<Caller>, VecDeque<Caller>) {
@@ -25,10 +25,10 @@ pub(super) fn select(
     let limits = first.limits.clone();
     let mut left: Needs = match view {
         Some(bucket) => bucket
-            .advanced(&limits, now)
+            .projected(&limits, now)
             .limits
             .into_iter()
-            .map(|(name, state)| (name, state.tk))
+            .map(|(name, state)| (name, state.available))
             .collect(),
         None => limits
             .iter()
@@ -62,7 +62,7 @@ pub(super) fn select(
 
 /// Why `bucket` does not have what the caller asks at `now`; `None` if it has.
 pub(super) fn shortage(
-    bucket: &Bucket,
+    bucket: &Shard,
     caller: &Caller,
     now: EpochMillis,
 ) -> Option<Vec<LimitStatus>> {
@@ -117,14 +117,14 @@ mod tests {
     }
 
     /// A bucket seen so many seconds ago, when this was left.
-    fn seen(left: [i64; 2], seconds_ago: i64) -> Bucket {
-        let mut bucket = Bucket::full(
+    fn seen(left: [i64; 2], seconds_ago: i64) -> Shard {
+        let mut bucket = Shard::full(
             shards().key.clone(),
             &limits(),
             EpochMillis(NOW.0 - seconds_ago * 1000),
         );
         for (state, left) in bucket.limits.values_mut().zip(left) {
-            state.tk = MilliTokens::from_tokens(left);
+            state.available = MilliTokens::from_tokens(left);
         }
         bucket
     }
@@ -192,7 +192,7 @@ mod tests {
             let (chosen, others) = (places(&chosen), places(&others));
 
             let there = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
-            let mut left = ["rpm", "slots"].map(|name| there.holds(&LimitName::new(name).unwrap(), NOW));
+            let mut left = ["rpm", "slots"].map(|name| there.balance_at(&LimitName::new(name).unwrap(), NOW));
             let (mut expected, mut leases) = ((vec![], vec![]), 0);
             for (place, asked) in line.iter().enumerate() {
                 let needs = asked.needs.map(MilliTokens::from_tokens);
@@ -215,7 +215,7 @@ mod tests {
             (left, seconds_ago) in there(), asked in asked(),
         ) {
             let (bucket, caller) = (seen(left, seconds_ago), caller(0, &asked));
-            let lacks = |(name, need): &(&LimitName, &MilliTokens)| bucket.holds(name, NOW) < **need;
+            let lacks = |(name, need): &(&LimitName, &MilliTokens)| bucket.balance_at(name, NOW) < **need;
             let lacking: Vec<_> = caller.needs.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
             let said = shortage(&bucket, &caller, NOW).map(|status| {
                 let short = status.into_iter().filter(LimitStatus::is_short);

@@ -23,7 +23,7 @@ impl Promises {
         let Some(after) = retry_after.filter(|after| !after.is_zero()) else {
             return;
         };
-        self.ahead.insert(now.after(after.into()));
+        self.ahead.insert(now.plus(after.into()));
         if self.ahead.len() > MOST {
             self.ahead.pop_last();
         }

@@ -1,7 +1,7 @@
 //! Which hour a write counts for, and whether it begins it.
 
 use weirgate_shared::write::Roll;
-use weirgate_shared::{Bucket, EpochMillis, Hour, Millis, Window};
+use weirgate_shared::{EpochMillis, Hour, Millis, Shard, Window};
 
 use super::Line;
 use crate::inner::Inner;
@@ -38,9 +38,12 @@ impl Line {
 
 /// The acquires expected within `time`, if there are as many as in the bucket's hour, or its life,
 /// until it was `seen`; no more than were counted then.
-pub(super) fn acquires(bucket: &Bucket, seen: EpochMillis, time: Millis) -> i64 {
-    let since = bucket.hour.start().max(EpochMillis(bucket.birth / 1000));
-    let counted = bucket.takes.used(Window::Hourly);
+pub(super) fn acquires(bucket: &Shard, seen: EpochMillis, time: Millis) -> i64 {
+    let since = bucket
+        .hour
+        .start()
+        .max(EpochMillis(bucket.birth_seq / 1000));
+    let counted = bucket.acquires.used(Window::Hourly);
     let expected =
         i128::from(counted) * i128::from(time.0) / i128::from(seen.since(since).0.max(1));
     counted.min(i64::try_from(expected).unwrap_or(i64::MAX))

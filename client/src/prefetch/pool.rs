@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
-use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, Mode};
+use weirgate_shared::{EpochMillis, Limit, LimitMode, LimitName, MilliTokens};
 use weirgate_store::StoreError;
 
 use super::Prefetch;
@@ -83,7 +83,7 @@ impl Pool {
         let is_rate = |name: &LimitName| {
             let limit = request.limits.iter().find(|limit| limit.name() == name);
             limit.is_some_and(|limit| {
-                limit.mode() == Mode::Enforced && !limit.rule().is_concurrent()
+                limit.mode() == LimitMode::Enforced && !limit.rule().is_concurrent()
             })
         };
         request.lease.is_none() && request.soft.is_empty() && request.needs.keys().all(is_rate)

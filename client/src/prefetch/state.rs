@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use weirgate_shared::{Bucket, LimitName, MilliTokens};
+use weirgate_shared::{LimitName, MilliTokens, Shard};
 
 use super::demand::Demand;
 use crate::ages::Moment;
@@ -32,7 +32,7 @@ pub(super) struct State {
     /// When the last acquire was granted from here.
     pub(super) granted: Moment,
     /// The shard that gave the last block.
-    pub(super) last: Option<(Arc<Line>, Arc<Bucket>)>,
+    pub(super) last: Option<(Arc<Line>, Arc<Shard>)>,
     /// No block is fetched until then.
     pub(super) paused_until: Moment,
     /// Gives back what has become too old.

@@ -1,7 +1,7 @@
 //! What the bucket as a whole says to a request, from what is known of its shards. Pure but for
 //! reading the views.
 
-use weirgate_shared::{EpochMillis, MilliTokens, Whole};
+use weirgate_shared::{Bucket, EpochMillis, MilliTokens};
 
 use super::{Request, Shards};
 use crate::decision::{self, Denied};
@@ -21,11 +21,11 @@ pub(super) enum Judgement {
 impl Shards {
     /// The shards with the callers' own limits at `now`, as far as they are known: good for
     /// planning a write, and what they seem to lack proves nothing.
-    pub(crate) fn known(&self, limits: &Limits, now: EpochMillis) -> Whole {
+    pub(crate) fn known(&self, limits: &Limits, now: EpochMillis) -> Bucket {
         let views = self.lines().into_iter().filter_map(|line| line.sure_view());
-        Whole::new(
+        Bucket::new(
             views
-                .map(|view| view.bucket.advanced(limits, now))
+                .map(|view| view.bucket.projected(limits, now))
                 .collect(),
         )
     }
@@ -36,16 +36,16 @@ impl Shards {
         limits: &Limits,
         now: EpochMillis,
         fresh: impl FnMut(&View) -> bool,
-    ) -> Whole {
+    ) -> Bucket {
         let views = self
             .lines()
             .into_iter()
             .filter_map(|line| line.sure_view())
             .filter(|view| !view.is_outdated);
-        Whole::new(
+        Bucket::new(
             views
                 .filter(fresh)
-                .map(|view| view.bucket.advanced(limits, now))
+                .map(|view| view.bucket.projected(limits, now))
                 .collect(),
         )
     }
@@ -53,26 +53,26 @@ impl Shards {
 
 /// Judges a request by the `whole` bucket.
 pub(super) fn judge(
-    whole: &Whole,
+    whole: &Bucket,
     Request { needs, limits, .. }: &Request,
     now: EpochMillis,
 ) -> Judgement {
     if needs
         .iter()
-        .any(|(limit, need)| whole.holds(limit, now) < *need)
+        .any(|(limit, need)| whole.balance_at(limit, now) < *need)
     {
         return Judgement::Denied(decision::denied(decision::status_of_whole(
             whole, limits, needs, now,
         )));
     }
-    let room = |shard: &weirgate_shared::Bucket| {
+    let room = |shard: &weirgate_shared::Shard| {
         needs
             .iter()
-            .map(|(limit, need)| shard.holds(limit, now) - *need)
+            .map(|(limit, need)| shard.balance_at(limit, now) - *need)
             .min()
     };
     let fits =
-        |shard: &&weirgate_shared::Bucket| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
+        |shard: &&weirgate_shared::Shard| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
     let fitting: Vec<_> = whole.shards().iter().filter(fits).collect();
     // Not the best one: others who have looked at the same time would take it too.
     if let Some(one) = fastrand::choice(&fitting) {
@@ -89,7 +89,7 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use weirgate_shared::{Bucket, BucketKey, Limit, LimitName};
+    use weirgate_shared::{BucketKey, Limit, LimitName, Shard};
 
     use super::*;
     use crate::ages::AgeClock;
@@ -125,24 +125,24 @@ mod tests {
         }
     }
 
-    fn shard(shard: u32, shard_count: u32, left: [i64; 2]) -> Bucket {
+    fn shard(shard: u32, shard_count: u32, left: [i64; 2]) -> Shard {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0")
             .unwrap()
             .with_shard(shard);
-        let mut bucket = Bucket {
+        let mut bucket = Shard {
             shard_count,
-            ..Bucket::full(key, &limits(), NOW)
+            ..Shard::full(key, &limits(), NOW)
         };
         for (state, left) in bucket.limits.values_mut().zip(left) {
-            state.tk = MilliTokens::from_tokens(left);
+            state.available = MilliTokens::from_tokens(left);
         }
         bucket
     }
 
-    fn whole() -> impl Strategy<Value = Whole> {
+    fn whole() -> impl Strategy<Value = Bucket> {
         (vec([-2..6_i64, -2..6_i64], 4), 0..3_u32).prop_map(|(left, halvings)| {
             let count = 1 << halvings;
-            Whole::new(
+            Bucket::new(
                 (0..count)
                     .zip(left)
                     .map(|(index, left)| shard(index, count, left))
@@ -161,8 +161,8 @@ mod tests {
             whole in whole(), asked in [0..6_i64, 0..6_i64],
         ) {
             let needs = needs(asked);
-            let of = |shard: &Bucket, name: &LimitName| shard.holds(name, NOW);
-            let has_all = |shard: &Bucket| needs.iter().all(|(name, need)| of(shard, name) >= *need);
+            let of = |shard: &Shard, name: &LimitName| shard.balance_at(name, NOW);
+            let has_all = |shard: &Shard| needs.iter().all(|(name, need)| of(shard, name) >= *need);
             let lacks = |(name, need): &(&LimitName, &MilliTokens)| {
                 whole.shards().iter().map(|shard| of(shard, name).max(MilliTokens::ZERO)).sum::<MilliTokens>() < **need
             };
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    fn indices(whole: &Whole) -> Vec<u32> {
+    fn indices(whole: &Bucket) -> Vec<u32> {
         whole.shards().iter().map(|shard| shard.key.shard).collect()
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
         let rpd = LimitName::new("rpd").unwrap();
         for whole in [shards.known(&more, NOW), shards.seen(&more, NOW, |_| true)] {
-            assert_eq!(whole.holds(&rpd, NOW), MilliTokens::from_tokens(9));
+            assert_eq!(whole.balance_at(&rpd, NOW), MilliTokens::from_tokens(9));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use weirgate_shared::MAX_SHARDS;
-use weirgate_shared::write::is_left;
+use weirgate_shared::write::is_abandoned;
 use weirgate_store::Consistency;
 
 use super::Shards;
@@ -99,7 +99,7 @@ impl Shards {
             let now = inner.now();
             let left: Vec<_> = found
                 .iter()
-                .filter(|bucket| is_left(bucket, now))
+                .filter(|bucket| is_abandoned(bucket, now))
                 .cloned()
                 .collect();
             if !left.is_empty() && !std::mem::replace(&mut has_finished, true) {

@@ -141,7 +141,7 @@ impl Asking<'_> {
             .lease
             .as_ref()
             .map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
-        let is_late = |expires: EpochMillis| expires <= self.inner.now().after(half.into());
+        let is_late = |expires: EpochMillis| expires <= self.inner.now().plus(half.into());
         !held.lease().is_some_and(|(_, expires)| is_late(expires))
     }
 

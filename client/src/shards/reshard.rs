@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, Company, Roll, Take, Update, joined, keep, merge, split};
+use weirgate_shared::write::{
+    Action, Contention, Roll, Take, Update, merge, merged, split, update_min_shards,
+};
 use weirgate_shared::{
-    Bucket, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, Rule, Shard,
+    EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, RefillRule, Shard, ShardIndex,
 };
 use weirgate_store::{Consistency, Outcome, Transacted};
 
@@ -89,7 +91,7 @@ enum Work {
     /// The write that begins a split.
     Split(Update),
     /// The rest of a split that another process has begun.
-    Finish(Box<Bucket>),
+    Finish(Box<Shard>),
     /// Two shards become one.
     Merge(Vec<Action>),
 }
@@ -171,7 +173,7 @@ impl Resharding<'_> {
     }
 
     /// Every shard there is.
-    async fn read(&self) -> Result<Vec<Bucket>, Error> {
+    async fn read(&self) -> Result<Vec<Shard>, Error> {
         self.bucket.overview().set_most(MAX_SHARDS);
         self.bucket
             .look(self.inner, None, Consistency::Strong)
@@ -181,7 +183,7 @@ impl Resharding<'_> {
             .lines()
             .into_iter()
             .filter_map(|line| line.view());
-        Ok(seen.map(|view| Bucket::clone(&view.bucket)).collect())
+        Ok(seen.map(|view| Shard::clone(&view.bucket)).collect())
     }
 
     /// The least number of shards that the items keep; none for one that is left to itself.
@@ -191,7 +193,7 @@ impl Resharding<'_> {
 
     /// Makes the bucket, splits what is too large, and says everywhere how many shards there are to
     /// be.
-    fn growth(&self, there: &[Bucket], now: EpochMillis) -> Result<Vec<Work>, Error> {
+    fn growth(&self, there: &[Shard], now: EpochMillis) -> Result<Vec<Work>, Error> {
         if there.is_empty() {
             return Ok(vec![Work::Write(self.creation(now))]);
         }
@@ -207,14 +209,18 @@ impl Resharding<'_> {
                 let op = weirgate_store::random_id();
                 work.push(Work::Split(split(shard, self.min_shards(), op, now)));
             } else if shard.scaling.min_shards != self.min_shards() {
-                work.push(Work::Write(keep(shard, self.min_shards(), now)));
+                work.push(Work::Write(update_min_shards(
+                    shard,
+                    self.min_shards(),
+                    now,
+                )));
             }
         }
         Ok(work)
     }
 
     /// Every pair of shards that can be one, and is not to stay two.
-    fn merges(&self, there: &[Bucket], now: EpochMillis) -> Vec<Work> {
+    fn merges(&self, there: &[Shard], now: EpochMillis) -> Vec<Work> {
         let mut work = vec![];
         for upper in there
             .iter()
@@ -222,7 +228,7 @@ impl Resharding<'_> {
         {
             let Some(whole) = upper
                 .shard()
-                .whole()
+                .parent()
                 .filter(|whole| whole.index != upper.key.shard)
             else {
                 continue;
@@ -230,8 +236,8 @@ impl Resharding<'_> {
             let Some(lower) = there.iter().find(|lower| lower.key.shard == whole.index) else {
                 continue;
             };
-            if let Some(joined) = joined(lower, upper, now) {
-                work.push(Work::Merge(merge(lower, joined, &[upper])));
+            if let Some(merged) = merged(lower, upper, now) {
+                work.push(Work::Merge(merge(lower, merged, &[upper])));
             }
         }
         work
@@ -243,16 +249,16 @@ impl Resharding<'_> {
         let key = &self.bucket.key;
         Take {
             key,
-            terms: (self.limits).into(),
-            needs,
-            soft: BTreeMap::new(),
-            takes: 0,
+            limits: (self.limits).into(),
+            amounts: needs,
+            soft_amounts: BTreeMap::new(),
+            acquires: 0,
             leases: vec![],
             roll: Roll::to(Hour::of(now)),
-            op: op.clone(),
-            hot: false,
-            company: Company::None,
-            unknown,
+            write_id: op.clone(),
+            request_split: false,
+            contention: Contention::Alone,
+            unconfirmed: unknown,
         }
         .create(now)
     }
@@ -260,10 +266,10 @@ impl Resharding<'_> {
 
 /// That each of so many shards would hold a token of every limit.
 fn check_capacity<'a>(
-    limits: impl Iterator<Item = (&'a LimitName, &'a Rule)>,
+    limits: impl Iterator<Item = (&'a LimitName, &'a RefillRule)>,
     shards: u32,
 ) -> Result<(), Error> {
-    let last = Shard {
+    let last = ShardIndex {
         index: shards - 1,
         count: shards,
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weirgate_shared::{EpochMillis, Limit, Shard, Whole};
+use weirgate_shared::{Bucket, EpochMillis, Limit, ShardIndex};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
 use super::Shards;
@@ -193,7 +193,7 @@ impl<'a> Asking<'a> {
 
     /// Whether no shard of a bucket of so many can have what is asked.
     pub(super) fn is_above_a_share(&self) -> bool {
-        let largest = Shard {
+        let largest = ShardIndex {
             index: 0,
             count: self.shards.overview().most(),
         };
@@ -219,7 +219,7 @@ impl<'a> Asking<'a> {
                 .request
                 .needs
                 .iter()
-                .map(|(limit, need)| view.bucket.holds(limit, now) - *need)
+                .map(|(limit, need)| view.bucket.balance_at(limit, now) - *need)
                 .min()?;
             (holds.0 >= 0).then_some(holds)
         };
@@ -296,7 +296,7 @@ impl<'a> Asking<'a> {
 
     /// All shards as they are, and when they were read if they were; `None` if they could not be
     /// read for now.
-    async fn read_the_whole(&mut self) -> Result<Option<(Whole, Option<EpochMillis>)>, Error> {
+    async fn read_the_whole(&mut self) -> Result<Option<(Bucket, Option<EpochMillis>)>, Error> {
         let Request { needs, limits, .. } = self.request;
         let joined = self.inner.ages.of(self.joined);
         // Whether there is enough of a rate can be half a second old; whether a slot is free, not.
@@ -312,7 +312,7 @@ impl<'a> Asking<'a> {
             .shards
             .seen(limits, self.inner.now(), |view| view.at >= joined);
         if std::mem::take(&mut self.has_lost) {
-            whole = Whole::default();
+            whole = Bucket::default();
         }
         let (mut looked_at, mut is_unread) = (None, false);
         // Read twice, they may have been of two times; if they still are no whole, items were

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Millis, Stamp};
+use weirgate_shared::{BucketKey, EpochMillis, Millis, Shard, Stamp};
 
 use super::Request;
 use crate::decision::{self, Denied, LimitStatus};
@@ -22,19 +22,19 @@ pub(super) fn denies(
     shards: u32,
     now: EpochMillis,
 ) -> Option<Denied> {
-    if stamp.shards != shards || stamp.at > now.after(AHEAD) {
+    if stamp.shards != shards || stamp.at > now.plus(AHEAD) {
         return None;
     }
-    let mut bucket = Bucket::full(key.clone(), &request.limits, stamp.at);
+    let mut bucket = Shard::full(key.clone(), &request.limits, stamp.at);
     for limit in request.limits.iter() {
-        let Some((tk, rule)) = stamp.held.get(limit.name()) else {
+        let Some((tk, rule)) = stamp.available.get(limit.name()) else {
             continue;
         };
         let state = bucket
             .limits
             .get_mut(limit.name())
             .filter(|_| rule == limit.rule())?;
-        state.tk = *tk;
+        state.available = *tk;
     }
     let denied = decision::denied(decision::status(
         &bucket,
@@ -43,8 +43,8 @@ pub(super) fn denies(
         now,
     ));
     let is_sure = |short: &LimitStatus| {
-        let ready_at = short.retry_after.map(|after| now.after(after.into()));
-        stamp.held.contains_key(short.limit.as_str())
+        let ready_at = short.retry_after.map(|after| now.plus(after.into()));
+        stamp.available.contains_key(short.limit.as_str())
             && ready_at.is_some_and(|at| at <= stamp.until)
     };
     (denied.short().next().is_some() && denied.short().all(is_sure)).then_some(denied)
@@ -101,12 +101,12 @@ mod tests {
         /// A stamp is any process's word, and a hostile one's too in its own namespace.
         #[test]
         fn a_stamp_of_any_numbers_is_answered(
-            at in number(), until in number(), tk in number(), now in number(), need in number(), salt in any::<u64>(),
+            at in number(), until in number(), available in number(), now in number(), need in number(), salt in any::<u64>(),
         ) {
             let limit = Limit::per_minute("rpm", 600).unwrap();
             let name = LimitName::new("rpm").unwrap();
-            let held = BTreeMap::from([(name.clone(), (MilliTokens(tk), *limit.rule()))]);
-            let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, held };
+            let held = BTreeMap::from([(name.clone(), (MilliTokens(available), *limit.rule()))]);
+            let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
             let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
             let request = Request {
                 needs: [(name, MilliTokens(need))].into(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Bucket, EpochMillis, Limit, Millis, Stamp, Whole, read_stamp};
+use weirgate_shared::{Bucket, EpochMillis, Limit, Millis, Shard, Stamp, read_stamp};
 use weirgate_store::Consistency;
 
 use super::route::Asking;
@@ -43,7 +43,7 @@ impl Shards {
     }
 
     /// Leaves a stamp of the `whole` bucket as it was read at `now`, if it is worth one.
-    pub(super) fn leave_stamp(&self, inner: &Arc<Inner>, whole: &Whole, now: EpochMillis) {
+    pub(super) fn leave_stamp(&self, inner: &Arc<Inner>, whole: &Bucket, now: EpochMillis) {
         let Some(stamp) = Stamp::of(whole, now).filter(|_| self.is_stamped()) else {
             return;
         };
@@ -115,17 +115,17 @@ impl Asking<'_> {
         let Request { needs, limits, .. } = self.request;
         let now = self.inner.now();
         let seen = self.shards.known(limits, now);
-        let soon = now.after(Millis(1_000));
+        let soon = now.plus(Millis(1_000));
         let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());
-        let lacks = |shard: &Bucket, limit: &Limit| {
+        let lacks = |shard: &Shard, limit: &Limit| {
             needs
                 .get(limit.name())
-                .is_some_and(|need| shard.holds(limit.name(), soon) < *need)
+                .is_some_and(|need| shard.balance_at(limit.name(), soon) < *need)
         };
         if self.is_above_a_share() {
             let all = |limit: &Limit| {
                 let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
-                let holds = i128::from(seen.holds(limit.name(), soon).0)
+                let holds = i128::from(seen.balance_at(limit.name(), soon).0)
                     * i128::from(self.shards.overview().most());
                 needs
                     .get(limit.name())

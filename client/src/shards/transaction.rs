@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, Company, Take, Update, expire};
-use weirgate_shared::{Bucket, EpochMillis, Lease, MilliTokens, WriteId};
+use weirgate_shared::write::{Action, Contention, Take, Update, expire};
+use weirgate_shared::{EpochMillis, Lease, MilliTokens, Shard, WriteId};
 use weirgate_store::{ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
 
 use super::{Request, Shards};
@@ -33,7 +33,7 @@ struct Share<'a> {
     request: &'a Request,
     line: Arc<Line>,
     /// As it was seen; nothing for a bucket that is yet to be made.
-    bucket: Option<Arc<Bucket>>,
+    bucket: Option<Arc<Shard>>,
     needs: Needs,
     /// What is taken whether it is there or not, which the first of a bucket gives.
     soft: Needs,
@@ -92,7 +92,7 @@ impl<'a> Parts<'a> {
     ) -> Result<Option<Vec<Share<'a>>>, Error> {
         let lease = self.request.lease.as_ref();
         let lease =
-            lease.map(|(lasts, _)| (weirgate_store::random_id(), now.after((*lasts).into())));
+            lease.map(|(lasts, _)| (weirgate_store::random_id(), now.plus((*lasts).into())));
         let mut shares = vec![];
         for (shard, needs) in &self.parts {
             let line = self.shards.line(*shard);
@@ -152,7 +152,7 @@ impl Share<'_> {
             (
                 id.clone(),
                 Lease {
-                    expires: *expires,
+                    expires_at: *expires,
                     tokens: self.all(),
                     owner: owner.clone(),
                 },
@@ -160,21 +160,21 @@ impl Share<'_> {
         };
         let take = Take {
             key: &self.line.key,
-            terms: (&self.request.limits).into(),
-            needs: self.needs.clone(),
-            soft: self.soft.clone(),
+            limits: (&self.request.limits).into(),
+            amounts: self.needs.clone(),
+            soft_amounts: self.soft.clone(),
             // The acquire counts once.
-            takes: if self.is_first { self.request.takes } else { 0 },
+            acquires: if self.is_first { self.request.takes } else { 0 },
             leases: self.lease.iter().map(lease).collect(),
             roll: self.line.roll(inner, now),
-            op: op.clone(),
-            hot: false,
-            company: Company::None,
+            write_id: op.clone(),
+            request_split: false,
+            contention: Contention::Alone,
             // The token tells what became of the transaction.
-            unknown: &[],
+            unconfirmed: &[],
         };
         if self.bucket.is_some() {
-            take.on(self.bucket.as_deref(), now)
+            take.plan(self.bucket.as_deref(), now)
         } else {
             take.create(now)
         }
@@ -196,17 +196,17 @@ impl Share<'_> {
         let mut bucket = match bucket {
             Some(bucket) => {
                 line.outdate();
-                bucket.advanced(&request.limits, now)
+                bucket.projected(&request.limits, now)
             }
             None => {
-                let made = Bucket::full(line.key.clone(), &request.limits, now);
+                let made = Shard::full(line.key.clone(), &request.limits, now);
                 line.made(&made);
                 made
             }
         };
         for (limit, need) in &amounts {
             if let Some(state) = bucket.limits.get_mut(limit) {
-                state.tk -= *need;
+                state.available -= *need;
             }
         }
         Part {
@@ -222,7 +222,7 @@ impl Share<'_> {
 async fn give_back(
     inner: &Inner,
     line: &Line,
-    bucket: &Bucket,
+    bucket: &Shard,
     now: EpochMillis,
 ) -> Result<(), Error> {
     let Some((update, _)) = expire(bucket, now) else {
@@ -303,7 +303,7 @@ async fn send(
     }
 }
 
-fn see(line: &Line, item: &weirgate_store::Item) -> Result<Arc<Bucket>, Error> {
+fn see(line: &Line, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
     let unreadable = |error| Error::Unreadable {
         bucket: line.key.item_key().pk,
         error,

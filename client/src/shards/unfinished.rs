@@ -1,7 +1,7 @@
 //! Splits that another process has begun and not finished.
 
-use weirgate_shared::write::finish;
-use weirgate_shared::{Bucket, EpochMillis, Whole};
+use weirgate_shared::write::finish_writes;
+use weirgate_shared::{Bucket, EpochMillis, Shard};
 use weirgate_store::StoreError;
 
 use super::Shards;
@@ -9,8 +9,8 @@ use crate::inner::Inner;
 use crate::limits::Limits;
 
 /// Makes the new half of `parent`, if its split is not finished.
-pub(super) async fn finish_split(inner: &Inner, parent: &Bucket) -> Result<(), StoreError> {
-    for update in finish(parent).into_iter().flatten() {
+pub(super) async fn finish_split(inner: &Inner, parent: &Shard) -> Result<(), StoreError> {
+    for update in finish_writes(parent).into_iter().flatten() {
         // Whether the write is made now or was made before does not matter.
         inner.update_again(&update).await?;
     }
@@ -19,7 +19,7 @@ pub(super) async fn finish_split(inner: &Inner, parent: &Bucket) -> Result<(), S
 
 impl Shards {
     /// Finishes the splits of `parents`.
-    pub(super) async fn finish(&self, inner: &Inner, parents: &[Bucket]) -> Result<(), StoreError> {
+    pub(super) async fn finish(&self, inner: &Inner, parents: &[Shard]) -> Result<(), StoreError> {
         for parent in parents {
             finish_split(inner, parent).await?;
         }
@@ -28,26 +28,26 @@ impl Shards {
 
     /// All shards that were seen, with the callers' own limits at `now`, and halves that are yet to
     /// be made: nothing can be taken of those yet, but it is there.
-    pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Whole {
+    pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Bucket {
         let whole = self.seen(limits, now, |_| true);
-        let is_made = |half: &Bucket| {
+        let is_made = |half: &Shard| {
             self.line(half.key.shard)
                 .view()
-                .is_some_and(|view| view.bucket.v >= half.v)
+                .is_some_and(|view| view.bucket.write_seq >= half.write_seq)
         };
         let halves = whole
             .shards()
             .iter()
             .filter_map(|shard| shard.escrow.as_deref())
             .filter(|half| !is_made(half));
-        let halves: Vec<_> = halves.map(|half| half.advanced(limits, now)).collect();
-        let is_older = |shard: &&Bucket| halves.iter().all(|half| half.key != shard.key);
+        let halves: Vec<_> = halves.map(|half| half.projected(limits, now)).collect();
+        let is_older = |shard: &&Shard| halves.iter().all(|half| half.key != shard.key);
         let shards = whole
             .shards()
             .iter()
             .filter(is_older)
             .cloned()
             .collect::<Vec<_>>();
-        Whole::new([shards, halves].concat())
+        Bucket::new([shards, halves].concat())
     }
 }

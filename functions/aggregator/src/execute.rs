@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_runtime::{LogBudget, shorten};
-use weirgate_shared::write::{Copy, Update, finish};
-use weirgate_shared::{Bucket, ItemError, ItemKey, Snapshot};
+use weirgate_shared::write::{Update, UsageCopy, finish_writes};
+use weirgate_shared::{ItemError, ItemKey, Shard, Snapshot};
 use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Table};
 
 use crate::plan::{Kind, Write};
@@ -272,7 +272,7 @@ async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Eff
 ///
 /// # Errors
 /// [`Why`] it was not made, or perhaps not; it can be made again.
-pub async fn run_copy(table: &Table, copy: &Copy, retry: Retry) -> Result<Effect, Why> {
+pub async fn run_copy(table: &Table, copy: &UsageCopy, retry: Retry) -> Result<Effect, Why> {
     let mut update = copy.first();
     for _ in 0..COPY_TRIES {
         let Outcome::LostRace(item) = table.update_with(&update, Answer::Nothing, retry).await?
@@ -302,7 +302,7 @@ pub async fn run_copy(table: &Table, copy: &Copy, retry: Retry) -> Result<Effect
 /// Makes two of a hot shard, or finishes what another process has begun of it.
 async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Result<Effect, Why> {
     let until = Instant::now() + SPLIT_PATIENCE;
-    let mut newer: Option<Bucket> = None;
+    let mut newer: Option<Shard> = None;
     for _ in 0..SPLIT_TRIES {
         let image = newer.as_ref().unwrap_or(split.image);
         if image.escrow.is_some() {
@@ -332,7 +332,7 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
             continue;
         };
         // Also where an answer was lost, and this one is of the same write once more.
-        let is_ours = is_applied || escrow.op.as_ref() == Some(&op);
+        let is_ours = is_applied || escrow.last_write_id.as_ref() == Some(&op);
         let done = finish_split(table, &bucket, until, budget).await?;
         return Ok(if is_ours { Effect::Split } else { done });
     }
@@ -347,11 +347,11 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
 /// process has split it.
 async fn finish_split(
     table: &Table,
-    parent: &Bucket,
+    parent: &Shard,
     until: Instant,
     budget: &LogBudget,
 ) -> Result<Effect, Why> {
-    let Some([make, clear]) = finish(parent) else {
+    let Some([make, clear]) = finish_writes(parent) else {
         return Ok(Effect::SplitLost);
     };
     if let Outcome::LostRace(Some(item)) = insist(table, &make, Answer::Nothing, until).await? {
@@ -365,11 +365,11 @@ async fn finish_split(
 
 /// Names a half that was there before the split. Nothing but a hand makes one of a shard that was
 /// not split; it has its own tokens, so what was put aside for it is dropped.
-fn tell_foreign(parent: &Bucket, item: &Item, budget: &LogBudget) {
+fn tell_foreign(parent: &Shard, item: &Item, budget: &LogBudget) {
     let (Some(half), Ok(there)) = (&parent.escrow, item.bucket()) else {
         return;
     };
-    if there.v < half.v {
+    if there.write_seq < half.write_seq {
         let (shard, half) = (parent.key.item_key().pk, half.key.item_key().pk);
         if budget.allows(&shard, &[&shard, &half]) {
             tracing::error!(

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use weirgate_shared::{
-    Attr, BUCKET_SK, Bucket, BucketKey, BucketReader, EpochMillis, Hour, ItemError, MAX_SHARDS,
-    Meter, attr,
+    Attr, BUCKET_SK, BucketKey, BucketReader, EpochMillis, Hour, ItemError, MAX_SHARDS, Meter,
+    Shard, attr,
 };
 
 use crate::json::{Attribute, Fields, Map, Object, Size, Text, Typed, raw, skip};
@@ -48,7 +48,7 @@ pub struct Record {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum After {
     /// The shard, without its leases.
-    Live(Box<Bucket>),
+    Live(Box<Shard>),
     /// What a shard that was merged away has counted.
     Merged(Meter),
     /// Nothing: the item was deleted.

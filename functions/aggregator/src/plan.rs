@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::{Copy, Update, cut_units, refill};
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, Meter, MilliTokens, Window};
+use weirgate_shared::write::{Update, UsageCopy, cap_write_units, refill};
+use weirgate_shared::{BucketKey, EpochMillis, LimitName, Meter, MilliTokens, Shard, Window};
 
 use crate::config::Config;
 use crate::parse::{After, Record};
@@ -18,7 +18,7 @@ pub const INTERIM: i64 = 4096;
 
 /// What a batch says of one bucket shard.
 #[derive(Debug)]
-pub struct Shard {
+pub struct ShardFold {
     key: BucketKey,
     /// Images of which some window is to be copied, in the order of the records, and what ends with
     /// each.
@@ -29,7 +29,7 @@ pub struct Shard {
     /// The largest request of each limit: of a write that several callers share, their mean.
     largest: BTreeMap<LimitName, MilliTokens>,
     /// The newest image, when it was written, and its record.
-    last: Option<(Box<Bucket>, EpochMillis, usize)>,
+    last: Option<(Box<Shard>, EpochMillis, usize)>,
 }
 
 /// What ends with an image: of each also what comes before it.
@@ -54,7 +54,7 @@ pub struct Write<'a> {
 #[derive(Debug)]
 pub enum Kind<'a> {
     /// Copies usage to a snapshot.
-    Copy(Box<Copy>),
+    Copy(Box<UsageCopy>),
     /// Credits a bucket.
     Refill(Box<Update>),
     /// Makes two of a hot shard.
@@ -63,18 +63,21 @@ pub enum Kind<'a> {
 
 /// Folds the records of a batch per bucket shard, in the order of their keys.
 #[must_use]
-pub fn shards(records: Vec<Record>) -> Vec<Shard> {
-    let mut shards: BTreeMap<BucketKey, Shard> = BTreeMap::new();
+pub fn shards(records: Vec<Record>) -> Vec<ShardFold> {
+    let mut shards: BTreeMap<BucketKey, ShardFold> = BTreeMap::new();
     for record in records {
         let key = record.key().clone();
-        shards.entry(key).or_insert_with_key(Shard::new).add(record);
+        shards
+            .entry(key)
+            .or_insert_with_key(ShardFold::new)
+            .add(record);
     }
     shards.into_values().collect()
 }
 
 /// The copies of all shards, each with its record. Those of a shard to the same snapshot come in
 /// the order of its lives.
-pub fn copies(shards: &[Shard], ttl_days: i64) -> impl Iterator<Item = (Copy, usize)> {
+pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (UsageCopy, usize)> {
     shards.iter().flat_map(move |shard| {
         Window::ALL
             .into_iter()
@@ -85,7 +88,7 @@ pub fn copies(shards: &[Shard], ttl_days: i64) -> impl Iterator<Item = (Copy, us
 /// The writes of all shards, none of which waits for another. A hot shard is split, which credits
 /// it too, or refilled. Splits come last: whatever holds them up, usage is copied.
 #[must_use]
-pub fn writes<'a>(shards: &'a [Shard], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
+pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
     let copy = |(copy, record)| Write {
         kind: Kind::Copy(Box::new(copy)),
         record,
@@ -113,7 +116,7 @@ impl Record {
     }
 }
 
-impl Shard {
+impl ShardFold {
     fn new(key: &BucketKey) -> Self {
         let (consumed, largest) = (BTreeMap::new(), BTreeMap::new());
         Self {
@@ -152,13 +155,13 @@ impl Shard {
                         index,
                     ));
                 }
-                if bucket.v % INTERIM == 0 {
+                if bucket.write_seq % INTERIM == 0 {
                     self.copies.push((bucket.meter(), Ends::Nothing, index));
                 }
                 if self
                     .last
                     .as_ref()
-                    .is_none_or(|(last, ..)| bucket.v >= last.v)
+                    .is_none_or(|(last, ..)| bucket.write_seq >= last.write_seq)
                 {
                     self.last = Some((bucket, at, index));
                 }
@@ -166,16 +169,16 @@ impl Shard {
         }
     }
 
-    fn consume(&mut self, before: Option<&Meter>, after: &Bucket) {
+    fn consume(&mut self, before: Option<&Meter>, after: &Shard) {
         let acquires = after
-            .takes
+            .acquires
             .total
-            .saturating_sub(before.map_or(0, |before| before.takes.total));
+            .saturating_sub(before.map_or(0, |before| before.acquires.total));
         for (name, state) in &after.limits {
             let had = before
                 .and_then(|before| before.limits.get(name))
                 .map_or(0, |counter| counter.total);
-            let used = state.tc.0.saturating_sub(had);
+            let used = state.consumed.0.saturating_sub(had);
             *self.consumed.entry(name.clone()).or_default() += MilliTokens(used);
             // A write that grants none is no request.
             if acquires > 0 {
@@ -187,16 +190,16 @@ impl Shard {
     }
 
     /// The newest image of each window of this kind, once for each life of the shard.
-    fn copies(&self, window: Window, ttl_days: i64) -> Vec<(Copy, usize)> {
-        let mut copies: Vec<(Copy, usize)> = vec![];
+    fn copies(&self, window: Window, ttl_days: i64) -> Vec<(UsageCopy, usize)> {
+        let mut copies: Vec<(UsageCopy, usize)> = vec![];
         let end = if window == Window::Daily {
             Ends::Day
         } else {
             Ends::Hour
         };
         for (meter, ends, record) in &self.copies {
-            let copy = Copy::of(meter, window, *ends >= end, ttl_days);
-            let copy = Copy {
+            let copy = UsageCopy::of(meter, window, *ends >= end, ttl_days);
+            let copy = UsageCopy {
                 ends_life: *ends == Ends::Life,
                 ..copy
             };
@@ -213,7 +216,8 @@ impl Shard {
     fn refill(&self, from_writes: usize, now: EpochMillis) -> Option<Write<'_>> {
         let (image, _, record) = self.last.as_ref()?;
         let refill = || refill(image, &self.consumed, now).filter(|_| self.writes >= from_writes);
-        let update = refill().or_else(|| cut_units(image, now).filter(|_| self.writes >= BUSY))?;
+        let update =
+            refill().or_else(|| cap_write_units(image, now).filter(|_| self.writes >= BUSY))?;
         Some(Write {
             kind: Kind::Refill(Box::new(update)),
             record: *record,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Update, may_split, split};
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Millis, WriteId};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId};
 
 /// A stream gives the second in which a write happened; it can have happened until its end.
 const REST_OF_SECOND: Millis = Millis(999);
@@ -12,7 +12,7 @@ const REST_OF_SECOND: Millis = Millis(999);
 #[derive(Debug)]
 pub struct Split<'a> {
     /// The shard as it was last seen.
-    pub image: &'a Bucket,
+    pub image: &'a Shard,
     /// The largest request of each limit, which must still fit a half.
     largest: BTreeMap<LimitName, MilliTokens>,
     max_shards: u32,
@@ -24,7 +24,7 @@ impl<'a> Split<'a> {
     /// or its last split is to be finished.
     #[must_use]
     pub fn of(
-        image: &'a Bucket,
+        image: &'a Shard,
         at: EpochMillis,
         largest: impl FnOnce() -> BTreeMap<LimitName, MilliTokens>,
         max_shards: u32,
@@ -40,7 +40,7 @@ impl<'a> Split<'a> {
         }
         // What flowed in by the latest instant is the most there can have been: no shard is hot for
         // a rounded time.
-        if !is_hot(image, at.after(REST_OF_SECOND).min(now)) {
+        if !is_hot(image, at.plus(REST_OF_SECOND).min(now)) {
             return None;
         }
         let largest = largest();
@@ -55,7 +55,7 @@ impl<'a> Split<'a> {
     /// The write that begins to split the shard as it is in `image`; `None` if it cannot be split
     /// like that.
     #[must_use]
-    pub fn first(&self, image: &Bucket, op: WriteId) -> Option<Update> {
+    pub fn first(&self, image: &Shard, op: WriteId) -> Option<Update> {
         let asked = image.scaling.min_shards;
         may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now))
     }
@@ -63,15 +63,15 @@ impl<'a> Split<'a> {
     /// Whether the shard, which is `image` by now, is still to be split: nobody has done it or has
     /// made it cool.
     #[must_use]
-    pub fn is_wanted(&self, image: &Bucket) -> bool {
+    pub fn is_wanted(&self, image: &Shard) -> bool {
         image.shard() == self.image.shard() && is_hot(image, self.now)
     }
 }
 
 /// Whether one partition no longer bears the shard: a client was throttled, its write units run
 /// out, or its leases make every write cost more than one.
-fn is_hot(bucket: &Bucket, at: EpochMillis) -> bool {
-    bucket.scaling.is_hot || bucket.is_out_of_units(at) || bucket.is_crowded()
+fn is_hot(bucket: &Shard, at: EpochMillis) -> bool {
+    bucket.scaling.is_hot || bucket.is_near_write_limit(at) || bucket.has_heavy_leases()
 }
 
 #[cfg(test)]
@@ -88,12 +88,12 @@ mod tests {
             BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
             EpochMillis(1_000_000),
         );
-        let cool = Bucket::full(
+        let cool = Shard::full(
             key,
             [Limit::per_minute("rpm", 100).unwrap()].as_slice(),
             now,
         );
-        let hot = Bucket {
+        let hot = Shard {
             scaling: Scaling {
                 is_hot: true,
                 ..Scaling::default()
@@ -104,13 +104,13 @@ mod tests {
         assert!(split.is_wanted(&hot));
         assert!(!split.is_wanted(&cool), "it is cool by now");
         assert!(
-            !split.is_wanted(&Bucket {
+            !split.is_wanted(&Shard {
                 shard_count: 2,
                 ..hot.clone()
             }),
             "somebody has split it"
         );
-        assert!(!split.is_wanted(&Bucket {
+        assert!(!split.is_wanted(&Shard {
             shard_count: 2,
             ..cool
         }));

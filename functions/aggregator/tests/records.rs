@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use weirgate_aggregator::parse::After;
 use weirgate_aggregator::{parse, plan};
-use weirgate_shared::write::Copy;
-use weirgate_shared::{Bucket, Hour, Window};
+use weirgate_shared::write::UsageCopy;
+use weirgate_shared::{Hour, Shard, Window};
 
 const SAMPLE: &str = include_str!("../../../events/aggregator-modify.json");
 
@@ -21,7 +21,7 @@ fn one(text: &str) -> parse::Record {
     parse::records(text).unwrap().records.remove(0)
 }
 
-fn live(record: &parse::Record) -> &Bucket {
+fn live(record: &parse::Record) -> &Shard {
     match &record.after {
         After::Live(bucket) => bucket,
         other => panic!("{other:?}"),
@@ -117,8 +117,11 @@ fn both_images_are_read_for_what_they_counted() {
         panic!("{record:?}")
     };
     assert_eq!(
-        (meter.v + 1, meter.limits.keys().collect::<Vec<_>>()),
-        (live(&record).v, live(&record).limits.keys().collect())
+        (meter.write_seq + 1, meter.limits.keys().collect::<Vec<_>>()),
+        (
+            live(&record).write_seq,
+            live(&record).limits.keys().collect()
+        )
     );
     let merged = parse::records(include_str!("../../../events/aggregator-merged.json"))
         .unwrap()
@@ -128,18 +131,18 @@ fn both_images_are_read_for_what_they_counted() {
         panic!("it was merged away");
     };
     assert_eq!(
-        (after.v, &after.limits, after.hour),
-        (before.v + 1, &before.limits, before.hour)
+        (after.write_seq, &after.limits, after.hour),
+        (before.write_seq + 1, &before.limits, before.hour)
     );
 }
 
 /// The copies of some records, with the index of the record behind each.
-fn copies(records: Vec<parse::Record>) -> Vec<(Copy, usize)> {
+fn copies(records: Vec<parse::Record>) -> Vec<(UsageCopy, usize)> {
     plan::copies(&plan::shards(records), 90).collect()
 }
 
 /// A record that changes an item from one image to the other.
-fn modify(index: usize, before: &Bucket, after: &Bucket) -> parse::Record {
+fn modify(index: usize, before: &Shard, after: &Shard) -> parse::Record {
     let before = Some(before.meter());
     parse::Record {
         index,
@@ -151,18 +154,22 @@ fn modify(index: usize, before: &Bucket, after: &Bucket) -> parse::Record {
 
 #[test]
 fn a_shard_is_copied_when_its_hour_ends_or_a_few_thousand_writes_after_the_last_time() {
-    let first = Bucket {
-        v: 8_191,
-        birth: 5,
+    let first = Shard {
+        write_seq: 8_191,
+        birth_seq: 5,
         ..live(&one(SAMPLE)).clone()
     };
-    let next = |v| Bucket { v, ..first.clone() };
-    let rolled = |v, hours| Bucket {
+    let next = |v| Shard {
+        write_seq: v,
+        ..first.clone()
+    };
+    let rolled = |v, hours| Shard {
         hour: Hour(first.hour.0 + hours),
         ..next(v)
     };
     let of = |records| {
-        let said = |(copy, record): (Copy, usize)| (copy.key.window, copy.v, copy.is_final, record);
+        let said =
+            |(copy, record): (UsageCopy, usize)| (copy.key.window, copy.v, copy.is_final, record);
         copies(records).into_iter().map(said).collect::<Vec<_>>()
     };
     let (hour, day) = (Window::Hourly, Window::Daily);
@@ -202,9 +209,9 @@ fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
         after: After::Gone,
         ..modify(1, &first, &first)
     };
-    let again = Bucket {
-        v: first.v + 9_000,
-        birth: first.v + 9_000,
+    let again = Shard {
+        write_seq: first.write_seq + 9_000,
+        birth_seq: first.write_seq + 9_000,
         ..first.clone()
     };
     let made = parse::Record {
@@ -222,8 +229,8 @@ fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
         before: Some(again.meter()),
         ..merged
     };
-    let after = Bucket {
-        v: again.v + 2,
+    let after = Shard {
+        write_seq: again.write_seq + 2,
         ..again.clone()
     };
     let revived = parse::Record {
@@ -239,15 +246,15 @@ fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
             .map(|(copy, record)| (copy.birth, copy.v, copy.is_final, record))
             .collect::<Vec<_>>()
     };
-    let end = (first.birth, first.v, true, 1);
+    let end = (first.birth_seq, first.write_seq, true, 1);
     assert_eq!(of(vec![gone.clone(), made.clone()]), [end]);
     assert_eq!(
         of(vec![gone.clone(), made.clone(), merged.clone()]),
-        [end, (again.birth, again.v, false, 3)]
+        [end, (again.birth_seq, again.write_seq, false, 3)]
     );
     // A merge is no end, and a revived shard goes on from its copy.
     assert_eq!(
         of(vec![gone, made, merged, revived]),
-        [end, (again.birth, again.v, false, 3)]
+        [end, (again.birth_seq, again.write_seq, false, 3)]
     );
 }

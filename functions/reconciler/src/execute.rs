@@ -1,8 +1,8 @@
 //! Runs what is planned for one bucket shard, and goes on from what it meets.
 
 use weirgate_runtime::LogBudget;
-use weirgate_shared::write::{self, Restored};
-use weirgate_shared::{Bucket, EpochMillis, ItemKey};
+use weirgate_shared::write::{self, ExpiredLeases};
+use weirgate_shared::{EpochMillis, ItemKey, Shard};
 use weirgate_store::{Answer, ErrorKind, Outcome, Retry, StoreError, Table};
 
 use crate::plan::{Fate, Plan, Planned};
@@ -16,7 +16,7 @@ const TRIES: u32 = 4;
 #[derive(Debug)]
 pub enum Done {
     /// This run wrote it, and gave this back.
-    Written(Restored),
+    Written(ExpiredLeases),
     /// Nothing was to be done, or it is gone.
     Nothing,
     /// Others wrote to it each time first; it is still due.
@@ -40,8 +40,8 @@ pub enum Done {
 pub async fn settle(
     table: &Table,
     budget: &LogBudget,
-    mut image: Bucket,
-    plan: impl Fn(&Bucket) -> Plan,
+    mut image: Shard,
+    plan: impl Fn(&Shard) -> Plan,
 ) -> Result<Done, StoreError> {
     let (mut unsure, mut lost): (Option<Planned>, _) = (None, None);
     for _ in 0..TRIES {

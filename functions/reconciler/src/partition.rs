@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::MutexGuard;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, ItemKey};
+use weirgate_shared::{BucketKey, EpochMillis, ItemKey, Shard};
 use weirgate_store::{Due, ErrorKind, Item, Order, ReadWithin};
 
 use crate::execute::{self, Done, settle};
@@ -260,9 +260,9 @@ impl Run<'_> {
     /// for it.
     pub(crate) async fn settle(
         self,
-        bucket: Bucket,
+        bucket: Shard,
         summary: &mut Summary,
-        plan: impl Fn(&Bucket, EpochMillis) -> plan::Plan,
+        plan: impl Fn(&Shard, EpochMillis) -> plan::Plan,
     ) {
         let key = bucket.key.item_key();
         let settled = settle(self.table, self.budget, bucket, |image| {

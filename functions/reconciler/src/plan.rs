@@ -1,7 +1,7 @@
 //! What is to be done about one due bucket: pure, nothing is sent.
 
-use weirgate_shared::write::{Restored, Update, expire, look};
-use weirgate_shared::{Bucket, EpochMillis};
+use weirgate_shared::write::{ExpiredLeases, Update, expire, sample};
+use weirgate_shared::{EpochMillis, Shard};
 
 /// What becomes of a bucket that the index calls due.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Planned {
     /// The write.
     pub update: Update,
     /// What it gives back.
-    pub restored: Restored,
+    pub restored: ExpiredLeases,
     seen: Seen,
 }
 
@@ -42,15 +42,18 @@ pub enum Fate {
 
 /// What is to be done about `bucket` at `now`.
 #[must_use]
-pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
-    let Some(due) = bucket.due.filter(|due| *due <= now) else {
+pub fn plan(bucket: &Shard, now: EpochMillis) -> Plan {
+    let Some(due) = bucket.due_at.filter(|due| *due <= now) else {
         return Plan::Nothing;
     };
     match expire(bucket, now) {
         Some((update, restored)) => Plan::Write(Planned {
             update,
             restored,
-            seen: Seen { v: bucket.v, due },
+            seen: Seen {
+                v: bucket.write_seq,
+                due,
+            },
         }),
         None => Plan::Nothing,
     }
@@ -59,16 +62,16 @@ pub fn plan(bucket: &Bucket, now: EpochMillis) -> Plan {
 /// What is to be done about `bucket`, one of several shards, when its whole bucket is reviewed at
 /// `now`: what [`plan`] does, and its writes counted from now on.
 #[must_use]
-pub fn plan_look(bucket: &Bucket, now: EpochMillis) -> Plan {
-    if bucket.shard().count == 1 || bucket.scaling.look.is_some_and(|look| look.at >= now) {
+pub fn plan_look(bucket: &Shard, now: EpochMillis) -> Plan {
+    if bucket.shard().count == 1 || bucket.scaling.sample.is_some_and(|sample| sample.at >= now) {
         return plan(bucket, now);
     }
-    let (update, restored) = look(bucket, now);
+    let (update, restored) = sample(bucket, now);
     // Without a `due` it is in nobody's way; whether an answer that was lost meant something does
     // not matter.
     let seen = Seen {
-        v: bucket.v,
-        due: bucket.due.unwrap_or(EpochMillis(i64::MAX)),
+        v: bucket.write_seq,
+        due: bucket.due_at.unwrap_or(EpochMillis(i64::MAX)),
     };
     Plan::Write(Planned {
         update,
@@ -86,11 +89,11 @@ impl Planned {
     /// client that found more expired leases than one take gives back: then both report it. Only
     /// the report is wrong; the tokens are given back once.
     #[must_use]
-    pub fn fate(&self, image: &Bucket) -> Fate {
-        if image.v == self.seen.v {
+    pub fn fate(&self, image: &Shard) -> Fate {
+        if image.write_seq == self.seen.v {
             return Fate::Open;
         }
-        if image.due.is_none_or(|due| due > self.seen.due) {
+        if image.due_at.is_none_or(|due| due > self.seen.due) {
             Fate::Applied
         } else {
             Fate::Never

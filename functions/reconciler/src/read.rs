@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 
 use weirgate_runtime::{LogBudget, beginning, shorten};
 use weirgate_shared::{
-    BUCKET_SK, Bucket, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, attr, read_key,
+    BUCKET_SK, BucketKey, EpochMillis, ItemError, ItemKey, MAX_SHARDS, Shard, attr, read_key,
 };
 use weirgate_store::{Due, Item, Order, StoreError, Table};
 
@@ -82,7 +82,7 @@ pub fn is_ours(key: &ItemKey) -> bool {
 
 /// Returns an item as a bucket; `None`, and an ERROR line with the beginning of the item, if it
 /// cannot be read.
-pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Bucket> {
+pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Shard> {
     let read = item.bucket().and_then(|bucket| {
         let here = bucket.key.item_key();
         match read_key(item.attributes()) {

@@ -3,8 +3,8 @@
 
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::MutexGuard;
-use weirgate_shared::write::finish;
-use weirgate_shared::{Bucket, BucketKey, ItemKey, MAX_SHARDS, WriteId};
+use weirgate_shared::write::finish_writes;
+use weirgate_shared::{BucketKey, ItemKey, MAX_SHARDS, Shard, WriteId};
 use weirgate_store::{Answer, ErrorKind, ReadWithin, Retry, Transacted};
 
 use crate::plan::plan_look;
@@ -34,7 +34,7 @@ struct Made {
 /// The shards of a bucket, as far as they are there and can be read.
 #[derive(Default)]
 struct Shards<'a> {
-    shards: Vec<Bucket>,
+    shards: Vec<Shard>,
     /// Whether there are no others.
     is_all: bool,
     /// Text that was read.
@@ -94,7 +94,7 @@ impl<'r> Run<'r> {
                 for shard in found
                     .shards
                     .iter()
-                    .filter(|shard| shard.due.is_some_and(|due| due <= self.now))
+                    .filter(|shard| shard.due_at.is_some_and(|due| due <= self.now))
                 {
                     self.postpone(&shard.key.item_key(), summary).await;
                 }
@@ -106,8 +106,8 @@ impl<'r> Run<'r> {
 
     /// Finishes the splits that another process has begun, and left; returns whether all are
     /// finished.
-    async fn finish(self, shards: &[Bucket], summary: &mut Summary) -> bool {
-        for [make, clear] in shards.iter().filter_map(finish) {
+    async fn finish(self, shards: &[Shard], summary: &mut Summary) -> bool {
+        for [make, clear] in shards.iter().filter_map(finish_writes) {
             for update in [make, clear] {
                 // Whether the write is made now or was made before does not matter.
                 let sent = self
@@ -227,8 +227,8 @@ impl<'r> Run<'r> {
         made
     }
 
-    async fn look(self, shards: Vec<&Bucket>, summary: &mut Summary) {
-        let look = async |shard: &Bucket| {
+    async fn look(self, shards: Vec<&Shard>, summary: &mut Summary) {
+        let look = async |shard: &Shard| {
             let mut summary = Summary::default();
             self.settle(shard.clone(), &mut summary, plan_look).await;
             summary

@@ -4,9 +4,11 @@
 //! The shards were read one by one, so together they may be what the bucket never was. Every
 //! transaction asks that what it takes for granted still holds.
 
-use weirgate_shared::write::{Action, REVIEW, fill, joined, merge, remove, still};
+use weirgate_shared::write::{
+    Action, REVIEW_INTERVAL, merge, merged, recreate, remove_covered, require_unchanged,
+};
 use weirgate_shared::{
-    Bucket, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Millis, Shard, WriteId,
+    EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Millis, Shard, ShardIndex, WriteId,
 };
 
 use crate::tree::{Node, tree};
@@ -18,7 +20,7 @@ const COLD: i128 = 250_000;
 
 /// A look this old is made anew along with those that are due, so that the shards of a bucket come
 /// together.
-const OLD: Millis = Millis(REVIEW.0 / 2);
+const OLD: Millis = Millis(REVIEW_INTERVAL.0 / 2);
 
 /// How many shards become one at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,20 +48,22 @@ pub struct Review<'a> {
     /// Cold shards that become one.
     pub merges: Vec<Change>,
     /// Shards whose writes are counted anew from now.
-    pub looks: Vec<&'a Bucket>,
+    pub looks: Vec<&'a Shard>,
 }
 
 /// Whether `bucket` is due for a look, and with it its whole bucket: not only for its leases.
 #[must_use]
-pub fn is_reviewed(bucket: &Bucket, now: EpochMillis) -> bool {
-    bucket.shard().count > 1 && bucket.key.shard < MAX_SHARDS && is_old(bucket, REVIEW, now)
+pub fn is_reviewed(bucket: &Shard, now: EpochMillis) -> bool {
+    bucket.shard().count > 1
+        && bucket.key.shard < MAX_SHARDS
+        && is_old(bucket, REVIEW_INTERVAL, now)
 }
 
 /// What is to be done about `shards`, which are all that could be read of one bucket. `is_all` says
 /// whether there are no others.
 #[must_use]
 pub fn review(
-    shards: &[Bucket],
+    shards: &[Shard],
     is_all: bool,
     depth: Depth,
     now: EpochMillis,
@@ -74,7 +78,7 @@ pub fn review(
         for (gone, whole) in tree.covered() {
             if gone.leases.iter().flatten().next().is_none() {
                 review.repairs.push(Change {
-                    actions: remove(gone, whole),
+                    actions: remove_covered(gone, whole),
                     shards: 1,
                 });
                 merged.push(gone.key.shard);
@@ -83,21 +87,23 @@ pub fn review(
         let mut groups = vec![];
         let last = join(&tree, depth, now, &mut groups);
         for Group {
-            joined, members, ..
+            merged: shard,
+            members,
+            ..
         } in groups.into_iter().chain(last)
         {
             if let [lower, gone @ ..] = &*members
                 && !gone.is_empty()
             {
                 review.merges.push(Change {
-                    actions: merge(lower, joined, gone),
+                    actions: merge(lower, shard, gone),
                     shards: gone.len(),
                 });
                 merged.extend(members.iter().map(|member| member.key.shard));
             }
         }
     }
-    let is_left = |shard: &&Bucket| shard.shard().count > 1 && !merged.contains(&shard.key.shard);
+    let is_left = |shard: &&Shard| shard.shard().count > 1 && !merged.contains(&shard.key.shard);
     review.looks = shards
         .iter()
         .filter(is_left)
@@ -106,11 +112,11 @@ pub fn review(
     review
 }
 
-fn is_old(bucket: &Bucket, age: Millis, now: EpochMillis) -> bool {
+fn is_old(bucket: &Shard, age: Millis, now: EpochMillis) -> bool {
     bucket
         .scaling
-        .look
-        .is_none_or(|look| look.at.after(age) <= now)
+        .sample
+        .is_none_or(|look| look.at.plus(age) <= now)
 }
 
 /// All holes filled in one transaction, if all leaves are still what they are: what slots the holes
@@ -122,7 +128,7 @@ fn filled(
 ) -> Option<Change> {
     let (leaves, holes) = (tree.leaves(), tree.holes());
     // Its limits are as new as any, and `v` goes on above it.
-    let other = *leaves.iter().max_by_key(|leaf| leaf.v)?;
+    let other = *leaves.iter().max_by_key(|leaf| leaf.write_seq)?;
     let holes_count = u32::try_from(holes.len()).ok().filter(|count| *count > 0)?;
     let mut actions = vec![];
     for (index, hole) in (0..).zip(&holes) {
@@ -130,7 +136,7 @@ fn filled(
             let missing = missing(limit, &holes, &leaves).whole_tokens();
             // Whole slots, so that each can be taken from one shard.
             MilliTokens::from_tokens(
-                Shard {
+                ShardIndex {
                     index,
                     count: holes_count,
                 }
@@ -138,13 +144,13 @@ fn filled(
                 .0,
             )
         };
-        let make = fill(*hole, other, slots, new_id(), now);
+        let make = recreate(*hole, other, slots, new_id(), now);
         actions.extend(
             make.into_iter()
                 .filter(|action| matches!(action, Action::Update(_))),
         );
     }
-    actions.extend(leaves.into_iter().map(still));
+    actions.extend(leaves.into_iter().map(require_unchanged));
     Some(Change {
         actions,
         shards: holes.len(),
@@ -154,23 +160,23 @@ fn filled(
 /// The slots that the holes must have for all slots to be there: their shares, less what the leaves
 /// have above their own. (Splits divide what is free; so a shard that holds leases has more than
 /// its share, and another one less.)
-fn missing(limit: &Limit, holes: &[Shard], leaves: &[&Bucket]) -> MilliTokens {
+fn missing(limit: &Limit, holes: &[ShardIndex], leaves: &[&Shard]) -> MilliTokens {
     let shares: MilliTokens = holes
         .iter()
         .map(|hole| hole.share(limit.rule().capacity))
         .sum();
-    let above = |leaf: &&Bucket| {
+    let above = |leaf: &&Shard| {
         // One that has the limit not yet, or not as slots, will have its share of it.
         let state = leaf
             .limits
             .get(limit.name())
             .filter(|state| state.rule.is_concurrent())?;
-        Some(state.tk + held(leaf, limit.name()) - leaf.share(state))
+        Some(state.available + held(leaf, limit.name()) - leaf.share(state))
     };
     (shares - leaves.iter().filter_map(above).sum()).max(MilliTokens::ZERO)
 }
 
-fn held(bucket: &Bucket, limit: &LimitName) -> MilliTokens {
+fn held(bucket: &Shard, limit: &LimitName) -> MilliTokens {
     bucket
         .leases
         .iter()
@@ -183,9 +189,9 @@ fn held(bucket: &Bucket, limit: &LimitName) -> MilliTokens {
 /// Shards that become one.
 struct Group<'a> {
     /// What they become.
-    joined: Bucket,
+    merged: Shard,
     /// The one that stays, and those that go.
-    members: Vec<&'a Bucket>,
+    members: Vec<&'a Shard>,
     /// Thousandths of write units a second, together.
     heat: i128,
 }
@@ -201,7 +207,7 @@ fn join<'a>(
     match node {
         Node::Hole(_) => None,
         Node::Leaf { shard, .. } => heat(shard, now).map(|heat| Group {
-            joined: (*shard).clone(),
+            merged: (*shard).clone(),
             members: vec![*shard],
             heat,
         }),
@@ -228,11 +234,11 @@ impl<'a> Group<'a> {
         if heat >= COLD || depth == Depth::Pairs && members.len() > 2 {
             return None;
         }
-        let joined = joined(&self.joined, &upper.joined, now)?;
+        let merged = merged(&self.merged, &upper.merged, now)?;
         // Nobody asked for more shards, and it is not to be split again at once.
-        let stays = joined.shard_count >= joined.scaling.min_shards && !joined.is_crowded();
+        let stays = merged.shard_count >= merged.scaling.min_shards && !merged.has_heavy_leases();
         stays.then_some(Self {
-            joined,
+            merged,
             members,
             heat,
         })
@@ -242,15 +248,15 @@ impl<'a> Group<'a> {
 /// How often the shard was written to since its last look, in thousandths of write units a second.
 /// `None` if that cannot be said, or if it must stay as it is: a client asks for a split, or leases
 /// have expired.
-fn heat(shard: &Bucket, now: EpochMillis) -> Option<i128> {
+fn heat(shard: &Shard, now: EpochMillis) -> Option<i128> {
     let look = shard
         .scaling
-        .look
-        .filter(|look| look.at.after(REVIEW) <= now)?;
+        .sample
+        .filter(|look| look.at.plus(REVIEW_INTERVAL) <= now)?;
     if shard.scaling.is_hot || shard.expired(now).next().is_some() {
         return None;
     }
-    let writes = i128::from(shard.v.saturating_sub(look.v).max(0));
+    let writes = i128::from(shard.write_seq.saturating_sub(look.write_seq).max(0));
     Some(
         writes * i128::from(shard.write_units()) * 1_000_000
             / i128::from(now.since(look.at).0.max(1)),

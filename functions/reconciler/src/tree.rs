@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::{Bucket, MAX_SHARDS, Shard};
+use weirgate_shared::{MAX_SHARDS, Shard, ShardIndex};
 
 /// What one place of the tree holds.
 #[derive(Debug, PartialEq, Eq)]
@@ -12,21 +12,21 @@ pub enum Node<'a> {
     /// hand.
     Leaf {
         /// The shard.
-        shard: &'a Bucket,
+        shard: &'a Shard,
         /// Shards of a former time.
-        covered: Vec<&'a Bucket>,
+        covered: Vec<&'a Shard>,
     },
     /// A shard that was split, and its halves.
     Split(Box<[Node<'a>; 2]>),
     /// A half without any item: deleted by hand.
-    Hole(Shard),
+    Hole(ShardIndex),
 }
 
 /// The tree of all `shards` of one bucket; `None` if one of them can be in no tree.
 #[must_use]
-pub fn tree(shards: &[Bucket]) -> Option<Node<'_>> {
-    let is_sound = |bucket: &Bucket| {
-        let Shard { index, count } = bucket.shard();
+pub fn tree(shards: &[Shard]) -> Option<Node<'_>> {
+    let is_sound = |bucket: &Shard| {
+        let ShardIndex { index, count } = bucket.shard();
         count.is_power_of_two() && index < count && count <= MAX_SHARDS
     };
     let by_index: BTreeMap<_, _> = shards
@@ -36,11 +36,11 @@ pub fn tree(shards: &[Bucket]) -> Option<Node<'_>> {
     shards
         .iter()
         .all(is_sound)
-        .then(|| node(Shard::WHOLE, &by_index))
+        .then(|| node(ShardIndex::UNSPLIT, &by_index))
 }
 
 /// The node `at`, whose items are those with its index modulo its count.
-fn node<'a>(at: Shard, shards: &BTreeMap<u32, &'a Bucket>) -> Node<'a> {
+fn node<'a>(at: ShardIndex, shards: &BTreeMap<u32, &'a Shard>) -> Node<'a> {
     let own = shards.get(&at.index).copied();
     let others = || {
         shards
@@ -64,7 +64,7 @@ fn node<'a>(at: Shard, shards: &BTreeMap<u32, &'a Bucket>) -> Node<'a> {
 impl<'a> Node<'a> {
     /// All leaves, lowest first within a half.
     #[must_use]
-    pub fn leaves(&self) -> Vec<&'a Bucket> {
+    pub fn leaves(&self) -> Vec<&'a Shard> {
         match self {
             Self::Leaf { shard, .. } => vec![*shard],
             Self::Split(halves) => halves.iter().flat_map(Self::leaves).collect(),
@@ -74,7 +74,7 @@ impl<'a> Node<'a> {
 
     /// All covered shards, each with the leaf that covers it.
     #[must_use]
-    pub fn covered(&self) -> Vec<(&'a Bucket, &'a Bucket)> {
+    pub fn covered(&self) -> Vec<(&'a Shard, &'a Shard)> {
         match self {
             Self::Leaf { shard, covered } => covered.iter().map(|gone| (*gone, *shard)).collect(),
             Self::Split(halves) => halves.iter().flat_map(Self::covered).collect(),
@@ -84,7 +84,7 @@ impl<'a> Node<'a> {
 
     /// All holes.
     #[must_use]
-    pub fn holes(&self) -> Vec<Shard> {
+    pub fn holes(&self) -> Vec<ShardIndex> {
         match self {
             Self::Leaf { .. } => vec![],
             Self::Split(halves) => halves.iter().flat_map(Self::holes).collect(),
@@ -98,12 +98,12 @@ mod tests {
     use super::*;
     use weirgate_shared::{BucketKey, EpochMillis, Limit};
 
-    fn shard(index: u32, count: u32) -> Bucket {
+    fn shard(index: u32, count: u32) -> Shard {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).unwrap();
         let limits = [Limit::custom("rpm", 1, 1, 1000).unwrap()];
-        Bucket {
+        Shard {
             shard_count: count,
-            ..Bucket::full(key, &limits, EpochMillis(0))
+            ..Shard::full(key, &limits, EpochMillis(0))
         }
     }
 

@@ -7,7 +7,8 @@ use super::lease::entries;
 use super::{Attr, ItemError, name, read_key};
 use crate::write::Value;
 use crate::{
-    AuditEvent, AuditKey, AuditOf, Change, EntityId, ItemKey, Level, Resource, attr, item,
+    AuditChange, AuditEvent, AuditKey, AuditSubject, ConfigLevel, EntityId, ItemKey, Resource,
+    attr, item,
 };
 
 const SET_CONFIG: &str = "set_config";
@@ -20,26 +21,26 @@ const ACTIONS: &str = "set_config, delete_config, set_entity or delete_entity";
 #[must_use]
 pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
     let (entity, resource) = match &event.change {
-        Change::Config {
-            level: Level::EntityResource(entity, resource),
+        AuditChange::Config {
+            level: ConfigLevel::EntityResource(entity, resource),
             ..
         } => (Some(entity), Some(resource)),
-        Change::Config {
-            level: Level::Entity(id),
+        AuditChange::Config {
+            level: ConfigLevel::Entity(id),
             ..
         }
-        | Change::Entity { id, .. } => (Some(id), None),
-        Change::Config {
-            level: Level::Resource(resource),
+        | AuditChange::Entity { id, .. } => (Some(id), None),
+        AuditChange::Config {
+            level: ConfigLevel::Resource(resource),
             ..
         } => (None, Some(resource)),
-        Change::Config {
-            level: Level::System,
+        AuditChange::Config {
+            level: ConfigLevel::System,
             ..
         } => (None, None),
     };
     let (action, before, after) = match &event.change {
-        Change::Config { before, after, .. } => {
+        AuditChange::Config { before, after, .. } => {
             let action = if after.is_some() {
                 SET_CONFIG
             } else {
@@ -51,7 +52,7 @@ pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
                 after.as_ref().map(item::write_config),
             )
         }
-        Change::Entity { before, after, .. } => {
+        AuditChange::Entity { before, after, .. } => {
             let action = if after.is_some() {
                 SET_ENTITY
             } else {
@@ -111,22 +112,22 @@ pub fn read_audit<'a>(
         .transpose()?;
     let (before, after) = (map(attr::BEFORE)?, map(attr::AFTER)?);
     let change = match (text(attr::ACTION, ACTIONS)?, &key.of) {
-        (SET_CONFIG | DELETE_CONFIG, of) => Change::Config {
+        (SET_CONFIG | DELETE_CONFIG, of) => AuditChange::Config {
             level: match (of.clone(), resource) {
-                (AuditOf::Entity(entity), Some(resource)) => {
-                    Level::EntityResource(entity, resource)
+                (AuditSubject::Entity(entity), Some(resource)) => {
+                    ConfigLevel::EntityResource(entity, resource)
                 }
-                (AuditOf::Entity(entity), None) => Level::Entity(entity),
-                (AuditOf::Resource(resource), _) => Level::Resource(resource),
-                (AuditOf::System, _) => Level::System,
+                (AuditSubject::Entity(entity), None) => ConfigLevel::Entity(entity),
+                (AuditSubject::Resource(resource), _) => ConfigLevel::Resource(resource),
+                (AuditSubject::System, _) => ConfigLevel::System,
             },
             before: before.map(config).transpose()?,
             after: after.map(config).transpose()?,
         },
-        (SET_ENTITY | DELETE_ENTITY, AuditOf::Entity(id)) => {
+        (SET_ENTITY | DELETE_ENTITY, AuditSubject::Entity(id)) => {
             let of = |attributes| entity(EntityId::clone(id), attributes);
             let (before, after) = (before.map(of).transpose()?, after.map(of).transpose()?);
-            Change::Entity {
+            AuditChange::Entity {
                 id: id.clone(),
                 before,
                 after,

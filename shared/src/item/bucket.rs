@@ -5,11 +5,12 @@ use super::{Attr, ItemError, escrow, integer, size_bytes};
 use std::collections::BTreeMap;
 
 use crate::attr::{self, Field};
-use crate::limit::Rule;
-use crate::write::{Change, Path, Value};
+use crate::limit::RefillRule;
+use crate::write::{AttributeUpdate, Path, Value};
 use crate::{
-    Bases, Bucket, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName,
-    LimitState, Live, Look, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, WriteId,
+    ActivitySample, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName,
+    LimitState, LiveShard, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex,
+    WriteId,
 };
 
 /// The numbers of one limit, as far as they were seen.
@@ -27,7 +28,7 @@ impl PartialLimit {
 
     fn state(&self, name: &str) -> Result<LimitState, ItemError> {
         let number = |field| self.number(name, field);
-        let rule = Rule {
+        let rule = RefillRule {
             capacity: MilliTokens(number(Field::Capacity)?),
             refill_amount: MilliTokens(number(Field::RefillAmount)?),
             refill_period_ms: number(Field::RefillPeriod)?,
@@ -42,8 +43,8 @@ impl PartialLimit {
         }
         let Counter { total, bases } = self.counter(name)?;
         Ok(LimitState {
-            tk: MilliTokens(number(Field::Tokens)?),
-            tc: MilliTokens(total),
+            available: MilliTokens(number(Field::Tokens)?),
+            consumed: MilliTokens(total),
             bases,
             rule,
         })
@@ -117,7 +118,7 @@ impl BucketReader {
             attr::DUE => self.due = Some(integer(name, value)?),
             attr::SHARD_COUNT => self.shard_count = Some(count(name, value)?),
             attr::MIN_SHARDS => self.scaling.min_shards = count(name, value)?,
-            attr::SPLIT_BYTES => self.scaling.split_bytes = integer(name, value)?,
+            attr::SPLIT_BYTES => self.scaling.lease_bytes_at_split = integer(name, value)?,
             attr::LOOK_AT => self.look.0 = Some(integer(name, value)?),
             attr::LOOK_V => self.look.1 = Some(integer(name, value)?),
             attr::ESCROW => self.escrow = Some(Box::new(escrow::escrow(value)?)),
@@ -162,7 +163,7 @@ impl BucketReader {
     /// # Errors
     /// [`ItemError`] if an attribute that every bucket has was missing, its usage makes no sense,
     /// or the limits are more than writes can bear.
-    pub fn finish(self, key: BucketKey) -> Result<Bucket, ItemError> {
+    pub fn finish(self, key: BucketKey) -> Result<Shard, ItemError> {
         // First: what other software has written is told by the lack of `v`.
         let (v, birth) = self.life()?;
         let rf = self
@@ -174,14 +175,14 @@ impl BucketReader {
         let (hour, takes) = (self.hour()?, self.takes()?);
         let limits = self.limits(PartialLimit::is_held, PartialLimit::state)?;
         let unheld = self.limits(|partial| !partial.is_held(), PartialLimit::counter)?;
-        let look = self.look.0.zip(self.look.1).map(|(at, v)| Look {
+        let look = self.look.0.zip(self.look.1).map(|(at, v)| ActivitySample {
             at: EpochMillis(at),
-            v,
+            write_seq: v,
         });
         let shard_count = self
             .shard_count
             .ok_or_else(|| ItemError::missing(attr::SHARD_COUNT, "a whole number from 1"))?;
-        let shard = Shard {
+        let shard = ShardIndex {
             index: key.shard,
             count: shard_count,
         };
@@ -189,25 +190,25 @@ impl BucketReader {
             .escrow
             .map(|escrow| escrow::child(*escrow, &key, shard).map(Box::new))
             .transpose()?;
-        Ok(Bucket {
+        Ok(Shard {
             key,
             shard_count,
-            rf: EpochMillis(rf),
-            v,
-            birth,
+            refilled_at: EpochMillis(rf),
+            write_seq: v,
+            birth_seq: birth,
             hour,
-            takes,
+            acquires: takes,
             limits,
-            unheld,
-            version: self.version,
-            rule_at: self.rule_at.map(EpochMillis),
+            departed: unheld,
+            config_version: self.version,
+            limits_changed_at: self.rule_at.map(EpochMillis),
             ttl: self.ttl.map(EpochSeconds),
             write_units_left: MilliTokens(write_units_left),
             leases: self.leases,
-            due: self.due.map(EpochMillis),
-            op: self.op,
+            due_at: self.due.map(EpochMillis),
+            last_write_id: self.op,
             scaling: Scaling {
-                look,
+                sample: look,
                 ..self.scaling
             },
             escrow,
@@ -237,10 +238,10 @@ impl BucketReader {
         let (hour, takes) = (self.hour()?, self.takes()?);
         Ok(Meter {
             key,
-            v,
-            birth,
+            write_seq: v,
+            birth_seq: birth,
             hour,
-            takes,
+            acquires: takes,
             limits: self.limits(|_| true, PartialLimit::counter)?,
         })
     }
@@ -335,7 +336,7 @@ fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
 /// [`ItemError`] naming the attribute that is wrong or missing.
 pub fn read_bucket<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<Bucket, ItemError> {
+) -> Result<Shard, ItemError> {
     let (reader, key) = read(item)?;
     reader.finish(key)
 }
@@ -344,13 +345,15 @@ pub fn read_bucket<'a>(
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_live<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Live, ItemError> {
+pub fn read_live<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<LiveShard, ItemError> {
     let (reader, key) = read(item)?;
     let holds_leases = reader
         .leases
         .as_ref()
         .is_some_and(|leases| !leases.is_empty());
-    Ok(Live {
+    Ok(LiveShard {
         meter: reader.meter(key)?,
         holds_leases,
     })
@@ -385,8 +388,8 @@ pub fn is_merged<'a>(attributes: impl Iterator<Item = &'a str>) -> bool {
 
 /// All attributes of a bucket's item but its keys, as changes that write them.
 #[must_use]
-pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
-    let set = |name: &'static str, value: Value| Change::Set(Path::of(name), value);
+pub fn write_bucket(bucket: &Shard) -> Vec<AttributeUpdate> {
+    let set = |name: &'static str, value: Value| AttributeUpdate::Set(Path::of(name), value);
     let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (bucket.key.by_resource(), bucket.key.by_entity());
     let mut changes = vec![
         set(attr::GSI2PK, Value::Text(gsi2pk)),
@@ -394,29 +397,32 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
         set(attr::GSI3PK, Value::Text(gsi3pk)),
         set(attr::GSI3SK, Value::Text(gsi3sk)),
         set(attr::SHARD_COUNT, Value::Int(i64::from(bucket.shard_count))),
-        set(attr::RF, Value::Int(bucket.rf.0)),
-        set(attr::V, Value::Int(bucket.v)),
-        set(attr::BIRTH, Value::Int(bucket.birth)),
+        set(attr::RF, Value::Int(bucket.refilled_at.0)),
+        set(attr::V, Value::Int(bucket.write_seq)),
+        set(attr::BIRTH, Value::Int(bucket.birth_seq)),
         set(attr::HOUR, Value::Int(bucket.hour.0)),
-        set(attr::TAKES, Value::Int(bucket.takes.total)),
-        set(attr::TAKES_HOUR_BASE, Value::Int(bucket.takes.bases.hour)),
-        set(attr::TAKES_DAY_BASE, Value::Int(bucket.takes.bases.day)),
+        set(attr::TAKES, Value::Int(bucket.acquires.total)),
+        set(
+            attr::TAKES_HOUR_BASE,
+            Value::Int(bucket.acquires.bases.hour),
+        ),
+        set(attr::TAKES_DAY_BASE, Value::Int(bucket.acquires.bases.day)),
         set(attr::WRITE_UNITS, Value::Int(bucket.write_units_left.0)),
     ];
     changes.extend(
         bucket
-            .version
+            .config_version
             .map(|version| set(attr::VERSION, Value::Int(version))),
     );
     changes.extend(
         bucket
-            .rule_at
+            .limits_changed_at
             .map(|at| set(attr::RULE_AT, Value::Int(at.0))),
     );
     changes.extend(bucket.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
     changes.extend(
         bucket
-            .op
+            .last_write_id
             .as_ref()
             .map(|op| set(attr::OP, Value::text(op.as_str()))),
     );
@@ -428,21 +434,21 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
     );
     let Scaling {
         is_hot,
-        look,
+        sample: look,
         min_shards,
-        split_bytes,
+        lease_bytes_at_split: split_bytes,
     } = bucket.scaling;
     changes.extend(is_hot.then(|| set(attr::HOT, Value::Bool(true))));
     changes
         .extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
     changes.extend((split_bytes > 0).then(|| set(attr::SPLIT_BYTES, Value::Int(split_bytes))));
-    if let Some(Look { at, v }) = look {
+    if let Some(ActivitySample { at, write_seq: v }) = look {
         changes.extend([
             set(attr::LOOK_AT, Value::Int(at.0)),
             set(attr::LOOK_V, Value::Int(v)),
         ]);
     }
-    if let Some(due) = bucket.due {
+    if let Some(due) = bucket.due_at {
         changes.push(set(attr::DUE, Value::Int(due.0)));
         changes.push(set(attr::DUE_SHARD, Value::Text(bucket.key.due_shard())));
     }
@@ -462,10 +468,13 @@ pub fn write_bucket(bucket: &Bucket) -> Vec<Change> {
 }
 
 /// The numbers of one limit, as changes that write them.
-pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; Field::ALL.len()] {
+pub(crate) fn write_limit(
+    name: &LimitName,
+    state: &LimitState,
+) -> [AttributeUpdate; Field::ALL.len()] {
     let LimitState {
-        tk,
-        tc,
+        available: tk,
+        consumed: tc,
         bases,
         rule,
     } = state;
@@ -479,7 +488,7 @@ pub(crate) fn write_limit(name: &LimitName, state: &LimitState) -> [Change; Fiel
             Field::HourBase => bases.hour,
             Field::DayBase => bases.day,
         };
-        Change::Set(Path::limit(name, field), Value::Int(number))
+        AttributeUpdate::Set(Path::limit(name, field), Value::Int(number))
     })
 }
 
@@ -506,7 +515,7 @@ mod tests {
         ("b_a_bd", "0"),
     ];
 
-    fn read(attributes: &[(&str, &str)]) -> Result<Bucket, ItemError> {
+    fn read(attributes: &[(&str, &str)]) -> Result<Shard, ItemError> {
         let mut reader = BucketReader::default();
         for (name, number) in SOUND.iter().chain(attributes) {
             reader.attribute(name, &Attr::N(number))?;

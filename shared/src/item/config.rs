@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::lease::entries;
 use super::{Attr, ItemError, integer};
 use crate::attr::{self, Field};
-use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS, Rule};
+use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
 use crate::write::Value;
 use crate::{
-    Config, Entity, EntityId, Limit, LimitName, MilliTokens, Mode, Status, Stored, WriteId,
+    Config, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitName, MilliTokens, Versioned,
+    WriteId,
 };
 
 /// Everything that is configured, under the attributes it has in its item.
@@ -45,7 +46,7 @@ fn write_limit(limit: &Limit) -> Value {
 /// [`ItemError`] naming the attribute that is wrong or missing.
 pub fn read_config<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<Stored<Config>, ItemError> {
+) -> Result<Versioned<Config>, ItemError> {
     let attributes: Vec<_> = item.collect();
     let version = attributes.iter().find(|(name, _)| *name == attr::VERSION);
     let version = version.ok_or_else(|| ItemError::missing(attr::VERSION, "a whole number"))?;
@@ -54,7 +55,7 @@ pub fn read_config<'a>(
     } else {
         None
     };
-    Ok(Stored {
+    Ok(Versioned {
         version: integer(attr::VERSION, &version.1)?,
         value,
     })
@@ -76,7 +77,12 @@ pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemErro
                     .sort_by(|one, other| one.name().cmp(other.name()));
             }
             attr::STATUS => {
-                config.status = word(attr::STATUS, value, Status::parse, Status::WORDS)?
+                config.status = word(
+                    attr::STATUS,
+                    value,
+                    ConfigStatus::parse,
+                    ConfigStatus::WORDS,
+                )?
             }
             attr::SHADOW => config.is_shadow = boolean(attr::SHADOW, value)?,
             _ => {}
@@ -88,7 +94,7 @@ pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemErro
 fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
     let name = LimitName::new(name)
         .map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
-    let (mut numbers, mut mode) = ([None; 3], Mode::default());
+    let (mut numbers, mut mode) = ([None; 3], LimitMode::default());
     let map = format!("{}.{name}", attr::LIMITS);
     let place = |field: &str| format!("{map}.{field}");
     let of = [
@@ -98,7 +104,7 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
     ];
     for (field, value) in entries(&map, value)? {
         if *field == attr::MODE {
-            mode = word(&place(field), value, Mode::parse, Mode::WORDS)?;
+            mode = word(&place(field), value, LimitMode::parse, LimitMode::WORDS)?;
         }
         if let Some(at) = of.iter().position(|(known, ..)| known.suffix() == *field) {
             let (_, least, most, takes) = of[at];
@@ -116,7 +122,7 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
     let (capacity, refill_amount) = (MilliTokens(number(0)?), MilliTokens(number(1)?));
     Ok(Limit::of(
         name,
-        Rule {
+        RefillRule {
             capacity,
             refill_amount,
             refill_period_ms: number(2)?,

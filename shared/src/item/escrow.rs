@@ -7,13 +7,15 @@ use super::bucket::{BucketReader, write_bucket};
 use super::lease::entries;
 use super::{Attr, ItemError};
 use crate::attr;
-use crate::write::{Change, Value};
-use crate::{Bucket, BucketKey, Shard};
+use crate::write::{AttributeUpdate, Value};
+use crate::{BucketKey, Shard, ShardIndex};
 
 /// The escrow of which `child` will be made.
-pub(crate) fn write_escrow(child: &Bucket) -> Value {
+pub(crate) fn write_escrow(child: &Shard) -> Value {
     let kept = |change| match change {
-        Change::Set(path, value) if !is_implied(&path.0[0]) => Some((path.0[0].to_string(), value)),
+        AttributeUpdate::Set(path, value) if !is_implied(&path.0[0]) => {
+            Some((path.0[0].to_string(), value))
+        }
         _ => None,
     };
     Value::Map(write_bucket(child).into_iter().filter_map(kept).collect())
@@ -56,9 +58,9 @@ pub(super) fn escrow(value: &Attr<'_>) -> Result<BucketReader, ItemError> {
 pub(super) fn child(
     mut reader: BucketReader,
     key: &BucketKey,
-    shard: Shard,
-) -> Result<Bucket, ItemError> {
-    let Some(whole) = shard.whole().filter(|whole| whole.index == shard.index) else {
+    shard: ShardIndex,
+) -> Result<Shard, ItemError> {
+    let Some(whole) = shard.parent().filter(|whole| whole.index == shard.index) else {
         let count = shard.count.to_string();
         return Err(ItemError::new(
             attr::SHARD_COUNT,
@@ -69,7 +71,7 @@ pub(super) fn child(
     let new = whole.halves().1;
     reader.begin(new.count);
     let child = reader.finish(key.with_shard(new.index)).map_err(within)?;
-    Ok(Bucket {
+    Ok(Shard {
         leases: Some(BTreeMap::new()),
         size_bytes: 0,
         lease_bytes: 0,
@@ -109,11 +111,11 @@ mod tests {
         }
     }
 
-    fn read(bucket: &Bucket, escrow: &Value) -> Result<Bucket, ItemError> {
+    fn read(bucket: &Shard, escrow: &Value) -> Result<Shard, ItemError> {
         let pk = bucket.key.item_key().pk;
         let item = write_bucket(bucket);
         let sets = item.iter().map(|change| match change {
-            Change::Set(path, value) => (path.0[0].as_ref(), attr(value)),
+            AttributeUpdate::Set(path, value) => (path.0[0].as_ref(), attr(value)),
             other => panic!("{other:?}"),
         });
         let sets = sets.filter(|(name, _)| *name != attr::ESCROW);
@@ -121,24 +123,24 @@ mod tests {
     }
 
     /// Half of a bucket, the other half of which is yet to be made.
-    fn parent() -> Bucket {
+    fn parent() -> Shard {
         let limits = [
             Limit::per_minute("rpm", 60).unwrap(),
             Limit::concurrent("slots", 4).unwrap(),
         ];
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#1").unwrap();
-        let image = Bucket {
+        let image = Shard {
             shard_count: 2,
-            version: Some(3),
-            ..Bucket::full(key, &limits, EpochMillis(7))
+            config_version: Some(3),
+            ..Shard::full(key, &limits, EpochMillis(7))
         };
         let first = split(&image, 2, WriteId::from_bits(1), EpochMillis(9_000));
         let escrow = first.changes.into_iter().find_map(|change| match change {
-            Change::Set(path, escrow) if path.0[0] == attr::ESCROW => Some(escrow),
+            AttributeUpdate::Set(path, escrow) if path.0[0] == attr::ESCROW => Some(escrow),
             _ => None,
         });
         read(
-            &Bucket {
+            &Shard {
                 shard_count: 4,
                 ..image
             },
@@ -152,11 +154,11 @@ mod tests {
         let parent = parent();
         let half = parent.escrow.as_deref().unwrap();
         assert_eq!(
-            (half.shard(), half.version, half.scaling.min_shards),
-            (Shard { index: 3, count: 4 }, Some(3), 2)
+            (half.shard(), half.config_version, half.scaling.min_shards),
+            (ShardIndex { index: 3, count: 4 }, Some(3), 2)
         );
         assert_eq!(
-            (half.v, half.birth, half.rf),
+            (half.write_seq, half.birth_seq, half.refilled_at),
             (9_000_001, 9_000_001, EpochMillis(9_000))
         );
         assert_eq!(half.leases, Some(BTreeMap::new()));
@@ -204,7 +206,7 @@ mod tests {
         );
         for shard_count in [1, 2] {
             // Shard 1 is the new half there, so it has none.
-            let odd = Bucket {
+            let odd = Shard {
                 shard_count,
                 ..parent.clone()
             };

@@ -11,7 +11,10 @@ use crate::{EpochMillis, Lease, LimitName, MilliTokens, WriteId};
 #[must_use]
 pub fn write_lease(lease: &Lease) -> Value {
     Value::Map(BTreeMap::from([
-        (attr::LEASE_EXPIRY.to_owned(), Value::Int(lease.expires.0)),
+        (
+            attr::LEASE_EXPIRY.to_owned(),
+            Value::Int(lease.expires_at.0),
+        ),
         (attr::LEASE_TOKENS.to_owned(), write_held(lease)),
         (attr::LEASE_OWNER.to_owned(), Value::text(&lease.owner)),
     ]))
@@ -64,7 +67,7 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
     }
     let expires = expires.ok_or_else(|| ItemError::missing("h.e", "epoch milliseconds"))?;
     Ok(Lease {
-        expires,
+        expires_at: expires,
         tokens,
         owner,
     })

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Attr, ItemError, integer};
-use crate::{Copied, LimitName, MilliTokens, Snapshot, Usage, attr};
+use crate::{LimitName, MilliTokens, ShardUsageCopy, Snapshot, Usage, attr};
 
 /// Whose numbers an attribute holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub fn read_snapshot<'a>(
             }
         }
     }
-    let mut shards: BTreeMap<u32, Copied> = BTreeMap::new();
+    let mut shards: BTreeMap<u32, ShardUsageCopy> = BTreeMap::new();
     for (shard, usage) in usage {
         if usage == Usage::default() && !copied_at.contains_key(&shard) {
             continue;
@@ -59,8 +59,8 @@ pub fn read_snapshot<'a>(
         })?;
         shards.insert(
             shard,
-            Copied {
-                v,
+            ShardUsageCopy {
+                write_seq: v,
                 usage,
                 is_final: finals.contains(&shard),
             },
@@ -69,8 +69,8 @@ pub fn read_snapshot<'a>(
     let without_usage = |(shard, v)| {
         (
             shard,
-            Copied {
-                v,
+            ShardUsageCopy {
+                write_seq: v,
                 usage: Usage::default(),
                 is_final: finals.contains(&shard),
             },
@@ -199,8 +199,8 @@ mod tests {
             ("ttl", Attr::N("1")),
         ];
         let rpm = |milli| [(LimitName::new("rpm").unwrap(), MilliTokens(milli))].into();
-        let copied = |v, milli, acquires, is_final| Copied {
-            v,
+        let copied = |v, milli, acquires, is_final| ShardUsageCopy {
+            write_seq: v,
             usage: Usage {
                 tokens: rpm(milli),
                 acquires,

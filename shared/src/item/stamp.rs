@@ -2,7 +2,7 @@
 
 use super::lease::entries;
 use super::{Attr, ItemError, integer};
-use crate::{EpochMillis, LimitName, MilliTokens, Rule, Stamp, attr};
+use crate::{EpochMillis, LimitName, MilliTokens, RefillRule, Stamp, attr};
 
 /// Reads a stamp from all attributes of its item.
 ///
@@ -35,14 +35,14 @@ pub fn read_stamp<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result
         at: at.ok_or_else(missing(attr::AT))?,
         until: until.ok_or_else(missing(attr::UNTIL))?,
         shards: shards.ok_or_else(missing(attr::SHARDS))?,
-        held: held.ok_or_else(missing(attr::LIMITS))?,
+        available: held.ok_or_else(missing(attr::LIMITS))?,
     })
 }
 
 /// What all shards held of one limit, and its rule.
 fn limit<'a>(
     (name, value): &(&'a str, Attr<'a>),
-) -> Result<(LimitName, (MilliTokens, Rule)), ItemError> {
+) -> Result<(LimitName, (MilliTokens, RefillRule)), ItemError> {
     let inside = |field: &str| format!("{}.{name}.{field}", attr::LIMITS);
     let field = |wanted: &str| {
         let found = entries(&inside(""), value)?
@@ -51,7 +51,7 @@ fn limit<'a>(
         let (_, value) = found.ok_or_else(|| ItemError::missing(&inside(wanted), "a number"))?;
         integer(&inside(wanted), value)
     };
-    let rule = Rule {
+    let rule = RefillRule {
         capacity: MilliTokens(field("cp")?),
         refill_amount: MilliTokens(field("ra")?),
         refill_period_ms: field("rp")?,
@@ -90,13 +90,13 @@ mod tests {
             (stamp.at, stamp.until, stamp.shards),
             (EpochMillis(7), EpochMillis(9), 64)
         );
-        let rule = Rule {
+        let rule = RefillRule {
             capacity: MilliTokens(600_000),
             refill_amount: MilliTokens(10),
             refill_period_ms: 1,
         };
         assert_eq!(
-            stamp.held,
+            stamp.available,
             [(LimitName::new("rpm").unwrap(), (MilliTokens(2_000), rule))].into()
         );
     }

@@ -5,13 +5,13 @@ use std::fmt;
 use ulid::Ulid;
 
 use super::ItemKey;
-use crate::{EntityId, EpochMillis, Level, Namespace, Resource};
+use crate::{ConfigLevel, EntityId, EpochMillis, Namespace, Resource};
 
 const AUDIT: &str = "#AUDIT#";
 
 /// Whose changes are told.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum AuditOf {
+pub enum AuditSubject {
     /// Those of one entity, and of its limits.
     Entity(EntityId),
     /// Those of the limits of one resource.
@@ -20,14 +20,14 @@ pub enum AuditOf {
     System,
 }
 
-impl From<&Level> for AuditOf {
-    fn from(level: &Level) -> Self {
+impl From<&ConfigLevel> for AuditSubject {
+    fn from(level: &ConfigLevel) -> Self {
         match level {
-            Level::EntityResource(entity, _) | Level::Entity(entity) => {
+            ConfigLevel::EntityResource(entity, _) | ConfigLevel::Entity(entity) => {
                 Self::Entity(entity.clone())
             }
-            Level::Resource(resource) => Self::Resource(resource.clone()),
-            Level::System => Self::System,
+            ConfigLevel::Resource(resource) => Self::Resource(resource.clone()),
+            ConfigLevel::System => Self::System,
         }
     }
 }
@@ -71,7 +71,7 @@ pub struct AuditKey {
     /// The tenant.
     pub namespace: Namespace,
     /// What was changed.
-    pub of: AuditOf,
+    pub of: AuditSubject,
     /// Which change.
     pub id: AuditId,
 }
@@ -89,11 +89,11 @@ impl AuditKey {
 
     /// The partition of all events of one thing.
     #[must_use]
-    pub fn partition(namespace: &Namespace, of: &AuditOf) -> String {
+    pub fn partition(namespace: &Namespace, of: &AuditSubject) -> String {
         match of {
-            AuditOf::Entity(entity) => format!("{namespace}/AUDIT#{entity}"),
-            AuditOf::Resource(resource) => format!("{namespace}/AUDIT##RESOURCE#{resource}"),
-            AuditOf::System => format!("{namespace}/AUDIT##SYSTEM"),
+            AuditSubject::Entity(entity) => format!("{namespace}/AUDIT#{entity}"),
+            AuditSubject::Resource(resource) => format!("{namespace}/AUDIT##RESOURCE#{resource}"),
+            AuditSubject::System => format!("{namespace}/AUDIT##SYSTEM"),
         }
     }
 
@@ -102,9 +102,9 @@ impl AuditKey {
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, of) = key.pk.split_once("/AUDIT#")?;
         let of = match of.strip_prefix('#') {
-            Some("SYSTEM") => AuditOf::System,
-            Some(of) => AuditOf::Resource(Resource::new(of.strip_prefix("RESOURCE#")?).ok()?),
-            None => AuditOf::Entity(EntityId::new(of).ok()?),
+            Some("SYSTEM") => AuditSubject::System,
+            Some(of) => AuditSubject::Resource(Resource::new(of.strip_prefix("RESOURCE#")?).ok()?),
+            None => AuditSubject::Entity(EntityId::new(of).ok()?),
         };
         let text = key.sk.strip_prefix(AUDIT)?;
         // Other spellings of the same id exist; only the one that is written is one.

@@ -1,7 +1,7 @@
 //! Keys of what is configured: limits, entities, the schema's version.
 
 use super::ItemKey;
-use crate::{EntityId, Level, Namespace, Resource};
+use crate::{ConfigLevel, EntityId, Namespace, Resource};
 
 /// What stands for a resource where every resource is meant. No resource begins so.
 const DEFAULT: &str = "_default_";
@@ -14,12 +14,12 @@ pub struct ConfigKey {
     /// The tenant.
     pub namespace: Namespace,
     /// What it is for.
-    pub level: Level,
+    pub level: ConfigLevel,
 }
 
 /// Whose configurations are listed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConfigsOf {
+pub enum ConfigFilter {
     /// Those of one entity: its own on every resource, and its default.
     Entity(EntityId),
     /// Those of all entities on one resource.
@@ -37,16 +37,18 @@ impl ConfigKey {
     pub fn item_key(&self) -> ItemKey {
         let ns = &self.namespace;
         let (pk, sk) = match &self.level {
-            Level::EntityResource(entity, resource) => (
+            ConfigLevel::EntityResource(entity, resource) => (
                 format!("{ns}/ENTITY#{entity}"),
                 format!("{CONFIG}#{resource}"),
             ),
-            Level::Entity(entity) => (
+            ConfigLevel::Entity(entity) => (
                 format!("{ns}/ENTITY#{entity}"),
                 format!("{CONFIG}#{DEFAULT}"),
             ),
-            Level::Resource(resource) => (format!("{ns}/RESOURCE#{resource}"), CONFIG.to_owned()),
-            Level::System => (format!("{ns}/SYSTEM#"), CONFIG.to_owned()),
+            ConfigLevel::Resource(resource) => {
+                (format!("{ns}/RESOURCE#{resource}"), CONFIG.to_owned())
+            }
+            ConfigLevel::System => (format!("{ns}/SYSTEM#"), CONFIG.to_owned()),
         };
         ItemKey { pk, sk }
     }
@@ -61,14 +63,15 @@ impl ConfigKey {
             rest.strip_prefix("RESOURCE#"),
             of.strip_prefix('#'),
         ) {
-            (Some(entity), _, Some(DEFAULT)) => Level::Entity(EntityId::new(entity).ok()?),
-            (Some(entity), _, Some(resource)) => {
-                Level::EntityResource(EntityId::new(entity).ok()?, Resource::new(resource).ok()?)
-            }
+            (Some(entity), _, Some(DEFAULT)) => ConfigLevel::Entity(EntityId::new(entity).ok()?),
+            (Some(entity), _, Some(resource)) => ConfigLevel::EntityResource(
+                EntityId::new(entity).ok()?,
+                Resource::new(resource).ok()?,
+            ),
             (_, Some(resource), None) if of.is_empty() => {
-                Level::Resource(Resource::new(resource).ok()?)
+                ConfigLevel::Resource(Resource::new(resource).ok()?)
             }
-            _ if rest == "SYSTEM#" && of.is_empty() => Level::System,
+            _ if rest == "SYSTEM#" && of.is_empty() => ConfigLevel::System,
             _ => return None,
         };
         Some(Self {
@@ -82,23 +85,23 @@ impl ConfigKey {
     pub fn by_kind(&self) -> Option<(String, String)> {
         let ns = &self.namespace;
         match &self.level {
-            Level::EntityResource(entity, resource) => Some((
+            ConfigLevel::EntityResource(entity, resource) => Some((
                 format!("{ns}/RESOURCE#{resource}"),
                 format!("CONFIG#{entity}"),
             )),
-            Level::Entity(entity) => Some((
+            ConfigLevel::Entity(entity) => Some((
                 format!("{ns}/RESOURCE#{DEFAULT}"),
                 format!("CONFIG#{entity}"),
             )),
-            Level::Resource(resource) => {
+            ConfigLevel::Resource(resource) => {
                 Some((format!("{ns}/SYSTEM#"), format!("CONFIG#{resource}")))
             }
-            Level::System => None,
+            ConfigLevel::System => None,
         }
     }
 }
 
-impl ConfigsOf {
+impl ConfigFilter {
     /// The partition they are in, and what their sort keys begin with; in `GSI2` but for those of
     /// one entity.
     #[must_use]

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Change, Condition, Path, Update, Value};
+use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
-    AuditEvent, AuditKey, Config, ConfigKey, Entity, EntityId, EntityKey, EpochSeconds, Level,
-    Millis, Namespace, SCHEMA_VERSION, Stored, WriteId, attr, item, schema_key,
+    AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityId, EntityKey,
+    EpochSeconds, Millis, Namespace, SCHEMA_VERSION, Versioned, WriteId, attr, item, schema_key,
 };
 
 /// The most ancestors of an entity: their checks, the entity, the audit event and the schema's
@@ -16,13 +16,13 @@ pub const MAX_ANCESTORS: usize = 97;
 /// Makes the configuration of a level what `next` says, if it is the one seen. What is deleted
 /// leaves its version, which goes on rising: the version that buckets get must never fall.
 #[must_use]
-pub fn configure(key: &ConfigKey, seen: &Stored<Config>, next: Option<&Config>) -> Action {
+pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Config>) -> Action {
     let version = Path::of(attr::VERSION);
     let condition = match seen.version {
         0 => Condition::Absent(version.clone()),
         seen => Condition::Equals(version.clone(), Value::Int(seen)),
     };
-    let mut changes = vec![Change::Set(
+    let mut changes = vec![AttributeUpdate::Set(
         version,
         Value::Int(seen.version.saturating_add(1)),
     )];
@@ -31,16 +31,21 @@ pub fn configure(key: &ConfigKey, seen: &Stored<Config>, next: Option<&Config>) 
         Some(config) => {
             changes.extend(set(item::write_config(config)));
             let (entity, resource) = names(&key.level);
-            changes.extend(
-                entity.map(|id| Change::Set(Path::of(attr::ENTITY_ID), Value::text(id.as_str()))),
-            );
-            changes.extend(
-                resource
-                    .map(|name| Change::Set(Path::of(attr::RESOURCE), Value::text(name.as_str()))),
-            );
+            changes.extend(entity.map(|id| {
+                AttributeUpdate::Set(Path::of(attr::ENTITY_ID), Value::text(id.as_str()))
+            }));
+            changes.extend(resource.map(|name| {
+                AttributeUpdate::Set(Path::of(attr::RESOURCE), Value::text(name.as_str()))
+            }));
             if let Some((pk, sk)) = index {
-                changes.push(Change::Set(Path::of(attr::GSI2PK), Value::Text(pk)));
-                changes.push(Change::Set(Path::of(attr::GSI2SK), Value::Text(sk)));
+                changes.push(AttributeUpdate::Set(
+                    Path::of(attr::GSI2PK),
+                    Value::Text(pk),
+                ));
+                changes.push(AttributeUpdate::Set(
+                    Path::of(attr::GSI2SK),
+                    Value::Text(sk),
+                ));
             }
         }
         None => {
@@ -51,7 +56,7 @@ pub fn configure(key: &ConfigKey, seen: &Stored<Config>, next: Option<&Config>) 
                 attr::GSI2PK,
                 attr::GSI2SK,
             ];
-            changes.extend(gone.map(|name| Change::Remove(Path::of(name))));
+            changes.extend(gone.map(|name| AttributeUpdate::Remove(Path::of(name))));
         }
     }
     Action::Update(Update {
@@ -61,12 +66,12 @@ pub fn configure(key: &ConfigKey, seen: &Stored<Config>, next: Option<&Config>) 
     })
 }
 
-const fn names(level: &Level) -> (Option<&EntityId>, Option<&crate::Resource>) {
+const fn names(level: &ConfigLevel) -> (Option<&EntityId>, Option<&crate::Resource>) {
     match level {
-        Level::EntityResource(entity, resource) => (Some(entity), Some(resource)),
-        Level::Entity(entity) => (Some(entity), None),
-        Level::Resource(resource) => (None, Some(resource)),
-        Level::System => (None, None),
+        ConfigLevel::EntityResource(entity, resource) => (Some(entity), Some(resource)),
+        ConfigLevel::Entity(entity) => (Some(entity), None),
+        ConfigLevel::Resource(resource) => (None, Some(resource)),
+        ConfigLevel::System => (None, None),
     }
 }
 
@@ -87,8 +92,8 @@ pub fn set_entity(
         return Action::Delete(key.item_key(), vec![condition]);
     };
     let mut changes = vec![
-        Change::Set(last, Value::text(op.as_str())),
-        Change::Set(Path::of(attr::ENTITY_ID), Value::text(key.entity.as_str())),
+        AttributeUpdate::Set(last, Value::text(op.as_str())),
+        AttributeUpdate::Set(Path::of(attr::ENTITY_ID), Value::text(key.entity.as_str())),
     ];
     changes.extend(set(item::write_entity(entity)));
     let index = [attr::GSI1PK, attr::GSI1SK].map(Path::of);
@@ -103,12 +108,12 @@ pub fn set_entity(
                 index
                     .into_iter()
                     .zip(values)
-                    .map(|(path, value)| Change::Set(path, value)),
+                    .map(|(path, value)| AttributeUpdate::Set(path, value)),
             );
         }
         None => {
-            changes.extend(index.map(Change::Remove));
-            changes.push(Change::Remove(Path::of(attr::PARENT_ID)));
+            changes.extend(index.map(AttributeUpdate::Remove));
+            changes.push(AttributeUpdate::Remove(Path::of(attr::PARENT_ID)));
         }
     }
     Action::Update(Update {
@@ -131,15 +136,15 @@ pub fn same_parent(key: &EntityKey, parent: Option<&EntityId>) -> Action {
 
 /// Writes an audit event, which DynamoDB may delete once it is as old as `kept`.
 #[must_use]
-pub fn record(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action {
+pub fn write_audit_event(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action {
     let key = AuditKey {
         namespace: namespace.clone(),
         of: event.change.of(),
         id: event.id,
     };
-    let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().after(kept));
+    let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().plus(kept));
     let mut changes: Vec<_> = set(item::write_audit(event)).collect();
-    changes.push(Change::Set(Path::of(attr::TTL), Value::Int(ttl)));
+    changes.push(AttributeUpdate::Set(Path::of(attr::TTL), Value::Int(ttl)));
     let conditions = vec![Condition::Absent(Path::of(attr::PK))];
     Action::Update(Update {
         key: key.item_key(),
@@ -150,21 +155,21 @@ pub fn record(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action
 
 /// Says which version of the schema the namespace is written in, if nobody has yet.
 #[must_use]
-pub fn mark_schema(namespace: &Namespace) -> Action {
+pub fn write_schema_version(namespace: &Namespace) -> Action {
     Action::Update(Update {
         key: schema_key(namespace),
         conditions: vec![Condition::Absent(Path::of(attr::PK))],
-        changes: vec![Change::Set(
+        changes: vec![AttributeUpdate::Set(
             Path::of(attr::SCHEMA),
             Value::Int(SCHEMA_VERSION),
         )],
     })
 }
 
-fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = Change> {
+fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = AttributeUpdate> {
     attributes
         .into_iter()
-        .map(|(name, value)| Change::Set(Path::of(name), value))
+        .map(|(name, value)| AttributeUpdate::Set(Path::of(name), value))
 }
 
 #[cfg(test)]
@@ -178,7 +183,7 @@ mod tests {
         let namespace = Namespace::new("ns").unwrap();
         let [entity, resource] = [("entity_id", "e-1"), ("resource", "gpt-4")];
         let names = [vec![entity, resource], vec![entity], vec![resource], vec![]];
-        let levels = Level::of(
+        let levels = ConfigLevel::of(
             &EntityId::new("e-1").unwrap(),
             &Resource::new("gpt-4").unwrap(),
         );
@@ -188,14 +193,16 @@ mod tests {
                 level,
             };
             let Action::Update(update) =
-                configure(&key, &Stored::default(), Some(&Config::default()))
+                write_config(&key, &Versioned::default(), Some(&Config::default()))
             else {
                 panic!("an update");
             };
             for name in [attr::ENTITY_ID, attr::RESOURCE] {
                 let expected = names.iter().find(|(of, _)| *of == name);
-                let set = |change: &Change| match change {
-                    Change::Set(path, value) if *path == Path::of(name) => Some(value.clone()),
+                let set = |change: &AttributeUpdate| match change {
+                    AttributeUpdate::Set(path, value) if *path == Path::of(name) => {
+                        Some(value.clone())
+                    }
                     _ => None,
                 };
                 let found = update.changes.iter().find_map(set);

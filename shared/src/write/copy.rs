@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{Change, Condition, Path, Update, Value};
+use super::{AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
     ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTokens, Snapshot, SnapshotKey,
     Usage, Window, attr,
@@ -17,7 +17,7 @@ pub const MAX_CARRIED_LIMITS: usize = 2 * MAX_BUCKET_LIMITS;
 
 /// What one image of a bucket shard says was used in one window.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copy {
+pub struct UsageCopy {
     /// The snapshot.
     pub key: SnapshotKey,
     /// The bucket shard.
@@ -36,7 +36,7 @@ pub struct Copy {
     pub ttl_seconds: i64,
 }
 
-impl Copy {
+impl UsageCopy {
     /// Copies the current window of an image. The snapshot is kept for `ttl_days` after the window.
     #[must_use]
     pub fn of(meter: &Meter, window: Window, is_final: bool, ttl_days: i64) -> Self {
@@ -44,8 +44,8 @@ impl Copy {
         Self {
             key: meter.snapshot(window),
             shard: meter.key.shard,
-            v: meter.v,
-            birth: meter.birth,
+            v: meter.write_seq,
+            birth: meter.birth_seq,
             usage: meter.usage(window),
             is_final,
             ends_life: false,
@@ -95,18 +95,23 @@ impl Copy {
         let Some(copied) = seen.shards.get(&self.shard) else {
             return Some(self.first());
         };
-        let is_newest =
-            Condition::Equals(Path::of(attr::copied_at(self.shard)), Value::Int(copied.v));
-        if copied.v < self.birth {
-            let mut changes = self.carry(&copied.usage, copied.v);
+        let is_newest = Condition::Equals(
+            Path::of(attr::copied_at(self.shard)),
+            Value::Int(copied.write_seq),
+        );
+        if copied.write_seq < self.birth {
+            let mut changes = self.carry(&copied.usage, copied.write_seq);
             changes.extend(self.others(&copied.usage));
             if !copied.is_final {
-                changes.push(Change::Add(Path::of(attr::UNFINISHED), self.shards()));
+                changes.push(AttributeUpdate::Add(
+                    Path::of(attr::UNFINISHED),
+                    self.shards(),
+                ));
             }
             return Some(self.update(vec![is_newest], changes));
         }
         // A final copy says more than an interim one of the same image.
-        if (copied.v, copied.is_final) < (self.v, self.is_final) {
+        if (copied.write_seq, copied.is_final) < (self.v, self.is_final) {
             // A bucket keeps its limits for as long as it lives; others are none of its.
             return Some(self.update(vec![is_newest], self.others(&copied.usage).collect()));
         }
@@ -115,7 +120,7 @@ impl Copy {
         let carried = seen.carried.get(&self.shard);
         let is_carried =
             carried.is_some_and(|lives| lives.range(self.birth..=self.v).next().is_some());
-        (self.ends_life && copied.v > self.v && !is_carried).then(|| {
+        (self.ends_life && copied.write_seq > self.v && !is_carried).then(|| {
             let carried = Path::of(attr::carried(self.shard));
             let is_first =
                 Condition::AbsentOr(carried.clone(), Box::new(Condition::Lacks(carried, self.v)));
@@ -135,9 +140,9 @@ impl Copy {
         let Some(copied) = seen.shards.get(&self.shard) else {
             return true;
         };
-        let carried = if copied.v < self.birth {
+        let carried = if copied.write_seq < self.birth {
             &copied.usage
-        } else if self.ends_life && copied.v > self.v {
+        } else if self.ends_life && copied.write_seq > self.v {
             &self.usage
         } else {
             return true;
@@ -154,52 +159,53 @@ impl Copy {
     }
 
     /// Removes what was copied of limits that this copy does not have.
-    fn others(&self, copied: &Usage) -> impl Iterator<Item = Change> {
+    fn others(&self, copied: &Usage) -> impl Iterator<Item = AttributeUpdate> {
         let others = copied
             .tokens
             .keys()
             .filter(|limit| !self.usage.tokens.contains_key(*limit));
-        others.map(|limit| Change::Remove(Path::of(attr::copied(limit, self.shard))))
+        others.map(|limit| AttributeUpdate::Remove(Path::of(attr::copied(limit, self.shard))))
     }
 
     /// Adds what a life used until `v` to the carry.
-    fn carry(&self, usage: &Usage, v: i64) -> Vec<Change> {
+    fn carry(&self, usage: &Usage, v: i64) -> Vec<AttributeUpdate> {
         let carry = |counted: &str| Path::of(format!("{counted}{}", attr::CARRY));
         let tokens = usage.tokens.iter();
-        let tokens = tokens
-            .map(|(limit, amount)| Change::Add(carry(limit.as_str()), Value::Tokens(*amount)));
-        let takes = Change::Add(carry(attr::TOTAL_EVENTS), Value::Int(usage.acquires));
-        let life = Change::Add(
+        let tokens = tokens.map(|(limit, amount)| {
+            AttributeUpdate::Add(carry(limit.as_str()), Value::Tokens(*amount))
+        });
+        let takes = AttributeUpdate::Add(carry(attr::TOTAL_EVENTS), Value::Int(usage.acquires));
+        let life = AttributeUpdate::Add(
             Path::of(attr::carried(self.shard)),
             Value::Numbers(BTreeSet::from([v])),
         );
         tokens.chain([takes, life]).collect()
     }
 
-    fn update(&self, conditions: Vec<Condition>, mut changes: Vec<Change>) -> Update {
+    fn update(&self, conditions: Vec<Condition>, mut changes: Vec<AttributeUpdate>) -> Update {
         let amount = |(limit, amount): (&LimitName, &MilliTokens)| {
-            Change::Set(
+            AttributeUpdate::Set(
                 Path::of(attr::copied(limit, self.shard)),
                 Value::Tokens(*amount),
             )
         };
         changes.extend(self.usage.tokens.iter().map(amount));
-        changes.push(Change::Set(
+        changes.push(AttributeUpdate::Set(
             Path::of(attr::copied_takes(self.shard)),
             Value::Int(self.usage.acquires),
         ));
-        changes.push(Change::Set(
+        changes.push(AttributeUpdate::Set(
             Path::of(attr::copied_at(self.shard)),
             Value::Int(self.v),
         ));
         let finals = Path::of(attr::FINAL);
         changes.push(match self.is_final {
-            true => Change::Add(finals, self.shards()),
-            false => Change::DeleteFrom(finals, self.shards()),
+            true => AttributeUpdate::Add(finals, self.shards()),
+            false => AttributeUpdate::DeleteFrom(finals, self.shards()),
         });
         // As long as was said when the snapshot was made: a later copy with other settings must not
         // shorten it.
-        changes.push(Change::SetIfAbsent(
+        changes.push(AttributeUpdate::SetIfAbsent(
             Path::of(attr::TTL),
             Value::Int(self.ttl_seconds),
         ));
@@ -216,7 +222,7 @@ impl Copy {
 }
 
 /// What is copied where, for a log that must do when it cannot be.
-impl fmt::Display for Copy {
+impl fmt::Display for UsageCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ItemKey { pk, sk } = self.key.item_key();
         let kind = if self.is_final { "final" } else { "interim" };
@@ -246,16 +252,16 @@ mod tests {
         let limits = [("rpm", 3000), ("tpm", -2000)];
         let meter = Meter {
             key: BucketKey::parse("default/BUCKET#e-1#gpt-4#3").unwrap(),
-            v: 8,
-            birth: 1,
+            write_seq: 8,
+            birth_seq: 1,
             hour: Hour(498_648),
-            takes: counter(2),
+            acquires: counter(2),
             limits: limits
                 .map(|(name, milli)| (LimitName::new(name).unwrap(), counter(milli)))
                 .into(),
         };
         assert_eq!(
-            Copy::of(&meter, Window::Daily, true, 0).to_string(),
+            UsageCopy::of(&meter, Window::Daily, true, 0).to_string(),
             "final copy to default/ENTITY#e-1 #USAGE#gpt-4#daily#2026-11-20T00:00:00Z of shard 3 at 8, rpm 3, tpm -2, \
              2 acquires"
         );

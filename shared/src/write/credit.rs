@@ -1,6 +1,6 @@
 //! One limit's part of a write that knows `rf`: exact for any balance the limit may have by now.
 
-use super::{Change, Condition, Update, Value, add_tokens, tokens};
+use super::{AttributeUpdate, Condition, Update, Value, add_tokens, tokens};
 use crate::attr::Field;
 use crate::{LimitName, LimitState, MilliTokens};
 
@@ -10,54 +10,59 @@ use crate::{LimitName, LimitState, MilliTokens};
 /// is cannot be said in an expression, so the write says which one it takes for granted: below the
 /// ceiling it adds, at the ceiling it sets. Either way it does not matter what others took or gave
 /// back since the limit was seen.
-pub(super) struct Credit {
+pub(super) struct BalanceUpdate {
     /// What flowed in since `rf`; of slots, how many more there are.
-    pub(super) flowed: MilliTokens,
+    pub(super) refill: MilliTokens,
     /// What expired leases give back.
-    pub(super) back: MilliTokens,
+    pub(super) returned: MilliTokens,
     /// What the balance is cut at.
     pub(super) ceiling: MilliTokens,
     /// What is taken.
-    pub(super) need: MilliTokens,
+    pub(super) taken: MilliTokens,
     /// Taken also if it is not there.
     pub(super) is_soft: bool,
     /// Whether the write moves `rf`, so that what flowed in must be credited for good.
-    pub(super) moves_rf: bool,
+    pub(super) moves_refilled_at: bool,
     /// Takes for granted that the balance is below the ceiling, whatever was seen a while ago.
-    pub(super) guesses_room: bool,
+    pub(super) assumes_headroom: bool,
     /// What is left free below the ceiling where the balance is cut.
-    pub(super) slack: MilliTokens,
+    pub(super) headroom: MilliTokens,
 }
 
-impl Credit {
+impl BalanceUpdate {
     /// Adds to `update` what becomes of the limit, seen as `state`.
     pub(super) fn write(&self, update: &mut Update, name: &LimitName, state: &LimitState) {
-        let gained = self.flowed + self.back;
-        let credited = if self.moves_rf { gained } else { self.back };
-        let is_cut = !state.rule.is_concurrent() && state.tk + gained > self.ceiling;
-        if is_cut && (self.need <= self.ceiling || self.is_soft) && !self.guesses_room {
+        let gained = self.refill + self.returned;
+        let credited = if self.moves_refilled_at {
+            gained
+        } else {
+            self.returned
+        };
+        let is_cut = !state.rule.is_concurrent() && state.available + gained > self.ceiling;
+        if is_cut && (self.taken <= self.ceiling || self.is_soft) && !self.assumes_headroom {
             let slack = self
-                .slack
-                .min(self.ceiling - self.need)
+                .headroom
+                .min(self.ceiling - self.taken)
                 .max(MilliTokens::ZERO);
-            let full = if self.moves_rf {
+            let full = if self.moves_refilled_at {
                 self.ceiling
             } else {
-                self.ceiling - self.flowed
+                self.ceiling - self.refill
             } - slack;
             let at_least = self.ceiling - gained;
             update
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));
-            update
-                .changes
-                .push(Change::Set(tokens(name), Value::Int((full - self.need).0)));
+            update.changes.push(AttributeUpdate::Set(
+                tokens(name),
+                Value::Int((full - self.taken).0),
+            ));
             return;
         }
-        if self.need > MilliTokens::ZERO && !self.is_soft {
+        if self.taken > MilliTokens::ZERO && !self.is_soft {
             update.conditions.push(Condition::AtLeast(
                 tokens(name),
-                Value::Int((self.need - gained).0),
+                Value::Int((self.taken - gained).0),
             ));
         }
         if !state.rule.is_concurrent() {
@@ -66,10 +71,10 @@ impl Credit {
                 .conditions
                 .push(Condition::AtMost(tokens(name), Value::Int(at_most.0)));
         }
-        if credited != self.need {
+        if credited != self.taken {
             update
                 .changes
-                .push(add_tokens(name, Field::Tokens, credited - self.need));
+                .push(add_tokens(name, Field::Tokens, credited - self.taken));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `due`: at or before everything the reconciler must look at, moved without touching the index
 //! where it can stay.
 
-use super::{Change, Condition, Path, Update, Value};
+use super::{AttributeUpdate, Condition, Path, Update, Value};
 use crate::{BucketKey, EpochMillis, ItemKey, Millis, attr};
 
 /// How much later the reconciler comes back to an item that it can do nothing about.
@@ -11,7 +11,7 @@ const POSTPONED: Millis = Millis(3_600_000);
 /// if it is still due. No other attribute is touched: nothing is known of them.
 #[must_use]
 pub fn postpone(key: &ItemKey, now: EpochMillis) -> Update {
-    let later = Change::Set(Path::of(attr::DUE), Value::Int(now.after(POSTPONED).0));
+    let later = AttributeUpdate::Set(Path::of(attr::DUE), Value::Int(now.plus(POSTPONED).0));
     Update {
         key: key.clone(),
         conditions: vec![is_due(now)],
@@ -23,7 +23,7 @@ pub fn postpone(key: &ItemKey, now: EpochMillis) -> Update {
 #[must_use]
 pub fn forget_due(key: &ItemKey, now: EpochMillis) -> Update {
     let changes = [attr::DUE, attr::DUE_SHARD]
-        .map(|name| Change::Remove(Path::of(name)))
+        .map(|name| AttributeUpdate::Remove(Path::of(name)))
         .into();
     Update {
         key: key.clone(),
@@ -50,14 +50,18 @@ pub(super) fn not_after(
         update
             .conditions
             .push(Condition::AtLeast(due.clone(), value.clone()));
-        update.changes.push(Change::Set(due, value));
-        update.changes.push(Change::Set(shard, partition));
+        update.changes.push(AttributeUpdate::Set(due, value));
+        update.changes.push(AttributeUpdate::Set(shard, partition));
     } else {
         let early = Condition::AtMost(due.clone(), value.clone());
         update
             .conditions
             .push(Condition::AbsentOr(due.clone(), Box::new(early)));
-        update.changes.push(Change::SetIfAbsent(due, value));
-        update.changes.push(Change::SetIfAbsent(shard, partition));
+        update
+            .changes
+            .push(AttributeUpdate::SetIfAbsent(due, value));
+        update
+            .changes
+            .push(AttributeUpdate::SetIfAbsent(shard, partition));
     }
 }

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::replace::{REVIEW, count_units, first_expiry, next_due, replace};
-use super::{Change, Condition, Path, Update, Value, every_write, same_count, same_leases};
-use crate::{Bucket, EpochMillis, LimitName, Look, MilliTokens, Millis, attr, math};
+use super::replace::{REVIEW_INTERVAL, count_units, first_expiry, next_due, replace};
+use super::{
+    AttributeUpdate, Condition, Path, Update, Value, count_write, require_same_leases,
+    require_shard_count,
+};
+use crate::{ActivitySample, EpochMillis, LimitName, MilliTokens, Millis, Shard, attr, math};
 
 /// How far ahead of this clock an `rf` may be before it counts as a mistake: clocks of a fleet
 /// differ by less.
@@ -12,7 +15,7 @@ const CLOCK_TOLERANCE: Millis = Millis(10_000);
 
 /// What one write of [`expire`] gives back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Restored {
+pub struct ExpiredLeases {
     /// Expired leases removed.
     pub leases: usize,
     /// Added to the balances, by limit.
@@ -26,7 +29,7 @@ pub struct Restored {
 ///
 /// `None` if nothing is to be done.
 #[must_use]
-pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
+pub fn expire(bucket: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)> {
     let (mut next, restored) = expired(bucket, now);
     if next == *bucket {
         return None;
@@ -42,42 +45,54 @@ pub fn expire(bucket: &Bucket, now: EpochMillis) -> Option<(Update, Restored)> {
 /// what was taken meanwhile counts as taken since the look. A shard that has been at rest since the
 /// last look, and still is, is not due for another one.
 #[must_use]
-pub fn look(bucket: &Bucket, now: EpochMillis) -> (Update, Restored) {
-    let v = bucket.v.saturating_add(1);
+pub fn sample(bucket: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
+    let v = bucket.write_seq.saturating_add(1);
     let (mut next, restored) = expired(bucket, now);
-    next.scaling.look = Some(Look { at: now, v });
+    next.scaling.sample = Some(ActivitySample {
+        at: now,
+        write_seq: v,
+    });
     next.scaling.is_hot = false;
-    let rests = restored.leases == 0 && is_at_rest(bucket, now);
-    next.due = if rests {
+    let rests = restored.leases == 0 && is_idle(bucket, now);
+    next.due_at = if rests {
         first_expiry(&next)
     } else {
         next_due(&next, now)
     };
-    if restored.leases > 0 || next.rf != bucket.rf || rests {
+    if restored.leases > 0 || next.refilled_at != bucket.refilled_at || rests {
         count_units(&mut next, 1);
         return (replace(bucket, next), restored);
     }
     let conditions = vec![
         Condition::Present(Path::of(attr::RF)),
-        same_count(bucket.shard()),
-        same_leases(bucket),
+        require_shard_count(bucket.shard()),
+        require_same_leases(bucket),
     ];
-    let mut changes = every_write(Some(bucket), MilliTokens::ZERO);
-    changes.push(Change::Set(Path::of(attr::LOOK_AT), Value::Int(now.0)));
-    changes.push(Change::Set(Path::of(attr::LOOK_V), Value::Int(v)));
+    let mut changes = count_write(Some(bucket), MilliTokens::ZERO);
+    changes.push(AttributeUpdate::Set(
+        Path::of(attr::LOOK_AT),
+        Value::Int(now.0),
+    ));
+    changes.push(AttributeUpdate::Set(Path::of(attr::LOOK_V), Value::Int(v)));
     changes.extend(
         bucket
             .scaling
             .is_hot
-            .then(|| Change::Remove(Path::of(attr::HOT))),
+            .then(|| AttributeUpdate::Remove(Path::of(attr::HOT))),
     );
     let (due, partition) = (Path::of(attr::DUE), Path::of(attr::DUE_SHARD));
-    match next.due {
+    match next.due_at {
         Some(at) => {
-            changes.push(Change::Set(due, Value::Int(at.0)));
-            changes.push(Change::Set(partition, Value::Text(bucket.key.due_shard())));
+            changes.push(AttributeUpdate::Set(due, Value::Int(at.0)));
+            changes.push(AttributeUpdate::Set(
+                partition,
+                Value::Text(bucket.key.due_shard()),
+            ));
         }
-        None => changes.extend([Change::Remove(due), Change::Remove(partition)]),
+        None => changes.extend([
+            AttributeUpdate::Remove(due),
+            AttributeUpdate::Remove(partition),
+        ]),
     }
     (
         Update {
@@ -92,47 +107,47 @@ pub fn look(bucket: &Bucket, now: EpochMillis) -> (Update, Restored) {
 /// Whether nobody has written to the shard since a look that is old enough for a merge. What kept
 /// it from being merged now (an operator asked for it, or it is not like its sibling) keeps it
 /// until somebody writes to it; to look at it every minute until then would cost forever.
-fn is_at_rest(bucket: &Bucket, now: EpochMillis) -> bool {
-    let look = bucket
+fn is_idle(bucket: &Shard, now: EpochMillis) -> bool {
+    let sample = bucket
         .scaling
-        .look
-        .filter(|look| look.at.after(REVIEW) <= now);
-    look.is_some_and(|look| bucket.v <= look.v)
+        .sample
+        .filter(|look| look.at.plus(REVIEW_INTERVAL) <= now);
+    sample.is_some_and(|sample| bucket.write_seq <= sample.write_seq)
 }
 
 /// `bucket` without its expired leases, with a `due` and an `rf` that are right.
-pub(super) fn expired(bucket: &Bucket, now: EpochMillis) -> (Bucket, Restored) {
+pub(super) fn expired(bucket: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases) {
     let mut next = bucket.clone();
     let leases: Vec<_> = bucket.expired(now).collect();
-    let mut restored = Restored {
+    let mut restored = ExpiredLeases {
         leases: leases.len(),
-        ..Restored::default()
+        ..ExpiredLeases::default()
     };
     if let Some(left) = &mut next.leases {
-        left.retain(|_, lease| lease.expires > now);
+        left.retain(|_, lease| lease.expires_at > now);
     }
-    let rf_ahead = bucket.rf > now.after(CLOCK_TOLERANCE);
+    let rf_ahead = bucket.refilled_at > now.plus(CLOCK_TOLERANCE);
     if rf_ahead {
-        next.rf = now;
+        next.refilled_at = now;
     }
     for (name, state) in &mut next.limits {
-        let back = bucket.give_back(name, leases.iter().map(|(_, lease)| *lease));
-        let held = state.tk;
-        state.tk += back.tk;
-        state.tc -= back.tc;
+        let back = bucket.lease_return(name, leases.iter().map(|(_, lease)| *lease));
+        let held = state.available;
+        state.available += back.available;
+        state.consumed -= back.consumed;
         if !state.rule.is_concurrent() {
-            state.tk = state.tk.min(bucket.share(state).max(held));
+            state.available = state.available.min(bucket.share(state).max(held));
         }
-        if back.tk > MilliTokens::ZERO {
-            restored.tokens.insert(name.clone(), state.tk - held);
+        if back.available > MilliTokens::ZERO {
+            restored.tokens.insert(name.clone(), state.available - held);
         }
         if rf_ahead {
             // What the fast clock credited for a time still to come is taken back, as far as it was
             // not used.
-            let early = math::credit(&state.rule, bucket.shard(), now, bucket.rf);
-            state.tk = (state.tk - early).max(state.tk.min(MilliTokens::ZERO));
+            let early = math::refill_between(&state.rule, bucket.shard(), now, bucket.refilled_at);
+            state.available = (state.available - early).max(state.available.min(MilliTokens::ZERO));
         }
     }
-    next.due = next_due(&next, now);
+    next.due_at = next_due(&next, now);
     (next, restored)
 }

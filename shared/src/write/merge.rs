@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use super::expire::expired;
-use super::replace::{bury, count_units, make, next_due, replace};
-use super::{Action, Condition, Path, same_count, same_leases};
+use super::replace::{count_units, make, next_due, replace, retire};
+use super::{Action, Condition, Path, require_same_leases, require_shard_count};
 use crate::limit::WCU;
 use crate::math::refilled;
 use crate::{
-    Bucket, Counter, EpochMillis, Hour, Limit, LimitState, Look, MilliTokens, Scaling, Shard,
-    WriteId, attr,
+    ActivitySample, Counter, EpochMillis, Hour, Limit, LimitState, MilliTokens, Scaling, Shard,
+    ShardIndex, WriteId, attr,
 };
 
 /// The shard that `lower` and `upper` are halves of, with what both have at `now`, and by the
@@ -21,15 +21,15 @@ use crate::{
 /// not finished, leases are held in `upper`, the limits differ by name, or a clock ran ahead. What
 /// was consumed in `upper` stays counted there.
 #[must_use]
-pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket> {
-    let whole = lower.shard().whole()?;
+pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
+    let whole = lower.shard().parent()?;
     let is_split = lower.escrow.is_some() || upper.escrow.is_some();
     let is_pair =
         !is_split && lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
     let ((mut next, _), (freed, _)) = (expired(lower, now), expired(upper, now));
     let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
     let same_names = lower.limits.keys().eq(upper.limits.keys());
-    if !is_pair || !is_free || !same_names || next.rf > now || freed.rf > now {
+    if !is_pair || !is_free || !same_names || next.refilled_at > now || freed.refilled_at > now {
         return None;
     }
     let limits: Vec<_> = next
@@ -37,29 +37,40 @@ pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket
         .iter()
         .map(|(name, state)| Limit::of(name.clone(), state.rule))
         .collect();
-    let from = freed.advanced(&limits, now).limits;
+    let from = freed.projected(&limits, now).limits;
     for (name, state) in &mut next.limits {
-        let add = from.get(name).map_or(MilliTokens::ZERO, |state| state.tk);
-        let here = refilled(state.tk, &state.rule, lower.shard(), next.rf, now);
-        state.tk = add
+        let add = from
+            .get(name)
+            .map_or(MilliTokens::ZERO, |state| state.available);
+        let here = refilled(
+            state.available,
+            &state.rule,
+            lower.shard(),
+            next.refilled_at,
+            now,
+        );
+        state.available = add
             + if state.rule.is_concurrent() {
-                state.tk
+                state.available
             } else {
                 here
             };
     }
     next.write_units_left = next.write_units_at(now);
-    next.rf = now;
+    next.refilled_at = now;
     next.shard_count = whole.count;
     // Above every `v` of the upper shard, so that one of its number can be made again.
-    next.v = lower.v.max(upper.v).saturating_add(1);
+    next.write_seq = lower.write_seq.max(upper.write_seq).saturating_add(1);
     let min_shards = next.scaling.min_shards.max(upper.scaling.min_shards);
     next.scaling = Scaling {
-        look: Some(Look { at: now, v: next.v }),
+        sample: Some(ActivitySample {
+            at: now,
+            write_seq: next.write_seq,
+        }),
         min_shards,
         ..Scaling::default()
     };
-    next.due = next_due(&next, now);
+    next.due_at = next_due(&next, now);
     next.ttl = None;
     Some(next)
 }
@@ -67,13 +78,13 @@ pub fn joined(lower: &Bucket, upper: &Bucket, now: EpochMillis) -> Option<Bucket
 /// Replaces `lower` by `joined`, and leaves of the shards `gone` that are part of it what they have
 /// counted: usage of their windows, which the next shard of the same number goes on with.
 #[must_use]
-pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action> {
-    let now = joined.rf;
+pub fn merge(lower: &Shard, mut joined: Shard, gone: &[&Shard]) -> Vec<Action> {
+    let now = joined.refilled_at;
     count_units(&mut joined, 2);
     let mut actions = vec![Action::Update(replace(lower, joined))];
     actions.extend(
         gone.iter()
-            .map(|shard| Action::Update(bury(shard, &expired(shard, now).0, now))),
+            .map(|shard| Action::Update(retire(shard, &expired(shard, now).0, now))),
     );
     actions
 }
@@ -84,21 +95,24 @@ pub fn merge(lower: &Bucket, mut joined: Bucket, gone: &[&Bucket]) -> Vec<Action
 /// Also while callers who do not know that yet write to it, if only its leases are those that were
 /// seen: what they took is in the stream.
 #[must_use]
-pub fn remove(gone: &Bucket, whole: &Bucket) -> Vec<Action> {
+pub fn remove_covered(gone: &Shard, whole: &Shard) -> Vec<Action> {
     let here = vec![
         Condition::Present(Path::of(attr::RF)),
-        same_count(gone.shard()),
-        same_leases(gone),
+        require_shard_count(gone.shard()),
+        require_same_leases(gone),
     ];
-    vec![Action::Delete(gone.key.item_key(), here), still(whole)]
+    vec![
+        Action::Delete(gone.key.item_key(), here),
+        require_unchanged(whole),
+    ]
 }
 
 /// Asks that `bucket` is still the shard that it is: neither split nor merged, nor gone.
 #[must_use]
-pub fn still(bucket: &Bucket) -> Action {
+pub fn require_unchanged(bucket: &Shard) -> Action {
     let same = vec![
         Condition::Present(Path::of(attr::RF)),
-        same_count(bucket.shard()),
+        require_shard_count(bucket.shard()),
     ];
     Action::Check(bucket.key.item_key(), same)
 }
@@ -107,29 +121,36 @@ pub fn still(bucket: &Bucket) -> Action {
 /// knows what it had, and with `slots` of the concurrency limits. Only while `other` is the shard
 /// that it is.
 #[must_use]
-pub fn fill(
-    shard: Shard,
-    other: &Bucket,
+pub fn recreate(
+    shard: ShardIndex,
+    other: &Shard,
     slots: impl Fn(&Limit) -> MilliTokens,
     op: WriteId,
     now: EpochMillis,
 ) -> Vec<Action> {
-    let v = now.0.saturating_mul(1000).max(other.v).saturating_add(1);
-    let mut made = Bucket {
+    let v = now
+        .0
+        .saturating_mul(1000)
+        .max(other.write_seq)
+        .saturating_add(1);
+    let mut made = Shard {
         key: other.key.with_shard(shard.index),
         shard_count: shard.count,
-        rf: now,
-        v,
-        birth: v,
+        refilled_at: now,
+        write_seq: v,
+        birth_seq: v,
         hour: Hour::of(now),
-        takes: Counter::default(),
-        unheld: BTreeMap::new(),
+        acquires: Counter::default(),
+        departed: BTreeMap::new(),
         write_units_left: WCU.capacity,
-        op: Some(op),
+        last_write_id: Some(op),
         ttl: None,
         leases: Some(BTreeMap::new()),
         scaling: Scaling {
-            look: Some(Look { at: now, v }),
+            sample: Some(ActivitySample {
+                at: now,
+                write_seq: v,
+            }),
             min_shards: other.scaling.min_shards,
             ..Scaling::default()
         },
@@ -145,6 +166,6 @@ pub fn fill(
         };
         *state = LimitState::new(tk, state.rule);
     }
-    made.due = next_due(&made, now);
-    vec![Action::Update(make(&made)), still(other)]
+    made.due_at = next_due(&made, now);
+    vec![Action::Update(make(&made)), require_unchanged(other)]
 }

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::credit::Credit;
-use super::{Change, Condition, Path, Update, Value, every_write, same_rf, units_credit};
+use super::credit::BalanceUpdate;
+use super::{
+    AttributeUpdate, Condition, Path, Update, Value, count_write, require_refilled_at, units_credit,
+};
 use crate::attr;
 use crate::limit::WCU;
-use crate::math::credit;
-use crate::{Bucket, EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard};
+use crate::math::refill_between;
+use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, ShardIndex};
 
 /// How long `rf` stays where it is. Our own takes find what flowed in by themselves, and those that
 /// rely on `rf` lose their race when it moves: moving it with every batch would starve them.
-const REST: Millis = Millis(200);
+const MIN_REFILL_INTERVAL: Millis = Millis(200);
 
 /// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was
 /// seen in, so that takes find enough without knowing `rf`.
@@ -20,42 +22,45 @@ const REST: Millis = Millis(200);
 /// write that knows `rf`.
 #[must_use]
 pub fn refill(
-    image: &Bucket,
+    image: &Shard,
     consumed: &BTreeMap<LimitName, MilliTokens>,
     now: EpochMillis,
 ) -> Option<Update> {
-    let flowed = |state: &LimitState| credit(&state.rule, image.shard(), image.rf, now);
+    let flowed =
+        |state: &LimitState| refill_between(&state.rule, image.shard(), image.refilled_at, now);
     let is_hungry = |(name, state): (&LimitName, &LimitState)| {
         let used = consumed.get(name).copied().unwrap_or_default();
-        used > MilliTokens::ZERO && state.tk < used + used && flowed(state) > MilliTokens::ZERO
+        used > MilliTokens::ZERO
+            && state.available < used + used
+            && flowed(state) > MilliTokens::ZERO
     };
-    let is_fresh = now.since(image.rf) < REST;
+    let is_fresh = now.since(image.refilled_at) < MIN_REFILL_INTERVAL;
     if is_fresh || !image.limits.iter().any(is_hungry) {
         return None;
     }
     let mut update = Update {
         key: image.key.item_key(),
-        conditions: same_rf(image).into(),
-        changes: every_write(Some(image), units_credit(image, now)),
+        conditions: require_refilled_at(image).into(),
+        changes: count_write(Some(image), units_credit(image, now)),
     };
     update
         .changes
-        .push(Change::Set(Path::of(attr::RF), Value::Int(now.0)));
+        .push(AttributeUpdate::Set(Path::of(attr::RF), Value::Int(now.0)));
     for (name, state) in image
         .limits
         .iter()
         .filter(|(_, state)| !state.rule.is_concurrent())
     {
         let (ceiling, zero) = (image.share(state), MilliTokens::ZERO);
-        let credit = Credit {
-            flowed: flowed(state),
-            back: zero,
+        let credit = BalanceUpdate {
+            refill: flowed(state),
+            returned: zero,
             ceiling,
-            need: zero,
+            taken: zero,
             is_soft: false,
-            moves_rf: true,
-            guesses_room: false,
-            slack: zero,
+            moves_refilled_at: true,
+            assumes_headroom: false,
+            headroom: zero,
         };
         credit.write(&mut update, name, state);
     }
@@ -67,18 +72,18 @@ pub fn refill(
 ///
 /// Only if they are full, so it can be repeated.
 #[must_use]
-pub fn cut_units(image: &Bucket, now: EpochMillis) -> Option<Update> {
-    let full = WCU.capacity - credit(&WCU, Shard::WHOLE, image.rf, now);
+pub fn cap_write_units(image: &Shard, now: EpochMillis) -> Option<Update> {
+    let full = WCU.capacity - refill_between(&WCU, ShardIndex::UNSPLIT, image.refilled_at, now);
     if image.write_units_left - full < WCU.capacity {
         return None;
     }
     let units = MilliTokens::from_tokens(image.write_units());
     let left = Path::of(attr::WRITE_UNITS);
-    let mut conditions = same_rf(image).to_vec();
+    let mut conditions = require_refilled_at(image).to_vec();
     conditions.push(Condition::AtLeast(left.clone(), Value::Int(full.0)));
     let changes = vec![
-        Change::Add(Path::of(attr::V), Value::Int(1)),
-        Change::Set(left, Value::Int((full - units).0)),
+        AttributeUpdate::Add(Path::of(attr::V), Value::Int(1)),
+        AttributeUpdate::Set(left, Value::Int((full - units).0)),
     ];
     Some(Update {
         key: image.key.item_key(),

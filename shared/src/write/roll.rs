@@ -1,8 +1,8 @@
 //! Beginning a new hour: the counters' values become the bases that its usage is counted from.
 
-use super::{Change, Condition, Path, Update, Value, same_rf};
+use super::{AttributeUpdate, Condition, Path, Update, Value, require_refilled_at};
 use crate::attr::{self, Field};
-use crate::{Bucket, Hour};
+use crate::{Hour, Shard};
 
 /// The hour that a write which counts usage belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Roll {
 
     /// Whether a write that counts usage must roll `bucket`. An hour that no clock can have reached
     /// is a damaged one.
-    fn is_due(self, bucket: &Bucket) -> bool {
+    fn is_due(self, bucket: &Shard) -> bool {
         bucket.hour < self.hour || bucket.hour.0 > self.hour.0.saturating_add(1)
     }
 
@@ -35,7 +35,7 @@ impl Roll {
     ///
     /// A roll sets the bases of all limits, so the limits must be those that were seen: a write
     /// that adds one moves `rf`.
-    pub(super) fn write(self, update: &mut Update, view: Option<&Bucket>) {
+    pub(super) fn write(self, update: &mut Update, view: Option<&Shard>) {
         let hour = Path::of(attr::HOUR);
         let Some(bucket) = view.filter(|bucket| !(self.by_others && self.is_due(bucket))) else {
             update
@@ -49,22 +49,22 @@ impl Roll {
         update
             .conditions
             .push(Condition::Equals(hour.clone(), Value::Int(bucket.hour.0)));
-        for condition in same_rf(bucket) {
+        for condition in require_refilled_at(bucket) {
             if !update.conditions.contains(&condition) {
                 update.conditions.push(condition);
             }
         }
         update
             .changes
-            .push(Change::Set(hour, Value::Int(self.hour.0)));
-        let mut base = |to: Path, from: Path| update.changes.push(Change::Copy(to, from));
+            .push(AttributeUpdate::Set(hour, Value::Int(self.hour.0)));
+        let mut base = |to: Path, from: Path| update.changes.push(AttributeUpdate::Copy(to, from));
         let is_new_day = !bucket.hour.is_same_day(self.hour);
         let takes = Path::of(attr::TAKES);
         base(Path::of(attr::TAKES_HOUR_BASE), takes.clone());
         if is_new_day {
             base(Path::of(attr::TAKES_DAY_BASE), takes);
         }
-        for limit in bucket.limits.keys().chain(bucket.unheld.keys()) {
+        for limit in bucket.limits.keys().chain(bucket.departed.keys()) {
             let consumed = Path::limit(limit, Field::Consumed);
             base(Path::limit(limit, Field::HourBase), consumed.clone());
             if is_new_day {

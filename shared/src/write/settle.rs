@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count,
-    same_leases, sign, tokens, ttl,
+    AttributeUpdate, Condition, Path, Roll, Update, Value, add_tokens, count_write, push_new,
+    require_same_leases, require_shard_count, set_write_id, tokens, ttl,
 };
 use crate::attr::{self, Field};
-use crate::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
+use crate::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard, WriteId};
 
 /// One write that settles a grant.
 #[derive(Debug, Clone)]
@@ -15,14 +15,14 @@ pub struct Settle<'a> {
     /// The bucket shard the tokens were taken from.
     pub key: &'a BucketKey,
     /// Id of this write.
-    pub op: WriteId,
+    pub write_id: WriteId,
     /// The durable lease and what becomes of it; a lease that has ended can settle nothing.
     pub lease: Option<(&'a WriteId, LeaseChange)>,
     /// What changes, by limit.
-    pub amounts: BTreeMap<LimitName, Settled>,
+    pub amounts: BTreeMap<LimitName, LimitDelta>,
     /// Acquires granted earlier that this write counts; negative where they were counted and then
     /// not granted.
-    pub takes: i64,
+    pub acquires: i64,
     /// The hour that a change of consumption, or of acquires, counts for.
     pub roll: Roll,
 }
@@ -36,16 +36,16 @@ pub enum LeaseChange {
     Renew(EpochMillis),
     /// It holds other amounts from now on: before and after, by limit. Only if it holds those
     /// before, so that a repeated adjustment counts once.
-    Hold(BTreeMap<LimitName, (MilliTokens, MilliTokens)>),
+    SetAmounts(BTreeMap<LimitName, (MilliTokens, MilliTokens)>),
 }
 
 /// What a settlement changes of one limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct LimitDelta {
     /// Added to the balance; negative goes into debt.
-    pub tk: MilliTokens,
+    pub available: MilliTokens,
     /// Added to the consumption.
-    pub tc: MilliTokens,
+    pub consumed: MilliTokens,
     /// The balance that giving back must not pass: the share of a rate's capacity. Slots have none,
     /// as exactly those taken come back.
     pub ceiling: Option<MilliTokens>,
@@ -55,34 +55,35 @@ impl Settle<'_> {
     /// The settlement with all its amounts, if no balance passes its ceiling. What was `seen` of
     /// the shard tells only whether a new hour has begun.
     #[must_use]
-    pub fn whole(&self, seen: Option<&Bucket>) -> Update {
+    pub fn full(&self, seen: Option<&Shard>) -> Update {
         self.update(seen, None)
     }
 
     /// The settlement with what fits under the ceilings of `bucket`: a balance that has refilled
     /// meanwhile takes back only what makes it full.
     #[must_use]
-    pub fn cut(&self, bucket: &Bucket) -> Update {
+    pub fn capped(&self, bucket: &Shard) -> Update {
         self.update(Some(bucket), Some(bucket))
     }
 
-    fn update(&self, seen: Option<&Bucket>, view: Option<&Bucket>) -> Update {
+    fn update(&self, seen: Option<&Shard>, view: Option<&Shard>) -> Update {
         let mut update = Update {
             key: self.key.item_key(),
             conditions: vec![],
-            changes: every_write(view, MilliTokens::ZERO),
+            changes: count_write(view, MilliTokens::ZERO),
         };
-        update.changes.push(sign(&self.op));
-        if self.takes != 0 {
-            update
-                .changes
-                .push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
+        update.changes.push(set_write_id(&self.write_id));
+        if self.acquires != 0 {
+            update.changes.push(AttributeUpdate::Add(
+                Path::of(attr::TAKES),
+                Value::Int(self.acquires),
+            ));
         }
-        if self.takes != 0
+        if self.acquires != 0
             || self
                 .amounts
                 .values()
-                .any(|settled| settled.tc != MilliTokens::ZERO)
+                .any(|settled| settled.consumed != MilliTokens::ZERO)
         {
             self.roll.write(&mut update, seen);
         }
@@ -94,7 +95,7 @@ impl Settle<'_> {
                 // No lease keeps a network that repeats the request from giving back twice.
                 update.conditions.push(Condition::Differs(
                     Path::of(attr::OP),
-                    Value::text(self.op.as_str()),
+                    Value::text(self.write_id.as_str()),
                 ));
             }
             Some((id, change)) => {
@@ -104,13 +105,13 @@ impl Settle<'_> {
         }
         self.write_ttl(seen, &mut update);
         for (limit, settled) in &self.amounts {
-            let mut tk = settled.tk;
+            let mut tk = settled.available;
             if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
                 // The limit may have been lowered since the tokens were taken.
                 let now = view.and_then(|bucket| Some((bucket, bucket.limits.get(limit)?)));
                 let ceiling = now.map_or(ceiling, |(bucket, state)| bucket.share(state));
                 if let Some((_, state)) = now {
-                    tk = tk.min((ceiling - state.tk).max(MilliTokens::ZERO));
+                    tk = tk.min((ceiling - state.available).max(MilliTokens::ZERO));
                 }
                 let capacity = now.map_or(ceiling, |(_, state)| state.rule.capacity);
                 update.conditions.push(Condition::AtLeast(
@@ -127,10 +128,10 @@ impl Settle<'_> {
             if tk != MilliTokens::ZERO {
                 update.changes.push(add_tokens(limit, Field::Tokens, tk));
             }
-            if settled.tc != MilliTokens::ZERO {
+            if settled.consumed != MilliTokens::ZERO {
                 update
                     .changes
-                    .push(add_tokens(limit, Field::Consumed, settled.tc));
+                    .push(add_tokens(limit, Field::Consumed, settled.consumed));
             }
         }
         update
@@ -138,11 +139,11 @@ impl Settle<'_> {
 
     /// Keeps `ttl` after the refill of what more is taken, and after the expiry of a lease that is
     /// renewed.
-    fn write_ttl(&self, seen: Option<&Bucket>, update: &mut Update) {
+    fn write_ttl(&self, seen: Option<&Shard>, update: &mut Update) {
         let need = |name: &LimitName| {
             self.amounts
                 .get(name)
-                .map_or(MilliTokens::ZERO, |settled| -settled.tk)
+                .map_or(MilliTokens::ZERO, |settled| -settled.available)
         };
         let expires = match self.lease {
             Some((_, LeaseChange::Renew(expires))) => Some(expires),
@@ -156,7 +157,7 @@ impl Settle<'_> {
             _ if !takes && expires.is_none() => {}
             Some(seen) => {
                 // Only what flowed in until the last credit counts, which is less than there is.
-                let (wish, now) = (ttl::Wish::Same, seen.rf);
+                let (wish, now) = (ttl::TtlWish::Same, seen.refilled_at);
                 ttl::Lowered {
                     seen,
                     next: seen,
@@ -178,32 +179,32 @@ impl Settle<'_> {
 
 /// Has `update`, which ends the `lease`, remove `due` too if it is the last lease of `seen`: then
 /// the reconciler need not look. Only while the bucket holds no other one.
-pub fn end_last(update: &mut Update, seen: &Bucket, lease: &WriteId) {
+pub fn clear_due(update: &mut Update, seen: &Shard, lease: &WriteId) {
     let is_last = seen
         .leases
         .as_ref()
         .is_some_and(|leases| leases.len() == 1 && leases.contains_key(lease));
-    if !is_last || seen.due.is_none() || seen.shard().count > 1 {
+    if !is_last || seen.due_at.is_none() || seen.shard().count > 1 {
         return;
     }
-    push_new(update, same_count(seen.shard()));
-    update.conditions.push(same_leases(seen));
+    push_new(update, require_shard_count(seen.shard()));
+    update.conditions.push(require_same_leases(seen));
     update
         .changes
-        .extend([attr::DUE, attr::DUE_SHARD].map(|name| Change::Remove(Path::of(name))));
+        .extend([attr::DUE, attr::DUE_SHARD].map(|name| AttributeUpdate::Remove(Path::of(name))));
 }
 
 fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
     let lease = Path::lease(id);
     match change {
-        LeaseChange::End => update.changes.push(Change::Remove(lease)),
+        LeaseChange::End => update.changes.push(AttributeUpdate::Remove(lease)),
         LeaseChange::Renew(expires) => {
-            update.changes.push(Change::Set(
+            update.changes.push(AttributeUpdate::Set(
                 lease.then(attr::LEASE_EXPIRY),
                 Value::Int(expires.0),
             ));
         }
-        LeaseChange::Hold(amounts) => {
+        LeaseChange::SetAmounts(amounts) => {
             for (limit, (before, after)) in amounts {
                 let held = lease
                     .clone()
@@ -212,7 +213,9 @@ fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
                 update
                     .conditions
                     .push(Condition::Equals(held.clone(), Value::Int(before.0)));
-                update.changes.push(Change::Set(held, Value::Int(after.0)));
+                update
+                    .changes
+                    .push(AttributeUpdate::Set(held, Value::Int(after.0)));
             }
         }
     }

@@ -3,16 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use super::replace::{REVIEW, make};
+use super::replace::{REVIEW_INTERVAL, make};
 use super::{
-    Change, Condition, Path, Update, Value, add_tokens, due, every_write, same_rf, tokens,
+    AttributeUpdate, Condition, Path, Update, Value, add_tokens, count_write, due,
+    require_refilled_at, tokens,
 };
 use crate::attr::{self, Field};
 use crate::limit::WCU;
-use crate::math::credit;
+use crate::math::refill_between;
 use crate::{
-    Bucket, Counter, EpochMillis, Hour, LimitName, LimitState, Look, MilliTokens, Millis, Scaling,
-    Shard, WriteId, item,
+    ActivitySample, Counter, EpochMillis, Hour, LimitName, LimitState, MilliTokens, Millis,
+    Scaling, Shard, ShardIndex, WriteId, item,
 };
 
 /// How long a split may take before another process finishes it.
@@ -22,7 +23,7 @@ const UNFINISHED: Millis = Millis(1_000);
 /// the `largest` request seen of it; and whether the bucket then has `max_shards` at most.
 #[must_use]
 pub fn may_split(
-    bucket: &Bucket,
+    bucket: &Shard,
     max_shards: u32,
     largest: &BTreeMap<LimitName, MilliTokens>,
 ) -> bool {
@@ -48,30 +49,36 @@ pub fn may_split(
 ///
 /// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new half.
 #[must_use]
-pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> Update {
+pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> Update {
     let (kept, new) = image.shard().halves();
-    let at = image.rf.max(now);
+    let at = image.refilled_at.max(now);
     // The id of the split. It is above every `v` of a former shard of this number, because a merge
     // leaves no lower one behind in the old shard, which must be below; and no other split of the
     // old shard has it, because that counts on from here.
-    let v = image.v.max(now.0.saturating_mul(1000)).saturating_add(1);
-    let look = Look { at: now, v };
+    let v = image
+        .write_seq
+        .max(now.0.saturating_mul(1000))
+        .saturating_add(1);
+    let look = ActivitySample {
+        at: now,
+        write_seq: v,
+    };
     let count = Value::Int(i64::from(kept.count));
     let mut parent = Update {
         key: image.key.item_key(),
-        conditions: same_rf(image).into(),
+        conditions: require_refilled_at(image).into(),
         changes: vec![
-            Change::Set(Path::of(attr::V), Value::Int(v)),
-            Change::Set(Path::of(attr::SHARD_COUNT), count),
-            Change::Set(Path::of(attr::RF), Value::Int(at.0)),
-            Change::Set(Path::of(attr::LOOK_AT), Value::Int(look.at.0)),
-            Change::Set(Path::of(attr::LOOK_V), Value::Int(look.v)),
-            Change::Set(
+            AttributeUpdate::Set(Path::of(attr::V), Value::Int(v)),
+            AttributeUpdate::Set(Path::of(attr::SHARD_COUNT), count),
+            AttributeUpdate::Set(Path::of(attr::RF), Value::Int(at.0)),
+            AttributeUpdate::Set(Path::of(attr::LOOK_AT), Value::Int(look.at.0)),
+            AttributeUpdate::Set(Path::of(attr::LOOK_V), Value::Int(look.write_seq)),
+            AttributeUpdate::Set(
                 Path::of(attr::SPLIT_BYTES),
                 Value::Int(i64::try_from(image.lease_bytes).unwrap_or(i64::MAX)),
             ),
-            Change::Remove(Path::of(attr::HOT)),
-            Change::Remove(Path::of(attr::TTL)),
+            AttributeUpdate::Remove(Path::of(attr::HOT)),
+            AttributeUpdate::Remove(Path::of(attr::TTL)),
         ],
     };
     parent
@@ -84,26 +91,31 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
     parent
         .changes
         .extend(set_min_shards(min_shards, image.scaling.min_shards));
-    due::not_after(&mut parent, &image.key, image.due, now.after(REVIEW));
-    let mut child = Bucket {
+    due::not_after(
+        &mut parent,
+        &image.key,
+        image.due_at,
+        now.plus(REVIEW_INTERVAL),
+    );
+    let mut child = Shard {
         key: image.key.with_shard(new.index),
         shard_count: new.count,
-        rf: at,
-        v,
-        birth: v,
+        refilled_at: at,
+        write_seq: v,
+        birth_seq: v,
         hour: Hour::of(now),
-        takes: Counter::default(),
+        acquires: Counter::default(),
         limits: BTreeMap::new(),
-        unheld: BTreeMap::new(),
-        version: image.version,
-        rule_at: image.rule_at,
+        departed: BTreeMap::new(),
+        config_version: image.config_version,
+        limits_changed_at: image.limits_changed_at,
         ttl: None,
         write_units_left: WCU.capacity,
         leases: Some(BTreeMap::new()),
-        due: Some(now.after(REVIEW)),
-        op: Some(op),
+        due_at: Some(now.plus(REVIEW_INTERVAL)),
+        last_write_id: Some(op),
         scaling: Scaling {
-            look: Some(look),
+            sample: Some(look),
             min_shards,
             ..Scaling::default()
         },
@@ -117,7 +129,7 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
             name,
             state,
             image.shard(),
-            credit(&state.rule, image.shard(), image.rf, at),
+            refill_between(&state.rule, image.shard(), image.refilled_at, at),
         );
         child
             .limits
@@ -125,11 +137,11 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
     }
     // Both start full, so neither is hot before it was written to.
     child.write_units_left -= MilliTokens::from_tokens(image.write_units());
-    parent.changes.push(Change::Set(
+    parent.changes.push(AttributeUpdate::Set(
         Path::of(attr::WRITE_UNITS),
         Value::Int(child.write_units_left.0),
     ));
-    parent.changes.push(Change::Set(
+    parent.changes.push(AttributeUpdate::Set(
         Path::of(attr::ESCROW),
         item::write_escrow(&child),
     ));
@@ -144,12 +156,12 @@ pub fn split(image: &Bucket, min_shards: u32, op: WriteId, now: EpochMillis) -> 
 /// was made before: by this split, or by one from before items were deleted manually; then its
 /// tokens are those that it has.
 #[must_use]
-pub fn finish(parent: &Bucket) -> Option<[Update; 2]> {
+pub fn finish_writes(parent: &Shard) -> Option<[Update; 2]> {
     let child = parent.escrow.as_deref()?;
     let id = Path::of(attr::ESCROW).then(attr::V);
-    let mut changes = every_write(Some(parent), MilliTokens::ZERO);
-    changes.push(Change::Remove(Path::of(attr::ESCROW)));
-    let conditions = vec![Condition::Equals(id, Value::Int(child.v))];
+    let mut changes = count_write(Some(parent), MilliTokens::ZERO);
+    changes.push(AttributeUpdate::Remove(Path::of(attr::ESCROW)));
+    let conditions = vec![Condition::Equals(id, Value::Int(child.write_seq))];
     Some([
         make(child),
         Update {
@@ -163,23 +175,23 @@ pub fn finish(parent: &Bucket) -> Option<[Update; 2]> {
 /// Whether the process that began the split of `parent` seems to have left it: the split is not
 /// finished after a second.
 #[must_use]
-pub fn is_left(parent: &Bucket, now: EpochMillis) -> bool {
+pub fn is_abandoned(parent: &Shard, now: EpochMillis) -> bool {
     let began = parent
         .escrow
         .as_ref()
-        .and_then(|child| child.scaling.look)
+        .and_then(|child| child.scaling.sample)
         .map(|look| look.at);
     began.is_some_and(|began| now.since(began).0.abs() >= UNFINISHED.0)
 }
 
 /// Has `shard` keep that an operator asked for `min_shards`, 0 for none, and be reviewed by that.
 #[must_use]
-pub fn keep(shard: &Bucket, min_shards: u32, now: EpochMillis) -> Update {
-    let mut changes = every_write(Some(shard), MilliTokens::ZERO);
+pub fn update_min_shards(shard: &Shard, min_shards: u32, now: EpochMillis) -> Update {
+    let mut changes = count_write(Some(shard), MilliTokens::ZERO);
     changes.extend(set_min_shards(min_shards, shard.scaling.min_shards));
     if min_shards > 0 {
         // What an operator asked for is kept.
-        changes.push(Change::Remove(Path::of(attr::TTL)));
+        changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
     }
     let conditions = vec![Condition::Present(Path::of(attr::RF))];
     let mut update = Update {
@@ -188,17 +200,22 @@ pub fn keep(shard: &Bucket, min_shards: u32, now: EpochMillis) -> Update {
         changes,
     };
     if shard.shard().count > 1 {
-        due::not_after(&mut update, &shard.key, shard.due, now.after(REVIEW));
+        due::not_after(
+            &mut update,
+            &shard.key,
+            shard.due_at,
+            now.plus(REVIEW_INTERVAL),
+        );
     }
     update
 }
 
-fn set_min_shards(asked: u32, known: u32) -> Option<Change> {
+fn set_min_shards(asked: u32, known: u32) -> Option<AttributeUpdate> {
     let path = Path::of(attr::MIN_SHARDS);
     match asked {
         same if same == known => None,
-        0 => Some(Change::Remove(path)),
-        asked => Some(Change::Set(path, Value::Int(i64::from(asked)))),
+        0 => Some(AttributeUpdate::Remove(path)),
+        asked => Some(AttributeUpdate::Set(path, Value::Int(i64::from(asked)))),
     }
 }
 
@@ -207,13 +224,13 @@ fn divide(
     parent: &mut Update,
     name: &LimitName,
     state: &LimitState,
-    shard: Shard,
+    shard: ShardIndex,
     flowed: MilliTokens,
 ) -> MilliTokens {
     let (zero, two) = (MilliTokens::ZERO, 2);
     if state.rule.is_concurrent() {
         // Whole slots, so that each can be taken from one shard.
-        let part = MilliTokens::from_tokens((state.tk.max(zero) / two).whole_tokens());
+        let part = MilliTokens::from_tokens((state.available.max(zero) / two).whole_tokens());
         if part > zero {
             parent
                 .conditions
@@ -224,10 +241,10 @@ fn divide(
     }
     let (kept, new) = shard.halves();
     let (share, kept, new) = {
-        let of = |shard: Shard| shard.share(state.rule.capacity);
+        let of = |shard: ShardIndex| shard.share(state.rule.capacity);
         (of(shard), of(kept), of(new))
     };
-    if state.tk + flowed > share {
+    if state.available + flowed > share {
         // Full, and still full if others gave back.
         parent.conditions.push(Condition::AtLeast(
             tokens(name),
@@ -235,10 +252,10 @@ fn divide(
         ));
         parent
             .changes
-            .push(Change::Set(tokens(name), Value::Int(kept.0)));
+            .push(AttributeUpdate::Set(tokens(name), Value::Int(kept.0)));
         return new;
     }
-    let part = (state.tk + flowed).max(zero) / two;
+    let part = (state.available + flowed).max(zero) / two;
     if part > zero {
         parent.conditions.push(Condition::AtLeast(
             tokens(name),
@@ -269,8 +286,8 @@ mod tests {
             Limit::custom("a", 9, 1, 1000).unwrap(),
             Limit::concurrent("b", 4).unwrap(),
         ];
-        let bucket = Bucket::full(key, &limits, EpochMillis(0));
-        let may = |bucket: &Bucket, most, of: &str, milli| {
+        let bucket = Shard::full(key, &limits, EpochMillis(0));
+        let may = |bucket: &Shard, most, of: &str, milli| {
             may_split(
                 bucket,
                 most,
@@ -282,7 +299,7 @@ mod tests {
         );
         assert!(!may(&bucket, 2, "a", 4501) && !may(&bucket, 2, "b", 2001));
         assert!(!may(&bucket, 1, "a", 1000));
-        let quarter = Bucket {
+        let quarter = Shard {
             shard_count: 4,
             ..bucket.clone()
         };

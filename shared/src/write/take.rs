@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::credit::Credit;
+use super::credit::BalanceUpdate;
 use super::replace::unchanged;
 use super::{
-    Change, Condition, Path, Roll, Update, Value, add_tokens, every_write, push_new, same_count,
-    same_rf, sign, tokens, ttl, units_credit,
+    AttributeUpdate, Condition, Path, Roll, Update, Value, add_tokens, count_write, push_new,
+    require_refilled_at, require_shard_count, set_write_id, tokens, ttl, units_credit,
 };
 use crate::attr::{self, Field};
-use crate::limit::Rule;
-use crate::math::{Shard, credit, ready_at};
+use crate::limit::RefillRule;
+use crate::math::{ShardIndex, ready_at, refill_between};
 use crate::{
-    Bucket, BucketKey, EpochMillis, GiveBack, Lease, LimitName, LimitState, MilliTokens, Millis,
-    Terms, WriteId, item,
+    BucketKey, EpochMillis, Lease, LeaseReturn, LimitName, LimitState, MilliTokens, Millis, Shard,
+    VersionedLimits, WriteId, item,
 };
 
 /// One write that takes tokens for one or more callers.
@@ -23,27 +23,27 @@ pub struct Take<'a> {
     pub key: &'a BucketKey,
     /// The limits as the callers know them; they reach the bucket with the take if its own differ
     /// and are not newer.
-    pub terms: Terms<'a>,
+    pub limits: VersionedLimits<'a>,
     /// What is taken of each limit, all callers together.
-    pub needs: BTreeMap<LimitName, MilliTokens>,
+    pub amounts: BTreeMap<LimitName, MilliTokens>,
     /// What is taken whether it is there or not.
-    pub soft: BTreeMap<LimitName, MilliTokens>,
+    pub soft_amounts: BTreeMap<LimitName, MilliTokens>,
     /// How many acquires this grants.
-    pub takes: i64,
+    pub acquires: i64,
     /// Leases written with the take; their tokens are among `needs`.
     pub leases: Vec<(WriteId, Lease)>,
     /// The hour that this counts for.
     pub roll: Roll,
     /// Id of this write.
-    pub op: WriteId,
+    pub write_id: WriteId,
     /// Asks for a split: the shard, as it was seen, was throttled.
-    pub hot: bool,
+    pub request_split: bool,
     /// Who else writes to the shard.
-    pub company: Company,
+    pub contention: Contention,
     /// Writes for the same callers that may have happened, this one among them: if one of them
     /// turns out to be the last write of the item, or its leases are there, this take must not
     /// happen again.
-    pub unknown: &'a [WriteId],
+    pub unconfirmed: &'a [WriteId],
 }
 
 /// Who else writes to a shard, as far as the last answers showed.
@@ -54,14 +54,14 @@ pub struct Take<'a> {
 /// in a hundred of the capacity, for up to a second), and take for granted that there is some: what
 /// was seen a while ago says nothing about it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Company {
+pub enum Contention {
     /// Nobody; every token is kept.
     #[default]
-    None,
+    Alone,
     /// Others, and what was seen is new.
-    Others,
+    Shared,
     /// Others, and what was seen is old.
-    Unseen,
+    SharedStale,
 }
 
 impl Take<'_> {
@@ -72,45 +72,49 @@ impl Take<'_> {
     /// from `now` on, not from when it was last written to. (Without that, a bucket left alone for
     /// long could be emptied twice at one instant.)
     #[must_use]
-    pub fn on(&self, view: Option<&Bucket>, now: EpochMillis) -> Update {
+    pub fn plan(&self, view: Option<&Shard>, now: EpochMillis) -> Update {
         match view {
-            None => self.plain(None, self.guessed_rf(now), now),
-            Some(bucket) if !bucket.has_rules(self.terms, now) => self.changing(bucket, now),
-            Some(bucket) if self.is_there(bucket, now) => self.plain(view, bucket.rf, now),
-            Some(bucket) => self.against_credit(bucket, now),
+            None => self.from_balance(None, self.assumed_refilled_at(now), now),
+            Some(bucket) if !bucket.matches_rules(self.limits, now) => {
+                self.with_new_limits(bucket, now)
+            }
+            Some(bucket) if self.is_covered(bucket, now) => {
+                self.from_balance(view, bucket.refilled_at, now)
+            }
+            Some(bucket) => self.from_refill(bucket, now),
         }
     }
 
     /// Whether what `tk` says is enough, and no credit since `rf` has flowed over.
     #[must_use]
-    pub fn is_there(&self, bucket: &Bucket, now: EpochMillis) -> bool {
-        let has_room = |state| self.guesses_room() || !bucket.is_full(state, now);
+    pub fn is_covered(&self, bucket: &Shard, now: EpochMillis) -> bool {
+        let has_room = |state| self.assumes_headroom() || !bucket.is_full(state, now);
         let holds = |limit: &LimitName, need| {
             bucket
                 .limits
                 .get(limit)
-                .is_some_and(|state| state.tk >= need && has_room(state))
+                .is_some_and(|state| state.available >= need && has_room(state))
         };
-        self.needs.iter().all(|(limit, need)| holds(limit, *need))
+        self.amounts.iter().all(|(limit, need)| holds(limit, *need))
             && self
-                .soft
+                .soft_amounts
                 .keys()
                 .all(|limit| holds(limit, MilliTokens(i64::MIN)))
     }
 
-    fn guesses_room(&self) -> bool {
-        self.company == Company::Unseen
+    fn assumes_headroom(&self) -> bool {
+        self.contention == Contention::SharedStale
     }
 
     /// What a cut leaves free, so that the takes after it need not cut.
-    fn slack(&self, bucket: &Bucket, state: &LimitState) -> MilliTokens {
-        let second = credit(
+    fn headroom(&self, bucket: &Shard, state: &LimitState) -> MilliTokens {
+        let second = refill_between(
             &state.rule,
             bucket.shard(),
-            bucket.rf,
-            bucket.rf.after(Millis(1000)),
+            bucket.refilled_at,
+            bucket.refilled_at.plus(Millis(1000)),
         );
-        if self.company == Company::None {
+        if self.contention == Contention::Alone {
             MilliTokens::ZERO
         } else {
             second.min(bucket.share(state) / 128)
@@ -119,15 +123,15 @@ impl Take<'_> {
 
     /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`,
     /// which is `floor` or later, fits above it.
-    fn plain(&self, view: Option<&Bucket>, floor: EpochMillis, now: EpochMillis) -> Update {
+    fn from_balance(&self, view: Option<&Shard>, floor: EpochMillis, now: EpochMillis) -> Update {
         let mut update = self.update(view, MilliTokens::ZERO);
         // Neither holds for a shard that is gone or merged away.
-        push_new(&mut update, same_count(self.shard(view)));
+        push_new(&mut update, require_shard_count(self.shard(view)));
         update
             .conditions
             .push(Condition::Present(Path::of(attr::RF)));
         let mut is_rate = false;
-        for (name, &need) in self.needs.iter().chain(&self.soft) {
+        for (name, &need) in self.amounts.iter().chain(&self.soft_amounts) {
             update.conditions.push(match self.is_soft(name) {
                 true => Condition::Present(tokens(name)),
                 false => Condition::AtLeast(tokens(name), Value::Int(need.0)),
@@ -141,7 +145,7 @@ impl Take<'_> {
                 continue;
             };
             is_rate = true;
-            let top = shard.share(rule.capacity) - credit(&rule, shard, floor, now);
+            let top = shard.share(rule.capacity) - refill_between(&rule, shard, floor, now);
             update
                 .conditions
                 .push(Condition::AtMost(tokens(name), Value::Int(top.0)));
@@ -164,37 +168,39 @@ impl Take<'_> {
     /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving
     /// `rf`: `tk` says what is there at `rf`, and may go below zero. So takes exclude each other
     /// only where there is not enough for both.
-    fn against_credit(&self, bucket: &Bucket, now: EpochMillis) -> Update {
+    fn from_refill(&self, bucket: &Shard, now: EpochMillis) -> Update {
         let mut update = self.update(Some(bucket), MilliTokens::ZERO);
-        same_rf(bucket)
+        require_refilled_at(bucket)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
         reclaim(&mut update, bucket, now);
         for (name, state) in &bucket.limits {
             let need = self.need(name);
-            let back = bucket.give_back(name, bucket.reclaimable(now).map(|(_, lease)| lease));
-            if need == MilliTokens::ZERO && back == GiveBack::default() {
+            let back = bucket.lease_return(name, bucket.reclaimable(now).map(|(_, lease)| lease));
+            if need == MilliTokens::ZERO && back == LeaseReturn::default() {
                 continue;
             }
-            let flowed = credit(&state.rule, bucket.shard(), bucket.rf, now);
+            let flowed = refill_between(&state.rule, bucket.shard(), bucket.refilled_at, now);
             let ceiling = bucket.share(state);
-            let (guesses_room, slack) = (self.guesses_room(), self.slack(bucket, state));
+            let (guesses_room, slack) = (self.assumes_headroom(), self.headroom(bucket, state));
             let is_soft = self.is_soft(name);
-            let credit = Credit {
-                flowed,
-                back: back.tk,
+            let credit = BalanceUpdate {
+                refill: flowed,
+                returned: back.available,
                 ceiling,
-                need,
+                taken: need,
                 is_soft,
-                moves_rf: false,
-                guesses_room,
-                slack,
+                moves_refilled_at: false,
+                assumes_headroom: guesses_room,
+                headroom: slack,
             };
             credit.write(&mut update, name, state);
-            update.changes.extend(add_consumed(name, need - back.tc));
+            update
+                .changes
+                .extend(add_consumed(name, need - back.consumed));
         }
         for (name, need) in self
-            .needs
+            .amounts
             .iter()
             .filter(|(name, _)| !bucket.limits.contains_key(*name))
         {
@@ -209,79 +215,83 @@ impl Take<'_> {
 
     /// Brings the callers' limits to the bucket along with the take. `rf` moves, so all that has
     /// flowed in by the old rules is credited; only if `rf` is the one seen.
-    fn changing(&self, bucket: &Bucket, now: EpochMillis) -> Update {
+    fn with_new_limits(&self, bucket: &Shard, now: EpochMillis) -> Update {
         let mut update = self.update(Some(bucket), units_credit(bucket, now));
-        same_rf(bucket)
+        require_refilled_at(bucket)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
         // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
-        let rf = bucket.rf.after(Millis(1)).max(now);
+        let rf = bucket.refilled_at.plus(Millis(1)).max(now);
         update
             .changes
-            .push(Change::Set(Path::of(attr::RF), Value::Int(rf.0)));
+            .push(AttributeUpdate::Set(Path::of(attr::RF), Value::Int(rf.0)));
         update.changes.extend(self.set_version(bucket, now));
         reclaim(&mut update, bucket, now);
-        let changed = bucket.advanced(self.terms, now);
+        let changed = bucket.projected(self.limits, now);
         let differs =
             |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
-        if self.terms.version.is_none() && bucket.limits.iter().any(differs) {
-            update
-                .changes
-                .push(Change::Set(Path::of(attr::RULE_AT), Value::Int(now.0)));
+        if self.limits.version.is_none() && bucket.limits.iter().any(differs) {
+            update.changes.push(AttributeUpdate::Set(
+                Path::of(attr::RULE_AT),
+                Value::Int(now.0),
+            ));
         }
         for (name, next) in &changed.limits {
             let need = self.need(name);
             let Some(state) = bucket.limits.get(name) else {
                 let next = LimitState {
-                    tk: next.tk - need,
-                    tc: next.tc + need,
+                    available: next.available - need,
+                    consumed: next.consumed + need,
                     ..*next
                 };
                 update.conditions.push(Condition::Absent(tokens(name)));
                 let mut changes = item::write_limit(name, &next).to_vec();
-                if bucket.unheld.contains_key(name) {
+                if bucket.departed.contains_key(name) {
                     // It goes on counting where it stopped.
-                    changes.retain(|change| !matches!(change, Change::Set(at, _) if attr::counts_usage(&at.0[0])));
+                    changes.retain(|change| !matches!(change, AttributeUpdate::Set(at, _) if attr::counts_usage(&at.0[0])));
                     changes.push(add_tokens(name, Field::Consumed, need));
                 }
                 update.changes.extend(changes);
                 continue;
             };
-            let back = bucket.give_back(name, bucket.reclaimable(now).map(|(_, lease)| lease));
+            let back = bucket.lease_return(name, bucket.reclaimable(now).map(|(_, lease)| lease));
             if state.rule.is_concurrent() == next.rule.is_concurrent() {
                 let (old, new) = (bucket.share(state), bucket.share(next));
                 let is_slots = state.rule.is_concurrent();
                 let flowed = if is_slots {
                     new - old
                 } else {
-                    credit(&state.rule, bucket.shard(), bucket.rf, now)
+                    refill_between(&state.rule, bucket.shard(), bucket.refilled_at, now)
                 };
                 let (ceiling, slack) = (old.min(new), MilliTokens::ZERO);
                 let (is_soft, guesses_room) = (self.is_soft(name), false);
-                let credit = Credit {
-                    flowed,
-                    back: back.tk,
+                let credit = BalanceUpdate {
+                    refill: flowed,
+                    returned: back.available,
                     ceiling,
-                    need,
+                    taken: need,
                     is_soft,
-                    moves_rf: true,
-                    guesses_room,
-                    slack,
+                    moves_refilled_at: true,
+                    assumes_headroom: guesses_room,
+                    headroom: slack,
                 };
                 credit.write(&mut update, name, state);
             } else {
                 // What is free is counted anew from the leases, so none may have come or gone
                 // since.
                 update.conditions.push(unchanged(bucket));
-                let at_least = Value::Int((need - next.tk + state.tk).0);
+                let at_least = Value::Int((need - next.available + state.available).0);
                 update.conditions.extend(
                     (!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)),
                 );
-                update
-                    .changes
-                    .push(Change::Set(tokens(name), Value::Int((next.tk - need).0)));
+                update.changes.push(AttributeUpdate::Set(
+                    tokens(name),
+                    Value::Int((next.available - need).0),
+                ));
             }
-            update.changes.extend(add_consumed(name, need - back.tc));
+            update
+                .changes
+                .extend(add_consumed(name, need - back.consumed));
             if next.rule != state.rule {
                 update.conditions.extend(super::has_rule(name, &state.rule));
                 update.changes.extend(super::set_rule(name, &next.rule));
@@ -293,18 +303,18 @@ impl Take<'_> {
     }
 
     /// What becomes of `ttl`, in a bucket that is `next` with the limits it gets.
-    fn write_ttl(&self, seen: &Bucket, next: &Bucket, now: EpochMillis, update: &mut Update) {
-        let is_older = self.terms.version.is_some() && self.terms.version < seen.version;
-        let wish = match self.terms.is_own {
-            _ if is_older => ttl::Wish::Same,
-            true => ttl::Wish::Kept,
-            false => ttl::Wish::Ends,
+    fn write_ttl(&self, seen: &Shard, next: &Shard, now: EpochMillis, update: &mut Update) {
+        let is_older = self.limits.version.is_some() && self.limits.version < seen.config_version;
+        let wish = match self.limits.is_own {
+            _ if is_older => ttl::TtlWish::Same,
+            true => ttl::TtlWish::Kept,
+            false => ttl::TtlWish::Ends,
         };
         let (need, is_unbounded) = (
             |name: &LimitName| self.need(name),
             |name: &LimitName| self.is_soft(name),
         );
-        let expires = self.leases.iter().map(|(_, lease)| lease.expires).max();
+        let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
         ttl::Lowered {
             seen,
             next,
@@ -322,14 +332,14 @@ impl Take<'_> {
         if self.key.shard > 0 {
             return;
         }
-        let as_made = Bucket::full(self.key.clone(), self.terms, now);
+        let as_made = Shard::full(self.key.clone(), self.limits, now);
         let full = as_made
             .limits
             .values()
             .filter_map(|state| ttl::full_at(&as_made, state, -as_made.share(state), now));
-        let expires = self.leases.iter().map(|(_, lease)| lease.expires);
+        let expires = self.leases.iter().map(|(_, lease)| lease.expires_at);
         ttl::not_before(update, full.chain(expires).fold(now, EpochMillis::max));
-        for (name, &need) in &self.soft {
+        for (name, &need) in &self.soft_amounts {
             let rate = as_made
                 .limits
                 .get(name)
@@ -342,39 +352,39 @@ impl Take<'_> {
     }
 
     /// The version of the limits that the bucket has then.
-    fn set_version(&self, bucket: &Bucket, now: EpochMillis) -> Option<Change> {
+    fn set_version(&self, bucket: &Shard, now: EpochMillis) -> Option<AttributeUpdate> {
         let path = Path::of(attr::VERSION);
-        match (self.terms.version, bucket.version) {
+        match (self.limits.version, bucket.config_version) {
             (None, None) => None,
             (None, Some(_)) => self
-                .terms
+                .limits
                 .overrule(bucket, now)
-                .then_some(Change::Remove(path)),
+                .then_some(AttributeUpdate::Remove(path)),
             (Some(ours), known) => {
-                (known < Some(ours)).then_some(Change::Set(path, Value::Int(ours)))
+                (known < Some(ours)).then_some(AttributeUpdate::Set(path, Value::Int(ours)))
             }
         }
     }
 
     /// What is taken of a limit.
     fn need(&self, limit: &LimitName) -> MilliTokens {
-        self.needs
+        self.amounts
             .get(limit)
-            .or_else(|| self.soft.get(limit))
+            .or_else(|| self.soft_amounts.get(limit))
             .copied()
             .unwrap_or_default()
     }
 
     fn is_soft(&self, limit: &LimitName) -> bool {
-        self.soft.contains_key(limit)
+        self.soft_amounts.contains_key(limit)
     }
 
     /// A limit's rule and shard, as far as they are known.
-    fn rule(&self, view: Option<&Bucket>, name: &LimitName) -> Option<(Rule, Shard)> {
+    fn rule(&self, view: Option<&Shard>, name: &LimitName) -> Option<(RefillRule, ShardIndex)> {
         let rule = match view {
             Some(bucket) => bucket.limits.get(name)?.rule,
             None => *self
-                .terms
+                .limits
                 .limits
                 .iter()
                 .find(|limit| limit.name() == name)?
@@ -384,21 +394,21 @@ impl Take<'_> {
     }
 
     /// The shard as it was seen; without a view, as if it had not been split.
-    fn shard(&self, view: Option<&Bucket>) -> Shard {
-        view.map_or(Shard::born(self.key.shard), Bucket::shard)
+    fn shard(&self, view: Option<&Shard>) -> ShardIndex {
+        view.map_or(ShardIndex::at_creation(self.key.shard), Shard::shard)
     }
 
     /// The earliest `rf` for which a take without a view happens: what flows in from then on is an
     /// eighth of the smallest share, so that a bucket in steady use passes and one that may have
     /// flowed over does not.
-    fn guessed_rf(&self, now: EpochMillis) -> EpochMillis {
+    fn assumed_refilled_at(&self, now: EpochMillis) -> EpochMillis {
         let rates = self
-            .needs
+            .amounts
             .keys()
-            .chain(self.soft.keys())
+            .chain(self.soft_amounts.keys())
             .filter_map(|name| self.rule(None, name))
             .filter(|(rule, _)| !rule.is_concurrent());
-        let eighth = |(rule, shard): (Rule, Shard)| {
+        let eighth = |(rule, shard): (RefillRule, ShardIndex)| {
             ready_at(
                 shard.share(rule.capacity) / 8,
                 MilliTokens::ZERO,
@@ -411,24 +421,24 @@ impl Take<'_> {
             .filter_map(eighth)
             .map(|at| Millis(-at.since(now).0))
             .max()
-            .map_or(now, |back| now.after(back))
+            .map_or(now, |back| now.plus(back))
     }
 
     /// The whole bucket, full but for what is taken, if it does not exist.
     #[must_use]
     pub fn create(&self, now: EpochMillis) -> Update {
-        let mut bucket = Bucket::full(self.key.clone(), self.terms, now);
+        let mut bucket = Shard::full(self.key.clone(), self.limits, now);
         for (limit, state) in &mut bucket.limits {
             let need = self.need(limit);
-            (state.tk, state.tc) = (state.tk - need, need);
+            (state.available, state.consumed) = (state.available - need, need);
         }
         bucket.write_units_left -= MilliTokens::from_tokens(1);
-        (bucket.hour, bucket.takes.total) = (self.roll.hour, self.takes);
+        (bucket.hour, bucket.acquires.total) = (self.roll.hour, self.acquires);
         bucket.leases = Some(self.leases.iter().cloned().collect());
-        bucket.due = self.first_expiry();
-        let expires = self.leases.iter().map(|(_, lease)| lease.expires).max();
-        bucket.ttl = (!self.terms.is_own).then(|| ttl::first(&bucket, expires, now));
-        bucket.op = Some(self.op.clone());
+        bucket.due_at = self.first_expiry();
+        let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
+        bucket.ttl = (!self.limits.is_own).then(|| ttl::first(&bucket, expires, now));
+        bucket.last_write_id = Some(self.write_id.clone());
         let conditions = vec![Condition::Absent(Path::of(attr::PK))];
         Update {
             key: self.key.item_key(),
@@ -437,17 +447,20 @@ impl Take<'_> {
         }
     }
 
-    fn update(&self, view: Option<&Bucket>, units_credit: MilliTokens) -> Update {
-        let mut changes = every_write(view, units_credit);
-        changes.push(sign(&self.op));
+    fn update(&self, view: Option<&Shard>, units_credit: MilliTokens) -> Update {
+        let mut changes = count_write(view, units_credit);
+        changes.push(set_write_id(&self.write_id));
         changes.extend(
-            self.hot
-                .then(|| Change::Set(Path::of(attr::HOT), Value::Bool(true))),
+            self.request_split
+                .then(|| AttributeUpdate::Set(Path::of(attr::HOT), Value::Bool(true))),
         );
-        changes.push(Change::Add(Path::of(attr::TAKES), Value::Int(self.takes)));
+        changes.push(AttributeUpdate::Add(
+            Path::of(attr::TAKES),
+            Value::Int(self.acquires),
+        ));
         let differs =
             |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
-        let mut conditions: Vec<_> = self.unknown.iter().map(differs).collect();
+        let mut conditions: Vec<_> = self.unconfirmed.iter().map(differs).collect();
         // All leases are written together, so one of them stands for all.
         conditions.extend(
             self.leases
@@ -464,40 +477,45 @@ impl Take<'_> {
     }
 
     fn first_expiry(&self) -> Option<EpochMillis> {
-        self.leases.iter().map(|(_, lease)| lease.expires).min()
+        self.leases.iter().map(|(_, lease)| lease.expires_at).min()
     }
 
     /// Adds the leases, and keeps `due` at or before the first expiry without touching the index
     /// when it is already.
-    fn write_leases(&self, view: Option<&Bucket>, update: &mut Update) {
+    fn write_leases(&self, view: Option<&Shard>, update: &mut Update) {
         let Some(first) = self.first_expiry() else {
             return;
         };
         let map = Path::of(attr::LEASES);
         if view.is_some_and(|bucket| bucket.leases.is_none()) {
             update.conditions.push(Condition::Absent(map.clone()));
-            update.changes.push(Change::Set(
+            update.changes.push(AttributeUpdate::Set(
                 map,
                 item::write_leases(&self.leases.iter().cloned().collect()),
             ));
         } else {
             update.conditions.push(Condition::Present(map));
             let set = |(id, lease): &(WriteId, Lease)| {
-                Change::Set(Path::lease(id), item::write_lease(lease))
+                AttributeUpdate::Set(Path::lease(id), item::write_lease(lease))
             };
             update.changes.extend(self.leases.iter().map(set));
         }
-        super::due::not_after(update, self.key, view.and_then(|bucket| bucket.due), first);
+        super::due::not_after(
+            update,
+            self.key,
+            view.and_then(|bucket| bucket.due_at),
+            first,
+        );
     }
 }
 
 /// Removes the expired leases, if their holders have neither renewed nor adjusted them since.
-fn reclaim(update: &mut Update, bucket: &Bucket, now: EpochMillis) {
+fn reclaim(update: &mut Update, bucket: &Shard, now: EpochMillis) {
     for (id, lease) in bucket.reclaimable(now) {
         let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
         update
             .conditions
-            .push(Condition::Equals(expiry, Value::Int(lease.expires.0)));
+            .push(Condition::Equals(expiry, Value::Int(lease.expires_at.0)));
         // An adjustment changes neither `rf` nor the expiry.
         if !lease.tokens.is_empty() {
             let held = Path::lease(id).then(attr::LEASE_TOKENS);
@@ -505,10 +523,12 @@ fn reclaim(update: &mut Update, bucket: &Bucket, now: EpochMillis) {
                 .conditions
                 .push(Condition::Equals(held, item::write_held(lease)));
         }
-        update.changes.push(Change::Remove(Path::lease(id)));
+        update
+            .changes
+            .push(AttributeUpdate::Remove(Path::lease(id)));
     }
 }
 
-fn add_consumed(name: &LimitName, amount: MilliTokens) -> Option<Change> {
+fn add_consumed(name: &LimitName, amount: MilliTokens) -> Option<AttributeUpdate> {
     (amount != MilliTokens::ZERO).then(|| add_tokens(name, Field::Consumed, amount))
 }

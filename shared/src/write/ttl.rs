@@ -10,9 +10,12 @@
 //! `ttl` is in no index, and moves about once a day with a take that happens anyway. Shards of
 //! several have none: shard 0 deleted beside the others would be made again as a whole bucket.
 
-use super::{Change, Condition, Path, Update, Value, push_new, same_count, same_rf, tokens};
+use super::{
+    AttributeUpdate, Condition, Path, Update, Value, push_new, require_refilled_at,
+    require_shard_count, tokens,
+};
 use crate::{
-    Bucket, EpochMillis, EpochSeconds, LimitName, LimitState, MilliTokens, Millis, attr, math,
+    EpochMillis, EpochSeconds, LimitName, LimitState, MilliTokens, Millis, Shard, attr, math,
 };
 
 /// How far `ttl` is set ahead of what is needed.
@@ -31,7 +34,7 @@ const MOST_CONDITIONS: usize = 130;
 
 /// What a write wants of `ttl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum TtlWish {
     /// The bucket has one.
     Ends,
     /// The bucket has none.
@@ -43,21 +46,21 @@ pub(super) enum Wish {
 /// What a write takes from a bucket, as far as `ttl` depends on it.
 pub(super) struct Lowered<'a> {
     /// The bucket as it was seen.
-    pub(super) seen: &'a Bucket,
+    pub(super) seen: &'a Shard,
     /// The bucket with the limits that it has after the write.
-    pub(super) next: &'a Bucket,
+    pub(super) next: &'a Shard,
     /// What is taken of each limit.
     pub(super) need: &'a dyn Fn(&LimitName) -> MilliTokens,
     /// Whether the write takes it even if it is not there.
     pub(super) is_unbounded: &'a dyn Fn(&LimitName) -> bool,
     /// The last expiry of a lease that is written.
     pub(super) expires: Option<EpochMillis>,
-    pub(super) wish: Wish,
+    pub(super) wish: TtlWish,
     pub(super) now: EpochMillis,
 }
 
 /// The `ttl` of a bucket that is made at `now`, with leases that expire by `expires`.
-pub(super) fn first(made: &Bucket, expires: Option<EpochMillis>, now: EpochMillis) -> EpochSeconds {
+pub(super) fn first(made: &Shard, expires: Option<EpochMillis>, now: EpochMillis) -> EpochSeconds {
     let full = made
         .limits
         .values()
@@ -67,7 +70,7 @@ pub(super) fn first(made: &Bucket, expires: Option<EpochMillis>, now: EpochMilli
 
 /// The `ttl` of a shard that is merged away at `now`.
 pub(super) fn of_buried(now: EpochMillis) -> EpochSeconds {
-    EpochSeconds::not_before(now.after(BURIED))
+    EpochSeconds::not_before(now.plus(BURIED))
 }
 
 /// Requires that `ttl`, if the bucket has one, is not before `at`.
@@ -75,7 +78,7 @@ pub(super) fn not_before(update: &mut Update, at: EpochMillis) {
     let ttl = Path::of(attr::TTL);
     let late = Condition::AtLeast(
         ttl.clone(),
-        Value::Int(EpochSeconds::not_before(at.after(CLOCKS)).0),
+        Value::Int(EpochSeconds::not_before(at.plus(CLOCKS)).0),
     );
     update
         .conditions
@@ -84,7 +87,7 @@ pub(super) fn not_before(update: &mut Update, at: EpochMillis) {
 
 /// When a rate is full that has `floor` at `now`; `None` for slots.
 pub(super) fn full_at(
-    next: &Bucket,
+    next: &Shard,
     state: &LimitState,
     floor: MilliTokens,
     now: EpochMillis,
@@ -97,13 +100,11 @@ fn needed(
     expires: impl IntoIterator<Item = EpochMillis>,
     now: EpochMillis,
 ) -> EpochMillis {
-    full.chain(expires)
-        .fold(now, EpochMillis::max)
-        .after(CLOCKS)
+    full.chain(expires).fold(now, EpochMillis::max).plus(CLOCKS)
 }
 
 fn ahead_of(needed: EpochMillis) -> EpochSeconds {
-    let EpochSeconds(seconds) = EpochSeconds::not_before(needed.after(AHEAD));
+    let EpochSeconds(seconds) = EpochSeconds::not_before(needed.plus(AHEAD));
     EpochSeconds(
         seconds
             .saturating_add(STEP_SECONDS - 1)
@@ -118,37 +119,48 @@ impl Lowered<'_> {
         let (seen, ttl) = (self.seen, Path::of(attr::TTL));
         let is_one_of_several = seen.shard().count > 1 || seen.scaling.min_shards > 0;
         let has_room = update.conditions.len() + self.limits().count() < MOST_CONDITIONS;
-        let wish = if self.wish == Wish::Ends && !has_room {
-            Wish::Same
+        let wish = if self.wish == TtlWish::Ends && !has_room {
+            TtlWish::Same
         } else {
             self.wish
         };
-        match (if is_one_of_several { Wish::Kept } else { wish }, seen.ttl) {
-            (Wish::Kept, Some(_)) => update.changes.push(Change::Remove(ttl)),
-            (Wish::Kept | Wish::Same, None) => {
+        match (
+            if is_one_of_several {
+                TtlWish::Kept
+            } else {
+                wish
+            },
+            seen.ttl,
+        ) {
+            (TtlWish::Kept, Some(_)) => update.changes.push(AttributeUpdate::Remove(ttl)),
+            (TtlWish::Kept | TtlWish::Same, None) => {
                 if self.limits().any(|(name, _)| self.takes_unbounded(name)) {
                     update.conditions.push(Condition::Absent(ttl));
                 }
             }
-            (Wish::Ends | Wish::Same, Some(known)) => {
+            (TtlWish::Ends | TtlWish::Same, Some(known)) => {
                 let needed = self.needed();
                 for (name, state) in self.limits().filter(|(name, _)| self.takes_unbounded(name)) {
                     self.guard(update, name, state);
                 }
                 if known < EpochSeconds::not_before(needed) {
                     let value = Value::Int(ahead_of(needed).0);
-                    push_new(update, same_count(seen.shard()));
+                    push_new(update, require_shard_count(seen.shard()));
                     // Not before what others have made it, and nowhere where they have removed it.
                     update
                         .conditions
                         .push(Condition::AtMost(ttl.clone(), value.clone()));
-                    update.changes.push(Change::Set(ttl, value));
+                    update.changes.push(AttributeUpdate::Set(ttl, value));
                 }
             }
-            (Wish::Ends, None) => {
-                let leases = seen.leases.iter().flatten().map(|(_, lease)| lease.expires);
+            (TtlWish::Ends, None) => {
+                let leases = seen
+                    .leases
+                    .iter()
+                    .flatten()
+                    .map(|(_, lease)| lease.expires_at);
                 let value = Value::Int(ahead_of(leases.fold(self.needed(), EpochMillis::max)).0);
-                push_new(update, same_count(seen.shard()));
+                push_new(update, require_shard_count(seen.shard()));
                 for (name, state) in self.limits() {
                     self.guard(update, name, state);
                 }
@@ -156,7 +168,7 @@ impl Lowered<'_> {
                 update
                     .conditions
                     .push(Condition::AbsentOr(ttl.clone(), Box::new(early)));
-                update.changes.push(Change::Set(ttl, value));
+                update.changes.push(AttributeUpdate::Set(ttl, value));
             }
         }
     }
@@ -203,15 +215,20 @@ impl Lowered<'_> {
     /// Requires that the balance stays above its floor.
     fn guard(&self, update: &mut Update, name: &LimitName, state: &LimitState) {
         let (need, shallow) = ((self.need)(name), -self.seen.share(state));
-        let at_least = if state.tk - need >= shallow {
+        let at_least = if state.available - need >= shallow {
             shallow + need
         } else {
             // What has flowed in since `rf` counts, so `rf` is the one seen.
-            same_rf(self.seen)
+            require_refilled_at(self.seen)
                 .into_iter()
                 .for_each(|condition| push_new(update, condition));
-            let flowed = math::credit(&state.rule, self.seen.shard(), self.seen.rf, self.now);
-            (self.floor(name, state) + need - flowed).min(state.tk)
+            let flowed = math::refill_between(
+                &state.rule,
+                self.seen.shard(),
+                self.seen.refilled_at,
+                self.now,
+            );
+            (self.floor(name, state) + need - flowed).min(state.available)
         };
         push_new(
             update,

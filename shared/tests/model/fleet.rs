@@ -10,9 +10,10 @@ use std::fmt;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{
-    Action, LeaseChange, Settled, Update, expire, finish, joined, look, merge, refill, split,
+    Action, LeaseChange, LimitDelta, Update, expire, finish_writes, merge, merged, refill, sample,
+    split,
 };
-use weirgate_shared::{Bucket, EpochMillis, Limit, LimitName, MilliTokens, Millis, WriteId};
+use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard, WriteId};
 
 use super::mirror::Mirror;
 use super::ops::{Back, Op};
@@ -163,9 +164,9 @@ impl Fleet {
     }
 
     pub fn step(&mut self, op: &Op, skew: i64) -> Result<(), TestCaseError> {
-        let clock = self.now.after(Millis(skew));
+        let clock = self.now.plus(Millis(skew));
         match op {
-            Op::Wait(span) => self.now = self.now.after(Millis(*span)),
+            Op::Wait(span) => self.now = self.now.plus(Millis(*span)),
             Op::Take { shard, back, ask } => self.take(self.number(*shard), *back, ask, clock)?,
             Op::Spread { back, alone, ask } => self.spread(*back, *alone, ask, clock)?,
             Op::End(which) => {
@@ -173,9 +174,9 @@ impl Fleet {
                     return Ok(());
                 };
                 let grant = self.leased.remove(&(shard, id.clone())).unwrap();
-                let settled = Settled {
-                    tk: grant.slots,
-                    ..Settled::default()
+                let settled = LimitDelta {
+                    available: grant.slots,
+                    ..LimitDelta::default()
                 };
                 let (key, amounts) = (bucket_key(shard), [(limit_name("slots"), settled)].into());
                 let settle = settle(
@@ -185,9 +186,9 @@ impl Fleet {
                     amounts,
                     clock,
                 );
-                prop_assert!(self.write(settle.whole(None), None)?);
+                prop_assert!(self.write(settle.full(None), None)?);
                 prop_assert!(
-                    !self.table.update(settle.whole(None)),
+                    !self.table.update(settle.full(None)),
                     "I4: a lease gave back twice"
                 );
             }
@@ -196,11 +197,11 @@ impl Fleet {
                     return Ok(());
                 };
                 let expires = self.table.shards()[&shard].leases.as_ref().unwrap()[&id]
-                    .expires
-                    .after(Millis(*later));
+                    .expires_at
+                    .plus(Millis(*later));
                 let (key, change) = (bucket_key(shard), Some((&id, LeaseChange::Renew(expires))));
                 let settle = settle(&key, self.id(), change, BTreeMap::new(), clock);
-                prop_assert!(self.write(settle.whole(None), None)?);
+                prop_assert!(self.write(settle.full(None), None)?);
             }
             Op::Adjust { grant, part, back } => self.adjust(*grant, *part, *back, clock)?,
             Op::Expire {
@@ -213,13 +214,18 @@ impl Fleet {
                     return Ok(());
                 };
                 let plan = if *is_look {
-                    Some(look(&image, clock))
+                    Some(sample(&image, clock))
                 } else {
                     expire(&image, clock)
                 };
                 let is_there = self.table.shards().contains_key(&shard);
                 if let Some((update, _)) = plan {
-                    if *is_look && image.scaling.look.is_some_and(|look| look.v == image.v) {
+                    if *is_look
+                        && image
+                            .scaling
+                            .sample
+                            .is_some_and(|sample| sample.write_seq == image.write_seq)
+                    {
                         self.rested.insert(shard);
                     }
                     let is_done = self.write(update, Some(clock))?;
@@ -302,7 +308,7 @@ impl Fleet {
         let Some([make, remove]) = self
             .table
             .image(shard, back)
-            .and_then(|image| finish(&image))
+            .and_then(|image| finish_writes(&image))
         else {
             return Ok(());
         };
@@ -340,10 +346,10 @@ impl Fleet {
         clock: EpochMillis,
     ) -> Result<(), TestCaseError> {
         let shards = self.table.shards();
-        let lower = |upper: &Bucket| {
+        let lower = |upper: &Shard| {
             let whole = upper
                 .shard()
-                .whole()
+                .parent()
                 .filter(|whole| whole.index != upper.key.shard)?;
             let lower = shards
                 .get(&whole.index)
@@ -357,12 +363,12 @@ impl Fleet {
         let (lower, upper) = *pair.get(&pairs);
         let image = |shard, back| self.table.image(shard, back).unwrap();
         let (lower, upper) = (image(lower, backs.0), image(upper, backs.1));
-        let Some(next) = joined(&lower, &upper, clock) else {
+        let Some(next) = merged(&lower, &upper, clock) else {
             let mut leases = upper.leases.iter().flatten();
             let is_split = lower.escrow.is_some() || upper.escrow.is_some();
             let is_used = is_split
-                || leases.any(|(_, lease)| lease.expires > clock)
-                || lower.rf.max(upper.rf) > clock;
+                || leases.any(|(_, lease)| lease.expires_at > clock)
+                || lower.refilled_at.max(upper.refilled_at) > clock;
             prop_assert!(
                 is_used || backs != (0, 0),
                 "they stay two: {:?} {:?}",

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitName, Look, MilliTokens, Millis, Shard, WriteId,
+    ActivitySample, EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex,
+    WriteId,
 };
 
 use super::limit_name;
@@ -18,7 +19,7 @@ pub fn id(bits: u64) -> WriteId {
 }
 
 pub fn later(ms: i64) -> EpochMillis {
-    START.after(Millis(ms))
+    START.plus(Millis(ms))
 }
 
 pub fn rate() -> Limit {
@@ -30,9 +31,9 @@ pub fn slots() -> Limit {
 }
 
 /// One shard with `tk` of its rates, credited up to the start.
-pub fn bucket(shard: Shard, tk: i64, limits: &[Limit]) -> Bucket {
-    let mut bucket = Bucket {
-        op: Some(id(1)),
+pub fn bucket(shard: ShardIndex, tk: i64, limits: &[Limit]) -> Shard {
+    let mut bucket = Shard {
+        last_write_id: Some(id(1)),
         ..super::bucket(shard, limits, START)
     };
     for state in bucket
@@ -40,22 +41,22 @@ pub fn bucket(shard: Shard, tk: i64, limits: &[Limit]) -> Bucket {
         .values_mut()
         .filter(|state| !state.rule.is_concurrent())
     {
-        state.tk = MilliTokens(tk);
+        state.available = MilliTokens(tk);
     }
     bucket
 }
 
-pub fn whole(tk: i64) -> Bucket {
-    bucket(Shard::WHOLE, tk, &[rate()])
+pub fn whole(tk: i64) -> Shard {
+    bucket(ShardIndex::UNSPLIT, tk, &[rate()])
 }
 
-pub fn half(index: u32, tk: i64) -> Bucket {
-    let mut bucket = bucket(Shard { index, count: 2 }, tk, &[rate(), slots()]);
-    bucket.scaling.look = Some(Look {
+pub fn half(index: u32, tk: i64) -> Shard {
+    let mut bucket = bucket(ShardIndex { index, count: 2 }, tk, &[rate(), slots()]);
+    bucket.scaling.sample = Some(ActivitySample {
         at: START,
-        v: bucket.v - 7,
+        write_seq: bucket.write_seq - 7,
     });
-    bucket.due = Some(later(60_000));
+    bucket.due_at = Some(later(60_000));
     bucket
 }
 
@@ -68,22 +69,22 @@ pub fn needs(needs: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
 
 pub fn lease(expires: EpochMillis, held: &[(&str, i64)]) -> Lease {
     Lease {
-        expires,
+        expires_at: expires,
         tokens: needs(held),
         owner: "me".to_owned(),
     }
 }
 
-pub fn with_leases(mut bucket: Bucket, leases: &[Held<'_>]) -> Bucket {
+pub fn with_leases(mut bucket: Shard, leases: &[Held<'_>]) -> Shard {
     let leases = leases
         .iter()
         .map(|(bits, ms, held)| (id(*bits), lease(later(*ms), held)));
     bucket.leases = Some(leases.collect());
-    bucket.due = bucket
+    bucket.due_at = bucket
         .leases
         .iter()
         .flatten()
-        .map(|(_, lease)| lease.expires)
+        .map(|(_, lease)| lease.expires_at)
         .min();
     bucket
 }

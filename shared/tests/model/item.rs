@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weirgate_shared::write::{Change, Condition, Path, Update, Value};
+use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{
-    Attr, Bucket, Live, Snapshot, is_merged, read_bucket, read_live, read_snapshot,
+    Attr, LiveShard, Shard, Snapshot, is_merged, read_bucket, read_live, read_snapshot,
 };
 
 /// An attribute's value.
@@ -92,7 +92,7 @@ pub struct Item(pub BTreeMap<String, Held>);
 
 impl Item {
     /// The item of a bucket that was there before the test began.
-    pub fn of_bucket(bucket: &Bucket) -> Self {
+    pub fn of_bucket(bucket: &Shard) -> Self {
         let mut item = Self::default();
         let changes = weirgate_shared::write_bucket(bucket);
         assert!(item.apply(&Update {
@@ -132,13 +132,13 @@ impl Item {
             .extend([("PK".to_owned(), pk), ("SK".to_owned(), sk)]);
         for change in &update.changes {
             match change {
-                Change::Set(path, value) => self.set(path, value.into()),
-                Change::SetIfAbsent(path, value) => {
+                AttributeUpdate::Set(path, value) => self.set(path, value.into()),
+                AttributeUpdate::SetIfAbsent(path, value) => {
                     if self.get(path).is_none() {
                         self.set(path, value.into());
                     }
                 }
-                Change::Copy(to, from) => {
+                AttributeUpdate::Copy(to, from) => {
                     let held = before.get(from).cloned();
                     self.set(
                         to,
@@ -147,14 +147,14 @@ impl Item {
                         }),
                     );
                 }
-                Change::Add(path, Value::Numbers(more)) => {
+                AttributeUpdate::Add(path, Value::Numbers(more)) => {
                     let mut numbers = self
                         .get(path)
                         .map_or_else(BTreeSet::new, |held| held.numbers().clone());
                     numbers.extend(more.iter().map(ToString::to_string));
                     self.set(path, Held::Numbers(numbers));
                 }
-                Change::DeleteFrom(path, value) => {
+                AttributeUpdate::DeleteFrom(path, value) => {
                     let gone = Held::from(value);
                     let left = self.get(path).map(|held| held.numbers() - gone.numbers());
                     match left {
@@ -164,12 +164,12 @@ impl Item {
                         None => {}
                     }
                 }
-                Change::Add(path, value) => {
+                AttributeUpdate::Add(path, value) => {
                     let sum = self.get(path).map_or(0, Held::thousandths)
                         + Held::from(value).thousandths();
                     self.set(path, Held::number(sum));
                 }
-                Change::Remove(path) => {
+                AttributeUpdate::Remove(path) => {
                     let (map, name) = self.place(path);
                     map.remove(name);
                 }
@@ -239,7 +239,7 @@ impl Item {
     }
 
     /// The bucket this item is.
-    pub fn bucket(&self) -> Bucket {
+    pub fn bucket(&self) -> Shard {
         read_bucket(self.attributes())
             .unwrap_or_else(|error| panic!("a write broke the bucket: {error}"))
     }
@@ -250,7 +250,7 @@ impl Item {
     }
 
     /// What the shard that this item is, live or merged away, has counted.
-    pub fn live(&self) -> Live {
+    pub fn live(&self) -> LiveShard {
         read_live(self.attributes())
             .unwrap_or_else(|error| panic!("a write broke the counters: {error}"))
     }
@@ -268,16 +268,16 @@ impl Item {
 }
 
 /// "Two document paths overlap": neither may be the other or lie inside it.
-fn assert_no_overlap(changes: &[Change]) {
+fn assert_no_overlap(changes: &[AttributeUpdate]) {
     let paths: Vec<_> = changes
         .iter()
         .map(|change| match change {
-            Change::Set(path, _)
-            | Change::SetIfAbsent(path, _)
-            | Change::Copy(path, _)
-            | Change::Add(path, _)
-            | Change::DeleteFrom(path, _)
-            | Change::Remove(path) => path,
+            AttributeUpdate::Set(path, _)
+            | AttributeUpdate::SetIfAbsent(path, _)
+            | AttributeUpdate::Copy(path, _)
+            | AttributeUpdate::Add(path, _)
+            | AttributeUpdate::DeleteFrom(path, _)
+            | AttributeUpdate::Remove(path) => path,
         })
         .collect();
     for (at, path) in paths.iter().enumerate() {

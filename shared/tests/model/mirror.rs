@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weirgate_shared::{EpochMillis, MilliTokens, Rule, Shard, credit};
+use weirgate_shared::{EpochMillis, MilliTokens, RefillRule, ShardIndex, refill_between};
 
 use super::limit_name;
 use super::table::Shards;
@@ -13,18 +13,18 @@ use super::table::Shards;
 /// The balances of all shards at one moment.
 #[derive(Debug)]
 pub struct Mirror {
-    rule: Rule,
+    rule: RefillRule,
     born: EpochMillis,
     at: EpochMillis,
-    balances: BTreeMap<u32, (Shard, MilliTokens)>,
+    balances: BTreeMap<u32, (ShardIndex, MilliTokens)>,
     /// What flowed or was given back into shards that were full.
     lost: MilliTokens,
 }
 
 impl Mirror {
     /// A whole bucket that is full.
-    pub fn new(rule: Rule, born: EpochMillis) -> Self {
-        let balances = [(0, (Shard::WHOLE, rule.capacity))].into();
+    pub fn new(rule: RefillRule, born: EpochMillis) -> Self {
+        let balances = [(0, (ShardIndex::UNSPLIT, rule.capacity))].into();
         Self {
             rule,
             born,
@@ -36,7 +36,7 @@ impl Mirror {
 
     pub fn advance(&mut self, now: EpochMillis) {
         for number in self.balances.keys().copied().collect::<Vec<_>>() {
-            let flowed = credit(&self.rule, self.balances[&number].0, self.at, now);
+            let flowed = refill_between(&self.rule, self.balances[&number].0, self.at, now);
             self.give(number, flowed);
         }
         self.at = now;
@@ -79,7 +79,7 @@ impl Mirror {
         let (shard, balance) = self.balances[&number];
         let (kept, new) = shard.halves();
         let rest = balance - part;
-        let share = |shard: Shard| shard.share(self.rule.capacity);
+        let share = |shard: ShardIndex| shard.share(self.rule.capacity);
         prop_assert!(
             part >= MilliTokens::ZERO && part <= share(new),
             "I6: {part:?} of {:?}",
@@ -102,7 +102,7 @@ impl Mirror {
     /// The shard `number` became part of its other half.
     pub fn merge(&mut self, number: u32) {
         let (shard, upper) = self.balances.remove(&number).unwrap();
-        let whole = shard.whole().unwrap();
+        let whole = shard.parent().unwrap();
         let lower = self.balances[&whole.index].1;
         self.balances.insert(whole.index, (whole, lower + upper));
     }
@@ -123,7 +123,8 @@ impl Mirror {
             "I2, I6: left, what items say"
         );
         let sum: MilliTokens = self.balances.values().map(|(_, balance)| *balance).sum();
-        let all = self.rule.capacity + credit(&self.rule, Shard::WHOLE, self.born, self.at);
+        let all = self.rule.capacity
+            + refill_between(&self.rule, ShardIndex::UNSPLIT, self.born, self.at);
         prop_assert_eq!(sum + used + self.lost, all, "I2: a token is nowhere");
         Ok(())
     }

@@ -15,10 +15,10 @@ pub mod world;
 use std::collections::BTreeMap;
 
 use proptest::test_runner::{Config, FileFailurePersistence};
-use weirgate_shared::write::{Company, LeaseChange, Roll, Settle, Settled, Take};
+use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take};
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens,
-    Millis, Namespace, Resource, Shard, WriteId,
+    BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis,
+    Namespace, Resource, Shard, ShardIndex, WriteId,
 };
 
 pub use item::{Held, Item};
@@ -59,16 +59,16 @@ pub fn take<'a>(
 ) -> Take<'a> {
     Take {
         key,
-        terms: limits.into(),
-        needs,
-        soft: BTreeMap::new(),
-        takes: 1,
+        limits: limits.into(),
+        amounts: needs,
+        soft_amounts: BTreeMap::new(),
+        acquires: 1,
         leases: vec![],
         roll: Roll::to(Hour::of(now)),
-        op,
-        hot: false,
-        company: Company::None,
-        unknown: &[],
+        write_id: op,
+        request_split: false,
+        contention: Contention::Alone,
+        unconfirmed: &[],
     }
 }
 
@@ -77,21 +77,21 @@ pub fn settle<'a>(
     key: &'a BucketKey,
     op: WriteId,
     lease: Option<(&'a WriteId, LeaseChange)>,
-    amounts: BTreeMap<LimitName, Settled>,
+    amounts: BTreeMap<LimitName, LimitDelta>,
     now: EpochMillis,
 ) -> Settle<'a> {
     Settle {
         key,
-        op,
+        write_id: op,
         lease,
         amounts,
-        takes: 0,
+        acquires: 0,
         roll: Roll::to(Hour::of(now)),
     }
 }
 
 /// What `name` holds in the leases of `bucket`, together.
-pub fn held(bucket: &Bucket, name: &LimitName) -> MilliTokens {
+pub fn held(bucket: &Shard, name: &LimitName) -> MilliTokens {
     bucket
         .leases
         .iter()
@@ -102,42 +102,42 @@ pub fn held(bucket: &Bucket, name: &LimitName) -> MilliTokens {
 }
 
 /// The first expiry among the leases of `bucket`.
-pub fn first_expiry(bucket: &Bucket) -> Option<EpochMillis> {
+pub fn first_expiry(bucket: &Shard) -> Option<EpochMillis> {
     bucket
         .leases
         .iter()
         .flatten()
-        .map(|(_, lease)| lease.expires)
+        .map(|(_, lease)| lease.expires_at)
         .min()
 }
 
 /// A shard of a bucket with these limits, full, that was made at `at`.
-pub fn bucket(shard: Shard, limits: &[Limit], at: EpochMillis) -> Bucket {
-    let mut bucket = Bucket {
+pub fn bucket(shard: ShardIndex, limits: &[Limit], at: EpochMillis) -> Shard {
+    let mut bucket = Shard {
         shard_count: shard.count,
-        ..Bucket::full(bucket_key(shard.index), limits, at)
+        ..Shard::full(bucket_key(shard.index), limits, at)
     };
     for state in bucket.limits.values_mut() {
-        state.tk = shard.share(state.rule.capacity);
+        state.available = shard.share(state.rule.capacity);
     }
     // Of several shards none has an end.
     bucket.ttl =
-        (shard.count == 1).then(|| EpochSeconds::not_before(at.after(Millis(10 * 86_400_000))));
+        (shard.count == 1).then(|| EpochSeconds::not_before(at.plus(Millis(10 * 86_400_000))));
     bucket
 }
 
 /// `due` is at or before the first expiry, in the partition of its key, and there whenever a lease
 /// is.
-pub fn assert_due_is_a_lower_bound(item: &Item, bucket: &Bucket) {
+pub fn assert_due_is_a_lower_bound(item: &Item, bucket: &Shard) {
     if let Some(first) = first_expiry(bucket) {
         let due = bucket
-            .due
+            .due_at
             .unwrap_or_else(|| panic!("nobody would look for the lease that expires {first:?}"));
         assert!(
             due <= first,
             "due {due:?} is after the first expiry {first:?}"
         );
     }
-    let partition = bucket.due.map(|_| Held::Text(bucket.key.due_shard()));
+    let partition = bucket.due_at.map(|_| Held::Text(bucket.key.due_shard()));
     assert_eq!(item.0.get("due_shard"), partition.as_ref());
 }

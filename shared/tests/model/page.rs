@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weirgate_shared::write::{Action, Change, Condition, Path, Update, Value};
+use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 
 fn path(Path(parts): &Path) -> String {
     parts.join(".")
@@ -38,16 +38,16 @@ fn condition(asked: &Condition) -> String {
     }
 }
 
-fn change(made: &Change) -> String {
+fn change(made: &AttributeUpdate) -> String {
     match made {
-        Change::Set(at, what) => format!("{} := {}", path(at), value(what)),
-        Change::SetIfAbsent(at, what) => {
+        AttributeUpdate::Set(at, what) => format!("{} := {}", path(at), value(what)),
+        AttributeUpdate::SetIfAbsent(at, what) => {
             format!("{} := {} if there is none", path(at), value(what))
         }
-        Change::Copy(to, from) => format!("{} := {} before", path(to), path(from)),
-        Change::DeleteFrom(at, what) => format!("{} -= {}", path(at), value(what)),
-        Change::Add(at, what) => format!("{} += {}", path(at), value(what)),
-        Change::Remove(at) => format!("remove {}", path(at)),
+        AttributeUpdate::Copy(to, from) => format!("{} := {} before", path(to), path(from)),
+        AttributeUpdate::DeleteFrom(at, what) => format!("{} -= {}", path(at), value(what)),
+        AttributeUpdate::Add(at, what) => format!("{} += {}", path(at), value(what)),
+        AttributeUpdate::Remove(at) => format!("remove {}", path(at)),
     }
 }
 

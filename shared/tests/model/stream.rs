@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use weirgate_shared::write::{Copy, Update};
+use weirgate_shared::write::{Update, UsageCopy};
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, Meter, Snapshot, SnapshotKey, Window};
 
 use super::{Item, bucket_key};
@@ -27,8 +27,8 @@ const INTERIM: i64 = 3;
 
 /// The copies that records of one item lead to, in the order in which they must be made: the newest
 /// of each window, once for each life.
-pub fn copies<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Copy> {
-    let mut copies: Vec<Copy> = vec![];
+pub fn copies<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<UsageCopy> {
+    let mut copies: Vec<UsageCopy> = vec![];
     for copy in records.into_iter().flat_map(Record::copies) {
         if !copies.iter().any(|known| known.supersedes(&copy)) {
             copies.retain(|known| !copy.supersedes(known));
@@ -41,17 +41,17 @@ pub fn copies<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<Copy> {
 
 impl Record {
     /// The copies of this record alone.
-    pub fn copies(&self) -> Vec<Copy> {
-        let of = |meter: &Meter, is_final: [bool; 2]| -> Vec<Copy> {
+    pub fn copies(&self) -> Vec<UsageCopy> {
+        let of = |meter: &Meter, is_final: [bool; 2]| -> Vec<UsageCopy> {
             Window::ALL
                 .into_iter()
                 .zip(is_final)
-                .map(|(window, is_final)| Copy::of(meter, window, is_final, 1))
+                .map(|(window, is_final)| UsageCopy::of(meter, window, is_final, 1))
                 .collect()
         };
         match (&self.before, &self.after) {
             (Some(before), None) => {
-                let last = |copy| Copy {
+                let last = |copy| UsageCopy {
                     ends_life: true,
                     ..copy
                 };
@@ -68,7 +68,7 @@ impl Record {
                     let is_new_day = !before.meter.hour.is_same_day(after.meter.hour);
                     copies.extend(of(&before.meter, [true, is_new_day]));
                 }
-                if after.meter.v % INTERIM == 0 {
+                if after.meter.write_seq % INTERIM == 0 {
                     copies.extend(of(&after.meter, [false; 2]));
                 }
                 copies
@@ -113,13 +113,13 @@ impl Snapshots {
 /// A process that makes copies one after the other, one write at a time.
 #[derive(Debug)]
 pub struct Writer {
-    copies: VecDeque<Copy>,
+    copies: VecDeque<UsageCopy>,
     next: Option<Update>,
     refused: usize,
 }
 
 impl Writer {
-    pub fn new(copies: Vec<Copy>) -> Self {
+    pub fn new(copies: Vec<UsageCopy>) -> Self {
         Self {
             copies: copies.into(),
             next: None,

@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use weirgate_shared::write::{Action, Update, finish, split};
+use weirgate_shared::write::{Action, Update, finish_writes, split};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Live, Meter, MilliTokens, Usage,
-    Whole, Window, WriteId, attr, write_bucket,
+    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, LiveShard, Meter, MilliTokens, Shard,
+    Usage, Window, WriteId, attr, write_bucket,
 };
 
 use super::Item;
 use super::stream::{Image, Record};
 
 /// The shards there are at a moment, by number. A shard that was merged away is none.
-pub type Shards = BTreeMap<u32, Rc<Bucket>>;
+pub type Shards = BTreeMap<u32, Rc<Shard>>;
 
 /// All items of one bucket.
 #[derive(Debug, Clone, Default)]
@@ -22,7 +22,7 @@ pub struct Table {
     items: BTreeMap<u32, Item>,
     shards: Shards,
     /// Everything a shard of this number ever was, oldest first, through all its lives.
-    images: BTreeMap<u32, Vec<Rc<Bucket>>>,
+    images: BTreeMap<u32, Vec<Rc<Shard>>>,
     /// The records of each item, in their order.
     stream: BTreeMap<u32, Vec<Record>>,
     /// What each life of each shard used in each hour: every change of a counter belongs to the
@@ -71,7 +71,7 @@ impl Table {
     }
 
     /// Splits a shard as it was seen, all three writes; returns whether the first of them happened.
-    pub fn split(&mut self, image: &Bucket, op: WriteId, now: EpochMillis) -> bool {
+    pub fn split(&mut self, image: &Shard, op: WriteId, now: EpochMillis) -> bool {
         if !self.update(split(image, 0, op, now)) {
             return false;
         }
@@ -83,7 +83,7 @@ impl Table {
     pub fn finish(&mut self, shard: u32) {
         let parent = self.shards[&shard].clone();
         assert!(
-            finish(&parent)
+            finish_writes(&parent)
                 .into_iter()
                 .flatten()
                 .all(|update| self.update(update)),
@@ -92,14 +92,14 @@ impl Table {
     }
 
     /// A table with one item.
-    pub fn of(bucket: &Bucket) -> Self {
+    pub fn of(bucket: &Shard) -> Self {
         let mut table = Self::default();
         table.put(bucket);
         table
     }
 
     /// Writes an item as other software would, whatever there is.
-    pub fn put(&mut self, bucket: &Bucket) {
+    pub fn put(&mut self, bucket: &Shard) {
         let update = Update {
             key: bucket.key.item_key(),
             conditions: vec![],
@@ -119,9 +119,9 @@ impl Table {
     fn record(&mut self, shard: u32) {
         let records = self.stream.entry(shard).or_default();
         let before = records.last().and_then(|record| record.after.clone());
-        let highest = records
-            .last()
-            .map(|Record { before, after }| after.as_ref().or(before.as_ref()).unwrap().meter.v);
+        let highest = records.last().map(|Record { before, after }| {
+            after.as_ref().or(before.as_ref()).unwrap().meter.write_seq
+        });
         let item = self.items.get(&shard);
         let after = item.map(|item| {
             Rc::new(Image {
@@ -139,20 +139,25 @@ impl Table {
         };
         // A copy of an image replaces those of a lower `v`, and no other.
         assert!(
-            Some(after.meter.v) > highest,
+            Some(after.meter.write_seq) > highest,
             "I3: {:?}, and {highest:?} was the highest before",
             after.meter
         );
         let used = self
             .used
-            .entry((shard, after.meter.birth, after.meter.hour))
+            .entry((shard, after.meter.birth_seq, after.meter.hour))
             .or_default();
         used.add(&difference(
             before.as_ref().map(|before| &before.meter),
             &after.meter,
         ));
         for window in Window::ALL {
-            let used = self.used_by_life(window, after.meter.start(window), shard, after.meter.v);
+            let used = self.used_by_life(
+                window,
+                after.meter.start(window),
+                shard,
+                after.meter.write_seq,
+            );
             assert_eq!(
                 plain(after.meter.usage(window)),
                 used,
@@ -181,7 +186,7 @@ impl Table {
     }
 
     /// The items of all shards that there are.
-    pub fn items(&self) -> impl Iterator<Item = (&Item, &Rc<Bucket>)> {
+    pub fn items(&self) -> impl Iterator<Item = (&Item, &Rc<Shard>)> {
         self.items
             .iter()
             .filter_map(|(number, item)| Some((item, self.shards.get(number)?)))
@@ -197,7 +202,7 @@ impl Table {
     }
 
     /// What all items, live or merged away, have counted.
-    pub fn live(&self) -> Vec<Live> {
+    pub fn live(&self) -> Vec<LiveShard> {
         self.items.values().map(Item::live).collect()
     }
 
@@ -215,7 +220,7 @@ impl Table {
         all
     }
 
-    pub fn whole(&self) -> Whole {
+    pub fn whole(&self) -> Bucket {
         whole(&self.all())
     }
 
@@ -225,7 +230,7 @@ impl Table {
     }
 
     /// What the shard of this number was so many writes ago, or at first.
-    pub fn image(&self, shard: u32, back: usize) -> Option<Rc<Bucket>> {
+    pub fn image(&self, shard: u32, back: usize) -> Option<Rc<Shard>> {
         let images = self.images.get(&shard)?;
         images
             .get(images.len().saturating_sub(back.saturating_add(1)))
@@ -314,15 +319,15 @@ fn difference(before: Option<&Meter>, after: &Meter) -> Usage {
         .limits
         .iter()
         .map(|(name, after)| (name.clone(), MilliTokens(after.total - before_of(name))));
-    let acquires = after.takes.total - before.map_or(0, |before| before.takes.total);
+    let acquires = after.acquires.total - before.map_or(0, |before| before.acquires.total);
     Usage {
         tokens: tokens.collect(),
         acquires,
     }
 }
 
-pub fn whole(shards: &Shards) -> Whole {
-    Whole::new(shards.values().map(|shard| Bucket::clone(shard)).collect())
+pub fn whole(shards: &Shards) -> Bucket {
+    Bucket::new(shards.values().map(|shard| Shard::clone(shard)).collect())
 }
 
 fn key(action: &Action) -> &ItemKey {

@@ -6,10 +6,10 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{LeaseChange, Settled, Take, expire, refill};
+use weirgate_shared::write::{LeaseChange, LimitDelta, Take, expire, refill};
 use weirgate_shared::{
-    Bucket, EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, WriteId, credit,
-    refilled,
+    EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex, WriteId,
+    refill_between, refilled,
 };
 
 use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name, settle, take};
@@ -75,8 +75,8 @@ pub fn ops() -> impl Strategy<Value = Vec<(Op, i64)>> {
 /// Capacities, rates and slots small enough to run dry, whole or one of some shards.
 pub fn world() -> impl Strategy<Value = World> {
     let shard = prop_oneof![
-        3 => Just(Shard::WHOLE),
-        1 => (1..5u32).prop_flat_map(|count| (0..count).prop_map(move |index| Shard { index, count })),
+        3 => Just(ShardIndex::UNSPLIT),
+        1 => (1..5u32).prop_flat_map(|count| (0..count).prop_map(move |index| ShardIndex { index, count })),
     ];
     (
         1..30i64,
@@ -101,11 +101,11 @@ pub fn world() -> impl Strategy<Value = World> {
 #[derive(Debug)]
 pub struct World {
     limits: Vec<Limit>,
-    shard: Shard,
+    shard: ShardIndex,
     item: Item,
     now: EpochMillis,
     /// What the bucket was after each write, and when.
-    images: Vec<(EpochMillis, Bucket)>,
+    images: Vec<(EpochMillis, Shard)>,
     /// What the holder of each lease knows it holds: of the rate, and slots.
     held: BTreeMap<WriteId, (MilliTokens, MilliTokens)>,
     /// What was taken without a lease and not given back.
@@ -117,11 +117,11 @@ pub struct World {
 }
 
 impl World {
-    fn new(rate: Limit, slots: Limit, shard: Shard, is_there: bool) -> Self {
+    fn new(rate: Limit, slots: Limit, shard: ShardIndex, is_there: bool) -> Self {
         let mut item = Item::default();
         let mut images = vec![];
         // Clients create only shard 0 of 1.
-        if is_there || shard != Shard::WHOLE {
+        if is_there || shard != ShardIndex::UNSPLIT {
             item = Item::of_bucket(&super::bucket(shard, &[rate.clone(), slots.clone()], START));
             images.push((START, item.bucket()));
         }
@@ -150,7 +150,7 @@ impl World {
         WriteId::from_bits(self.ids)
     }
 
-    fn view(&self, back: View) -> Option<Bucket> {
+    fn view(&self, back: View) -> Option<Shard> {
         let last = self.images.len().checked_sub(1)?;
         Some(self.images[last.saturating_sub(back?)].1.clone())
     }
@@ -166,7 +166,7 @@ impl World {
 
     /// Leases that are in neither the item nor the books of their holders were given back just now,
     /// whole.
-    fn close_leases_given_back(&mut self, after: &Bucket) {
+    fn close_leases_given_back(&mut self, after: &Shard) {
         let leases = after.leases.as_ref().unwrap();
         let gone: Vec<_> = self
             .held
@@ -197,55 +197,59 @@ impl World {
             self.held.keys().collect::<Vec<_>>()
         );
         prop_assert_eq!(
-            rate.tc,
+            rate.consumed,
             self.used,
             "usage is not what was admitted less what came back"
         );
         // Slots: all that are not free are held, by somebody who knows.
         let in_use: MilliTokens = self.held.values().map(|(_, slots)| *slots).sum();
         prop_assert_eq!(held(&bucket, self.limits[1].name()), in_use);
-        prop_assert_eq!(slots.tk + in_use, self.share(1), "a slot was made or lost");
+        prop_assert_eq!(
+            slots.available + in_use,
+            self.share(1),
+            "a slot was made or lost"
+        );
         prop_assert!(
-            slots.tk >= MilliTokens::ZERO,
+            slots.available >= MilliTokens::ZERO,
             "more slots are held than there are"
         );
         // I1 over the whole run, exact: admitted, and still to be admitted, is no more than what
         // flowed in.
         let flowed = self.share(0)
-            + credit(
+            + refill_between(
                 &rate.rule,
                 self.shard,
-                START.min(self.images[0].1.rf),
-                bucket.rf,
+                START.min(self.images[0].1.refilled_at),
+                bucket.refilled_at,
             );
         prop_assert!(
-            rate.tc + rate.tk <= flowed,
+            rate.consumed + rate.available <= flowed,
             "minted: {:?} used, {:?} left of {flowed:?}",
-            rate.tc,
-            rate.tk
+            rate.consumed,
+            rate.available
         );
-        prop_assert!(rate.tk <= self.share(0));
-        prop_assert_eq!(bucket.takes.total, self.takes);
+        prop_assert!(rate.available <= self.share(0));
+        prop_assert_eq!(bucket.acquires.total, self.takes);
         assert_due_is_a_lower_bound(&self.item, &bucket);
         Ok(())
     }
 
     /// Notes the write that was just applied; `v` counts each by one, or a copy of it would be
     /// taken for an older one.
-    fn applied(&mut self) -> Result<Bucket, TestCaseError> {
+    fn applied(&mut self) -> Result<Shard, TestCaseError> {
         let bucket = self.item.bucket();
         if let Some((_, before)) = self.images.last() {
-            prop_assert_eq!(bucket.v, before.v + 1);
+            prop_assert_eq!(bucket.write_seq, before.write_seq + 1);
         }
         self.images.push((self.now, bucket.clone()));
         Ok(bucket)
     }
 
     pub fn step(&mut self, op: &Op, skew: i64) -> Result<(), TestCaseError> {
-        let clock = self.now.after(Millis(skew));
+        let clock = self.now.plus(Millis(skew));
         let key = bucket_key(self.shard.index);
         match op {
-            Op::Wait(span) => self.now = self.now.after(Millis(*span)),
+            Op::Wait(span) => self.now = self.now.plus(Millis(*span)),
             Op::Take {
                 view,
                 part,
@@ -257,9 +261,9 @@ impl World {
                     return Ok(());
                 };
                 let back = self.held[&lease].1;
-                let settled = Settled {
-                    tk: back,
-                    ..Settled::default()
+                let settled = LimitDelta {
+                    available: back,
+                    ..LimitDelta::default()
                 };
                 let amounts = [(limit_name("slots"), settled)].into();
                 let settle = settle(
@@ -269,9 +273,9 @@ impl World {
                     amounts,
                     clock,
                 );
-                prop_assert!(self.item.apply(&settle.whole(None)));
+                prop_assert!(self.item.apply(&settle.full(None)));
                 prop_assert!(
-                    !self.item.apply(&settle.whole(None)),
+                    !self.item.apply(&settle.full(None)),
                     "a lease gave back twice"
                 );
                 self.held.remove(&lease);
@@ -283,18 +287,19 @@ impl World {
                 };
                 let old = self.held[&lease].0;
                 let new = MilliTokens(old.0 * part / 1000);
-                let settled = Settled {
-                    tk: old - new,
-                    tc: new - old,
+                let settled = LimitDelta {
+                    available: old - new,
+                    consumed: new - old,
                     ceiling: Some(self.share(0)),
                 };
-                let change = LeaseChange::Hold([(limit_name("rpm"), (old, new))].into());
+                let change = LeaseChange::SetAmounts([(limit_name("rpm"), (old, new))].into());
                 let amounts = [(limit_name("rpm"), settled)].into();
                 let settle = settle(&key, self.id(), Some((&lease, change)), amounts, clock);
                 let update = self
                     .view(*view)
-                    .map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
-                if self.item.apply(&update) || self.item.apply(&settle.cut(&self.item.bucket())) {
+                    .map_or_else(|| settle.full(None), |bucket| settle.capped(&bucket));
+                if self.item.apply(&update) || self.item.apply(&settle.capped(&self.item.bucket()))
+                {
                     self.held.get_mut(&lease).unwrap().0 = new;
                     self.used += new - old;
                     self.applied()?;
@@ -305,11 +310,11 @@ impl World {
                     return Ok(());
                 };
                 let expires = self.item.bucket().leases.unwrap()[&lease]
-                    .expires
-                    .after(Millis(*later));
+                    .expires_at
+                    .plus(Millis(*later));
                 let change = Some((&lease, LeaseChange::Renew(expires)));
                 let settle = settle(&key, self.id(), change, BTreeMap::new(), clock);
-                prop_assert!(self.item.apply(&settle.whole(None)));
+                prop_assert!(self.item.apply(&settle.full(None)));
                 self.applied()?;
             }
             Op::GiveBack { take, view } => {
@@ -318,16 +323,16 @@ impl World {
                 }
                 let at = take.index(self.loose.len());
                 let taken = self.loose[at];
-                let settled = Settled {
-                    tk: taken,
-                    tc: -taken,
+                let settled = LimitDelta {
+                    available: taken,
+                    consumed: -taken,
                     ceiling: Some(self.share(0)),
                 };
                 let amounts = [(limit_name("rpm"), settled)].into();
                 let settle = settle(&key, self.id(), None, amounts, clock);
                 let update = self
                     .view(*view)
-                    .map_or_else(|| settle.whole(None), |bucket| settle.cut(&bucket));
+                    .map_or_else(|| settle.full(None), |bucket| settle.capped(&bucket));
                 if self.item.apply(&update) {
                     self.loose.remove(at);
                     self.used -= taken;
@@ -352,7 +357,10 @@ impl World {
                         - after.leases.as_ref().unwrap().len();
                     prop_assert_eq!(restored.leases, gone);
                     for (name, amount) in &restored.tokens {
-                        prop_assert_eq!(after.limits[name].tk, before.limits[name].tk + *amount);
+                        prop_assert_eq!(
+                            after.limits[name].available,
+                            before.limits[name].available + *amount
+                        );
                     }
                     self.close_leases_given_back(&after);
                 }
@@ -368,17 +376,18 @@ impl World {
                 let before = self.item.bucket();
                 if self.item.apply(&update) {
                     let after = self.applied()?;
-                    prop_assert!(after.rf > before.rf && after.rf <= clock);
+                    prop_assert!(
+                        after.refilled_at > before.refilled_at && after.refilled_at <= clock
+                    );
                     // Never more than the next refilling take would have found, now or ever.
                     let name = limit_name("rpm");
                     for later in [
                         clock,
-                        clock.after(Millis(1)),
-                        clock.after(Millis(777)),
-                        clock.after(Millis(99_999)),
+                        clock.plus(Millis(1)),
+                        clock.plus(Millis(777)),
+                        clock.plus(Millis(99_999)),
                     ] {
-                        let balance =
-                            |bucket: &Bucket| bucket.balance(&bucket.limits[&name], later);
+                        let balance = |bucket: &Shard| bucket.balance(&bucket.limits[&name], later);
                         prop_assert!(balance(&after) <= balance(&before));
                     }
                 }
@@ -389,7 +398,7 @@ impl World {
 
     fn take(
         &mut self,
-        view: Option<Bucket>,
+        view: Option<Shard>,
         part: i64,
         slots: i64,
         lease: Option<i64>,
@@ -405,7 +414,7 @@ impl World {
         let lease = lease.or((slots > MilliTokens::ZERO).then_some(1500));
         let leases: Vec<_> = lease
             .map(|ms| Lease {
-                expires: clock.after(Millis(ms)),
+                expires_at: clock.plus(Millis(ms)),
                 tokens: needs.clone(),
                 owner: "me".to_owned(),
             })
@@ -419,18 +428,18 @@ impl World {
             ..take(&key, &limits, needs, op, clock)
         };
         let update = if self.item.exists() {
-            take.on(view.as_ref(), clock)
+            take.plan(view.as_ref(), clock)
         } else {
             take.create(clock)
         };
         let before = self.item.exists().then(|| self.item.bucket());
         let applied = self.item.apply(&update);
         if let Some(before) = &before {
-            let free = before.advanced(&self.limits, clock);
+            let free = before.projected(&self.limits, clock);
             // Of nothing there is always enough, even from a debt.
-            let has = |bucket: &Bucket| {
-                take.needs.iter().all(|(name, need)| {
-                    *need == MilliTokens::ZERO || bucket.limits[name].tk >= *need
+            let has = |bucket: &Shard| {
+                take.amounts.iter().all(|(name, need)| {
+                    *need == MilliTokens::ZERO || bucket.limits[name].available >= *need
                 })
             };
             let is_enough = has(&free);
@@ -446,17 +455,17 @@ impl World {
         if !applied {
             return Ok(());
         }
-        let needs = take.needs.clone();
+        let needs = take.amounts.clone();
         let leased: Vec<_> = take.leases.iter().map(|(id, _)| id.clone()).collect();
         let after = self.applied()?;
-        prop_assert_eq!(after.op, Some(take.op));
+        prop_assert_eq!(after.last_write_id, Some(take.write_id));
         self.takes += 1;
         self.used += need;
         match leased.first() {
             Some(id) => drop(self.held.insert(id.clone(), (need, slots))),
             None => self.loose.push(need),
         }
-        if let Some(before) = before.filter(|before| before.rf != after.rf) {
+        if let Some(before) = before.filter(|before| before.refilled_at != after.refilled_at) {
             // A take that credits never leaves more than what was there, with all that the leases
             // gave back.
             let state = &before.limits[&limit_name("rpm")];
@@ -469,8 +478,16 @@ impl World {
                 .filter_map(|(_, lease)| lease.tokens.get("rpm"))
                 .copied()
                 .sum();
-            let there = refilled(state.tk, &state.rule, self.shard, before.rf, after.rf) + back;
-            prop_assert!(after.limits[&limit_name("rpm")].tk + needs[&limit_name("rpm")] <= there);
+            let there = refilled(
+                state.available,
+                &state.rule,
+                self.shard,
+                before.refilled_at,
+                after.refilled_at,
+            ) + back;
+            prop_assert!(
+                after.limits[&limit_name("rpm")].available + needs[&limit_name("rpm")] <= there
+            );
         }
         let after = self.item.bucket();
         self.close_leases_given_back(&after);

@@ -110,7 +110,7 @@ fn parse_and_plan(name: &str, event: &str, memory: Memory) {
 }
 
 /// When a batch is delivered.
-const LATER: EpochMillis = BATCH_START.after(Millis(60_000));
+const LATER: EpochMillis = BATCH_START.plus(Millis(60_000));
 
 /// The median time of a batch, and its write units.
 async fn over_http() -> (Duration, f64) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinSet;
 use weirgate::{Limit, RateLimiter, Stats};
-use weirgate_shared::{BucketKey, EpochMillis, Shard, credit};
+use weirgate_shared::{BucketKey, EpochMillis, ShardIndex, refill_between};
 use weirgate_store::{Connection, Table, connect};
 
 use super::acquire::limiter;
@@ -143,7 +143,8 @@ fn row(
     let from = EpochMillis((number("v") - stats_writes_applied(dynamo, &key)) / 1000);
     let admitted = |limit: &str| number(&format!("b_{limit}_tc")) / 1000;
     let entitled = |limit: &Limit| {
-        (limit.rule().capacity + credit(limit.rule(), Shard::WHOLE, from, ended)).whole_tokens()
+        (limit.rule().capacity + refill_between(limit.rule(), ShardIndex::UNSPLIT, from, ended))
+            .whole_tokens()
     };
     let share = |name: &str, limit: Limit| admitted(name) as f64 / entitled(&limit) as f64 * 100.0;
     let fast = share("fast", Limit::per_second("fast", 200).expect("a limit"));

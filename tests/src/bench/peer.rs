@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tokio::task::JoinSet;
-use weirgate::{Config, Decision, Entity, Grant, Level, Limit, Prefetch, RateLimiter};
+use weirgate::{Config, ConfigLevel, Decision, Entity, Grant, Limit, Prefetch, RateLimiter};
 
 use super::acquire::{connected, far_limits};
 use super::server::serve;
@@ -196,7 +196,7 @@ async fn drive(endpoint: &str, scenario: &Scenario) -> Measured {
 async fn configure(limiter: &RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
     limiter
         .set_config(
-            &Level::Resource("stored".try_into()?),
+            &ConfigLevel::Resource("stored".try_into()?),
             &Config::of(far_limits().to_vec()),
         )
         .await?;

@@ -79,7 +79,7 @@ fn load(dynamo: &Dynamo) {
     };
     let other = |entity: u64| {
         let bucket = full(&format!("other-{entity}"), &limits());
-        let later = NOW.after(Millis(1 + i64::try_from(entity).unwrap_or_default()));
+        let later = NOW.plus(Millis(1 + i64::try_from(entity).unwrap_or_default()));
         if entity.is_multiple_of(ALIVE) {
             holding(bucket, "l", later, &[("slots", 1)])
         } else {

@@ -217,7 +217,7 @@ async fn slots_back(table: &Table) -> Result<MilliTokens, String> {
         return Err("the holder's bucket is not there".to_owned());
     };
     let bucket = item.bucket().map_err(|error| error.to_string())?;
-    Ok(bucket.limits.values().map(|state| state.tk).sum())
+    Ok(bucket.limits.values().map(|state| state.available).sum())
 }
 
 fn namespace() -> Result<Namespace, String> {

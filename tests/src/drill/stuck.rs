@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weirgate::{Decision, Grant, Limit};
-use weirgate_shared::{Iso, Window};
+use weirgate_shared::{Iso8601, Window};
 
 use super::proxy::Proxy;
 use super::{Drill, ENTITY, PATIENCE, expect, told};
@@ -62,7 +62,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         set_shards(2).await?;
         self.take_of(WIDE, 20).await?;
         set_shards(1).await?;
-        let day = Iso(Window::Daily.start(now())).to_string();
+        let day = Iso8601(Window::Daily.start(now())).to_string();
         let snapshot = format!("#USAGE#wide#daily#{day}");
         let snapshot = ("snapshot", snapshot.as_str());
         let damage = "aws dynamodb update-item --table-name \"$table\" --key \"$(item prod/ENTITY#openai \"$snapshot\")\" \

@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::report::BatchError;
 use weirgate_aggregator::{Config, Handled, Invocation, Response, handle};
-use weirgate_shared::write::{self, Change, Company, Path, Roll, Settle, Settled, Take, Update};
+use weirgate_shared::write::{
+    self, AttributeUpdate, Contention, LimitDelta, Path, Roll, Settle, Take, Update,
+};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard, Whole, WriteId,
-    attr,
+    Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard, ShardIndex,
+    WriteId, attr,
 };
 use weirgate_store::{Answer, Outcome, Table};
 use weirgate_tests::Dynamo;
@@ -86,16 +88,16 @@ pub async fn take_at(
 ) {
     let take = Take {
         key,
-        terms: limits.into(),
-        needs,
-        soft: [].into(),
-        takes: 1,
+        limits: limits.into(),
+        amounts: needs,
+        soft_amounts: [].into(),
+        acquires: 1,
         leases: vec![],
         roll: Roll::to(Hour::of(at)),
-        op: new_id(),
-        hot: false,
-        company: Company::None,
-        unknown: &[],
+        write_id: new_id(),
+        request_split: false,
+        contention: Contention::Alone,
+        unconfirmed: &[],
     };
     run(table, &take, at).await;
 }
@@ -106,28 +108,28 @@ pub async fn take_hot(table: &Table, key: &BucketKey) {
     let limits = &limits();
     let take = Take {
         key,
-        terms: limits.into(),
-        needs,
-        soft: [].into(),
-        takes: 1,
+        limits: limits.into(),
+        amounts: needs,
+        soft_amounts: [].into(),
+        acquires: 1,
         leases: vec![],
         roll: Roll::to(Hour::of(HOUR)),
-        op: new_id(),
-        hot: true,
-        company: Company::None,
-        unknown: &[],
+        write_id: new_id(),
+        request_split: true,
+        contention: Contention::Alone,
+        unconfirmed: &[],
     };
     run(table, &take, HOUR).await;
 }
 
 /// Takes until it is done or there is not enough.
 pub async fn run(table: &Table, take: &Take<'_>, at: EpochMillis) {
-    let mut update = take.on(None, at);
+    let mut update = take.plan(None, at);
     for _ in 0..4 {
         update = match table.update(&update, Answer::Nothing).await.unwrap() {
             Outcome::Applied(_) => return,
             Outcome::LostRace(None) => create(take, at),
-            Outcome::LostRace(Some(item)) => take.on(Some(&item.bucket().unwrap()), at),
+            Outcome::LostRace(Some(item)) => take.plan(Some(&item.bucket().unwrap()), at),
         };
     }
     panic!("there was not enough to take");
@@ -136,11 +138,11 @@ pub async fn run(table: &Table, take: &Take<'_>, at: EpochMillis) {
 /// Makes the bucket, or a shard of it as if a split had.
 fn create(take: &Take<'_>, at: EpochMillis) -> Update {
     let mut create = take.create(at);
-    let count = write::Value::Int(i64::from(Shard::born(take.key.shard).count));
+    let count = write::Value::Int(i64::from(ShardIndex::at_creation(take.key.shard).count));
     create
         .changes
-        .push(Change::Set(Path::of(attr::SHARD_COUNT), count));
-    let is_count = |change: &Change| matches!(change, Change::Set(path, _) if *path == Path::of(attr::SHARD_COUNT));
+        .push(AttributeUpdate::Set(Path::of(attr::SHARD_COUNT), count));
+    let is_count = |change: &AttributeUpdate| matches!(change, AttributeUpdate::Set(path, _) if *path == Path::of(attr::SHARD_COUNT));
     let first = create.changes.iter().position(is_count).unwrap();
     create.changes.swap_remove(first);
     create
@@ -153,9 +155,9 @@ pub async fn settle(table: &Table, key: &BucketKey, tokens: i64) {
 
 /// The same, `hours` after [`HOUR`].
 pub async fn settle_in(table: &Table, key: &BucketKey, tokens: i64, hours: i64) {
-    let settled = Settled {
-        tk: MilliTokens(-tokens),
-        tc: MilliTokens(tokens),
+    let settled = LimitDelta {
+        available: MilliTokens(-tokens),
+        consumed: MilliTokens(tokens),
         ceiling: None,
     };
     let amounts = BTreeMap::from([(name("tpm"), settled)]);
@@ -170,13 +172,13 @@ pub async fn settle_in(table: &Table, key: &BucketKey, tokens: i64, hours: i64) 
         table,
         &Settle {
             key,
-            op: new_id(),
+            write_id: new_id(),
             lease: None,
             amounts,
-            takes: 0,
+            acquires: 0,
             roll,
         }
-        .whole(seen.as_ref()),
+        .full(seen.as_ref()),
     )
     .await;
 }
@@ -265,7 +267,7 @@ pub async fn marked() -> (Dynamo, Table, Vec<Value>) {
 }
 
 /// The shards of bucket `a`, by number.
-pub async fn shards(table: &Table) -> Vec<Bucket> {
+pub async fn shards(table: &Table) -> Vec<Shard> {
     let keys: Vec<_> = (0..64).map(|shard| bucket("a", shard).item_key()).collect();
     let mut shards: Vec<_> = table
         .read(&keys)
@@ -288,8 +290,8 @@ pub async fn counts(table: &Table) -> Vec<(u32, u32)> {
 
 /// What there is of each limit in all shards, at the start of the hour.
 pub async fn held(table: &Table) -> Vec<MilliTokens> {
-    let whole = Whole::new(shards(table).await);
+    let whole = Bucket::new(shards(table).await);
     assert!(whole.is_complete());
     let names = whole.shards()[0].limits.keys();
-    names.map(|name| whole.holds(name, HOUR)).collect()
+    names.map(|name| whole.balance_at(name, HOUR)).collect()
 }

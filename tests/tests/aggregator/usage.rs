@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use weirgate_shared::{
-    BUCKET_SK, BucketKey, EpochMillis, Hour, ItemKey, Live, MilliTokens, Snapshot, SnapshotKey,
-    Usage, Window, usage,
+    BUCKET_SK, BucketKey, EpochMillis, Hour, ItemKey, LiveShard, MilliTokens, Snapshot,
+    SnapshotKey, Usage, Window, usage,
 };
 use weirgate_tests::{Dynamo, live, snapshot};
 
@@ -66,7 +66,8 @@ pub fn streamed(records: &[Value], window: Window) -> Used {
         let of = used
             .entry((after.key.with_shard(0), after.start(window)))
             .or_default();
-        of.acquires += after.takes.total - before.as_ref().map_or(0, |before| before.takes.total);
+        of.acquires +=
+            after.acquires.total - before.as_ref().map_or(0, |before| before.acquires.total);
         for (name, counter) in &after.limits {
             let had = before
                 .as_ref()
@@ -136,7 +137,7 @@ fn bucket(key: &SnapshotKey) -> BucketKey {
     }
 }
 
-fn items(dynamo: &Dynamo) -> BTreeMap<BucketKey, Vec<Live>> {
+fn items(dynamo: &Dynamo) -> BTreeMap<BucketKey, Vec<LiveShard>> {
     let mut buckets: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for item in dynamo
         .items()

@@ -124,7 +124,7 @@ pub async fn lives(count: i64) -> (Dynamo, Vec<Vec<Value>>) {
             &key,
             &limits(),
             needs,
-            HOUR.after(Millis(life * 10_000)),
+            HOUR.plus(Millis(life * 10_000)),
         )
         .await;
         dynamo.delete(&key.item_key().pk, BUCKET_SK);

@@ -15,7 +15,7 @@ use weirgate::{
     Acquire, Builder, Clock, Decision, Denied, EpochMillis, FakeClock, Grant, Limit, MilliTokens,
     RateLimiter,
 };
-use weirgate_shared::{Bucket, BucketKey};
+use weirgate_shared::{BucketKey, Shard};
 use weirgate_store::{Meter, Table};
 use weirgate_tests::leased::load;
 use weirgate_tests::{Dynamo, Fault};
@@ -89,7 +89,7 @@ impl Fleet {
     }
 
     /// The bucket of tests that need only one, as the table has it.
-    pub async fn bucket(&self) -> Bucket {
+    pub async fn bucket(&self) -> Shard {
         let key = BucketKey::parse(PK).unwrap();
         load(&self.dynamo.table().await, &key)
             .await
@@ -100,7 +100,7 @@ impl Fleet {
     pub async fn tk_tc(&self, limit: &str) -> (i64, i64) {
         let bucket = self.bucket().await;
         let state = bucket.limits[limit];
-        (bucket.balance(&state, self.now()).0, state.tc.0)
+        (bucket.balance(&state, self.now()).0, state.consumed.0)
     }
 
     /// Writes that reached the table since the last call.

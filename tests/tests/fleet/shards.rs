@@ -1,7 +1,7 @@
 //! Buckets of several shards in the table.
 
 use weirgate::{Limit, MilliTokens, RateLimiter};
-use weirgate_shared::{Bucket, BucketKey, Whole};
+use weirgate_shared::{Bucket, BucketKey, Shard};
 
 use super::Fleet;
 
@@ -20,7 +20,7 @@ pub async fn split(limiter: &RateLimiter, limits: &[Limit], shards: u32) {
 }
 
 /// All shards that the table has.
-pub async fn shards(fleet: &Fleet) -> Vec<Bucket> {
+pub async fn shards(fleet: &Fleet) -> Vec<Shard> {
     let keys = (0..64)
         .map(|shard| key(shard).item_key())
         .collect::<Vec<_>>();
@@ -39,12 +39,12 @@ pub fn key(shard: u32) -> BucketKey {
 /// What all shards have of a limit now.
 pub async fn holds(fleet: &Fleet, limit: &str) -> MilliTokens {
     let shards = shards(fleet).await;
-    let whole = Whole::new(shards);
+    let whole = Bucket::new(shards);
     assert!(whole.is_complete(), "{whole:?}");
     whole
         .shards()
         .iter()
-        .map(|shard| shard.holds(&limit.try_into().unwrap(), fleet.now()))
+        .map(|shard| shard.balance_at(&limit.try_into().unwrap(), fleet.now()))
         .sum()
 }
 

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
-use weirgate_shared::write::{Action, Company, REVIEW, Roll, Take};
+use weirgate_shared::write::{Action, Contention, REVIEW_INTERVAL, Roll, Take};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens,
-    Millis, Whole, WriteId,
+    Millis, Shard, WriteId,
 };
 use weirgate_store::{Answer, Outcome, Table, Transacted};
 use weirgate_tests::leased::{NOW, full, id, key, limit, split_at, store, tokens};
 
 /// When a bucket that was split at [`NOW`] is reviewed.
-pub const DUE: EpochMillis = NOW.after(REVIEW);
+pub const DUE: EpochMillis = NOW.plus(REVIEW_INTERVAL);
 
 /// An id that no other write of the test has.
 pub fn new_id() -> WriteId {
@@ -49,7 +49,7 @@ pub async fn run(table: &Table, now: EpochMillis) -> Summary {
 }
 
 /// All shards of a bucket, by number.
-pub async fn shards(table: &Table, key: &BucketKey) -> Vec<Bucket> {
+pub async fn shards(table: &Table, key: &BucketKey) -> Vec<Shard> {
     let keys: Vec<_> = (0..64)
         .map(|shard| key.with_shard(shard).item_key())
         .collect();
@@ -77,7 +77,7 @@ pub async fn transact(table: &Table, actions: &[Action]) -> Transacted {
     table.transact(actions, &new_id()).await.unwrap()
 }
 
-pub async fn split_one(table: &Table, shard: &Bucket, at: EpochMillis) {
+pub async fn split_one(table: &Table, shard: &Shard, at: EpochMillis) {
     split_at(table, shard, new_id(), at).await;
 }
 
@@ -107,7 +107,7 @@ pub async fn sharded(table: &Table, count: u32) -> BucketKey {
 }
 
 /// Changes one shard as nobody would, and stores it.
-pub async fn change(table: &Table, key: &BucketKey, shard: u32, change: impl FnOnce(&mut Bucket)) {
+pub async fn change(table: &Table, key: &BucketKey, shard: u32, change: impl FnOnce(&mut Shard)) {
     let mut bucket = weirgate_tests::leased::load(table, &key.with_shard(shard))
         .await
         .unwrap();
@@ -118,25 +118,25 @@ pub async fn change(table: &Table, key: &BucketKey, shard: u32, change: impl FnO
 /// What all shards hold of a limit, free or held by leases.
 pub async fn total(table: &Table, key: &BucketKey, limit: &str, at: EpochMillis) -> MilliTokens {
     let name = LimitName::new(limit).unwrap();
-    let whole = Whole::new(shards(table, key).await);
+    let whole = Bucket::new(shards(table, key).await);
     let leases = whole
         .shards()
         .iter()
         .flat_map(|shard| shard.leases.iter().flatten());
     let held: MilliTokens = leases
-        .filter(|(_, lease)| lease.expires > at)
+        .filter(|(_, lease)| lease.expires_at > at)
         .filter_map(|(_, l)| l.tokens.get(limit))
         .copied()
         .sum();
-    whole.holds(&name, at) + held
+    whole.balance_at(&name, at) + held
 }
 
 pub async fn is_complete(table: &Table, key: &BucketKey) -> bool {
-    Whole::new(shards(table, key).await).is_complete()
+    Bucket::new(shards(table, key).await).is_complete()
 }
 
 pub fn later(at: EpochMillis, ms: i64) -> EpochMillis {
-    at.after(Millis(ms))
+    at.plus(Millis(ms))
 }
 
 /// Takes 5 of the quota and a slot from one shard, with a lease until `expires`, as a caller does
@@ -153,26 +153,26 @@ pub async fn lease(
     let view = weirgate_tests::leased::load(table, key).await.unwrap();
     let needs = BTreeMap::from([(limit("quota"), tokens(5)), (limit("slots"), tokens(1))]);
     let held = Lease {
-        expires,
+        expires_at: expires,
         tokens: needs.clone(),
         owner: "test".to_owned(),
     };
     let (limits, leases) = (&limits(), vec![(id(lease), held)]);
     let take = Take {
         key,
-        terms: limits.into(),
-        needs,
-        soft: [].into(),
-        takes: 1,
+        limits: limits.into(),
+        amounts: needs,
+        soft_amounts: [].into(),
+        acquires: 1,
         leases,
         roll: Roll::to(Hour::of(now)),
-        op: new_id(),
-        hot: false,
-        company: Company::None,
-        unknown: &[],
+        write_id: new_id(),
+        request_split: false,
+        contention: Contention::Alone,
+        unconfirmed: &[],
     };
     let done = table
-        .update(&take.on(Some(&view), now), Answer::Nothing)
+        .update(&take.plan(Some(&view), now), Answer::Nothing)
         .await
         .unwrap();
     assert_eq!(done, Outcome::Applied(None));

@@ -3,7 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use weirgate::{
-    Config, Decision, Entity, EntityId, Error, Level, Limit, LimitStatus, RateLimiter, Resource,
+    Config, ConfigLevel, Decision, Entity, EntityId, Error, Limit, LimitStatus, RateLimiter,
+    Resource,
 };
 
 use crate::fleet::Fleet;
@@ -33,7 +34,7 @@ pub fn child(id: &str, parent: &str) -> Entity {
 /// A process that has configured a level.
 pub async fn configured(
     fleet: &Fleet,
-    level: &Level,
+    level: &ConfigLevel,
     limits: impl Into<Vec<Limit>>,
 ) -> RateLimiter {
     let limiter = fleet.limiter().await;

@@ -3,7 +3,7 @@
 
 use tokio::net::TcpListener;
 use tokio::time::advance;
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::{Connection, Table, connect, connect_by};
 
 use super::*;
@@ -73,13 +73,13 @@ fn bucket_of(count: u32) -> Arc<Shards> {
 /// Shows what is left of both limits in each of these shards, in millitokens.
 fn see(shards: &Shards, left: &[(u32, i64, i64)]) {
     for &(index, rate, slots) in left {
-        let full = Bucket::full(shards.key.with_shard(index), &limits(), NOW);
-        let mut bucket = Bucket {
+        let full = Shard::full(shards.key.with_shard(index), &limits(), NOW);
+        let mut bucket = Shard {
             shard_count: shards.overview().most(),
             ..full
         };
         for (state, left) in bucket.limits.values_mut().zip([rate, slots]) {
-            state.tk = MilliTokens(left);
+            state.available = MilliTokens(left);
         }
         shards.line(index).saw(bucket);
     }

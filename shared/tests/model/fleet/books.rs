@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Shard, WriteId, credit};
+use weirgate_shared::{
+    EpochMillis, LimitName, MilliTokens, Shard, ShardIndex, WriteId, refill_between,
+};
 
 use super::{Event, Fleet};
 use crate::model::table::Shards;
@@ -49,7 +51,7 @@ impl Fleet {
             .cloned()
             .collect();
         for (shard, id) in gone {
-            let expires = before[&shard].leases.as_ref().unwrap()[&id].expires;
+            let expires = before[&shard].leases.as_ref().unwrap()[&id].expires_at;
             prop_assert!(
                 clock.is_some_and(|clock| expires <= clock),
                 "I4: taken from its holder, who had until {:?}",
@@ -66,7 +68,7 @@ impl Fleet {
         // its half that is made meanwhile by a clock that is right.
         let at = clock.unwrap_or(self.now);
         let owes =
-            |shard: &Rc<Bucket>| (-free(shard, &limit_name("rpm"), at)).max(MilliTokens::ZERO);
+            |shard: &Rc<Shard>| (-free(shard, &limit_name("rpm"), at)).max(MilliTokens::ZERO);
         let owed = if self.mirror.is_some() {
             MilliTokens::ZERO
         } else {
@@ -88,16 +90,17 @@ impl Fleet {
             .values()
             .filter(|shard| !before.is_empty() && !before.contains_key(&shard.key.shard))
         {
-            let lower = upper.shard().whole().unwrap().index;
+            let lower = upper.shard().parent().unwrap().index;
             let is_same =
-                |lower: &Rc<Bucket>| lower.shard_count == after[&lower.key.shard].shard_count;
+                |lower: &Rc<Shard>| lower.shard_count == after[&lower.key.shard].shard_count;
             if self.is_torn && before.get(&lower).is_none_or(is_same) {
                 // It was not split off, but made anew.
                 continue;
             }
             for limit in &self.limits {
                 let name = limit.name();
-                let sum = |shard: &Rc<Bucket>| free(shard, name, upper.rf) + held(shard, name);
+                let sum =
+                    |shard: &Rc<Shard>| free(shard, name, upper.refilled_at) + held(shard, name);
                 let (was, is) = (sum(&before[&lower]), sum(&after[&lower]) + sum(upper));
                 prop_assert_eq!(
                     was,
@@ -108,29 +111,29 @@ impl Fleet {
                 );
             }
             if let Some(mirror) = &mut self.mirror {
-                mirror.split(lower, upper.limits["rpm"].tk)?;
+                mirror.split(lower, upper.limits["rpm"].available)?;
             }
         }
         for upper in before
             .values()
             .filter(|shard| !after.contains_key(&shard.key.shard))
         {
-            let lower = upper.shard().whole().unwrap().index;
-            let at = after[&lower].rf;
+            let lower = upper.shard().parent().unwrap().index;
+            let at = after[&lower].refilled_at;
             for limit in &self.limits {
                 let name = limit.name();
-                let lasting = |shard: &Rc<Bucket>| -> MilliTokens {
+                let lasting = |shard: &Rc<Shard>| -> MilliTokens {
                     let leases = shard
                         .leases
                         .iter()
                         .flatten()
-                        .filter(|(_, lease)| lease.expires > at);
+                        .filter(|(_, lease)| lease.expires_at > at);
                     leases
                         .filter_map(|(_, lease)| lease.tokens.get(name))
                         .copied()
                         .sum()
                 };
-                let sum = |shard: &Rc<Bucket>| shard.holds(name, at) + lasting(shard);
+                let sum = |shard: &Rc<Shard>| shard.balance_at(name, at) + lasting(shard);
                 let (was, is) = (sum(&before[&lower]) + sum(upper), sum(&after[&lower]));
                 prop_assert_eq!(
                     was,
@@ -185,9 +188,13 @@ impl Fleet {
         );
 
         // Slots: each is free in one shard or held by one lease.
-        let free: MilliTokens = shards().map(|shard| shard.limits[slots.name()].tk).sum();
+        let free: MilliTokens = shards()
+            .map(|shard| shard.limits[slots.name()].available)
+            .sum();
         let in_use: MilliTokens = self.leased.values().map(|grant| grant.slots).sum();
-        prop_assert!(shards().all(|shard| shard.limits[slots.name()].tk >= MilliTokens::ZERO));
+        prop_assert!(
+            shards().all(|shard| shard.limits[slots.name()].available >= MilliTokens::ZERO)
+        );
         prop_assert!(
             free + in_use <= slots.rule().capacity,
             "I1: a slot was made"
@@ -211,15 +218,20 @@ impl Fleet {
 
         // I1 over the whole run, whatever the clocks: admitted, and still to be admitted, is what
         // there was and flowed in.
-        let last = shards().map(|shard| shard.rf).max().unwrap().max(self.now);
-        let first = self.table.image(0, usize::MAX).unwrap().rf;
-        let left = |shard: &Rc<Bucket>| {
+        let last = shards()
+            .map(|shard| shard.refilled_at)
+            .max()
+            .unwrap()
+            .max(self.now);
+        let first = self.table.image(0, usize::MAX).unwrap().refilled_at;
+        let left = |shard: &Rc<Shard>| {
             let state = shard.limits[rate.name()];
-            state.tk + credit(&state.rule, shard.shard(), shard.rf, last)
+            state.available + refill_between(&state.rule, shard.shard(), shard.refilled_at, last)
         };
         let sum: MilliTokens =
             shards().map(left).sum::<MilliTokens>() + self.table.consumed(rate.name());
-        let flowed = rate.rule().capacity + credit(rate.rule(), Shard::WHOLE, first, last);
+        let flowed =
+            rate.rule().capacity + refill_between(rate.rule(), ShardIndex::UNSPLIT, first, last);
         prop_assert!(
             sum <= flowed + self.forgotten,
             "I1: minted, {:?} of {:?}",
@@ -231,7 +243,7 @@ impl Fleet {
             assert_due_is_a_lower_bound(item, shard);
             prop_assert!(
                 shard.shard().count == 1
-                    || shard.due.is_some()
+                    || shard.due_at.is_some()
                     || self.rested.contains(&shard.key.shard),
                 "nobody would look whether {:?} is cold",
                 shard
@@ -262,7 +274,10 @@ impl Fleet {
                 back += event.back;
                 from = event.clock.map_or(from, |clock| from.min(clock));
                 to = event.clock.map_or(to, |clock| to.max(clock));
-                let most = rule.capacity + credit(rule, Shard::WHOLE, from, to) + back + event.owed;
+                let most = rule.capacity
+                    + refill_between(rule, ShardIndex::UNSPLIT, from, to)
+                    + back
+                    + event.owed;
                 // A settlement has no clock and admits nothing; what is owed by then is less than
                 // it was at the take before.
                 let is_take = event.admitted > MilliTokens::ZERO;
@@ -281,10 +296,10 @@ impl Fleet {
 }
 
 /// What is free of a limit at `at`, with no lease given back.
-pub(super) fn free(shard: &Bucket, name: &LimitName, at: EpochMillis) -> MilliTokens {
+pub(super) fn free(shard: &Shard, name: &LimitName, at: EpochMillis) -> MilliTokens {
     let state = &shard.limits[name];
     if state.rule.is_concurrent() {
-        state.tk
+        state.available
     } else {
         shard.balance(state, at)
     }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::fill;
-use weirgate_shared::{Limit, MilliTokens, Millis, Shard};
+use weirgate_shared::write::recreate;
+use weirgate_shared::{Limit, MilliTokens, Millis, ShardIndex};
 
 use super::Fleet;
 use super::books::free;
@@ -39,7 +39,7 @@ impl Fleet {
         self.finish_all();
         // The `v` of a new item is above that of a former one only if clocks have passed what they
         // are apart.
-        self.now = self.now.after(Millis(5_000));
+        self.now = self.now.plus(Millis(5_000));
         self.is_torn = true;
         if let Some(gone) = self.table.shards().get(&shard) {
             self.forgotten += (-free(gone, &limit_name("rpm"), self.now)).max(MilliTokens::ZERO);
@@ -52,16 +52,16 @@ impl Fleet {
     /// Makes the shards that are missing, with the slots that are missing.
     pub fn fill(&mut self) -> Result<(), TestCaseError> {
         self.finish_all();
-        while let Some((shard, other)) = missing(self.table.shards(), Shard::WHOLE) {
+        while let Some((shard, other)) = missing(self.table.shards(), ShardIndex::UNSPLIT) {
             prop_assert!(!self.table.whole().is_complete());
             let shards = self.table.shards().clone();
             let slots = |limit: &Limit| {
                 let known = shards
                     .values()
-                    .map(|shard| shard.limits[limit.name()].tk + held(shard, limit.name()));
+                    .map(|shard| shard.limits[limit.name()].available + held(shard, limit.name()));
                 limit.rule().capacity - known.sum()
             };
-            let actions = fill(shard, &shards[&other], slots, self.id(), self.now);
+            let actions = recreate(shard, &shards[&other], slots, self.id(), self.now);
             prop_assert!(
                 self.transact(&actions, Some(self.now))?,
                 "not filled: {:?}",
@@ -73,7 +73,7 @@ impl Fleet {
             );
             let made = &self.table.shards()[&shard.index];
             prop_assert_eq!(
-                made.limits["rpm"].tk,
+                made.limits["rpm"].available,
                 MilliTokens::ZERO,
                 "I1: nobody knows what it had"
             );
@@ -81,8 +81,8 @@ impl Fleet {
         }
         if self.is_torn && !self.table.shards().is_empty() {
             let slots = &self.limits[1];
-            let all = |shard: &std::rc::Rc<weirgate_shared::Bucket>| {
-                shard.limits[slots.name()].tk + held(shard, slots.name())
+            let all = |shard: &std::rc::Rc<weirgate_shared::Shard>| {
+                shard.limits[slots.name()].available + held(shard, slots.name())
             };
             let sum: MilliTokens = self.table.shards().values().map(all).sum();
             prop_assert_eq!(sum, slots.rule().capacity, "a slot is gone for good");
@@ -94,15 +94,15 @@ impl Fleet {
 
 /// The largest part of `whole` of which there is no shard, and a shard of the other half of what it
 /// is a half of: while that one is what it is, nobody has made the two one.
-fn missing(shards: &Shards, whole: Shard) -> Option<(Shard, u32)> {
-    let is_there = |part: Shard| {
+fn missing(shards: &Shards, whole: ShardIndex) -> Option<(ShardIndex, u32)> {
+    let is_there = |part: ShardIndex| {
         shards
             .get(&part.index)
             .is_some_and(|shard| shard.shard() == part)
     };
-    let in_part = |part: Shard| {
+    let in_part = |part: ShardIndex| {
         let is_in =
-            |shard: &Shard| shard.count > part.count && shard.index % part.count == part.index;
+            |shard: &ShardIndex| shard.count > part.count && shard.index % part.count == part.index;
         shards
             .values()
             .map(|shard| shard.shard())

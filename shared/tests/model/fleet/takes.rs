@@ -2,8 +2,10 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, LeaseChange, Roll, Settle, Settled, Take, Update};
-use weirgate_shared::{Bucket, EpochMillis, Hour, Lease, MilliTokens, Millis, WriteId, credit};
+use weirgate_shared::write::{Action, LeaseChange, LimitDelta, Roll, Settle, Take, Update};
+use weirgate_shared::{
+    EpochMillis, Hour, Lease, MilliTokens, Millis, Shard, WriteId, refill_between,
+};
 
 use super::{Fleet, Grant, Needs};
 use crate::model::ops::{Ask, Back, Much};
@@ -18,7 +20,7 @@ impl Fleet {
     pub(super) fn planned(
         &mut self,
         shard: u32,
-        view: Option<&Bucket>,
+        view: Option<&Shard>,
         needs: &Needs,
         lease: Option<&Until>,
         takes: i64,
@@ -29,7 +31,7 @@ impl Fleet {
             (
                 id.clone(),
                 Lease {
-                    expires: *expires,
+                    expires_at: *expires,
                     tokens: needs.clone(),
                     owner: "me".to_owned(),
                 },
@@ -38,19 +40,19 @@ impl Fleet {
         let (leases, unknown) = (lease.into_iter().collect(), std::slice::from_ref(&op));
         let take = take(&key, &self.limits, needs.clone(), op.clone(), clock);
         let take = Take {
-            takes,
+            acquires: takes,
             leases,
             roll: Roll {
                 by_others,
                 ..take.roll
             },
-            unknown,
+            unconfirmed: unknown,
             ..take
         };
         if self.table.shards().is_empty() {
             take.create(clock)
         } else {
-            take.on(view, clock)
+            take.plan(view, clock)
         }
     }
 
@@ -68,7 +70,10 @@ impl Fleet {
         let there = self.table.shards().get(&shard).cloned();
         let whole = self.limits[0].rule().capacity;
         let (share, holds) = there.as_ref().map_or((whole, whole), |there| {
-            (there.share(&there.limits[&rpm]), there.holds(&rpm, clock))
+            (
+                there.share(&there.limits[&rpm]),
+                there.balance_at(&rpm, clock),
+            )
         });
         let (mut needs, lease) = self.asked(ask, share, holds, clock);
         if creates {
@@ -137,12 +142,12 @@ impl Fleet {
         let (needs, lease) = self.asked(
             ask,
             self.limits[0].rule().capacity,
-            whole.holds(&rpm, clock),
+            whole.balance_at(&rpm, clock),
             clock,
         );
         let is_in_all = needs
             .iter()
-            .all(|(limit, need)| whole.holds(limit, clock) >= *need);
+            .all(|(limit, need)| whole.balance_at(limit, clock) >= *need);
         let parts = whole.spread(&needs, clock);
         prop_assert_eq!(parts.is_some(), is_in_all);
         let Some(mut parts) = parts else {
@@ -265,7 +270,7 @@ impl Fleet {
         }
         // Slots are always held by a lease, or they could never come back.
         let lasts = ask.lease.or((ask.slots > 0).then_some(300));
-        (needs, lasts.map(|ms| (self.id(), clock.after(Millis(ms)))))
+        (needs, lasts.map(|ms| (self.id(), clock.plus(Millis(ms)))))
     }
 
     /// Enters a take that was applied.
@@ -334,9 +339,9 @@ impl Fleet {
         if old == MilliTokens::ZERO {
             return Ok(());
         }
-        let settled = Settled {
-            tk: old - new,
-            tc: new - old,
+        let settled = LimitDelta {
+            available: old - new,
+            consumed: new - old,
             ceiling: Some(grant.ceiling),
         };
         while !self.table.shards().contains_key(&shard) {
@@ -347,25 +352,32 @@ impl Fleet {
             shard -= 1 << bit;
         }
         let (key, op) = (bucket_key(shard), self.id());
-        let lease = id.map(|id| (id, LeaseChange::Hold([(rpm.clone(), (old, new))].into())));
+        let lease = id.map(|id| {
+            (
+                id,
+                LeaseChange::SetAmounts([(rpm.clone(), (old, new))].into()),
+            )
+        });
         // Some count acquires that were granted before.
         let takes = part % 2;
         let settle = Settle {
-            takes,
+            acquires: takes,
             ..settle(&key, op, lease, [(rpm.clone(), settled)].into(), clock)
         };
         let before = self.table.shards()[&shard].clone();
         let view = back.and_then(|back| self.table.image(shard, back));
-        let update = view.map_or_else(|| settle.whole(None), |view| settle.cut(&view));
-        prop_assert!(self.write(update, None)? || self.write(settle.cut(&before), None)?);
-        let given = self.table.shards()[&shard].limits[&rpm].tk - before.limits[&rpm].tk;
+        let update = view.map_or_else(|| settle.full(None), |view| settle.capped(&view));
+        prop_assert!(self.write(update, None)? || self.write(settle.capped(&before), None)?);
+        let given =
+            self.table.shards()[&shard].limits[&rpm].available - before.limits[&rpm].available;
         *self.used.entry(rpm.clone()).or_default() += new - old;
         self.granted += takes;
         if let Some(mirror) = &mut self.mirror {
             if new > old {
                 let state = &before.limits[&rpm];
-                let flowed = credit(&state.rule, before.shard(), before.rf, self.now);
-                let over = (state.tk + flowed - before.share(state)).max(MilliTokens::ZERO);
+                let flowed =
+                    refill_between(&state.rule, before.shard(), before.refilled_at, self.now);
+                let over = (state.available + flowed - before.share(state)).max(MilliTokens::ZERO);
                 mirror.owe(shard, new - old, over);
             } else {
                 mirror.give(shard, given);
@@ -386,8 +398,8 @@ impl Fleet {
     }
 }
 
-fn is_enough(shard: &Bucket, needs: &Needs, clock: EpochMillis) -> bool {
+fn is_enough(shard: &Shard, needs: &Needs, clock: EpochMillis) -> bool {
     needs
         .iter()
-        .all(|(limit, need)| *need == MilliTokens::ZERO || shard.holds(limit, clock) >= *need)
+        .all(|(limit, need)| *need == MilliTokens::ZERO || shard.balance_at(limit, clock) >= *need)
 }
