@@ -12,14 +12,14 @@ use std::error::Error;
 
 use axum::{Router, routing::get};
 use weirgate::tower::RateLimitLayer;
-use weirgate::{Connection, Limit, RateLimiter};
+use weirgate::{ConnectOptions, Limit, RateLimiter};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (table, connection) = match &arguments[..] {
-        [table] => (table, Connection::default()),
+        [table] => (table, ConnectOptions::default()),
         [table, flag, url] if flag == "--local" => (table, local(table, url).await?),
         _ => return Err("usage: server TABLE [--local URL]".into()),
     };
@@ -58,12 +58,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// A local DynamoDB, with the table.
-async fn local(table: &str, url: &str) -> Result<Connection, Box<dyn Error>> {
-    let connection = Connection {
+async fn local(table: &str, url: &str) -> Result<ConnectOptions, Box<dyn Error>> {
+    let connection = ConnectOptions {
         local_endpoint: Some(url.to_owned()),
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
-    let weirgate_store::Connected { client, .. } =
+    let weirgate_store::Connection { client, .. } =
         weirgate_store::connect(connection.clone()).await;
     if client
         .describe_table()

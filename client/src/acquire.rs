@@ -8,13 +8,15 @@ use weirgate_shared::{
 };
 
 use crate::away;
-use crate::config::{Age, Rules, resolve};
-use crate::decide::{Asked, Given, How, Manner, Target, decide, tell};
-use crate::limits::{Limits, check_number};
-use crate::line::Needs;
-use crate::shards::{Request, Shards};
-use crate::telemetry::watched;
-use crate::{Decision, Disabled, Error, Grant, RateLimiter, WhenAway};
+use crate::config::{EffectiveConfig, Freshness, resolve};
+use crate::decide::{
+    AcquireOptions, BucketTarget, Granted, ResolvedRequest, TakeMode, count_decision, decide,
+};
+use crate::limits::{Limits, check_limit_count};
+use crate::line::Amounts;
+use crate::shards::{BucketRequest, BucketState};
+use crate::telemetry::instrumented;
+use crate::{Decision, Disabled, Error, Grant, OnUnavailable, RateLimiter};
 
 /// How long a lease lasts if nothing else is said.
 const LEASE: Duration = Duration::from_secs(60);
@@ -31,8 +33,8 @@ pub struct Acquire<'a> {
     resource: String,
     limits: Option<Limits>,
     version: Option<i64>,
-    takes: Vec<(String, Amount)>,
-    manner: Manner,
+    amounts: Vec<(String, Amount)>,
+    options: AcquireOptions,
     timeout: Duration,
     lease: Option<Duration>,
 }
@@ -52,11 +54,11 @@ impl<'a> Acquire<'a> {
             resource: resource.to_owned(),
             limits: None,
             version: None,
-            takes: vec![],
-            manner: Manner {
+            amounts: vec![],
+            options: AcquireOptions {
                 wait: Duration::ZERO,
-                how: How::SideBySide,
-                when_away: settings.when_away,
+                take_mode: TakeMode::Concurrent,
+                on_unavailable: settings.on_unavailable,
             },
             timeout: settings.timeout,
             lease: None,
@@ -92,20 +94,21 @@ impl<'a> Acquire<'a> {
 
     /// Takes `tokens` of a limit: 1 to 10^12. All that is taken is taken together or not at all.
     pub fn take(mut self, limit: &str, tokens: i64) -> Self {
-        self.takes.push((limit.to_owned(), Amount::Tokens(tokens)));
+        self.amounts
+            .push((limit.to_owned(), Amount::Tokens(tokens)));
         self
     }
 
     /// [`take`](Self::take) to the millitoken.
     pub fn take_milli(mut self, limit: &str, amount: MilliTokens) -> Self {
-        self.takes.push((limit.to_owned(), Amount::Milli(amount)));
+        self.amounts.push((limit.to_owned(), Amount::Milli(amount)));
         self
     }
 
     /// Waits up to this long for the tokens instead of being denied at once. A wait that cannot
     /// succeed is not begun.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
-        self.manner.wait = wait;
+        self.options.wait = wait;
         self
     }
 
@@ -116,10 +119,10 @@ impl<'a> Acquire<'a> {
         self
     }
 
-    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away)
+    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::on_unavailable)
     /// says.
-    pub const fn when_away(mut self, when_away: WhenAway) -> Self {
-        self.manner.when_away = when_away;
+    pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.options.on_unavailable = on_unavailable;
         self
     }
 
@@ -136,19 +139,19 @@ impl<'a> Acquire<'a> {
     /// [`Error::Invalid`] before anything is written; the others if no decision could be made.
     pub async fn send(self) -> Result<Decision, Error> {
         let (inner, entity, resource) = (&self.limiter.inner, &self.entity, &self.resource);
-        let decision = watched(inner, entity, resource, self.decision()).await?;
-        tell(inner, &decision);
-        Ok(decision.map(|given| Grant::of(given.all, given.degraded, given.is_free)))
+        let decision = instrumented(inner, entity, resource, self.decision()).await?;
+        count_decision(inner, &decision);
+        Ok(decision.map(|given| Grant::of(given.by_bucket, given.degraded, given.has_unlimited)))
     }
 
-    async fn decision(&self) -> Result<Decision<Given>, Error> {
+    async fn decision(&self) -> Result<Decision<Granted>, Error> {
         let inner = &self.limiter.inner;
-        let asked = self.targets(Age::Cached).await;
-        let is_old = asked.as_ref().is_ok_and(|asked| asked.is_old);
-        let decision = decide(inner, asked, self.manner).await?;
+        let asked = self.targets(Freshness::AnyAge).await;
+        let is_old = asked.as_ref().is_ok_and(|asked| asked.limits_may_be_stale);
+        let decision = decide(inner, asked, self.options).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // That is told for good, so not by limits that may have been raised since.
-            return decide(inner, self.targets(Age::Recent).await, self.manner).await;
+            return decide(inner, self.targets(Freshness::Recent).await, self.options).await;
         }
         Ok(decision)
     }
@@ -157,8 +160,8 @@ impl<'a> Acquire<'a> {
         self.limiter
     }
 
-    pub(crate) const fn waits(&self) -> bool {
-        !self.manner.wait.is_zero()
+    pub(crate) const fn has_wait(&self) -> bool {
+        !self.options.wait.is_zero()
     }
 
     /// Who is limited, unchecked.
@@ -174,28 +177,28 @@ impl<'a> Acquire<'a> {
     }
 
     /// Checks what can be checked before anything is sent.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn validate(&self) -> Result<(), Error> {
         let (_, _) = (
             EntityId::new(&*self.entity)?,
             Resource::new(&*self.resource)?,
         );
-        if self.takes.is_empty() {
+        if self.amounts.is_empty() {
             return invalid("nothing is asked for: say what with take()".to_owned());
         }
         self.amounts().map(drop)
     }
 
     /// The buckets that are asked.
-    pub(crate) async fn targets(&self, age: Age) -> Result<Asked, Error> {
-        if self.takes.is_empty() {
+    pub(crate) async fn targets(&self, age: Freshness) -> Result<ResolvedRequest, Error> {
+        if self.amounts.is_empty() {
             return invalid("nothing is asked for: say what with take()".to_owned());
         }
-        self.targets_to_look_at(age).await
+        self.resolve_targets(age).await
     }
 
     /// The buckets that are asked, perhaps for nothing: the one of the limits given, or those of
     /// the limits configured.
-    pub(crate) async fn targets_to_look_at(&self, age: Age) -> Result<Asked, Error> {
+    pub(crate) async fn resolve_targets(&self, age: Freshness) -> Result<ResolvedRequest, Error> {
         let amounts = self.amounts()?;
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
@@ -203,9 +206,9 @@ impl<'a> Acquire<'a> {
                     "limits_version {version} is of limits given with the call: give them, too"
                 ));
             }
-            return self.configured(&amounts, age).await;
+            return self.resolve_configured(&amounts, age).await;
         };
-        check_number(limits)?;
+        check_limit_count(limits)?;
         for (at, limit) in limits.iter().enumerate() {
             if limits[..at]
                 .iter()
@@ -217,7 +220,7 @@ impl<'a> Acquire<'a> {
                 ));
             }
         }
-        if let Some(name) = lacking(&amounts, limits) {
+        if let Some(name) = missing_limit(&amounts, limits) {
             return invalid(format!(
                 "limit {name:?} is not among the limits given: {:?}",
                 names(limits)
@@ -233,35 +236,39 @@ impl<'a> Acquire<'a> {
                     "limits_version must be 0 or more, got {version}: count releases from 0"
                 ));
             }
-            Some(version) => &limits.of_version(version),
+            Some(version) => &limits.with_version(version),
             None => limits,
         };
-        Ok(Asked {
+        Ok(ResolvedRequest {
             targets: vec![self.target(shards, limits, &amounts)],
-            ..Asked::default()
+            ..ResolvedRequest::default()
         })
     }
 
     /// The buckets that are asked by what is configured: the entity's own, and those of its
     /// ancestors as far as it cascades. This is the one place where limits are looked for.
-    async fn configured(&self, amounts: &Amounts<'_>, mut age: Age) -> Result<Asked, Error> {
+    async fn resolve_configured(
+        &self,
+        amounts: &NamedAmounts<'_>,
+        mut age: Freshness,
+    ) -> Result<ResolvedRequest, Error> {
         let inner = &self.limiter.inner;
         let (entity, resource) = (
             EntityId::new(&*self.entity)?,
             Resource::new(&*self.resource)?,
         );
         let own = inner.bucket(entity, resource);
-        let (mut asked, mut met) = (Asked::default(), vec![]);
+        let (mut asked, mut met) = (ResolvedRequest::default(), vec![]);
         let mut next = Some(Arc::clone(&own));
         while let Some(shards) = next.take() {
             let BucketKey {
                 entity, resource, ..
             } = &shards.key;
             let resolved = resolve(inner, &shards, age, self.timeout).await?;
-            asked.is_old |= resolved.is_old(inner.ages.now());
-            let rules = resolved.rules.as_deref();
+            asked.limits_may_be_stale |= resolved.may_be_stale(inner.ages.now());
+            let rules = resolved.config.as_deref();
             if Arc::ptr_eq(&shards, &own) {
-                let Some(Rules {
+                let Some(EffectiveConfig {
                     level,
                     limits,
                     status,
@@ -274,11 +281,11 @@ impl<'a> Acquire<'a> {
                     });
                 };
                 if let Some(name) =
-                    lacking(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
+                    missing_limit(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
                 {
-                    if resolved.is_old(inner.ages.now()) && age == Age::Cached {
+                    if resolved.may_be_stale(inner.ages.now()) && age == Freshness::AnyAge {
                         // It may be new.
-                        age = Age::Recent;
+                        age = Freshness::Recent;
                         next = Some(shards);
                         continue;
                     }
@@ -289,17 +296,17 @@ impl<'a> Acquire<'a> {
                 }
             }
             match rules {
-                Some(Rules {
+                Some(EffectiveConfig {
                     status: ConfigStatus::Disabled,
                     ..
                 }) => {
                     let (entity, resource) = (entity.clone(), resource.clone());
-                    return Ok(Asked {
+                    return Ok(ResolvedRequest {
                         disabled: Some(Disabled { entity, resource }),
                         ..asked
                     });
                 }
-                Some(Rules {
+                Some(EffectiveConfig {
                     status: ConfigStatus::Enforced,
                     limits,
                     ..
@@ -308,11 +315,11 @@ impl<'a> Acquire<'a> {
                         .targets
                         .push(self.target(Arc::clone(&shards), limits, amounts));
                 }
-                Some(Rules {
+                Some(EffectiveConfig {
                     status: ConfigStatus::Unlimited,
                     ..
                 })
-                | None => asked.is_free |= Arc::ptr_eq(&shards, &own),
+                | None => asked.has_unlimited |= Arc::ptr_eq(&shards, &own),
             }
             if let Some(parent) = &resolved.parent {
                 if met.contains(parent) {
@@ -328,9 +335,14 @@ impl<'a> Acquire<'a> {
     }
 
     /// What is asked of one bucket: of those of its limits that are taken.
-    fn target(&self, shards: Arc<Shards>, limits: &Limits, amounts: &Amounts<'_>) -> Target {
+    fn target(
+        &self,
+        shards: Arc<BucketState>,
+        limits: &Limits,
+        amounts: &NamedAmounts<'_>,
+    ) -> BucketTarget {
         let settings = &self.limiter.inner.settings;
-        let (mut needs, mut soft) = (Needs::new(), Needs::new());
+        let (mut needs, mut soft) = (Amounts::new(), Amounts::new());
         let mut takes_slots = false;
         for (name, amount) in amounts {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
@@ -346,15 +358,15 @@ impl<'a> Acquire<'a> {
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
-        let request = Request {
-            needs,
-            soft,
+        let request = BucketRequest {
+            amounts: needs,
+            soft_amounts: soft,
             limits: limits.clone(),
             lease,
             timeout: self.timeout,
-            takes: 1,
+            acquires: 1,
         };
-        Target {
+        BucketTarget {
             shards,
             request,
             is_shadow: settings.is_shadow,
@@ -362,15 +374,15 @@ impl<'a> Acquire<'a> {
     }
 
     /// What is asked, whatever the limits are.
-    fn amounts(&self) -> Result<Amounts<'_>, Error> {
+    fn amounts(&self) -> Result<NamedAmounts<'_>, Error> {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
         }
-        away::check(self.manner.when_away)?;
-        let mut amounts = Amounts::with_capacity(self.takes.len());
-        for (name, amount) in &self.takes {
+        away::check(self.options.on_unavailable)?;
+        let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
+        for (name, amount) in &self.amounts {
             let amount = match *amount {
-                Amount::Tokens(tokens) => self::amount(name, tokens, 1)?,
+                Amount::Tokens(tokens) => self::parse_amount(name, tokens, 1)?,
                 Amount::Milli(milli)
                     if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
                 {
@@ -390,14 +402,14 @@ impl<'a> Acquire<'a> {
 }
 
 /// What is asked of each limit, by name.
-type Amounts<'a> = Vec<(&'a str, MilliTokens)>;
+type NamedAmounts<'a> = Vec<(&'a str, MilliTokens)>;
 
 fn invalid<T>(message: String) -> Result<T, Error> {
     Err(Error::Invalid(message))
 }
 
 /// What is asked of a limit that is not there.
-fn lacking<'a>(amounts: &Amounts<'a>, limits: &[Limit]) -> Option<&'a str> {
+fn missing_limit<'a>(amounts: &NamedAmounts<'a>, limits: &[Limit]) -> Option<&'a str> {
     let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
     amounts
         .iter()
@@ -410,7 +422,7 @@ fn names(limits: &[Limit]) -> Vec<&str> {
 }
 
 /// Whole tokens from `least` to 10^12.
-pub(crate) fn amount(limit: &str, tokens: i64, least: i64) -> Result<MilliTokens, Error> {
+pub(crate) fn parse_amount(limit: &str, tokens: i64, least: i64) -> Result<MilliTokens, Error> {
     if (least..=MAX_TOKENS).contains(&tokens) {
         Ok(MilliTokens::from_tokens(tokens))
     } else {

@@ -8,10 +8,12 @@ use std::time::Duration;
 use futures_util::future::{join_all, try_join_all};
 
 use crate::away;
-use crate::config::Age;
-use crate::decide::{Asked, Given, How, Manner, Target, decide, tell};
-use crate::telemetry::watched;
-use crate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement, WhenAway};
+use crate::config::Freshness;
+use crate::decide::{
+    AcquireOptions, BucketTarget, Granted, ResolvedRequest, TakeMode, count_decision, decide,
+};
+use crate::telemetry::instrumented;
+use crate::{Acquire, Decision, Error, Grant, OnUnavailable, RateLimiter, Settlement};
 
 /// The most requests that are decided together.
 const MAX_REQUESTS: usize = 100;
@@ -28,19 +30,19 @@ const MAX_REQUESTS: usize = 100;
 pub struct AcquireAll<'a> {
     limiter: &'a RateLimiter,
     requests: Vec<Acquire<'a>>,
-    manner: Manner,
+    options: AcquireOptions,
 }
 
 impl<'a> AcquireAll<'a> {
     pub(crate) fn new(limiter: &'a RateLimiter, requests: Vec<Acquire<'a>>) -> Self {
-        let when_away = limiter.inner.settings.when_away;
+        let on_unavailable = limiter.inner.settings.on_unavailable;
         Self {
             limiter,
             requests,
-            manner: Manner {
+            options: AcquireOptions {
                 wait: Duration::ZERO,
-                how: How::SideBySide,
-                when_away,
+                take_mode: TakeMode::Concurrent,
+                on_unavailable: on_unavailable,
             },
         }
     }
@@ -48,7 +50,7 @@ impl<'a> AcquireAll<'a> {
     /// Waits up to this long for all the tokens instead of being denied at once. A wait that cannot
     /// succeed is not begun.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
-        self.manner.wait = wait;
+        self.options.wait = wait;
         self
     }
 
@@ -56,14 +58,14 @@ impl<'a> AcquireAll<'a> {
     /// ever taken and given back. It holds 100 items, of buckets and their shards, each bucket
     /// once.
     pub const fn in_one_transaction(mut self) -> Self {
-        self.manner.how = How::Together;
+        self.options.take_mode = TakeMode::Transaction;
         self
     }
 
-    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::when_away) and
+    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::on_unavailable) and
     /// the requests say.
-    pub const fn when_away(mut self, when_away: WhenAway) -> Self {
-        self.manner.when_away = when_away;
+    pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.options.on_unavailable = on_unavailable;
         self
     }
 
@@ -88,25 +90,26 @@ impl<'a> AcquireAll<'a> {
                         .to_owned(),
                 );
             }
-            if request.waits() {
+            if request.has_wait() {
                 return invalid(
                     "a request waits by itself: all wait together, say it after acquire_all()"
                         .to_owned(),
                 );
             }
-            request.check()?;
+            request.validate()?;
         }
-        away::check(self.manner.when_away)?;
+        away::check(self.options.on_unavailable)?;
         let (inner, mut counts) = (&self.limiter.inner, vec![]);
-        let decision = watched(inner, "several", "several", self.decision(&mut counts)).await?;
-        tell(inner, &decision);
+        let decision =
+            instrumented(inner, "several", "several", self.decision(&mut counts)).await?;
+        count_decision(inner, &decision);
         Ok(decision.map(|given| {
-            let mut all = given.all.into_iter();
+            let mut all = given.by_bucket.into_iter();
             let grant = |count| {
                 Grant::of(
                     all.by_ref().take(count),
                     given.degraded.clone(),
-                    given.is_free,
+                    given.has_unlimited,
                 )
             };
             Grants(counts.into_iter().map(grant).collect())
@@ -114,20 +117,29 @@ impl<'a> AcquireAll<'a> {
     }
 
     /// The decision, and how many buckets each request asks.
-    async fn decision(&self, counts: &mut Vec<usize>) -> Result<Decision<Given>, Error> {
+    async fn decision(&self, counts: &mut Vec<usize>) -> Result<Decision<Granted>, Error> {
         let inner = &self.limiter.inner;
-        let asked = self.targets(Age::Cached, counts).await;
-        let is_old = asked.as_ref().is_ok_and(|asked| asked.is_old);
-        let decision = decide(inner, asked, self.manner).await?;
+        let asked = self.targets(Freshness::AnyAge, counts).await;
+        let is_old = asked.as_ref().is_ok_and(|asked| asked.limits_may_be_stale);
+        let decision = decide(inner, asked, self.options).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // That is told for good, so not by limits that may have been raised since.
-            return decide(inner, self.targets(Age::Recent, counts).await, self.manner).await;
+            return decide(
+                inner,
+                self.targets(Freshness::Recent, counts).await,
+                self.options,
+            )
+            .await;
         }
         Ok(decision)
     }
 
     /// The buckets that all ask, and how many each does.
-    async fn targets(&self, age: Age, counts: &mut Vec<usize>) -> Result<Asked, Error> {
+    async fn targets(
+        &self,
+        age: Freshness,
+        counts: &mut Vec<usize>,
+    ) -> Result<ResolvedRequest, Error> {
         *counts = vec![0; self.requests.len()];
         let mut requests = vec![];
         for request in &self.requests {
@@ -135,8 +147,10 @@ impl<'a> AcquireAll<'a> {
         }
         let all = try_join_all(requests).await?;
         *counts = all.iter().map(|asked| asked.targets.len()).collect();
-        let all = all.into_iter().fold(Asked::default(), Asked::and);
-        if self.manner.how == How::Together {
+        let all = all
+            .into_iter()
+            .fold(ResolvedRequest::default(), ResolvedRequest::merge);
+        if self.options.take_mode == TakeMode::Transaction {
             check_different(&all.targets)?;
         }
         Ok(all)
@@ -144,7 +158,7 @@ impl<'a> AcquireAll<'a> {
 }
 
 /// A transaction can change an item once.
-fn check_different(targets: &[Target]) -> Result<(), Error> {
+fn check_different(targets: &[BucketTarget]) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     let twice = targets
         .iter()
@@ -177,8 +191,8 @@ impl Grants {
     ///
     /// # Errors
     /// The first one's that failed; the others are rolled back all the same.
-    pub async fn rollback(self) -> Result<Settlement, Error> {
-        Settlement::all(join_all(self.0.into_iter().map(Grant::rollback)).await)
+    pub async fn roll_back(self) -> Result<Settlement, Error> {
+        Settlement::all(join_all(self.0.into_iter().map(Grant::roll_back)).await)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis};
-use weirgate_store::Skew;
+use weirgate_store::CorrectedClock;
 
 use crate::clock::after;
 
@@ -30,7 +30,7 @@ pub(crate) struct AgeClock(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    wall: Skew,
+    wall: CorrectedClock,
     started: Instant,
     /// By how much the wall clock is ahead of the time since `started`, in ms: the least that was
     /// read since the last missed time was noticed.
@@ -40,7 +40,7 @@ struct State {
 }
 
 impl AgeClock {
-    pub(crate) fn new(wall: Skew) -> Self {
+    pub(crate) fn new(wall: CorrectedClock) -> Self {
         let ahead_ms = AtomicI64::new(wall.local().0);
         let state = State {
             wall,
@@ -136,7 +136,7 @@ impl Add<Duration> for Moment {
 #[cfg(test)]
 impl Default for AgeClock {
     fn default() -> Self {
-        Self::new(Skew::default())
+        Self::new(CorrectedClock::default())
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
 
     fn clocks() -> (FakeClock, AgeClock) {
         let wall = FakeClock::at(EpochMillis(1_795_197_600_000));
-        let ages = AgeClock::new(Skew::of(Arc::new(wall.clone())));
+        let ages = AgeClock::new(CorrectedClock::of(Arc::new(wall.clone())));
         (wall, ages)
     }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use weirgate_store::ErrorKind;
 
 use crate::Error;
-use crate::decide::{Given, GivenBy, Target};
+use crate::decide::{BucketGrant, BucketTarget, Granted};
 use crate::decision::{Decision, Denied};
 use crate::inner::Inner;
 use crate::stats::count;
 
-pub use breaker::Breaker;
-pub(crate) use breaker::{Circuit, Open, Permit};
+pub use breaker::CircuitBreakerConfig;
+pub(crate) use breaker::{CircuitBreaker, Open, Permit};
 pub(crate) use local::{LocalBuckets, LocalHold};
 
 /// What an acquire answers while DynamoDB is away: it gives no answer, server errors, or is over
@@ -23,10 +23,10 @@ pub(crate) use local::{LocalBuckets, LocalHold};
 /// Everything else it says is no reason: missing permission, a table that is not there and requests
 /// that are refused stay errors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum WhenAway {
+pub enum OnUnavailable {
     /// An error: the caller decides.
     #[default]
-    Fail,
+    Error,
     /// Denied.
     Deny,
     /// Granted, and nothing is counted.
@@ -47,9 +47,9 @@ pub struct Degraded {
 }
 
 /// That a part is one.
-pub(crate) fn check(when_away: WhenAway) -> Result<(), Error> {
-    match when_away {
-        WhenAway::Local { percent } if !(1..=100).contains(&percent) => Err(Error::Invalid(
+pub(crate) fn check(on_unavailable: OnUnavailable) -> Result<(), Error> {
+    match on_unavailable {
+        OnUnavailable::Local { percent } if !(1..=100).contains(&percent) => Err(Error::Invalid(
             format!("a local part of {percent} percent is asked, it takes 1 to 100"),
         )),
         _ => Ok(()),
@@ -57,17 +57,19 @@ pub(crate) fn check(when_away: WhenAway) -> Result<(), Error> {
 }
 
 /// Whether `error` says that DynamoDB is away.
-fn is_away(error: &Error) -> bool {
+fn is_unavailable(error: &Error) -> bool {
     // One bucket that is too hot says nothing about DynamoDB, nor does an index.
     let is_busy = |kind| {
         matches!(
             kind,
-            ErrorKind::Conflict | ErrorKind::Crowded | ErrorKind::Throttled { key_range: true }
+            ErrorKind::Conflict
+                | ErrorKind::IndexThrottled
+                | ErrorKind::Throttled { key_range: true }
         )
     };
     let is_away = |kind| !is_busy(kind) && ErrorKind::is_transient(kind);
     match error {
-        Error::Away { .. } => true,
+        Error::Unavailable { .. } => true,
         Error::Store(error) => is_away(error.kind),
         // Without one, it was competition that took so long.
         Error::Timeout { last, .. } => last.as_ref().is_some_and(|error| is_away(error.kind)),
@@ -77,13 +79,13 @@ fn is_away(error: &Error) -> bool {
 
 /// The answer in place of `error`, if that says that DynamoDB is away and another is wanted. Of
 /// `targets` nothing is known if not even the limits could be read.
-pub(crate) fn answer(
+pub(crate) fn fall_back(
     inner: &Inner,
-    when_away: WhenAway,
-    targets: Option<&[Target]>,
+    on_unavailable: OnUnavailable,
+    targets: Option<&[BucketTarget]>,
     error: Error,
-) -> Result<Decision<Given>, Error> {
-    if !is_away(&error) {
+) -> Result<Decision<Granted>, Error> {
+    if !is_unavailable(&error) {
         return Err(error);
     }
     let degraded = Degraded {
@@ -95,10 +97,10 @@ pub(crate) fn answer(
             ..denied
         }))
     };
-    let answer = match (when_away, targets) {
-        (WhenAway::Fail, _) => return Err(error),
-        (WhenAway::Deny, _) => {
-            let left = if let Error::Away { retry_after, .. } = &error {
+    let answer = match (on_unavailable, targets) {
+        (OnUnavailable::Error, _) => return Err(error),
+        (OnUnavailable::Deny, _) => {
+            let left = if let Error::Unavailable { retry_after, .. } = &error {
                 *retry_after
             } else {
                 inner.breaker.pause()
@@ -109,23 +111,26 @@ pub(crate) fn answer(
                 degraded: None,
             })
         }
-        (WhenAway::Allow, _) => Ok(Decision::Granted(Given {
-            all: vec![],
+        (OnUnavailable::Allow, _) => Ok(Decision::Granted(Granted {
+            by_bucket: vec![],
             degraded: Some(degraded),
-            is_free: true,
+            has_unlimited: true,
         })),
-        (WhenAway::Local { .. }, None) => return Err(error),
-        (WhenAway::Local { percent }, Some(targets)) => {
-            match inner.local.take(targets, percent, inner.ages.time()) {
+        (OnUnavailable::Local { .. }, None) => return Err(error),
+        (OnUnavailable::Local { percent }, Some(targets)) => {
+            match inner
+                .local_buckets
+                .take(targets, percent, inner.ages.time())
+            {
                 Ok(holds) => {
-                    let one = |local| GivenBy {
+                    let one = |local| BucketGrant {
                         local: Some(local),
-                        ..GivenBy::default()
+                        ..BucketGrant::default()
                     };
-                    Ok(Decision::Granted(Given {
-                        all: holds.into_iter().map(one).collect(),
+                    Ok(Decision::Granted(Granted {
+                        by_bucket: holds.into_iter().map(one).collect(),
                         degraded: Some(degraded),
-                        is_free: true,
+                        has_unlimited: true,
                     }))
                 }
                 Err(short) => denied(short),
@@ -138,8 +143,13 @@ pub(crate) fn answer(
 }
 
 impl From<Open> for Error {
-    fn from(Open { why, left }: Open) -> Self {
-        Self::Away {
+    fn from(
+        Open {
+            cause: why,
+            retry_after: left,
+        }: Open,
+    ) -> Self {
+        Self::Unavailable {
             retry_after: left.max(Duration::from_millis(1)),
             last: why,
         }

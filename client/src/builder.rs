@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{Namespace, Resource};
-use weirgate_store::{Connection, Table, connect};
+use weirgate_store::{ConnectOptions, Table, connect};
 
 use crate::away;
 use crate::inner::{Inner, Settings};
 use crate::telemetry;
-use crate::{Breaker, Clock, Error, Prefetch, RateLimiter, WhenAway};
+use crate::{CircuitBreakerConfig, Clock, Error, OnUnavailable, Prefetch, RateLimiter};
 
 /// Builds a [`RateLimiter`].
 #[derive(Debug)]
@@ -20,14 +20,14 @@ pub struct Builder {
     owner: String,
     principal: Option<String>,
     config_ttl: Duration,
-    audit_kept: Duration,
+    audit_retention: Duration,
     clock: Option<Arc<dyn Clock>>,
     timeout: Duration,
-    denial_memory: Duration,
+    denial_cache_ttl: Duration,
     is_shadow: bool,
-    tells_resource: bool,
-    when_away: WhenAway,
-    breaker: Breaker,
+    has_resource_metrics: bool,
+    on_unavailable: OnUnavailable,
+    breaker: CircuitBreakerConfig,
     prefetch: Vec<(String, Prefetch)>,
     #[cfg(feature = "yaml")]
     file: Option<crate::LimitsFile>,
@@ -35,26 +35,26 @@ pub struct Builder {
 
 #[derive(Debug)]
 enum TableSource {
-    Name(String, Connection),
+    Name(String, ConnectOptions),
     Table(Table),
 }
 
 impl Builder {
     pub(crate) fn new(table: String) -> Self {
         Self {
-            table: TableSource::Name(table, Connection::default()),
+            table: TableSource::Name(table, ConnectOptions::default()),
             namespace: "default".to_owned(),
             owner: String::new(),
             principal: None,
             config_ttl: Duration::from_secs(60),
-            audit_kept: Duration::from_secs(90 * 86_400),
+            audit_retention: Duration::from_secs(90 * 86_400),
             clock: None,
             timeout: Duration::from_secs(5),
-            denial_memory: Duration::from_secs(30),
+            denial_cache_ttl: Duration::from_secs(30),
             is_shadow: false,
-            tells_resource: false,
-            when_away: WhenAway::Fail,
-            breaker: Breaker::default(),
+            has_resource_metrics: false,
+            on_unavailable: OnUnavailable::Error,
+            breaker: CircuitBreakerConfig::default(),
             prefetch: vec![],
             #[cfg(feature = "yaml")]
             file: None,
@@ -94,8 +94,8 @@ impl Builder {
 
     /// How long the audit events of this limiter are kept: 90 days if not said, 100 years at most.
     #[must_use]
-    pub const fn audit_kept(mut self, audit_kept: Duration) -> Self {
-        self.audit_kept = audit_kept;
+    pub const fn audit_retention(mut self, audit_retention: Duration) -> Self {
+        self.audit_retention = audit_retention;
         self
     }
 
@@ -114,31 +114,31 @@ impl Builder {
     /// by slots for 50 ms. This setting makes both shorter, never longer. A caller that comes back
     /// at its retry time is not denied from memory.
     #[must_use]
-    pub const fn denial_memory(mut self, denial_memory: Duration) -> Self {
-        self.denial_memory = denial_memory;
+    pub const fn denial_cache_ttl(mut self, denial_cache_ttl: Duration) -> Self {
+        self.denial_cache_ttl = denial_cache_ttl;
         self
     }
 
     /// Whether the metric of decisions names the resource, as a label: not if not said, as there
     /// may be many.
     #[must_use]
-    pub const fn metrics_by_resource(mut self, tells_resource: bool) -> Self {
-        self.tells_resource = tells_resource;
+    pub const fn metrics_by_resource(mut self, has_resource_metrics: bool) -> Self {
+        self.has_resource_metrics = has_resource_metrics;
         self
     }
 
     /// What is answered while DynamoDB is away: an error if not said. An acquire can say otherwise
     /// for itself.
     #[must_use]
-    pub const fn when_away(mut self, when_away: WhenAway) -> Self {
-        self.when_away = when_away;
+    pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.on_unavailable = on_unavailable;
         self
     }
 
     /// When DynamoDB is not asked any more, as it is away: after 10 failures in a row, for 1 s to
     /// 30 s, if not said.
     #[must_use]
-    pub const fn breaker(mut self, breaker: Breaker) -> Self {
+    pub const fn circuit_breaker(mut self, breaker: CircuitBreakerConfig) -> Self {
         self.breaker = breaker;
         self
     }
@@ -181,7 +181,7 @@ impl Builder {
 
     /// How to reach DynamoDB, if not by the defaults.
     #[must_use]
-    pub fn connection(mut self, connection: Connection) -> Self {
+    pub fn connection(mut self, connection: ConnectOptions) -> Self {
         if let TableSource::Name(_, known) = &mut self.table {
             *known = connection;
         }
@@ -225,7 +225,7 @@ impl Builder {
         );
         for (name, time, most) in [
             ("config_ttl", self.config_ttl, day),
-            ("audit_kept", self.audit_kept, century),
+            ("audit_retention", self.audit_retention, century),
         ] {
             if time > most {
                 return Err(Error::Invalid(format!(
@@ -268,17 +268,17 @@ impl Builder {
                 Table::new(connect(connection).await, name)
             }
         };
-        away::check(self.when_away)?;
+        away::check(self.on_unavailable)?;
         let settings = Settings {
             timeout: self.timeout,
-            denial_memory: self.denial_memory,
+            denial_cache_ttl: self.denial_cache_ttl,
             owner: self.owner.as_str().into(),
             principal: principal.into(),
             config_ttl: self.config_ttl,
-            audit_kept: self.audit_kept,
+            audit_retention: self.audit_retention,
             is_shadow: self.is_shadow,
-            tells_resource: self.tells_resource,
-            when_away: self.when_away,
+            has_resource_metrics: self.has_resource_metrics,
+            on_unavailable: self.on_unavailable,
             prefetch,
             #[cfg(feature = "yaml")]
             file: self.file,

@@ -13,16 +13,16 @@ use weirgate_shared::{
     AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Namespace, Versioned,
     read_config,
 };
-use weirgate_store::{BY_RESOURCE, Item, Listing};
+use weirgate_store::{BY_RESOURCE, Item, Query};
 
 use crate::inner::Inner;
 use crate::{Error, RateLimiter};
 
-use change::Editing;
+use change::ConfigEdit;
+use known::CacheKey;
 pub use known::CacheStats;
-use known::Changed;
-pub(crate) use known::Known;
-pub(crate) use resolve::{Age, Rules, Slot, resolve};
+pub(crate) use known::ConfigCache;
+pub(crate) use resolve::{EffectiveConfig, Freshness, LimitsSlot, resolve};
 
 /// How many things a page of a list holds at most.
 const PAGE: i32 = 100;
@@ -33,12 +33,12 @@ pub struct Page<T> {
     /// What it holds; a page before the last one may hold nothing.
     pub items: Vec<T>,
     /// Where the next page begins; `None` after the last one.
-    pub next: Option<Next>,
+    pub next: Option<PageToken>,
 }
 
 /// Where the next page of a list begins.
 #[derive(Debug, Clone)]
-pub struct Next {
+pub struct PageToken {
     after: Item,
     /// The index and the partition that are listed.
     of: (Option<&'static str>, String),
@@ -47,7 +47,11 @@ pub struct Next {
 impl Inner {
     /// One page of a list, whose items are of this namespace or of none: an index takes what any
     /// item says of itself, so one of another namespace could stand in it.
-    async fn page(&self, listing: Listing<'_>, after: Option<&Next>) -> Result<Page<Item>, Error> {
+    async fn page(
+        &self,
+        listing: Query<'_>,
+        after: Option<&PageToken>,
+    ) -> Result<Page<Item>, Error> {
         let of = (
             listing.index.map(|index| index.name),
             listing.partition.to_owned(),
@@ -61,7 +65,7 @@ impl Inner {
         }
         let found = self
             .table
-            .list(listing, after.map(|next| &next.after))
+            .query(listing, after.map(|next| &next.after))
             .await?;
         let prefix = format!("{}/", self.namespace);
         let items = found
@@ -71,7 +75,7 @@ impl Inner {
             .collect();
         Ok(Page {
             items,
-            next: found.next.map(|after| Next { after, of }),
+            next: found.next.map(|after| PageToken { after, of }),
         })
     }
 }
@@ -132,7 +136,7 @@ impl RateLimiter {
     pub async fn configs(
         &self,
         of: &ConfigFilter,
-        after: Option<&Next>,
+        after: Option<&PageToken>,
     ) -> Result<Page<(ConfigLevel, Config)>, Error> {
         let Inner {
             table, namespace, ..
@@ -140,7 +144,7 @@ impl RateLimiter {
         let (partition, prefix) = of.partition(namespace);
         let is_own = matches!(of, ConfigFilter::Entity(_));
         let index = (!is_own).then_some(BY_RESOURCE);
-        let listing = Listing {
+        let listing = Query {
             index,
             partition: &partition,
             prefix,
@@ -170,7 +174,7 @@ impl RateLimiter {
     /// What the memory of configurations has done since the limiter was built.
     #[must_use]
     pub fn cache_stats(&self) -> CacheStats {
-        self.inner.known.stats()
+        self.inner.config_cache.stats()
     }
 
     /// Whether there was one before.
@@ -182,7 +186,7 @@ impl RateLimiter {
         let inner = &*self.inner;
         let key = key(&inner.namespace, level);
         let what = format!("the configuration of {level}");
-        let mut editing = Editing::new(inner, what, Changed::Level(level.clone()));
+        let mut editing = ConfigEdit::new(inner, what, CacheKey::Level(level.clone()));
         loop {
             let item_key = key.item_key();
             let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;

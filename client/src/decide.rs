@@ -12,51 +12,52 @@ use weirgate_shared::{BucketKey, LimitMode, LimitName, MilliTokens};
 use crate::away::{self, LocalHold, Permit};
 use crate::clock::deadline;
 use crate::decision::{self, Denied, LimitStatus, NeverFits};
-use crate::held::Held;
+use crate::held::Hold;
 use crate::inner::Inner;
-use crate::line::{Needs, Verdict, all};
-use crate::shards::{Request, Shards, Together, ask, ask_together, remembered};
+use crate::line::{Amounts, ShardDecision, merge_amounts};
+use crate::shards::{
+    AllOrNone, BucketRequest, BucketState, acquire, cached_denial, take_in_transaction,
+};
 use crate::stats::count;
-use crate::{Decision, Degraded, Disabled, Error, WhenAway};
+use crate::{Decision, Degraded, Disabled, Error, OnUnavailable};
 
 /// One bucket of a request.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) shards: Arc<Shards>,
-    pub(crate) request: Request,
+pub(crate) struct BucketTarget {
+    pub(crate) shards: Arc<BucketState>,
+    pub(crate) request: BucketRequest,
     /// Its limits deny nobody, whatever their own mode.
     pub(crate) is_shadow: bool,
 }
 
-impl Target {
+impl BucketTarget {
     /// What is asked of each limit.
-    pub(crate) fn needs(&self) -> Needs {
-        let Request { needs, soft, .. } = &self.request;
-        all(needs, soft)
+    pub(crate) fn needs(&self) -> Amounts {
+        merge_amounts(&self.request.amounts, &self.request.soft_amounts)
     }
 }
 
 /// Whom a request asks.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
-    pub(crate) targets: Vec<Target>,
+pub(crate) struct ResolvedRequest {
+    pub(crate) targets: Vec<BucketTarget>,
     /// Nobody: it is disabled.
     pub(crate) disabled: Option<Disabled>,
     /// The entity itself is unlimited.
-    pub(crate) is_free: bool,
+    pub(crate) has_unlimited: bool,
     /// By limits that may have changed since they were read.
-    pub(crate) is_old: bool,
+    pub(crate) limits_may_be_stale: bool,
 }
 
-impl Asked {
+impl ResolvedRequest {
     /// All that both ask.
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn merge(mut self, other: Self) -> Self {
         self.targets.extend(other.targets);
         let disabled = self.disabled.or(other.disabled);
         Self {
             disabled,
-            is_free: self.is_free || other.is_free,
-            is_old: self.is_old || other.is_old,
+            has_unlimited: self.has_unlimited || other.has_unlimited,
+            limits_may_be_stale: self.limits_may_be_stale || other.limits_may_be_stale,
             ..self
         }
     }
@@ -64,20 +65,20 @@ impl Asked {
 
 /// What all buckets of a request gave.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct Granted {
     /// Each in its place; none if nothing is counted.
-    pub(crate) all: Vec<GivenBy>,
+    pub(crate) by_bucket: Vec<BucketGrant>,
     /// Why DynamoDB was not asked.
     pub(crate) degraded: Option<Degraded>,
     /// Nothing is counted of some limits, as they are not enforced.
-    pub(crate) is_free: bool,
+    pub(crate) has_unlimited: bool,
 }
 
 /// What one bucket gave.
 #[derive(Debug, Default)]
-pub(crate) struct GivenBy {
+pub(crate) struct BucketGrant {
     /// Nothing, if all that was asked would have been denied in shadow mode.
-    pub(crate) held: Option<Held>,
+    pub(crate) hold: Option<Hold>,
     /// What was taken of a bucket in this process instead.
     pub(crate) local: Option<LocalHold>,
     /// What would have been denied.
@@ -86,69 +87,72 @@ pub(crate) struct GivenBy {
 
 /// How a request wants to be decided.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
+pub(crate) struct AcquireOptions {
     /// Waits for tokens up to this long.
     pub(crate) wait: Duration,
-    pub(crate) how: How,
-    pub(crate) when_away: WhenAway,
+    pub(crate) take_mode: TakeMode,
+    pub(crate) on_unavailable: OnUnavailable,
 }
 
 /// How several buckets are taken from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum TakeMode {
     /// Side by side, and what some gave goes back if another denies.
     #[default]
-    SideBySide,
+    Concurrent,
     /// In one transaction.
-    Together,
+    Transaction,
 }
 
 /// Decides, or answers without DynamoDB if that is away.
 pub(crate) async fn decide(
     inner: &Arc<Inner>,
-    asked: Result<Asked, Error>,
-    manner: Manner,
-) -> Result<Decision<Given>, Error> {
-    let Asked {
+    asked: Result<ResolvedRequest, Error>,
+    manner: AcquireOptions,
+) -> Result<Decision<Granted>, Error> {
+    let ResolvedRequest {
         targets,
         disabled,
-        is_free,
+        has_unlimited: is_free,
         ..
     } = match asked {
         Ok(asked) => asked,
-        Err(error) => return away::answer(inner, manner.when_away, None, error),
+        Err(error) => return away::fall_back(inner, manner.on_unavailable, None, error),
     };
     if let Some(disabled) = disabled {
         return Ok(Decision::Disabled(disabled));
     }
-    inner.runs_here();
+    inner.remember_runtime();
     let would_deny = targets.iter().map(|_| None).collect();
-    let mut deciding = Deciding {
+    let mut deciding = Decider {
         inner,
         targets,
         would_deny,
-        how: manner.how,
+        take_mode: manner.take_mode,
     };
     let decision = match inner.breaker.admit() {
         Ok(permit) => deciding.run(manner.wait, Some(permit)).await,
-        Err(_) if deciding.is_ahead() => deciding.run(manner.wait, None).await,
+        Err(_) if deciding.is_prefetched() => deciding.run(manner.wait, None).await,
         Err(open) => Err(open.into()),
     };
     match decision {
-        Err(error) => away::answer(inner, manner.when_away, Some(&deciding.targets), error),
-        Ok(decision) => Ok(decision.map(|given| Given { is_free, ..given })),
+        Err(error) => away::fall_back(inner, manner.on_unavailable, Some(&deciding.targets), error),
+        Ok(decision) => Ok(decision.map(|given| Granted {
+            has_unlimited: is_free,
+            ..given
+        })),
     }
 }
 
 /// Counts what was decided.
-pub(crate) fn tell(inner: &Inner, decision: &Decision<Given>) {
+pub(crate) fn count_decision(inner: &Inner, decision: &Decision<Granted>) {
     let counters = &inner.counters;
     match decision {
         Decision::Granted(given) => {
             count(&counters.granted, 1);
             count(
                 &counters.shadow_denied,
-                u64::from(given.all.iter().any(|one| one.would_deny.is_some())),
+                u64::from(given.by_bucket.iter().any(|one| one.would_deny.is_some())),
             );
         }
         Decision::Denied(_) => count(&counters.denied, 1),
@@ -156,19 +160,19 @@ pub(crate) fn tell(inner: &Inner, decision: &Decision<Given>) {
     }
 }
 
-struct Deciding<'a> {
+struct Decider<'a> {
     inner: &'a Arc<Inner>,
-    targets: Vec<Target>,
+    targets: Vec<BucketTarget>,
     would_deny: Vec<Option<Denied>>,
-    how: How,
+    take_mode: TakeMode,
 }
 
-impl Deciding<'_> {
+impl Decider<'_> {
     async fn run(
         &mut self,
         wait: Duration,
         mut permit: Option<Permit<'_>>,
-    ) -> Result<Decision<Given>, Error> {
+    ) -> Result<Decision<Granted>, Error> {
         if let Some(never) = self.never_fits() {
             return Ok(Decision::NeverFits(never));
         }
@@ -179,33 +183,33 @@ impl Deciding<'_> {
             let given_back = if wait.is_zero() {
                 vec![]
             } else {
-                self.listen()
+                self.subscribe_to_returns()
             };
-            let answer = self.ask().await?;
+            let answer = self.take().await?;
             // Whoever waits for tokens does not keep others from asking.
             permit.take();
             let denials = match answer {
                 Ok(holds) => {
                     let would_deny = std::mem::take(&mut self.would_deny);
-                    let one = |(held, would_deny)| GivenBy {
-                        held,
+                    let one = |(held, would_deny)| BucketGrant {
+                        hold: held,
                         local: None,
                         would_deny,
                     };
                     let all = holds.into_iter().zip(would_deny).map(one).collect();
-                    return Ok(Decision::Granted(Given {
-                        all,
+                    return Ok(Decision::Granted(Granted {
+                        by_bucket: all,
                         degraded: None,
-                        is_free: false,
+                        has_unlimited: false,
                     }));
                 }
                 Err(denials) => denials,
             };
-            if self.overlook(&denials) {
+            if self.waive_shadow_limits(&denials) {
                 continue;
             }
             let left = give_up.saturating_duration_since(Instant::now());
-            let denied = decision::all(denials.into_iter().map(|(_, denied)| denied));
+            let denied = decision::merge_denials(denials.into_iter().map(|(_, denied)| denied));
             let Some(pause) = pause(&denied, left) else {
                 return Ok(Decision::Denied(denied));
             };
@@ -219,13 +223,13 @@ impl Deciding<'_> {
     }
 
     /// Whether all that is asked has been taken ahead.
-    fn is_ahead(&self) -> bool {
-        let has = |target: &Target| {
+    fn is_prefetched(&self) -> bool {
+        let has = |target: &BucketTarget| {
             target
                 .shards
                 .pool
                 .as_ref()
-                .is_some_and(|pool| pool.has(&target.request))
+                .is_some_and(|pool| pool.covers(&target.request))
         };
         !self.targets.is_empty() && self.targets.iter().all(has)
     }
@@ -238,19 +242,19 @@ impl Deciding<'_> {
                 .targets
                 .iter()
                 .filter(|target| target.shards.key == *key);
-            same.filter_map(|target| target.request.needs.get(limit))
+            same.filter_map(|target| target.request.amounts.get(limit))
                 .copied()
                 .sum()
         };
         let mut above = vec![];
         for (at, target) in self.targets.iter().enumerate() {
-            let Target {
+            let BucketTarget {
                 request, shards, ..
             } = target;
             for limit in request
                 .limits
                 .iter()
-                .filter(|limit| request.needs.contains_key(limit.name()))
+                .filter(|limit| request.amounts.contains_key(limit.name()))
             {
                 let requested = sum(&shards.key, limit.name());
                 if requested > limit.rule().capacity {
@@ -271,34 +275,35 @@ impl Deciding<'_> {
                     capacity,
                 });
             }
-            let status = decision::never(key, &limit, requested);
-            target.request.needs.remove(limit.name());
+            let status = decision::never_status(key, &limit, requested);
+            target.request.amounts.remove(limit.name());
             let known = self.would_deny[at].take();
-            self.would_deny[at] = decision::both(known, Some(decision::denied(vec![status])));
+            self.would_deny[at] =
+                decision::merge_two(known, Some(decision::denial_of(vec![status])));
         }
         None
     }
 
     /// Asks all buckets: what they gave, or who denied and why; then nothing is taken.
-    async fn ask(&self) -> Result<Result<Vec<Option<Held>>, Vec<(usize, Denied)>>, Error> {
+    async fn take(&self) -> Result<Result<Vec<Option<Hold>>, Vec<(usize, Denied)>>, Error> {
         let asked: Vec<_> = self
             .targets
             .iter()
             .enumerate()
-            .filter(|(_, target)| target.request.asks())
+            .filter(|(_, target)| target.request.has_amounts())
             .collect();
         let given = match &asked[..] {
             [] => vec![],
-            [(at, only)] => match ask(self.inner, &only.shards, &only.request).await? {
-                Verdict::Granted(delivery) => vec![delivery],
-                Verdict::Denied(denied) => return Ok(Err(vec![(*at, denied)])),
+            [(at, only)] => match acquire(self.inner, &only.shards, &only.request).await? {
+                ShardDecision::Granted(delivery) => vec![delivery],
+                ShardDecision::Denied(denied) => return Ok(Err(vec![(*at, denied)])),
             },
             several => {
                 // Where one is known to deny, nothing is asked of the others.
-                let remembered = |(at, target): &(usize, &Target)| {
+                let remembered = |(at, target): &(usize, &BucketTarget)| {
                     Some((
                         *at,
-                        remembered(self.inner, &target.shards, &target.request)?,
+                        cached_denial(self.inner, &target.shards, &target.request)?,
                     ))
                 };
                 let known: Vec<_> = several.iter().filter_map(remembered).collect();
@@ -310,9 +315,9 @@ impl Deciding<'_> {
                     .iter()
                     .map(|(_, target)| (&target.shards, &target.request))
                     .collect();
-                let answer = match self.how {
-                    How::SideBySide => ask_side_by_side(self.inner, &buckets).await?,
-                    How::Together => ask_together(self.inner, &buckets).await?,
+                let answer = match self.take_mode {
+                    TakeMode::Concurrent => take_concurrently(self.inner, &buckets).await?,
+                    TakeMode::Transaction => take_in_transaction(self.inner, &buckets).await?,
                 };
                 match answer {
                     Ok(deliveries) => deliveries,
@@ -327,14 +332,14 @@ impl Deciding<'_> {
         };
         let mut holds: Vec<_> = self.targets.iter().map(|_| None).collect();
         for ((at, _), delivery) in asked.iter().zip(given) {
-            holds[*at] = Some(delivery.accept());
+            holds[*at] = Some(delivery.claim());
         }
         Ok(Ok(holds))
     }
 
     /// Takes out what is short in shadow mode, if that is all that was; whether less is asked for
     /// now.
-    fn overlook(&mut self, denials: &[(usize, Denied)]) -> bool {
+    fn waive_shadow_limits(&mut self, denials: &[(usize, Denied)]) -> bool {
         let is_shadow = |(at, denied): &(usize, Denied)| {
             denied
                 .short()
@@ -346,24 +351,25 @@ impl Deciding<'_> {
         let mut asks_less = false;
         for (at, denied) in denials {
             let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
-            let needs = &mut self.targets[*at].request.needs;
+            let needs = &mut self.targets[*at].request.amounts;
             let before = needs.len();
             needs.retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
             if needs.len() < before {
                 asks_less = true;
                 let known = self.would_deny[*at].take();
-                self.would_deny[*at] =
-                    Some(decision::all(known.into_iter().chain([denied.clone()])));
+                self.would_deny[*at] = Some(decision::merge_denials(
+                    known.into_iter().chain([denied.clone()]),
+                ));
             }
         }
         // Asking the same again would not end.
         asks_less
     }
 
-    fn listen(&self) -> Vec<Pin<Box<OwnedNotified>>> {
-        let listen = |target: &Target| {
+    fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {
+        let listen = |target: &BucketTarget| {
             let mut given_back =
-                Box::pin(Arc::clone(&target.shards.overview().given_back).notified_owned());
+                Box::pin(Arc::clone(&target.shards.summary().tokens_returned).notified_owned());
             given_back.as_mut().enable();
             given_back
         };
@@ -372,21 +378,21 @@ impl Deciding<'_> {
 }
 
 /// Asks all buckets at the same time; what some gave goes back if another denies, or cannot say.
-async fn ask_side_by_side(
+async fn take_concurrently(
     inner: &Arc<Inner>,
-    asked: &[(&Arc<Shards>, &Request)],
-) -> Result<Together, Error> {
+    asked: &[(&Arc<BucketState>, &BucketRequest)],
+) -> Result<AllOrNone, Error> {
     let verdicts = join_all(
         asked
             .iter()
-            .map(|(shards, request)| ask(inner, shards, request)),
+            .map(|(shards, request)| acquire(inner, shards, request)),
     )
     .await;
     let (mut deliveries, mut denials, mut failed) = (vec![], vec![], None);
     for (at, verdict) in verdicts.into_iter().enumerate() {
         match verdict {
-            Ok(Verdict::Granted(delivery)) => deliveries.push(delivery),
-            Ok(Verdict::Denied(denied)) => denials.push((at, denied)),
+            Ok(ShardDecision::Granted(delivery)) => deliveries.push(delivery),
+            Ok(ShardDecision::Denied(denied)) => denials.push((at, denied)),
             Err(error) => failed = Some(error),
         }
     }
@@ -396,7 +402,7 @@ async fn ask_side_by_side(
     // In tasks of their own: they come to an end also if the caller goes away.
     let tasks: Vec<_> = deliveries
         .into_iter()
-        .map(|delivery| tokio::spawn(delivery.accept().rollback()))
+        .map(|delivery| tokio::spawn(delivery.claim().roll_back()))
         .collect();
     for task in tasks {
         if let Ok(Err(error)) = task.await {
@@ -410,7 +416,7 @@ async fn ask_side_by_side(
 /// Slots may come back at any moment, so they are asked for again now and then, and at the end.
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
     let (slots, rates): (Vec<_>, Vec<_>) =
-        decision::in_the_way(&denied.limits).partition(|status| status.is_concurrent());
+        decision::blocking_limits(&denied.limits).partition(|status| status.is_concurrent());
     let rates = rates
         .iter()
         .map(|status: &&LimitStatus| status.retry_after)

@@ -9,7 +9,7 @@ use weirgate_shared::{
 };
 
 use crate::limits::Limits;
-use crate::line::Needs;
+use crate::line::Amounts;
 use crate::{Degraded, Grant};
 
 /// The answer of an acquire.
@@ -74,7 +74,8 @@ impl Denied {
     /// The limit that is in the way for longest.
     #[must_use]
     pub fn blocking(&self) -> Option<&LimitStatus> {
-        in_the_way(&self.limits).max_by_key(|status| status.retry_after.unwrap_or(Duration::MAX))
+        blocking_limits(&self.limits)
+            .max_by_key(|status| status.retry_after.unwrap_or(Duration::MAX))
     }
 
     /// The limit that has least left of its capacity.
@@ -205,7 +206,7 @@ impl fmt::Display for NeverFits {
 pub(crate) fn status(
     bucket: &Shard,
     limits: &Limits,
-    needs: &Needs,
+    needs: &Amounts,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
     let bucket = bucket.projected(limits, now);
@@ -218,7 +219,7 @@ pub(crate) fn status(
                 .ready_at(name, requested)
                 .map(|at| at.since(now).into())
         };
-        one(
+        limit_status(
             &bucket.key,
             limits,
             name,
@@ -230,10 +231,10 @@ pub(crate) fn status(
 }
 
 /// Every limit's status at `now`, over all shards. The shards have the callers' own limits already.
-pub(crate) fn status_of_whole(
+pub(crate) fn bucket_status(
     whole: &Bucket,
     limits: &Limits,
-    needs: &Needs,
+    needs: &Amounts,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
     let Some(shard) = whole.shards().first() else {
@@ -244,7 +245,7 @@ pub(crate) fn status_of_whole(
         let retry_after = whole
             .ready_at(name, requested, now)
             .map(|at| at.since(now).into());
-        one(
+        limit_status(
             &shard.key,
             limits,
             name,
@@ -256,9 +257,9 @@ pub(crate) fn status_of_whole(
 }
 
 /// The status of a limit that never holds what is asked.
-pub(crate) fn never(key: &BucketKey, limit: &Limit, requested: MilliTokens) -> LimitStatus {
+pub(crate) fn never_status(key: &BucketKey, limit: &Limit, requested: MilliTokens) -> LimitStatus {
     let limits = std::slice::from_ref(limit);
-    one(
+    limit_status(
         key,
         limits,
         limit.name(),
@@ -267,7 +268,7 @@ pub(crate) fn never(key: &BucketKey, limit: &Limit, requested: MilliTokens) -> L
     )
 }
 
-fn one(
+fn limit_status(
     key: &BucketKey,
     limits: &[Limit],
     name: &LimitName,
@@ -291,7 +292,7 @@ fn one(
 
 /// The limits that are waited for. Nobody waits for a shadow limit, unless that is all there is to
 /// say.
-pub(crate) fn in_the_way(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
+pub(crate) fn blocking_limits(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
     let is_enforced =
         |status: &LimitStatus| status.is_short() && status.mode == LimitMode::Enforced;
     let is_denied = limits.iter().any(is_enforced);
@@ -305,8 +306,8 @@ pub(crate) fn in_the_way(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitS
 }
 
 /// The denial that `status` amounts to.
-pub(crate) fn denied(limits: Vec<LimitStatus>) -> Denied {
-    let waits: Option<Vec<Duration>> = in_the_way(&limits)
+pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
+    let waits: Option<Vec<Duration>> = blocking_limits(&limits)
         .map(|status| status.retry_after)
         .collect();
     let retry_after = waits.map(|waits| waits.into_iter().max().unwrap_or_default());
@@ -318,16 +319,16 @@ pub(crate) fn denied(limits: Vec<LimitStatus>) -> Denied {
 }
 
 /// What would have been denied in all.
-pub(crate) fn both(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
+pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
     match (one, other) {
-        (Some(one), Some(other)) => Some(all([one, other])),
+        (Some(one), Some(other)) => Some(merge_denials([one, other])),
         (one, other) => one.or(other),
     }
 }
 
 /// The denial of several buckets.
-pub(crate) fn all(denials: impl IntoIterator<Item = Denied>) -> Denied {
-    denied(
+pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied {
+    denial_of(
         denials
             .into_iter()
             .flat_map(|denied| denied.limits)

@@ -28,7 +28,7 @@ pub enum Error {
     },
     /// Nothing was sent: the last requests had no answer, so DynamoDB is left alone for a while.
     #[error("DynamoDB is away, and not asked for {retry_after:?} more: {last}")]
-    Away {
+    Unavailable {
         /// Until it is asked again.
         retry_after: Duration,
         /// The failure after which it was left alone.
@@ -48,7 +48,7 @@ pub enum Error {
     #[error(
         "namespace {namespace} is of schema version {found}, this limiter knows {supported}: use one that knows {found}"
     )]
-    Version {
+    UnsupportedSchema {
         /// The namespace.
         namespace: String,
         /// The version it is of.
@@ -89,10 +89,10 @@ impl Error {
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         match self {
-            Self::Store(error) => error.kind == ErrorKind::Unknown,
+            Self::Store(error) => error.kind == ErrorKind::Unconfirmed,
             Self::Timeout { last, .. } => last
                 .as_ref()
-                .is_some_and(|error| error.kind == ErrorKind::Unknown),
+                .is_some_and(|error| error.kind == ErrorKind::Unconfirmed),
             _ => false,
         }
     }
@@ -102,7 +102,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store(error) => error.kind.is_transient(),
-            Self::Timeout { .. } | Self::Away { .. } | Self::Contended { .. } => true,
+            Self::Timeout { .. } | Self::Unavailable { .. } | Self::Contended { .. } => true,
             _ => false,
         }
     }

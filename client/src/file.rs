@@ -10,14 +10,14 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 use weirgate_shared::{ConfigLevel, EntityId, EpochMillis, Resource};
-use weirgate_store::Skew;
+use weirgate_store::CorrectedClock;
 
-use crate::config::Rules;
+use crate::config::EffectiveConfig;
 
 pub use parse::FileError;
 
 /// How often the file is looked at, at most.
-const LOOK: Duration = Duration::from_secs(1);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Limits from a YAML file. Clones share it.
 ///
@@ -63,7 +63,7 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     rules: Arc<Levels>,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     /// When the file was looked at, by both clocks: the monotonic one stands still in a frozen
     /// process.
     looked: (Instant, EpochMillis),
@@ -72,7 +72,7 @@ struct State {
 
 /// What tells that a file has changed, without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     modified: Option<SystemTime>,
     bytes: u64,
 }
@@ -80,10 +80,10 @@ struct Stamp {
 /// What a file says, by level.
 #[derive(Debug, Default)]
 struct Levels {
-    own: HashMap<EntityId, HashMap<Resource, Arc<Rules>>>,
-    entities: HashMap<EntityId, Arc<Rules>>,
-    resources: HashMap<Resource, Arc<Rules>>,
-    system: Option<Arc<Rules>>,
+    entity_resource: HashMap<EntityId, HashMap<Resource, Arc<EffectiveConfig>>>,
+    entities: HashMap<EntityId, Arc<EffectiveConfig>>,
+    resources: HashMap<Resource, Arc<EffectiveConfig>>,
+    system: Option<Arc<EffectiveConfig>>,
     parents: HashMap<EntityId, EntityId>,
 }
 
@@ -95,7 +95,7 @@ impl LimitsFile {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
         let (rules, stamp) = read(&path)?;
-        let looked = (Instant::now(), Skew::default().local());
+        let looked = (Instant::now(), CorrectedClock::default().local());
         let state = State {
             rules: Arc::new(rules),
             stamp,
@@ -111,7 +111,7 @@ impl LimitsFile {
     /// What is wrong with the file as it is now; the limits are those of the last good one.
     #[must_use]
     pub fn error(&self) -> Option<FileError> {
-        self.look(Skew::default().local());
+        self.reload_if_changed(CorrectedClock::default().local());
         self.state().error.clone()
     }
 
@@ -121,11 +121,11 @@ impl LimitsFile {
         &self,
         (entity, resource): (&EntityId, &Resource),
         wall: EpochMillis,
-    ) -> Option<(Arc<Rules>, Option<EntityId>)> {
-        self.look(wall);
+    ) -> Option<(Arc<EffectiveConfig>, Option<EntityId>)> {
+        self.reload_if_changed(wall);
         let levels = Arc::clone(&self.state().rules);
         let own = levels
-            .own
+            .entity_resource
             .get(entity)
             .and_then(|resources| resources.get(resource));
         let rules = own
@@ -136,10 +136,10 @@ impl LimitsFile {
     }
 
     /// Reads the file again if it has changed.
-    fn look(&self, wall: EpochMillis) {
+    fn reload_if_changed(&self, wall: EpochMillis) {
         let mut state = self.state();
         let (at, at_wall) = state.looked;
-        if at.elapsed().max(wall.since(at_wall).into()) < LOOK {
+        if at.elapsed().max(wall.since(at_wall).into()) < RELOAD_INTERVAL {
             return;
         }
         state.looked = (Instant::now(), wall);
@@ -168,15 +168,15 @@ impl LimitsFile {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+fn stamp(path: &Path) -> Option<FileStamp> {
     let metadata = std::fs::metadata(path).ok()?;
-    Some(Stamp {
+    Some(FileStamp {
         modified: metadata.modified().ok(),
         bytes: metadata.len(),
     })
 }
 
-fn read(path: &Path) -> Result<(Levels, Option<Stamp>), FileError> {
+fn read(path: &Path) -> Result<(Levels, Option<FileStamp>), FileError> {
     // Before the text: a change meanwhile is then seen the next time.
     let stamp = stamp(path);
     let unreadable = |error| FileError {
@@ -191,11 +191,11 @@ fn read(path: &Path) -> Result<(Levels, Option<Stamp>), FileError> {
         ..Levels::default()
     };
     for (level, config) in said.configs {
-        let rules = Arc::new(Rules::new(level.clone(), &config, None));
+        let rules = Arc::new(EffectiveConfig::new(level.clone(), &config, None));
         match level {
             ConfigLevel::EntityResource(entity, resource) => {
                 levels
-                    .own
+                    .entity_resource
                     .entry(entity)
                     .or_default()
                     .insert(resource, rules);

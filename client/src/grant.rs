@@ -6,15 +6,15 @@ use futures_util::future::join_all;
 use weirgate_shared::{EpochMillis, MilliTokens};
 
 use crate::away::LocalHold;
-use crate::decide::GivenBy;
+use crate::decide::BucketGrant;
 use crate::decision::{self, Denied, LimitStatus};
-use crate::held::Held;
+use crate::held::Hold;
 use crate::{Degraded, Error, acquire};
 
 /// Tokens that were taken, of a bucket and of those it cascades to.
 ///
 /// Rate tokens are used up unless they are rolled back. A durable lease, which slots always have,
-/// ends with [`release`](Self::release), [`rollback`](Self::rollback), or its expiry; dropping the
+/// ends with [`release`](Self::release), [`roll_back`](Self::roll_back), or its expiry; dropping the
 /// grant releases it in the background.
 ///
 /// A Lambda function is frozen as soon as its handler has returned, and its background stands
@@ -24,13 +24,13 @@ use crate::{Degraded, Error, acquire};
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grant {
     /// Of each bucket, the one that was asked for first.
-    holds: Vec<Held>,
+    holds: Vec<Hold>,
     /// Of buckets in this process, while DynamoDB was away.
     local: Vec<LocalHold>,
     would_deny: Option<Denied>,
     degraded: Option<Degraded>,
     /// Nothing is counted of some limits, as they are not enforced.
-    is_free: bool,
+    has_unlimited: bool,
 }
 
 /// What became of a settlement.
@@ -38,10 +38,10 @@ pub struct Grant {
 #[must_use = "a lease that has ended settles nothing"]
 pub enum Settlement {
     /// It counts, once.
-    Done,
+    Applied,
     /// The lease had ended before: it was released, or it expired and its tokens went back. Nothing
     /// was changed.
-    Ended,
+    LeaseGone,
 }
 
 impl Settlement {
@@ -54,17 +54,17 @@ impl Settlement {
             .into_iter()
             .reduce(|one, other| match (one, other) {
                 (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-                (Ok(Self::Ended), _) | (_, Ok(Self::Ended)) => Ok(Self::Ended),
-                _ => Ok(Self::Done),
+                (Ok(Self::LeaseGone), _) | (_, Ok(Self::LeaseGone)) => Ok(Self::LeaseGone),
+                _ => Ok(Self::Applied),
             })
-            .unwrap_or(Ok(Self::Done))
+            .unwrap_or(Ok(Self::Applied))
     }
 }
 
 impl Grant {
     /// What the buckets of one request gave.
     pub(crate) fn of(
-        given: impl IntoIterator<Item = GivenBy>,
+        given: impl IntoIterator<Item = BucketGrant>,
         degraded: Option<Degraded>,
         is_free: bool,
     ) -> Self {
@@ -73,23 +73,23 @@ impl Grant {
             local: vec![],
             would_deny: None,
             degraded,
-            is_free,
+            has_unlimited: is_free,
         };
-        for GivenBy {
-            held,
+        for BucketGrant {
+            hold: held,
             local,
             would_deny,
         } in given
         {
             grant.holds.extend(held);
             grant.local.extend(local);
-            grant.would_deny = decision::both(grant.would_deny, would_deny);
+            grant.would_deny = decision::merge_two(grant.would_deny, would_deny);
         }
         grant
     }
 
     /// Why DynamoDB was not asked: it was away, and the limiter is set to [answer without
-    /// it](crate::WhenAway).
+    /// it](crate::OnUnavailable).
     #[must_use]
     pub const fn degraded(&self) -> Option<&Degraded> {
         self.degraded.as_ref()
@@ -111,7 +111,7 @@ impl Grant {
 
     /// When the durable lease expires.
     #[must_use]
-    pub fn expires(&self) -> Option<EpochMillis> {
+    pub fn expires_at(&self) -> Option<EpochMillis> {
         self.holds
             .iter()
             .filter_map(|held| held.lease().map(|(_, expires)| expires))
@@ -124,7 +124,7 @@ impl Grant {
         let held = self
             .holds
             .iter()
-            .find(|held| held.takes(limit))
+            .find(|held| held.has(limit))
             .map(|held| held.amount(limit));
         held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next())
             .unwrap_or_default()
@@ -134,7 +134,7 @@ impl Grant {
     /// those that gave something; they hold a part of what the bucket does.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStatus> {
-        self.holds.iter().flat_map(Held::limits).collect()
+        self.holds.iter().flat_map(Hold::limits).collect()
     }
 
     /// The limit that has least left of its capacity.
@@ -151,7 +151,7 @@ impl Grant {
     /// [`Error::Store`] if it could not be decided; an outcome that stays unknown without a lease
     /// is not repeated, and what was to be given back counts as used.
     pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        self.adjust_milli(limit, acquire::amount(limit, tokens, 0)?)
+        self.adjust_milli(limit, acquire::parse_amount(limit, tokens, 0)?)
             .await
     }
 
@@ -170,7 +170,7 @@ impl Grant {
         let mut holds: Vec<_> = self
             .holds
             .iter_mut()
-            .filter(|held| held.takes(limit))
+            .filter(|held| held.has(limit))
             .collect();
         let is_overlooked = || {
             self.would_deny
@@ -178,7 +178,7 @@ impl Grant {
                 .flat_map(Denied::short)
                 .any(|short| short.limit == limit)
         };
-        if holds.is_empty() && !self.is_free && !is_overlooked() {
+        if holds.is_empty() && !self.has_unlimited && !is_overlooked() {
             return Err(Error::Invalid(format!(
                 "limit {limit:?} was not taken by this grant: adjust one that was"
             )));
@@ -192,7 +192,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if it could not be decided.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        if self.lease_id().is_none() && !self.is_free && self.would_deny.is_none() {
+        if self.lease_id().is_none() && !self.has_unlimited && self.would_deny.is_none() {
             return Err(Error::Invalid(
                 "this grant holds no lease: ask for one with lease()".to_owned(),
             ));
@@ -207,15 +207,15 @@ impl Grant {
     /// # Errors
     /// [`Error::Store`] if it could not be decided; the lease then expires by itself.
     pub async fn release(self) -> Result<Settlement, Error> {
-        Settlement::all(join_all(self.holds.into_iter().map(Held::release)).await)
+        Settlement::all(join_all(self.holds.into_iter().map(Hold::release)).await)
     }
 
     /// Ends the grant as if it had not been: everything goes back.
     ///
     /// # Errors
     /// As [`adjust`](Self::adjust).
-    pub async fn rollback(self) -> Result<Settlement, Error> {
-        self.local.into_iter().for_each(LocalHold::rollback);
-        Settlement::all(join_all(self.holds.into_iter().map(Held::rollback)).await)
+    pub async fn roll_back(self) -> Result<Settlement, Error> {
+        self.local.into_iter().for_each(LocalHold::roll_back);
+        Settlement::all(join_all(self.holds.into_iter().map(Hold::roll_back)).await)
     }
 }

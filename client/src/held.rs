@@ -13,18 +13,18 @@ use crate::ages::Moment;
 use crate::decision::{self, LimitStatus};
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::line::{Line, Needs};
-use crate::settling::{Answered, Settling};
-use crate::shards::Shards;
+use crate::line::{Amounts, ShardQueue};
+use crate::settling::{SettleAttempt, SettleOutcome};
+use crate::shards::BucketState;
 use crate::{Error, Settlement};
 
 /// What was taken of one bucket.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Hold {
     inner: Arc<Inner>,
-    shards: Arc<Shards>,
+    shards: Arc<BucketState>,
     /// Of each shard that gave some, first come first.
-    parts: Vec<Part>,
+    parts: Vec<HoldPart>,
     limits: Limits,
     at: EpochMillis,
     /// Acquires that its writes have counted and that are not to be: they were not granted.
@@ -34,21 +34,21 @@ pub(crate) struct Held {
 
 /// What one shard gave.
 #[derive(Debug, Clone)]
-pub(crate) struct Part {
-    pub(crate) line: Arc<Line>,
-    pub(crate) amounts: Needs,
+pub(crate) struct HoldPart {
+    pub(crate) line: Arc<ShardQueue>,
+    pub(crate) amounts: Amounts,
     /// The shard after the take.
     pub(crate) bucket: Arc<Shard>,
     /// When it was taken, if that was ahead.
-    pub(crate) ahead: Option<Moment>,
+    pub(crate) prefetched_at: Option<Moment>,
     /// The id of the durable lease in this shard, and when it expires. Either all parts have one or
     /// none.
     pub(crate) lease: Option<(WriteId, EpochMillis)>,
 }
 
-impl Part {
+impl HoldPart {
     /// Giving back `amount` of a rate.
-    pub(crate) fn rate_back(&self, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
+    pub(crate) fn rate_return(&self, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
         let ceiling = self
             .bucket
             .limits
@@ -62,7 +62,7 @@ impl Part {
     }
 
     /// So much of it.
-    fn of(&self, amounts: Needs) -> Self {
+    fn with_amounts(&self, amounts: Amounts) -> Self {
         Self {
             amounts,
             ..self.clone()
@@ -70,10 +70,10 @@ impl Part {
     }
 }
 
-impl Held {
+impl Hold {
     pub(crate) fn new(
-        (inner, shards): (Arc<Inner>, Arc<Shards>),
-        parts: Vec<Part>,
+        (inner, shards): (Arc<Inner>, Arc<BucketState>),
+        parts: Vec<HoldPart>,
         limits: Limits,
         at: EpochMillis,
     ) -> Self {
@@ -100,10 +100,10 @@ impl Held {
     }
 
     const fn has_lease(&self) -> bool {
-        matches!(self.parts.as_slice(), [Part { lease: Some(_), .. }, ..])
+        matches!(self.parts.as_slice(), [HoldPart { lease: Some(_), .. }, ..])
     }
 
-    pub(crate) fn takes(&self, limit: &str) -> bool {
+    pub(crate) fn has(&self, limit: &str) -> bool {
         self.parts
             .iter()
             .any(|part| part.amounts.contains_key(limit))
@@ -122,7 +122,7 @@ impl Held {
     /// those that gave something; they hold a part of what the bucket does.
     pub(crate) fn limits(&self) -> Vec<LimitStatus> {
         // Of parts taken ahead from one shard, the last one saw it last.
-        let is_last = |(at, part): &(usize, &Part)| {
+        let is_last = |(at, part): &(usize, &HoldPart)| {
             self.parts[at + 1..]
                 .iter()
                 .all(|later| !Arc::ptr_eq(&later.line, &part.line))
@@ -135,13 +135,13 @@ impl Held {
             .map(|(_, part)| part)
             .collect();
         if let [part] = seen[..] {
-            return decision::status(&part.bucket, &self.limits, &Needs::new(), self.at);
+            return decision::status(&part.bucket, &self.limits, &Amounts::new(), self.at);
         }
         let shards = seen
             .iter()
             .map(|part| part.bucket.projected(&self.limits, self.at))
             .collect();
-        decision::status_of_whole(&Bucket::new(shards), &self.limits, &Needs::new(), self.at)
+        decision::bucket_status(&Bucket::new(shards), &self.limits, &Amounts::new(), self.at)
     }
 
     /// `actual` of `limit` was used in truth, which was taken.
@@ -151,8 +151,8 @@ impl Held {
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
         let mut more = actual - self.amount(limit);
-        if more > MilliTokens::ZERO && self.takes_ahead(limit, more) {
-            return Ok(Settlement::Done);
+        if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
+            return Ok(Settlement::Applied);
         }
         for at in 0..self.parts.len() {
             let Some(taken) = self.parts[at].amounts.get(limit).copied() else {
@@ -163,12 +163,12 @@ impl Held {
             if change == MilliTokens::ZERO {
                 continue;
             }
-            if self.adjust_part(at, limit, taken + change).await? == Settlement::Ended {
-                return Ok(Settlement::Ended);
+            if self.adjust_part(at, limit, taken + change).await? == Settlement::LeaseGone {
+                return Ok(Settlement::LeaseGone);
             }
             more -= change;
         }
-        Ok(Settlement::Done)
+        Ok(Settlement::Applied)
     }
 
     async fn adjust_part(
@@ -178,15 +178,17 @@ impl Held {
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
         let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else {
-            return Ok(Settlement::Done);
+            return Ok(Settlement::Applied);
         };
         let limit = limit.clone();
         let more = actual - taken;
-        if more < MilliTokens::ZERO && self.put_back(at, Needs::from([(limit.clone(), -more)])) {
+        if more < MilliTokens::ZERO
+            && self.return_to_pool(at, Amounts::from([(limit.clone(), -more)]))
+        {
             self.parts[at].amounts.insert(limit, actual);
-            return Ok(Settlement::Done);
+            return Ok(Settlement::Applied);
         }
-        let mut settled = self.give_back(&self.parts[at], &limit, -more);
+        let mut settled = self.returned_delta(&self.parts[at], &limit, -more);
         if more > MilliTokens::ZERO {
             settled.consumed = more;
         }
@@ -204,8 +206,8 @@ impl Held {
             .await;
         let amounts = &mut self.parts[at].amounts;
         match &done {
-            Ok(Settlement::Done) => drop(amounts.insert(limit, actual)),
-            Ok(Settlement::Ended) => drop(amounts.insert(limit, taken)),
+            Ok(Settlement::Applied) => drop(amounts.insert(limit, actual)),
+            Ok(Settlement::LeaseGone) => drop(amounts.insert(limit, taken)),
             Err(error) if !error.is_unknown() => drop(amounts.insert(limit, taken)),
             Err(_) => {}
         }
@@ -219,17 +221,16 @@ impl Held {
             .iter()
             .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
         let Some(until) = untils.max() else {
-            return Ok(Settlement::Done);
+            return Ok(Settlement::Applied);
         };
-        let planned = self.inner.plan();
+        let planned = self.inner.plan_time();
         // Never sooner: a shard's `due` is a lower bound of every expiry.
         let mut expires = planned.now.plus(lasts.into()).max(until);
         let mut renewed = self.renew_until(expires).await;
-        let is_skewed =
-            |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::Skewed);
+        let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::ClockSkew);
         // The clock was off, and an answer has corrected it.
         if renewed.as_ref().is_err_and(is_skewed)
-            || renewed.is_ok() && planned.was_early(&self.inner)
+            || renewed.is_ok() && planned.clock_was_slow(&self.inner)
         {
             expires = self.inner.now().plus(lasts.into()).max(until);
             renewed = self.renew_until(expires).await;
@@ -246,14 +247,14 @@ impl Held {
                     BTreeMap::new(),
                 )
                 .await?;
-            if renewed == Settlement::Ended {
-                return Ok(Settlement::Ended);
+            if renewed == Settlement::LeaseGone {
+                return Ok(Settlement::LeaseGone);
             }
             if let Some((_, until)) = &mut self.parts[at].lease {
                 *until = expires;
             }
         }
-        Ok(Settlement::Done)
+        Ok(Settlement::Applied)
     }
 
     /// Its slots go back, its rate tokens were used. Without a lease there is nothing to do.
@@ -261,7 +262,7 @@ impl Held {
         let done = if self.has_lease() {
             self.end(Self::is_concurrent).await
         } else {
-            Ok(Settlement::Done)
+            Ok(Settlement::Applied)
         };
         // Only now: whoever gives up waiting for the answer has not released anything yet.
         self.is_settled = true;
@@ -269,7 +270,7 @@ impl Held {
     }
 
     /// Everything goes back.
-    pub(crate) async fn rollback(mut self) -> Result<Settlement, Error> {
+    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
         let done = self.end(|_, _| true).await;
         self.is_settled = true;
         done
@@ -290,10 +291,10 @@ impl Held {
     /// Ends the hold and gives back the limits that go back. A part that fails does not keep the
     /// others.
     async fn end(&mut self, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
-        let mut ended = Ok(Settlement::Done);
+        let mut ended = Ok(Settlement::Applied);
         for at in 0..self.parts.len() {
             match self.end_part(at, goes_back).await {
-                Ok(Settlement::Done) => {}
+                Ok(Settlement::Applied) => {}
                 other if ended.is_ok() => ended = other,
                 _ => {}
             }
@@ -308,8 +309,8 @@ impl Held {
         at: usize,
         goes_back: fn(&Self, &LimitName) -> bool,
     ) -> Result<Settlement, Error> {
-        if self.put_back(at, self.parts[at].amounts.clone()) {
-            return Ok(Settlement::Done);
+        if self.return_to_pool(at, self.parts[at].amounts.clone()) {
+            return Ok(Settlement::Applied);
         }
         loop {
             let part = &self.parts[at];
@@ -318,19 +319,19 @@ impl Held {
                 .iter()
                 .filter(|(limit, _)| goes_back(self, limit));
             let back = back
-                .map(|(limit, amount)| (limit.clone(), self.give_back(part, limit, *amount)))
+                .map(|(limit, amount)| (limit.clone(), self.returned_delta(part, limit, *amount)))
                 .collect();
             match self.settling(part, LeaseChange::End, back).run().await? {
-                Answered::Settled(settlement) => return Ok(settlement),
+                SettleOutcome::Done(settlement) => return Ok(settlement),
                 // An adjustment of unknown outcome was made after all, or was not: the lease says
                 // what is held.
-                Answered::Holds(amounts) => self.parts[at].amounts = amounts,
+                SettleOutcome::LeaseDiffers(amounts) => self.parts[at].amounts = amounts,
             }
         }
     }
 
     /// Takes more of a limit from what was taken ahead, if that is there.
-    fn takes_ahead(&mut self, limit: &str, more: MilliTokens) -> bool {
+    fn take_from_pool(&mut self, limit: &str, more: MilliTokens) -> bool {
         let Some(pool) = self.shards.pool.as_ref().filter(|_| !self.has_lease()) else {
             return false;
         };
@@ -339,7 +340,7 @@ impl Held {
             .iter()
             .find_map(|part| part.amounts.get_key_value(limit));
         let Some((name, _)) = name else { return false };
-        let parts = pool.more(&Needs::from([(name.clone(), more)]), &self.limits);
+        let parts = pool.take_extra(&Amounts::from([(name.clone(), more)]), &self.limits);
         let is_there = !parts.is_empty();
         self.parts.extend(parts);
         is_there
@@ -347,25 +348,32 @@ impl Held {
 
     /// Puts back what was taken ahead and not used after all, where it can still be used by another
     /// acquire.
-    fn put_back(&self, at: usize, amounts: Needs) -> bool {
+    fn return_to_pool(&self, at: usize, amounts: Amounts) -> bool {
         let part = &self.parts[at];
-        let pool = self.shards.pool.as_ref().filter(|_| part.ahead.is_some());
-        let is_back = pool.is_some_and(|pool| pool.put(part.of(amounts), &self.limits));
+        let pool = self
+            .shards
+            .pool
+            .as_ref()
+            .filter(|_| part.prefetched_at.is_some());
+        let is_back =
+            pool.is_some_and(|pool| pool.put_back(part.with_amounts(amounts), &self.limits));
         if is_back {
-            part.line.bucket.given_back.notify_waiters();
+            part.line.summary.tokens_returned.notify_waiters();
         }
         is_back
     }
 
     /// What it holds, taken ahead at this instant, or later.
-    pub(crate) fn taken_ahead(mut self, at: Moment) -> Vec<Part> {
+    pub(crate) fn into_prefetched_parts(mut self, at: Moment) -> Vec<HoldPart> {
         let mut parts = std::mem::take(&mut self.parts);
-        parts.iter_mut().for_each(|part| part.ahead = Some(at));
+        parts
+            .iter_mut()
+            .for_each(|part| part.prefetched_at = Some(at));
         parts
     }
 
     /// Both of two holds on one bucket: both have a lease, or neither has.
-    pub(crate) fn and(mut self, mut other: Self) -> Self {
+    pub(crate) fn merge(mut self, mut other: Self) -> Self {
         self.parts.append(&mut other.parts);
         self.uncounted += other.uncounted;
         self
@@ -378,7 +386,12 @@ impl Held {
     }
 
     /// Giving back `amount` of a limit. A slot has counted when it was taken.
-    fn give_back(&self, part: &Part, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
+    fn returned_delta(
+        &self,
+        part: &HoldPart,
+        limit: &LimitName,
+        amount: MilliTokens,
+    ) -> LimitDelta {
         if self.is_concurrent(limit) {
             return LimitDelta {
                 available: amount,
@@ -386,56 +399,56 @@ impl Held {
                 ceiling: None,
             };
         }
-        part.rate_back(limit, amount)
+        part.rate_return(limit, amount)
     }
 
     async fn settle(
         &self,
-        part: &Part,
+        part: &HoldPart,
         change: LeaseChange,
         amounts: BTreeMap<LimitName, LimitDelta>,
     ) -> Result<Settlement, Error> {
         match self.settling(part, change, amounts).run().await? {
-            Answered::Settled(settlement) => Ok(settlement),
-            Answered::Holds(_) => Ok(Settlement::Ended),
+            SettleOutcome::Done(settlement) => Ok(settlement),
+            SettleOutcome::LeaseDiffers(_) => Ok(Settlement::LeaseGone),
         }
     }
 
     fn settling<'a>(
         &'a self,
-        part: &'a Part,
+        part: &'a HoldPart,
         change: LeaseChange,
         amounts: BTreeMap<LimitName, LimitDelta>,
-    ) -> Settling<'a> {
-        Settling {
+    ) -> SettleAttempt<'a> {
+        SettleAttempt {
             inner: &self.inner,
             shards: &self.shards,
             line: Arc::clone(&part.line),
-            op: weirgate_store::random_id(),
+            write_id: weirgate_store::random_id(),
             lease: part
                 .lease
                 .as_ref()
                 .map(|(id, expires)| (id, *expires, change)),
             amounts,
-            takes: -self.uncounted,
-            holds: &part.amounts,
+            acquires: -self.uncounted,
+            held_amounts: &part.amounts,
         }
     }
 
     /// Gives everything back in the background, where nobody is left to wait for it.
-    pub(crate) fn abandon(self) {
+    pub(crate) fn roll_back_in_background(self) {
         let Some(runtime) = self.inner.runtime() else {
             return;
         };
         runtime.spawn(async move {
-            if let Err(error) = self.rollback().await {
+            if let Err(error) = self.roll_back().await {
                 tracing::warn!(%error, "tokens of a caller that went away could not be given back");
             }
         });
     }
 }
 
-impl Drop for Held {
+impl Drop for Hold {
     fn drop(&mut self) {
         if self.is_settled || !self.has_lease() {
             return;

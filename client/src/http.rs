@@ -69,6 +69,6 @@ mod names;
 mod policy;
 mod problem;
 
-pub use names::{Names, PolicyName};
+pub use names::{PolicyName, PolicyNames};
 pub use policy::{Policies, Policy};
 pub use problem::Problem;

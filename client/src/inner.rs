@@ -13,11 +13,11 @@ use weirgate_shared::{BucketKey, EntityId, Millis, Namespace, Resource};
 use weirgate_store::Table;
 
 use crate::ages::AgeClock;
-use crate::away::{Circuit, LocalBuckets};
-use crate::config::Known;
-use crate::shards::Shards;
+use crate::away::{CircuitBreaker, LocalBuckets};
+use crate::config::ConfigCache;
+use crate::shards::BucketState;
 use crate::stats::Counters;
-use crate::{Breaker, Prefetch, WhenAway};
+use crate::{CircuitBreakerConfig, OnUnavailable, Prefetch};
 
 /// How many buckets a limiter remembers: of more than these, those used least are forgotten. Not
 /// one that is in use.
@@ -31,9 +31,9 @@ pub(crate) struct Inner {
     pub(crate) namespace: Namespace,
     pub(crate) settings: Settings,
     pub(crate) counters: Counters,
-    pub(crate) breaker: Circuit,
-    pub(crate) local: LocalBuckets,
-    pub(crate) known: Known,
+    pub(crate) breaker: CircuitBreaker,
+    pub(crate) local_buckets: LocalBuckets,
+    pub(crate) config_cache: ConfigCache,
     /// Where a decision was made last: grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
     /// What ages are measured by.
@@ -41,7 +41,7 @@ pub(crate) struct Inner {
     pub(crate) started: Instant,
     /// By how much the machine's clock was ahead of the time since then when it was last read, in
     /// ms.
-    pub(crate) ahead_ms: AtomicI64,
+    pub(crate) clock_offset_ms: AtomicI64,
     /// How long after an hour has begun this process goes on counting for the hour before: random,
     /// so that processes do not all begin a bucket's new hour at once.
     pub(crate) roll_lag: Millis,
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
 
 #[derive(Debug)]
 struct Buckets {
-    known: Cache<BucketKey, Arc<Shards>, UnitWeighter, DefaultHashBuilder, Used>,
+    known: Cache<BucketKey, Arc<BucketState>, UnitWeighter, DefaultHashBuilder, Used>,
     /// Nothing is taken ahead any more.
     is_shut_down: bool,
 }
@@ -76,10 +76,10 @@ impl Buckets {
 #[derive(Debug)]
 struct Used;
 
-impl Lifecycle<BucketKey, Arc<Shards>> for Used {
+impl Lifecycle<BucketKey, Arc<BucketState>> for Used {
     type RequestState = ();
 
-    fn is_pinned(&self, _: &BucketKey, bucket: &Arc<Shards>) -> bool {
+    fn is_pinned(&self, _: &BucketKey, bucket: &Arc<BucketState>) -> bool {
         Arc::strong_count(bucket) > 1
     }
 }
@@ -87,14 +87,14 @@ impl Lifecycle<BucketKey, Arc<Shards>> for Used {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) timeout: Duration,
-    pub(crate) denial_memory: Duration,
+    pub(crate) denial_cache_ttl: Duration,
     pub(crate) owner: Arc<str>,
     pub(crate) principal: Arc<str>,
     pub(crate) config_ttl: Duration,
-    pub(crate) audit_kept: Duration,
+    pub(crate) audit_retention: Duration,
     pub(crate) is_shadow: bool,
-    pub(crate) tells_resource: bool,
-    pub(crate) when_away: WhenAway,
+    pub(crate) has_resource_metrics: bool,
+    pub(crate) on_unavailable: OnUnavailable,
     pub(crate) prefetch: HashMap<Resource, Prefetch>,
     #[cfg(feature = "yaml")]
     pub(crate) file: Option<crate::LimitsFile>,
@@ -105,20 +105,20 @@ impl Inner {
         table: Table,
         namespace: Namespace,
         settings: Settings,
-        breaker: Breaker,
+        breaker: CircuitBreakerConfig,
     ) -> Self {
         let ages = AgeClock::new(table.skew().clone());
         Self {
-            ahead_ms: AtomicI64::new(table.skew().local().0),
+            clock_offset_ms: AtomicI64::new(table.skew().local().0),
             roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
             started: Instant::now(),
             table,
             namespace,
             settings,
             counters: Counters::default(),
-            breaker: Circuit::new(breaker, ages.clone()),
-            local: LocalBuckets::default(),
-            known: Known::default(),
+            breaker: CircuitBreaker::new(breaker, ages.clone()),
+            local_buckets: LocalBuckets::default(),
+            config_cache: ConfigCache::default(),
             ages,
             runtime: OnceLock::new(),
             buckets: Mutex::new(Buckets::new(MAX_BUCKETS)),
@@ -133,12 +133,12 @@ impl Inner {
     }
 
     /// Remembers the runtime that decides.
-    pub(crate) fn runs_here(&self) {
+    pub(crate) fn remember_runtime(&self) {
         self.runtime.get_or_init(Handle::current);
     }
 
     /// What is known of a bucket.
-    pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<Shards> {
+    pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<BucketState> {
         let key = BucketKey {
             namespace: self.namespace.clone(),
             entity,
@@ -155,7 +155,7 @@ impl Inner {
             .prefetch
             .get(&key.resource)
             .filter(|_| takes_ahead);
-        let bucket = Arc::new(Shards::new(
+        let bucket = Arc::new(BucketState::new(
             key.clone(),
             prefetch.copied(),
             self.ages.clone(),
@@ -169,7 +169,7 @@ impl Inner {
         self.buckets()
             .known
             .iter()
-            .for_each(|(_, bucket)| bucket.forget_views());
+            .for_each(|(_, bucket)| bucket.clear_views());
     }
 
     /// The wall clock has jumped ahead since all buckets were seen.
@@ -177,11 +177,11 @@ impl Inner {
         self.buckets()
             .known
             .iter()
-            .for_each(|(_, bucket)| bucket.doubt_views());
+            .for_each(|(_, bucket)| bucket.mark_clock_jump());
     }
 
     /// The buckets that tokens may have been taken ahead of; from now on none are.
-    pub(crate) fn shut_down(&self) -> Vec<Arc<Shards>> {
+    pub(crate) fn shut_down(&self) -> Vec<Arc<BucketState>> {
         let mut buckets = self.buckets();
         buckets.is_shut_down = true;
         let all = buckets.known.iter().map(|(_, bucket)| bucket);
@@ -197,14 +197,14 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use weirgate_store::{Connection, connect_by};
+    use weirgate_store::{ConnectOptions, connect_with};
 
     use super::*;
     use crate::RateLimiter;
 
     #[tokio::test]
     async fn one_bucket_too_many_forgets_no_more_than_one_and_none_that_is_used() {
-        let table = Table::new(connect_by(Connection::default(), |_| None), "limits");
+        let table = Table::new(connect_with(ConnectOptions::default(), |_| None), "limits");
         let limiter = RateLimiter::builder("limits")
             .table(table)
             .build()

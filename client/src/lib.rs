@@ -87,10 +87,10 @@ mod usage;
 
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
-pub use away::{Breaker, Degraded, WhenAway};
+pub use away::{CircuitBreakerConfig, Degraded, OnUnavailable};
 pub use builder::Builder;
 pub use clock::FakeClock;
-pub use config::{CacheStats, Next, Page};
+pub use config::{CacheStats, Page, PageToken};
 pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
 pub use error::Error;
 #[cfg(feature = "yaml")]
@@ -106,7 +106,7 @@ pub use weirgate_shared::{
     ConfigStatus, Entity, EntityId, EpochMillis, Limit, LimitError, LimitMode, LimitName,
     MilliTokens, NameError, RefillRule, Resource, Usage, Window, WindowUsage,
 };
-pub use weirgate_store::{Clock, Connection, ErrorKind, StoreError, SystemClock, Table};
+pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 
 /// The README's examples are compiled with the tests.
 #[cfg(doctest)]

@@ -34,7 +34,7 @@ impl Limits {
     }
 
     /// The same limits, said to be of another version.
-    pub(crate) fn of_version(&self, version: i64) -> Self {
+    pub(crate) fn with_version(&self, version: i64) -> Self {
         Self {
             version: Some(version),
             ..self.clone()
@@ -43,7 +43,7 @@ impl Limits {
 }
 
 /// That a call does not bring more limits than one write can take of.
-pub(crate) fn check_number(limits: &[Limit]) -> Result<(), Error> {
+pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
     if limits.len() <= MAX_LIMITS {
         return Ok(());
     }
@@ -54,7 +54,7 @@ pub(crate) fn check_number(limits: &[Limit]) -> Result<(), Error> {
 }
 
 /// That `bucket` does not get more limits than any write to it can name.
-pub(crate) fn check_room(bucket: &Shard, limits: &Limits) -> Result<(), Error> {
+pub(crate) fn check_bucket_limit_count(bucket: &Shard, limits: &Limits) -> Result<(), Error> {
     let number = bucket.limit_count_with(limits);
     if number <= MAX_BUCKET_LIMITS {
         return Ok(());

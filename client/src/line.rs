@@ -30,27 +30,27 @@ use weirgate_shared::{
 use weirgate_store::StoreError;
 
 use crate::ages::Moment;
-use crate::held::Held;
+use crate::held::Hold;
 use crate::limits::Limits;
-use crate::shards::Shards;
+use crate::shards::BucketState;
 use crate::{Denied, Error};
 
 pub(crate) use attempt::backoff;
 #[cfg(test)]
-pub(crate) use check::SLOT_MEMORY;
-pub(crate) use check::memory;
-use gap::Gap;
-pub(crate) use overview::Overview;
-use pace::Pace;
-use promises::Promises;
-pub(crate) use serve::serve;
+pub(crate) use check::SLOT_DENIAL_TTL;
+pub(crate) use check::denial_ttl;
+use gap::ThrottleBackoff;
+pub(crate) use overview::BucketSummary;
+use pace::ContentionBackoff;
+use promises::RetryTimes;
+pub(crate) use serve::run_worker;
 
 /// What is asked of each limit.
-pub(crate) type Needs = BTreeMap<LimitName, MilliTokens>;
+pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;
 
 /// What is taken of each limit: what must be there, and what is taken in any case. They are of
 /// different limits.
-pub(crate) fn all(needs: &Needs, soft: &Needs) -> Needs {
+pub(crate) fn merge_amounts(needs: &Amounts, soft: &Amounts) -> Amounts {
     needs
         .iter()
         .chain(soft)
@@ -60,95 +60,95 @@ pub(crate) fn all(needs: &Needs, soft: &Needs) -> Needs {
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub(crate) enum Verdict {
-    Granted(Delivery),
+pub(crate) enum ShardDecision {
+    Granted(Unclaimed),
     Denied(Denied),
 }
 
 /// What a caller in line is told.
 #[derive(Debug)]
-pub(crate) enum Told {
-    Decided(Verdict),
+pub(crate) enum QueueReply {
+    Decided(ShardDecision),
     /// This shard cannot say: others of the bucket must be asked.
-    Elsewhere(Why),
+    Reroute(RerouteReason),
 }
 
 /// Why other shards must be asked.
 #[derive(Debug, Clone)]
-pub(crate) enum Why {
+pub(crate) enum RerouteReason {
     /// It is not there.
-    Missing,
+    ShardMissing,
     /// It has not enough, which says nothing about the others.
-    Short,
+    Insufficient,
     /// Its partition is too hot.
     Throttled(Arc<StoreError>),
     /// It is the first of several, which its callers did not know: they spread over all of them.
-    Several,
+    BucketWasSplit,
 }
 
 /// What was taken, on its way to its caller. If the caller has gone away nobody will use the
 /// tokens: they go back.
 #[derive(Debug)]
-pub(crate) struct Delivery(Option<Held>);
+pub(crate) struct Unclaimed(Option<Hold>);
 
-impl Delivery {
+impl Unclaimed {
     /// What was taken, granted to the caller.
-    pub(crate) fn accept(self) -> Held {
-        self.provisional().granted()
+    pub(crate) fn claim(self) -> Hold {
+        self.claim_provisionally().granted()
     }
 
     /// What was taken, which may still go back as if it had not been.
-    pub(crate) fn provisional(mut self) -> Held {
+    pub(crate) fn claim_provisionally(mut self) -> Hold {
         self.0.take().expect("nothing else takes it out")
     }
 }
 
-impl From<Held> for Delivery {
-    fn from(held: Held) -> Self {
+impl From<Hold> for Unclaimed {
+    fn from(held: Hold) -> Self {
         Self(Some(held))
     }
 }
 
-impl Drop for Delivery {
+impl Drop for Unclaimed {
     fn drop(&mut self) {
         if let Some(held) = self.0.take() {
-            held.abandon();
+            held.roll_back_in_background();
         }
     }
 }
 
 /// A caller in line.
 #[derive(Debug)]
-pub(crate) struct Caller {
-    pub(crate) needs: Needs,
+pub(crate) struct Waiter {
+    pub(crate) amounts: Amounts,
     /// What is taken whether it is there or not.
-    pub(crate) soft: Needs,
+    pub(crate) soft_amounts: Amounts,
     pub(crate) limits: Limits,
     /// How long a durable lease lasts, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
     /// Acquires that the write counts.
-    pub(crate) takes: i64,
-    pub(crate) joined: Instant,
+    pub(crate) acquires: i64,
+    pub(crate) enqueued_at: Instant,
     pub(crate) deadline: Instant,
     /// The bucket the line is of.
-    pub(crate) shards: Arc<Shards>,
-    pub(crate) answer: oneshot::Sender<Result<Told, Error>>,
+    pub(crate) shards: Arc<BucketState>,
+    pub(crate) reply: oneshot::Sender<Result<QueueReply, Error>>,
 }
 
 /// The callers of one bucket shard, and what the last answer showed of it.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct ShardQueue {
     pub(crate) key: BucketKey,
     state: Mutex<State>,
-    pub(crate) bucket: Arc<Overview>,
+    pub(crate) summary: Arc<BucketSummary>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: VecDeque<Caller>,
+    waiting: VecDeque<Waiter>,
     served: bool,
-    view: Option<View>,
-    pace: Pace,
+    view: Option<ShardView>,
+    pace: ContentionBackoff,
     /// Others have written to the shard between what was seen of it last and the time before.
     has_company: Option<bool>,
     /// The first read of the shard showed that others must be expected to write between a read and
@@ -159,7 +159,7 @@ struct State {
     absent: Option<Moment>,
     throttled: Option<Throttled>,
     /// What throttles leave of this process's writes.
-    gap: Gap,
+    gap: ThrottleBackoff,
     /// Until when what was seen counts as new, because the shard is too hot to be read.
     trusted_until: Option<Moment>,
     /// When the only lease of the shard ended last.
@@ -182,35 +182,35 @@ struct Throttled {
 
 /// What an answer showed of the bucket, and when.
 #[derive(Debug, Clone)]
-pub(crate) struct View {
-    pub(crate) bucket: Arc<Shard>,
-    pub(crate) at: Moment,
+pub(crate) struct ShardView {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) seen_at: Moment,
     /// This process has taken from it since, by a write that does not answer with the item.
-    pub(crate) is_outdated: bool,
+    pub(crate) is_plan_only: bool,
     /// The wall clock has jumped ahead since: the process was frozen, or the clock was set.
-    pub(crate) is_doubted: bool,
+    pub(crate) predates_clock_jump: bool,
 }
 
 /// For how long a throttle is a reason to ask for a split.
-const HEAT: Duration = Duration::from_secs(5);
+const SPLIT_SIGNAL_WINDOW: Duration = Duration::from_secs(5);
 /// Leases that end more often than this are not rare: leaving `due` to the reconciler costs less
 /// than to move it with each of them.
-const RARE: Duration = Duration::from_secs(60);
+const RARE_LEASE_INTERVAL: Duration = Duration::from_secs(60);
 /// For how long it is a reason to go elsewhere.
-const AVOIDED: Duration = Duration::from_secs(1);
+const AVOID_FOR: Duration = Duration::from_secs(1);
 
-impl Line {
-    pub(crate) fn new(key: BucketKey, bucket: Arc<Overview>) -> Self {
+impl ShardQueue {
+    pub(crate) fn new(key: BucketKey, bucket: Arc<BucketSummary>) -> Self {
         Self {
             key,
             state: Mutex::default(),
-            bucket,
+            summary: bucket,
         }
     }
 
     /// Puts a caller in line. `true` if nobody serves it: the caller must see to that.
     #[must_use]
-    pub(crate) fn join(&self, caller: Caller) -> bool {
+    pub(crate) fn enqueue(&self, caller: Waiter) -> bool {
         let mut state = self.state();
         state.waiting.push_back(caller);
         !std::mem::replace(&mut state.served, true)
@@ -218,35 +218,35 @@ impl Line {
 
     /// Whether others write to the shard too. Before it is known: of several shards yes, or there
     /// were not several.
-    fn has_company(&self) -> bool {
+    fn is_contended(&self) -> bool {
         let state = self.state();
         state
             .has_company
             .or(state.is_crowded)
-            .unwrap_or_else(|| self.bucket.most() > 1)
+            .unwrap_or_else(|| self.summary.max_shards_seen() > 1)
     }
 
     /// Whether the lease that ends is alone in the shard, as `seen`, and such leases are rare: then
     /// `due` goes with it.
     pub(crate) fn ends_rare_lease(&self, seen: &Shard) -> bool {
-        if self.has_company() || seen.leases.as_ref().is_none_or(|leases| leases.len() != 1) {
+        if self.is_contended() || seen.leases.as_ref().is_none_or(|leases| leases.len() != 1) {
             return false;
         }
         let last = self.state().lone_end.replace(Instant::now());
-        last.is_none_or(|last| last.elapsed() >= RARE)
+        last.is_none_or(|last| last.elapsed() >= RARE_LEASE_INTERVAL)
     }
 
-    pub(crate) fn meets(&self, others: bool) {
+    pub(crate) fn set_contended(&self, others: bool) {
         self.state().has_company = Some(others);
     }
 
     /// A request of this operation is under way from now on.
-    fn asks(&self, operation: &'static str) {
+    fn request_started(&self, operation: &'static str) {
         self.state().asking = Some((operation, Instant::now()));
     }
 
     /// What became of it: what failed last, if the last request did.
-    fn heard<T>(&self, outcome: &Result<T, StoreError>) {
+    fn request_finished<T>(&self, outcome: &Result<T, StoreError>) {
         let failure = outcome
             .as_ref()
             .err()
@@ -256,12 +256,12 @@ impl Line {
     }
 
     /// Why its last request failed, if it did.
-    pub(crate) fn failure(&self) -> Option<Arc<StoreError>> {
+    pub(crate) fn last_error(&self) -> Option<Arc<StoreError>> {
         self.state().failure.clone()
     }
 
     /// The operation of a request that has been without an answer for this long.
-    pub(crate) fn asks_for(&self, least: Duration) -> Option<&'static str> {
+    pub(crate) fn in_flight_for(&self, least: Duration) -> Option<&'static str> {
         self.state()
             .asking
             .filter(|(_, since)| since.elapsed() >= least)
@@ -269,12 +269,12 @@ impl Line {
     }
 
     /// Whether callers are in it: a newcomer shares their next write.
-    pub(crate) fn is_served(&self) -> bool {
+    pub(crate) fn has_worker(&self) -> bool {
         self.state().served
     }
 
     /// All who came since the last call, in order; whoever serves the line is done when nobody did.
-    fn next(&self, has_callers: bool) -> VecDeque<Caller> {
+    fn drain(&self, has_callers: bool) -> VecDeque<Waiter> {
         let mut state = self.state();
         if state.waiting.is_empty() && !has_callers {
             state.served = false;
@@ -284,115 +284,121 @@ impl Line {
 
     /// Nobody serves the line any more, and whoever did has not come to its end: those in it are
     /// told so.
-    fn left_alone(&self) {
+    fn abort_waiters(&self) {
         let mut state = self.state();
         state.served = false;
         state.waiting.clear();
     }
 
-    pub(crate) fn view(&self) -> Option<View> {
+    pub(crate) fn view(&self) -> Option<ShardView> {
         self.state().view.clone()
     }
 
     /// Keeps what an answer showed, unless a later one is known already.
-    pub(crate) fn saw(&self, bucket: Shard) -> Arc<Shard> {
-        self.saw_at(bucket, self.bucket.ages.now())
+    pub(crate) fn record_view(&self, bucket: Shard) -> Arc<Shard> {
+        self.record_view_at(bucket, self.summary.ages.now())
     }
 
-    fn saw_at(&self, bucket: Shard, at: Moment) -> Arc<Shard> {
+    fn record_view_at(&self, bucket: Shard, at: Moment) -> Arc<Shard> {
         let bucket = Arc::new(bucket);
         let mut state = self.state();
-        let is_older = |view: &View| view.bucket.write_seq > bucket.write_seq;
+        let is_older = |view: &ShardView| view.shard.write_seq > bucket.write_seq;
         if !state.view.as_ref().is_some_and(is_older) {
             // An item may say what it likes; so many keys are read, when all shards are.
-            self.bucket.saw(bucket.shard().count.min(MAX_SHARDS), at);
-            self.bucket
+            self.summary
+                .record_shard_count(bucket.shard().count.min(MAX_SHARDS), at);
+            self.summary
                 .version
                 .fetch_max(bucket.config_version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
             if state
                 .view
                 .as_ref()
-                .is_some_and(|view| view.bucket.shard() != bucket.shard())
+                .is_some_and(|view| view.shard.shard() != bucket.shard())
             {
                 // It was split or merged: the heat was another shard's.
                 state.throttled = None;
                 state.gap.shrink();
             }
-            state.view = Some(View {
-                bucket: Arc::clone(&bucket),
-                at,
-                is_outdated: false,
-                is_doubted: false,
+            state.view = Some(ShardView {
+                shard: Arc::clone(&bucket),
+                seen_at: at,
+                is_plan_only: false,
+                predates_clock_jump: false,
             });
         }
         bucket
     }
 
     /// How old a view is.
-    pub(crate) fn age(&self, view: &View) -> Duration {
-        self.bucket.ages.age(view.at)
+    pub(crate) fn age(&self, view: &ShardView) -> Duration {
+        self.summary.ages.age(view.seen_at)
     }
 
     /// Whether a view is of after a call had `joined`.
-    pub(crate) fn is_since(&self, view: &View, joined: Instant) -> bool {
-        view.at >= self.bucket.ages.of(joined)
+    pub(crate) fn is_since(&self, view: &ShardView, joined: Instant) -> bool {
+        view.seen_at >= self.summary.ages.of(joined)
     }
 
     /// What of the pace changes with what became of a write.
-    fn pace<T>(&self, change: impl FnOnce(&mut Pace) -> T) -> T {
+    fn with_backoff<T>(&self, change: impl FnOnce(&mut ContentionBackoff) -> T) -> T {
         change(&mut self.state().pace)
     }
 
     /// Forgets what was seen of the bucket.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear_view(&self) {
         self.state().view = None;
     }
 
     /// What was seen is good for planning a write, and for nothing else.
-    pub(crate) fn outdate(&self) {
+    pub(crate) fn mark_plan_only(&self) {
         if let Some(view) = &mut self.state().view {
-            view.is_outdated = true;
+            view.is_plan_only = true;
         }
     }
 
     /// The wall clock has jumped ahead since it was seen.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn mark_clock_jump(&self) {
         if let Some(view) = &mut self.state().view {
-            view.is_doubted = true;
+            view.predates_clock_jump = true;
         }
     }
 
     /// What was seen, by a time that is beyond doubt.
-    pub(crate) fn sure_view(&self) -> Option<View> {
-        self.view().filter(|view| !view.is_doubted)
+    pub(crate) fn view_since_clock_jump(&self) -> Option<ShardView> {
+        self.view().filter(|view| !view.predates_clock_jump)
     }
 
     /// Keeps a bucket that was made by a write which does not answer with it.
-    pub(crate) fn made(&self, bucket: &Shard) {
-        drop(self.saw(bucket.clone()));
-        self.outdate();
+    pub(crate) fn record_created(&self, bucket: &Shard) {
+        drop(self.record_view(bucket.clone()));
+        self.mark_plan_only();
     }
 
     /// Forgets the shard, and remembers for a while that it is gone.
-    pub(crate) fn gone(&self) {
+    pub(crate) fn mark_missing(&self) {
         let mut state = self.state();
-        (state.view, state.absent) = (None, Some(self.bucket.ages.now()));
+        (state.view, state.absent) = (None, Some(self.summary.ages.now()));
     }
 
     /// Whether the shard was missing a moment ago.
-    pub(crate) fn is_absent(&self) -> bool {
+    pub(crate) fn is_missing(&self) -> bool {
         self.state()
             .absent
-            .is_some_and(|at| self.bucket.ages.age(at) < Duration::from_secs(1))
+            .is_some_and(|at| self.summary.ages.age(at) < Duration::from_secs(1))
     }
 
     /// The shard is too hot.
-    fn was_throttled(&self) {
+    fn record_throttle(&self) {
         let mut state = self.state();
-        let at = self.bucket.ages.now();
+        let at = self.summary.ages.now();
         let is_again = |throttled: Throttled| {
-            at.since(throttled.at) < if throttled.is_last { HEAT } else { AVOIDED }
+            at.since(throttled.at)
+                < if throttled.is_last {
+                    SPLIT_SIGNAL_WINDOW
+                } else {
+                    AVOID_FOR
+                }
         };
         let again = state.throttled.is_some_and(is_again);
         state.throttled = Some(Throttled {
@@ -400,58 +406,58 @@ impl Line {
             again,
             is_last: true,
         });
-        state.gap.widen(&self.bucket.ages);
+        state.gap.widen(&self.summary.ages);
     }
 
     /// A write was not throttled.
-    fn passed(&self) {
+    fn record_unthrottled_write(&self) {
         let mut state = self.state();
         if let Some(throttled) = &mut state.throttled {
             throttled.is_last = false;
         }
-        state.gap.narrow(&self.bucket.ages);
+        state.gap.narrow(&self.summary.ages);
     }
 
     /// Until when this process leaves the shard to others, after throttles.
-    fn held_until(&self) -> Option<Instant> {
-        self.state().gap.until(&self.bucket.ages)
+    fn paused_until(&self) -> Option<Instant> {
+        self.state().gap.until(&self.summary.ages)
     }
 
     /// Takes over the gap of the shard that this one was split off: its first write need not wait,
     /// and if that is throttled the next one comes as late as it would there.
-    pub(crate) fn inherit_gap(&self, older: &Self) {
+    pub(crate) fn inherit_pause(&self, older: &Self) {
         let gap = older.state().gap;
         self.state().gap.inherit(gap);
     }
 
     /// The shard is too hot to be read: what was seen of it counts as new for a moment.
-    fn trusts(&self, span: Duration) {
-        self.state().trusted_until = Some(self.bucket.ages.now() + span);
+    fn trust_view_for(&self, span: Duration) {
+        self.state().trusted_until = Some(self.summary.ages.now() + span);
     }
 
-    fn is_trusted(&self) -> bool {
+    fn trusts_view(&self) -> bool {
         self.state()
             .trusted_until
-            .is_some_and(|until| self.bucket.ages.now() < until)
+            .is_some_and(|until| self.summary.ages.now() < until)
     }
 
     /// How long ago the shard was last throttled, if that was twice in a row and a moment ago. Once
     /// is a crest, which a partition that is used to the full meets now and then.
-    fn throttled(&self) -> Option<Duration> {
+    fn repeatedly_throttled_for(&self) -> Option<Duration> {
         let throttled = self.state().throttled.filter(|throttled| throttled.again)?;
-        Some(self.bucket.ages.age(throttled.at)).filter(|age| *age < HEAT)
+        Some(self.summary.ages.age(throttled.at)).filter(|age| *age < SPLIT_SIGNAL_WINDOW)
     }
 
     /// Whether the shard is to be left alone for a moment, or this process does not write to it
     /// yet.
-    pub(crate) fn is_hot(&self) -> bool {
+    pub(crate) fn is_throttled(&self) -> bool {
         let state = self.state();
-        let is_recent = |throttled: Throttled| self.bucket.ages.age(throttled.at) < AVOIDED;
-        state.throttled.is_some_and(is_recent) || state.gap.until(&self.bucket.ages).is_some()
+        let is_recent = |throttled: Throttled| self.summary.ages.age(throttled.at) < AVOID_FOR;
+        state.throttled.is_some_and(is_recent) || state.gap.until(&self.summary.ages).is_some()
     }
 
     /// A write asked for the split: that is enough.
-    fn asked_for_split(&self) {
+    fn clear_throttle(&self) {
         self.state().throttled = None;
     }
 
@@ -461,10 +467,10 @@ impl Line {
     }
 }
 
-impl Caller {
+impl Waiter {
     /// What is taken of each limit.
-    pub(crate) fn all(&self) -> Needs {
-        all(&self.needs, &self.soft)
+    pub(crate) fn all(&self) -> Amounts {
+        merge_amounts(&self.amounts, &self.soft_amounts)
     }
 
     /// The lease as it will be written, if the caller wants one.
@@ -480,12 +486,12 @@ impl Caller {
     }
 
     /// Answers the caller. One that has gone away needs no answer, and a grant goes back by itself.
-    fn tell(self, verdict: Result<Verdict, Error>) {
-        let _ = self.answer.send(verdict.map(Told::Decided));
+    fn reply(self, verdict: Result<ShardDecision, Error>) {
+        let _ = self.reply.send(verdict.map(QueueReply::Decided));
     }
 
     /// Sends the caller to other shards.
-    fn send_elsewhere(self, why: Why) {
-        let _ = self.answer.send(Ok(Told::Elsewhere(why)));
+    fn reroute(self, why: RerouteReason) {
+        let _ = self.reply.send(Ok(QueueReply::Reroute(why)));
     }
 }

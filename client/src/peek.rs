@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use weirgate_shared::{Bucket, ConfigStatus, Limit, Shard};
 
-use crate::config::Age;
-use crate::decide::{Asked, Target};
+use crate::config::Freshness;
+use crate::decide::{BucketTarget, ResolvedRequest};
 use crate::decision::{self, LimitStatus};
 use crate::inner::Inner;
-use crate::shards::look_at;
+use crate::shards::refresh_all;
 use crate::{Acquire, Error};
 
 /// A look at what an acquire would meet. Nothing happens until [`send`](Self::send), and nothing is
@@ -82,12 +82,12 @@ impl<'a> Peek<'a> {
     /// [`Error::Invalid`] before anything is sent; the others if the table could not be read.
     pub async fn send(self) -> Result<Balances, Error> {
         let inner = &self.request.limiter().inner;
-        let Asked {
+        let ResolvedRequest {
             targets,
             disabled,
-            is_free,
+            has_unlimited: is_free,
             ..
-        } = self.request.targets_to_look_at(Age::Cached).await?;
+        } = self.request.resolve_targets(Freshness::AnyAge).await?;
         if disabled.is_some() {
             return Ok(Balances {
                 retry_after: None,
@@ -101,14 +101,17 @@ impl<'a> Peek<'a> {
             .filter(|target| !self.is_known(inner, target))
             .map(|target| &target.shards);
         let (unknown, timeout) = (unknown.collect::<Vec<_>>(), inner.settings.timeout);
-        let looked = tokio::time::timeout(timeout, look_at(inner, &unknown, since)).await;
-        looked
-            .unwrap_or_else(|_| Err(inner.unanswered("BatchGetItem of buckets", timeout).into()))?;
+        let looked = tokio::time::timeout(timeout, refresh_all(inner, &unknown, since)).await;
+        looked.unwrap_or_else(|_| {
+            Err(inner
+                .timeout_error("BatchGetItem of buckets", timeout)
+                .into())
+        })?;
         let limits = targets
             .iter()
             .flat_map(|target| status(inner, target))
             .collect();
-        let denied = decision::denied(limits);
+        let denied = decision::denial_of(limits);
         let status = if is_free {
             ConfigStatus::Unlimited
         } else {
@@ -121,21 +124,21 @@ impl<'a> Peek<'a> {
         })
     }
 
-    fn is_known(&self, inner: &Arc<Inner>, target: &Target) -> bool {
+    fn is_known(&self, inner: &Arc<Inner>, target: &BucketTarget) -> bool {
         let is_fresh = |at| !self.max_age.is_zero() && inner.ages.age(at) <= self.max_age;
         target
             .shards
-            .seen(&target.request.limits, inner.now(), |view| {
-                is_fresh(view.at)
+            .seen_bucket(&target.request.limits, inner.now(), |view| {
+                is_fresh(view.seen_at)
             })
             .is_complete()
     }
 }
 
 /// What there is of a bucket by what is known of it; one that is not there is full.
-fn status(inner: &Inner, target: &Target) -> Vec<LimitStatus> {
+fn status(inner: &Inner, target: &BucketTarget) -> Vec<LimitStatus> {
     let (request, now) = (&target.request, inner.now());
-    let mut whole = target.shards.known(&request.limits, now);
+    let mut whole = target.shards.cached_bucket(&request.limits, now);
     if whole.shards().is_empty() {
         whole = Bucket::new(vec![Shard::full(
             target.shards.key.clone(),
@@ -143,5 +146,5 @@ fn status(inner: &Inner, target: &Target) -> Vec<LimitStatus> {
             now,
         )]);
     }
-    decision::status_of_whole(&whole, &request.limits, &target.needs(), now)
+    decision::bucket_status(&whole, &request.limits, &target.needs(), now)
 }

@@ -10,14 +10,14 @@ use crate::inner::Inner;
 
 /// By how much a clock is off, in ms, before it counts as wrong: dates of answers are whole
 /// seconds.
-const WRONG_MS: i64 = 1_000;
+const CLOCK_TOLERANCE_MS: i64 = 1_000;
 
 /// By how much a clock is off, in ms, before DynamoDB refuses what is signed by it, with a margin.
-const REFUSED_MS: i64 = 305_000;
+const SIGNATURE_TOLERANCE_MS: i64 = 305_000;
 
 /// When a write was planned.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Planned {
+pub(crate) struct PlanTime {
     /// By the limiter's clock.
     pub(crate) now: EpochMillis,
     at: Instant,
@@ -39,27 +39,27 @@ impl Inner {
             .saturating_sub(Millis::from(self.started.elapsed()).0);
         // Before it is stored: where nothing is found to forget, nothing may be found to use
         // either.
-        let jump = ahead.saturating_sub(self.ahead_ms.load(Ordering::Relaxed));
-        if jump < -WRONG_MS {
+        let jump = ahead.saturating_sub(self.clock_offset_ms.load(Ordering::Relaxed));
+        if jump < -CLOCK_TOLERANCE_MS {
             self.forget_views();
-        } else if jump > WRONG_MS && jump < REFUSED_MS {
+        } else if jump > CLOCK_TOLERANCE_MS && jump < SIGNATURE_TOLERANCE_MS {
             // What a clock that is further ahead signs is refused.
             self.doubt_views();
         }
-        self.ahead_ms.store(ahead, Ordering::Relaxed);
+        self.clock_offset_ms.store(ahead, Ordering::Relaxed);
         skew.now()
     }
 
     /// The time now, for a plan.
-    pub(crate) fn plan(&self) -> Planned {
-        Planned {
+    pub(crate) fn plan_time(&self) -> PlanTime {
+        PlanTime {
             now: self.now(),
             at: Instant::now(),
         }
     }
 }
 
-impl Planned {
+impl PlanTime {
     /// How much later it was than it seemed, in ms, as is known by now.
     fn lag_ms(self, inner: &Inner) -> i64 {
         let passed = inner.now().0.saturating_sub(self.now.0);
@@ -68,21 +68,21 @@ impl Planned {
 
     /// Whether it was planned too early: what was there seems to have been there longer, and leases
     /// expire too soon.
-    pub(crate) fn was_early(self, inner: &Inner) -> bool {
-        self.lag_ms(inner) > WRONG_MS
+    pub(crate) fn clock_was_slow(self, inner: &Inner) -> bool {
+        self.lag_ms(inner) > CLOCK_TOLERANCE_MS
     }
 
     /// Whether it was planned too late: less had flowed in than it seemed.
-    pub(crate) fn was_late(self, inner: &Inner) -> bool {
-        self.lag_ms(inner) < -WRONG_MS
+    pub(crate) fn clock_was_fast(self, inner: &Inner) -> bool {
+        self.lag_ms(inner) < -CLOCK_TOLERANCE_MS
     }
 
     /// Whether the clock has changed since by more than time passed.
-    pub(crate) fn was_wrong(self, inner: &Inner) -> bool {
+    pub(crate) fn clock_jumped(self, inner: &Inner) -> bool {
         is_wrong(self.lag_ms(inner))
     }
 }
 
 const fn is_wrong(off_ms: i64) -> bool {
-    off_ms.unsigned_abs() > WRONG_MS.unsigned_abs()
+    off_ms.unsigned_abs() > CLOCK_TOLERANCE_MS.unsigned_abs()
 }

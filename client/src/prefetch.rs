@@ -17,14 +17,14 @@ use weirgate_shared::{MilliTokens, Millis};
 
 use crate::Error;
 
-pub(crate) use flight::{ask, close};
+pub(crate) use flight::{acquire, drain};
 pub(crate) use pool::Pool;
 
 /// The longest load that one block is meant for.
 const HORIZON: Millis = Millis(1_000);
 /// What is left when the next block is fetched lasts for this long: an answer takes some 10 ms,
 /// with a margin.
-const LEAD: Millis = Millis(100);
+const REFETCH_LEAD: Millis = Millis(100);
 
 /// How many tokens of a bucket one client takes ahead, and for how long it keeps them. The size of
 /// a block is what the client needs in about a second, as observed.
@@ -41,16 +41,16 @@ const LEAD: Millis = Millis(100);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefetch {
-    share_percent: u32,
-    keep: Duration,
+    max_outstanding_percent: u32,
+    max_age: Duration,
 }
 
 impl Default for Prefetch {
     /// 10 % of the capacity, for 2 s.
     fn default() -> Self {
         Self {
-            share_percent: 10,
-            keep: Duration::from_secs(2),
+            max_outstanding_percent: 10,
+            max_age: Duration::from_secs(2),
         }
     }
 }
@@ -60,24 +60,24 @@ impl Prefetch {
     /// to 100, 10 if not said. A request for more than this goes to the table, as if there were no
     /// prefetch.
     #[must_use]
-    pub const fn share(mut self, percent: u32) -> Self {
-        self.share_percent = percent;
+    pub const fn max_outstanding_percent(mut self, percent: u32) -> Self {
+        self.max_outstanding_percent = percent;
         self
     }
 
     /// How long after it was taken a token can be spent: 100 ms to a minute, 2 s if not said. Then
     /// it goes back.
     #[must_use]
-    pub const fn keep(mut self, keep: Duration) -> Self {
-        self.keep = keep;
+    pub const fn max_age(mut self, keep: Duration) -> Self {
+        self.max_age = keep;
         self
     }
 
     /// Checks the numbers given for `resource`.
     pub(crate) fn check(self, resource: &str) -> Result<Self, Error> {
         let Self {
-            share_percent,
-            keep,
+            max_outstanding_percent: share_percent,
+            max_age: keep,
         } = self;
         if !(1..=100).contains(&share_percent) {
             return Err(Error::Invalid(format!(
@@ -93,18 +93,22 @@ impl Prefetch {
     }
 
     /// The most that may be outstanding of a limit of this capacity.
-    fn most(self, capacity: MilliTokens) -> MilliTokens {
-        MilliTokens(capacity.0.saturating_mul(i64::from(self.share_percent))) / 100
+    fn max_outstanding(self, capacity: MilliTokens) -> MilliTokens {
+        MilliTokens(
+            capacity
+                .0
+                .saturating_mul(i64::from(self.max_outstanding_percent)),
+        ) / 100
     }
 
     /// The load that a block is meant for. Half of what it could be kept for: the other half is for
     /// a load that sinks.
     fn horizon(self) -> Millis {
-        HORIZON.min(Millis(Millis::from(self.keep).0 / 2))
+        HORIZON.min(Millis(Millis::from(self.max_age).0 / 2))
     }
 
     /// When so much of the load is left, the next block is fetched.
-    fn lead(self) -> Millis {
-        LEAD.min(Millis(self.horizon().0 / 4))
+    fn refetch_lead(self) -> Millis {
+        REFETCH_LEAD.min(Millis(self.horizon().0 / 4))
     }
 }

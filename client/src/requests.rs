@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, WriteId};
 use weirgate_store::{
-    Answer, Consistency, ErrorKind, Item, Outcome, Retry, StoreError, Transacted,
+    Consistency, ErrorKind, Item, RetryPolicy, ReturnValues, StoreError, TransactOutcome,
+    WriteOutcome,
 };
 
 use crate::inner::Inner;
@@ -14,18 +15,21 @@ use crate::stats::count;
 
 impl Inner {
     /// Runs a planned write once, which answers with the item.
-    pub(crate) async fn update(&self, update: &Update) -> Result<Outcome, StoreError> {
+    pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.heed(self.table.update(update, Answer::Item).await)
+        self.record_outcome(self.table.update(update, ReturnValues::AllNew).await)
     }
 
     /// Runs a planned write that can be repeated, again where its outcome is unknown; it answers
     /// with the item.
-    pub(crate) async fn update_again(&self, update: &Update) -> Result<Outcome, StoreError> {
+    pub(crate) async fn update_idempotent(
+        &self,
+        update: &Update,
+    ) -> Result<WriteOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.heed(
+        self.record_outcome(
             self.table
-                .update_with(update, Answer::Item, Retry::Unknown)
+                .update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed)
                 .await,
         )
     }
@@ -35,21 +39,21 @@ impl Inner {
         &self,
         actions: &[Action],
         token: &WriteId,
-    ) -> Result<Transacted, StoreError> {
+    ) -> Result<TransactOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.heed(self.table.transact(actions, token).await)
+        self.record_outcome(self.table.transact(actions, token).await)
     }
 
     /// Runs a transaction, again under the same token where its outcome is unknown.
-    pub(crate) async fn transact_again(
+    pub(crate) async fn transact_idempotent(
         &self,
         actions: &[Action],
         token: &WriteId,
-    ) -> Result<Transacted, StoreError> {
+    ) -> Result<TransactOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.heed(
+        self.record_outcome(
             self.table
-                .transact_with(actions, token, Retry::Unknown)
+                .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed)
                 .await,
         )
     }
@@ -57,19 +61,19 @@ impl Inner {
     /// Reads up to 100 items.
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.heed(self.table.read(keys).await)
+        self.record_outcome(self.table.read(keys).await)
     }
 
     /// Reads up to 100 items, as consistent as is asked; a throttled read is repeated until the
     /// deadline, if there is one.
-    pub(crate) async fn read_by(
+    pub(crate) async fn read_with(
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.heed(self.table.read_by(keys, consistency, deadline).await)
+        self.record_outcome(self.table.read_by(keys, consistency, deadline).await)
     }
 
     /// Reads one item once.
@@ -79,33 +83,33 @@ impl Inner {
         consistency: Consistency,
     ) -> Result<Option<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.heed(self.table.read_once(key, consistency).await)
+        self.record_outcome(self.table.read_once(key, consistency).await)
     }
 
     /// Reads up to 100 items, with shards that were merged away.
-    pub(crate) async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+    pub(crate) async fn read_with_merged(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.heed(self.table.read_all(keys).await)
+        self.record_outcome(self.table.read_all(keys).await)
     }
 
     /// A request that was not answered in time, and perhaps is yet.
-    pub(crate) fn unanswered(&self, request: &str, within: Duration) -> StoreError {
+    pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
         let (request, table) = (request.to_owned(), self.table.name().to_owned());
         let error = StoreError {
-            kind: ErrorKind::Unknown,
+            kind: ErrorKind::Unconfirmed,
             request,
             table,
             reason: format!("no answer within {within:?}"),
             source: None,
         };
-        if self.breaker.heed(Some(&error)) {
+        if self.breaker.record(Some(&error)) {
             count(&self.counters.breaker_opened, 1);
         }
         error
     }
 
-    fn heed<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
-        if self.breaker.heed(outcome.as_ref().err()) {
+    fn record_outcome<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+        if self.breaker.record(outcome.as_ref().err()) {
             count(&self.counters.breaker_opened, 1);
         }
         outcome

@@ -86,7 +86,7 @@ impl Acquire<'_> {
         let done = AssertUnwindSafe(work(&mut grant)).catch_unwind().await;
         let settled = match &done {
             Ok(Ok(_)) => grant.release().await,
-            Ok(Err(_)) | Err(_) => grant.rollback().await,
+            Ok(Err(_)) | Err(_) => grant.roll_back().await,
         };
         if let Err(error) = settled {
             tracing::warn!(%error, "a scope's tokens could not be settled");

@@ -10,80 +10,84 @@ use weirgate_shared::write::{
 use weirgate_shared::{
     EpochMillis, ItemError, LimitName, MilliTokens, Millis, Shard, WriteId, attr,
 };
-use weirgate_store::{ErrorKind, Outcome, StoreError};
+use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
 use crate::clock::deadline;
 use crate::inner::Inner;
-use crate::line::{Line, Needs, backoff};
-use crate::shards::Shards;
+use crate::line::{Amounts, ShardQueue, backoff};
+use crate::shards::BucketState;
 use crate::stats::count;
 use crate::{Error, Settlement};
 
 /// How far apart the clocks of two processes are at most, once DynamoDB's answers have corrected
 /// them.
-const CLOCKS: Millis = Millis(2_000);
+const MAX_CLOCK_SKEW: Millis = Millis(2_000);
 
 /// One settlement, until its outcome is known.
-pub(crate) struct Settling<'a> {
+pub(crate) struct SettleAttempt<'a> {
     pub(crate) inner: &'a Inner,
-    pub(crate) shards: &'a Shards,
-    pub(crate) line: Arc<Line>,
+    pub(crate) shards: &'a BucketState,
+    pub(crate) line: Arc<ShardQueue>,
     /// Id of the write.
-    pub(crate) op: WriteId,
+    pub(crate) write_id: WriteId,
     /// The durable lease, when it expires, and what becomes of it.
     pub(crate) lease: Option<(&'a WriteId, EpochMillis, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, LimitDelta>,
     /// Acquires granted before that the write counts; negative for those that were counted and not
     /// granted.
-    pub(crate) takes: i64,
+    pub(crate) acquires: i64,
     /// What the lease holds, as far as its holder knows.
-    pub(crate) holds: &'a Needs,
+    pub(crate) held_amounts: &'a Amounts,
 }
 
 /// What became of a settlement, to the grant itself.
-pub(crate) enum Answered {
-    Settled(Settlement),
+pub(crate) enum SettleOutcome {
+    Done(Settlement),
     /// The lease holds other amounts than the grant knows of, and was not ended.
-    Holds(Needs),
+    LeaseDiffers(Amounts),
 }
 
-impl Settling<'_> {
-    pub(crate) async fn run(mut self) -> Result<Answered, Error> {
+impl SettleAttempt<'_> {
+    pub(crate) async fn run(mut self) -> Result<SettleOutcome, Error> {
         let deadline = deadline(self.inner.settings.timeout);
-        let mut update = self.whole();
+        let mut update = self.full_update();
         let (mut failures, mut races, mut doubt) = (0, 0, None::<StoreError>);
         loop {
             match self.inner.update(&update).await {
-                Ok(Outcome::Applied(item)) => {
+                Ok(WriteOutcome::Applied(item)) => {
                     if let Some(item) = item {
                         self.line
-                            .saw(item.bucket().map_err(|error| self.unreadable(error))?);
+                            .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
                     }
                     if self.amounts.values().any(|settled| {
                         settled.ceiling.is_some() && settled.available > MilliTokens::ZERO
                     }) {
-                        self.line.bucket.gives_back(self.inner.now());
+                        self.line.summary.record_return(self.inner.now());
                     }
-                    self.line.bucket.given_back.notify_waiters();
-                    return Ok(Answered::Settled(Settlement::Done));
+                    self.line.summary.tokens_returned.notify_waiters();
+                    return Ok(SettleOutcome::Done(Settlement::Applied));
                 }
-                Ok(Outcome::LostRace(None)) if self.lease.is_none() && self.line.key.shard > 0 => {
+                Ok(WriteOutcome::ConditionFailed(None))
+                    if self.lease.is_none() && self.line.key.shard > 0 =>
+                {
                     // Its shard has become part of the one it was split off, and so have its
                     // tokens. (Shards with leases stay.)
-                    self.line = self.shards.line(split_off_from(self.line.key.shard));
-                    update = self.whole();
+                    self.line = self.shards.queue(split_off_from(self.line.key.shard));
+                    update = self.full_update();
                 }
-                Ok(Outcome::LostRace(None)) => return Ok(Answered::Settled(Settlement::Ended)),
-                Ok(Outcome::LostRace(Some(item))) => {
+                Ok(WriteOutcome::ConditionFailed(None)) => {
+                    return Ok(SettleOutcome::Done(Settlement::LeaseGone));
+                }
+                Ok(WriteOutcome::ConditionFailed(Some(item))) => {
                     let bucket = self
                         .line
-                        .saw(item.bucket().map_err(|error| self.unreadable(error))?);
-                    if let Some(answered) = self.ended(&bucket, &mut doubt) {
-                        self.line.bucket.given_back.notify_waiters();
+                        .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
+                    if let Some(answered) = self.outcome_in(&bucket, &mut doubt) {
+                        self.line.summary.tokens_returned.notify_waiters();
                         return answered;
                     }
                     count(&self.inner.counters.lost_races, 1);
-                    self.line.meets(true);
+                    self.line.set_contended(true);
                     if Instant::now() >= deadline {
                         let (bucket, after) =
                             (self.line.key.item_key().pk, self.inner.settings.timeout);
@@ -99,17 +103,17 @@ impl Settling<'_> {
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
-                    update = self.end_what_is_held(self.settle().capped(&bucket));
+                    update = self.require_held_amounts(self.settle().capped(&bucket));
                 }
                 // By when a lease is to last is to be said anew.
-                Err(error) if error.kind == ErrorKind::Skewed && self.is_renewal() => {
+                Err(error) if error.kind == ErrorKind::ClockSkew && self.is_renewal() => {
                     return Err(error.into());
                 }
                 Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
-                    if error.kind == ErrorKind::Unknown {
-                        count(&self.inner.counters.unknown, 1);
+                    if error.kind == ErrorKind::Unconfirmed {
+                        count(&self.inner.counters.unconfirmed, 1);
                         if self.lease.is_none() {
-                            return Err(self.give_up(error.into()));
+                            return Err(self.forfeit(error.into()));
                         }
                         // The lease tells, when the same write is tried again, whether it has
                         // happened.
@@ -136,7 +140,7 @@ impl Settling<'_> {
             .as_ref()
             .map(|(id, _, change)| (*id, change.clone()));
         let roll = self.line.roll(self.inner, self.inner.now());
-        let (op, amounts, takes) = (self.op.clone(), self.amounts.clone(), self.takes);
+        let (op, amounts, takes) = (self.write_id.clone(), self.amounts.clone(), self.acquires);
         Settle {
             key: &self.line.key,
             write_id: op,
@@ -147,9 +151,9 @@ impl Settling<'_> {
         }
     }
 
-    fn whole(&self) -> Update {
-        let seen = self.line.sure_view().map(|view| view.bucket);
-        let mut update = self.end_what_is_held(self.settle().full(seen.as_deref()));
+    fn full_update(&self) -> Update {
+        let seen = self.line.view_since_clock_jump().map(|view| view.shard);
+        let mut update = self.require_held_amounts(self.settle().full(seen.as_deref()));
         if let (Some((id, _, LeaseChange::End)), Some(seen)) = (&self.lease, &seen)
             && self.line.ends_rare_lease(seen)
         {
@@ -159,10 +163,10 @@ impl Settling<'_> {
     }
 
     /// Ending a lease gives back what it holds, so it must hold what the grant knows of.
-    fn end_what_is_held(&self, mut update: Update) -> Update {
+    fn require_held_amounts(&self, mut update: Update) -> Update {
         if let Some((id, _, LeaseChange::End)) = &self.lease {
             let held = self
-                .holds
+                .held_amounts
                 .iter()
                 .map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0)))
                 .collect();
@@ -175,20 +179,20 @@ impl Settling<'_> {
     }
 
     /// What the bucket says of the lease, if that settles the matter.
-    fn ended(
+    fn outcome_in(
         &self,
         bucket: &Shard,
         doubt: &mut Option<StoreError>,
-    ) -> Option<Result<Answered, Error>> {
+    ) -> Option<Result<SettleOutcome, Error>> {
         let settled = |is_done| {
             let settlement = if is_done {
-                Settlement::Done
+                Settlement::Applied
             } else {
-                Settlement::Ended
+                Settlement::LeaseGone
             };
-            Some(Ok(Answered::Settled(settlement)))
+            Some(Ok(SettleOutcome::Done(settlement)))
         };
-        if bucket.last_write_id.as_ref() == Some(&self.op) {
+        if bucket.last_write_id.as_ref() == Some(&self.write_id) {
             return settled(true);
         }
         let (id, expires, change) = self.lease.as_ref()?;
@@ -197,7 +201,8 @@ impl Settling<'_> {
                 // By the write in doubt, or by somebody who found it expired, perhaps by a clock
                 // that is ahead of this one: nobody knows.
                 Some(doubt)
-                    if *change == LeaseChange::End && *expires <= self.inner.now().plus(CLOCKS) =>
+                    if *change == LeaseChange::End
+                        && *expires <= self.inner.now().plus(MAX_CLOCK_SKEW) =>
                 {
                     Some(Err(doubt.into()))
                 }
@@ -206,8 +211,8 @@ impl Settling<'_> {
             };
         };
         let amounts = match change {
-            LeaseChange::End if held.tokens != *self.holds => {
-                return Some(Ok(Answered::Holds(held.tokens.clone())));
+            LeaseChange::End if held.tokens != *self.held_amounts => {
+                return Some(Ok(SettleOutcome::LeaseDiffers(held.tokens.clone())));
             }
             LeaseChange::End | LeaseChange::Renew(_) => return None,
             LeaseChange::SetAmounts(amounts) => amounts,
@@ -229,14 +234,14 @@ impl Settling<'_> {
     }
 
     /// What was to be given back counts as used: to repeat it could give back twice.
-    fn give_up(&self, error: Error) -> Error {
+    fn forfeit(&self, error: Error) -> Error {
         let given: MilliTokens = self
             .amounts
             .values()
             .map(|settled| settled.available.max(MilliTokens::ZERO))
             .sum();
         count(
-            &self.inner.counters.unknown_milli,
+            &self.inner.counters.unconfirmed_millitokens,
             u64::try_from(given.0).unwrap_or_default(),
         );
         error

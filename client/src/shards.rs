@@ -19,65 +19,68 @@ use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, ShardIndex, St
 use weirgate_store::Consistency;
 
 use crate::ages::{AgeClock, Moment};
-use crate::config::Slot;
-use crate::line::{Line, Needs, Overview, View};
+use crate::config::LimitsSlot;
+use crate::line::{Amounts, BucketSummary, ShardQueue, ShardView};
 use crate::prefetch::{Pool, Prefetch};
 
-pub(crate) use look::look_at;
-pub(crate) use route::{Request, ask, ask_table, remembered};
-pub(crate) use together::{Together, ask_together};
+pub(crate) use look::refresh_all;
+pub(crate) use route::{BucketRequest, acquire, acquire_from_table, cached_denial};
+pub(crate) use together::{AllOrNone, take_in_transaction};
 
 /// Of a shard that holds this many times what is asked, nobody takes the last tokens.
-pub(crate) const PLENTY: i64 = 8;
+pub(crate) const AMPLE_FACTOR: i64 = 8;
 
 /// The lines of one bucket, one for each shard that was met.
 #[derive(Debug)]
-pub(crate) struct Shards {
+pub(crate) struct BucketState {
     /// Of shard 0.
     pub(crate) key: BucketKey,
     /// The line of shard 0, the only one of most buckets.
-    first: Arc<Line>,
+    first: Arc<ShardQueue>,
     /// The lines of the others.
-    others: Mutex<BTreeMap<u32, Arc<Line>>>,
+    others: Mutex<BTreeMap<u32, Arc<ShardQueue>>>,
     /// When the bucket as a whole was last too short for somebody.
-    denied: Mutex<Option<Moment>>,
+    denied_at: Mutex<Option<Moment>>,
     /// What a denied process left for the others.
     stamp: Mutex<Option<Arc<Stamp>>>,
     /// By which this process draws when it stops to believe a stamp.
     salt: u64,
     /// What is configured for it.
-    pub(crate) config: Slot,
+    pub(crate) config: LimitsSlot,
     /// When all shards were last read, and how.
-    looked: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
+    refreshed_at: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
     /// What was taken ahead, where that is asked for.
     pub(crate) pool: Option<Pool>,
 }
 
-impl Shards {
+impl BucketState {
     pub(crate) fn new(key: BucketKey, prefetch: Option<Prefetch>, ages: AgeClock) -> Self {
         let pool = prefetch.map(|prefetch| Pool::new(prefetch, ages.clone()));
-        let first = Arc::new(Line::new(key.clone(), Arc::new(Overview::new(ages))));
-        let (others, denied, config) = (Mutex::default(), Mutex::default(), Slot::default());
+        let first = Arc::new(ShardQueue::new(
+            key.clone(),
+            Arc::new(BucketSummary::new(ages)),
+        ));
+        let (others, denied, config) = (Mutex::default(), Mutex::default(), LimitsSlot::default());
         let (stamp, salt) = (Mutex::default(), fastrand::u64(..));
         Self {
             key,
             first,
             others,
-            denied,
+            denied_at: denied,
             stamp,
             salt,
             config,
-            looked: tokio::sync::Mutex::default(),
+            refreshed_at: tokio::sync::Mutex::default(),
             pool,
         }
     }
 
-    pub(crate) fn overview(&self) -> &Overview {
-        &self.first.bucket
+    pub(crate) fn summary(&self) -> &BucketSummary {
+        &self.first.summary
     }
 
     /// The line of one shard.
-    pub(crate) fn line(&self, shard: u32) -> Arc<Line> {
+    pub(crate) fn queue(&self, shard: u32) -> Arc<ShardQueue> {
         if shard == 0 {
             return Arc::clone(&self.first);
         }
@@ -93,35 +96,37 @@ impl Shards {
             .skip(1)
             .find_map(|older| others.get(&older))
             .unwrap_or(&self.first);
-        let new = Arc::new(Line::new(
+        let new = Arc::new(ShardQueue::new(
             self.key.with_shard(shard),
-            Arc::clone(&self.first.bucket),
+            Arc::clone(&self.first.summary),
         ));
-        new.inherit_gap(older);
+        new.inherit_pause(older);
         others.insert(shard, Arc::clone(&new));
         new
     }
 
     /// Every line there is.
-    fn lines(&self) -> Vec<Arc<Line>> {
+    fn queues(&self) -> Vec<Arc<ShardQueue>> {
         std::iter::once(&self.first)
             .chain(self.others().values())
             .map(Arc::clone)
             .collect()
     }
 
-    fn others(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Line>>> {
+    fn others(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<ShardQueue>>> {
         // The map is whole between any two statements: a panic elsewhere does not spoil it.
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn denied(&self) -> MutexGuard<'_, Option<Moment>> {
-        self.denied.lock().unwrap_or_else(PoisonError::into_inner)
+        self.denied_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The bucket as a whole is too short for somebody.
-    fn was_denied(&self) {
-        *self.denied() = Some(self.overview().ages.now());
+    fn record_denial(&self) {
+        *self.denied() = Some(self.summary().ages.now());
     }
 
     fn stamp(&self) -> MutexGuard<'_, Option<Arc<Stamp>>> {
@@ -129,70 +134,70 @@ impl Shards {
     }
 
     /// Forgets what was seen of all shards.
-    pub(crate) fn forget_views(&self) {
-        self.lines().iter().for_each(|line| line.forget());
+    pub(crate) fn clear_views(&self) {
+        self.queues().iter().for_each(|line| line.clear_view());
     }
 
     /// The wall clock has jumped ahead since all shards were seen.
-    pub(crate) fn doubt_views(&self) {
-        self.lines().iter().for_each(|line| line.doubt());
+    pub(crate) fn mark_clock_jump(&self) {
+        self.queues().iter().for_each(|line| line.mark_clock_jump());
     }
 
     /// The most that a shard has of `limit`; where none is known, that is all it can have.
-    pub(crate) fn best(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
-        let lines = self.lines();
+    pub(crate) fn max_balance(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
+        let lines = self.queues();
         let views = lines.iter().filter_map(|line| line.view());
         let known = views
-            .map(|view| view.bucket.balance_at(limit.name(), now))
+            .map(|view| view.shard.balance_at(limit.name(), now))
             .max();
         known.unwrap_or_else(|| {
             ShardIndex {
                 index: 0,
-                count: self.overview().most(),
+                count: self.summary().max_shards_seen(),
             }
             .share(limit.rule().capacity)
         })
     }
 
     /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.
-    fn start_anew(&self) {
+    fn reset(&self) {
         self.others().clear();
-        self.overview().set_most(1);
+        self.summary().set_max_shards_seen(1);
     }
 
     /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty or
     /// is being read for the first time; or else of two picked at random the one that has more, as
     /// far as it is known.
-    fn choose(
+    fn pick_shard(
         &self,
-        needs: &Needs,
+        needs: &Amounts,
         limits: &[Limit],
         now: EpochMillis,
         tried: &[u32],
-    ) -> Arc<Line> {
-        let most = self.overview().most();
+    ) -> Arc<ShardQueue> {
+        let most = self.summary().max_shards_seen();
         if most == 1 {
             return Arc::clone(&self.first);
         }
-        let last = self.line(self.overview().last());
-        let is_plenty = |line: &Arc<Line>| {
-            let has_plenty = |view: View| {
+        let last = self.queue(self.summary().last_shard());
+        let is_plenty = |line: &Arc<ShardQueue>| {
+            let has_plenty = |view: ShardView| {
                 needs
                     .iter()
-                    .all(|(name, need)| view.bucket.balance_at(name, now) / PLENTY >= *need)
+                    .all(|(name, need)| view.shard.balance_at(name, now) / AMPLE_FACTOR >= *need)
             };
-            !line.is_hot() && line.view().map_or(line.failure().is_none(), has_plenty)
+            !line.is_throttled() && line.view().map_or(line.last_error().is_none(), has_plenty)
         };
-        if last.is_served() && !tried.contains(&last.key.shard) && is_plenty(&last) {
+        if last.has_worker() && !tried.contains(&last.key.shard) && is_plenty(&last) {
             return last;
         }
-        let lines: BTreeMap<u32, Arc<Line>> = self
-            .lines()
+        let lines: BTreeMap<u32, Arc<ShardQueue>> = self
+            .queues()
             .into_iter()
             .map(|line| (line.key.shard, line))
             .collect();
         let (first, further) = (fastrand::u32(..most), fastrand::u32(1..most));
-        let picks = [first, first + further].map(|pick| resolve(&lines, most, pick % most));
+        let picks = [first, first + further].map(|pick| live_shard(&lines, most, pick % most));
         let fresh = picks.into_iter().filter(|shard| !tried.contains(shard));
         let score = |shard: &u32| {
             score(
@@ -207,29 +212,29 @@ impl Shards {
             )
         };
         let shard = fresh.max_by_key(score).unwrap_or(picks[0]);
-        self.overview().set_last(shard);
-        self.line(shard)
+        self.summary().set_last_shard(shard);
+        self.queue(shard)
     }
 }
 
 /// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one
 /// that the newest answer says is whole there, or the smallest that may exist.
-fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
+fn live_shard(lines: &BTreeMap<u32, Arc<ShardQueue>>, most: u32, pick: u32) -> u32 {
     let (mut whole, mut deepest): (Option<(Moment, u32)>, _) = (None, None);
     let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2))
         .take_while(|count| *count <= most);
     for count in counts {
         let index = pick % count;
         let line = lines.get(&index);
-        if line.is_some_and(|line| line.is_absent()) {
+        if line.is_some_and(|line| line.is_missing()) {
             continue;
         }
         deepest = Some(index);
         let Some(view) = line.and_then(|line| line.view()) else {
             continue;
         };
-        if view.bucket.shard().count <= count && whole.is_none_or(|(at, _)| at < view.at) {
-            whole = Some((view.at, index));
+        if view.shard.shard().count <= count && whole.is_none_or(|(at, _)| at < view.seen_at) {
+            whole = Some((view.seen_at, index));
         }
     }
     whole.map(|(_, index)| index).or(deepest).unwrap_or(0)
@@ -238,19 +243,19 @@ fn resolve(lines: &BTreeMap<u32, Arc<Line>>, most: u32, pick: u32) -> u32 {
 /// How many times a shard has what is asked, in thousandths; one that is not known is taken for
 /// full, or it would never be known, and one that is too hot comes last.
 fn score(
-    line: Option<&Arc<Line>>,
+    line: Option<&Arc<ShardQueue>>,
     shard: ShardIndex,
-    needs: &Needs,
+    needs: &Amounts,
     limits: &[Limit],
     now: EpochMillis,
 ) -> i128 {
-    if line.is_some_and(|line| line.is_hot()) {
+    if line.is_some_and(|line| line.is_throttled()) {
         return i128::MIN;
     }
-    let view: Option<View> = line.and_then(|line| line.view());
+    let view: Option<ShardView> = line.and_then(|line| line.view());
     let full = |limit: &Limit| shard.share(limit.rule().capacity);
     let holds = |name: &weirgate_shared::LimitName| match &view {
-        Some(view) => view.bucket.balance_at(name, now),
+        Some(view) => view.shard.balance_at(name, now),
         None => limits
             .iter()
             .find(|limit| limit.name() == name)

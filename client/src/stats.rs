@@ -72,7 +72,7 @@ counters! {
         local_denied: "weirgate_local_denied_total", "Acquires denied from memory, without a request.";
         shadow_denied: "weirgate_shadow_denied_total",
             "Acquires granted that would have been denied, were it not for shadow mode.";
-        degraded: "weirgate_degraded_total", "Acquires answered without DynamoDB, which was away.";
+        degraded: "weirgate_degraded_total", "Acquires decided without DynamoDB, because it was unavailable.";
         breaker_opened: "weirgate_breaker_opened_total",
             "Times that DynamoDB was left alone for a while, as it was away.";
         writes: "weirgate_writes_total", "Writes sent, applied or not.";
@@ -80,14 +80,14 @@ counters! {
             "Reads sent: of all shards of a bucket, when one of them could not say, and of what is configured.";
         lost_races: "weirgate_lost_races_total", "Writes that lost a race and went on from the new state.";
         refused: "weirgate_refused_total", "Writes that were throttled, met a transaction, or could not be sent.";
-        unknown: "weirgate_unknown_total", "Writes whose answer was lost.";
-        unknown_milli: "weirgate_unknown_milli_total",
+        unconfirmed: "weirgate_unconfirmed_total", "Writes whose answer was lost.";
+        unconfirmed_millitokens: "weirgate_unconfirmed_millitokens_total",
             "Millitokens that a write of unknown outcome may have taken or failed to give back, or that a take by a clock that was behind did and had to be made again; they count as taken.";
         prefetch_hits: "weirgate_prefetch_hits_total", "Acquires granted from tokens taken ahead, without a write.";
         prefetch_blocks: "weirgate_prefetch_blocks_total", "Blocks of tokens taken ahead.";
-        prefetch_returned_milli: "weirgate_prefetch_returned_milli_total",
+        prefetch_returned_millitokens: "weirgate_prefetch_returned_millitokens_total",
             "Millitokens taken ahead that were not spent and went back.";
-        prefetch_forfeited_milli: "weirgate_prefetch_forfeited_milli_total",
+        prefetch_forfeited_millitokens: "weirgate_prefetch_forfeited_millitokens_total",
             "Millitokens taken ahead that were not spent and could not be given back, as far as is known; they count as used.";
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-use crate::decide::Given;
+use crate::decide::Granted;
 use crate::inner::Inner;
 use crate::{Decision, Error};
 
@@ -22,19 +22,19 @@ pub(crate) fn describe() {
 
 /// Makes a decision within a span, and tells how long it took and what it was. `resource` is told
 /// as well if the limiter is set to: there may be many.
-pub(crate) async fn watched(
+pub(crate) async fn instrumented(
     inner: &Inner,
     entity: &str,
     resource: &str,
-    decision: impl Future<Output = Result<Decision<Given>, Error>>,
-) -> Result<Decision<Given>, Error> {
+    decision: impl Future<Output = Result<Decision<Granted>, Error>>,
+) -> Result<Decision<Granted>, Error> {
     let span = tracing::debug_span!("acquire", entity, resource, outcome = Empty);
     let began = Instant::now();
     let decision = decision.instrument(span.clone()).await;
     let outcome = outcome(&decision);
     tell(&span, &decision, outcome);
     let seconds = began.elapsed().as_secs_f64();
-    if inner.settings.tells_resource {
+    if inner.settings.has_resource_metrics {
         metrics::histogram!(SECONDS, "outcome" => outcome, "resource" => resource.to_owned())
             .record(seconds);
     } else {
@@ -43,7 +43,7 @@ pub(crate) async fn watched(
     decision
 }
 
-fn tell(span: &Span, decision: &Result<Decision<Given>, Error>, outcome: &'static str) {
+fn tell(span: &Span, decision: &Result<Decision<Granted>, Error>, outcome: &'static str) {
     span.record("outcome", outcome);
     if let Err(error) = decision {
         tracing::debug!(parent: span, %error, "no decision");
@@ -51,12 +51,14 @@ fn tell(span: &Span, decision: &Result<Decision<Given>, Error>, outcome: &'stati
 }
 
 /// A few words that never become many: they are a label.
-fn outcome(decision: &Result<Decision<Given>, Error>) -> &'static str {
+fn outcome(decision: &Result<Decision<Granted>, Error>) -> &'static str {
     match decision {
-        Ok(Decision::Granted(Given {
+        Ok(Decision::Granted(Granted {
             degraded: Some(_), ..
         })) => "granted_degraded",
-        Ok(Decision::Granted(given)) if given.all.iter().any(|one| one.would_deny.is_some()) => {
+        Ok(Decision::Granted(given))
+            if given.by_bucket.iter().any(|one| one.would_deny.is_some()) =>
+        {
             "granted_shadow"
         }
         Ok(Decision::Granted(_)) => "granted",

@@ -55,7 +55,7 @@ impl RateLimiter {
         let (live, snapshot) = read.unwrap_or_else(|_| {
             Err(self
                 .inner
-                .unanswered("BatchGetItem of usage", timeout)
+                .timeout_error("BatchGetItem of usage", timeout)
                 .into())
         })?;
         Ok(usage(window, start, &snapshot, &live, self.inner.now()))
@@ -71,11 +71,11 @@ async fn read(
     start: EpochMillis,
 ) -> Result<(Vec<LiveShard>, Snapshot), Error> {
     let key = |shard| bucket.with_shard(shard).item_key();
-    let mut items = inner.read_all(&[key(0)]).await?;
+    let mut items = inner.read_with_merged(&[key(0)]).await?;
     if items.first().is_none_or(was_split) {
         items.extend(
             inner
-                .read_all(&(1..MAX_SHARDS).map(key).collect::<Vec<_>>())
+                .read_with_merged(&(1..MAX_SHARDS).map(key).collect::<Vec<_>>())
                 .await?,
         );
     }
@@ -100,7 +100,7 @@ async fn read(
         start,
     }
     .item_key();
-    let found = inner.read_all(std::slice::from_ref(&key)).await?;
+    let found = inner.read_with_merged(std::slice::from_ref(&key)).await?;
     let snapshot = found
         .first()
         .map_or_else(|| Ok(Snapshot::default()), Item::snapshot)

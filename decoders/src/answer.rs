@@ -12,8 +12,8 @@ use aws_smithy_types::body::SdkBody;
 use weirgate_shared::write::{Action, Condition, Path, Update};
 use weirgate_shared::{EpochMillis, ItemKey, WriteId};
 use weirgate_store::{
-    Answer, Clock, Connection, Item, Listing, Order, Outcome, Part, Retry, Table, Transacted,
-    connect,
+    ActionOutcome, Clock, ConnectOptions, Item, Order, Query, RetryPolicy, ReturnValues, Table,
+    TransactOutcome, WriteOutcome, connect,
 };
 
 /// Asks a DynamoDB that answers every request with these bytes: a line with the status, one with
@@ -46,11 +46,11 @@ async fn ask(bytes: &[u8]) {
     let http_client = Some(SharedHttpClient::new(Says { status, date, body }));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
     let clock = Arc::new(Still);
-    let connected = connect(Connection {
+    let connected = connect(ConnectOptions {
         http_client,
         local_endpoint,
         clock,
-        ..Connection::default()
+        ..ConnectOptions::default()
     })
     .await;
     let table = Table::new(connected, "t");
@@ -69,24 +69,26 @@ async fn ask(bytes: &[u8]) {
         changes: vec![],
     };
     match table
-        .update_with(&update, Answer::Item, Retry::Unknown)
+        .update_with(&update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed)
         .await
     {
-        Ok(Outcome::Applied(item) | Outcome::LostRace(item)) => item.iter().for_each(read),
+        Ok(WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item)) => {
+            item.iter().for_each(read)
+        }
         Err(error) => drop(error.to_string()),
     }
     match table
         .transact_with(
             &[Action::Update(update)],
             &WriteId::from_bits(1),
-            Retry::Unknown,
+            RetryPolicy::AlsoUnconfirmed,
         )
         .await
     {
-        Ok(Transacted::Applied) => {}
-        Ok(Transacted::LostRace(parts)) => {
-            let lost = |part: &Part| {
-                if let Part::Lost(item) = part {
+        Ok(TransactOutcome::Applied) => {}
+        Ok(TransactOutcome::ConditionFailed(parts)) => {
+            let lost = |part: &ActionOutcome| {
+                if let ActionOutcome::ConditionFailed(item) = part {
                     item.iter().for_each(read)
                 }
             };
@@ -94,18 +96,18 @@ async fn ask(bytes: &[u8]) {
         }
         Err(error) => drop(error.to_string()),
     }
-    let listing = Listing {
+    let listing = Query {
         index: None,
         partition: "n/ENTITY#e",
         prefix: "#",
         is_descending: false,
         limit: 10,
     };
-    if let Ok(page) = table.list(listing, None).await {
+    if let Ok(page) = table.query(listing, None).await {
         page.items.iter().for_each(read);
     }
     let _ = table
-        .due("DUE#00", EpochMillis(0), Order::OldestFirst, 10, None)
+        .query_due("DUE#00", EpochMillis(0), Order::OldestFirst, 10, None)
         .await;
 }
 

@@ -11,7 +11,7 @@ use weirgate_aggregator as aggregator;
 use weirgate_reconciler as reconciler;
 use weirgate_runtime::{ConfigError, subscriber, time_left};
 use weirgate_shared::EpochMillis;
-use weirgate_store::{Connection, Table, connect_by};
+use weirgate_store::{ConnectOptions, Table, connect_with};
 
 use crate::answer::{Says, Still};
 use crate::numbers::Bytes;
@@ -76,11 +76,11 @@ fn connection(lookup: impl Fn(&str) -> Option<String>) {
         body: b"{}".to_vec(),
     };
     let http_client = Some(SharedHttpClient::new(answer));
-    let connected = connect_by(
-        Connection {
+    let connected = connect_with(
+        ConnectOptions {
             http_client,
             clock: Arc::new(Still),
-            ..Connection::default()
+            ..ConnectOptions::default()
         },
         &lookup,
     );

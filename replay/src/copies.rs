@@ -7,7 +7,7 @@ use weirgate_aggregator::execute::{Effect, Why, run_copy};
 use weirgate_aggregator::{parse, plan};
 use weirgate_shared::EpochMillis;
 use weirgate_shared::write::UsageCopy;
-use weirgate_store::{ErrorKind, Retry, Table};
+use weirgate_store::{ErrorKind, RetryPolicy, Table};
 
 use crate::object::{TableArn, event, tables};
 use crate::report::Done;
@@ -157,7 +157,7 @@ async fn in_turn(table: &Table, copies: Vec<UsageCopy>) -> Vec<Result<Effect, St
             true => Err(format!(
                 "{copy}: the copy before it was not made; run this again"
             )),
-            false => run_copy(table, &copy, Retry::Unknown)
+            false => run_copy(table, &copy, RetryPolicy::AlsoUnconfirmed)
                 .await
                 .map_err(|why| failure(&copy, &why)),
         });

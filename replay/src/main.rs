@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use weirgate_replay::{Args, replay};
-use weirgate_store::{Connection, Table, connect};
+use weirgate_store::{ConnectOptions, Table, connect};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let table = Table::new(connect(Connection::default()).await, &args.table);
+    let table = Table::new(connect(ConnectOptions::default()).await, &args.table);
     match replay(
         &args,
         &table,

@@ -259,7 +259,7 @@ impl Caller {
             let amounts = self.amounts(bucket, &grant);
             let lease = grant
                 .lease_id()
-                .zip(grant.expires())
+                .zip(grant.expires_at())
                 .map(|(id, at)| (id.to_owned(), at.0));
             let ids = told(&self.record).granted(&amounts, sent, now, lease.as_ref());
             self.held
@@ -305,7 +305,7 @@ impl Caller {
             let lasts = Duration::from_millis(self.world.rng().u64(1000..10_000));
             let done = cut(grant.renew(lasts), polls).await;
             self.world.note(|| format!("renewed {ids:?} {done:?}"));
-            if let (Some(Ok(Settlement::Done)), Some(expires)) = (done, grant.expires()) {
+            if let (Some(Ok(Settlement::Applied)), Some(expires)) = (done, grant.expires_at()) {
                 self.world.happened(Event::Renewed);
                 told(&self.record).renewed(&ids, expires.0);
                 let held = self.below(lasts);
@@ -317,7 +317,7 @@ impl Caller {
         let has_lease = grant.lease_id().is_some();
         let done = if what == 2 {
             told(&self.record).goes_back(&ids, now);
-            cut(grant.rollback(), polls).await
+            cut(grant.roll_back(), polls).await
         } else {
             cut(grant.release(), polls).await
         };
@@ -328,7 +328,7 @@ impl Caller {
             Event::Released
         };
         self.ended(event, &ids, done.as_ref());
-        if matches!(done, Some(Ok(Settlement::Done))) || !has_lease {
+        if matches!(done, Some(Ok(Settlement::Applied))) || !has_lease {
             told(&self.record).settled(&ids);
         }
     }
@@ -338,7 +338,7 @@ impl Caller {
     fn ended(&self, event: Event, ids: &Ids, done: Option<&Result<Settlement, Error>>) {
         match done {
             None => self.world.count(Kind::CallerLeft),
-            Some(Ok(Settlement::Done)) => {
+            Some(Ok(Settlement::Applied)) => {
                 self.world.happened(event);
                 // A release gives nothing of a rate back; what was to go back before, and is in
                 // doubt, still may.

@@ -339,7 +339,7 @@ async fn keeps_what_is_renewed(world: &World, plan: &Plan) {
     )
     .await;
     let released = grant.release().await;
-    if matches!(renewed, Ok(Settlement::Done)) && !matches!(released, Ok(Settlement::Done)) {
+    if matches!(renewed, Ok(Settlement::Applied)) && !matches!(released, Ok(Settlement::Applied)) {
         world.violated(format!(
             "I4: a lease of {} was renewed, and ended by another: {released:?}",
             plan.entity

@@ -25,7 +25,7 @@ pub async fn limiter(net: &Net, clock: &ProcessClock, prefetches: bool) -> RateL
         .table(table)
         .config_ttl(CONFIG_TTL);
     let builder = if prefetches {
-        builder.prefetch("api", Prefetch::default().share(SHARE))
+        builder.prefetch("api", Prefetch::default().max_outstanding_percent(SHARE))
     } else {
         builder
     };

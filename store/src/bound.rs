@@ -39,7 +39,7 @@ impl Table {
     pub async fn read_within(&self, keys: &[ItemKey], most: u64) -> Result<ReadWithin, StoreError> {
         let bound = Bound::new(most);
         match self
-            .read_stubbornly(keys, Consistency::Strong, None, Some(&bound))
+            .read_until_complete(keys, Consistency::Strong, None, Some(&bound))
             .await
         {
             Ok(items) => Ok(ReadWithin::Items {

@@ -11,14 +11,14 @@ use aws_sdk_dynamodb::config::{
     BehaviorVersion, Config, Credentials, Region, SharedHttpClient, StalledStreamProtectionConfig,
 };
 
-use crate::date::Dates;
+use crate::date::DateInterceptor;
 use crate::idle::Https;
-use crate::{Clock, Skew, SystemClock};
+use crate::{Clock, CorrectedClock, SystemClock};
 
 /// How to reach DynamoDB. Region, credentials and endpoint come from the environment, also
 /// `AWS_ENDPOINT_URL`.
 #[derive(Debug, Clone)]
-pub struct Connection {
+pub struct ConnectOptions {
     /// How long a connection may take to be made.
     pub connect_timeout: Duration,
     /// How long one request may take, connecting included. Its outcome is unknown then.
@@ -33,14 +33,14 @@ pub struct Connection {
 
 /// An SDK client, and the clock that it corrects.
 #[derive(Debug, Clone)]
-pub struct Connected {
+pub struct Connection {
     /// The client.
     pub client: Client,
     /// The connection's clock, corrected by every answer to the client.
-    pub skew: Skew,
+    pub skew: CorrectedClock,
 }
 
-impl Default for Connection {
+impl Default for ConnectOptions {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(1),
@@ -56,7 +56,7 @@ impl Default for Connection {
 ///
 /// The SDK's own retries are off: they repeat a write whose answer was lost, and a write that adds
 /// would then count more than once. [`crate::Table`] retries what was certainly not applied.
-pub async fn connect(connection: Connection) -> Connected {
+pub async fn connect(connection: ConnectOptions) -> Connection {
     let http = http(&connection);
     let config = match local(&connection) {
         Some(local) => local,
@@ -68,13 +68,16 @@ pub async fn connect(connection: Connection) -> Connected {
 /// An SDK client of what `lookup` finds in the place of the environment: the variables that Lambda
 /// sets, and no other place, unless the connection names a local one.
 #[must_use]
-pub fn connect_by(connection: Connection, lookup: impl Fn(&str) -> Option<String>) -> Connected {
+pub fn connect_with(
+    connection: ConnectOptions,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Connection {
     let http = http(&connection);
     let config = local(&connection).unwrap_or_else(|| variables(lookup));
     build(connection, http, config)
 }
 
-fn local(connection: &Connection) -> Option<aws_sdk_dynamodb::config::Builder> {
+fn local(connection: &ConnectOptions) -> Option<aws_sdk_dynamodb::config::Builder> {
     let local = Config::builder()
         .endpoint_url(connection.local_endpoint.as_ref()?)
         .region(Region::from_static("us-east-1"))
@@ -82,17 +85,17 @@ fn local(connection: &Connection) -> Option<aws_sdk_dynamodb::config::Builder> {
     Some(local)
 }
 
-fn http(connection: &Connection) -> SharedHttpClient {
+fn http(connection: &ConnectOptions) -> SharedHttpClient {
     let https = || SharedHttpClient::new(Https::new(Arc::clone(&connection.clock)));
     connection.http_client.clone().unwrap_or_else(https)
 }
 
 fn build(
-    connection: Connection,
+    connection: ConnectOptions,
     http: SharedHttpClient,
     config: aws_sdk_dynamodb::config::Builder,
-) -> Connected {
-    let skew = Skew::of(connection.clock);
+) -> Connection {
+    let skew = CorrectedClock::of(connection.clock);
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(connection.connect_timeout)
         .operation_attempt_timeout(connection.request_timeout)
@@ -105,10 +108,10 @@ fn build(
         // credentials and buckets.
         .disable_clock_skew_correction(true)
         .time_source(skew.clone())
-        .interceptor(Dates(skew.clone()))
+        .interceptor(DateInterceptor(skew.clone()))
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
-    Connected {
+    Connection {
         client: Client::from_conf(config.build()),
         skew,
     }
@@ -145,7 +148,7 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
     };
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"];
     if let Some(name) = names.into_iter().find(|name| !is_text(name)) {
-        return config.credentials_provider(Unusable(format!(
+        return config.credentials_provider(UnusableCredentials(format!(
             "{name} holds a character that is no printable ASCII"
         )));
     }
@@ -163,7 +166,7 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
             );
             config.credentials_provider(credentials)
         }
-        _ => config.credentials_provider(Unusable(
+        _ => config.credentials_provider(UnusableCredentials(
             "AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set".to_owned(),
         )),
     }
@@ -171,9 +174,9 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
 
 /// Credentials that are not in the environment, or cannot be sent, and why.
 #[derive(Debug)]
-struct Unusable(String);
+struct UnusableCredentials(String);
 
-impl ProvideCredentials for Unusable {
+impl ProvideCredentials for UnusableCredentials {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
     where
         Self: 'a,
@@ -195,10 +198,10 @@ mod tests {
             "AWS_SECRET_ACCESS_KEY" => Some(String::new()),
             _ => None,
         };
-        let connected = connect_by(Connection::default(), set);
+        let connected = connect_with(ConnectOptions::default(), set);
         let error = Table::new(connected, "limits").warm().await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
-        assert!(!error.kind.is_transient() && error.kind.is_refused());
+        assert_eq!(error.kind, ErrorKind::MissingCredentials, "{error}");
+        assert!(!error.kind.is_transient() && error.kind.was_not_applied());
         assert!(
             error.reason.contains("AWS_SECRET_ACCESS_KEY is not set"),
             "{error}"
@@ -217,20 +220,20 @@ mod tests {
                 };
                 (!name.contains("ENDPOINT")).then_some(value)
             };
-            let error = Table::new(connect_by(Connection::default(), set), "limits")
+            let error = Table::new(connect_with(ConnectOptions::default(), set), "limits")
                 .warm()
                 .await
                 .unwrap_err();
             assert!(
-                error.kind == ErrorKind::NoCredentials && error.reason.contains(broken),
+                error.kind == ErrorKind::MissingCredentials && error.reason.contains(broken),
                 "{error}"
             );
         }
-        let local = Connection {
+        let local = ConnectOptions {
             local_endpoint: Some("http://127.0.0.1:9".to_owned()),
-            ..Connection::default()
+            ..ConnectOptions::default()
         };
-        let error = Table::new(connect_by(local, set), "limits")
+        let error = Table::new(connect_with(local, set), "limits")
             .warm()
             .await
             .unwrap_err();

@@ -9,11 +9,11 @@ use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
 use aws_smithy_types::config_bag::{Storable, StoreReplace};
 use weirgate_shared::EpochMillis;
 
-use crate::Skew;
+use crate::CorrectedClock;
 
 /// Tells a [`Skew`] the date of every answer, also of those that refuse.
 #[derive(Debug)]
-pub(crate) struct Dates(pub(crate) Skew);
+pub(crate) struct DateInterceptor(pub(crate) CorrectedClock);
 
 /// When a request was sent, by the local clock.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ impl Storable for Sent {
     type Storer = StoreReplace<Self>;
 }
 
-impl Intercept for Dates {
+impl Intercept for DateInterceptor {
     fn name(&self) -> &'static str {
         "Dates"
     }
@@ -48,7 +48,7 @@ impl Intercept for Dates {
         let date = answered.response().headers().get("date");
         let date = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
         if let (Some(date), Some(Sent(sent))) = (date, request.load::<Sent>()) {
-            self.0.learn(date.secs(), *sent, received);
+            self.0.observe(date.secs(), *sent, received);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ pub struct Due {
     /// The item.
     pub key: ItemKey,
     /// Since when.
-    pub due: EpochMillis,
+    pub due_at: EpochMillis,
 }
 
 /// The end of a partition of `DueIndex` at which reading begins.
@@ -41,7 +41,7 @@ impl Table {
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts.
-    pub async fn due(
+    pub async fn query_due(
         &self,
         due_shard: &str,
         now: EpochMillis,
@@ -78,7 +78,7 @@ impl Table {
             });
             Some(Due {
                 key: read_key(item.attributes())?,
-                due: EpochMillis(due.unwrap_or_default()),
+                due_at: EpochMillis(due.unwrap_or_default()),
             })
         };
         let due = found

@@ -39,25 +39,25 @@ pub enum ErrorKind {
     },
     /// Not applied: an index is over its throughput, or something that a transaction wrote is. It
     /// says nothing about other items, nor that this one is written to too often.
-    Crowded,
+    IndexThrottled,
     /// Not applied: a transaction was under way on the item, or a write in another region.
     Conflict,
     /// Not applied: no connection could be made, so nothing was sent.
     Unreachable,
     /// Not applied: signed at a time too far from DynamoDB's. The answer has corrected the clock by
     /// which it was signed and planned, so it is to be planned anew.
-    Skewed,
+    ClockSkew,
     /// Perhaps applied: no answer came, or one that does not say.
-    Unknown,
+    Unconfirmed,
     /// Not applied: no permission. Ask for the actions in the deployed policy.
-    Forbidden,
+    AccessDenied,
     /// Not applied: there are no credentials to sign with, so nothing was sent.
-    NoCredentials,
+    MissingCredentials,
     /// Not applied: credentials could not be loaded for now, or those that were are not valid yet,
     /// or not any more. Where many processes start at the same time, their source is throttled too.
     CredentialsUnavailable,
     /// Not applied: there is no such table.
-    NoTable,
+    TableNotFound,
     /// Not applied, and never will be: the request is not well formed, or what the item holds does
     /// not allow it.
     Invalid,
@@ -69,19 +69,19 @@ impl std::fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Throttled { .. } => "throttled",
-            Self::Crowded => "throttled in one place",
+            Self::IndexThrottled => "throttled in one place",
             Self::Conflict => "in conflict with another write",
             Self::Unreachable => "no connection, nothing was sent; check the region, the endpoint and the network",
-            Self::Skewed => "signed by a clock that is off and now corrected; if this repeats, set the machine's clock",
-            Self::Unknown => "no answer, it may have been applied",
-            Self::Forbidden => "not permitted; the caller's role needs this action on this table",
-            Self::NoCredentials => {
+            Self::ClockSkew => "signed by a clock that is off and now corrected; if this repeats, set the machine's clock",
+            Self::Unconfirmed => "no answer, it may have been applied",
+            Self::AccessDenied => "not permitted; the caller's role needs this action on this table",
+            Self::MissingCredentials => {
                 "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the process a profile or a role"
             }
             Self::CredentialsUnavailable => {
                 "credentials could not be loaded, or are not valid now; if this repeats, check where the process gets them"
             }
-            Self::NoTable => "no such table in this region and account; deploy the stack, or correct the name",
+            Self::TableNotFound => "no such table in this region and account; deploy the stack, or correct the name",
             Self::Invalid => "refused as invalid",
             Self::Rejected => "refused, for the reason that follows",
         })
@@ -95,25 +95,25 @@ impl ErrorKind {
         matches!(
             self,
             Self::Throttled { .. }
-                | Self::Crowded
+                | Self::IndexThrottled
                 | Self::Conflict
                 | Self::Unreachable
-                | Self::Skewed
+                | Self::ClockSkew
                 | Self::CredentialsUnavailable
-                | Self::Unknown
+                | Self::Unconfirmed
         )
     }
 
     /// Whether something is over its throughput.
     #[must_use]
     pub const fn is_throttle(self) -> bool {
-        matches!(self, Self::Throttled { .. } | Self::Crowded)
+        matches!(self, Self::Throttled { .. } | Self::IndexThrottled)
     }
 
     /// Whether the request certainly changed nothing.
     #[must_use]
-    pub const fn is_refused(self) -> bool {
-        !matches!(self, Self::Unknown)
+    pub const fn was_not_applied(self) -> bool {
+        !matches!(self, Self::Unconfirmed)
     }
 }
 
@@ -197,22 +197,22 @@ where
         "TransactionCanceledException" => cancelled(service.err()),
         // The first request under its token has not ended; asking once more tells what became of
         // it.
-        "TransactionInProgressException" => ErrorKind::Unknown,
-        "ResourceNotFoundException" => ErrorKind::NoTable,
-        "RequestExpired" | "RequestTimeTooSkewed" | "RequestInTheFuture" => ErrorKind::Skewed,
+        "TransactionInProgressException" => ErrorKind::Unconfirmed,
+        "ResourceNotFoundException" => ErrorKind::TableNotFound,
+        "RequestExpired" | "RequestTimeTooSkewed" | "RequestInTheFuture" => ErrorKind::ClockSkew,
         "InvalidSignatureException" if is_untimely(service.err().meta().message()) => {
-            ErrorKind::Skewed
+            ErrorKind::ClockSkew
         }
         "AccessDeniedException"
         | "InvalidSignatureException"
-        | "MissingAuthenticationTokenException" => ErrorKind::Forbidden,
+        | "MissingAuthenticationTokenException" => ErrorKind::AccessDenied,
         "UnrecognizedClientException" | "ExpiredTokenException" => {
             ErrorKind::CredentialsUnavailable
         }
         "ValidationException"
         | "ItemCollectionSizeLimitExceededException"
         | "IdempotentParameterMismatchException" => ErrorKind::Invalid,
-        _ if service.raw().status().is_server_error() => ErrorKind::Unknown,
+        _ if service.raw().status().is_server_error() => ErrorKind::Unconfirmed,
         _ => ErrorKind::Rejected,
     }
 }
@@ -236,7 +236,7 @@ fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
         // Nothing is there to load them from, or the rest is throttled or fails.
         match error {
             CredentialsError::CredentialsNotLoaded(_)
-            | CredentialsError::InvalidConfiguration(_) => ErrorKind::NoCredentials,
+            | CredentialsError::InvalidConfiguration(_) => ErrorKind::MissingCredentials,
             _ => ErrorKind::CredentialsUnavailable,
         }
     } else if causes.any(|cause| {
@@ -246,7 +246,7 @@ fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
     }) {
         ErrorKind::Unreachable
     } else {
-        ErrorKind::Unknown
+        ErrorKind::Unconfirmed
     }
 }
 
@@ -270,7 +270,7 @@ fn throttled<'a>(reasons: impl Iterator<Item = &'a str> + Clone) -> ErrorKind {
     {
         ErrorKind::Throttled { key_range: true }
     } else if reasons.clone().next().is_some() && reasons.clone().all(is_local) {
-        ErrorKind::Crowded
+        ErrorKind::IndexThrottled
     } else {
         ErrorKind::Throttled { key_range: false }
     }
@@ -332,7 +332,7 @@ fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
         if key_range {
             ErrorKind::Throttled { key_range }
         } else {
-            ErrorKind::Crowded
+            ErrorKind::IndexThrottled
         }
     } else if any(&["ValidationError", "ItemCollectionSizeLimitExceeded"]) {
         ErrorKind::Invalid
@@ -359,7 +359,7 @@ mod tests {
         let error = TransactWriteItemsError::TransactionInProgressException(error);
         assert_eq!(
             kind(&SdkError::service_error(error, answer)),
-            ErrorKind::Unknown
+            ErrorKind::Unconfirmed
         );
     }
 
@@ -371,10 +371,10 @@ mod tests {
         let wrong =
             "The request signature we calculated does not match the signature you provided.";
         for (code, message, expected) in [
-            ("InvalidSignatureException", late, ErrorKind::Skewed),
-            ("InvalidSignatureException", early, ErrorKind::Skewed),
-            ("RequestExpired", "", ErrorKind::Skewed),
-            ("InvalidSignatureException", wrong, ErrorKind::Forbidden),
+            ("InvalidSignatureException", late, ErrorKind::ClockSkew),
+            ("InvalidSignatureException", early, ErrorKind::ClockSkew),
+            ("RequestExpired", "", ErrorKind::ClockSkew),
+            ("InvalidSignatureException", wrong, ErrorKind::AccessDenied),
             (
                 "ExpiredTokenException",
                 "The security token included in the request is expired",
@@ -388,7 +388,7 @@ mod tests {
             (
                 "MissingAuthenticationTokenException",
                 "Request is missing Authentication Token",
-                ErrorKind::Forbidden,
+                ErrorKind::AccessDenied,
             ),
         ] {
             let error = UpdateItemError::generic(
@@ -401,7 +401,7 @@ mod tests {
                 "{code} {message}"
             );
         }
-        assert!(ErrorKind::Skewed.is_transient() && ErrorKind::Skewed.is_refused());
+        assert!(ErrorKind::ClockSkew.is_transient() && ErrorKind::ClockSkew.was_not_applied());
     }
 
     /// Only what the item holds, or the request says, is invalid for good: a count that is goes
@@ -434,11 +434,11 @@ mod tests {
             (Some("InvalidEndpointException"), 421, ErrorKind::Rejected),
             (Some("SomethingNew"), 400, ErrorKind::Rejected),
             (None, 413, ErrorKind::Rejected),
-            (Some("SomethingNew"), 500, ErrorKind::Unknown),
+            (Some("SomethingNew"), 500, ErrorKind::Unconfirmed),
         ] {
             assert_eq!(of(code, status), expected, "{code:?} {status}");
         }
-        assert!(ErrorKind::Rejected.is_refused() && !ErrorKind::Rejected.is_transient());
+        assert!(ErrorKind::Rejected.was_not_applied() && !ErrorKind::Rejected.is_transient());
     }
 
     /// The shape that AWS documents: resource, operation, and limit in one word.
@@ -448,7 +448,10 @@ mod tests {
             ProvisionedThroughputExceededException, ThrottlingException,
         };
 
-        let (write, place) = (ErrorKind::Throttled { key_range: true }, ErrorKind::Crowded);
+        let (write, place) = (
+            ErrorKind::Throttled { key_range: true },
+            ErrorKind::IndexThrottled,
+        );
         let all = ErrorKind::Throttled { key_range: false };
         for (named, expected) in [
             (vec!["TableWriteKeyRangeThroughputExceeded"], write),
@@ -532,7 +535,7 @@ mod tests {
                 "{named:?}: {kinds:?}"
             );
         }
-        assert!(place.is_transient() && place.is_refused() && place.is_throttle());
+        assert!(place.is_transient() && place.was_not_applied() && place.is_throttle());
     }
 
     #[test]
@@ -540,11 +543,11 @@ mod tests {
         for (error, expected) in [
             (
                 CredentialsError::not_loaded("no provider has any"),
-                ErrorKind::NoCredentials,
+                ErrorKind::MissingCredentials,
             ),
             (
                 CredentialsError::invalid_configuration("a profile without a role"),
-                ErrorKind::NoCredentials,
+                ErrorKind::MissingCredentials,
             ),
             (
                 CredentialsError::provider_error("throttled"),
@@ -562,7 +565,7 @@ mod tests {
             assert_eq!(unanswered(&error), expected, "{error}");
         }
         let later = ErrorKind::CredentialsUnavailable;
-        assert!(later.is_transient() && later.is_refused());
+        assert!(later.is_transient() && later.was_not_applied());
     }
 
     fn kind_of(reasons: &[(&str, &str)]) -> ErrorKind {
@@ -586,8 +589,8 @@ mod tests {
         let invalid = ("ValidationError", "Type mismatch");
         assert_eq!(kind_of(&[none, conflict]), ErrorKind::Conflict);
         assert_eq!(kind_of(&[throttle, conflict]), ErrorKind::Conflict);
-        assert_eq!(kind_of(&[invalid, throttle]), ErrorKind::Crowded);
-        assert_eq!(kind_of(&[none, provisioned]), ErrorKind::Crowded);
+        assert_eq!(kind_of(&[invalid, throttle]), ErrorKind::IndexThrottled);
+        assert_eq!(kind_of(&[none, provisioned]), ErrorKind::IndexThrottled);
         assert_eq!(kind_of(&[none, invalid]), ErrorKind::Invalid);
         assert_eq!(
             kind_of(&[("ItemCollectionSizeLimitExceeded", "")]),

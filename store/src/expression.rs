@@ -18,16 +18,16 @@ pub(crate) struct Expression {
 }
 
 pub(crate) fn render(update: &Update) -> Expression {
-    whole(&update.conditions, &update.changes)
+    render_parts(&update.conditions, &update.changes)
 }
 
 /// What must hold of an item that is not updated: no update, and no condition if there is nothing
 /// to hold.
 pub(crate) fn conditions(conditions: &[Condition]) -> Expression {
-    whole(conditions, &[])
+    render_parts(conditions, &[])
 }
 
-fn whole(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expression {
+fn render_parts(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expression {
     let mut parts = Placeholders::default();
     let condition = conditions
         .iter()

@@ -101,7 +101,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::{Connection, Table, connect};
+    use crate::{ConnectOptions, Table, connect};
 
     #[derive(Debug, Default)]
     struct Wall(AtomicI64);
@@ -147,10 +147,10 @@ mod tests {
         let wall = Arc::<Wall>::default();
         let clock: Arc<dyn Clock> = wall.clone();
         let table = Table::new(
-            connect(Connection {
+            connect(ConnectOptions {
                 local_endpoint: Some(endpoint),
                 clock,
-                ..Connection::default()
+                ..ConnectOptions::default()
             })
             .await,
             "limits",

@@ -7,7 +7,7 @@ use crate::{ErrorKind, Index, Item, StoreError, Table};
 
 /// Which items to list.
 #[derive(Debug, Clone, Copy)]
-pub struct Listing<'a> {
+pub struct Query<'a> {
     /// The index whose keys are meant; the table's own without one, and then what was just written
     /// is listed too.
     pub index: Option<Index>,
@@ -35,9 +35,9 @@ impl Table {
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts.
-    pub async fn list(
+    pub async fn query(
         &self,
-        listing: Listing<'_>,
+        listing: Query<'_>,
         after: Option<&Item>,
     ) -> Result<Page, StoreError> {
         let (hash, range) = listing

@@ -10,11 +10,11 @@ use crate::Item;
 
 /// Counts requests and capacity; clones share the count.
 #[derive(Debug, Clone, Default)]
-pub struct Meter(Arc<Mutex<Units>>);
+pub struct CapacityMeter(Arc<Mutex<ConsumedUnits>>);
 
 /// What was consumed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Units {
+pub struct ConsumedUnits {
     /// Requests that DynamoDB answered with their capacity.
     pub requests: u64,
     /// Write units of the table and its indexes.
@@ -27,10 +27,10 @@ pub struct Units {
     pub indexes: BTreeMap<String, f64>,
 }
 
-impl Meter {
+impl CapacityMeter {
     /// What was consumed since the last call.
     #[must_use]
-    pub fn take(&self) -> Units {
+    pub fn take(&self) -> ConsumedUnits {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

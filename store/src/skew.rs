@@ -17,26 +17,26 @@ use crate::{Clock, SystemClock};
 /// be is moved as little as can be: the first answer leaves it a second off at most, and the time
 /// the request took.
 #[derive(Debug, Clone)]
-pub struct Skew(Arc<State>);
+pub struct CorrectedClock(Arc<State>);
 
 #[derive(Debug)]
 struct State {
     clock: Arc<dyn Clock>,
     correction_ms: AtomicI64,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<Estimate>>,
 }
 
 /// What DynamoDB's clock can be ahead of this one, in ms; less than zero if it is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ahead {
+struct OffsetBounds {
     least: i64,
     most: i64,
 }
 
 /// What was learnt, and the local time for which it holds. Later it holds less exactly.
 #[derive(Debug, Clone, Copy)]
-struct Known {
-    ahead: Ahead,
+struct Estimate {
+    ahead: OffsetBounds,
     at: EpochMillis,
 }
 
@@ -49,13 +49,13 @@ const DRIFT: i64 = 2_000;
 /// A correction that is news to an operator.
 const NEWS_MS: u64 = 1_000;
 
-impl Default for Skew {
+impl Default for CorrectedClock {
     fn default() -> Self {
         Self::of(Arc::new(SystemClock))
     }
 }
 
-impl Skew {
+impl CorrectedClock {
     /// Of a clock that is taken for right until an answer says otherwise.
     #[must_use]
     pub fn of(clock: Arc<dyn Clock>) -> Self {
@@ -84,14 +84,14 @@ impl Skew {
     ///
     /// These are of the wall clock, not of a monotonic one: a Lambda function that was frozen in
     /// between goes on with a wall clock that is right, and a monotonic one that has missed it.
-    pub(crate) fn learn(&self, date_seconds: i64, sent: EpochMillis, received: EpochMillis) {
-        let Some(told) = Ahead::told(date_seconds, sent, received) else {
+    pub(crate) fn observe(&self, date_seconds: i64, sent: EpochMillis, received: EpochMillis) {
+        let Some(told) = OffsetBounds::told(date_seconds, sent, received) else {
             return;
         };
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let next = match *known {
             Some(known) => known.and(told, received),
-            None => Known {
+            None => Estimate {
                 ahead: told,
                 at: received,
             },
@@ -108,13 +108,13 @@ impl Skew {
     }
 }
 
-impl Known {
+impl Estimate {
     /// With what another answer told. If both cannot be, the clock was set: what was known is of no
     /// use any more.
-    fn and(self, told: Ahead, now: EpochMillis) -> Self {
+    fn and(self, told: OffsetBounds, now: EpochMillis) -> Self {
         let drift = now.since(self.at).0 / DRIFT;
         let (least, most) = (self.ahead.least - drift, self.ahead.most + drift);
-        let both = Ahead {
+        let both = OffsetBounds {
             least: least.max(told.least),
             most: most.min(told.most),
         };
@@ -132,7 +132,7 @@ impl Known {
     }
 }
 
-impl Ahead {
+impl OffsetBounds {
     /// What one answer tells; nothing if the clock was set back meanwhile.
     ///
     /// Its date D stands for an instant from D to D + 999 ms of DynamoDB's clock, at which the
@@ -151,7 +151,7 @@ impl Ahead {
 }
 
 /// For the SDK, whose signatures are then good although the machine's clock is off.
-impl TimeSource for Skew {
+impl TimeSource for CorrectedClock {
     fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from(Millis(self.now().0))
     }
@@ -186,16 +186,16 @@ mod tests {
         }
 
         /// A request whose answer is dated after `there` and arrives after `back` more.
-        fn ask(&mut self, skew: &Skew, there_us: i64, back_us: i64) {
+        fn ask(&mut self, skew: &CorrectedClock, there_us: i64, back_us: i64) {
             let sent = self.local();
             self.local_us += there_us;
             let date = (self.local_us + self.ahead_us).div_euclid(1_000_000);
             self.local_us += back_us;
-            skew.learn(date, sent, self.local());
+            skew.observe(date, sent, self.local());
         }
     }
 
-    fn known(skew: &Skew) -> Ahead {
+    fn known(skew: &CorrectedClock) -> OffsetBounds {
         skew.0
             .known
             .lock()
@@ -227,7 +227,7 @@ mod tests {
         fn what_is_known_never_excludes_the_truth(
             mut clocks in clocks(), requests in requests(), drift in -1_i64..=1, off in prop::collection::vec(-4_000..=4_000_i64, 60),
         ) {
-            let skew = Skew::of(Arc::new(Still));
+            let skew = CorrectedClock::of(Arc::new(Still));
             for ((pause, there, back), off) in requests.into_iter().zip(off) {
                 clocks.ahead_us += off;
                 clocks.ask(&skew, there, back);
@@ -246,7 +246,7 @@ mod tests {
         fn one_answer_leaves_a_second_and_many_leave_the_time_of_a_request(
             mut clocks in clocks(), pauses in prop::collection::vec(0..1_000_000_i64, 400), way in 0..20_000_i64,
         ) {
-            let skew = Skew::of(Arc::new(Still));
+            let skew = CorrectedClock::of(Arc::new(Still));
             let off = |clocks: &Clocks| (clocks.ahead_us / 1_000 - skew.0.correction_ms.load(Ordering::Relaxed)).abs();
             clocks.ask(&skew, way, way);
             prop_assert!(off(&clocks) <= 1_000 + 2 * way / 1_000 + AGREEMENT_MS, "{}", off(&clocks));
@@ -263,7 +263,7 @@ mod tests {
         fn a_clock_that_was_set_is_learnt_anew_from_the_next_answer(
             mut clocks in clocks(), requests in requests(), set_us in -HOUR_US..HOUR_US, way in 0..500_000_i64,
         ) {
-            let skew = Skew::of(Arc::new(Still));
+            let skew = CorrectedClock::of(Arc::new(Still));
             for (pause, there, back) in requests {
                 clocks.ask(&skew, there, back);
                 clocks.local_us += pause;
@@ -293,8 +293,8 @@ mod tests {
             (10, 3_610_000, 3_610_000, -3_599_001 + AGREEMENT_MS),
             (3_610, 10_000, 10_000, 3_600_000 - AGREEMENT_MS),
         ] {
-            let skew = Skew::of(Arc::new(Still));
-            skew.learn(date, EpochMillis(sent), EpochMillis(received));
+            let skew = CorrectedClock::of(Arc::new(Still));
+            skew.observe(date, EpochMillis(sent), EpochMillis(received));
             assert_eq!(
                 skew.now(),
                 EpochMillis(correction),
@@ -305,11 +305,11 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_back_while_it_waited_tells_nothing() {
-        let skew = Skew::of(Arc::new(Still));
-        skew.learn(10, EpochMillis(3_610_000), EpochMillis(10_000));
+        let skew = CorrectedClock::of(Arc::new(Still));
+        skew.observe(10, EpochMillis(3_610_000), EpochMillis(10_000));
         assert!(skew.0.known.lock().unwrap().is_none());
         for date in [i64::MIN, i64::MAX, i64::MAX / 1000] {
-            skew.learn(date, EpochMillis(i64::MIN), EpochMillis(i64::MAX));
+            skew.observe(date, EpochMillis(i64::MIN), EpochMillis(i64::MAX));
         }
     }
 }

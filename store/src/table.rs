@@ -15,49 +15,51 @@ use weirgate_shared::ItemKey;
 use weirgate_shared::write::Update;
 
 use crate::bound::Bound;
-use crate::{Connected, ErrorKind, Item, Meter, Skew, StoreError, attribute, expression};
+use crate::{
+    CapacityMeter, Connection, CorrectedClock, ErrorKind, Item, StoreError, attribute, expression,
+};
 
 /// What became of a planned write.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It happened; the item as it is now, if it was asked for.
     Applied(Option<Item>),
     /// A condition did not hold; the item as it was, if there is one. A shard that was merged away
     /// counts as none.
-    LostRace(Option<Item>),
+    ConditionFailed(Option<Item>),
 }
 
 /// Whether a write answers with the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum ReturnValues {
     /// It does.
-    Item,
+    AllNew,
     /// It does not.
-    Nothing,
+    None,
     /// It does not, and neither does a write whose condition failed: for items of any size.
     Never,
 }
 
 /// What is repeated when a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retry {
+pub enum RetryPolicy {
     /// What was certainly not applied.
-    Refused,
+    IfNotApplied,
     /// Also what may have been applied: only for writes whose condition makes a second time
     /// harmless, and for reads.
-    Unknown,
+    AlsoUnconfirmed,
     /// The same, but not what the item's own key range throttles: the caller has other items to
     /// write meanwhile.
     Elsewhere,
 }
 
-impl Retry {
+impl RetryPolicy {
     /// Whether a planned write that failed in this way is sent again.
     pub(crate) fn of_plans(self) -> impl Fn(ErrorKind) -> bool {
         move |kind| match kind {
-            ErrorKind::Skewed => false,
+            ErrorKind::ClockSkew => false,
             ErrorKind::Throttled { key_range: true } => self != Self::Elsewhere,
-            kind => kind.is_transient() && (kind.is_refused() || self != Self::Refused),
+            kind => kind.is_transient() && (kind.was_not_applied() || self != Self::IfNotApplied),
         }
     }
 }
@@ -88,14 +90,14 @@ const FIRST_DELAY: Duration = Duration::from_millis(25);
 pub struct Table {
     pub(crate) client: Client,
     pub(crate) name: String,
-    pub(crate) meter: Option<Meter>,
-    skew: Skew,
+    pub(crate) meter: Option<CapacityMeter>,
+    skew: CorrectedClock,
 }
 
 impl Table {
     /// The table `name`, reached through a client.
     #[must_use]
-    pub fn new(Connected { client, skew }: Connected, name: impl Into<String>) -> Self {
+    pub fn new(Connection { client, skew }: Connection, name: impl Into<String>) -> Self {
         Self {
             client,
             name: name.into(),
@@ -106,7 +108,7 @@ impl Table {
 
     /// Has DynamoDB report the capacity of every request, and adds it up in `meter`.
     #[must_use]
-    pub fn with_meter(mut self, meter: Meter) -> Self {
+    pub fn with_meter(mut self, meter: CapacityMeter) -> Self {
         self.meter = Some(meter);
         self
     }
@@ -125,7 +127,7 @@ impl Table {
 
     /// The clock of its connection, corrected by every answer.
     #[must_use]
-    pub const fn skew(&self) -> &Skew {
+    pub const fn skew(&self) -> &CorrectedClock {
         &self.skew
     }
 
@@ -134,7 +136,11 @@ impl Table {
     /// # Errors
     /// [`StoreError`] if it could not be decided; its kind says whether the write may have been
     /// applied.
-    pub async fn update(&self, update: &Update, answer: Answer) -> Result<Outcome, StoreError> {
+    pub async fn update(
+        &self,
+        update: &Update,
+        answer: ReturnValues,
+    ) -> Result<WriteOutcome, StoreError> {
         let rendered = expression::render(update);
         let request = self
             .client
@@ -147,14 +153,16 @@ impl Table {
             .set_expression_attribute_values(
                 (!rendered.values.is_empty()).then_some(rendered.values),
             )
-            .return_values(if answer == Answer::Item {
+            .return_values(if answer == ReturnValues::AllNew {
                 ReturnValue::AllNew
             } else {
                 ReturnValue::None
             })
             .return_values_on_condition_check_failure(match answer {
-                Answer::Item | Answer::Nothing => ReturnValuesOnConditionCheckFailure::AllOld,
-                Answer::Never => ReturnValuesOnConditionCheckFailure::None,
+                ReturnValues::AllNew | ReturnValues::None => {
+                    ReturnValuesOnConditionCheckFailure::AllOld
+                }
+                ReturnValues::Never => ReturnValuesOnConditionCheckFailure::None,
             })
             .set_return_consumed_capacity(self.report());
         // The SDK's futures are large, and deep enough to meet the compiler's recursion limit in a
@@ -162,7 +170,7 @@ impl Table {
         match Box::pin(request.send()).await {
             Ok(done) => {
                 self.count(done.consumed_capacity());
-                Ok(Outcome::Applied(done.attributes.map(Item)))
+                Ok(WriteOutcome::Applied(done.attributes.map(Item)))
             }
             Err(SdkError::ServiceError(service))
                 if service.err().is_conditional_check_failed_exception() =>
@@ -175,7 +183,9 @@ impl Table {
                 if let Some(meter) = &self.meter {
                     meter.count_lost(old.as_ref());
                 }
-                Ok(Outcome::LostRace(old.filter(|item| !item.is_merged())))
+                Ok(WriteOutcome::ConditionFailed(
+                    old.filter(|item| !item.is_merged()),
+                ))
             }
             Err(error) => Err(StoreError::new(
                 &self.name,
@@ -193,9 +203,9 @@ impl Table {
     pub async fn update_with(
         &self,
         update: &Update,
-        answer: Answer,
-        retry: Retry,
-    ) -> Result<Outcome, StoreError> {
+        answer: ReturnValues,
+        retry: RetryPolicy,
+    ) -> Result<WriteOutcome, StoreError> {
         self.again(retry.of_plans(), || self.update(update, answer))
             .await
     }
@@ -214,7 +224,7 @@ impl Table {
     /// # Errors
     /// As [`Self::read`].
     pub async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        self.read_stubbornly(keys, Consistency::Strong, None, None)
+        self.read_until_complete(keys, Consistency::Strong, None, None)
             .await
     }
 
@@ -230,7 +240,7 @@ impl Table {
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
         let mut items = self
-            .read_stubbornly(keys, consistency, deadline, None)
+            .read_until_complete(keys, consistency, deadline, None)
             .await?;
         items.retain(|item| !item.is_merged());
         Ok(items)
@@ -254,7 +264,7 @@ impl Table {
         Ok(batch.items.into_iter().find(|item| !item.is_merged()))
     }
 
-    pub(crate) async fn read_stubbornly(
+    pub(crate) async fn read_until_complete(
         &self,
         keys: &[ItemKey],
         consistency: Consistency,

@@ -11,26 +11,26 @@ use weirgate_shared::write::Action;
 use weirgate_shared::{ItemKey, WriteId};
 
 use crate::error::CONDITION_FAILED;
-use crate::{ErrorKind, Item, Retry, StoreError, Table, attribute, expression};
+use crate::{ErrorKind, Item, RetryPolicy, StoreError, Table, attribute, expression};
 
 /// What became of a transaction.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Transacted {
+pub enum TransactOutcome {
     /// All parts happened.
     Applied,
     /// A condition of at least one part did not hold, so nothing happened: every part, in the order
     /// of the actions.
-    LostRace(Vec<Part>),
+    ConditionFailed(Vec<ActionOutcome>),
 }
 
 /// What one part had to do with a transaction's lost race.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Part {
+pub enum ActionOutcome {
     /// A condition of this part did not hold; the item as it was, if there is one.
-    Lost(Option<Item>),
+    ConditionFailed(Option<Item>),
     /// DynamoDB names no failed condition of this part: all of them held, or something else kept it
     /// from asking.
-    Held,
+    NotReported,
 }
 
 /// The most actions that one transaction takes.
@@ -52,7 +52,7 @@ impl Table {
         &self,
         actions: &[Action],
         token: &WriteId,
-    ) -> Result<Transacted, StoreError> {
+    ) -> Result<TransactOutcome, StoreError> {
         self.sent(actions, self.transaction(actions, token)?).await
     }
 
@@ -87,13 +87,13 @@ impl Table {
         &self,
         actions: &[Action],
         request: TransactWriteItemsFluentBuilder,
-    ) -> Result<Transacted, StoreError> {
+    ) -> Result<TransactOutcome, StoreError> {
         match Box::pin(request.send()).await {
             Ok(done) => {
                 for consumed in done.consumed_capacity() {
                     self.count(Some(consumed));
                 }
-                Ok(Transacted::Applied)
+                Ok(TransactOutcome::Applied)
             }
             Err(error) => self.not_applied(actions, error),
         }
@@ -110,8 +110,8 @@ impl Table {
         &self,
         actions: &[Action],
         token: &WriteId,
-        retry: Retry,
-    ) -> Result<Transacted, StoreError> {
+        retry: RetryPolicy,
+    ) -> Result<TransactOutcome, StoreError> {
         let request = self.transaction(actions, token)?;
         self.again(retry.of_plans(), || self.sent(actions, request.clone()))
             .await
@@ -173,7 +173,7 @@ impl Table {
         &self,
         actions: &[Action],
         error: SdkError<TransactWriteItemsError>,
-    ) -> Result<Transacted, StoreError> {
+    ) -> Result<TransactOutcome, StoreError> {
         let reasons = match error.as_service_error() {
             Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
                 cancelled.cancellation_reasons().to_vec()
@@ -187,16 +187,19 @@ impl Table {
             let mut reasons = reasons.into_iter();
             let parts: Vec<_> = actions
                 .iter()
-                .map(|_| reasons.next().map_or(Part::Held, part_of))
+                .map(|_| reasons.next().map_or(ActionOutcome::NotReported, part_of))
                 .collect();
             if let Some(meter) = &self.meter {
                 meter.count_cancelled(parts.iter().map(|part| match part {
-                    Part::Lost(old) => old.as_ref(),
-                    Part::Held => None,
+                    ActionOutcome::ConditionFailed(old) => old.as_ref(),
+                    ActionOutcome::NotReported => None,
                 }));
             }
-            return Ok(Transacted::LostRace(
-                parts.into_iter().map(Part::without_merged).collect(),
+            return Ok(TransactOutcome::ConditionFailed(
+                parts
+                    .into_iter()
+                    .map(ActionOutcome::without_merged)
+                    .collect(),
             ));
         }
         let mut error = StoreError::new(&self.name, request(actions), error);
@@ -220,20 +223,22 @@ impl Table {
     }
 }
 
-impl Part {
+impl ActionOutcome {
     /// A shard that was merged away counts as not there.
     fn without_merged(self) -> Self {
         match self {
-            Self::Lost(old) => Self::Lost(old.filter(|item| !item.is_merged())),
-            Self::Held => Self::Held,
+            Self::ConditionFailed(old) => {
+                Self::ConditionFailed(old.filter(|item| !item.is_merged()))
+            }
+            Self::NotReported => Self::NotReported,
         }
     }
 }
 
-fn part_of(reason: CancellationReason) -> Part {
+fn part_of(reason: CancellationReason) -> ActionOutcome {
     match reason.code() {
-        Some(CONDITION_FAILED) => Part::Lost(reason.item.map(Item)),
-        _ => Part::Held,
+        Some(CONDITION_FAILED) => ActionOutcome::ConditionFailed(reason.item.map(Item)),
+        _ => ActionOutcome::NotReported,
     }
 }
 

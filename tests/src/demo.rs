@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weirgate::EpochMillis;
-use weirgate_store::{Connected, Connection, Meter, Table, connect};
+use weirgate_store::{CapacityMeter, ConnectOptions, Connection, Table, connect};
 
 pub use drive::hold;
 pub use report::Report;
@@ -34,7 +34,10 @@ pub struct Options {
 /// One line that says what failed, and what to do.
 pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, String> {
     let stack = Stack::start(options.port, &progress).await?;
-    let (table_name, meter) = (stack.output("TableName")?.to_owned(), Meter::default());
+    let (table_name, meter) = (
+        stack.output("TableName")?.to_owned(),
+        CapacityMeter::default(),
+    );
     let table = Table::new(connected(&stack.endpoint).await, &table_name).with_meter(meter.clone());
     let started = now();
     progress(&format!(
@@ -48,10 +51,10 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, S
     Report::read(&stack, &table, driven, started).await
 }
 
-pub(crate) async fn connected(endpoint: &str) -> Connected {
-    connect(Connection {
+pub(crate) async fn connected(endpoint: &str) -> Connection {
+    connect(ConnectOptions {
         local_endpoint: Some(endpoint.to_owned()),
-        ..Connection::default()
+        ..ConnectOptions::default()
     })
     .await
 }

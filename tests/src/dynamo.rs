@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use weirgate_shared::EpochMillis;
 use weirgate_store::{
-    Clock, Connected, Connection, Meter, SystemClock, Table, connect, create_table,
+    CapacityMeter, Clock, ConnectOptions, Connection, SystemClock, Table, connect, create_table,
 };
 
 pub use faults::Fault;
@@ -113,8 +113,8 @@ impl Dynamo {
     }
 
     /// The table, with a meter of what it consumes.
-    pub async fn metered(&self) -> (Table, Meter) {
-        let meter = Meter::default();
+    pub async fn metered(&self) -> (Table, CapacityMeter) {
+        let meter = CapacityMeter::default();
         (self.table().await.with_meter(meter.clone()), meter)
     }
 
@@ -397,14 +397,14 @@ pub(crate) async fn table(transport: impl HttpClient + 'static, clock: Arc<dyn C
 pub(crate) async fn connected(
     transport: impl HttpClient + 'static,
     clock: Arc<dyn Clock>,
-) -> Connected {
+) -> Connection {
     let http_client = Some(SharedHttpClient::new(transport));
     let local_endpoint = Some("http://dynamo.invalid".to_owned());
-    connect(Connection {
+    connect(ConnectOptions {
         http_client,
         local_endpoint,
         clock,
-        ..Connection::default()
+        ..ConnectOptions::default()
     })
     .await
 }

@@ -10,7 +10,7 @@ use weirgate_shared::{
     BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
     WriteId, write_bucket,
 };
-use weirgate_store::{Answer, Outcome, Table};
+use weirgate_store::{ReturnValues, Table, WriteOutcome};
 
 /// An instant that has passed.
 pub const NOW: EpochMillis = EpochMillis(1_767_225_600_000);
@@ -89,10 +89,10 @@ pub async fn store(table: &Table, bucket: &Shard) {
         changes: write_bucket(bucket),
     };
     let outcome = table
-        .update(&update, Answer::Nothing)
+        .update(&update, ReturnValues::None)
         .await
         .expect("the bucket is written");
-    assert_eq!(outcome, Outcome::Applied(None));
+    assert_eq!(outcome, WriteOutcome::Applied(None));
 }
 
 /// Reads the bucket; `None` if it is not there.
@@ -236,8 +236,8 @@ pub fn take(
 /// If another process has written to it in a way that forbids it.
 pub async fn split_at(table: &Table, shard: &Shard, op: WriteId, at: EpochMillis) {
     let first = split(shard, shard.scaling.min_shards, op, at);
-    let Outcome::Applied(Some(item)) = table
-        .update(&first, Answer::Item)
+    let WriteOutcome::Applied(Some(item)) = table
+        .update(&first, ReturnValues::AllNew)
         .await
         .expect("DynamoDB works")
     else {
@@ -246,10 +246,10 @@ pub async fn split_at(table: &Table, shard: &Shard, op: WriteId, at: EpochMillis
     let parent = item.bucket().expect("it is a bucket");
     for update in finish_writes(&parent).expect("it holds an escrow") {
         let done = table
-            .update(&update, Answer::Nothing)
+            .update(&update, ReturnValues::None)
             .await
             .expect("DynamoDB works");
-        assert!(matches!(done, Outcome::Applied(_)), "{update:?}");
+        assert!(matches!(done, WriteOutcome::Applied(_)), "{update:?}");
     }
 }
 

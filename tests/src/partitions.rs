@@ -32,7 +32,7 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
 use aws_smithy_runtime_api::client::result::ConnectorError;
 use tokio::time::{Instant, sleep_until};
-use weirgate_store::{Meter, Table};
+use weirgate_store::{CapacityMeter, Table};
 
 use crate::dynamo::{Dynamo, Fault, Request, TRANSACTION, connected, table};
 use balances::{Balances, Of};
@@ -207,8 +207,8 @@ impl Partitions {
     }
 
     /// The table behind its partitions, with a meter of what it consumes.
-    pub async fn metered(&self) -> (Table, Meter) {
-        let meter = Meter::default();
+    pub async fn metered(&self) -> (Table, CapacityMeter) {
+        let meter = CapacityMeter::default();
         (self.table().await.with_meter(meter.clone()), meter)
     }
 

@@ -137,7 +137,7 @@ async fn a_denial_is_looked_up_again_after_the_memory_ends() {
         let limits = [limit.unwrap()];
         let grant = granted(&there, &limits, &[("r", 1)]).await;
         denied(&here, &limits, &[("r", 1)]).await;
-        let _ = grant.rollback().await.unwrap();
+        let _ = grant.roll_back().await.unwrap();
         pass(memory - millis(1)).await;
         denied(&here, &limits, &[("r", 1)]).await;
         pass(millis(1)).await;

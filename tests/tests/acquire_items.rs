@@ -62,10 +62,16 @@ async fn settling_a_grant_of_a_deleted_bucket_makes_no_item() {
     fleet.delete();
     assert_eq!(
         plain.adjust("rpm", 2).await.unwrap(),
-        weirgate::Settlement::Ended
+        weirgate::Settlement::LeaseGone
     );
-    assert_eq!(plain.rollback().await.unwrap(), weirgate::Settlement::Ended);
-    assert_eq!(lease.release().await.unwrap(), weirgate::Settlement::Ended);
+    assert_eq!(
+        plain.roll_back().await.unwrap(),
+        weirgate::Settlement::LeaseGone
+    );
+    assert_eq!(
+        lease.release().await.unwrap(),
+        weirgate::Settlement::LeaseGone
+    );
     assert_eq!(fleet.dynamo.item(PK, "#STATE"), Value::Null);
 }
 

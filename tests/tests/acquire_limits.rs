@@ -154,7 +154,7 @@ async fn i1_a_rollback_after_the_limit_was_lowered_stays_below_the_new_capacity(
     let grant = granted(&limiter, &rpm(10), &[("rpm", 5)]).await;
     let _ = granted(&other, &rpm(4), &[("rpm", 2)]).await;
     assert_eq!(fleet.tk_tc("rpm").await, (2_000, 7_000));
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert_eq!(fleet.tk_tc("rpm").await, (4_000, 2_000));
 }
 

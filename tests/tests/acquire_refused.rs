@@ -286,7 +286,7 @@ async fn a_table_that_is_not_there_is_said_to_be() {
         .await
         .expect_err("there is no table");
     assert!(
-        matches!(&error, Error::Store(store) if store.kind == ErrorKind::NoTable),
+        matches!(&error, Error::Store(store) if store.kind == ErrorKind::TableNotFound),
         "{error:?}"
     );
     assert!(
@@ -306,7 +306,7 @@ async fn a_caller_without_permission_is_told_which_it_needs_and_the_next_is_serv
         .await
         .expect_err("it is forbidden");
     assert!(
-        matches!(&error, Error::Store(store) if store.kind == ErrorKind::Forbidden),
+        matches!(&error, Error::Store(store) if store.kind == ErrorKind::AccessDenied),
         "{error:?}"
     );
     let text = error.to_string();
@@ -353,6 +353,6 @@ async fn a_table_that_stays_throttled_ends_in_a_timeout_that_says_so() {
         ask(&limiter, &limits(), &[("rpm", 1)]).send().await,
         Ok(Decision::Granted(_))
     ));
-    assert_eq!(limiter.stats().unknown_milli, 0);
+    assert_eq!(limiter.stats().unconfirmed_millitokens, 0);
     assert_eq!(fleet.tk_tc("rpm").await, (59_000, 1_000));
 }

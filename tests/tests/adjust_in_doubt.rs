@@ -26,7 +26,7 @@ async fn i1_a_rollback_after_an_adjustment_in_doubt_gives_nothing_back_twice() {
         let mut grant = granted(&limiter, &limits(), &[("tpd", 500)]).await;
         fleet.fail(&[fault]);
         assert!(grant.adjust("tpd", 200).await.unwrap_err().is_unknown());
-        assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
+        assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
         let (tk, tc) = fleet.tk_tc("tpd").await;
         assert!(
             tk <= 1_000_000 && tc >= 0,
@@ -51,7 +51,7 @@ async fn i4_a_lease_ends_with_what_it_holds_after_an_adjustment_nobody_waited_fo
                 .is_err(),
             "nobody waits for it"
         );
-        assert_eq!(grant.release().await.unwrap(), Settlement::Done);
+        assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
         assert_eq!(
             fleet.tk_tc("slots").await.0,
             4_000,
@@ -79,8 +79,8 @@ async fn i4_a_renewal_in_doubt_is_not_done_once_the_lease_is_gone() {
     // slots.
     tokio::task::yield_now().await;
     let taken = granted(&other, &limits(), &[("slots", 4)]).await;
-    assert_eq!(renewed.await.unwrap(), Settlement::Ended);
-    assert_eq!(taken.release().await.unwrap(), Settlement::Done);
+    assert_eq!(renewed.await.unwrap(), Settlement::LeaseGone);
+    assert_eq!(taken.release().await.unwrap(), Settlement::Applied);
     assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
 }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use weirgate_shared::write::{LimitDelta, Roll, Settle};
 use weirgate_shared::{EpochMillis, Hour, MilliTokens};
-use weirgate_store::{Answer, Table};
+use weirgate_store::{ReturnValues, Table};
 use weirgate_tests::{Dynamo, Limits, Partitions};
 
 /// Writes that change no balance to the first shard of bucket `a`, at an even pace, also while they
@@ -44,7 +44,7 @@ fn writes(table: &Table, per_second: u32) -> JoinSet<()> {
                     acquires: 0,
                     roll,
                 };
-                let _ = table.update(&write.full(None), Answer::Nothing).await;
+                let _ = table.update(&write.full(None), ReturnValues::None).await;
             });
             while running.try_join_next().is_some() {}
         }

@@ -161,7 +161,7 @@ async fn an_event_says_when_it_may_be_deleted() {
     for (at, kept, days) in [(1, None, 90), (2, Some(secs(7 * 86_400)), 7)] {
         let builder = fleet.builder().await;
         let builder = if let Some(kept) = kept {
-            builder.audit_kept(kept)
+            builder.audit_retention(kept)
         } else {
             builder
         };

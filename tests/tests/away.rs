@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use fleet::{Fleet, ask, config, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
-use weirgate::{Breaker, Decision, Denied, Error, Grant, Limit, RateLimiter, Settlement, WhenAway};
+use weirgate::{
+    CircuitBreakerConfig, Decision, Denied, Error, Grant, Limit, OnUnavailable, RateLimiter,
+    Settlement,
+};
 use weirgate_tests::Fault;
 
 fn limits() -> [Limit; 2] {
@@ -18,19 +21,23 @@ fn limits() -> [Limit; 2] {
     ]
 }
 
-const NEVER: Breaker = Breaker {
-    failures: 0,
-    pause: Duration::from_secs(1),
-    longest: Duration::from_secs(30),
+const NEVER: CircuitBreakerConfig = CircuitBreakerConfig {
+    failure_threshold: 0,
+    open_for: Duration::from_secs(1),
+    max_open_for: Duration::from_secs(30),
 };
 
-async fn limiter(fleet: &Fleet, when_away: WhenAway, breaker: Breaker) -> RateLimiter {
+async fn limiter(
+    fleet: &Fleet,
+    on_unavailable: OnUnavailable,
+    breaker: CircuitBreakerConfig,
+) -> RateLimiter {
     let builder = fleet
         .builder()
         .await
         .timeout(millis(200))
-        .when_away(when_away)
-        .breaker(breaker);
+        .on_unavailable(on_unavailable)
+        .circuit_breaker(breaker);
     builder.build().await.unwrap()
 }
 
@@ -70,10 +77,10 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
     ] {
         let fleet = Fleet::new().await;
         let (fail, deny) = (
-            limiter(&fleet, WhenAway::Fail, NEVER).await,
-            limiter(&fleet, WhenAway::Deny, NEVER).await,
+            limiter(&fleet, OnUnavailable::Error, NEVER).await,
+            limiter(&fleet, OnUnavailable::Deny, NEVER).await,
         );
-        let allow = limiter(&fleet, WhenAway::Allow, NEVER).await;
+        let allow = limiter(&fleet, OnUnavailable::Allow, NEVER).await;
         outage(&fleet, fault);
 
         let error = ask(&fail, &limits(), &[("rpm", 1)])
@@ -103,9 +110,9 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
         let mut grant = take(&allow, 1).await.expect("allowed");
         assert!(grant.degraded().unwrap().reason.contains("within 200ms"));
         // A caller need not know: what it does with a grant goes on, and changes nothing.
-        assert_eq!(grant.adjust("rpm", 5).await.unwrap(), Settlement::Done);
-        assert_eq!(grant.renew(secs(5)).await.unwrap(), Settlement::Done);
-        assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
+        assert_eq!(grant.adjust("rpm", 5).await.unwrap(), Settlement::Applied);
+        assert_eq!(grant.renew(secs(5)).await.unwrap(), Settlement::Applied);
+        assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
         assert_eq!(
             (
                 fail.stats().degraded,
@@ -116,7 +123,7 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
         );
 
         // Each call can say otherwise.
-        let call = ask(&fail, &limits(), &[("rpm", 1)]).when_away(WhenAway::Allow);
+        let call = ask(&fail, &limits(), &[("rpm", 1)]).on_unavailable(OnUnavailable::Allow);
         assert!(
             call.send()
                 .await
@@ -127,7 +134,7 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
                 .is_some()
         );
         let call = ask(&allow, &limits(), &[("rpm", 1)])
-            .when_away(WhenAway::Fail)
+            .on_unavailable(OnUnavailable::Error)
             .timeout(millis(70));
         assert!(
             call.send()
@@ -147,9 +154,9 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
     let fleet = Fleet::new().await;
     let allow = limiter(
         &fleet,
-        WhenAway::Allow,
-        Breaker {
-            failures: 1,
+        OnUnavailable::Allow,
+        CircuitBreakerConfig {
+            failure_threshold: 1,
             ..NEVER
         },
     )
@@ -166,7 +173,7 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
     let table = weirgate_tests::Dynamo::empty().table().await;
     let builder = RateLimiter::builder("weirgate")
         .table(table)
-        .when_away(WhenAway::Allow);
+        .on_unavailable(OnUnavailable::Allow);
     let error = ask(&builder.build().await.unwrap(), &limits(), &[("rpm", 1)])
         .send()
         .await
@@ -178,18 +185,18 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
         .expect_err("nothing is asked");
     assert!(matches!(error, Error::Invalid(_)));
     for percent in [0, 101] {
-        let local = WhenAway::Local { percent };
+        let local = OnUnavailable::Local { percent };
         for error in [
             fleet
                 .builder()
                 .await
-                .when_away(local)
+                .on_unavailable(local)
                 .build()
                 .await
                 .map(drop)
                 .expect_err("no part"),
             ask(&allow, &limits(), &[("rpm", 1)])
-                .when_away(local)
+                .on_unavailable(local)
                 .send()
                 .await
                 .map(drop)
@@ -208,9 +215,9 @@ async fn a_local_bucket_has_its_part_and_its_slots_come_back() {
     let fleet = Fleet::new().await;
     let local = limiter(
         &fleet,
-        WhenAway::Local { percent: 25 },
-        Breaker {
-            failures: 1,
+        OnUnavailable::Local { percent: 25 },
+        CircuitBreakerConfig {
+            failure_threshold: 1,
             ..NEVER
         },
     )
@@ -228,7 +235,7 @@ async fn a_local_bucket_has_its_part_and_its_slots_come_back() {
     let _ = take(&local, 1)
         .await
         .expect("an adjustment gives back")
-        .rollback()
+        .roll_back()
         .await
         .unwrap();
     assert!(take(&local, 1).await.is_ok(), "and so does a rollback");
@@ -244,12 +251,12 @@ async fn a_local_bucket_has_its_part_and_its_slots_come_back() {
 #[tokio::test(start_paused = true)]
 async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
     let fleet = Fleet::slow(millis(10)).await;
-    let breaker = Breaker {
-        failures: 3,
-        pause: secs(1),
-        longest: secs(3),
+    let breaker = CircuitBreakerConfig {
+        failure_threshold: 3,
+        open_for: secs(1),
+        max_open_for: secs(3),
     };
-    let limiter = limiter(&fleet, WhenAway::Fail, breaker).await;
+    let limiter = limiter(&fleet, OnUnavailable::Error, breaker).await;
     let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
     let arrived = outage(&fleet, Fault::LoseRequest);
     let _ = ask(&limiter, &limits(), &[("rpm", 1)])
@@ -272,7 +279,7 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
     for error in crowd().await {
         let error = error.expect_err("left alone");
         assert!(
-            matches!(&error, Error::Away { retry_after, .. } if *retry_after <= secs(1)),
+            matches!(&error, Error::Unavailable { retry_after, .. } if *retry_after <= secs(1)),
             "{error}"
         );
         assert!(error.to_string().contains("no answer"), "{error}");
@@ -285,7 +292,7 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
             crowd()
                 .await
                 .iter()
-                .all(|error| matches!(error, Err(Error::Away { .. })))
+                .all(|error| matches!(error, Err(Error::Unavailable { .. })))
         );
         assert_eq!(
             arrived.swap(0, Ordering::Relaxed),
@@ -296,7 +303,7 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
         let asked = crowd()
             .await
             .into_iter()
-            .filter(|error| !matches!(error, Err(Error::Away { .. })))
+            .filter(|error| !matches!(error, Err(Error::Unavailable { .. })))
             .count();
         assert_eq!(
             (asked, arrived.swap(0, Ordering::Relaxed)),
@@ -311,7 +318,7 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
         crowd()
             .await
             .iter()
-            .all(|error| !matches!(error, Err(Error::Away { .. }))),
+            .all(|error| !matches!(error, Err(Error::Unavailable { .. }))),
         "it is back"
     );
     assert_eq!(limiter.stats().breaker_opened, 5);
@@ -322,9 +329,9 @@ async fn one_that_goes_away_while_trying_leaves_it_to_the_next() {
     let fleet = Fleet::slow(millis(50)).await;
     let limiter = limiter(
         &fleet,
-        WhenAway::Fail,
-        Breaker {
-            failures: 1,
+        OnUnavailable::Error,
+        CircuitBreakerConfig {
+            failure_threshold: 1,
             ..NEVER
         },
     )
@@ -345,9 +352,9 @@ async fn a_bucket_that_is_too_hot_leaves_the_others_alone() {
     let fleet = Fleet::new().await;
     let limiter = limiter(
         &fleet,
-        WhenAway::Fail,
-        Breaker {
-            failures: 2,
+        OnUnavailable::Error,
+        CircuitBreakerConfig {
+            failure_threshold: 2,
             ..NEVER
         },
     )
@@ -374,9 +381,9 @@ async fn several_buckets_are_answered_together() {
     let fleet = Fleet::new().await;
     let local = limiter(
         &fleet,
-        WhenAway::Local { percent: 50 },
-        Breaker {
-            failures: 1,
+        OnUnavailable::Local { percent: 50 },
+        CircuitBreakerConfig {
+            failure_threshold: 1,
             ..NEVER
         },
     )
@@ -421,26 +428,30 @@ async fn an_endpoint_that_cannot_be_reached_is_left_alone_too() {
         .unwrap()
         .port();
     let local_endpoint = Some(format!("http://127.0.0.1:{port}"));
-    let connection = weirgate::Connection {
+    let connection = weirgate::ConnectOptions {
         local_endpoint,
-        ..weirgate::Connection::default()
+        ..weirgate::ConnectOptions::default()
     };
-    let breaker = Breaker {
-        failures: 3,
-        pause: secs(3600),
-        longest: secs(3600),
+    let breaker = CircuitBreakerConfig {
+        failure_threshold: 3,
+        open_for: secs(3600),
+        max_open_for: secs(3600),
     };
     let builder = RateLimiter::builder("weirgate")
         .connection(connection)
-        .breaker(breaker)
+        .circuit_breaker(breaker)
         .timeout(millis(300));
-    let limiter = builder.when_away(WhenAway::Allow).build().await.unwrap();
+    let limiter = builder
+        .on_unavailable(OnUnavailable::Allow)
+        .build()
+        .await
+        .unwrap();
     assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
     assert_eq!(limiter.stats().breaker_opened, 1);
     let writes = limiter.stats().writes;
     assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
     assert_eq!(
-        (limiter.stats().writes, limiter.stats().unknown),
+        (limiter.stats().writes, limiter.stats().unconfirmed),
         (writes, 0)
     );
 }
@@ -450,7 +461,7 @@ async fn an_endpoint_that_cannot_be_reached_is_left_alone_too() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_hangs_is_answered_in_its_time() {
     let fleet = Fleet::slow(secs(60)).await;
-    let local = || async { limiter(&fleet, WhenAway::Local { percent: 50 }, NEVER).await };
+    let local = || async { limiter(&fleet, OnUnavailable::Local { percent: 50 }, NEVER).await };
     for is_together in [false, true] {
         let limiter = local().await;
         let began = fleet.now();
@@ -489,7 +500,7 @@ async fn a_request_that_hangs_is_answered_in_its_time() {
     );
     assert!(
         unread
-            .when_away(WhenAway::Allow)
+            .on_unavailable(OnUnavailable::Allow)
             .send()
             .await
             .unwrap()
@@ -517,8 +528,8 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
         .builder()
         .await
         .timeout(millis(200))
-        .when_away(WhenAway::Allow)
-        .breaker(NEVER);
+        .on_unavailable(OnUnavailable::Allow)
+        .circuit_breaker(NEVER);
     let limiter = builder
         .prefetch("ahead", weirgate::Prefetch::default())
         .build()
@@ -592,8 +603,8 @@ async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker()
     let patient = fleet
         .builder()
         .await
-        .breaker(Breaker {
-            failures: 1,
+        .circuit_breaker(CircuitBreakerConfig {
+            failure_threshold: 1,
             ..NEVER
         })
         .build()
@@ -619,7 +630,7 @@ async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker()
     );
     let allowed = ask(&patient, &limits(), &[("rpm", 1)])
         .timeout(millis(200))
-        .when_away(WhenAway::Allow)
+        .on_unavailable(OnUnavailable::Allow)
         .send()
         .await;
     assert!(allowed.unwrap().granted().unwrap().degraded().is_some());
@@ -639,9 +650,9 @@ async fn a_throttled_transaction_neither_opens_the_breaker_nor_fails_open() {
     let fleet = Fleet::new().await;
     let limiter = limiter(
         &fleet,
-        WhenAway::Allow,
-        Breaker {
-            failures: 2,
+        OnUnavailable::Allow,
+        CircuitBreakerConfig {
+            failure_threshold: 2,
             ..NEVER
         },
     )
@@ -671,9 +682,9 @@ async fn a_local_bucket_refills_through_a_freeze_and_with_a_wall_clock_that_was_
     let fleet = Fleet::new().await;
     let local = limiter(
         &fleet,
-        WhenAway::Local { percent: 25 },
-        Breaker {
-            failures: 1,
+        OnUnavailable::Local { percent: 25 },
+        CircuitBreakerConfig {
+            failure_threshold: 1,
             ..NEVER
         },
     )
@@ -705,9 +716,9 @@ async fn a_local_bucket_goes_by_the_limits_of_the_request() {
     let fleet = Fleet::new().await;
     let local = limiter(
         &fleet,
-        WhenAway::Local { percent: 50 },
-        Breaker {
-            failures: 1,
+        OnUnavailable::Local { percent: 50 },
+        CircuitBreakerConfig {
+            failure_threshold: 1,
             ..NEVER
         },
     )
@@ -752,7 +763,7 @@ proptest! {
     ) {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
-            let local = limiter(&fleet, WhenAway::Local { percent }, Breaker { failures: 1, longest: secs(1 << 20), pause: secs(1 << 20) }).await;
+            let local = limiter(&fleet, OnUnavailable::Local { percent }, CircuitBreakerConfig { failure_threshold: 1, max_open_for: secs(1 << 20), open_for: secs(1 << 20) }).await;
             outage(&fleet, Fault::LoseRequest);
             // Independent arithmetic, in 1/60000 millitokens: the millitokens of a minute flow in
             // each millisecond.

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use weirgate::{Decision, EpochMillis, FakeClock, Limit, RateLimiter};
 use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
-use weirgate_store::{Answer, ErrorKind, Retry};
+use weirgate_store::{ErrorKind, RetryPolicy, ReturnValues};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -65,9 +65,9 @@ async fn i1_the_first_take_of_a_slow_clock_is_made_again_when_its_answer_tells()
     let slow = fleet.limiter_by(&off(-120_000)).await;
     let held = leased(&slow, &limits, &[("rps", 6), ("slots", 1)], secs(30)).await;
     assert!(
-        held.expires().unwrap() >= fleet.now().plus(secs(28).into()),
+        held.expires_at().unwrap() >= fleet.now().plus(secs(28).into()),
         "{:?}",
-        held.expires()
+        held.expires_at()
     );
     assert_eq!(slow.stats().granted, 1);
     let right = fleet.limiter().await;
@@ -191,9 +191,9 @@ async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
         pass(secs(5)).await;
         assert_eq!(
             held.renew(secs(60)).await.unwrap(),
-            weirgate::Settlement::Done
+            weirgate::Settlement::Applied
         );
-        let lasts = held.expires().unwrap().0 - fleet.now().0;
+        let lasts = held.expires_at().unwrap().0 - fleet.now().0;
         assert!((58_000..=62_000).contains(&lasts), "{ahead_ms}: {lasts}");
     }
 }
@@ -215,16 +215,16 @@ async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {
     for ahead_ms in [-HOUR_MS, HOUR_MS] {
         let table = fleet.dynamo.table_by(off(ahead_ms)).await;
         let error = table
-            .update_with(&update, Answer::Nothing, Retry::Unknown)
+            .update_with(&update, ReturnValues::None, RetryPolicy::AlsoUnconfirmed)
             .await
             .unwrap_err();
         assert_eq!(
             (error.kind, fleet.writes()),
-            (ErrorKind::Skewed, 1),
+            (ErrorKind::ClockSkew, 1),
             "{error}"
         );
         table
-            .update_with(&update, Answer::Nothing, Retry::Unknown)
+            .update_with(&update, ReturnValues::None, RetryPolicy::AlsoUnconfirmed)
             .await
             .unwrap();
         let table = fleet.dynamo.table_by(off(ahead_ms)).await;
@@ -246,7 +246,7 @@ async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
     );
     let held = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
     let table = fleet.dynamo.table_by(off(HOUR_MS)).await;
-    assert_eq!(table.warm().await.unwrap_err().kind, ErrorKind::Skewed);
+    assert_eq!(table.warm().await.unwrap_err().kind, ErrorKind::ClockSkew);
     let config = weirgate_reconciler::Config::read(|name| {
         (name == "TABLE_NAME").then(|| "weirgate".to_owned())
     });
@@ -259,7 +259,10 @@ async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
         assert_eq!(summary.leases_restored, restored);
         pass(secs(62)).await;
     }
-    assert_eq!(held.release().await.unwrap(), weirgate::Settlement::Ended);
+    assert_eq!(
+        held.release().await.unwrap(),
+        weirgate::Settlement::LeaseGone
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -155,7 +155,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
             .unwrap();
         let grant = grant.granted().unwrap();
         assert!(grant.limits().is_empty() && grant.lease_id().is_none());
-        let _ = grant.rollback().await.unwrap();
+        let _ = grant.roll_back().await.unwrap();
         assert_eq!(fleet.writes(), 0);
     }
     assert_eq!(fleet.tk_tc("rpm").await.1, 1_000);

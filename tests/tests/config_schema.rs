@@ -19,7 +19,7 @@ fn other_version(error: &Error) -> bool {
     let text = error.to_string();
     matches!(
         error,
-        Error::Version {
+        Error::UnsupportedSchema {
             found: 1,
             supported: SCHEMA_VERSION,
             ..
@@ -126,9 +126,12 @@ async fn a_check_is_one_read_and_says_what_is_wrong() {
     fleet.dynamo.fail_reads(|_, _| Some(Fault::Forbidden));
     assert_eq!(
         kind(limiter.check().await.unwrap_err()),
-        ErrorKind::Forbidden
+        ErrorKind::AccessDenied
     );
     let nowhere = Dynamo::empty().table().await;
     let limiter = fleet.builder().await.table(nowhere).build().await.unwrap();
-    assert_eq!(kind(limiter.check().await.unwrap_err()), ErrorKind::NoTable);
+    assert_eq!(
+        kind(limiter.check().await.unwrap_err()),
+        ErrorKind::TableNotFound
+    );
 }

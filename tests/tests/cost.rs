@@ -10,7 +10,7 @@ use fleet::{Fleet, denied, granted, leased, millis, pass, secs};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weirgate::{Decision, Limit, RateLimiter};
-use weirgate_store::Units;
+use weirgate_store::ConsumedUnits;
 
 fn two() -> [Limit; 2] {
     [
@@ -20,7 +20,7 @@ fn two() -> [Limit; 2] {
 }
 
 /// So many write units of the table, in as many requests, and none of an index.
-fn only_table(units: &Units, table: f64, requests: u64) {
+fn only_table(units: &ConsumedUnits, table: f64, requests: u64) {
     assert_eq!(
         (units.table, units.total, units.requests),
         (table, table, requests),
@@ -129,7 +129,7 @@ async fn a_durable_lease_is_one_write_unit_and_its_release_another() {
 }
 
 /// So many write units of the table, and of `DueIndex`.
-fn with_due(units: &Units, table: f64, due: f64) {
+fn with_due(units: &ConsumedUnits, table: f64, due: f64) {
     let index = units.indexes.get("DueIndex").copied().unwrap_or_default();
     assert_eq!(
         (units.table, index, units.total),
@@ -350,7 +350,7 @@ struct Edge {
 impl Edge {
     const SPAN: Duration = secs(25);
 
-    async fn run(fleet: &Fleet, limiters: &[(RateLimiter, weirgate_store::Meter)]) -> Self {
+    async fn run(fleet: &Fleet, limiters: &[(RateLimiter, weirgate_store::CapacityMeter)]) -> Self {
         let limits: Arc<[Limit]> = [
             Limit::per_second("rps", 200).unwrap(),
             Limit::per_minute("rpm", 6).unwrap(),

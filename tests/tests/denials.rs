@@ -8,7 +8,7 @@ use std::time::Duration;
 use fleet::{START, ask, millis, secs};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use weirgate::{Builder, Decision, FakeClock, Limit, RateLimiter, WhenAway};
+use weirgate::{Builder, Decision, FakeClock, Limit, OnUnavailable, RateLimiter};
 use weirgate_tests::{Dynamo, Limits, Partitions};
 
 /// A bucket whose tokens are used up, behind partitions that take so many units a second.
@@ -108,9 +108,9 @@ async fn an_exhausted_limit_denies_any_number_of_processes() {
         1
     };
     let daily = [Limit::per_day("rpd", 1_000).unwrap()];
-    for when_away in [WhenAway::Fail, WhenAway::Allow] {
+    for on_unavailable in [OnUnavailable::Error, OnUnavailable::Allow] {
         let (_, _, partitions) = exhausted(10 * scale, &daily, "rpd").await;
-        let settings = |builder: Builder| builder.when_away(when_away);
+        let settings = |builder: Builder| builder.on_unavailable(on_unavailable);
         let processes = 120 * u64::from(scale);
         let answers = ask_again_and_again(
             &partitions,
@@ -121,7 +121,7 @@ async fn an_exhausted_limit_denies_any_number_of_processes() {
         )
         .await;
         let counts = partitions.counts();
-        println!("{processes} processes, {when_away:?}: {answers:?} {counts:?}");
+        println!("{processes} processes, {on_unavailable:?}: {answers:?} {counts:?}");
         assert_eq!((answers.granted, answers.errors), (0, 0), "{answers:?}");
         assert!(answers.denied > processes * 250, "{answers:?}");
         assert_eq!(counts.writes, 0, "{counts:?}");

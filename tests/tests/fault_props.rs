@@ -73,8 +73,8 @@ impl Ledger {
 
     async fn step(&mut self, limiters: &[weirgate::RateLimiter; 2], limits: &[Limit], step: Step) {
         let happened = |answer: &Result<Settlement, weirgate::Error>| match answer {
-            Ok(Settlement::Done) => Some(true),
-            Ok(Settlement::Ended) => Some(false),
+            Ok(Settlement::Applied) => Some(true),
+            Ok(Settlement::LeaseGone) => Some(false),
             Err(error) => (!error.is_unknown()).then_some(false),
         };
         let which = match step {
@@ -107,7 +107,7 @@ impl Ledger {
             Step::Release(_) => drop(grant.release().await),
             Step::Rollback(_) => {
                 // A lease that expired was given back by whoever found it.
-                let answer = grant.rollback().await;
+                let answer = grant.roll_back().await;
                 self.consumed(-held, happened(&answer));
             }
             Step::Adjust(_, tokens) => {
@@ -172,7 +172,7 @@ proptest! {
             prop_assert!(bucket.balance(&rate, late) <= rate.rule.capacity);
             // I7: what the processes know is what the table says, but for what is in doubt or
             // expired.
-            let doubt: u64 = limiters.iter().map(|limiter| limiter.stats().unknown_milli).sum();
+            let doubt: u64 = limiters.iter().map(|limiter| limiter.stats().unconfirmed_millitokens).sum();
             let doubt = i64::try_from(doubt).unwrap();
             prop_assert!(rate.consumed.0 <= ledger.most + doubt, "{rate:?} {ledger:?} {doubt}");
             prop_assert!(ledger.has_leases || rate.consumed.0 >= ledger.least, "{rate:?} {ledger:?}");

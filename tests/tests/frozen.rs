@@ -8,7 +8,8 @@ use fleet::{Fleet, ask, config, denied, granted, millis, pass, runtime, secs, to
 use proptest::prelude::*;
 use stored::{child, configured, entity, resource, rpm, take};
 use weirgate::{
-    Breaker, Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, Prefetch, RateLimiter,
+    CircuitBreakerConfig, Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, Prefetch,
+    RateLimiter,
 };
 use weirgate_tests::Fault;
 
@@ -108,7 +109,7 @@ proptest! {
     ) {
         runtime().block_on(async {
             let (fleet, far) = (Fleet::new().await, [Limit::per_minute("rpm", 600_000).unwrap()]);
-            let prefetch = Prefetch::default().keep(millis(keep_ms));
+            let prefetch = Prefetch::default().max_age(millis(keep_ms));
             let limiter = fleet.builder().await.prefetch("gpt-4", prefetch).build().await.unwrap();
             for _ in 0..200 {
                 let _ = granted(&limiter, &far, &[("rpm", 1)]).await;
@@ -130,10 +131,10 @@ proptest! {
                 // Served by the table, or by a block that was fetched for it.
                 let is_new = after.prefetch_blocks > before.prefetch_blocks;
                 prop_assert!(is_new || after.prefetch_hits == before.prefetch_hits, "{after:?}");
-                prop_assert_eq!(after.prefetch_forfeited_milli, 0);
+                prop_assert_eq!(after.prefetch_forfeited_millitokens, 0);
                 // At once, without the keeper's timer.
                 pass(millis(50)).await;
-                let back = limiter.stats().prefetch_returned_milli - before.prefetch_returned_milli;
+                let back = limiter.stats().prefetch_returned_millitokens - before.prefetch_returned_millitokens;
                 prop_assert!(back > 0, "what was kept too long goes back");
             }
             limiter.shutdown().await.unwrap();
@@ -147,8 +148,8 @@ proptest! {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
             let pause = secs(30);
-            let breaker = Breaker { failures: 1, pause, longest: pause };
-            let limiter = fleet.builder().await.timeout(millis(200)).breaker(breaker).build().await.unwrap();
+            let breaker = CircuitBreakerConfig { failure_threshold: 1, open_for: pause, max_open_for: pause };
+            let limiter = fleet.builder().await.timeout(millis(200)).circuit_breaker(breaker).build().await.unwrap();
             fleet.dynamo.fail_when(|_| Some(Fault::ServerError));
             let rpm = [rpm(600)];
             let _ = ask(&limiter, &rpm, &[("rpm", 1)]).send().await.expect_err("away");
@@ -158,7 +159,7 @@ proptest! {
             if frozen_ms >= 30_000 {
                 prop_assert!(answer.unwrap().is_granted());
             } else if frozen_ms < 29_000 {
-                prop_assert!(matches!(answer, Err(Error::Away { .. })), "{frozen_ms} ms: {answer:?}");
+                prop_assert!(matches!(answer, Err(Error::Unavailable { .. })), "{frozen_ms} ms: {answer:?}");
             }
             Ok(())
         })?;
@@ -171,7 +172,7 @@ proptest! {
             let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
             let taken = granted(&other, &few, &[("few", 10)]).await;
             let _ = denied(&limiter, &few, &[("few", 1)]).await;
-            let _ = taken.rollback().await.unwrap();
+            let _ = taken.roll_back().await.unwrap();
             pass(millis(1)).await;
             let local = limiter.stats().local_denied;
             let _ = denied(&limiter, &few, &[("few", 1)]).await;
@@ -205,7 +206,7 @@ proptest! {
                 let request = ask(&limiter, &limits, &[("rpm", 1), ("rpd", 1)]);
                 let request = if leased { request.take("slots", 1).lease(secs(9_000)) } else { request };
                 let decision = request.send().await.unwrap();
-                prop_assert_eq!(limiter.stats().unknown_milli, 0);
+                prop_assert_eq!(limiter.stats().unconfirmed_millitokens, 0);
                 let sent = fleet.dynamo.take_operations();
                 if let Decision::Granted(grant) = decision {
                     // An hour that begins within minutes of the clock's jump is begun by a write
@@ -260,7 +261,7 @@ async fn a_take_that_is_lost_after_a_freeze_leaves_no_token_in_doubt() {
         let _ = granted(&limiter, &[rpm(600)], &[("rpm", 1)]).await;
         let stats = limiter.stats();
         assert_eq!(
-            (stats.unknown, stats.unknown_milli),
+            (stats.unconfirmed, stats.unconfirmed_millitokens),
             (1, 0),
             "{frozen_ms} ms"
         );

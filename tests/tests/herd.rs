@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use weirgate::{Config, ConfigLevel, EpochMillis, FakeClock, Limit, RateLimiter};
-use weirgate_store::{Meter, Table, Units};
+use weirgate_store::{CapacityMeter, ConsumedUnits, Table};
 use weirgate_tests::{Dynamo, Limits, Partitions};
 
 const START: EpochMillis = EpochMillis(1_795_198_200_000);
@@ -16,7 +16,7 @@ const START: EpochMillis = EpochMillis(1_795_198_200_000);
 struct World {
     partitions: Partitions,
     table: Table,
-    meter: Meter,
+    meter: CapacityMeter,
     limits: Arc<[Limit]>,
 }
 
@@ -107,7 +107,7 @@ async fn process(table: &Table) -> RateLimiter {
 }
 
 /// Write and read units for each of `count` acquires.
-fn each(units: &Units, count: u32) -> (f64, f64) {
+fn each(units: &ConsumedUnits, count: u32) -> (f64, f64) {
     (
         units.total / f64::from(count),
         units.read / f64::from(count),

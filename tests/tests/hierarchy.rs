@@ -7,7 +7,7 @@ use fleet::{Fleet, secs, tokens};
 use serde_json::json;
 use stored::{child, entity, resource, rpm, take};
 use weirgate::{
-    Config, ConfigLevel, ConfigStatus, Decision, Entity, Error, Limit, Next, RateLimiter,
+    Config, ConfigLevel, ConfigStatus, Decision, Entity, Error, Limit, PageToken, RateLimiter,
 };
 use weirgate_shared::BucketKey;
 use weirgate_tests::leased::load;
@@ -74,7 +74,7 @@ async fn what_is_taken_is_taken_of_every_ancestor_or_of_nobody() {
         .collect();
     assert_eq!((short, denied.retry_after), (vec!["team"], Some(secs(4))));
     assert_eq!(all_left(&fleet).await, [Some(6), Some(0), Some(5)]);
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(10), Some(4), Some(9)]);
 }
 
@@ -296,7 +296,7 @@ async fn children_are_listed_in_pages() {
         })
         .await
         .unwrap();
-    let (mut all, mut next): (Vec<_>, Option<Next>) = (vec![], None);
+    let (mut all, mut next): (Vec<_>, Option<PageToken>) = (vec![], None);
     loop {
         let page = limiter
             .children(&entity("team"), next.as_ref())

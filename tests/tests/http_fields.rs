@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use sfv::{BareItem, Key, List, ListEntry, Parser};
-use weirgate::http::{Names, Policies, Problem};
+use weirgate::http::{Policies, PolicyNames, Problem};
 use weirgate::{
     Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitMode, LimitStatus, MilliTokens,
     NeverFits, Resource,
@@ -67,12 +67,12 @@ fn denied(limits: Vec<LimitStatus>, retry_after_ms: Option<u64>) -> Denied {
 }
 
 fn told(limits: &[LimitStatus]) -> [String; 2] {
-    let policies = Policies::granted(limits, &Names::default());
+    let policies = Policies::granted(limits, &PolicyNames::default());
     [policies.rate_limit_policy(), policies.rate_limit()]
 }
 
 fn told_of(denied: &Denied) -> Vec<(&'static str, String)> {
-    Policies::denied(denied, &Names::default()).fields()
+    Policies::denied(denied, &PolicyNames::default()).fields()
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_grant_tells_what_is_left_and_when_there_is_more() {
         "time brings no more to a full limit"
     );
     assert_eq!(
-        Policies::granted(&[], &Names::default()).fields(),
+        Policies::granted(&[], &PolicyNames::default()).fields(),
         [],
         "an empty list is not sent"
     );
@@ -150,7 +150,7 @@ fn a_shadow_limit_is_not_told_and_a_soft_one_is() {
     );
     assert_eq!(told_of(&why)[1].1, r#""slots";r=0, "rpd";r=0;t=1"#);
     assert_eq!(
-        body(&Problem::denied(&why, &Names::default()))["violated-policies"],
+        body(&Problem::denied(&why, &PolicyNames::default()))["violated-policies"],
         json!(["rpd"])
     );
 }
@@ -159,7 +159,7 @@ fn a_shadow_limit_is_not_told_and_a_soft_one_is() {
 fn x_rate_limit_is_of_the_strictest_limit() {
     let tight = of(&slots(), 1_000, 0, None);
     let fields = |limits: &[LimitStatus]| {
-        Policies::granted(limits, &Names::default())
+        Policies::granted(limits, &PolicyNames::default())
             .with_x_rate_limit(true)
             .fields()
             .split_off(2)
@@ -184,7 +184,7 @@ fn x_rate_limit_is_of_the_strictest_limit() {
         ],
         Some(7_001),
     );
-    let fields = Policies::denied(&why, &Names::default())
+    let fields = Policies::denied(&why, &PolicyNames::default())
         .with_x_rate_limit(true)
         .fields()
         .split_off(2);
@@ -212,7 +212,7 @@ fn a_problem_says_why_and_what_to_do_and_names_nobody() {
         ],
         Some(9_001),
     );
-    let problem = Problem::denied(&why, &Names::default());
+    let problem = Problem::denied(&why, &PolicyNames::default());
     assert_eq!(
         body(&problem),
         json!({
@@ -235,7 +235,7 @@ fn a_problem_says_why_and_what_to_do_and_names_nobody() {
         requested,
         capacity,
     };
-    let never = Problem::never_fits(&never, &Names::default());
+    let never = Problem::never_fits(&never, &PolicyNames::default());
     assert_eq!(
         (never.status(), never.to_string()),
         (
@@ -262,8 +262,8 @@ fn a_problem_says_why_and_what_to_do_and_names_nobody() {
         last: None,
     };
     let errors = [
-        Problem::undecided(&timeout),
-        Problem::undecided(&Error::Invalid("secret".to_owned())),
+        Problem::unavailable(&timeout),
+        Problem::unavailable(&Error::Invalid("secret".to_owned())),
     ];
     assert_eq!(errors.each_ref().map(Problem::status), [503, 500]);
     for problem in [problem, never, disabled].iter().chain(&errors) {
@@ -389,8 +389,8 @@ proptest! {
     ) {
         let why = Denied { retry_after, limits, degraded: None };
         let policies = match is_denial {
-            true => Policies::denied(&why, &Names::default()),
-            false => Policies::granted(&why.limits, &Names::default()),
+            true => Policies::denied(&why, &PolicyNames::default()),
+            false => Policies::granted(&why.limits, &PolicyNames::default()),
         };
         let told: Vec<_> = policies.iter().collect();
         prop_assert_eq!(told.len(), why.limits.iter().filter(|status| status.mode != LimitMode::Shadow).count());
@@ -415,7 +415,7 @@ proptest! {
             let numbers = [Some(policy.quota), policy.window_seconds, Some(policy.remaining), policy.seconds];
             prop_assert!(numbers.into_iter().flatten().all(|number| (0..=MOST).contains(&number)), "{policy:?}");
         }
-        let text: Value = serde_json::from_str(&Problem::denied(&why, &Names::default()).json()).unwrap();
+        let text: Value = serde_json::from_str(&Problem::denied(&why, &PolicyNames::default()).json()).unwrap();
         prop_assert_eq!(&text["status"], &json!(429));
     }
 
@@ -429,7 +429,7 @@ proptest! {
         };
         let limits: Vec<_> = limits.into_iter().map(short).collect();
         let why = Denied { retry_after: limits.iter().filter_map(|status| status.retry_after).max(), limits, degraded: None };
-        let policies = Policies::denied(&why, &Names::default());
+        let policies = Policies::denied(&why, &PolicyNames::default());
         let seconds = policies.retry_after_seconds().unwrap();
         let exact = why.retry_after.unwrap();
         prop_assert!(seconds >= 1);
@@ -447,7 +447,7 @@ proptest! {
         now in 1_700_000_000_000..1_700_100_000_000_i64,
     ) {
         let available = available.min(rule.capacity.0);
-        let policies = Policies::granted(&[status("rpm", rule, available, 0, None)], &Names::default());
+        let policies = Policies::granted(&[status("rpm", rule, available, 0, None)], &PolicyNames::default());
         let policy = policies.iter().next().unwrap();
         let flowed = |seconds: i64| {
             let to = EpochMillis(now.saturating_add(seconds.saturating_mul(1000)));

@@ -152,7 +152,7 @@ async fn a_request_that_is_not_charged_passes_as_it_is() {
 async fn a_handler_corrects_what_was_taken() {
     let fleet = Fleet::new().await;
     let handler = async |Extension(handle): Extension<GrantHandle>| {
-        assert_eq!(handle.adjust("rph", 4).await.unwrap(), Settlement::Done);
+        assert_eq!(handle.adjust("rph", 4).await.unwrap(), Settlement::Applied);
         let error = handle.adjust("tpm", 4).await.unwrap_err();
         error.to_string()
     };
@@ -201,7 +201,7 @@ async fn a_slot_is_held_while_a_task_has_a_handle_and_its_correction_counts() {
         let ends = Arc::clone(&ends);
         tokio::spawn(async move {
             ends.notified().await;
-            assert_eq!(handle.adjust("rph", 3).await.unwrap(), Settlement::Done);
+            assert_eq!(handle.adjust("rph", 3).await.unwrap(), Settlement::Applied);
         });
         ready("done")
     };
@@ -375,7 +375,10 @@ async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
         }
     });
     let handler = get(async |Extension(handle): Extension<GrantHandle>| {
-        assert_eq!(handle.adjust("rph", 4).await.unwrap(), Settlement::Ended);
+        assert_eq!(
+            handle.adjust("rph", 4).await.unwrap(),
+            Settlement::LeaseGone
+        );
         "uncounted"
     });
     let app = Router::new().route("/", handler);

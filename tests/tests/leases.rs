@@ -33,7 +33,7 @@ async fn a_release_gives_back_slots_and_no_rate_tokens() {
     let held = fleet.bucket().await.leases.unwrap();
     let lease = &held[grant.lease_id().unwrap()];
     assert_eq!(
-        (lease.expires_at, &*lease.owner, grant.expires()),
+        (lease.expires_at, &*lease.owner, grant.expires_at()),
         (at(30), "test", Some(at(30)))
     );
     assert_eq!(
@@ -41,7 +41,7 @@ async fn a_release_gives_back_slots_and_no_rate_tokens() {
         (tokens(10), tokens(2))
     );
 
-    assert_eq!(grant.release().await.unwrap(), Settlement::Done);
+    assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
     assert_eq!(
         (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
         ((90_000, 10_000), (4_000, 2_000))
@@ -54,13 +54,13 @@ async fn a_rollback_gives_back_everything_and_a_slot_still_counts_once() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let grant = leased(&limiter, &limits(), &[("rph", 10), ("slots", 2)], secs(30)).await;
-    assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
+    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
     assert_eq!(
         (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
         ((100_000, 0), (4_000, 2_000))
     );
     let plain = granted(&limiter, &limits(), &[("rph", 10)]).await;
-    assert_eq!(plain.rollback().await.unwrap(), Settlement::Done);
+    assert_eq!(plain.roll_back().await.unwrap(), Settlement::Applied);
     assert_eq!(fleet.tk_tc("rph").await, (100_000, 0));
 }
 
@@ -73,9 +73,9 @@ async fn an_adjustment_goes_into_debt_and_gives_back() {
         let ask = if lease { ask.lease(secs(30)) } else { ask };
         let mut grant = ask.send().await.unwrap().granted().unwrap();
         fleet.writes();
-        assert_eq!(grant.adjust("rph", 10).await.unwrap(), Settlement::Done);
+        assert_eq!(grant.adjust("rph", 10).await.unwrap(), Settlement::Applied);
         assert_eq!(fleet.writes(), 0, "a right estimate costs nothing");
-        assert_eq!(grant.adjust("rph", 130).await.unwrap(), Settlement::Done);
+        assert_eq!(grant.adjust("rph", 130).await.unwrap(), Settlement::Applied);
         assert_eq!(
             (grant.amount("rph"), fleet.tk_tc("rph").await),
             (tokens(130), (-30_000, 130_000))
@@ -87,8 +87,8 @@ async fn an_adjustment_goes_into_debt_and_gives_back() {
             denied(&limiter, &limits(), &[("rph", 1)]).await.retry_after,
             Some(retry_after)
         );
-        assert_eq!(grant.adjust("rph", 7).await.unwrap(), Settlement::Done);
-        assert_eq!(grant.adjust("rph", 0).await.unwrap(), Settlement::Done);
+        assert_eq!(grant.adjust("rph", 7).await.unwrap(), Settlement::Applied);
+        assert_eq!(grant.adjust("rph", 0).await.unwrap(), Settlement::Applied);
         assert_eq!(
             (grant.amount("rph"), fleet.tk_tc("rph").await),
             (tokens(0), (100_000, 0))
@@ -118,7 +118,7 @@ async fn i1_what_is_given_back_to_a_bucket_that_refilled_meanwhile_stays_below_i
     let rolled_back = leased(&limiter, &limits(), &[("rph", 40)], secs(86_400)).await;
     pass(secs(3600)).await;
     let _ = adjusted.adjust("rph", 1).await.unwrap();
-    let _ = rolled_back.rollback().await.unwrap();
+    let _ = rolled_back.roll_back().await.unwrap();
     assert_eq!(fleet.tk_tc("rph").await, (100_000, 1_000));
     let _ = granted(&limiter, &limits(), &[("rph", 100)]).await;
     denied(&limiter, &limits(), &[("rph", 1)]).await;
@@ -139,12 +139,12 @@ async fn a_renewed_lease_lasts_longer_and_never_shorter() {
     let limiter = fleet.limiter().await;
     let mut grant = leased(&limiter, &limits(), &[("slots", 4)], secs(30)).await;
     pass(secs(20)).await;
-    assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::Done);
-    assert_eq!(grant.expires(), Some(at(50)));
+    assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::Applied);
+    assert_eq!(grant.expires_at(), Some(at(50)));
     pass(secs(20)).await;
     denied(&limiter, &limits(), &[("slots", 1)]).await;
     // `due` is a lower bound: a lease that ended before it would be found late.
-    assert_eq!(grant.renew(secs(1)).await.unwrap(), Settlement::Done);
+    assert_eq!(grant.renew(secs(1)).await.unwrap(), Settlement::Applied);
     let bucket = fleet.bucket().await;
     assert_eq!(
         bucket.leases.unwrap()[grant.lease_id().unwrap()].expires_at,
@@ -153,7 +153,7 @@ async fn a_renewed_lease_lasts_longer_and_never_shorter() {
     assert!(bucket.due_at.unwrap() <= at(50));
     pass(secs(10)).await;
     let _ = granted(&limiter, &limits(), &[("slots", 1)]).await;
-    assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::Ended);
+    assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::LeaseGone);
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,7 +179,7 @@ async fn i4_an_expired_lease_is_given_back_once_by_whoever_runs_dry() {
     );
     // Its holder comes back too late.
     let before = fleet.bucket().await;
-    assert_eq!(crashed.release().await.unwrap(), Settlement::Ended);
+    assert_eq!(crashed.release().await.unwrap(), Settlement::LeaseGone);
     assert_eq!(fleet.bucket().await, before);
     let _ = mine.release().await.unwrap();
     assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
@@ -192,7 +192,7 @@ async fn i4_a_late_release_before_the_reclaim_gives_back_once() {
     let late = leased(&other, &limits(), &[("slots", 4)], secs(30)).await;
     denied(&limiter, &limits(), &[("slots", 1)]).await;
     pass(secs(31)).await;
-    assert_eq!(late.release().await.unwrap(), Settlement::Done);
+    assert_eq!(late.release().await.unwrap(), Settlement::Applied);
     // This process still believes that it can reclaim the lease.
     let _mine = granted(&limiter, &limits(), &[("slots", 1)]).await;
     assert_eq!(fleet.tk_tc("slots").await.0, 3_000);
@@ -209,19 +209,19 @@ async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
     for tokens in [1, 99] {
         assert_eq!(
             ended.adjust("rph", tokens).await.unwrap(),
-            Settlement::Ended
+            Settlement::LeaseGone
         );
         assert_eq!(
             ended.adjust("slots", tokens).await.unwrap(),
-            Settlement::Ended
+            Settlement::LeaseGone
         );
     }
-    assert_eq!(ended.renew(secs(60)).await.unwrap(), Settlement::Ended);
+    assert_eq!(ended.renew(secs(60)).await.unwrap(), Settlement::LeaseGone);
     assert_eq!(
-        (ended.amount("rph"), ended.expires()),
+        (ended.amount("rph"), ended.expires_at()),
         (tokens(50), Some(at(30)))
     );
-    assert_eq!(ended.rollback().await.unwrap(), Settlement::Ended);
+    assert_eq!(ended.roll_back().await.unwrap(), Settlement::LeaseGone);
     assert_eq!(fleet.bucket().await, before);
 }
 
@@ -289,7 +289,7 @@ async fn i4_a_release_that_is_given_up_half_way_happens_all_the_same() {
         let grant = granted(&limiter, &limits(), &[("slots", 3)]).await;
         let patience = fleet::millis(lasts_ms);
         let _ = if rollback {
-            tokio::time::timeout(patience, grant.rollback()).await
+            tokio::time::timeout(patience, grant.roll_back()).await
         } else {
             tokio::time::timeout(patience, grant.release()).await
         };

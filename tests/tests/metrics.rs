@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use fleet::{Fleet, ask, denied, granted, millis, pass, runtime, secs};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use weirgate::{Breaker, Limit, WhenAway};
+use weirgate::{CircuitBreakerConfig, Limit, OnUnavailable};
 use weirgate_tests::Fault;
 
 fn rpm() -> [Limit; 1] {
@@ -72,26 +72,26 @@ fn every_decision_is_told_by_its_outcome() {
             .expect_err("nothing is asked");
         let shadow = fleet.builder().await.shadow(true).build().await.unwrap();
         let _ = granted(&shadow, &rpm(), &[("rpm", 1)]).await;
-        let breaker = Breaker {
-            failures: 1,
-            ..Breaker::default()
+        let breaker = CircuitBreakerConfig {
+            failure_threshold: 1,
+            ..CircuitBreakerConfig::default()
         };
         let away = fleet
             .builder()
             .await
             .timeout(millis(50))
-            .breaker(breaker)
+            .circuit_breaker(breaker)
             .build()
             .await
             .unwrap();
         fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
         let _ = ask(&away, &rpm(), &[("rpm", 1)])
-            .when_away(WhenAway::Allow)
+            .on_unavailable(OnUnavailable::Allow)
             .send()
             .await
             .unwrap();
         let _ = ask(&away, &rpm(), &[("rpm", 1)])
-            .when_away(WhenAway::Deny)
+            .on_unavailable(OnUnavailable::Deny)
             .send()
             .await
             .unwrap();

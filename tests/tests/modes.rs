@@ -118,7 +118,7 @@ async fn a_shadow_limit_keeps_nobody_from_waiting_for_an_enforced_one() {
     let mut grant = granted(&limiter, &slots, &[("slots", 1)]).await;
     assert_eq!(
         grant.renew(secs(5)).await.unwrap(),
-        weirgate::Settlement::Done
+        weirgate::Settlement::Applied
     );
 }
 
@@ -196,7 +196,7 @@ proptest! {
                 // been are given back, as a caller does who heeds the answer.
                 let would_deny = grant.would_deny().cloned();
                 if would_deny.is_some() {
-                    let _ = grant.rollback().await.unwrap();
+                    let _ = grant.roll_back().await.unwrap();
                 }
                 prop_assert_eq!(would_deny.map(|it| it.retry_after), denies.map(|it| it.retry_after));
             }
@@ -270,7 +270,7 @@ async fn a_soft_limit_alone_costs_one_write_and_waits_for_nothing() {
     );
     // More than it ever holds, too.
     let grant = granted(&limiter, &limits, &[("rpm", 1_000)]).await;
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert_eq!(
         fleet.tk_tc("rpm").await,
         (60_000 - 301_000 + 2_100, 301_000)

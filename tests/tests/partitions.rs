@@ -7,7 +7,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{ItemKey, WriteId};
-use weirgate_store::{Answer, ErrorKind, Outcome, Part, Retry, StoreError, Table, Transacted};
+use weirgate_store::{
+    ActionOutcome, ErrorKind, RetryPolicy, ReturnValues, StoreError, Table, TransactOutcome,
+    WriteOutcome,
+};
 use weirgate_tests::leased::id;
 use weirgate_tests::{Counts, Dynamo, Fault, Limits, Partitions};
 
@@ -27,8 +30,8 @@ fn add(pk: &str, conditions: Vec<Condition>) -> Update {
     }
 }
 
-async fn write(table: &Table, pk: &str) -> Result<Outcome, StoreError> {
-    table.update(&add(pk, vec![]), Answer::Nothing).await
+async fn write(table: &Table, pk: &str) -> Result<WriteOutcome, StoreError> {
+    table.update(&add(pk, vec![]), ReturnValues::None).await
 }
 
 /// How often an item was written to.
@@ -206,7 +209,11 @@ async fn run(seed: u64) -> (Vec<(usize, Duration)>, Vec<(u64, Counts)>) {
             for _ in 0..30 {
                 let pk = if caller % 2 == 0 { "even" } else { "odd" };
                 let _ = table
-                    .update_with(&add(pk, vec![]), Answer::Nothing, Retry::Refused)
+                    .update_with(
+                        &add(pk, vec![]),
+                        ReturnValues::None,
+                        RetryPolicy::IfNotApplied,
+                    )
                     .await;
             }
             (caller, started.elapsed())
@@ -258,8 +265,11 @@ async fn a_failed_condition_costs_what_the_item_does() {
     dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "x": {"S": "x".repeat(2500)}}));
     for (pk, units) in [("none", 1), ("big", 3)] {
         let lost = add(pk, vec![Condition::Present(Path::of("absent"))]);
-        let outcome = table.update(&lost, Answer::Nothing).await.unwrap();
-        assert!(matches!(outcome, Outcome::LostRace(_)), "{outcome:?}");
+        let outcome = table.update(&lost, ReturnValues::None).await.unwrap();
+        assert!(
+            matches!(outcome, WriteOutcome::ConditionFailed(_)),
+            "{outcome:?}"
+        );
         assert_eq!(partitions.partition(pk).units, units, "{pk}");
     }
     write(&table, "big").await.unwrap();
@@ -283,7 +293,11 @@ async fn a_write_may_overdraw_its_partition_which_then_pays_off() {
 }
 
 /// A transaction that adds to each of these, if it is there.
-async fn transact(table: &Table, pks: &[&str], token: &WriteId) -> Result<Transacted, StoreError> {
+async fn transact(
+    table: &Table,
+    pks: &[&str],
+    token: &WriteId,
+) -> Result<TransactOutcome, StoreError> {
     let there = || vec![Condition::Present(Path::of("n"))];
     let actions: Vec<_> = pks
         .iter()
@@ -302,12 +316,12 @@ async fn a_transaction_costs_double_in_each_partition_also_when_it_is_cancelled(
     let units = || ["a", "b", "big", "none"].map(|pk| partitions.partition(pk).units);
     assert_eq!(
         transact(&table, &["a", "big"], &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     assert_eq!(units(), [2, 0, 6, 0]);
     assert_eq!(
         transact(&table, &["a", "big"], &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     assert_eq!(units(), [2, 0, 6, 0], "asked for again, it reads");
     let lost = transact(&table, &["b", "big", "none"], &id("u"))
@@ -315,7 +329,11 @@ async fn a_transaction_costs_double_in_each_partition_also_when_it_is_cancelled(
         .unwrap();
     assert_eq!(
         lost,
-        Transacted::LostRace(vec![Part::Held, Part::Held, Part::Lost(None)])
+        TransactOutcome::ConditionFailed(vec![
+            ActionOutcome::NotReported,
+            ActionOutcome::NotReported,
+            ActionOutcome::ConditionFailed(None)
+        ])
     );
     assert_eq!(units(), [2, 2, 12, 2]);
     assert_eq!(
@@ -339,7 +357,7 @@ async fn a_transaction_is_cancelled_if_one_of_its_partitions_is_spent() {
     let error = transact(&table, &["a", "b"], &id("t")).await.unwrap_err();
     assert_eq!(
         error.kind,
-        ErrorKind::Crowded,
+        ErrorKind::IndexThrottled,
         "a reason has no field for the key range"
     );
     assert!(
@@ -365,13 +383,13 @@ async fn a_transaction_is_cancelled_if_one_of_its_partitions_is_spent() {
     tokio::time::sleep(millis(1)).await;
     assert_eq!(
         transact(&table, &["a", "b"], &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     assert_eq!(["a", "b"].map(|pk| written(&dynamo, pk)), [1, 2]);
     let again = transact(&table, &["a", "b"], &id("t")).await.unwrap();
     assert_eq!(
         again,
-        Transacted::Applied,
+        TransactOutcome::Applied,
         "one that has happened says so on spent partitions too"
     );
 }
@@ -404,11 +422,11 @@ async fn the_partitions_count_what_the_database_reports() {
         Value::Text("x".repeat(5000)),
     ));
     for update in [&add("a", vec![]), &large, &large] {
-        table.update(update, Answer::Nothing).await.unwrap();
+        table.update(update, ReturnValues::None).await.unwrap();
     }
     assert_eq!(
         transact(&table, &["a", "large"], &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     let (units, used) = (partitions.counts().units, meter.take());
     assert_eq!((units, used.table), (1 + 5 + 5 + 2 * 6, 23.0), "{used:?}");

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, WriteId};
-use weirgate_store::{Answer, ErrorKind, Outcome, StoreError, Table, Transacted};
+use weirgate_store::{ErrorKind, ReturnValues, StoreError, Table, TransactOutcome, WriteOutcome};
 use weirgate_tests::leased::id;
 use weirgate_tests::{Dynamo, Fault, Limits, Partitions};
 
@@ -30,11 +30,15 @@ fn add(pk: &str) -> Update {
     }
 }
 
-async fn write(table: &Table, pk: &str) -> Result<Outcome, StoreError> {
-    table.update(&add(pk), Answer::Nothing).await
+async fn write(table: &Table, pk: &str) -> Result<WriteOutcome, StoreError> {
+    table.update(&add(pk), ReturnValues::None).await
 }
 
-async fn transact(table: &Table, pks: &[&str], token: &WriteId) -> Result<Transacted, StoreError> {
+async fn transact(
+    table: &Table,
+    pks: &[&str],
+    token: &WriteId,
+) -> Result<TransactOutcome, StoreError> {
     let actions: Vec<_> = pks.iter().map(|pk| Action::Update(add(pk))).collect();
     table.transact(&actions, token).await
 }
@@ -82,7 +86,7 @@ async fn a_transaction_is_cancelled_by_a_write_within_the_window_and_not_by_an_e
         sleep(millis(1)).await;
         assert_eq!(
             transact(&table, &["a", "b"], &id("t")).await.unwrap(),
-            Transacted::Applied,
+            TransactOutcome::Applied,
             "{window} ms"
         );
         assert_eq!([n(&dynamo, "a"), n(&dynamo, "b")], [2, 1]);
@@ -99,12 +103,12 @@ async fn a_write_that_is_refused_or_loses_its_race_cancels_no_transaction() {
             "absent",
         )));
     assert!(matches!(
-        table.update(&lost, Answer::Nothing).await.unwrap(),
-        Outcome::LostRace(_)
+        table.update(&lost, ReturnValues::None).await.unwrap(),
+        WriteOutcome::ConditionFailed(_)
     ));
     assert_eq!(
         transact(&table, &["a"], &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
 }
 
@@ -158,7 +162,7 @@ async fn a_check_holds_its_item_and_writes_nothing() {
     running.await.unwrap();
     assert_eq!(
         transact(&table, &["a"], &id("u")).await.unwrap(),
-        Transacted::Applied,
+        TransactOutcome::Applied,
         "a check is no write"
     );
 }
@@ -172,13 +176,13 @@ async fn a_transaction_that_has_happened_is_answered_again_though_its_items_were
     });
     assert_eq!(
         transact(&table, &["a"], &id("t")).await.unwrap_err().kind,
-        ErrorKind::Unknown
+        ErrorKind::Unconfirmed
     );
     sleep(millis(6)).await;
     write(&table, "a").await.unwrap();
     assert_eq!(
         transact(&table, &["a"], &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     assert_eq!(n(&dynamo, "a"), 2);
 }
@@ -192,7 +196,7 @@ async fn without_a_window_nothing_conflicts() {
             transact(&table, &["a"], &id(&format!("t{at}")))
                 .await
                 .unwrap(),
-            Transacted::Applied
+            TransactOutcome::Applied
         );
     }
     assert_eq!((n(&dynamo, "a"), partitions.counts().conflicts), (10, 0));

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::sleep;
 use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{EpochMillis, ItemKey, attr};
-use weirgate_store::{Answer, ErrorKind, Order, StoreError, Table, Transacted};
+use weirgate_store::{ErrorKind, Order, ReturnValues, StoreError, Table, TransactOutcome};
 use weirgate_tests::leased::id;
 use weirgate_tests::{Dynamo, InAll, Limits, Partitions};
 
@@ -278,7 +278,7 @@ async fn a_query_of_an_index_is_read_from_the_index_s_partition() {
     for _ in 0..2 {
         assert_eq!(
             table
-                .due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None)
+                .query_due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None)
                 .await
                 .unwrap()
                 .due
@@ -294,7 +294,7 @@ async fn a_query_of_an_index_is_read_from_the_index_s_partition() {
         "half a unit each"
     );
     let error = table
-        .due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None)
+        .query_due("DUE#00", EpochMillis(9), Order::OldestFirst, 10, None)
         .await
         .unwrap_err();
     let resource = "table/weirgate/index/DueIndex";
@@ -304,7 +304,7 @@ async fn a_query_of_an_index_is_read_from_the_index_s_partition() {
     );
     assert!(
         table
-            .due("DUE#01", EpochMillis(9), Order::OldestFirst, 10, None)
+            .query_due("DUE#01", EpochMillis(9), Order::OldestFirst, 10, None)
             .await
             .unwrap()
             .due
@@ -320,12 +320,12 @@ async fn a_spent_partition_of_an_index_throttles_the_writes_that_change_its_entr
         ..Limits::default()
     })
     .await;
-    let write = async |update: &Update| table.update(update, Answer::Nothing).await;
+    let write = async |update: &Update| table.update(update, ReturnValues::None).await;
     for pk in ["a", "b", "c"] {
         write(&of_resource(pk, "gpt-4")).await.unwrap();
     }
     let error = write(&of_resource("d", "gpt-4")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Crowded);
+    assert_eq!(error.kind, ErrorKind::IndexThrottled);
     assert_eq!(
         reasons(&error),
         because(
@@ -372,7 +372,7 @@ async fn a_transaction_is_cancelled_if_a_partition_of_an_index_is_spent() {
     })
     .await;
     table
-        .update(&of_resource("a", "gpt-4"), Answer::Nothing)
+        .update(&of_resource("a", "gpt-4"), ReturnValues::None)
         .await
         .unwrap();
     let both = [
@@ -388,7 +388,7 @@ async fn a_transaction_is_cancelled_if_a_partition_of_an_index_is_spent() {
     sleep(Duration::from_millis(100)).await;
     assert_eq!(
         table.transact(&both, &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     assert_eq!(partitions.index_partition("GSI2", "gpt-4").units, 2);
 }
@@ -415,7 +415,7 @@ async fn indexes_are_charged_what_the_database_reports() {
         set("a", &[("n", Value::Int(1))]),
     ];
     for update in &updates {
-        table.update(update, Answer::Nothing).await.unwrap();
+        table.update(update, ReturnValues::None).await.unwrap();
     }
     let both = [
         Action::Update(of_resource("b", "gpt-4")),
@@ -423,7 +423,7 @@ async fn indexes_are_charged_what_the_database_reports() {
     ];
     assert_eq!(
         table.transact(&both, &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     let used = meter.take();
     let of = |index: &str| used.indexes.get(index).copied().unwrap_or_default();
@@ -467,7 +467,7 @@ async fn a_table_has_limits_in_all() {
     let mut refused = vec![];
     for at in 0..50 {
         let update = set(&format!("k{}", at % 25), &[("n", Value::Int(1))]);
-        refused.extend(table.update(&update, Answer::Nothing).await.err());
+        refused.extend(table.update(&update, ReturnValues::None).await.err());
     }
     assert_eq!((partitions.counts().units, refused.len()), (40, 10));
     assert_eq!(refused[0].kind, ErrorKind::Throttled { key_range: false });

@@ -140,7 +140,7 @@ proptest! {
                 // A denial on many shards takes a moment, and the time may come meanwhile.
                 prop_assert!(!early.is_granted() || fleet.now() >= ready);
                 if let Some(grant) = early.granted() {
-                    let _ = grant.rollback().await.unwrap();
+                    let _ = grant.roll_back().await.unwrap();
                 }
                 pass(millis(1)).await;
             }

@@ -27,7 +27,7 @@ fn fenced(policy: &str) -> String {
 }
 
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
-    let prefetch = Prefetch::default().share(50);
+    let prefetch = Prefetch::default().max_outstanding_percent(50);
     fleet
         .builder()
         .await
@@ -73,7 +73,7 @@ async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
         .await?
         .granted()
         .unwrap()
-        .rollback()
+        .roll_back()
         .await?;
     let _ = limiter
         .acquire_all(["a", "b"].map(take))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fleet::{Fleet, ask, granted, millis, pass, secs, tokens};
 use tokio::task::JoinSet;
 use weirgate::{Error, Limit, Prefetch, RateLimiter};
-use weirgate_store::Meter;
+use weirgate_store::CapacityMeter;
 use weirgate_tests::Fault;
 
 /// A limit nobody reaches, of which 10 % are more than a second's worth.
@@ -27,7 +27,7 @@ async fn ahead(fleet: &Fleet) -> RateLimiter {
         .unwrap()
 }
 
-async fn metered(fleet: &Fleet, latency_ms: u64) -> (RateLimiter, Meter) {
+async fn metered(fleet: &Fleet, latency_ms: u64) -> (RateLimiter, CapacityMeter) {
     let (table, meter) = fleet
         .dynamo
         .clone()
@@ -128,7 +128,7 @@ async fn no_more_than_the_share_is_outstanding_at_any_time() {
     ];
     for percent in [5, 10, 40] {
         let fleet = Fleet::new().await;
-        let prefetch = Prefetch::default().share(percent);
+        let prefetch = Prefetch::default().max_outstanding_percent(percent);
         let limiter = fleet
             .builder()
             .await
@@ -148,7 +148,7 @@ async fn no_more_than_the_share_is_outstanding_at_any_time() {
                 // Some are rolled back: what goes back to the client is outstanding again.
                 if at % 10 == 3 {
                     pass(millis(1)).await;
-                    let _ = grant.rollback().await.unwrap();
+                    let _ = grant.roll_back().await.unwrap();
                     used -= 1;
                 }
             }
@@ -190,7 +190,7 @@ async fn what_is_left_goes_back_when_it_has_been_kept_for_long_enough_and_every_
     assert_eq!(counted(&fleet, "rpm").await, (used * 1000, used));
     let stats = limiter.stats();
     assert!(
-        stats.prefetch_returned_milli > 0 && stats.prefetch_forfeited_milli == 0,
+        stats.prefetch_returned_millitokens > 0 && stats.prefetch_forfeited_millitokens == 0,
         "{stats:?}"
     );
     pass(secs(600)).await;
@@ -223,7 +223,7 @@ async fn no_token_is_spent_after_it_was_kept_for_long_enough() {
     // So many refusals in a row may have opened the breaker.
     match ask(&limiter, &far(), &[("rpm", 1)]).send().await {
         Ok(decision) => assert!(decision.is_granted()),
-        Err(error) => assert!(matches!(error, Error::Away { .. }), "{error}"),
+        Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error}"),
     }
     assert_eq!(limiter.stats().prefetch_hits, hits);
 }
@@ -260,7 +260,7 @@ async fn a_shutdown_returns_everything_once_and_what_comes_later_goes_to_the_tab
             let grant = granted(&limiter, &limits, &[("rps", 1)]).await;
             // Some are given back, before and after.
             match at % 7 {
-                0 => drop(grant.rollback().await.unwrap()),
+                0 => drop(grant.roll_back().await.unwrap()),
                 _ => drop(used.fetch_add(1, Ordering::Relaxed)),
             }
         });
@@ -333,7 +333,7 @@ async fn what_was_taken_under_other_limits_goes_back() {
     let mut used = load(&limiter, &far(), millis(1), 3).await;
     used += load(&limiter, &lower, millis(1), 1).await;
     let stats = limiter.stats();
-    assert!(stats.prefetch_returned_milli > 0, "{stats:?}");
+    assert!(stats.prefetch_returned_millitokens > 0, "{stats:?}");
     used += load(&limiter, &lower, millis(1), 4).await;
     assert!(
         limiter.stats().prefetch_hits > stats.prefetch_hits + 3_500,
@@ -409,10 +409,10 @@ async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
     };
     let prefetch = Prefetch::default();
     for (wrong, says) in [
-        (prefetch.share(0), "the share is 0 %"),
-        (prefetch.share(101), "the share is 101 %"),
-        (prefetch.keep(millis(99)), "99ms"),
-        (prefetch.keep(secs(61)), "61s"),
+        (prefetch.max_outstanding_percent(0), "the share is 0 %"),
+        (prefetch.max_outstanding_percent(101), "the share is 101 %"),
+        (prefetch.max_age(millis(99)), "99ms"),
+        (prefetch.max_age(secs(61)), "61s"),
     ] {
         let error = refused("gpt-4", wrong).await;
         assert!(
@@ -425,7 +425,7 @@ async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
         .builder()
         .await
         .prefetch("gpt-4", prefetch)
-        .prefetch("gpt-4", prefetch.share(5));
+        .prefetch("gpt-4", prefetch.max_outstanding_percent(5));
     assert!(
         twice
             .build()
@@ -435,10 +435,10 @@ async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
             .contains("twice")
     );
     for right in [
-        prefetch.share(1),
-        prefetch.share(100),
-        prefetch.keep(millis(100)),
-        prefetch.keep(secs(60)),
+        prefetch.max_outstanding_percent(1),
+        prefetch.max_outstanding_percent(100),
+        prefetch.max_age(millis(100)),
+        prefetch.max_age(secs(60)),
     ] {
         assert!(
             fleet

@@ -6,7 +6,7 @@ mod fleet;
 use fleet::shards::{holds, per_minute, split};
 use fleet::{Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
-use weirgate::{Breaker, Decision, Limit, Prefetch, RateLimiter, Settlement};
+use weirgate::{CircuitBreakerConfig, Decision, Limit, Prefetch, RateLimiter, Settlement};
 use weirgate_shared::{LimitState, MilliTokens, ShardIndex, refill_between};
 use weirgate_tests::Fault;
 
@@ -77,7 +77,7 @@ async fn a_denial_is_the_one_of_the_table() {
 async fn what_the_table_lacks_comes_from_what_was_taken_ahead() {
     let fleet = Fleet::new().await;
     let limits = [Limit::per_day("rpm", 200).unwrap()];
-    let limiter = ahead(&fleet, Prefetch::default().keep(secs(60))).await;
+    let limiter = ahead(&fleet, Prefetch::default().max_age(secs(60))).await;
     let spent = stock(&fleet, &limiter, &limits, 5).await;
     let all = 200 - spent;
     let before = used(&fleet).await;
@@ -90,7 +90,7 @@ async fn what_the_table_lacks_comes_from_what_was_taken_ahead() {
         (used(&fleet).await, limiter.stats().denied),
         (tokens(200), 1)
     );
-    assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
+    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
     limiter.shutdown().await.unwrap();
     assert_eq!(used(&fleet).await, tokens(spent + 1));
 }
@@ -104,11 +104,14 @@ async fn less_than_estimated_can_be_spent_again_and_more_comes_from_the_block() 
     let (writes, table) = (limiter.stats().writes, used(&fleet).await);
     let mut grant = granted(&limiter, &limits, &[("rpm", 5)]).await;
     for tokens in [2, 9, 0, 3] {
-        assert_eq!(grant.adjust("rpm", tokens).await.unwrap(), Settlement::Done);
+        assert_eq!(
+            grant.adjust("rpm", tokens).await.unwrap(),
+            Settlement::Applied
+        );
         assert_eq!(grant.amount("rpm"), fleet::tokens(tokens));
     }
     let other = granted(&limiter, &limits, &[("rpm", 5)]).await;
-    assert_eq!(other.rollback().await.unwrap(), Settlement::Done);
+    assert_eq!(other.roll_back().await.unwrap(), Settlement::Applied);
     assert_eq!(
         (limiter.stats().writes, used(&fleet).await),
         (writes, table),
@@ -117,9 +120,9 @@ async fn less_than_estimated_can_be_spent_again_and_more_comes_from_the_block() 
     let _ = limiter.shutdown().await;
     assert_eq!(used(&fleet).await, tokens(spent + 3));
     // It was taken under the pool's own terms; now nobody is there to take it back.
-    assert_eq!(grant.adjust("rpm", 1).await.unwrap(), Settlement::Done);
+    assert_eq!(grant.adjust("rpm", 1).await.unwrap(), Settlement::Applied);
     assert_eq!(used(&fleet).await, tokens(spent + 1));
-    assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
+    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
     assert_eq!(used(&fleet).await, tokens(spent));
 }
 
@@ -130,10 +133,13 @@ async fn more_than_was_taken_ahead_goes_into_debt_at_the_table() {
     let limiter = ahead(&fleet, Prefetch::default()).await;
     warm(&limiter, &limits, 100).await;
     let mut grant = granted(&limiter, &limits, &[("rpm", 5)]).await;
-    assert_eq!(grant.adjust("rpm", 8_000).await.unwrap(), Settlement::Done);
+    assert_eq!(
+        grant.adjust("rpm", 8_000).await.unwrap(),
+        Settlement::Applied
+    );
     let (balance, _) = fleet.tk_tc("rpm").await;
     assert!(balance < 0, "{balance}");
-    assert_eq!(grant.adjust("rpm", 6).await.unwrap(), Settlement::Done);
+    assert_eq!(grant.adjust("rpm", 6).await.unwrap(), Settlement::Applied);
     assert_eq!(grant.amount("rpm"), tokens(6));
     limiter.shutdown().await.unwrap();
     assert_eq!(used(&fleet).await, tokens(106));
@@ -150,7 +156,7 @@ async fn what_comes_back_late_goes_to_the_table() {
     let grant = granted(&limiter, &limits, &[("rpm", 10)]).await;
     pass(secs(3)).await;
     assert_eq!(used(&fleet).await, tokens(60), "what was left is back");
-    assert_eq!(grant.rollback().await.unwrap(), Settlement::Done);
+    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
     assert_eq!(used(&fleet).await, tokens(50), "at once");
 }
 
@@ -165,7 +171,7 @@ async fn blocks_come_from_any_shard_and_go_back_to_it() {
     for at in 0..4_000 {
         let grant = granted(&limiter, &limits, &[("rpm", 2)]).await;
         match at % 50 {
-            0 => drop(grant.rollback().await.unwrap()),
+            0 => drop(grant.roll_back().await.unwrap()),
             _ => spent += 2,
         }
         if at % 10 == 0 {
@@ -204,7 +210,13 @@ async fn blocks_come_from_any_shard_and_go_back_to_it() {
 async fn half_of_what_is_there_is_left_to_others() {
     let fleet = Fleet::new().await;
     let limits = [Limit::per_day("rpm", 100).unwrap()];
-    let greedy = ahead(&fleet, Prefetch::default().share(100).keep(secs(60))).await;
+    let greedy = ahead(
+        &fleet,
+        Prefetch::default()
+            .max_outstanding_percent(100)
+            .max_age(secs(60)),
+    )
+    .await;
     warm(&greedy, &limits, 1).await;
     let mut left = tokens(99);
     for _ in 0..60 {
@@ -250,10 +262,14 @@ async fn nobody_waits_for_a_block_of_a_steady_load() {
 async fn a_request_that_waited_for_a_block_in_vain_is_answered_in_its_time() {
     let fleet = Fleet::new().await;
     let limits = per_minute(600_000);
-    let builder = fleet.builder().await.timeout(secs(2)).breaker(Breaker {
-        failures: 0,
-        ..Breaker::default()
-    });
+    let builder = fleet
+        .builder()
+        .await
+        .timeout(secs(2))
+        .circuit_breaker(CircuitBreakerConfig {
+            failure_threshold: 0,
+            ..CircuitBreakerConfig::default()
+        });
     let limiter = builder
         .prefetch("gpt-4", Prefetch::default())
         .build()
@@ -348,7 +364,7 @@ proptest! {
     ) {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
-            let limiter = ahead(&fleet, Prefetch::default().share(percent)).await;
+            let limiter = ahead(&fleet, Prefetch::default().max_outstanding_percent(percent)).await;
             let limits = [Limit::per_minute("rpm", 240).unwrap(), Limit::per_minute("slow", 60).unwrap()];
             let mut models = [Model::of(&limits[0]), Model::of(&limits[1])];
             let (mut used, mut grants) = ([0, 0], 0);

@@ -74,7 +74,7 @@ impl World<'_> {
         let share = u32::try_from(PERCENT).unwrap();
         let builder = fleet.builder().await.timeout(secs(2));
         builder
-            .prefetch("gpt-4", Prefetch::default().share(share))
+            .prefetch("gpt-4", Prefetch::default().max_outstanding_percent(share))
             .build()
             .await
             .unwrap()
@@ -82,12 +82,12 @@ impl World<'_> {
 
     fn doubt_of(client: &RateLimiter) -> i64 {
         let stats = client.stats();
-        i64::try_from(stats.unknown_milli + stats.prefetch_forfeited_milli).unwrap()
+        i64::try_from(stats.unconfirmed_millitokens + stats.prefetch_forfeited_millitokens).unwrap()
     }
 
     fn change(&mut self, more: i64, answer: &Result<Settlement, Error>) {
         match answer {
-            Ok(Settlement::Done) => {
+            Ok(Settlement::Applied) => {
                 self.least += more;
                 self.most += more;
             }
@@ -129,7 +129,7 @@ impl World<'_> {
             Step::Rollback(which) if !self.grants.is_empty() => {
                 let (_, grant) = self.grants.swap_remove(which % self.grants.len());
                 let held = grant.amount("rpm").0;
-                let answer = grant.rollback().await;
+                let answer = grant.roll_back().await;
                 self.change(-held, &answer);
             }
             Step::Adjust(which, tokens) if !self.grants.is_empty() => {

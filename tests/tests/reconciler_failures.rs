@@ -140,7 +140,7 @@ async fn buckets_that_cannot_be_read_are_left_over() {
 #[tokio::test]
 async fn a_table_that_is_not_there_is_named() {
     let error = run(&Dynamo::empty().table().await).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NoTable);
+    assert_eq!(error.kind, ErrorKind::TableNotFound);
     assert!(
         error.to_string().contains("\"weirgate\"") && error.to_string().contains("deploy"),
         "{error}"
@@ -159,7 +159,7 @@ async fn a_missing_permission_is_an_error_that_names_the_action() {
         dynamo.fail_reads(move |operation, _| (operation == action).then_some(Fault::Forbidden));
         let before = dynamo.items();
         let error = run(&table).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Forbidden);
+        assert_eq!(error.kind, ErrorKind::AccessDenied);
         assert!(
             error.to_string().contains(action) && error.to_string().contains("role"),
             "{error}"

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::{AttributeUpdate, Path};
 use weirgate_shared::{EpochMillis, Millis, Shard};
-use weirgate_store::{Answer, Item, Outcome, Table};
+use weirgate_store::{Item, ReturnValues, Table, WriteOutcome};
 use weirgate_tests::leased::{NOW, assert_sound, end, full, id, key, limits, load, store, take};
 use weirgate_tests::{Dynamo, Fault};
 
@@ -115,8 +115,8 @@ async fn act(
                     seen.as_ref(),
                     now,
                 );
-                match table.update(&update, Answer::Nothing).await.unwrap() {
-                    Outcome::Applied(_) => {
+                match table.update(&update, ReturnValues::None).await.unwrap() {
+                    WriteOutcome::Applied(_) => {
                         let is_lease = |path: &Path| path.0.len() == 2 && path.0[0] == "h";
                         let gone = |change: &&AttributeUpdate| matches!(change, AttributeUpdate::Remove(path) if is_lease(path));
                         ends.reclaimed +=
@@ -124,7 +124,7 @@ async fn act(
                         ends.taken += 1;
                         break;
                     }
-                    Outcome::LostRace(item) => {
+                    WriteOutcome::ConditionFailed(item) => {
                         seen = item.as_ref().map(Item::bucket).transpose().unwrap()
                     }
                 }
@@ -136,10 +136,10 @@ async fn act(
             };
             let rate = matches!(step, Step::RollBack { .. }).then_some(rate);
             let done = table
-                .update(&end(&bucket, &lease(of), rate, slots), Answer::Nothing)
+                .update(&end(&bucket, &lease(of), rate, slots), ReturnValues::None)
                 .await
                 .unwrap();
-            ends.settled += u64::from(matches!(done, Outcome::Applied(_)));
+            ends.settled += u64::from(matches!(done, WriteOutcome::Applied(_)));
         }
         Step::Reconcile => {
             let _alone = alone.lock().await;

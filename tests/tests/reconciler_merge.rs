@@ -8,7 +8,7 @@ use sharded::{
 };
 use weirgate_shared::EpochMillis;
 use weirgate_shared::write::{REVIEW_INTERVAL, update_min_shards};
-use weirgate_store::{Answer, Outcome};
+use weirgate_store::{ReturnValues, WriteOutcome};
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, full, holding, key, limit, load, store, tokens};
 
@@ -175,8 +175,8 @@ async fn a_bucket_that_stays_split_costs_nothing_while_nobody_uses_it_and_goes_o
     for shard in shards(&table, &key).await {
         let kept = update_min_shards(&shard, 0, later(at, 60_000));
         assert!(matches!(
-            table.update(&kept, Answer::Nothing).await.unwrap(),
-            Outcome::Applied(_)
+            table.update(&kept, ReturnValues::None).await.unwrap(),
+            WriteOutcome::Applied(_)
         ));
     }
     assert_eq!(run(&table, later(at, 120_000)).await.shards_merged, 1);

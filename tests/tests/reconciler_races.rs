@@ -7,7 +7,7 @@ use std::time::Duration;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::Update;
 use weirgate_shared::{EpochMillis, Millis};
-use weirgate_store::{Answer, Outcome, Table};
+use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_tests::leased::{
     NOW, assert_sound, end, full, holding, id, key, limit, limits, load, store, take, tokens,
 };
@@ -50,8 +50,8 @@ async fn run_with(dynamo: &Dynamo, meanwhile: Vec<Update>) -> Summary {
     let others = async {
         tokio::time::sleep(STEP * 3 / 2).await;
         for update in meanwhile {
-            let done = table.update(&update, Answer::Nothing).await.unwrap();
-            assert_eq!(done, Outcome::Applied(None));
+            let done = table.update(&update, ReturnValues::None).await.unwrap();
+            assert_eq!(done, WriteOutcome::Applied(None));
         }
     };
     let (summary, ()) = tokio::join!(run(&table), others);
@@ -87,10 +87,13 @@ async fn i4_a_release_that_comes_first_is_the_only_one() {
     );
     // And one that comes after the expiry can give nothing back.
     let again = table
-        .update(&end(&after, &id("a"), None, 2), Answer::Nothing)
+        .update(&end(&after, &id("a"), None, 2), ReturnValues::None)
         .await
         .unwrap();
-    assert!(matches!(again, Outcome::LostRace(_)), "{again:?}");
+    assert!(
+        matches!(again, WriteOutcome::ConditionFailed(_)),
+        "{again:?}"
+    );
     assert_eq!(load(&table, &key("e-1")).await.unwrap(), after);
 }
 

@@ -13,7 +13,7 @@ use weirgate_shared::write::{Contention, REVIEW_INTERVAL, Roll, Take};
 use weirgate_shared::{
     BucketKey, EpochMillis, Hour, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
 };
-use weirgate_store::{Answer, Outcome, Table, Transacted};
+use weirgate_store::{ReturnValues, Table, TransactOutcome, WriteOutcome};
 use weirgate_tests::Dynamo;
 use weirgate_tests::leased::{NOW, load, tokens};
 
@@ -167,10 +167,10 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
                 unconfirmed: &[],
             };
             let done = table
-                .update(&take.plan(Some(&view), at), Answer::Nothing)
+                .update(&take.plan(Some(&view), at), ReturnValues::None)
                 .await
                 .unwrap();
-            assert_eq!(done, Outcome::Applied(None));
+            assert_eq!(done, WriteOutcome::Applied(None));
         };
         learn(3, NOW).await;
         delete(&dynamo, &key, 1);
@@ -209,10 +209,10 @@ async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
     };
     assert_eq!(
         table
-            .update(&take.create(at), Answer::Nothing)
+            .update(&take.create(at), ReturnValues::None)
             .await
             .unwrap(),
-        Outcome::Applied(None)
+        WriteOutcome::Applied(None)
     );
 }
 
@@ -285,7 +285,7 @@ async fn apply(table: &Table, seen: &[Shard], at: EpochMillis) -> (usize, usize)
     let (mut sent, mut applied) = (0, 0);
     for change in planned.repairs.iter().chain(&planned.merges) {
         sent += 1;
-        applied += usize::from(transact(table, &change.actions).await == Transacted::Applied);
+        applied += usize::from(transact(table, &change.actions).await == TransactOutcome::Applied);
     }
     (sent, applied)
 }

@@ -197,7 +197,7 @@ async fn i5_any_request_up_to_the_capacity_is_admitted_within_its_own_retry_afte
             "{asks} too early"
         );
         if let Some(grant) = early.granted() {
-            let _ = grant.rollback().await.unwrap();
+            let _ = grant.roll_back().await.unwrap();
         }
         pass(millis(1)).await;
         assert!(
@@ -270,7 +270,7 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
     );
     assert_eq!(held(&shards(&fleet).await), 0);
     let grant = granted(&limiter, &limits, &[("tpm", 500)]).await;
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert_eq!(holds(&fleet, "tpm").await.whole_tokens(), 600);
     let used: MilliTokens = shards(&fleet)
         .await
@@ -354,7 +354,7 @@ async fn what_a_merged_shard_gave_goes_back_to_the_one_it_is_part_of() {
     let mut used = 320;
     for (at, mut grant) in grants.into_iter().enumerate() {
         if at % 2 == 0 {
-            let _ = grant.rollback().await.unwrap();
+            let _ = grant.roll_back().await.unwrap();
             used -= 10;
         } else {
             let _ = grant.adjust("rpm", 15).await.unwrap();

@@ -82,7 +82,7 @@ async fn a_request_above_a_share_costs_one_write_for_each_shard_that_gives() {
         fleet.dynamo.take_operations().get("TransactWriteItems"),
         None
     );
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert_eq!(left(&fleet).await, before);
 }
 
@@ -95,7 +95,7 @@ async fn what_a_shard_lacks_by_then_others_give() {
     assert_eq!(grant.amount("tpm"), tokens(550));
     assert_eq!(left(&fleet).await.0, 6 * 100 + 7 - 550);
     assert_eq!(used(&fleet).await, (tokens(550), 1), "one acquire");
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert_eq!(left(&fleet).await.0, 6 * 100 + 7);
 }
 
@@ -141,9 +141,9 @@ async fn i4_i7_parts_in_trouble_are_taken_once() {
         fleet.fail(&faults);
         let grant = granted(&limiter, &limits(), &[("tpm", 700), ("slots", 70)]).await;
         assert_eq!(left(&fleet).await, (100, 10), "{faults:?}");
-        let _ = grant.rollback().await.unwrap();
+        let _ = grant.roll_back().await.unwrap();
         assert_eq!(left(&fleet).await, (800, 80), "{faults:?}");
-        assert_eq!(limiter.stats().unknown_milli, 0, "{faults:?}");
+        assert_eq!(limiter.stats().unconfirmed_millitokens, 0, "{faults:?}");
     }
 }
 

@@ -149,13 +149,13 @@ async fn a_transaction_in_trouble_takes_once() {
             (tokens(100), tokens(10)),
             "{faults:?}"
         );
-        let _ = grant.rollback().await.unwrap();
+        let _ = grant.roll_back().await.unwrap();
         assert_eq!(
             (holds(&fleet, "rpm").await, holds(&fleet, "slots").await),
             (tokens(800), tokens(80)),
             "{faults:?}"
         );
-        assert_eq!(limiter.stats().unknown_milli, 0, "{faults:?}");
+        assert_eq!(limiter.stats().unconfirmed_millitokens, 0, "{faults:?}");
     }
 }
 

@@ -14,14 +14,14 @@ async fn given_back_since(fleet: &Fleet, limiter: &RateLimiter) {
     let other = fleet.limiter().await;
     let grant = granted(&other, &rpm(), &[("rpm", 80)]).await;
     let _ = granted(limiter, &rpm(), &[("rpm", 10)]).await;
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     let rest = ask(&other, &rpm(), &[("rpm", 10)])
         .send()
         .await
         .unwrap()
         .granted()
         .unwrap();
-    let _ = rest.rollback().await.unwrap();
+    let _ = rest.roll_back().await.unwrap();
     assert_eq!(fleet.tk_tc("rpm").await, (90_000, 10_000));
     // 50 flow in, of which only 10 fit.
     pass(secs(30)).await;
@@ -92,13 +92,13 @@ async fn i1_what_is_given_back_is_cut_where_it_is_stored() {
     let grant = granted(&limiter, &rpm(), &[("rpm", 40)]).await;
     pass(secs(60)).await;
     let _ = granted(&other, &rpm(), &[("rpm", 1)]).await;
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert!(fleet.bucket().await.limits["rpm"].available <= tokens(100));
 
     let grant = granted(&limiter, &rpm(), &[("rpm", 40)]).await;
     let lower = [Limit::per_minute("rpm", 4).unwrap()];
     let _ = granted(&other, &lower, &[("rpm", 1)]).await;
-    let _ = grant.rollback().await.unwrap();
+    let _ = grant.roll_back().await.unwrap();
     assert!(fleet.bucket().await.limits["rpm"].available <= tokens(4));
 }
 

@@ -15,7 +15,7 @@ use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
 use weirgate_shared::write::REVIEW_INTERVAL;
 use weirgate_shared::{BUCKET_SK, EpochMillis, Hour, Shard, WriteId};
-use weirgate_store::{Answer, Outcome, Table, indexes};
+use weirgate_store::{ReturnValues, Table, WriteOutcome, indexes};
 use weirgate_tests::leased::{
     NOW, full, holding, id, key, limits, load, split_at, store, take, tokens,
 };
@@ -108,8 +108,8 @@ async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
         Some(&bucket),
         NOW,
     );
-    let done = table.update(&update, Answer::Nothing).await.unwrap();
-    assert_eq!(done, Outcome::Applied(None));
+    let done = table.update(&update, ReturnValues::None).await.unwrap();
+    assert_eq!(done, WriteOutcome::Applied(None));
     dynamo.stream()
 }
 

@@ -148,7 +148,7 @@ async fn take(limiter: &RateLimiter, step: Step) {
             let _ = grant.renew(secs(60)).await.unwrap();
             let _ = match what {
                 0 => grant.release().await.unwrap(),
-                1 => grant.rollback().await.unwrap(),
+                1 => grant.roll_back().await.unwrap(),
                 _ => return,
             };
         }
@@ -307,7 +307,7 @@ proptest! {
 
             let file = opened("property", &look_alikes()).unwrap();
             let builder = fleet.builder().await.namespace(OURS).limits_file(file);
-            let ahead = builder.prefetch("gpt-4", Prefetch::default().share(50)).build().await.unwrap();
+            let ahead = builder.prefetch("gpt-4", Prefetch::default().max_outstanding_percent(50)).build().await.unwrap();
             let (ours, asked) = (limiter(&fleet, OURS).await, asked(&fleet.dynamo));
             for (at, step) in steps.into_iter().enumerate() {
                 take(if at % 3 == 0 { &ahead } else { &ours }, step).await;
@@ -446,7 +446,7 @@ async fn a_lease_of_the_same_id_elsewhere_is_not_touched() {
         let before = fleet.dynamo.items_of_others(OURS);
         let _ = match end {
             0 => grant.release().await.unwrap(),
-            1 => grant.rollback().await.unwrap(),
+            1 => grant.roll_back().await.unwrap(),
             2 => grant.adjust("rpm", 1).await.unwrap(),
             _ => grant.renew(secs(90)).await.unwrap(),
         };

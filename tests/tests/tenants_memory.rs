@@ -9,7 +9,7 @@ use peak_alloc::PeakAlloc;
 use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_shared::{BucketKey, EpochMillis, Limit, due_shards};
-use weirgate_store::{Connection, Table, connect};
+use weirgate_store::{ConnectOptions, Table, connect};
 use weirgate_tests::bench::server::serve;
 use weirgate_tests::leased::{NOW, full, holding, load, store};
 use weirgate_tests::{Dynamo, Lines, import};
@@ -136,10 +136,10 @@ async fn unreadable_items_of_any_size_and_shape_cost_the_reconciler_little_memor
 async fn a_run_of_the_reconciler() {
     let local_endpoint = Some(std::env::var(ENDPOINT).expect("the test above sets it"));
     let timeout = Duration::from_secs(60);
-    let connection = Connection {
+    let connection = ConnectOptions {
         local_endpoint,
         request_timeout: timeout,
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
     let table = Table::new(connect(connection).await, "weirgate");
     let config = Config {

@@ -80,7 +80,7 @@ async fn all_buckets_give_side_by_side_or_in_one_transaction() {
             (grants[0].amount("rpm"), grants[1].amount("rpm")),
             (tokens(2), tokens(3))
         );
-        let _ = grants.rollback().await.unwrap();
+        let _ = grants.roll_back().await.unwrap();
         let seen = [
             tk_tc(&fleet, "a").await.unwrap(),
             tk_tc(&fleet, "b").await.unwrap(),
@@ -206,7 +206,7 @@ async fn a_transaction_whose_answer_is_lost_happens_once() {
         assert_eq!(tk_tc(&fleet, "a").await.unwrap().1, taken * 1000);
         assert_eq!(tk_tc(&fleet, "b").await.unwrap().1, taken * 1000);
     }
-    assert_eq!(limiter.stats().unknown_milli, 0);
+    assert_eq!(limiter.stats().unconfirmed_millitokens, 0);
 }
 
 #[tokio::test(start_paused = true)]

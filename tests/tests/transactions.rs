@@ -11,7 +11,9 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use serde_json::json;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{Attr, ItemKey};
-use weirgate_store::{ErrorKind, Item, Part, Retry, StoreError, Table, Transacted};
+use weirgate_store::{
+    ActionOutcome, ErrorKind, Item, RetryPolicy, StoreError, Table, TransactOutcome,
+};
 use weirgate_tests::leased::id;
 use weirgate_tests::{Dynamo, Fault};
 
@@ -87,7 +89,7 @@ async fn all_parts_happen() {
     ];
     assert_eq!(
         table.transact(&actions, &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     assert_eq!(
         ["a", "b", "c"].map(|pk| stored(&dynamo, pk)),
@@ -96,7 +98,7 @@ async fn all_parts_happen() {
     let unconditional = [add("d", 4, vec![]), Action::Delete(key("c"), vec![])];
     assert_eq!(
         table.transact(&unconditional, &id("u")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     assert_eq!(["c", "d"].map(|pk| stored(&dynamo, pk)), [None, Some(4)]);
 }
@@ -111,13 +113,14 @@ async fn a_lost_race_shows_every_part_in_order_with_the_items_as_they_were() {
         Action::Check(key("d"), is(4)),
         Action::Check(key("none"), vec![Condition::Present(n())]),
     ];
-    let Transacted::LostRace(parts) = table.transact(&actions, &id("t")).await.unwrap() else {
+    let TransactOutcome::ConditionFailed(parts) = table.transact(&actions, &id("t")).await.unwrap()
+    else {
         panic!("three conditions do not hold");
     };
-    let old = |part: &Part| match part {
-        Part::Held => "held".to_owned(),
-        Part::Lost(None) => "no item".to_owned(),
-        Part::Lost(Some(item)) => number(item).to_string(),
+    let old = |part: &ActionOutcome| match part {
+        ActionOutcome::NotReported => "held".to_owned(),
+        ActionOutcome::ConditionFailed(None) => "no item".to_owned(),
+        ActionOutcome::ConditionFailed(Some(item)) => number(item).to_string(),
     };
     assert_eq!(
         parts.iter().map(old).collect::<Vec<_>>(),
@@ -135,11 +138,18 @@ async fn a_lost_race_is_one_whatever_else_stood_in_the_way() {
     let (dynamo, table) = table_with(&[("a", 1)]).await;
     dynamo.put(&json!({"PK": {"S": "text"}, "SK": {"S": "#STATE"}, "n": {"S": "1"}}));
     let actions = [add("text", 1, vec![]), add("a", 1, is(0))];
-    let Transacted::LostRace(parts) = table.transact(&actions, &id("t")).await.unwrap() else {
+    let TransactOutcome::ConditionFailed(parts) = table.transact(&actions, &id("t")).await.unwrap()
+    else {
         panic!("a condition does not hold");
     };
     assert!(
-        matches!(&parts[..], [Part::Held, Part::Lost(Some(_))]),
+        matches!(
+            &parts[..],
+            [
+                ActionOutcome::NotReported,
+                ActionOutcome::ConditionFailed(Some(_))
+            ]
+        ),
         "{parts:?}"
     );
 }
@@ -148,7 +158,7 @@ async fn a_lost_race_is_one_whatever_else_stood_in_the_way() {
 async fn a_conflict_is_transient_and_names_the_item() {
     let (dynamo, error) = failed(Fault::Conflict).await;
     assert_eq!(error.kind, ErrorKind::Conflict);
-    assert!(error.kind.is_transient() && error.kind.is_refused());
+    assert!(error.kind.is_transient() && error.kind.was_not_applied());
     let text = error.to_string();
     assert!(
         text.contains("TransactWriteItems of a, b on table \"weirgate\""),
@@ -165,7 +175,7 @@ async fn a_conflict_is_transient_and_names_the_item() {
 #[tokio::test(start_paused = true)]
 async fn a_throttled_transaction_is_one_also_if_it_comes_as_a_cancellation() {
     let (dynamo, error) = failed(Fault::Throttle { key_range: false }).await;
-    assert_eq!(error.kind, ErrorKind::Crowded);
+    assert_eq!(error.kind, ErrorKind::IndexThrottled);
     assert!(
         error
             .to_string()
@@ -182,14 +192,14 @@ async fn without_permission_or_table_the_error_says_so() {
     let (dynamo, error) = failed(Fault::Forbidden).await;
     assert_eq!(
         (error.kind, stored(&dynamo, "a")),
-        (ErrorKind::Forbidden, Some(1))
+        (ErrorKind::AccessDenied, Some(1))
     );
     let table = Dynamo::empty().table().await;
     let error = table
         .transact(&[add("a", 1, vec![])], &id("t"))
         .await
         .unwrap_err();
-    assert_eq!(error.kind, ErrorKind::NoTable, "{error}");
+    assert_eq!(error.kind, ErrorKind::TableNotFound, "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -198,7 +208,7 @@ async fn a_lost_answer_is_unknown_and_the_same_token_applies_once() {
         let (dynamo, error) = failed(fault).await;
         assert_eq!(
             (error.kind, stored(&dynamo, "a")),
-            (ErrorKind::Unknown, Some(2)),
+            (ErrorKind::Unconfirmed, Some(2)),
             "{fault:?}"
         );
         dynamo.fail_transactions(|_| None);
@@ -206,7 +216,7 @@ async fn a_lost_answer_is_unknown_and_the_same_token_applies_once() {
         let actions = [add("a", 1, vec![]), add("b", 1, vec![])];
         assert_eq!(
             table.transact(&actions, &id("t")).await.unwrap(),
-            Transacted::Applied,
+            TransactOutcome::Applied,
             "{fault:?}"
         );
         assert_eq!(
@@ -246,12 +256,12 @@ async fn retries_keep_the_token_and_stop_where_they_are_told_to() {
     });
     let actions = [add("a", 1, is(1))];
     let outcome = table
-        .transact_with(&actions, &id("t"), Retry::Unknown)
+        .transact_with(&actions, &id("t"), RetryPolicy::AlsoUnconfirmed)
         .await
         .unwrap();
     assert_eq!(
         (outcome, stored(&dynamo, "a")),
-        (Transacted::Applied, Some(2)),
+        (TransactOutcome::Applied, Some(2)),
         "applied once, and known to be"
     );
     assert_eq!(*tokens.lock().unwrap(), ["t"; 4]);
@@ -261,22 +271,22 @@ async fn retries_keep_the_token_and_stop_where_they_are_told_to() {
         dynamo.fail_transactions(|_| Some(Fault::LoseRequest)),
     );
     let error = table
-        .transact_with(&actions, &id("u"), Retry::Refused)
+        .transact_with(&actions, &id("u"), RetryPolicy::IfNotApplied)
         .await
         .unwrap_err();
     assert_eq!(
         (error.kind, dynamo.take_requests()),
-        (ErrorKind::Unknown, 1),
+        (ErrorKind::Unconfirmed, 1),
         "it may have been applied"
     );
     dynamo.fail_transactions(|_| Some(Fault::Forbidden));
     let error = table
-        .transact_with(&actions, &id("u"), Retry::Unknown)
+        .transact_with(&actions, &id("u"), RetryPolicy::AlsoUnconfirmed)
         .await
         .unwrap_err();
     assert_eq!(
         (error.kind, dynamo.take_requests()),
-        (ErrorKind::Forbidden, 1),
+        (ErrorKind::AccessDenied, 1),
         "asking again does not help"
     );
 }
@@ -344,10 +354,10 @@ async fn a_transaction_that_is_repeated_is_the_same_text() {
     dynamo.fail_transactions(move |_| faults.next());
     assert_eq!(
         table
-            .transact_with(&actions, &id("t"), Retry::Unknown)
+            .transact_with(&actions, &id("t"), RetryPolicy::AlsoUnconfirmed)
             .await
             .unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
     let texts = kept.texts.lock().unwrap();
     assert_eq!(texts.len(), 4);
@@ -403,7 +413,7 @@ async fn what_can_never_happen_is_invalid_and_says_why() {
     assert_eq!(dynamo.take_requests(), 0, "nothing was sent");
     assert_eq!(
         table.transact(&many[..100], &id("t")).await.unwrap(),
-        Transacted::Applied
+        TransactOutcome::Applied
     );
 }
 

@@ -11,7 +11,7 @@ use sharded::{DUE, counts, new_id, run};
 use weirgate::Limit;
 use weirgate_shared::write::split;
 use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Millis, Shard};
-use weirgate_store::{Answer, Outcome, Table};
+use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_tests::leased::{NOW, full, key, limits, load, store};
 use weirgate_tests::scaling::facts;
 
@@ -20,8 +20,8 @@ async fn begun(table: &Table, bucket: &Shard, at: EpochMillis) {
     store(table, bucket).await;
     let first = split(bucket, 0, new_id(), at);
     assert!(matches!(
-        table.update(&first, Answer::Nothing).await,
-        Ok(Outcome::Applied(_))
+        table.update(&first, ReturnValues::None).await,
+        Ok(WriteOutcome::Applied(_))
     ));
 }
 
@@ -75,8 +75,8 @@ async fn i2_no_request_is_denied_for_what_a_split_has_put_aside() {
         let image = load(&table, &key("e-1")).await.unwrap();
         let first = split(&image, 0, new_id(), image.refilled_at.plus(Millis(1)));
         assert!(matches!(
-            table.update(&first, Answer::Nothing).await,
-            Ok(Outcome::Applied(_))
+            table.update(&first, ReturnValues::None).await,
+            Ok(WriteOutcome::Applied(_))
         ));
         fleet::pass(secs(age / 1_000)).await;
         // The old half has 50 of 99.
@@ -88,8 +88,8 @@ async fn i2_no_request_is_denied_for_what_a_split_has_put_aside() {
                 tokio::time::sleep(fleet::millis(200)).await;
                 for update in weirgate_shared::write::finish_writes(&parent).unwrap() {
                     assert!(matches!(
-                        table.update(&update, Answer::Nothing).await,
-                        Ok(Outcome::Applied(_))
+                        table.update(&update, ReturnValues::None).await,
+                        Ok(WriteOutcome::Applied(_))
                     ));
                 }
             };

@@ -4,7 +4,7 @@
 mod fleet;
 
 use fleet::{Fleet, ask, granted, leased, millis, pass, secs};
-use weirgate::{Breaker, Decision, Error, Limit};
+use weirgate::{CircuitBreakerConfig, Decision, Error, Limit};
 use weirgate_tests::Fault;
 
 const EVERY: [Fault; 9] = [
@@ -131,7 +131,7 @@ async fn take_in(trouble: &[Fault], before: Before, with_slots: bool, other: boo
         "{case}: tokens were lost: {rate:?}"
     );
 
-    let in_doubt = i64::try_from(stats.unknown_milli).unwrap();
+    let in_doubt = i64::try_from(stats.unconfirmed_millitokens).unwrap();
     let unknown =
         i64::try_from(trouble.iter().filter(|fault| is_unknown(**fault)).count()).unwrap();
     let asked = if with_slots { 10_000 } else { 8_000 };
@@ -208,8 +208,8 @@ async fn what_is_refused_for_certain_is_tried_again_and_counts_once() {
     assert_eq!(
         (
             stats.refused,
-            stats.unknown,
-            stats.unknown_milli,
+            stats.unconfirmed,
+            stats.unconfirmed_millitokens,
             stats.granted
         ),
         (5, 0, 0, 2)
@@ -227,7 +227,7 @@ async fn a_lost_answer_is_found_again_by_its_id() {
     let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
     assert_eq!(fleet.tk_tc("rph").await.1, 11_000);
     assert_eq!(
-        (limiter.stats().unknown, limiter.stats().unknown_milli),
+        (limiter.stats().unconfirmed, limiter.stats().unconfirmed_millitokens),
         (4, 0)
     );
 }
@@ -241,21 +241,26 @@ async fn where_the_id_is_gone_the_tokens_count_as_taken_once_each() {
     fleet.trouble(vec![Some(Fault::LoseAnswer); 2], Some("rph"));
     let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
     assert_eq!(fleet.tk_tc("rph").await.1, 1_000 + 3 * 5_000 + 2_000);
-    assert_eq!(limiter.stats().unknown_milli, 10_000);
+    assert_eq!(limiter.stats().unconfirmed_millitokens, 10_000);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_never_comes_ends_in_a_timeout_that_says_it_may_have_happened() {
     let fleet = Fleet::new().await;
-    let builder = fleet.builder().await.timeout(millis(900)).breaker(Breaker {
-        failures: 0,
-        ..Breaker::default()
-    });
+    let builder =
+        fleet
+            .builder()
+            .await
+            .timeout(millis(900))
+            .circuit_breaker(CircuitBreakerConfig {
+                failure_threshold: 0,
+                ..CircuitBreakerConfig::default()
+            });
     let limiter = builder.build().await.unwrap();
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
     for (applied, fault) in [(false, Fault::LoseRequest), (true, Fault::LoseAnswer)] {
         let before = fleet.tk_tc("rph").await.1;
-        let doubt = limiter.stats().unknown_milli;
+        let doubt = limiter.stats().unconfirmed_millitokens;
         fleet.dynamo.fail_when(move |_| Some(fault));
         let error = ask(&limiter, &limits(), &[("rph", 7)])
             .send()
@@ -281,7 +286,7 @@ async fn an_answer_that_never_comes_ends_in_a_timeout_that_says_it_may_have_happ
             if applied { 7_000 } else { 0 },
             "once at most"
         );
-        assert!(limiter.stats().unknown_milli - doubt >= 7_000);
+        assert!(limiter.stats().unconfirmed_millitokens - doubt >= 7_000);
     }
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
 }
@@ -307,7 +312,7 @@ async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
             .expect_err("it is refused");
         assert!(error.is_unknown(), "{error:?}");
         assert_eq!(fleet.tk_tc("rph").await.1, 8_000);
-        assert_eq!(limiter.stats().unknown_milli, 7_000);
+        assert_eq!(limiter.stats().unconfirmed_millitokens, 7_000);
     }
 }
 
@@ -326,8 +331,8 @@ async fn an_answer_that_is_too_slow_is_unknown() {
     );
     pass(secs(10)).await;
     assert_eq!(
-        limiter.stats().unknown_milli,
-        7_000 * limiter.stats().unknown,
+        limiter.stats().unconfirmed_millitokens,
+        7_000 * limiter.stats().unconfirmed,
         "once for each write"
     );
 }

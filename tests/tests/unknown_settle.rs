@@ -54,7 +54,7 @@ impl What {
     async fn run(self, mut grant: Grant) -> Result<Settlement, Error> {
         match self {
             Self::Release => grant.release().await,
-            Self::Rollback => grant.rollback().await,
+            Self::Rollback => grant.roll_back().await,
             Self::Adjust(tokens) => {
                 let done = grant.adjust("rpd", tokens).await;
                 std::mem::forget(grant);
@@ -123,8 +123,8 @@ async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) 
     );
     let stats = limiter.stats();
     match &answer {
-        Ok(Settlement::Done) => assert_eq!(now, after, "{case}: it counts, once"),
-        Ok(Settlement::Ended) => panic!("{case}: the lease was there"),
+        Ok(Settlement::Applied) => assert_eq!(now, after, "{case}: it counts, once"),
+        Ok(Settlement::LeaseGone) => panic!("{case}: the lease was there"),
         Err(error) if error.is_unknown() => {
             assert!(trouble.iter().copied().any(is_unknown), "{case}: {error}");
             assert!(
@@ -139,13 +139,13 @@ async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) 
     }
     if has_lease && !trouble.contains(&Fault::Forbidden) {
         assert!(answer.is_ok(), "{case}: the lease tells, {answer:?}");
-        assert_eq!(stats.unknown_milli, 0, "{case}");
+        assert_eq!(stats.unconfirmed_millitokens, 0, "{case}");
     }
     let given_back = (before.0 - after.0).max(0);
     assert!(
-        stats.unknown_milli <= given_back.unsigned_abs(),
+        stats.unconfirmed_millitokens <= given_back.unsigned_abs(),
         "{case}: {} in doubt",
-        stats.unknown_milli
+        stats.unconfirmed_millitokens
     );
 }
 
@@ -249,6 +249,6 @@ async fn i7_an_adjustment_in_doubt_counts_if_the_lease_shows_it_however_soon_tha
     pass(secs(4)).await;
     // Somebody else writes before the answer is asked for, so the id of the write does not tell.
     fleet.trouble(vec![Some(Fault::LoseAnswer)], Some("rpd"));
-    assert_eq!(grant.adjust("rpd", 4).await.unwrap(), Settlement::Done);
+    assert_eq!(grant.adjust("rpd", 4).await.unwrap(), Settlement::Applied);
     std::mem::forget(grant);
 }

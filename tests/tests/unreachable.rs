@@ -6,12 +6,12 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use weirgate::{Error, Limit, RateLimiter};
-use weirgate_store::{Connection, ErrorKind, StoreError, Table, connect};
+use weirgate_store::{ConnectOptions, ErrorKind, StoreError, Table, connect};
 
 async fn failure(endpoint: &str) -> StoreError {
-    let connection = Connection {
+    let connection = ConnectOptions {
         local_endpoint: Some(endpoint.to_owned()),
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
     Table::new(connect(connection).await, "limits")
         .warm()
@@ -30,7 +30,7 @@ async fn what_was_never_sent_is_certainly_not_applied() {
     for endpoint in [&closed_port(), "http://nobody.invalid:8000"] {
         let error = failure(endpoint).await;
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
-        assert!(error.kind.is_transient() && error.kind.is_refused());
+        assert!(error.kind.is_transient() && error.kind.was_not_applied());
         assert!(
             error
                 .to_string()
@@ -58,16 +58,16 @@ async fn a_connection_lost_before_the_request_was_sent_is_told_from_one_lost_aft
     let lost = failure(&format!("http://{at}")).await;
     assert_eq!(
         lost.kind,
-        ErrorKind::Unknown,
+        ErrorKind::Unconfirmed,
         "it may have been read: {lost}"
     );
 }
 
 #[tokio::test]
 async fn a_take_that_cannot_be_sent_leaves_nothing_in_doubt() {
-    let connection = Connection {
+    let connection = ConnectOptions {
         local_endpoint: Some(closed_port()),
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
     let builder = RateLimiter::builder("limits")
         .connection(connection)
@@ -90,7 +90,7 @@ async fn a_take_that_cannot_be_sent_leaves_nothing_in_doubt() {
     assert!(error.is_transient() && !error.is_unknown());
     let stats = limiter.stats();
     assert!(
-        stats.refused > 0 && stats.unknown == 0 && stats.unknown_milli == 0,
+        stats.refused > 0 && stats.unconfirmed == 0 && stats.unconfirmed_millitokens == 0,
         "{stats:?}"
     );
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use weirgate::{Clock, EpochMillis, FakeClock, Limit, RateLimiter, Stats};
 use weirgate_aggregator::{Config, Invocation, REFILL_WRITES, Summary, handle};
-use weirgate_store::{Meter, Table};
+use weirgate_store::{CapacityMeter, Table};
 use weirgate_tests::scaling::facts::USAGE_LOADS;
 use weirgate_tests::scaling::{Numbers, Scenario};
 use weirgate_tests::{Dynamo, batches};
@@ -19,7 +19,7 @@ struct Load {
     clock: FakeClock,
     dynamo: Dynamo,
     table: Table,
-    meter: Meter,
+    meter: CapacityMeter,
     limiter: RateLimiter,
 }
 
@@ -27,7 +27,7 @@ impl Load {
     async fn begin(start: EpochMillis) -> Self {
         let clock = FakeClock::at(start);
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
-        let meter = Meter::default();
+        let meter = CapacityMeter::default();
         let table = dynamo
             .table_by(clock.clone())
             .await

@@ -14,30 +14,30 @@ use crate::ages::{AgeClock, Moment};
 /// table or account over its throughput. Whatever else DynamoDB answers shows that it is there. A
 /// single bucket, index or partition that is too hot is neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Breaker {
+pub struct CircuitBreakerConfig {
     /// Failed requests in a row after which it opens; 0 never. 10 if nothing is said.
-    pub failures: u32,
+    pub failure_threshold: u32,
     /// How long nothing is sent then, before one caller tries again; doubles with each try that
     /// fails. 1 s if nothing is said.
-    pub pause: Duration,
+    pub open_for: Duration,
     /// The longest pause. 30 s if nothing is said.
-    pub longest: Duration,
+    pub max_open_for: Duration,
 }
 
-impl Default for Breaker {
+impl Default for CircuitBreakerConfig {
     fn default() -> Self {
         Self {
-            failures: 10,
-            pause: Duration::from_secs(1),
-            longest: Duration::from_secs(30),
+            failure_threshold: 10,
+            open_for: Duration::from_secs(1),
+            max_open_for: Duration::from_secs(30),
         }
     }
 }
 
 /// The breaker of a limiter.
 #[derive(Debug)]
-pub(crate) struct Circuit {
-    settings: Breaker,
+pub(crate) struct CircuitBreaker {
+    settings: CircuitBreakerConfig,
     ages: AgeClock,
     state: Mutex<State>,
 }
@@ -59,7 +59,7 @@ enum State {
 /// May ask.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
-    circuit: &'a Circuit,
+    circuit: &'a CircuitBreaker,
     is_probe: bool,
 }
 
@@ -67,13 +67,13 @@ pub(crate) struct Permit<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Open {
     /// The failure that opened it.
-    pub(crate) why: String,
+    pub(crate) cause: String,
     /// Until somebody may ask again.
-    pub(crate) left: Duration,
+    pub(crate) retry_after: Duration,
 }
 
-impl Circuit {
-    pub(crate) const fn new(settings: Breaker, ages: AgeClock) -> Self {
+impl CircuitBreaker {
+    pub(crate) const fn new(settings: CircuitBreakerConfig, ages: AgeClock) -> Self {
         Self {
             settings,
             ages,
@@ -83,7 +83,7 @@ impl Circuit {
 
     /// The shortest pause.
     pub(crate) const fn pause(&self) -> Duration {
-        self.settings.pause
+        self.settings.open_for
     }
 
     /// Whether to ask.
@@ -100,16 +100,16 @@ impl Circuit {
                 let left = until.since(self.ages.now());
                 if !left.is_zero() {
                     return Err(Open {
-                        why: why.clone(),
-                        left,
+                        cause: why.clone(),
+                        retry_after: left,
                     });
                 }
                 (*pause, why.clone())
             }
             State::HalfOpen { pause, why } => {
                 return Err(Open {
-                    why: why.clone(),
-                    left: *pause,
+                    cause: why.clone(),
+                    retry_after: *pause,
                 });
             }
         };
@@ -121,17 +121,17 @@ impl Circuit {
     }
 
     /// What a request met; whether the circuit opened by it.
-    pub(crate) fn heed(&self, error: Option<&StoreError>) -> bool {
+    pub(crate) fn record(&self, error: Option<&StoreError>) -> bool {
         let mut state = self.state();
         let Some(failure) = error.filter(|error| is_failure(error.kind)) else {
             let says_nothing = |error: &StoreError| {
                 matches!(
                     error.kind,
                     ErrorKind::Throttled { .. }
-                        | ErrorKind::Crowded
-                        | ErrorKind::NoCredentials
+                        | ErrorKind::IndexThrottled
+                        | ErrorKind::MissingCredentials
                         | ErrorKind::CredentialsUnavailable
-                        | ErrorKind::Skewed
+                        | ErrorKind::ClockSkew
                 )
             };
             if !error.is_some_and(says_nothing) {
@@ -139,10 +139,10 @@ impl Circuit {
             }
             return false;
         };
-        let Breaker {
-            failures,
-            pause,
-            longest,
+        let CircuitBreakerConfig {
+            failure_threshold: failures,
+            open_for: pause,
+            max_open_for: longest,
         } = self.settings;
         let pause = match &mut *state {
             State::Closed(seen) => {
@@ -190,6 +190,6 @@ impl Drop for Permit<'_> {
 pub(crate) const fn is_failure(kind: ErrorKind) -> bool {
     matches!(
         kind,
-        ErrorKind::Unknown | ErrorKind::Unreachable | ErrorKind::Throttled { key_range: false }
+        ErrorKind::Unconfirmed | ErrorKind::Unreachable | ErrorKind::Throttled { key_range: false }
     )
 }

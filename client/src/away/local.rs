@@ -7,21 +7,21 @@ use weirgate_shared::{
     BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, RefillRule, Shard,
 };
 
-use crate::decide::Target;
+use crate::decide::BucketTarget;
 use crate::decision::{self, Denied};
 use crate::limits::Limits;
-use crate::line::Needs;
+use crate::line::Amounts;
 
 /// How many local buckets are remembered; more than these are forgotten.
 const MAX_BUCKETS: usize = 10_000;
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, Local>>>);
+pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, LocalBucket>>>);
 
 /// A bucket, and what it was made from.
 #[derive(Debug)]
-struct Local {
+struct LocalBucket {
     bucket: Shard,
     limits: Limits,
     percent: u8,
@@ -33,7 +33,7 @@ pub(crate) struct LocalHold {
     buckets: LocalBuckets,
     key: BucketKey,
     /// Only its slots go back when it is released.
-    taken: Needs,
+    taken: Amounts,
 }
 
 impl LocalBuckets {
@@ -41,7 +41,7 @@ impl LocalBuckets {
     /// says what is short. `now` is of the clock that ages are measured by.
     pub(crate) fn take(
         &self,
-        targets: &[Target],
+        targets: &[BucketTarget],
         percent: u8,
         now: EpochMillis,
     ) -> Result<Vec<LocalHold>, Denied> {
@@ -54,9 +54,9 @@ impl LocalBuckets {
             let (key, needs) = (&target.shards.key, target.needs());
             // The numbers of the limits give way to those of the local bucket, which are of the
             // same version.
-            let limits = target.request.limits.of_version(0);
-            let new = || Local {
-                bucket: part(key, &limits, percent, now),
+            let limits = target.request.limits.with_version(0);
+            let new = || LocalBucket {
+                bucket: scaled_shard(key, &limits, percent, now),
                 limits: limits.clone(),
                 percent,
             };
@@ -81,7 +81,7 @@ impl LocalBuckets {
             taken.push((key, needs));
         }
         if short.is_empty() {
-            let hold = |(key, taken): (&BucketKey, Needs)| LocalHold {
+            let hold = |(key, taken): (&BucketKey, Amounts)| LocalHold {
                 buckets: self.clone(),
                 key: key.clone(),
                 taken,
@@ -93,10 +93,10 @@ impl LocalBuckets {
                 change(&mut buckets, key, &limit, need);
             }
         }
-        Err(decision::denied(short))
+        Err(decision::denial_of(short))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, Local>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, LocalBucket>> {
         // The map is whole between any two statements: a panic elsewhere does not spoil it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,7 +121,7 @@ impl LocalHold {
     }
 
     /// Gives everything back.
-    pub(crate) fn rollback(mut self) {
+    pub(crate) fn roll_back(mut self) {
         self.give_back(|_| true);
     }
 
@@ -146,7 +146,7 @@ impl Drop for LocalHold {
 }
 
 fn change(
-    buckets: &mut HashMap<BucketKey, Local>,
+    buckets: &mut HashMap<BucketKey, LocalBucket>,
     key: &BucketKey,
     limit: &LimitName,
     by: MilliTokens,
@@ -161,7 +161,7 @@ fn change(
 
 /// A full bucket with `percent` of every limit: of its capacity, which holds one token at least,
 /// and of its rate.
-fn part(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
+fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
     let part = |amount: MilliTokens| {
         amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100
     };

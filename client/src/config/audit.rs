@@ -1,25 +1,25 @@
 //! Who changed what is configured.
 
 use weirgate_shared::{AuditEvent, AuditKey, AuditSubject, ItemKey, read_audit};
-use weirgate_store::{Item, Listing};
+use weirgate_store::{Item, Query};
 
-use super::{Next, PAGE, Page};
+use super::{PAGE, Page, PageToken};
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
     /// What was changed of an entity or of limits, the newest change first, a page at a time,
     /// `after` the page before it. Events are kept for
-    /// [`Builder::audit_kept`](crate::Builder::audit_kept).
+    /// [`Builder::audit_retention`](crate::Builder::audit_retention).
     ///
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written an event.
     pub async fn audit(
         &self,
         of: &AuditSubject,
-        after: Option<&Next>,
+        after: Option<&PageToken>,
     ) -> Result<Page<AuditEvent>, Error> {
         let partition = AuditKey::partition(&self.inner.namespace, of);
-        let listing = Listing {
+        let listing = Query {
             index: None,
             partition: &partition,
             prefix: "#AUDIT#",

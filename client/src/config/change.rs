@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, write_audit_event, write_schema_version};
 use weirgate_shared::{AuditChange, AuditEvent, ItemKey, schema_key};
-use weirgate_store::{ErrorKind, Item, Transacted};
+use weirgate_store::{ErrorKind, Item, TransactOutcome};
 
-use super::known::Changed;
+use super::known::CacheKey;
 use super::schema;
 use crate::Error;
 use crate::clock::deadline;
@@ -17,17 +17,17 @@ use crate::inner::Inner;
 use crate::line::backoff;
 
 /// One change of what is configured.
-pub(super) struct Editing<'a> {
+pub(super) struct ConfigEdit<'a> {
     inner: &'a Inner,
     /// What is changed, for errors.
     what: String,
-    changed: Changed,
+    changed: CacheKey,
     until: Instant,
     races: u32,
 }
 
-impl<'a> Editing<'a> {
-    pub(super) fn new(inner: &'a Inner, what: String, changed: Changed) -> Self {
+impl<'a> ConfigEdit<'a> {
+    pub(super) fn new(inner: &'a Inner, what: String, changed: CacheKey) -> Self {
         Self {
             inner,
             what,
@@ -43,7 +43,7 @@ impl<'a> Editing<'a> {
         &self,
         keys: &[ItemKey],
     ) -> Result<(Vec<Item>, Option<Action>), Error> {
-        let asks_schema = !self.inner.known.has_schema.load(Ordering::Relaxed);
+        let asks_schema = !self.inner.config_cache.has_schema.load(Ordering::Relaxed);
         let schema = asks_schema.then(|| schema_key(&self.inner.namespace));
         let keys: Vec<_> = keys.iter().cloned().chain(schema).collect();
         let items = self.inner.read(&keys).await?;
@@ -59,7 +59,7 @@ impl<'a> Editing<'a> {
         let Inner {
             namespace,
             settings,
-            known,
+            config_cache: known,
             ..
         } = self.inner;
         let event = AuditEvent {
@@ -67,7 +67,7 @@ impl<'a> Editing<'a> {
             principal: settings.principal.to_string(),
             change,
         };
-        write_audit_event(namespace, &event, settings.audit_kept.into())
+        write_audit_event(namespace, &event, settings.audit_retention.into())
     }
 
     /// Writes all or nothing; whether it was all. If others were faster, it is to be planned anew.
@@ -89,17 +89,17 @@ impl<'a> Editing<'a> {
     /// The same token makes a write of unknown outcome happen once.
     async fn transact(&self, actions: &[Action]) -> Result<bool, Error> {
         // Also if nobody waits for the answer any more, or there is none.
-        let _forgetting = Forgetting(self);
+        let _forgetting = InvalidateOnDrop(self);
         let token = weirgate_store::random_id();
         let (mut failures, mut doubt) = (0, None);
         loop {
             match self.inner.transact(actions, &token).await {
-                Ok(Transacted::Applied) => return Ok(true),
-                Ok(Transacted::LostRace(_)) => return Ok(false),
+                Ok(TransactOutcome::Applied) => return Ok(true),
+                Ok(TransactOutcome::ConditionFailed(_)) => return Ok(false),
                 Err(error) => {
                     let kind = error.kind;
                     let error = Arc::new(error);
-                    if kind == ErrorKind::Unknown {
+                    if kind == ErrorKind::Unconfirmed {
                         doubt = Some(Arc::clone(&error));
                     }
                     if !kind.is_transient() || Instant::now() >= self.until {
@@ -115,10 +115,10 @@ impl<'a> Editing<'a> {
 }
 
 /// Forgets what a write has changed, or may have, when it is over.
-struct Forgetting<'a, 'i>(&'a Editing<'i>);
+struct InvalidateOnDrop<'a, 'i>(&'a ConfigEdit<'i>);
 
-impl Drop for Forgetting<'_, '_> {
+impl Drop for InvalidateOnDrop<'_, '_> {
     fn drop(&mut self) {
-        self.0.inner.known.forget(&self.0.changed);
+        self.0.inner.config_cache.invalidate(&self.0.changed);
     }
 }

@@ -2,11 +2,11 @@
 
 use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
 use weirgate_shared::{AuditChange, Entity, EntityId, EntityKey, WriteId, read_entity};
-use weirgate_store::{CHILDREN, Item, Listing};
+use weirgate_store::{CHILDREN, Item, Query};
 
-use super::change::Editing;
-use super::known::Changed;
-use super::{Next, PAGE, Page};
+use super::change::ConfigEdit;
+use super::known::CacheKey;
+use super::{PAGE, Page, PageToken};
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
@@ -59,10 +59,10 @@ impl RateLimiter {
     pub async fn children(
         &self,
         id: &EntityId,
-        after: Option<&Next>,
+        after: Option<&PageToken>,
     ) -> Result<Page<EntityId>, Error> {
         let partition = self.entity_key(id).children();
-        let listing = Listing {
+        let listing = Query {
             index: Some(CHILDREN),
             partition: &partition,
             prefix: "CHILD#",
@@ -87,10 +87,10 @@ impl RateLimiter {
     /// Whether there was one before.
     async fn change_entity(&self, id: &EntityId, next: Option<&Entity>) -> Result<bool, Error> {
         let key = self.entity_key(id);
-        let mut editing = Editing::new(
+        let mut editing = ConfigEdit::new(
             &self.inner,
             format!("entity {id}"),
-            Changed::Entity(id.clone()),
+            CacheKey::Entity(id.clone()),
         );
         loop {
             let (items, mark) = editing.read(&[key.item_key()]).await?;

@@ -10,25 +10,25 @@ use crate::ages::Moment;
 use crate::stats::counters;
 
 /// The most configurations and entities that are remembered, missing ones among them.
-const MOST: usize = 20_000;
+const MAX_ENTRIES: usize = 20_000;
 
 /// Something as it was read.
 #[derive(Debug, Clone)]
-pub(crate) struct Read<T> {
+pub(crate) struct Cached<T> {
     /// When, before it was asked for.
-    pub(crate) at: Moment,
+    pub(crate) read_at: Moment,
     pub(crate) value: T,
 }
 
 /// What was read of the table, by what it is about.
 #[derive(Debug)]
-pub(crate) struct Known {
-    levels: Cache<ConfigLevel, Read<Arc<Versioned<Config>>>>,
-    entities: Cache<EntityId, Read<Option<Arc<Entity>>>>,
+pub(crate) struct ConfigCache {
+    levels: Cache<ConfigLevel, Cached<Arc<Versioned<Config>>>>,
+    entities: Cache<EntityId, Cached<Option<Arc<Entity>>>>,
     /// Counts what this process has changed: what was read before is then looked at again.
     generation: AtomicU64,
     /// What is read is remembered, or forgotten, in turn.
-    turn: Mutex<()>,
+    update_lock: Mutex<()>,
     /// The namespace says that it is written in the version this code knows.
     pub(crate) has_schema: AtomicBool,
     last_event: Mutex<Option<AuditId>>,
@@ -49,13 +49,13 @@ counters! {
     entries
 }
 
-impl Default for Known {
+impl Default for ConfigCache {
     fn default() -> Self {
         Self {
-            levels: Cache::new(MOST),
-            entities: Cache::new(MOST),
+            levels: Cache::new(MAX_ENTRIES),
+            entities: Cache::new(MAX_ENTRIES),
             generation: AtomicU64::default(),
-            turn: Mutex::default(),
+            update_lock: Mutex::default(),
             has_schema: AtomicBool::default(),
             last_event: Mutex::default(),
             counters: Counters::default(),
@@ -63,27 +63,30 @@ impl Default for Known {
     }
 }
 
-impl Known {
+impl ConfigCache {
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    pub(crate) fn level(&self, level: &ConfigLevel) -> Option<Read<Arc<Versioned<Config>>>> {
+    pub(crate) fn level(&self, level: &ConfigLevel) -> Option<Cached<Arc<Versioned<Config>>>> {
         self.levels.get(level)
     }
 
-    pub(crate) fn entity(&self, entity: &EntityId) -> Option<Read<Option<Arc<Entity>>>> {
+    pub(crate) fn entity(&self, entity: &EntityId) -> Option<Cached<Option<Arc<Entity>>>> {
         self.entities.get(entity)
     }
 
     /// Remembers what was read, unless this process has changed something since `generation`.
-    pub(crate) fn remember(
+    pub(crate) fn insert(
         &self,
         generation: u64,
-        levels: impl IntoIterator<Item = (ConfigLevel, Read<Arc<Versioned<Config>>>)>,
-        entity: Option<(EntityId, Read<Option<Arc<Entity>>>)>,
+        levels: impl IntoIterator<Item = (ConfigLevel, Cached<Arc<Versioned<Config>>>)>,
+        entity: Option<(EntityId, Cached<Option<Arc<Entity>>>)>,
     ) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self
+            .update_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if self.generation() != generation {
             return;
         }
@@ -96,12 +99,15 @@ impl Known {
     }
 
     /// Forgets what this process has changed, or may have.
-    pub(crate) fn forget(&self, what: &Changed) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn invalidate(&self, what: &CacheKey) {
+        let _turn = self
+            .update_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.generation.fetch_add(1, Ordering::AcqRel);
         match what {
-            Changed::Level(level) => drop(self.levels.remove(level)),
-            Changed::Entity(entity) => drop(self.entities.remove(entity)),
+            CacheKey::Level(level) => drop(self.levels.remove(level)),
+            CacheKey::Entity(entity) => drop(self.entities.remove(entity)),
         }
     }
 
@@ -130,7 +136,7 @@ impl Known {
 
 /// What this process changes.
 #[derive(Debug, Clone)]
-pub(crate) enum Changed {
+pub(crate) enum CacheKey {
     Level(ConfigLevel),
     Entity(EntityId),
 }
@@ -144,18 +150,18 @@ mod tests {
     #[test]
     fn what_was_read_before_a_change_is_not_remembered_after_it() {
         let (known, read) = (
-            Known::default(),
-            Read {
-                at: AgeClock::default().now(),
+            ConfigCache::default(),
+            Cached {
+                read_at: AgeClock::default().now(),
                 value: Arc::default(),
             },
         );
         let remember =
-            |generation| known.remember(generation, [(ConfigLevel::System, read.clone())], None);
+            |generation| known.insert(generation, [(ConfigLevel::System, read.clone())], None);
         let before = known.generation();
         remember(before);
         assert!(known.level(&ConfigLevel::System).is_some());
-        known.forget(&Changed::Level(ConfigLevel::System));
+        known.invalidate(&CacheKey::Level(ConfigLevel::System));
         remember(before);
         assert!(known.level(&ConfigLevel::System).is_none());
         remember(known.generation());
@@ -164,7 +170,7 @@ mod tests {
 
     #[test]
     fn events_of_one_instant_sort_as_they_were_made() {
-        let known = Known::default();
+        let known = ConfigCache::default();
         let ids: Vec<_> = [5, 5, 4, 5, 6, 1]
             .map(|ms| known.next_event(EpochMillis(ms)))
             .into();

@@ -10,42 +10,42 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, Item};
 
-use super::known::Read;
+use super::known::Cached;
 use super::schema;
 use crate::Error;
 use crate::ages::Moment;
 use crate::clock::deadline;
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::shards::Shards;
+use crate::shards::BucketState;
 use crate::stats::count;
 
 /// What is younger than this is not asked for again, whatever speaks against it.
-pub(crate) const RECENT: Duration = Duration::from_secs(1);
+pub(crate) const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The limits in force for an entity on a resource, and whom else they concern.
 #[derive(Debug)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedConfig {
     /// Nothing if no level has a configuration.
-    pub(crate) rules: Option<Arc<Rules>>,
+    pub(crate) config: Option<Arc<EffectiveConfig>>,
     /// Whom the entity cascades to.
     pub(crate) parent: Option<EntityId>,
     /// When the table was last asked for the oldest part, answered or not.
-    asked: Moment,
-    good_until: Moment,
+    read_at: Moment,
+    valid_until: Moment,
     generation: u64,
 }
 
 /// What the level that wins says.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct EffectiveConfig {
     pub(crate) level: ConfigLevel,
     pub(crate) status: ConfigStatus,
     /// Of the version that all levels together have: it rises with every change of any of them.
     pub(crate) limits: Limits,
 }
 
-impl Rules {
+impl EffectiveConfig {
     /// In shadow mode all enforced limits are shadow limits.
     pub(crate) fn new(level: ConfigLevel, config: &Config, version: Option<i64>) -> Self {
         let in_mode = |limit: &Limit| {
@@ -72,14 +72,14 @@ impl Rules {
 
 /// The limits of one bucket as they were last resolved, and who is at it.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct LimitsSlot {
     state: Mutex<State>,
     loading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    resolved: Option<Arc<Resolved>>,
+    resolved: Option<Arc<ResolvedConfig>>,
     /// How many loads have ended.
     loads: u64,
     /// Why the last one failed, if it did.
@@ -88,14 +88,14 @@ struct State {
 
 /// How old limits may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Age {
+pub(crate) enum Freshness {
     /// As old as the limiter's settings say.
-    Cached,
+    AnyAge,
     /// [`RECENT`]: something speaks for a change since.
     Recent,
 }
 
-impl Resolved {
+impl ResolvedConfig {
     /// What a file says, which needs no table.
     #[cfg(feature = "yaml")]
     fn of_file(
@@ -107,30 +107,30 @@ impl Resolved {
             file.rules((&key.entity, &key.resource), inner.table.skew().local())?;
         let now = inner.ages.now();
         Some(Arc::new(Self {
-            rules: Some(rules),
+            config: Some(rules),
             parent,
-            asked: now,
-            good_until: now,
+            read_at: now,
+            valid_until: now,
             generation: 0,
         }))
     }
 
     /// Whether it may have changed long enough ago to be asked for again.
-    pub(crate) fn is_old(&self, now: Moment) -> bool {
-        now.since(self.asked) >= RECENT
+    pub(crate) fn may_be_stale(&self, now: Moment) -> bool {
+        now.since(self.read_at) >= MIN_REREAD_INTERVAL
     }
 
     /// Whether a bucket of a `newer` version was met, which is known of limits that are in force by
     /// now.
-    fn is_behind(&self, newer: i64, now: Moment) -> bool {
-        self.rules
+    fn is_older_than(&self, newer: i64, now: Moment) -> bool {
+        self.config
             .as_ref()
             .is_some_and(|rules| rules.limits.version < Some(newer))
-            && self.is_old(now)
+            && self.may_be_stale(now)
     }
 }
 
-impl Slot {
+impl LimitsSlot {
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is whole between any two statements: a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -143,40 +143,40 @@ impl Slot {
 /// The store's, if nothing is known and the table does not answer.
 pub(crate) async fn resolve(
     inner: &Inner,
-    shards: &Shards,
-    age: Age,
+    shards: &BucketState,
+    age: Freshness,
     timeout: Duration,
-) -> Result<Arc<Resolved>, Error> {
+) -> Result<Arc<ResolvedConfig>, Error> {
     #[cfg(feature = "yaml")]
     if let Some(said) = inner
         .settings
         .file
         .as_ref()
-        .and_then(|file| Resolved::of_file(file, inner, &shards.key))
+        .and_then(|file| ResolvedConfig::of_file(file, inner, &shards.key))
     {
         return Ok(said);
     }
     let slot = &shards.config;
-    let is_good = |resolved: &Arc<Resolved>, age: Age| {
-        resolved.generation == inner.known.generation()
+    let is_good = |resolved: &Arc<ResolvedConfig>, age: Freshness| {
+        resolved.generation == inner.config_cache.generation()
             && match age {
-                Age::Cached => inner.ages.now() < resolved.good_until,
-                Age::Recent => !resolved.is_old(inner.ages.now()),
+                Freshness::AnyAge => inner.ages.now() < resolved.valid_until,
+                Freshness::Recent => !resolved.may_be_stale(inner.ages.now()),
             }
     };
-    let counters = &inner.known.counters;
+    let counters = &inner.config_cache.counters;
     let (known, loads) = {
         let state = slot.state();
         (state.resolved.clone(), state.loads)
     };
     let mut age = age;
     if let Some(known) = known.filter(|known| is_good(known, age)) {
-        if !known.is_behind(shards.overview().version(), inner.ages.now()) {
+        if !known.is_older_than(shards.summary().version(), inner.ages.now()) {
             count(&counters.hits, 1);
-            count(&counters.negative_hits, u64::from(known.rules.is_none()));
+            count(&counters.negative_hits, u64::from(known.config.is_none()));
             return Ok(known);
         }
-        age = Age::Recent;
+        age = Freshness::Recent;
     }
     count(&counters.misses, 1);
     let _turn = slot.loading.lock().await;
@@ -190,7 +190,7 @@ pub(crate) async fn resolve(
             return Err(error);
         }
     }
-    let loaded = Loading::new(inner, shards, age, timeout)
+    let loaded = ConfigLoad::new(inner, shards, age, timeout)
         .run()
         .await
         .map(Arc::new);
@@ -203,32 +203,32 @@ pub(crate) async fn resolve(
     loaded
 }
 
-type KnownLevel = Option<Read<Arc<Versioned<Config>>>>;
+type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 
 /// One load of what is not known.
-struct Loading<'a> {
-    age: Age,
+struct ConfigLoad<'a> {
+    age: Freshness,
     inner: &'a Inner,
-    shards: &'a Shards,
+    shards: &'a BucketState,
     /// In the order in which they win.
     levels: [(ConfigLevel, KnownLevel); 4],
-    entity: Option<Read<Option<Arc<Entity>>>>,
+    entity: Option<Cached<Option<Arc<Entity>>>>,
     max_age: Duration,
     timeout: Duration,
     generation: u64,
 }
 
-impl<'a> Loading<'a> {
-    fn new(inner: &'a Inner, shards: &'a Shards, age: Age, timeout: Duration) -> Self {
-        let generation = inner.known.generation();
+impl<'a> ConfigLoad<'a> {
+    fn new(inner: &'a Inner, shards: &'a BucketState, age: Freshness, timeout: Duration) -> Self {
+        let generation = inner.config_cache.generation();
         let (entity, resource) = (&shards.key.entity, &shards.key.resource);
         let levels = ConfigLevel::of(entity, resource).map(|level| {
-            let known = inner.known.level(&level);
+            let known = inner.config_cache.level(&level);
             (level, known)
         });
         let ttl = inner.settings.config_ttl;
-        let max_age = if age == Age::Recent {
-            ttl.min(RECENT)
+        let max_age = if age == Freshness::Recent {
+            ttl.min(MIN_REREAD_INTERVAL)
         } else {
             ttl
         };
@@ -237,14 +237,14 @@ impl<'a> Loading<'a> {
             inner,
             shards,
             levels,
-            entity: inner.known.entity(entity),
+            entity: inner.config_cache.entity(entity),
             max_age,
             timeout,
             generation,
         }
     }
 
-    async fn run(mut self) -> Result<Resolved, Error> {
+    async fn run(mut self) -> Result<ResolvedConfig, Error> {
         let Err(error) = self.read().await else {
             return Ok(self.resolved(None));
         };
@@ -252,7 +252,7 @@ impl<'a> Loading<'a> {
         if !self.has_all() {
             return Err(error);
         }
-        count(&self.inner.known.counters.stale, 1);
+        count(&self.inner.config_cache.counters.stale, 1);
         let bucket = self.shards.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read again: those known before are used");
         let failed = self.inner.ages.now();
@@ -268,8 +268,8 @@ impl<'a> Loading<'a> {
     /// one.
     const fn consistency(&self) -> Consistency {
         match self.age {
-            Age::Cached if self.generation == 0 => Consistency::Eventual,
-            Age::Cached | Age::Recent => Consistency::Strong,
+            Freshness::AnyAge if self.generation == 0 => Consistency::Eventual,
+            Freshness::AnyAge | Freshness::Recent => Consistency::Strong,
         }
     }
 
@@ -283,7 +283,7 @@ impl<'a> Loading<'a> {
         let mut wanted: Vec<Option<usize>> = vec![];
         let mut keys = vec![];
         for (place, (level, known)) in self.levels.iter().enumerate() {
-            if is_missing(known.as_ref().map(|known| known.at)) {
+            if is_missing(known.as_ref().map(|known| known.read_at)) {
                 keys.push(super::key(namespace, level).item_key());
                 wanted.push(Some(place));
             }
@@ -292,29 +292,31 @@ impl<'a> Loading<'a> {
             namespace: namespace.clone(),
             entity: self.shards.key.entity.clone(),
         };
-        if is_missing(self.entity.as_ref().map(|known| known.at)) {
+        if is_missing(self.entity.as_ref().map(|known| known.read_at)) {
             keys.push(entity.item_key());
             wanted.push(None);
         }
         if keys.is_empty() {
             return Ok(());
         }
-        let asks_schema = !inner.known.has_schema.load(Ordering::Relaxed);
+        let asks_schema = !inner.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that asks for the limits would read it next.
-        let line = self.shards.line(0);
-        let bucket = line.is_strange().then(|| line.key.item_key());
+        let line = self.shards.queue(0);
+        let bucket = line.is_unknown().then(|| line.key.item_key());
         keys.extend(bucket.clone());
-        count(&inner.known.counters.loads, 1);
+        count(&inner.config_cache.counters.loads, 1);
         let until = deadline(self.timeout);
         let patience = if self.has_all() { None } else { Some(until) };
         let _permit = inner.breaker.admit()?;
         let timeout = self.timeout;
-        let read = inner.read_by(&keys, self.consistency(), patience);
+        let read = inner.read_with(&keys, self.consistency(), patience);
         let items = match tokio::time::timeout_at(until, read).await {
             Ok(items) => items?,
             Err(_) => {
-                return Err(inner.unanswered("BatchGetItem of limits", timeout).into());
+                return Err(inner
+                    .timeout_error("BatchGetItem of limits", timeout)
+                    .into());
             }
         };
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
@@ -324,7 +326,7 @@ impl<'a> Loading<'a> {
         if let Some(key) = &bucket {
             // One that cannot be read is for its line to say.
             match find(key).map(Item::bucket).transpose() {
-                Ok(seen) => line.read(seen, at, inner.now()),
+                Ok(seen) => line.record_read(seen, at, inner.now()),
                 Err(error) => tracing::debug!(%error, bucket = key.pk, "a bucket is not readable"),
             }
         }
@@ -344,8 +346,8 @@ impl<'a> Loading<'a> {
                         .map_err(unreadable)?;
                     levels.push((
                         place,
-                        Read {
-                            at,
+                        Cached {
+                            read_at: at,
                             value: Arc::new(stored.unwrap_or_default()),
                         },
                     ));
@@ -353,8 +355,8 @@ impl<'a> Loading<'a> {
                 None => {
                     let read = |item: &Item| read_entity(entity.entity.clone(), item.attributes());
                     let found = item.map(read).transpose().map_err(unreadable)?;
-                    parent = Some(Read {
-                        at,
+                    parent = Some(Cached {
+                        read_at: at,
                         value: found.map(|(entity, _)| Arc::new(entity)),
                     });
                 }
@@ -363,7 +365,7 @@ impl<'a> Loading<'a> {
         let by_level = levels
             .iter()
             .map(|(place, read)| (self.levels[*place].0.clone(), read.clone()));
-        inner.known.remember(
+        inner.config_cache.insert(
             self.generation,
             by_level,
             parent.clone().map(|read| (entity.entity.clone(), read)),
@@ -376,13 +378,13 @@ impl<'a> Loading<'a> {
     }
 
     /// What the levels amount to; `failed` is when they could not be read again.
-    fn resolved(self, failed: Option<Moment>) -> Resolved {
+    fn resolved(self, failed: Option<Moment>) -> ResolvedConfig {
         let oldest = self
             .levels
             .iter()
-            .filter_map(|(_, known)| Some(known.as_ref()?.at));
+            .filter_map(|(_, known)| Some(known.as_ref()?.read_at));
         let oldest = oldest
-            .chain(self.entity.as_ref().map(|known| known.at))
+            .chain(self.entity.as_ref().map(|known| known.read_at))
             .min()
             .unwrap_or_else(|| self.inner.ages.now());
         let stored = || {
@@ -395,7 +397,7 @@ impl<'a> Loading<'a> {
             .fold(0, i64::saturating_add);
         let rules = stored().find_map(|(level, known)| {
             let config = known.value.value.as_ref()?;
-            Some(Rules::new(level.clone(), config, Some(version)))
+            Some(EffectiveConfig::new(level.clone(), config, Some(version)))
         });
         let entity = self
             .entity
@@ -403,11 +405,11 @@ impl<'a> Loading<'a> {
             .and_then(|known| known.value.as_ref())
             .filter(|entity| entity.cascades);
         let ttl = self.inner.settings.config_ttl;
-        Resolved {
-            rules: rules.map(Arc::new),
+        ResolvedConfig {
+            config: rules.map(Arc::new),
             parent: entity.and_then(|entity| entity.parent.clone()),
-            asked: failed.unwrap_or(oldest),
-            good_until: failed.map_or_else(|| oldest + ttl, |failed| failed + RECENT),
+            read_at: failed.unwrap_or(oldest),
+            valid_until: failed.map_or_else(|| oldest + ttl, |failed| failed + MIN_REREAD_INTERVAL),
             generation: self.generation,
         }
     }

@@ -26,13 +26,13 @@ pub(super) fn check<'a>(
     })?;
     if found != SCHEMA_VERSION {
         let namespace = inner.namespace.to_string();
-        return Err(Error::Version {
+        return Err(Error::UnsupportedSchema {
             namespace,
             found,
             supported: SCHEMA_VERSION,
         });
     }
-    inner.known.has_schema.store(true, Ordering::Relaxed);
+    inner.config_cache.has_schema.store(true, Ordering::Relaxed);
     Ok(true)
 }
 

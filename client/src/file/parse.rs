@@ -23,7 +23,7 @@ pub struct FileError {
 
 /// What a file says.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct ParsedFile {
     pub(super) configs: Vec<(ConfigLevel, Config)>,
     pub(super) parents: HashMap<EntityId, EntityId>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Said {
 const VERSION: i64 = 1;
 
 /// Reads the text of the file at `path`.
-pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
+pub(super) fn parse(path: &Path, text: &str) -> Result<ParsedFile, FileError> {
     let documents = load(text).map_err(|error| {
         let at = error.marker();
         FileError {
@@ -43,7 +43,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
     })?;
     let mut reader = Reader {
         path,
-        said: Said::default(),
+        said: ParsedFile::default(),
         places: vec![],
     };
     match &documents[..] {
@@ -67,7 +67,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Said, FileError> {
 
 struct Reader<'p> {
     path: &'p Path,
-    said: Said,
+    said: ParsedFile,
     /// Where each parent stands.
     places: Vec<(EntityId, (usize, usize))>,
 }

@@ -13,7 +13,7 @@ impl Policies {
     #[must_use]
     pub fn fields(&self) -> Vec<(&'static str, String)> {
         let mut fields = vec![];
-        if !self.told.is_empty() {
+        if !self.policies.is_empty() {
             fields.push(("ratelimit-policy", self.rate_limit_policy()));
             fields.push(("ratelimit", self.rate_limit()));
         }
@@ -37,7 +37,7 @@ impl Policies {
     /// Empty without limits: no field is sent then.
     #[must_use]
     pub fn rate_limit_policy(&self) -> String {
-        list(&self.told, |policy| match policy.window_seconds {
+        list(&self.policies, |policy| match policy.window_seconds {
             Some(window) => format!("q={};w={window}", policy.quota),
             None => format!("q={};qu=\"concurrent-requests\"", policy.quota),
         })
@@ -47,7 +47,7 @@ impl Policies {
     /// then.
     #[must_use]
     pub fn rate_limit(&self) -> String {
-        list(&self.told, |policy| match policy.seconds {
+        list(&self.policies, |policy| match policy.seconds {
             Some(seconds) => format!("r={};t={seconds}", policy.remaining),
             None => format!("r={}", policy.remaining),
         })

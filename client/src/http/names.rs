@@ -25,7 +25,7 @@ pub type PolicyName = fn(&EntityId, &Resource, &str) -> String;
 /// });
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Names {
+pub struct PolicyNames {
     own: Option<(String, String)>,
     by: Option<PolicyName>,
 }
@@ -33,7 +33,7 @@ pub struct Names {
 /// What is named: an entity's limit on a resource.
 type Named<'a> = (&'a EntityId, &'a Resource, &'a str);
 
-impl Names {
+impl PolicyNames {
     /// Names limits by `name`. What no field can hold, which is all but printable ASCII, becomes
     /// `_`, and a name given twice gets a number.
     #[must_use]
@@ -105,7 +105,7 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn named(names: &Names, limits: &[(&str, &str, &str)]) -> Vec<String> {
+    fn named(names: &PolicyNames, limits: &[(&str, &str, &str)]) -> Vec<String> {
         let id = |entity: &str, resource: &str| {
             (
                 EntityId::new(entity).unwrap(),
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_parents_limit_never_has_the_name_of_the_callers_own() {
-        let names = Names::default().own("user-1", "gpt-4");
+        let names = PolicyNames::default().own("user-1", "gpt-4");
         let own = [("user-1", "gpt-4", "rpm"), ("user-1", "gpt-4", "tpm")];
         let parent = [("org-1", "gpt-4", "rpm"), ("org-1", "gpt-4", "tpd")];
         assert_eq!(
@@ -138,7 +138,7 @@ mod tests {
             "where the parent alone denied"
         );
         assert_eq!(
-            named(&Names::default(), &[own, parent].concat()),
+            named(&PolicyNames::default(), &[own, parent].concat()),
             ["rpm", "tpm", "rpm#2", "tpd#2"]
         );
     }
@@ -153,7 +153,7 @@ mod tests {
             ("root", "api/search", "rpm"),
         ];
         assert_eq!(
-            named(&Names::default(), &limits),
+            named(&PolicyNames::default(), &limits),
             [
                 "rpm",
                 "api/search/rpm",
@@ -171,12 +171,12 @@ mod tests {
             ("org-1", "gpt-4", "rpm"),
             ("org-1", "gpt-4", "tpm"),
         ];
-        let by_entity = Names::by(|entity, _, limit| format!("{entity}.{limit}"));
+        let by_entity = PolicyNames::by(|entity, _, limit| format!("{entity}.{limit}"));
         assert_eq!(
             named(&by_entity, &limits),
             ["user-1.rpm", "org-1.rpm", "org-1.tpm"]
         );
-        let all_alike = Names::by(|_, _, _| "früh\n".to_owned());
+        let all_alike = PolicyNames::by(|_, _, _| "früh\n".to_owned());
         assert_eq!(named(&all_alike, &limits), ["fr_h_", "fr_h_#2", "fr_h_#3"]);
     }
 }

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use weirgate_shared::{LimitMode, MilliTokens};
 
-use crate::http::Names;
+use crate::http::PolicyNames;
 use crate::{Denied, LimitStatus};
 
 /// The largest integer of a structured field: 15 digits (RFC 9651, section 3.3.1).
-const MOST: i64 = 999_999_999_999_999;
+const SF_INTEGER_MAX: i64 = 999_999_999_999_999;
 const MILLIS_PER_SECOND: i128 = 1000;
 
 /// The limits of one answer, as its client is told of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policies {
-    pub(crate) told: Vec<Policy>,
+    pub(crate) policies: Vec<Policy>,
     pub(crate) retry_after: Option<i64>,
     pub(crate) has_x_rate_limit: bool,
 }
@@ -43,7 +43,7 @@ impl Policies {
     /// What is told along with a granted request: `limits` as
     /// [`Grant::limits`](crate::Grant::limits) has them.
     #[must_use]
-    pub fn granted(limits: &[LimitStatus], names: &Names) -> Self {
+    pub fn granted(limits: &[LimitStatus], names: &PolicyNames) -> Self {
         Self::new(limits, names, |status| Policy {
             seconds: more_in(status),
             ..known(status)
@@ -52,7 +52,7 @@ impl Policies {
 
     /// What is told along with a denial.
     #[must_use]
-    pub fn denied(denied: &Denied, names: &Names) -> Self {
+    pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
         let policies = Self::new(&denied.limits, names, |status| {
             if !status.is_short() {
                 return known(status);
@@ -60,7 +60,7 @@ impl Policies {
             let seconds = status.retry_after.map(seconds);
             Policy {
                 seconds,
-                denied: Some(tokens_up(status.requested)),
+                denied: Some(tokens_ceil(status.requested)),
                 ..known(status)
             }
         });
@@ -80,7 +80,7 @@ impl Policies {
 
     /// Every limit told.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
-        self.told.iter()
+        self.policies.iter()
     }
 
     /// The seconds after which to try again, at least 1, rounded up. `None` if nothing was denied,
@@ -94,16 +94,24 @@ impl Policies {
     /// its quota.
     #[must_use]
     pub fn strictest(&self) -> Option<&Policy> {
-        let in_the_way = self.told.iter().filter(|policy| policy.denied.is_some());
+        let in_the_way = self
+            .policies
+            .iter()
+            .filter(|policy| policy.denied.is_some());
         let left = |policy: &&Policy| {
-            i128::from(policy.remaining) * i128::from(MOST) / i128::from(policy.quota.max(1))
+            i128::from(policy.remaining) * i128::from(SF_INTEGER_MAX)
+                / i128::from(policy.quota.max(1))
         };
         in_the_way
-            .max_by_key(|policy| policy.seconds.unwrap_or(MOST))
-            .or_else(|| self.told.iter().min_by_key(left))
+            .max_by_key(|policy| policy.seconds.unwrap_or(SF_INTEGER_MAX))
+            .or_else(|| self.policies.iter().min_by_key(left))
     }
 
-    fn new(limits: &[LimitStatus], names: &Names, policy: impl Fn(&LimitStatus) -> Policy) -> Self {
+    fn new(
+        limits: &[LimitStatus],
+        names: &PolicyNames,
+        policy: impl Fn(&LimitStatus) -> Policy,
+    ) -> Self {
         let told: Vec<_> = limits
             .iter()
             .filter(|status| status.mode != LimitMode::Shadow)
@@ -116,7 +124,7 @@ impl Policies {
             })
             .collect();
         Self {
-            told,
+            policies: told,
             retry_after: None,
             has_x_rate_limit: false,
         }
@@ -137,11 +145,11 @@ fn known(status: &LimitStatus) -> Policy {
 
 /// Whole tokens, rounded down.
 pub(crate) fn tokens(amount: MilliTokens) -> i64 {
-    amount.whole_tokens().clamp(0, MOST)
+    amount.whole_tokens().clamp(0, SF_INTEGER_MAX)
 }
 
 /// Whole tokens, rounded up.
-pub(crate) fn tokens_up(amount: MilliTokens) -> i64 {
+pub(crate) fn tokens_ceil(amount: MilliTokens) -> i64 {
     ceil_div(amount.0.into(), 1000)
 }
 
@@ -149,8 +157,8 @@ pub(crate) fn tokens_up(amount: MilliTokens) -> i64 {
 pub(crate) fn seconds(wait: Duration) -> i64 {
     let started = u64::from(wait.subsec_nanos() > 0);
     i64::try_from(wait.as_secs().saturating_add(started))
-        .unwrap_or(MOST)
-        .clamp(1, MOST)
+        .unwrap_or(SF_INTEGER_MAX)
+        .clamp(1, SF_INTEGER_MAX)
 }
 
 /// In how many seconds an empty limit is full.
@@ -176,5 +184,5 @@ fn seconds_for(status: &LimitStatus, milli: i128) -> i64 {
 /// `a / b` rounded up, within what a field can hold; `b` is not 0.
 fn ceil_div(a: i128, b: i128) -> i64 {
     let quotient = a.div_euclid(b) + i128::from(a.rem_euclid(b) != 0);
-    i64::try_from(quotient.clamp(0, MOST.into())).unwrap_or(MOST)
+    i64::try_from(quotient.clamp(0, SF_INTEGER_MAX.into())).unwrap_or(SF_INTEGER_MAX)
 }

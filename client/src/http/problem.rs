@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::http::policy::{tokens, tokens_up};
-use crate::http::{Names, Policies, Policy};
+use crate::http::policy::{tokens, tokens_ceil};
+use crate::http::{Policies, Policy, PolicyNames};
 use crate::{Denied, Disabled, Error, NeverFits};
 
 /// The problem type of the draft for requests above a quota.
@@ -53,7 +53,7 @@ impl Problem {
     /// limits in the way; `retry_after`, in seconds, as in the field; and `blocking`, the limit
     /// that keeps the client waiting for longest, with its numbers in tokens.
     #[must_use]
-    pub fn denied(denied: &Denied, names: &Names) -> Self {
+    pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
         let policies = Policies::denied(denied, names);
         let blocking = |policy: &Policy| {
             let &Policy {
@@ -98,13 +98,13 @@ impl Problem {
     /// More was asked than a limit holds when full. It has `violated-policies` and `blocking`, as a
     /// denial.
     #[must_use]
-    pub fn never_fits(never: &NeverFits, names: &Names) -> Self {
+    pub fn never_fits(never: &NeverFits, names: &PolicyNames) -> Self {
         let (policy, quota) = (names.of_never(never), tokens(never.capacity));
         let blocking = Blocking {
             policy,
             quota,
             remaining: quota,
-            asked: tokens_up(never.requested),
+            asked: tokens_ceil(never.requested),
         };
         let Blocking { policy, asked, .. } = &blocking;
         let detail = format!("limit {policy:?} holds {quota} at most, {asked} asked: ask for less");
@@ -132,7 +132,7 @@ impl Problem {
     /// No decision could be made. The error itself is not told: it is the service's own business,
     /// and names its table.
     #[must_use]
-    pub fn undecided(error: &Error) -> Self {
+    pub fn unavailable(error: &Error) -> Self {
         if error.is_transient() {
             let detail =
                 "the service cannot tell now whether its limits allow this request: try again";

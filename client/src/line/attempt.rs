@@ -6,209 +6,219 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::write::{Contention, Take};
 use weirgate_shared::{EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
-use weirgate_store::{ErrorKind, Item, Outcome, StoreError};
+use weirgate_store::{ErrorKind, Item, StoreError, WriteOutcome};
 
-use super::{Caller, Line, Needs, Verdict, View, early, late};
+use super::{Amounts, ShardDecision, ShardQueue, ShardView, Waiter, early, late};
 use crate::Error;
-use crate::held::{Held, Part};
+use crate::held::{Hold, HoldPart};
 use crate::inner::Inner;
-use crate::limits::check_room;
-use crate::planned::Planned;
+use crate::limits::check_bucket_limit_count;
+use crate::planned::PlanTime;
 use crate::stats::count;
 
 /// What became of a group.
-pub(super) enum Resolved {
+pub(super) enum TakeOutcome {
     /// Everybody was answered.
-    Answered,
+    Replied,
     /// Nothing was taken, and the line's view shows why: choose again.
-    TryAgain(Vec<Caller>),
+    Retry(Vec<Waiter>),
     /// Nothing was taken: the shard is not there, and is not the one that may be made.
-    Gone(Vec<Caller>),
+    ShardMissing(Vec<Waiter>),
     /// Nothing was taken: DynamoDB refused for now.
-    Refused(Vec<Caller>, Arc<StoreError>),
+    Rejected(Vec<Waiter>, Arc<StoreError>),
 }
 
 /// For how long what was seen of a shard that others write to is news.
-const RECENT: Duration = Duration::from_millis(3);
+const FRESH_VIEW: Duration = Duration::from_millis(3);
 
 /// For how long no other process must have written to a shard until this one is said to be alone:
 /// longer than a read and the write after it.
-const ALONE: Duration = Duration::from_millis(20);
+const ALONE_AFTER: Duration = Duration::from_millis(20);
 
 /// How long a shard that was just split is left alone: about as long as all callers take to learn
 /// of it.
-const SETTLING: Millis = Millis(1_000);
+const SPLIT_COOLDOWN: Millis = Millis(1_000);
 
 /// Takes for the whole group in one write.
 ///
 /// A write of unknown outcome is followed by another that cannot happen if the first one was the
 /// last write of the item, so the answer tells. Where somebody else has written since, the tokens
 /// count as taken.
-pub(super) async fn take(inner: &Arc<Inner>, line: &Arc<Line>, callers: Vec<Caller>) -> Resolved {
-    Attempt::new(inner, line, callers).run().await
+pub(super) async fn take(
+    inner: &Arc<Inner>,
+    line: &Arc<ShardQueue>,
+    callers: Vec<Waiter>,
+) -> TakeOutcome {
+    TakeAttempt::new(inner, line, callers).run().await
 }
 
-struct Attempt<'a> {
+struct TakeAttempt<'a> {
     inner: &'a Arc<Inner>,
-    line: &'a Arc<Line>,
-    callers: Vec<Caller>,
+    line: &'a Arc<ShardQueue>,
+    waiters: Vec<Waiter>,
     /// The first plan of which it is not known that it did not happen.
-    planned: Planned,
+    planned: PlanTime,
     /// In the callers' order.
     leases: Vec<Option<(WriteId, Lease)>>,
-    needs: Needs,
-    soft: Needs,
+    amounts: Amounts,
+    soft_amounts: Amounts,
     /// Ids of the writes sent so far.
-    ops: Vec<WriteId>,
+    write_ids: Vec<WriteId>,
     /// What the last write was planned on.
     seen: Option<Arc<Shard>>,
     /// How long before it was seen.
     age: Duration,
     /// Since then the wall clock has jumped ahead.
     is_doubted: bool,
-    doubt: Option<Doubt>,
+    unconfirmed: Option<Unconfirmed>,
     missing: bool,
 }
 
 /// Writes whose outcome is unknown.
-struct Doubt {
+struct Unconfirmed {
     writes: i64,
     /// `v` when the first of them was made, as far as it was known.
     v_before: Option<i64>,
     error: Arc<StoreError>,
 }
 
-impl<'a> Attempt<'a> {
-    fn new(inner: &'a Arc<Inner>, line: &'a Arc<Line>, callers: Vec<Caller>) -> Self {
-        let sum = |asked: fn(&Caller) -> &Needs| {
-            let mut sum = Needs::new();
+impl<'a> TakeAttempt<'a> {
+    fn new(inner: &'a Arc<Inner>, line: &'a Arc<ShardQueue>, callers: Vec<Waiter>) -> Self {
+        let sum = |asked: fn(&Waiter) -> &Amounts| {
+            let mut sum = Amounts::new();
             for (limit, need) in callers.iter().flat_map(asked) {
                 *sum.entry(limit.clone()).or_default() += *need;
             }
             sum
         };
-        let (needs, soft) = (sum(|caller| &caller.needs), sum(|caller| &caller.soft));
+        let (needs, soft) = (
+            sum(|caller| &caller.amounts),
+            sum(|caller| &caller.soft_amounts),
+        );
         Self {
             inner,
             line,
-            callers,
-            planned: inner.plan(),
+            waiters: callers,
+            planned: inner.plan_time(),
             leases: vec![],
-            needs,
-            soft,
-            ops: vec![],
+            amounts: needs,
+            soft_amounts: soft,
+            write_ids: vec![],
             seen: None,
             age: Duration::ZERO,
             is_doubted: false,
-            doubt: None,
-            missing: line.may_be_made(),
+            unconfirmed: None,
+            missing: line.may_be_created(),
         }
     }
 
-    async fn run(mut self) -> Resolved {
+    async fn run(mut self) -> TakeOutcome {
         loop {
             let now = self.replan();
             let roll = self.line.roll(self.inner, now);
-            let is_safe = |view: &View| {
-                !view.is_doubted || late::is_safe(&view.bucket, &self.callers[0].limits, roll, now)
+            let is_safe = |view: &ShardView| {
+                !view.predates_clock_jump
+                    || late::is_safe(&view.shard, &self.waiters[0].limits, roll, now)
             };
             let view = self.line.view().filter(is_safe);
             if view.is_none() && !self.missing {
                 // Nothing is known any more that a write may rest on.
-                self.line.forget();
-                if self.doubt.is_none() {
-                    return Resolved::TryAgain(self.callers);
+                self.line.clear_view();
+                if self.unconfirmed.is_none() {
+                    return TakeOutcome::Retry(self.waiters);
                 }
                 match self.look().await {
-                    Ok(()) if self.drop_late() => return Resolved::Answered,
-                    Ok(()) if self.line.is_gone() => return self.gone(),
+                    Ok(()) if self.expire_waiters() => return TakeOutcome::Replied,
+                    Ok(()) if self.line.was_merged_away() => return self.shard_missing(),
                     Ok(()) => continue,
                     Err(error) => return self.fail(error),
                 }
             }
-            self.is_doubted |= view.as_ref().is_some_and(|view| view.is_doubted);
-            let is_doubted = view.as_ref().is_some_and(|view| view.is_doubted);
+            self.is_doubted |= view.as_ref().is_some_and(|view| view.predates_clock_jump);
+            let is_doubted = view.as_ref().is_some_and(|view| view.predates_clock_jump);
             self.age = view
                 .as_ref()
                 .map(|view| self.line.age(view))
                 .unwrap_or_default();
-            self.seen = view.map(|view| view.bucket);
+            self.seen = view.map(|view| view.shard);
             let bucket = self.seen.as_deref();
             if let Some(Err(error)) =
-                bucket.map(|bucket| check_room(bucket, &self.callers[0].limits))
+                bucket.map(|bucket| check_bucket_limit_count(bucket, &self.waiters[0].limits))
             {
                 // The next one looks again: somebody may have deleted the item, as the error says.
-                self.line.forget();
+                self.line.clear_view();
                 return self.fail(error);
             }
             let op = weirgate_store::random_id();
             let hot = self.wants_split(bucket, now);
             // Its own id is among them: a network that repeats the request does not take twice
             // either.
-            self.ops.push(op.clone());
+            self.write_ids.push(op.clone());
             let take = Take {
                 key: &self.line.key,
-                limits: (&self.callers[0].limits).into(),
-                amounts: self.needs.clone(),
-                soft_amounts: self.soft.clone(),
-                acquires: self.callers.iter().map(|caller| caller.takes).sum(),
+                limits: (&self.waiters[0].limits).into(),
+                amounts: self.amounts.clone(),
+                soft_amounts: self.soft_amounts.clone(),
+                acquires: self.waiters.iter().map(|caller| caller.acquires).sum(),
                 leases: self.leases.iter().flatten().cloned().collect(),
                 roll,
                 write_id: op,
                 request_split: hot,
-                contention: self.company(),
-                unconfirmed: &self.ops,
+                contention: self.contention(),
+                unconfirmed: &self.write_ids,
             };
             let mut update =
                 bucket.map_or_else(|| take.create(now), |bucket| take.plan(Some(bucket), now));
             if let Some(seen) = bucket.filter(|_| is_doubted) {
-                late::only_as_seen(&mut update, &take, seen, now);
+                late::require_unchanged(&mut update, &take, seen, now);
             }
-            self.line.asks("UpdateItem");
+            self.line.request_started("UpdateItem");
             let outcome = self.inner.update(&update).await;
-            self.line.heard(&outcome);
+            self.line.request_finished(&outcome);
             if outcome.is_ok() {
-                self.line.passed();
+                self.line.record_unthrottled_write();
             }
             match outcome {
-                Ok(Outcome::Applied(item)) => {
+                Ok(WriteOutcome::Applied(item)) => {
                     if hot {
-                        self.line.asked_for_split();
+                        self.line.clear_throttle();
                     }
                     return self.applied(item, now).await;
                 }
-                Ok(Outcome::LostRace(None)) if !self.line.is_only() => {
-                    return self.gone();
+                Ok(WriteOutcome::ConditionFailed(None)) if !self.line.is_only() => {
+                    return self.shard_missing();
                 }
-                Ok(Outcome::LostRace(None)) => {
-                    self.line.forget();
+                Ok(WriteOutcome::ConditionFailed(None)) => {
+                    self.line.clear_view();
                     self.missing = true;
                 }
-                Ok(Outcome::LostRace(Some(item))) => return self.lost(&item, now).await,
-                Err(error) if error.kind == ErrorKind::Unknown => {
+                Ok(WriteOutcome::ConditionFailed(Some(item))) => {
+                    return self.condition_failed(&item, now).await;
+                }
+                Err(error) if error.kind == ErrorKind::Unconfirmed => {
                     tracing::debug!(%error, "outcome unknown");
-                    count(&self.inner.counters.unknown, 1);
-                    let writes = self.in_doubt(error);
-                    if self.drop_late() {
-                        return Resolved::Answered;
+                    count(&self.inner.counters.unconfirmed, 1);
+                    let writes = self.note_unconfirmed(error);
+                    if self.expire_waiters() {
+                        return TakeOutcome::Replied;
                     }
-                    pause(writes, &self.callers).await;
+                    pause(writes, &self.waiters).await;
                 }
                 Err(error) if error.kind.is_transient() => {
                     count(&self.inner.counters.refused, 1);
                     tracing::debug!(%error, "refused for now");
                     if error.kind == (ErrorKind::Throttled { key_range: true }) {
-                        self.line.was_throttled();
+                        self.line.record_throttle();
                     }
-                    if self.doubt.is_none() {
-                        return Resolved::Refused(self.callers, Arc::new(error));
+                    if self.unconfirmed.is_none() {
+                        return TakeOutcome::Rejected(self.waiters, Arc::new(error));
                     }
                     // The earlier write is still in doubt: it must be found out about before
                     // anything else.
-                    if self.drop_late() {
-                        return Resolved::Answered;
+                    if self.expire_waiters() {
+                        return TakeOutcome::Replied;
                     }
-                    pause(1, &self.callers).await;
+                    pause(1, &self.waiters).await;
                 }
                 Err(error) => return self.fail(Error::from(error)),
             }
@@ -217,9 +227,9 @@ impl<'a> Attempt<'a> {
 
     /// Reads the shard, of which nothing is known any more while an earlier write is in doubt.
     async fn look(&mut self) -> Result<(), Error> {
-        match self.line.look(self.inner).await {
-            Ok(()) => self.missing = self.line.may_be_made(),
-            Err(Error::Store(error)) if error.kind.is_transient() => pause(1, &self.callers).await,
+        match self.line.read_shard(self.inner).await {
+            Ok(()) => self.missing = self.line.may_be_created(),
+            Err(Error::Store(error)) if error.kind.is_transient() => pause(1, &self.waiters).await,
             Err(error) => return Err(error),
         }
         Ok(())
@@ -227,11 +237,11 @@ impl<'a> Attempt<'a> {
 
     /// The time to plan the next write by. What may have happened already keeps its leases.
     fn replan(&mut self) -> EpochMillis {
-        let planned = self.inner.plan();
-        if self.doubt.is_none() {
+        let planned = self.inner.plan_time();
+        if self.unconfirmed.is_none() {
             self.planned = planned;
             self.leases = self
-                .callers
+                .waiters
                 .iter()
                 .map(|caller| caller.new_lease(planned.now))
                 .collect();
@@ -240,8 +250,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// Who else writes to the shard.
-    fn company(&self) -> Contention {
-        match (self.line.has_company(), self.age >= RECENT) {
+    fn contention(&self) -> Contention {
+        match (self.line.is_contended(), self.age >= FRESH_VIEW) {
             (false, _) => Contention::Alone,
             (true, false) => Contention::Shared,
             (true, true) => Contention::SharedStale,
@@ -258,50 +268,50 @@ impl<'a> Attempt<'a> {
         let settled_at = seen
             .scaling
             .sample
-            .map_or(EpochMillis::default(), |look| look.at.plus(SETTLING));
+            .map_or(EpochMillis::default(), |look| look.at.plus(SPLIT_COOLDOWN));
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
-        let was_throttled = self.line.throttled().is_some_and(is_settled);
+        let was_throttled = self.line.repeatedly_throttled_for().is_some_and(is_settled);
         was_throttled || seen.is_near_write_limit(now)
     }
 
     /// One more write of unknown outcome; how many there are.
-    fn in_doubt(&mut self, error: StoreError) -> u32 {
+    fn note_unconfirmed(&mut self, error: StoreError) -> u32 {
         let (error, v_before) = (
             Arc::new(error),
             self.seen.as_ref().map(|bucket| bucket.write_seq),
         );
-        let first = Doubt {
+        let first = Unconfirmed {
             writes: 0,
             v_before,
             error: Arc::clone(&error),
         };
-        let doubt = self.doubt.get_or_insert(first);
+        let doubt = self.unconfirmed.get_or_insert(first);
         doubt.writes += 1;
         doubt.error = error;
         u32::try_from(doubt.writes).unwrap_or(u32::MAX)
     }
 
     /// The take happened: everybody is granted.
-    async fn applied(self, item: Option<Item>, now: EpochMillis) -> Resolved {
-        self.line.pace(super::Pace::won);
+    async fn applied(self, item: Option<Item>, now: EpochMillis) -> TakeOutcome {
+        self.line.with_backoff(super::ContentionBackoff::won_race);
         let bucket = match item.map(|item| item.bucket()) {
             Some(Ok(bucket)) => bucket,
             Some(Err(error)) => return self.fail_unreadable(error),
             None => unreachable!("the answer was asked for"),
         };
-        self.count_doubt(0, Some(bucket.write_seq - 1));
+        self.count_unconfirmed_tokens(0, Some(bucket.write_seq - 1));
         if let Some(seen) = &self.seen {
             let others = bucket.write_seq - seen.write_seq > 1;
             // That no other process wrote within a moment says nothing.
-            if others || self.age >= ALONE {
-                self.line.meets(others);
+            if others || self.age >= ALONE_AFTER {
+                self.line.set_contended(others);
             }
         }
         self.grant(bucket, now).await
     }
 
     /// A condition did not hold, and `item` tells why.
-    async fn lost(self, item: &Item, now: EpochMillis) -> Resolved {
+    async fn condition_failed(self, item: &Item, now: EpochMillis) -> TakeOutcome {
         let bucket = match item.bucket() {
             Ok(bucket) => bucket,
             Err(error) => return self.fail_unreadable(error),
@@ -309,7 +319,7 @@ impl<'a> Attempt<'a> {
         let ours = bucket
             .last_write_id
             .as_ref()
-            .and_then(|op| self.ops.iter().position(|known| known == op));
+            .and_then(|op| self.write_ids.iter().position(|known| known == op));
         let holds = |(id, _): &(WriteId, Lease)| {
             bucket
                 .leases
@@ -318,47 +328,49 @@ impl<'a> Attempt<'a> {
         };
         if ours.is_some() || self.leases.iter().flatten().any(holds) {
             // It is known of one write in doubt, unless it is this very one that arrived twice.
-            let known = i64::from(ours != Some(self.ops.len() - 1));
-            self.count_doubt(known, Some(bucket.write_seq - 1));
+            let known = i64::from(ours != Some(self.write_ids.len() - 1));
+            self.count_unconfirmed_tokens(known, Some(bucket.write_seq - 1));
             return self.grant(bucket, now).await;
         }
         // A write that was planned on this very state has failed because of it, not because of
         // somebody else.
         if self.seen.as_deref().is_some_and(|seen| *seen != bucket) {
             count(&self.inner.counters.lost_races, 1);
-            self.line.pace(super::Pace::lost);
-            self.line.meets(true);
-        } else if self.age >= ALONE && self.seen.is_some() {
-            self.line.meets(false);
+            self.line.with_backoff(super::ContentionBackoff::lost_race);
+            self.line.set_contended(true);
+        } else if self.age >= ALONE_AFTER && self.seen.is_some() {
+            self.line.set_contended(false);
         }
-        self.count_doubt(0, Some(bucket.write_seq));
-        self.saw(bucket);
-        if self.planned.was_wrong(self.inner) {
+        self.count_unconfirmed_tokens(0, Some(bucket.write_seq));
+        self.record_view(bucket);
+        if self.planned.clock_jumped(self.inner) {
             // The clock may have been set after this request was sent; then its answer has not
             // corrected it.
-            self.line.forget();
+            self.line.clear_view();
         }
-        Resolved::TryAgain(self.callers)
+        TakeOutcome::Retry(self.waiters)
     }
 
     /// Keeps what the answer showed. An item with a lower `v` than the one seen before the write
     /// was made anew.
-    fn saw(&self, bucket: Shard) -> Arc<Shard> {
+    fn record_view(&self, bucket: Shard) -> Arc<Shard> {
         if self
             .seen
             .as_ref()
             .is_some_and(|seen| seen.write_seq > bucket.write_seq)
         {
-            self.line.forget();
+            self.line.clear_view();
         }
-        self.line.saw(bucket)
+        self.line.record_view(bucket)
     }
 
     /// Tokens that writes in doubt may have taken beside what is known: all but `known` of them, as
     /// far as `v` does not show that fewer were made since. Leases leave no doubt: a take does not
     /// happen where one of them is already.
-    fn count_doubt(&self, known: i64, v: Option<i64>) {
-        let Some(doubt) = &self.doubt else { return };
+    fn count_unconfirmed_tokens(&self, known: i64, v: Option<i64>) {
+        let Some(doubt) = &self.unconfirmed else {
+            return;
+        };
         let made = doubt
             .v_before
             .zip(v)
@@ -372,9 +384,9 @@ impl<'a> Attempt<'a> {
         if writes == 0 {
             return;
         }
-        let needs: MilliTokens = self.needs.values().copied().sum();
+        let needs: MilliTokens = self.amounts.values().copied().sum();
         let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
-        count(&self.inner.counters.unknown_milli, milli);
+        count(&self.inner.counters.unconfirmed_millitokens, milli);
         tracing::warn!(
             bucket = self.line.key.item_key().pk,
             milli,
@@ -385,105 +397,108 @@ impl<'a> Attempt<'a> {
     /// The take happened: everybody is granted. One that was planned too early is made again if it
     /// took what had flowed over by then, or wrote leases, which would end too soon; otherwise it
     /// is as good as any.
-    async fn grant(self, bucket: Shard, at: EpochMillis) -> Resolved {
-        let bucket = self.saw(bucket);
+    async fn grant(self, bucket: Shard, at: EpochMillis) -> TakeOutcome {
+        let bucket = self.record_view(bucket);
         let mut was_there = true;
         if let (Some(seen), true) = (
             &self.seen,
-            self.is_doubted && self.planned.was_late(self.inner),
+            self.is_doubted && self.planned.clock_was_fast(self.inner),
         ) {
-            let owner = (self.line, &self.callers[0].shards);
-            was_there = late::put_right(
+            let owner = (self.line, &self.waiters[0].shards);
+            was_there = late::restore_cut(
                 self.inner,
                 owner,
                 (seen, &bucket),
-                &super::all(&self.needs, &self.soft),
+                &super::merge_amounts(&self.amounts, &self.soft_amounts),
             )
             .await;
         }
-        let was_early = self.planned.was_early(self.inner);
-        let spilled = was_early && early::spilled(&self.needs, &bucket, self.inner.now());
+        let was_early = self.planned.clock_was_slow(self.inner);
+        let spilled = was_early && early::took_overflow(&self.amounts, &bucket, self.inner.now());
         let mut again = vec![];
-        for (caller, lease) in self.callers.into_iter().zip(self.leases) {
+        for (caller, lease) in self.waiters.into_iter().zip(self.leases) {
             let lease = lease.map(|(id, lease)| (id, lease.expires_at));
             let is_good = was_there && (!was_early || !spilled && lease.is_none());
             let (line, after) = (Arc::clone(self.line), Arc::clone(&bucket));
-            let part = Part {
+            let part = HoldPart {
                 line,
                 amounts: caller.all(),
                 bucket: after,
-                ahead: None,
+                prefetched_at: None,
                 lease,
             };
             let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
-            let held =
-                Held::new(owner, vec![part], caller.limits.clone(), at).provisional(caller.takes);
+            let held = Hold::new(owner, vec![part], caller.limits.clone(), at)
+                .provisional(caller.acquires);
             if is_good {
-                caller.tell(Ok(Verdict::Granted(held.into())));
+                caller.reply(Ok(ShardDecision::Granted(held.into())));
             } else {
-                early::take_back(self.inner, held, &caller.needs, &bucket, spilled).await;
+                early::undo_take(self.inner, held, &caller.amounts, &bucket, spilled).await;
                 again.push(caller);
             }
         }
         if again.is_empty() {
-            Resolved::Answered
+            TakeOutcome::Replied
         } else {
-            Resolved::TryAgain(again)
+            TakeOutcome::Retry(again)
         }
     }
 
     /// Answers all once nobody has time left to find out; whether it did.
-    fn drop_late(&mut self) -> bool {
+    fn expire_waiters(&mut self) -> bool {
         let now = Instant::now();
         if self
-            .callers
+            .waiters
             .iter()
-            .any(|caller| now < caller.deadline && !caller.answer.is_closed())
+            .any(|caller| now < caller.deadline && !caller.reply.is_closed())
         {
             return false;
         }
-        for caller in self.callers.drain(..) {
+        for caller in self.waiters.drain(..) {
             let bucket = self.line.key.item_key().pk;
-            let last = self.doubt.as_ref().map(|doubt| Arc::clone(&doubt.error));
-            let after = caller.deadline - caller.joined;
-            caller.tell(Err(Error::Timeout {
+            let last = self
+                .unconfirmed
+                .as_ref()
+                .map(|doubt| Arc::clone(&doubt.error));
+            let after = caller.deadline - caller.enqueued_at;
+            caller.reply(Err(Error::Timeout {
                 bucket,
                 after,
                 last,
             }));
         }
-        self.count_doubt(0, None);
+        self.count_unconfirmed_tokens(0, None);
         true
     }
 
     /// The shard is not there, and is not the one that may be made.
-    fn gone(self) -> Resolved {
-        self.line.gone();
-        self.count_doubt(0, None);
-        Resolved::Gone(self.callers)
+    fn shard_missing(self) -> TakeOutcome {
+        self.line.mark_missing();
+        self.count_unconfirmed_tokens(0, None);
+        TakeOutcome::ShardMissing(self.waiters)
     }
 
-    fn fail_unreadable(self, error: weirgate_shared::ItemError) -> Resolved {
+    fn fail_unreadable(self, error: weirgate_shared::ItemError) -> TakeOutcome {
         let bucket = self.line.key.item_key().pk;
         self.fail(Error::Unreadable { bucket, error })
     }
 
     /// Nothing can be found out any more. What was in doubt before stays so.
-    fn fail(self, error: Error) -> Resolved {
-        self.count_doubt(0, None);
+    fn fail(self, error: Error) -> TakeOutcome {
+        self.count_unconfirmed_tokens(0, None);
         let error = self
-            .doubt
+            .unconfirmed
             .as_ref()
             .map_or(error, |doubt| Error::Store(Arc::clone(&doubt.error)));
-        for caller in self.callers {
-            caller.tell(Err(error.clone()));
+        for caller in self.waiters {
+            caller.reply(Err(error.clone()));
         }
-        Resolved::Answered
+        TakeOutcome::Replied
     }
 }
 
 /// Waits after failures in a row, and no longer than anybody of the callers has time.
-pub(super) async fn pause<'a>(failures: u32, callers: impl IntoIterator<Item = &'a Caller>) {
+pub(super) async fn pause<'a>(failures: u32, callers: impl IntoIterator<Item = &'a Waiter>) {
     let until = Instant::now() + backoff(failures);
     let last = callers.into_iter().map(|caller| caller.deadline).max();
     tokio::time::sleep_until(last.map_or(until, |last| until.min(last))).await;

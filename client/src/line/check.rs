@@ -6,37 +6,37 @@ use std::time::Duration;
 use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
-use super::Line;
+use super::ShardQueue;
 use crate::inner::Inner;
 use crate::{Error, LimitStatus};
 
 /// How long a denial for want of slots is remembered: another process may release one at any
 /// moment.
-pub(crate) const SLOT_MEMORY: Duration = Duration::from_millis(50);
+pub(crate) const SLOT_DENIAL_TTL: Duration = Duration::from_millis(50);
 /// The shortest memory of a denial by a rate.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_DENIAL_TTL: Duration = Duration::from_secs(1);
 /// The longest.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_DENIAL_TTL: Duration = Duration::from_secs(30);
 
 /// How long a denial by one limit is remembered that was seen short so long ago: for a rate a tenth
 /// of its retry-after, between 1 s and 30 s; no longer than `most`.
-pub(crate) fn memory(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
+pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
     if short.is_concurrent() {
-        return SLOT_MEMORY.min(most);
+        return SLOT_DENIAL_TTL.min(most);
     }
     let wait = short
         .retry_after
         .map_or(Duration::MAX, |left| left.saturating_add(age));
-    (wait / 10).clamp(SHORTEST, LONGEST).min(most)
+    (wait / 10).clamp(MIN_DENIAL_TTL, MAX_DENIAL_TTL).min(most)
 }
 
-impl Line {
+impl ShardQueue {
     /// Reads the shard, which was `seen` short, or was never seen and is throttled. The read is
     /// strongly consistent for slots; for rates, a balance may be half a second old.
     ///
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.
-    pub(super) async fn check(
+    pub(super) async fn recheck(
         &self,
         inner: &Inner,
         seen: Option<&Shard>,
@@ -49,10 +49,10 @@ impl Line {
             Consistency::Eventual
         };
         loop {
-            let at = self.bucket.ages.now();
-            self.asks("BatchGetItem");
+            let at = self.summary.ages.now();
+            self.request_started("BatchGetItem");
             let found = inner.read_once(&self.key.item_key(), consistency).await;
-            self.heard(&found);
+            self.request_finished(&found);
             let unreadable = |error| Error::Unreadable {
                 bucket: self.key.item_key().pk,
                 error,
@@ -62,18 +62,20 @@ impl Line {
                 .transpose()
                 .map_err(unreadable)?;
             match bucket {
-                Some(bucket) if bucket.write_seq >= known => drop(self.saw_at(bucket, at)),
+                Some(bucket) if bucket.write_seq >= known => drop(self.record_view_at(bucket, at)),
                 // From before what was seen, or of an item that was deleted since.
                 _ if consistency == Consistency::Eventual => {
                     consistency = Consistency::Strong;
                     continue;
                 }
                 Some(bucket) => {
-                    self.forget();
-                    self.saw_at(bucket, at);
+                    self.clear_view();
+                    self.record_view_at(bucket, at);
                 }
-                None if self.key.shard == 0 && self.bucket.most() == 1 => self.forget(),
-                None => self.gone(),
+                None if self.key.shard == 0 && self.summary.max_shards_seen() == 1 => {
+                    self.clear_view()
+                }
+                None => self.mark_missing(),
             }
             return Ok(());
         }

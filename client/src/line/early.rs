@@ -2,14 +2,14 @@
 
 use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
 
-use super::Needs;
-use crate::held::Held;
+use super::Amounts;
+use crate::held::Hold;
 use crate::inner::Inner;
 use crate::stats::count;
 
 /// Whether such a take, of `needs` and with the bucket as it was after it, took what had flowed
 /// over by then.
-pub(super) fn spilled(needs: &Needs, after: &Shard, now: EpochMillis) -> bool {
+pub(super) fn took_overflow(needs: &Amounts, after: &Shard, now: EpochMillis) -> bool {
     let before = |state: &LimitState, need: &MilliTokens| LimitState {
         available: state.available + *need,
         ..*state
@@ -24,10 +24,10 @@ pub(super) fn spilled(needs: &Needs, after: &Shard, now: EpochMillis) -> bool {
 
 /// Takes back what one caller was to be granted, to be taken again. What was there goes back; for
 /// what had flowed over nothing does, and it counts as taken.
-pub(super) async fn take_back(
+pub(super) async fn undo_take(
     inner: &Inner,
-    held: Held,
-    needs: &Needs,
+    held: Hold,
+    needs: &Amounts,
     after: &Shard,
     spilled: bool,
 ) {
@@ -35,7 +35,7 @@ pub(super) async fn take_back(
     let ended = if spilled {
         held.release().await
     } else {
-        held.rollback().await
+        held.roll_back().await
     };
     let stays = match &ended {
         Ok(_) => spilled,
@@ -58,7 +58,7 @@ pub(super) async fn take_back(
     } else {
         0
     };
-    count(&inner.counters.unknown_milli, milli);
+    count(&inner.counters.unconfirmed_millitokens, milli);
     let bucket = after.key.item_key().pk;
     tracing::warn!(
         bucket,

@@ -18,14 +18,14 @@ const OVER: Duration = Duration::from_secs(10);
 
 /// The gap between two writes; zero where none is throttled.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Gap {
+pub(super) struct ThrottleBackoff {
     length: Duration,
     until: Option<Instant>,
     /// When a write was throttled last. A frozen process counts the time that it missed.
     throttled: Option<Moment>,
 }
 
-impl Gap {
+impl ThrottleBackoff {
     /// A write was throttled.
     pub(super) fn widen(&mut self, ages: &AgeClock) {
         let length = if self.is_over(ages) {
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_gap_doubles_with_each_throttle_and_halves_with_each_write_that_passes() {
-        let (mut gap, ages) = (Gap::default(), AgeClock::default());
+        let (mut gap, ages) = (ThrottleBackoff::default(), AgeClock::default());
         assert_eq!(gap.until(&ages), None);
         let lengths: Vec<_> = (0..10)
             .map(|_| {
@@ -117,7 +117,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_gap_is_over_some_time_after_the_last_throttle() {
-        let (mut gap, ages) = (Gap::default(), AgeClock::default());
+        let (mut gap, ages) = (ThrottleBackoff::default(), AgeClock::default());
         (0..9).for_each(|_| gap.widen(&ages));
         advance(OVER - Duration::from_millis(1)).await;
         gap.narrow(&ages);

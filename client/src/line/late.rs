@@ -8,11 +8,11 @@ use std::sync::Arc;
 use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Value};
 use weirgate_shared::{EpochMillis, LimitState, MilliTokens, Shard, attr, refill_between};
 
-use super::{Line, Needs};
+use super::{Amounts, ShardQueue};
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::settling::Settling;
-use crate::shards::Shards;
+use crate::settling::SettleAttempt;
+use crate::shards::BucketState;
 
 /// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it
 /// brings no limits, begins no hour, and ends no leases.
@@ -22,7 +22,12 @@ pub(super) fn is_safe(seen: &Shard, limits: &Limits, roll: Roll, now: EpochMilli
 
 /// Requires that nothing was written since the view, unless the take needs no credit, and so no
 /// time.
-pub(super) fn only_as_seen(update: &mut Update, take: &Take<'_>, seen: &Shard, now: EpochMillis) {
+pub(super) fn require_unchanged(
+    update: &mut Update,
+    take: &Take<'_>,
+    seen: &Shard,
+    now: EpochMillis,
+) {
     if !take.is_covered(seen, now) {
         update.conditions.push(Condition::Equals(
             Path::of(attr::V),
@@ -33,11 +38,11 @@ pub(super) fn only_as_seen(update: &mut Update, take: &Take<'_>, seen: &Shard, n
 
 /// Puts back what a take of `needs` cut from a bucket that was full only by a clock that was ahead.
 /// Returns whether all that was taken was there.
-pub(super) async fn put_right(
+pub(super) async fn restore_cut(
     inner: &Inner,
-    (line, shards): (&Arc<Line>, &Arc<Shards>),
+    (line, shards): (&Arc<ShardQueue>, &Arc<BucketState>),
     (seen, after): (&Shard, &Shard),
-    needs: &Needs,
+    needs: &Amounts,
 ) -> bool {
     let (back, was_there) = cut(seen, after, needs, inner.now());
     if back.is_empty() {
@@ -54,15 +59,15 @@ pub(super) async fn put_right(
             },
         )
     };
-    let settling = Settling {
+    let settling = SettleAttempt {
         inner,
         shards,
         line: Arc::clone(line),
-        op: weirgate_store::random_id(),
+        write_id: weirgate_store::random_id(),
         lease: None,
         amounts: back.iter().map(amount).collect(),
-        takes: 0,
-        holds: &Needs::new(),
+        acquires: 0,
+        held_amounts: &Amounts::new(),
     };
     if let Err(error) = settling.run().await {
         let bucket = line.key.item_key().pk;
@@ -72,7 +77,7 @@ pub(super) async fn put_right(
 }
 
 /// What a take of `needs` cut too much, and whether it found what it took, at `now`.
-fn cut(seen: &Shard, after: &Shard, needs: &Needs, now: EpochMillis) -> (Needs, bool) {
+fn cut(seen: &Shard, after: &Shard, needs: &Amounts, now: EpochMillis) -> (Amounts, bool) {
     let (mut back, mut was_there) = (BTreeMap::new(), true);
     // Only then is it known what was there before.
     let is_next = after.write_seq == seen.write_seq + 1;

@@ -6,35 +6,35 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Contention, Take, Update, expire};
 use weirgate_shared::{EpochMillis, Shard};
-use weirgate_store::Outcome;
+use weirgate_store::WriteOutcome;
 
-use super::{Caller, Line};
+use super::{ShardQueue, Waiter};
 use crate::inner::Inner;
-use crate::limits::check_room;
+use crate::limits::check_bucket_limit_count;
 
 /// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is
 /// new.
 ///
 /// A failure is no reason to fail anybody: the ordinary write, or denial, comes next.
-pub(super) async fn make_way(
+pub(super) async fn maintain(
     inner: &Inner,
-    line: &Line,
+    line: &ShardQueue,
     bucket: &Shard,
-    first: &Caller,
+    first: &Waiter,
     now: EpochMillis,
 ) -> bool {
     let Some(update) = plan(inner, line, bucket, first, now) else {
         return false;
     };
     match inner.update(&update).await {
-        Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => {
-            item.bucket().map(|bucket| line.saw(bucket)).is_ok()
+        Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
+            item.bucket().map(|bucket| line.record_view(bucket)).is_ok()
         }
-        Ok(Outcome::LostRace(None)) => {
-            line.forget();
+        Ok(WriteOutcome::ConditionFailed(None)) => {
+            line.clear_view();
             true
         }
-        Ok(Outcome::Applied(None)) => false,
+        Ok(WriteOutcome::Applied(None)) => false,
         Err(error) => {
             tracing::debug!(%error, "could not make way");
             false
@@ -44,15 +44,17 @@ pub(super) async fn make_way(
 
 fn plan(
     inner: &Inner,
-    line: &Line,
+    line: &ShardQueue,
     bucket: &Shard,
-    first: &Caller,
+    first: &Waiter,
     now: EpochMillis,
 ) -> Option<Update> {
     if bucket.expired(now).count() > bucket.reclaimable(now).count() {
         return expire(bucket, now).map(|(update, _)| update);
     }
-    if bucket.matches_rules(&first.limits, now) || check_room(bucket, &first.limits).is_err() {
+    if bucket.matches_rules(&first.limits, now)
+        || check_bucket_limit_count(bucket, &first.limits).is_err()
+    {
         return None;
     }
     let op = weirgate_store::random_id();

@@ -7,49 +7,49 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use weirgate_shared::EpochMillis;
 
-use super::Promises;
+use super::RetryTimes;
 use crate::ages::{AgeClock, Moment};
 
 /// A bucket as the lines of all its shards see it together.
 #[derive(Debug)]
-pub(crate) struct Overview {
+pub(crate) struct BucketSummary {
     /// What the ages of all that was seen are measured by.
     pub(crate) ages: AgeClock,
     /// Tokens came back to the bucket through this process.
-    pub(crate) given_back: Arc<Notify>,
+    pub(crate) tokens_returned: Arc<Notify>,
     /// The largest number of shards seen.
-    most: AtomicU32,
+    max_shards_seen: AtomicU32,
     /// When that last rose.
     rose: Mutex<Option<Moment>>,
     /// The shard chosen last.
-    last: AtomicU32,
+    last_shard: AtomicU32,
     /// The newest version of configured limits that a shard was seen with.
     pub(super) version: AtomicI64,
-    promises: Mutex<Promises>,
+    promises: Mutex<RetryTimes>,
     /// When this process last gave tokens of a rate back, epoch ms.
-    gave_back_at: AtomicI64,
+    returned_at: AtomicI64,
 }
 
-impl Overview {
+impl BucketSummary {
     pub(crate) fn new(ages: AgeClock) -> Self {
         Self {
             ages,
-            given_back: Arc::default(),
-            most: AtomicU32::new(1),
+            tokens_returned: Arc::default(),
+            max_shards_seen: AtomicU32::new(1),
             rose: Mutex::default(),
-            last: AtomicU32::new(0),
+            last_shard: AtomicU32::new(0),
             version: AtomicI64::new(0),
             promises: Mutex::default(),
-            gave_back_at: AtomicI64::new(0),
+            returned_at: AtomicI64::new(0),
         }
     }
 
-    pub(crate) fn most(&self) -> u32 {
-        self.most.load(Ordering::Relaxed)
+    pub(crate) fn max_shards_seen(&self) -> u32 {
+        self.max_shards_seen.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn last(&self) -> u32 {
-        self.last.load(Ordering::Relaxed)
+    pub(crate) fn last_shard(&self) -> u32 {
+        self.last_shard.load(Ordering::Relaxed)
     }
 
     pub(crate) fn version(&self) -> i64 {
@@ -57,8 +57,8 @@ impl Overview {
     }
 
     /// A shard was seen of a bucket of so many.
-    pub(super) fn saw(&self, count: u32, at: Moment) {
-        if self.most.fetch_max(count, Ordering::Relaxed) < count {
+    pub(super) fn record_shard_count(&self, count: u32, at: Moment) {
+        if self.max_shards_seen.fetch_max(count, Ordering::Relaxed) < count {
             *self.rose.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
         }
     }
@@ -66,7 +66,7 @@ impl Overview {
     /// Whether a shard of so many, as it was seen at `at`, has probably been split since: others
     /// were seen to be.
     pub(super) fn is_outgrown(&self, count: u32, at: Moment) -> bool {
-        count < self.most()
+        count < self.max_shards_seen()
             && self
                 .rose
                 .lock()
@@ -74,37 +74,37 @@ impl Overview {
                 .is_some_and(|rose| at < rose)
     }
 
-    pub(crate) fn set_last(&self, shard: u32) {
-        self.last.store(shard, Ordering::Relaxed);
+    pub(crate) fn set_last_shard(&self, shard: u32) {
+        self.last_shard.store(shard, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_most(&self, most: u32) {
-        self.most.store(most, Ordering::Relaxed);
+    pub(crate) fn set_max_shards_seen(&self, most: u32) {
+        self.max_shards_seen.store(most, Ordering::Relaxed);
     }
 
     /// This process gave tokens of a rate back: what others saw of the bucket before is too little.
-    pub(crate) fn gives_back(&self, now: EpochMillis) {
-        self.gave_back_at.fetch_max(now.0, Ordering::Relaxed);
+    pub(crate) fn record_return(&self, now: EpochMillis) {
+        self.returned_at.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    pub(crate) fn gave_back_since(&self, at: EpochMillis) -> bool {
-        self.gave_back_at.load(Ordering::Relaxed) >= at.0
+    pub(crate) fn returned_since(&self, at: EpochMillis) -> bool {
+        self.returned_at.load(Ordering::Relaxed) >= at.0
     }
 
     /// A caller is denied at `now`, and told to come back.
-    pub(crate) fn promise(&self, now: EpochMillis, retry_after: Option<Duration>) {
+    pub(crate) fn record_retry_time(&self, now: EpochMillis, retry_after: Option<Duration>) {
         self.promises
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .keep(now, retry_after);
+            .insert(now, retry_after);
     }
 
     /// Whether what was seen so long ago is older than an instant that a denied caller was told to
     /// come back at, and that has come.
-    pub(crate) fn is_due(&self, now: EpochMillis, age: Duration) -> bool {
+    pub(crate) fn retry_time_passed(&self, now: EpochMillis, age: Duration) -> bool {
         self.promises
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .outdate(now, age)
+            .passed_since(now, age)
     }
 }

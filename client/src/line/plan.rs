@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use weirgate_shared::{EpochMillis, Shard};
 
-use super::{Caller, Needs};
+use super::{Amounts, Waiter};
 use crate::decision::{self, LimitStatus};
 
 /// The most leases one write carries: an expression holds 4 KB.
@@ -14,16 +14,16 @@ const LEASES_PER_WRITE: usize = 50;
 ///
 /// Without a view the limits' own capacities are what is there. Callers who bring other limits than
 /// the first wait for a write of their own.
-pub(super) fn select(
+pub(super) fn select_batch(
     view: Option<&Shard>,
-    line: VecDeque<Caller>,
+    line: VecDeque<Waiter>,
     now: EpochMillis,
-) -> (Vec<Caller>, VecDeque<Caller>) {
+) -> (Vec<Waiter>, VecDeque<Waiter>) {
     let Some(first) = line.front() else {
         return (vec![], line);
     };
     let limits = first.limits.clone();
-    let mut left: Needs = match view {
+    let mut left: Amounts = match view {
         Some(bucket) => bucket
             .projected(&limits, now)
             .limits
@@ -39,7 +39,7 @@ pub(super) fn select(
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for caller in line {
         let fits = caller
-            .needs
+            .amounts
             .iter()
             .all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
         if caller.limits != limits
@@ -49,7 +49,7 @@ pub(super) fn select(
             others.push_back(caller);
             continue;
         }
-        for (limit, need) in &caller.needs {
+        for (limit, need) in &caller.amounts {
             if let Some(left) = left.get_mut(limit) {
                 *left -= *need;
             }
@@ -63,10 +63,10 @@ pub(super) fn select(
 /// Why `bucket` does not have what the caller asks at `now`; `None` if it has.
 pub(super) fn shortage(
     bucket: &Shard,
-    caller: &Caller,
+    caller: &Waiter,
     now: EpochMillis,
 ) -> Option<Vec<LimitStatus>> {
-    let status = decision::status(bucket, &caller.limits, &caller.needs, now);
+    let status = decision::status(bucket, &caller.limits, &caller.amounts, now);
     status.iter().any(LimitStatus::is_short).then_some(status)
 }
 
@@ -84,14 +84,14 @@ mod tests {
     use super::*;
     use crate::ages::AgeClock;
     use crate::limits::Limits;
-    use crate::shards::Shards;
+    use crate::shards::BucketState;
 
     const NOW: EpochMillis = EpochMillis(1_000_000);
     const RATE: i64 = 60;
     const SLOTS: i64 = 40;
 
     /// Of a rate and of slots.
-    fn needs([rate, slots]: [i64; 2]) -> Needs {
+    fn needs([rate, slots]: [i64; 2]) -> Amounts {
         let all = [("rpm", rate), ("slots", slots)]
             .map(|(name, need)| (name, MilliTokens::from_tokens(need)));
         all.into_iter()
@@ -108,8 +108,8 @@ mod tests {
         Limits::new(limits.into(), None)
     }
 
-    fn shards() -> Arc<Shards> {
-        Arc::new(Shards::new(
+    fn shards() -> Arc<BucketState> {
+        Arc::new(BucketState::new(
             BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
             None,
             AgeClock::default(),
@@ -137,30 +137,30 @@ mod tests {
     }
 
     /// The caller at `place`, who is known by what he counts.
-    fn caller(place: usize, asked: &Asked) -> Caller {
-        Caller {
-            needs: needs(asked.needs),
-            soft: Needs::new(),
+    fn caller(place: usize, asked: &Asked) -> Waiter {
+        Waiter {
+            amounts: needs(asked.needs),
+            soft_amounts: Amounts::new(),
             limits: if asked.brings_others {
-                limits().of_version(7)
+                limits().with_version(7)
             } else {
                 limits()
             },
             lease: asked
                 .wants_lease
                 .then(|| (Duration::from_secs(1), "test".into())),
-            takes: i64::try_from(place).unwrap(),
-            joined: Instant::now(),
+            acquires: i64::try_from(place).unwrap(),
+            enqueued_at: Instant::now(),
             deadline: Instant::now(),
             shards: shards(),
-            answer: oneshot::channel().0,
+            reply: oneshot::channel().0,
         }
     }
 
-    fn places<'a>(callers: impl IntoIterator<Item = &'a Caller>) -> Vec<usize> {
+    fn places<'a>(callers: impl IntoIterator<Item = &'a Waiter>) -> Vec<usize> {
         callers
             .into_iter()
-            .map(|caller| usize::try_from(caller.takes).unwrap())
+            .map(|caller| usize::try_from(caller.acquires).unwrap())
             .collect()
     }
 
@@ -188,7 +188,7 @@ mod tests {
         ) {
             let view = there.map(|(left, seconds_ago)| seen(left, seconds_ago));
             let callers = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
-            let (chosen, others) = select(view.as_ref(), callers, NOW);
+            let (chosen, others) = select_batch(view.as_ref(), callers, NOW);
             let (chosen, others) = (places(&chosen), places(&others));
 
             let there = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
@@ -216,7 +216,7 @@ mod tests {
         ) {
             let (bucket, caller) = (seen(left, seconds_ago), caller(0, &asked));
             let lacks = |(name, need): &(&LimitName, &MilliTokens)| bucket.balance_at(name, NOW) < **need;
-            let lacking: Vec<_> = caller.needs.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
+            let lacking: Vec<_> = caller.amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
             let said = shortage(&bucket, &caller, NOW).map(|status| {
                 let short = status.into_iter().filter(LimitStatus::is_short);
                 short.map(|status| status.limit).collect::<Vec<_>>()
@@ -238,7 +238,7 @@ mod tests {
                 },
             )
         };
-        let (chosen, others) = select(None, (0..70).map(ask).collect(), NOW);
+        let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), NOW);
         assert_eq!(places(&chosen), (0..50).chain(60..70).collect::<Vec<_>>());
         assert_eq!(places(&others), (50..60).collect::<Vec<_>>());
     }

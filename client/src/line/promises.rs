@@ -11,15 +11,15 @@ const MOST: usize = 64;
 /// The instants that denied callers were told to come back at. A caller that comes back then is not
 /// denied by what was seen before.
 #[derive(Debug, Default)]
-pub(super) struct Promises {
+pub(super) struct RetryTimes {
     ahead: BTreeSet<EpochMillis>,
     /// The latest that has passed.
     due: Option<EpochMillis>,
 }
 
-impl Promises {
+impl RetryTimes {
     /// Keeps when a caller that is denied at `now` may come back.
-    pub(super) fn keep(&mut self, now: EpochMillis, retry_after: Option<Duration>) {
+    pub(super) fn insert(&mut self, now: EpochMillis, retry_after: Option<Duration>) {
         let Some(after) = retry_after.filter(|after| !after.is_zero()) else {
             return;
         };
@@ -30,7 +30,7 @@ impl Promises {
     }
 
     /// Returns whether what was seen so long ago is older than an instant that has come since.
-    pub(super) fn outdate(&mut self, now: EpochMillis, age: Duration) -> bool {
+    pub(super) fn passed_since(&mut self, now: EpochMillis, age: Duration) -> bool {
         while let Some(at) = self.ahead.first().copied().filter(|at| *at <= now) {
             self.ahead.pop_first();
             self.due = Some(self.due.map_or(at, |due| due.max(at)));
@@ -46,21 +46,21 @@ mod tests {
 
     #[test]
     fn what_was_seen_before_the_instant_is_outdated_once_it_has_come() {
-        let (mut promises, at, secs) = (Promises::default(), EpochMillis, Duration::from_secs);
-        promises.keep(at(1_000), Some(secs(5)));
-        promises.keep(at(2_000), None);
-        promises.keep(at(3_000), Some(secs(9)));
-        assert!(!promises.outdate(at(5_999), secs(5)));
-        assert!(promises.outdate(at(6_000), Duration::from_millis(1)));
+        let (mut promises, at, secs) = (RetryTimes::default(), EpochMillis, Duration::from_secs);
+        promises.insert(at(1_000), Some(secs(5)));
+        promises.insert(at(2_000), None);
+        promises.insert(at(3_000), Some(secs(9)));
+        assert!(!promises.passed_since(at(5_999), secs(5)));
+        assert!(promises.passed_since(at(6_000), Duration::from_millis(1)));
         assert!(
-            !promises.outdate(at(8_000), secs(2)),
+            !promises.passed_since(at(8_000), secs(2)),
             "it was seen when the instant came"
         );
-        assert!(promises.outdate(at(8_000), Duration::from_millis(2_001)));
+        assert!(promises.passed_since(at(8_000), Duration::from_millis(2_001)));
         assert!(
-            promises.outdate(at(20_000), Duration::from_millis(8_001)),
+            promises.passed_since(at(20_000), Duration::from_millis(8_001)),
             "the second one"
         );
-        assert!(!promises.outdate(at(20_000), secs(8)));
+        assert!(!promises.passed_since(at(20_000), secs(8)));
     }
 }

@@ -3,31 +3,31 @@
 use weirgate_shared::write::Roll;
 use weirgate_shared::{EpochMillis, Hour, Millis, Shard, Window};
 
-use super::Line;
+use super::ShardQueue;
 use crate::inner::Inner;
 
 /// Acquires that must be expected since an hour began, and have been counted before, until a
 /// process takes for granted that one of them began it.
-const CERTAIN: i64 = 4;
+const MIN_EXPECTED_ACQUIRES: i64 = 4;
 
-impl Line {
+impl ShardQueue {
     /// The hour that a write at `now` counts for. Where others write often, one of them has begun
     /// the hour by now: to begin it once more would fail, for each of as many processes as there
     /// are.
     pub(crate) fn roll(&self, inner: &Inner, now: EpochMillis) -> Roll {
         let hour = Hour::of(EpochMillis(now.0.saturating_sub(inner.roll_lag.0)));
         let begun = now.since(hour.start());
-        let now_aged = self.bucket.ages.now();
+        let now_aged = self.summary.ages.now();
         let state = self.state();
         let is_begun = state
             .view
             .as_ref()
             .filter(|_| state.has_company != Some(false))
             .is_some_and(|view| {
-                let age = Millis::from(now_aged.since(view.at));
+                let age = Millis::from(now_aged.since(view.seen_at));
                 let seen = EpochMillis(now.0.saturating_sub(age.0));
                 // What was seen since the hour began shows whether it was.
-                age > begun && acquires(&view.bucket, seen, begun) >= CERTAIN
+                age > begun && expected_acquires(&view.shard, seen, begun) >= MIN_EXPECTED_ACQUIRES
             });
         Roll {
             hour,
@@ -38,7 +38,7 @@ impl Line {
 
 /// The acquires expected within `time`, if there are as many as in the bucket's hour, or its life,
 /// until it was `seen`; no more than were counted then.
-pub(super) fn acquires(bucket: &Shard, seen: EpochMillis, time: Millis) -> i64 {
+pub(super) fn expected_acquires(bucket: &Shard, seen: EpochMillis, time: Millis) -> i64 {
     let since = bucket
         .hour
         .start()

@@ -8,20 +8,20 @@ use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 use weirgate_store::{ErrorKind, StoreError};
 
-use super::attempt::{self, Resolved, pause};
-use super::make_way::make_way;
-use super::{Caller, Line, Verdict, View, Why, memory, plan};
+use super::attempt::{self, TakeOutcome, pause};
+use super::make_way::maintain;
+use super::{RerouteReason, ShardDecision, ShardQueue, ShardView, Waiter, denial_ttl, plan};
 use crate::inner::Inner;
-use crate::shards::PLENTY;
+use crate::shards::AMPLE_FACTOR;
 use crate::stats::count;
 use crate::{Error, decision};
 
 /// For how long what was seen counts as new where the shard is too hot to be read.
-const TRUST: Duration = Duration::from_secs(1);
+const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
 
 /// Serves `line` until it is empty.
-pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
-    let mut server = Server {
+pub(crate) async fn run_worker(inner: Arc<Inner>, line: Arc<ShardQueue>) {
+    let mut server = QueueWorker {
         inner,
         line,
         waiting: VecDeque::new(),
@@ -30,7 +30,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
         is_done: false,
     };
     loop {
-        let newcomers = server.line.next(!server.waiting.is_empty());
+        let newcomers = server.line.drain(!server.waiting.is_empty());
         server.waiting.extend(newcomers);
         if server.waiting.is_empty() {
             server.is_done = true;
@@ -41,18 +41,18 @@ pub(crate) async fn serve(inner: Arc<Inner>, line: Arc<Line>) {
 }
 
 /// Serving ends half way if its runtime shuts down; others may still come, from another one.
-impl Drop for Server {
+impl Drop for QueueWorker {
     fn drop(&mut self) {
         if !self.is_done {
-            self.line.left_alone();
+            self.line.abort_waiters();
         }
     }
 }
 
-struct Server {
+struct QueueWorker {
     inner: Arc<Inner>,
-    line: Arc<Line>,
-    waiting: VecDeque<Caller>,
+    line: Arc<ShardQueue>,
+    waiting: VecDeque<Waiter>,
     /// Failed requests in a row.
     failures: u32,
     /// Writes lost to others in a row.
@@ -60,32 +60,34 @@ struct Server {
     is_done: bool,
 }
 
-impl Server {
+impl QueueWorker {
     /// Answers whom it can from what is known, and makes one write for the others.
     async fn step(&mut self) {
-        self.drop_late();
+        self.expire_waiters();
         // Only of the write just before: whoever comes after an answer has lost nothing.
         let losses = std::mem::take(&mut self.losses);
-        self.hold_back(losses).await;
-        if (!self.line.is_known() || self.line.is_outgrown()) && !self.look().await {
+        self.back_off(losses).await;
+        if (!self.line.is_known() || self.line.is_outgrown()) && !self.read_view().await {
             return;
         }
         let now = self.inner.now();
         let view = self.line.view();
-        let bucket = view.as_ref().map(|view| &*view.bucket);
-        let (mut chosen, others) = plan::select(bucket, std::mem::take(&mut self.waiting), now);
+        let bucket = view.as_ref().map(|view| &*view.shard);
+        let (mut chosen, others) =
+            plan::select_batch(bucket, std::mem::take(&mut self.waiting), now);
         self.waiting = others;
         if let Some(view) = &view {
-            if let (true, Some(first)) =
-                (chosen.is_empty() && !view.is_doubted, self.waiting.front())
-                && make_way(&self.inner, &self.line, &view.bucket, first, now).await
+            if let (true, Some(first)) = (
+                chosen.is_empty() && !view.predates_clock_jump,
+                self.waiting.front(),
+            ) && maintain(&self.inner, &self.line, &view.shard, first, now).await
             {
                 return;
             }
-            self.deny_short(view);
+            self.deny_insufficient(view);
             if chosen.is_empty() {
                 // Nobody fits into what was seen a while ago: a read shows how it is now.
-                self.check().await;
+                self.recheck().await;
                 return;
             }
         }
@@ -95,35 +97,35 @@ impl Server {
         if chosen.is_empty() {
             return;
         }
-        if let Some(until) = self.line.held_until() {
-            self.back_in_line(chosen);
+        if let Some(until) = self.line.paused_until() {
+            self.requeue(chosen);
             self.wait_until(until).await;
             // By now it may be short, or split.
-            self.check().await;
+            self.recheck().await;
             return;
         }
         match attempt::take(&self.inner, &self.line, chosen).await {
-            Resolved::Answered => self.failures = 0,
-            Resolved::TryAgain(chosen) => {
+            TakeOutcome::Replied => self.failures = 0,
+            TakeOutcome::Retry(chosen) => {
                 self.losses = losses + 1;
                 self.failures = 0;
-                self.back_in_line(chosen);
+                self.requeue(chosen);
             }
-            Resolved::Gone(chosen) => {
-                self.back_in_line(chosen);
-                self.send_elsewhere(&Why::Missing);
+            TakeOutcome::ShardMissing(chosen) => {
+                self.requeue(chosen);
+                self.reroute(&RerouteReason::ShardMissing);
             }
-            Resolved::Refused(chosen, error) if self.can_go_elsewhere(&error) => {
+            TakeOutcome::Rejected(chosen, error) if self.can_reroute(&error) => {
                 for caller in chosen {
-                    caller.send_elsewhere(Why::Throttled(Arc::clone(&error)));
+                    caller.reroute(RerouteReason::Throttled(Arc::clone(&error)));
                 }
             }
-            Resolved::Refused(chosen, error) => {
-                self.back_in_line(chosen);
+            TakeOutcome::Rejected(chosen, error) => {
+                self.requeue(chosen);
                 self.failures += 1;
-                if is_hot(&error) {
+                if is_key_range_throttle(&error) {
                     // It may be short by now, or split.
-                    self.check().await;
+                    self.recheck().await;
                 } else {
                     pause(self.failures, &self.waiting).await;
                 }
@@ -133,27 +135,31 @@ impl Server {
 
     /// Reads the shard, of which nothing is known; whether its callers can be served here then.
     /// Callers that come meanwhile share what was read.
-    async fn look(&mut self) -> bool {
+    async fn read_view(&mut self) -> bool {
         if self.waiting.is_empty() {
             return false;
         }
         let known = self.count();
-        let was_only = self.line.bucket.most() == 1;
-        let looked = self.line.look(&self.inner).await;
-        self.waiting.extend(self.line.next(true));
+        let was_only = self.line.summary.max_shards_seen() == 1;
+        let looked = self.line.read_shard(&self.inner).await;
+        self.waiting.extend(self.line.drain(true));
         match looked {
-            Ok(()) if was_only && self.line.bucket.most() > 1 => self.send_elsewhere(&Why::Several),
-            Ok(()) if !self.line.is_known() => self.send_elsewhere(&Why::Missing),
-            Ok(()) if self.was_split(known) => self.send_elsewhere(&Why::Several),
+            Ok(()) if was_only && self.line.summary.max_shards_seen() > 1 => {
+                self.reroute(&RerouteReason::BucketWasSplit)
+            }
+            Ok(()) if !self.line.is_known() => self.reroute(&RerouteReason::ShardMissing),
+            Ok(()) if self.was_split(known) => self.reroute(&RerouteReason::BucketWasSplit),
             Ok(()) => {
                 self.failures = 0;
-                self.drop_late();
+                self.expire_waiters();
                 return true;
             }
             // Then a write by what was seen before tells as much.
-            Err(Error::Store(error)) if is_hot(&error) && self.line.is_known() => return true,
-            Err(Error::Store(error)) if self.can_go_elsewhere(&error) => {
-                self.send_elsewhere(&Why::Throttled(error))
+            Err(Error::Store(error)) if is_key_range_throttle(&error) && self.line.is_known() => {
+                return true;
+            }
+            Err(Error::Store(error)) if self.can_reroute(&error) => {
+                self.reroute(&RerouteReason::Throttled(error))
             }
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&self.inner.counters.refused, 1);
@@ -162,7 +168,7 @@ impl Server {
             }
             Err(error) => {
                 for caller in std::mem::take(&mut self.waiting) {
-                    caller.tell(Err(error.clone()));
+                    caller.reply(Err(error.clone()));
                 }
             }
         }
@@ -171,7 +177,7 @@ impl Server {
 
     /// How many shards the bucket had when this one was seen last.
     fn count(&self) -> Option<u32> {
-        self.line.view().map(|view| view.bucket.shard().count)
+        self.line.view().map(|view| view.shard.shard().count)
     }
 
     /// Whether the shard, which was one of so many, has been split since: others have a part of its
@@ -180,42 +186,42 @@ impl Server {
         count.is_some_and(|count| self.count().is_some_and(|now| count < now))
     }
 
-    fn send_elsewhere(&mut self, why: &Why) {
+    fn reroute(&mut self, why: &RerouteReason) {
         for caller in std::mem::take(&mut self.waiting) {
-            caller.send_elsewhere(why.clone());
+            caller.reroute(why.clone());
         }
     }
 
     /// Reads the shard for those in line. If it is too hot for that, denies those for whom it was
     /// seen short.
-    async fn check(&mut self) {
+    async fn recheck(&mut self) {
         let (view, Some(first)) = (self.line.view(), self.waiting.front()) else {
             return;
         };
-        let seen = view.as_ref().map(|view| &*view.bucket);
+        let seen = view.as_ref().map(|view| &*view.shard);
         let known = self.count();
         let short = seen.and_then(|bucket| plan::shortage(bucket, first, self.inner.now()));
         let lacks_slots = short
             .iter()
             .flatten()
             .any(|status| status.is_short() && status.is_concurrent());
-        match self.line.check(&self.inner, seen, lacks_slots).await {
-            Ok(()) if self.line.is_gone() => self.send_elsewhere(&Why::Missing),
-            Ok(()) if self.was_split(known) => self.send_elsewhere(&Why::Several),
+        match self.line.recheck(&self.inner, seen, lacks_slots).await {
+            Ok(()) if self.line.was_merged_away() => self.reroute(&RerouteReason::ShardMissing),
+            Ok(()) if self.was_split(known) => self.reroute(&RerouteReason::BucketWasSplit),
             Ok(()) => {}
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&self.inner.counters.refused, 1);
                 tracing::debug!(%error, "could not be read for now");
                 self.failures += 1;
-                if let Some(view) = view.filter(|_| is_hot(&error)) {
-                    self.line.trusts(TRUST);
-                    self.deny_short(&view);
+                if let Some(view) = view.filter(|_| is_key_range_throttle(&error)) {
+                    self.line.trust_view_for(THROTTLED_VIEW_TTL);
+                    self.deny_insufficient(&view);
                 }
                 pause(self.failures, &self.waiting).await;
             }
             Err(error) => {
                 for caller in std::mem::take(&mut self.waiting) {
-                    caller.tell(Err(error.clone()));
+                    caller.reply(Err(error.clone()));
                 }
             }
         }
@@ -225,33 +231,35 @@ impl Server {
     async fn wait_until(&mut self, until: Instant) {
         let first = self.waiting.iter().map(|caller| caller.deadline).min();
         tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
-        self.waiting.extend(self.line.next(true));
+        self.waiting.extend(self.line.drain(true));
     }
 
     /// Whether it is this shard that is too hot, and not the only one.
-    fn can_go_elsewhere(&self, error: &StoreError) -> bool {
-        is_hot(error) && self.line.bucket.most() > 1
+    fn can_reroute(&self, error: &StoreError) -> bool {
+        is_key_range_throttle(error) && self.line.summary.max_shards_seen() > 1
     }
 
-    fn back_in_line(&mut self, chosen: Vec<Caller>) {
+    fn requeue(&mut self, chosen: Vec<Waiter>) {
         for caller in chosen.into_iter().rev() {
             self.waiting.push_front(caller);
         }
     }
 
     /// Denies everybody whom a view that is new enough says the bucket has not enough for.
-    fn deny_short(&mut self, view: &View) {
+    fn deny_insufficient(&mut self, view: &ShardView) {
         let now = self.inner.now();
         for caller in std::mem::take(&mut self.waiting) {
-            match plan::shortage(&view.bucket, &caller, now) {
+            match plan::shortage(&view.shard, &caller, now) {
                 Some(shortage) if !self.is_fresh(view, &caller, &shortage, now) => {
                     self.waiting.push_back(caller)
                 }
-                Some(_) if view.bucket.shard().count > 1 => caller.send_elsewhere(Why::Short),
+                Some(_) if view.shard.shard().count > 1 => {
+                    caller.reroute(RerouteReason::Insufficient)
+                }
                 Some(shortage) => {
                     count(
                         &self.inner.counters.local_denied,
-                        u64::from(!self.line.is_since(view, caller.joined)),
+                        u64::from(!self.line.is_since(view, caller.enqueued_at)),
                     );
                     self.deny(caller, shortage, now);
                 }
@@ -260,47 +268,48 @@ impl Server {
         }
     }
 
-    fn deny(&self, caller: Caller, shortage: Vec<decision::LimitStatus>, now: EpochMillis) {
-        let denied = decision::denied(shortage);
-        self.line.bucket.promise(now, denied.retry_after);
-        caller.tell(Ok(Verdict::Denied(denied)));
+    fn deny(&self, caller: Waiter, shortage: Vec<decision::LimitStatus>, now: EpochMillis) {
+        let denied = decision::denial_of(shortage);
+        self.line.summary.record_retry_time(now, denied.retry_after);
+        caller.reply(Ok(ShardDecision::Denied(denied)));
     }
 
     fn is_fresh(
         &self,
-        view: &View,
-        caller: &Caller,
+        view: &ShardView,
+        caller: &Waiter,
         shortage: &[decision::LimitStatus],
         now: EpochMillis,
     ) -> bool {
-        let (age, most) = (self.line.age(view), self.inner.settings.denial_memory);
+        let (age, most) = (self.line.age(view), self.inner.settings.denial_cache_ttl);
         let mut short = shortage.iter().filter(|status| status.is_short());
-        self.line.is_since(view, caller.joined)
-            || !self.line.bucket.is_due(now, age)
-                && (self.line.is_trusted() || short.all(|status| age < memory(status, age, most)))
+        self.line.is_since(view, caller.enqueued_at)
+            || !self.line.summary.retry_time_passed(now, age)
+                && (self.line.trusts_view()
+                    || short.all(|status| age < denial_ttl(status, age, most)))
     }
 
     /// Waits a moment where processes compete for the last tokens, while more callers come.
-    async fn hold_back(&mut self, losses: u32) {
+    async fn back_off(&mut self, losses: u32) {
         // Who has just lost a race knows how it stands, and would know it no more after a wait. Who
         // loses the next one too may be in step with somebody who always comes first, and be so for
         // ever if he does not wait.
         if losses % 2 == 1 {
             return;
         }
-        let Some(moment) = self.line.pace(|pace| pace.moment()) else {
+        let Some(moment) = self.line.with_backoff(|pace| pace.delay()) else {
             return;
         };
         let now = self.inner.now();
-        let has_plenty = |view: View| {
-            let bucket = &view.bucket;
-            let holds = |caller: &Caller| {
-                caller.needs.iter().all(|(name, need)| {
+        let has_plenty = |view: ShardView| {
+            let bucket = &view.shard;
+            let holds = |caller: &Waiter| {
+                caller.amounts.iter().all(|(name, need)| {
                     let balance = bucket
                         .limits
                         .get(name)
                         .map(|state| bucket.balance(state, now));
-                    balance.is_some_and(|balance| balance / PLENTY >= *need)
+                    balance.is_some_and(|balance| balance / AMPLE_FACTOR >= *need)
                 })
             };
             self.waiting.front().is_some_and(holds)
@@ -309,16 +318,16 @@ impl Server {
             let until = Instant::now() + moment;
             let first = self.waiting.iter().map(|caller| caller.deadline).min();
             tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
-            self.waiting.extend(self.line.next(true));
-            self.drop_late();
+            self.waiting.extend(self.line.drain(true));
+            self.expire_waiters();
         }
     }
 
     /// Answers those whose time for a decision is over, and forgets those who have gone away.
-    fn drop_late(&mut self) {
+    fn expire_waiters(&mut self) {
         let now = Instant::now();
         for caller in std::mem::take(&mut self.waiting) {
-            if caller.answer.is_closed() {
+            if caller.reply.is_closed() {
                 continue;
             }
             if now < caller.deadline {
@@ -331,25 +340,27 @@ impl Server {
             }
             let timeout = Error::Timeout {
                 bucket: self.line.key.item_key().pk,
-                after: caller.deadline - caller.joined,
-                last: self.line.failure(),
+                after: caller.deadline - caller.enqueued_at,
+                last: self.line.last_error(),
             };
-            caller.tell(Err(timeout));
+            caller.reply(Err(timeout));
         }
     }
 
     /// What the caller lacks by what was seen last, if the shard is too hot to tell how it is now.
-    fn last_seen_short(&self, caller: &Caller) -> Option<Vec<decision::LimitStatus>> {
+    fn last_seen_short(&self, caller: &Waiter) -> Option<Vec<decision::LimitStatus>> {
         let view = self
             .line
             .view()
-            .filter(|view| !view.is_outdated && view.bucket.shard().count == 1)?;
-        self.line.failure().filter(|error| is_hot(error))?;
-        plan::shortage(&view.bucket, caller, self.inner.now())
+            .filter(|view| !view.is_plan_only && view.shard.shard().count == 1)?;
+        self.line
+            .last_error()
+            .filter(|error| is_key_range_throttle(error))?;
+        plan::shortage(&view.shard, caller, self.inner.now())
     }
 }
 
 /// Whether it is the item's own partition that is over its throughput.
-fn is_hot(error: &StoreError) -> bool {
+fn is_key_range_throttle(error: &StoreError) -> bool {
     error.kind == (ErrorKind::Throttled { key_range: true })
 }

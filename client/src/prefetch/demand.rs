@@ -6,7 +6,7 @@ use std::time::Duration;
 use weirgate_shared::{LimitName, MilliTokens, Millis};
 
 use crate::ages::Moment;
-use crate::line::Needs;
+use crate::line::Amounts;
 
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -15,11 +15,11 @@ const WINDOW: Duration = Duration::from_secs(1);
 pub(super) struct Demand {
     /// When the window began.
     since: Moment,
-    flows: BTreeMap<LimitName, Flow>,
+    flows: BTreeMap<LimitName, LimitDemand>,
 }
 
 #[derive(Debug, Default)]
-struct Flow {
+struct LimitDemand {
     /// In this window.
     asked: MilliTokens,
     /// A second, in the windows before: the older, the less it counts.
@@ -55,14 +55,14 @@ impl Demand {
     }
 
     /// Somebody asks for this.
-    pub(super) fn count(&mut self, needs: &Needs) {
+    pub(super) fn count(&mut self, needs: &Amounts) {
         for (limit, need) in needs {
             if let Some(flow) = self.flows.get_mut(limit) {
                 flow.asked += *need;
             } else {
                 self.flows.insert(
                     limit.clone(),
-                    Flow {
+                    LimitDemand {
                         asked: *need,
                         rate: MilliTokens::ZERO,
                     },
@@ -97,7 +97,7 @@ mod tests {
     fn ask(demand: &mut Demand, now: &mut Moment, every_ms: u64, seconds: u64) -> i64 {
         for _ in 0..seconds * 1000 / every_ms {
             demand.advance(*now);
-            demand.count(&Needs::from([(name(), MilliTokens::from_tokens(1))]));
+            demand.count(&Amounts::from([(name(), MilliTokens::from_tokens(1))]));
             *now = *now + Duration::from_millis(every_ms);
         }
         demand.advance(*now);
@@ -121,7 +121,7 @@ mod tests {
         // Not whole seconds: a window is under way.
         for _ in 0..500 {
             demand.advance(now);
-            demand.count(&Needs::from([(name(), MilliTokens::from_tokens(1))]));
+            demand.count(&Amounts::from([(name(), MilliTokens::from_tokens(1))]));
             now = now + Duration::from_millis(1);
         }
         let risen = demand.within(&name(), SECOND).whole_tokens();

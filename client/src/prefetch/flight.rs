@@ -7,112 +7,117 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::MilliTokens;
 
-use super::pool::{Block, Due, Found, Pool};
-use super::state::Return;
+use super::pool::{Block, NextReturn, Pool, PoolResult};
+use super::state::TokenReturn;
 use crate::Error;
 use crate::Settlement;
-use crate::held::Held;
+use crate::held::Hold;
 use crate::inner::Inner;
-use crate::line::{Needs, Verdict};
-use crate::settling::{Answered, Settling};
-use crate::shards::{Request, Shards, ask_table};
+use crate::line::{Amounts, ShardDecision};
+use crate::settling::{SettleAttempt, SettleOutcome};
+use crate::shards::{BucketRequest, BucketState, acquire_from_table};
 use crate::stats::count;
 
 /// How many blocks a request waits for before it goes the ordinary way.
-const ROUNDS: u32 = 3;
+const MAX_BLOCKS_AWAITED: u32 = 3;
 /// For how long no block is fetched after one failed.
-const TROUBLE: Duration = Duration::from_secs(1);
+const FAILURE_COOLDOWN: Duration = Duration::from_secs(1);
 
 /// Decides about a request on a bucket with a pool, from the pool if it can.
-pub(crate) async fn ask(
+pub(crate) async fn acquire(
     inner: &Arc<Inner>,
-    shards: &Arc<Shards>,
+    shards: &Arc<BucketState>,
     pool: &Pool,
-    request: &Request,
-) -> Result<Verdict, Error> {
+    request: &BucketRequest,
+) -> Result<ShardDecision, Error> {
     let joined = Instant::now();
-    for round in 0..ROUNDS {
+    for round in 0..MAX_BLOCKS_AWAITED {
         let now = inner.now();
         let (found, block) = pool.serve(shards, request, now, round == 0);
         if let Some(block) = block {
             tokio::spawn(fetch(
                 Arc::clone(inner),
-                UnderWay::block(shards, &block),
+                InFlight::block(shards, &block),
                 block,
             ));
         }
         match found {
-            Found::Parts(parts) => {
+            PoolResult::Served(parts) => {
                 count(&inner.counters.prefetch_hits, 1);
                 let owner = (Arc::clone(inner), Arc::clone(shards));
-                return Ok(Verdict::Granted(
-                    Held::new(owner, parts, request.limits.clone(), now).into(),
+                return Ok(ShardDecision::Granted(
+                    Hold::new(owner, parts, request.limits.clone(), now).into(),
                 ));
             }
-            Found::Later(landed) => {
+            PoolResult::Wait(landed) => {
                 shed(inner, shards, pool, request);
                 landed.await;
             }
-            Found::Nothing => break,
+            PoolResult::Miss => break,
         }
     }
     shed(inner, shards, pool, request);
-    match ask_table(inner, shards, request, joined)
+    match acquire_from_table(inner, shards, request, joined)
         .await
-        .map_err(|error| pool.explain(error))?
+        .map_err(|error| pool.attach_last_error(error))?
     {
-        Verdict::Denied(denied) => {
-            let parts = pool.complete(&denied, request);
+        ShardDecision::Denied(denied) => {
+            let parts = pool.cover_shortfall(&denied, request);
             if parts.is_empty() {
-                return Ok(Verdict::Denied(denied));
+                return Ok(ShardDecision::Denied(denied));
             }
             let owner = (Arc::clone(inner), Arc::clone(shards));
-            let ours = Held::new(owner, parts, request.limits.clone(), inner.now());
+            let ours = Hold::new(owner, parts, request.limits.clone(), inner.now());
             let completed = complete(inner, shards, pool, request, ours, joined).await?;
-            Ok(completed.unwrap_or(Verdict::Denied(denied)))
+            Ok(completed.unwrap_or(ShardDecision::Denied(denied)))
         }
         granted => Ok(granted),
     }
 }
 
 /// Gives back in the background what cannot be spent by a request that was not served at once.
-fn shed(inner: &Arc<Inner>, shards: &Arc<Shards>, pool: &Pool, request: &Request) {
+fn shed(inner: &Arc<Inner>, shards: &Arc<BucketState>, pool: &Pool, request: &BucketRequest) {
     let outdated = pool.outdated(&request.limits);
     if !outdated.is_empty() {
-        tokio::spawn(give_back(Arc::clone(inner), on_their_way(shards, outdated)));
+        tokio::spawn(give_back(
+            Arc::clone(inner),
+            into_in_flight(shards, outdated),
+        ));
     }
 }
 
 /// Asks the table for what `ours` lacks of a request; `None` if that is denied.
 async fn complete(
     inner: &Arc<Inner>,
-    shards: &Arc<Shards>,
+    shards: &Arc<BucketState>,
     pool: &Pool,
-    request: &Request,
-    ours: Held,
+    request: &BucketRequest,
+    ours: Hold,
     joined: Instant,
-) -> Result<Option<Verdict>, Error> {
+) -> Result<Option<ShardDecision>, Error> {
     let mut rest = request.clone();
-    for (limit, need) in &mut rest.needs {
+    for (limit, need) in &mut rest.amounts {
         *need -= ours.amount(limit.as_str());
     }
-    rest.needs.retain(|_, need| *need > MilliTokens::ZERO);
+    rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
     // If the caller goes away meanwhile, both parts go back.
-    let ours = crate::line::Delivery::from(ours);
-    if !rest.asks() {
-        pool.owe(1);
-        return Ok(Some(Verdict::Granted(ours)));
+    let ours = crate::line::Unclaimed::from(ours);
+    if !rest.has_amounts() {
+        pool.add_unreported(1);
+        return Ok(Some(ShardDecision::Granted(ours)));
     }
-    Ok(match ask_table(inner, shards, &rest, joined).await? {
-        Verdict::Granted(theirs) => {
-            Some(Verdict::Granted(ours.accept().and(theirs.accept()).into()))
-        }
-        Verdict::Denied(_) => None,
-    })
+    Ok(
+        match acquire_from_table(inner, shards, &rest, joined).await? {
+            ShardDecision::Granted(theirs) => Some(ShardDecision::Granted(
+                ours.claim().merge(theirs.claim()).into(),
+            )),
+            ShardDecision::Denied(_) => None,
+        },
+    )
 }
 
 /// Fetches a block.
-async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
+async fn fetch(inner: Arc<Inner>, under_way: InFlight, block: Block) {
     let (shards, pool) = (&under_way.shards, under_way.pool());
     let Block {
         limits,
@@ -121,47 +126,49 @@ async fn fetch(inner: Arc<Inner>, under_way: UnderWay, block: Block) {
         asked,
     } = block;
     let timeout = inner.settings.timeout;
-    let request = Request {
-        needs: amounts,
-        soft: Needs::new(),
+    let request = BucketRequest {
+        amounts,
+        soft_amounts: Amounts::new(),
         limits,
         lease: None,
         timeout,
-        takes,
+        acquires: takes,
     };
-    match ask_table(&inner, shards, &request, Instant::now()).await {
-        Ok(Verdict::Granted(delivery)) => {
-            pool.fails_by(None);
+    match acquire_from_table(&inner, shards, &request, Instant::now()).await {
+        Ok(ShardDecision::Granted(delivery)) => {
+            pool.set_last_error(None);
             count(&inner.counters.prefetch_blocks, 1);
-            pool.land(delivery.accept().taken_ahead(asked));
+            pool.add_block(delivery.claim().into_prefetched_parts(asked));
         }
-        Ok(Verdict::Denied(_)) => {
-            pool.owe(takes);
-            pool.pause(pool.lead());
+        Ok(ShardDecision::Denied(_)) => {
+            pool.add_unreported(takes);
+            pool.pause(pool.refetch_lead());
         }
         Err(error) => {
             tracing::debug!(%error, "tokens could not be taken ahead");
-            pool.fails_by(Some(&error));
+            pool.set_last_error(Some(&error));
             // What may have been counted is not counted again.
             if !error.is_unknown() {
-                pool.owe(takes);
+                pool.add_unreported(takes);
             }
-            pool.pause(TROUBLE);
+            pool.pause(FAILURE_COOLDOWN);
         }
     }
-    pool.watch(|| tokio::spawn(keep(Arc::downgrade(&inner), Arc::clone(shards))).abort_handle());
+    pool.ensure_expiry_task(|| {
+        tokio::spawn(return_expired(Arc::downgrade(&inner), Arc::clone(shards))).abort_handle()
+    });
 }
 
 /// Gives back what has become too old, until there is nothing. The limiter may go away meanwhile:
 /// what is left then is forfeited.
-async fn keep(inner: Weak<Inner>, shards: Arc<Shards>) {
+async fn return_expired(inner: Weak<Inner>, shards: Arc<BucketState>) {
     let Some(pool) = &shards.pool else { return };
     loop {
         match pool.due() {
-            Due::Never => return,
-            Due::In(left) => tokio::time::sleep(left).await,
-            Due::Now(returns) => {
-                let returns = on_their_way(&shards, returns);
+            NextReturn::Never => return,
+            NextReturn::In(left) => tokio::time::sleep(left).await,
+            NextReturn::Now(returns) => {
+                let returns = into_in_flight(&shards, returns);
                 let Some(inner) = inner.upgrade() else { return };
                 // Told by the counters and the log.
                 give_back(inner, returns).await.ok();
@@ -171,16 +178,16 @@ async fn keep(inner: Weak<Inner>, shards: Arc<Shards>) {
 }
 
 /// Gives back everything, and counts all acquires; nothing is taken ahead any more.
-pub(crate) async fn close(inner: Arc<Inner>, shards: Arc<Shards>) -> Result<(), Error> {
+pub(crate) async fn drain(inner: Arc<Inner>, shards: Arc<BucketState>) -> Result<(), Error> {
     let Some(pool) = &shards.pool else {
         return Ok(());
     };
     let mut closed = Ok(());
     let mut returns = pool.close();
     loop {
-        closed = closed.and(give_back(Arc::clone(&inner), on_their_way(&shards, returns)).await);
+        closed = closed.and(give_back(Arc::clone(&inner), into_in_flight(&shards, returns)).await);
         // A block that was on its way arrives in the pool.
-        pool.quiet().await;
+        pool.wait_idle().await;
         returns = pool.close();
         if returns.is_empty() {
             return closed;
@@ -189,14 +196,14 @@ pub(crate) async fn close(inner: Arc<Inner>, shards: Arc<Shards>) -> Result<(), 
 }
 
 /// A write of a pool, until it has arrived. A runtime that shuts down drops it half way.
-struct UnderWay {
-    shards: Arc<Shards>,
-    amounts: Needs,
+struct InFlight {
+    shards: Arc<BucketState>,
+    amounts: Amounts,
     is_block: bool,
 }
 
-impl UnderWay {
-    fn block(shards: &Arc<Shards>, block: &Block) -> Self {
+impl InFlight {
+    fn block(shards: &Arc<BucketState>, block: &Block) -> Self {
         Self {
             shards: Arc::clone(shards),
             amounts: block.amounts.clone(),
@@ -212,17 +219,20 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.pool().arrive(&self.amounts, self.is_block);
+        self.pool().end_in_flight(&self.amounts, self.is_block);
     }
 }
 
-fn on_their_way(shards: &Arc<Shards>, returns: Vec<Return>) -> Vec<(UnderWay, Return)> {
-    let under_way = |back: Return| {
+fn into_in_flight(
+    shards: &Arc<BucketState>,
+    returns: Vec<TokenReturn>,
+) -> Vec<(InFlight, TokenReturn)> {
+    let under_way = |back: TokenReturn| {
         let amounts = back.part.amounts.clone();
         (
-            UnderWay {
+            InFlight {
                 shards: Arc::clone(shards),
                 amounts,
                 is_block: false,
@@ -235,31 +245,31 @@ fn on_their_way(shards: &Arc<Shards>, returns: Vec<Return>) -> Vec<(UnderWay, Re
 
 /// Gives back what was not spent, one write for each shard, like a rollback. One of unknown outcome
 /// is not repeated, as nothing in the item would tell: its tokens count as used.
-async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Result<(), Error> {
+async fn give_back(inner: Arc<Inner>, returns: Vec<(InFlight, TokenReturn)>) -> Result<(), Error> {
     let mut done = Ok(());
-    for (under_way, Return { part, takes }) in returns {
+    for (under_way, TokenReturn { part, takes }) in returns {
         let milli: MilliTokens = part.amounts.values().copied().sum();
         let milli = u64::try_from(milli.0).unwrap_or_default();
         let back = part
             .amounts
             .iter()
-            .map(|(limit, amount)| (limit.clone(), part.rate_back(limit, *amount)));
-        let settling = Settling {
+            .map(|(limit, amount)| (limit.clone(), part.rate_return(limit, *amount)));
+        let settling = SettleAttempt {
             inner: &inner,
             shards: &under_way.shards,
             line: Arc::clone(&part.line),
-            op: weirgate_store::random_id(),
+            write_id: weirgate_store::random_id(),
             lease: None,
             amounts: back.collect::<BTreeMap<_, _>>(),
-            takes,
-            holds: &Needs::new(),
+            acquires: takes,
+            held_amounts: &Amounts::new(),
         };
         match settling.run().await {
-            Ok(Answered::Settled(Settlement::Done)) => {
-                count(&inner.counters.prefetch_returned_milli, milli)
+            Ok(SettleOutcome::Done(Settlement::Applied)) => {
+                count(&inner.counters.prefetch_returned_millitokens, milli)
             }
             // The bucket was deleted, and its tokens with it.
-            Ok(_) => count(&inner.counters.prefetch_forfeited_milli, milli),
+            Ok(_) => count(&inner.counters.prefetch_forfeited_millitokens, milli),
             Err(error) => {
                 // What may have been counted is not counted again.
                 if let Some(pool) = under_way
@@ -268,9 +278,9 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(UnderWay, Return)>) -> Resul
                     .as_ref()
                     .filter(|_| !error.is_unknown())
                 {
-                    pool.owe(takes);
+                    pool.add_unreported(takes);
                 }
-                count(&inner.counters.prefetch_forfeited_milli, milli);
+                count(&inner.counters.prefetch_forfeited_millitokens, milli);
                 tracing::warn!(%error, milli, "tokens taken ahead could not be given back: they count as used");
                 done = done.and(Err(error));
             }

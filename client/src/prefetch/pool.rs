@@ -10,18 +10,18 @@ use weirgate_shared::{EpochMillis, Limit, LimitMode, LimitName, MilliTokens};
 use weirgate_store::StoreError;
 
 use super::Prefetch;
-use super::state::{Return, State};
+use super::state::{State, TokenReturn};
 use crate::Error;
 use crate::ages::{AgeClock, Moment};
 use crate::decision::{Denied, LimitStatus};
-use crate::held::Part;
+use crate::held::HoldPart;
 use crate::limits::Limits;
-use crate::line::Needs;
-use crate::shards::{Request, Shards};
+use crate::line::Amounts;
+use crate::shards::{BucketRequest, BucketState};
 
 /// A block pays if it serves so many requests like the one that asks for it. Two would be as many
 /// writes as without it, where the second request does not come and its tokens go back.
-const PAYS: i64 = 3;
+const MIN_REQUESTS_PER_BLOCK: i64 = 3;
 
 /// What one client has taken ahead of one bucket.
 #[derive(Debug)]
@@ -37,20 +37,20 @@ pub(crate) struct Pool {
 
 /// What a request finds.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum PoolResult {
     /// What it asks.
-    Parts(Vec<Part>),
+    Served(Vec<HoldPart>),
     /// Not enough, but a block is on its way.
-    Later(OwnedNotified),
+    Wait(OwnedNotified),
     /// Not enough: the table must be asked.
-    Nothing,
+    Miss,
 }
 
 /// Tokens to be taken ahead, by one write.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) limits: Limits,
-    pub(super) amounts: Needs,
+    pub(super) amounts: Amounts,
     /// Acquires that the write counts.
     pub(super) takes: i64,
     /// When it was asked for. Its tokens are taken after that, so they are never older than they
@@ -59,8 +59,8 @@ pub(super) struct Block {
 }
 
 /// What is to be done about what has become too old.
-pub(super) enum Due {
-    Now(Vec<Return>),
+pub(super) enum NextReturn {
+    Now(Vec<TokenReturn>),
     In(Duration),
     /// Nothing is there.
     Never,
@@ -79,42 +79,44 @@ impl Pool {
     }
 
     /// Whether the request can be served from here: it asks for enforced rates, without a lease.
-    pub(crate) fn serves(request: &Request) -> bool {
+    pub(crate) fn supports(request: &BucketRequest) -> bool {
         let is_rate = |name: &LimitName| {
             let limit = request.limits.iter().find(|limit| limit.name() == name);
             limit.is_some_and(|limit| {
                 limit.mode() == LimitMode::Enforced && !limit.rule().is_concurrent()
             })
         };
-        request.lease.is_none() && request.soft.is_empty() && request.needs.keys().all(is_rate)
+        request.lease.is_none()
+            && request.soft_amounts.is_empty()
+            && request.amounts.keys().all(is_rate)
     }
 
     /// Whether it has all that is asked.
-    pub(crate) fn has(&self, request: &Request) -> bool {
+    pub(crate) fn covers(&self, request: &BucketRequest) -> bool {
         let state = self.state();
-        Self::serves(request)
+        Self::supports(request)
             && state.limits == request.limits
-            && state.has(&request.needs, self.oldest(self.ages.now()))
+            && state.has(&request.amounts, self.cutoff(self.ages.now()))
     }
 
     /// Serves a request, and says which block is to be fetched. `is_new` if the request comes for
     /// the first time.
     pub(super) fn serve(
         &self,
-        shards: &Shards,
-        request: &Request,
+        shards: &BucketState,
+        request: &BucketRequest,
         now: EpochMillis,
         is_new: bool,
-    ) -> (Found, Option<Block>) {
+    ) -> (PoolResult, Option<Block>) {
         let at = self.ages.now();
         let mut state = self.state();
-        if state.is_closed || !state.follows(&request.limits) {
-            return (Found::Nothing, None);
+        if state.is_closed || !state.adopt_limits(&request.limits) {
+            return (PoolResult::Miss, None);
         }
         state.demand.advance(at);
         let served = self.serve_from(&mut state, shards, request, (now, at));
         if is_new {
-            state.demand.count(&request.needs);
+            state.demand.count(&request.amounts);
         }
         served
     }
@@ -122,30 +124,31 @@ impl Pool {
     fn serve_from(
         &self,
         state: &mut State,
-        shards: &Shards,
-        request: &Request,
+        shards: &BucketState,
+        request: &BucketRequest,
         (now, at): (EpochMillis, Moment),
-    ) -> (Found, Option<Block>) {
+    ) -> (PoolResult, Option<Block>) {
         let is_paused = at < state.paused_until;
-        let oldest = self.oldest(at);
-        if state.has(&request.needs, oldest) {
-            let parts = state.draw(&request.needs, oldest);
+        let oldest = self.cutoff(at);
+        if state.has(&request.amounts, oldest) {
+            let parts = state.draw(&request.amounts, oldest);
             state.unreported += 1;
             state.granted = at;
             let mut block = None;
-            if state.landing.is_none() && !is_paused && self.is_low(state, &request.needs, oldest) {
+            if state.landing.is_none() && !is_paused && self.is_low(state, &request.amounts, oldest)
+            {
                 block = self.block(state, shards, request, false, (now, at));
                 if block.is_none() {
-                    state.paused_until = at + self.lead();
+                    state.paused_until = at + self.refetch_lead();
                 }
             }
-            return (Found::Parts(parts), block);
+            return (PoolResult::Served(parts), block);
         }
         if let Some(landing) = &state.landing {
-            return (Found::Later(Arc::clone(landing).notified_owned()), None);
+            return (PoolResult::Wait(Arc::clone(landing).notified_owned()), None);
         }
         if is_paused {
-            return (Found::Nothing, None);
+            return (PoolResult::Miss, None);
         }
         match self.block(state, shards, request, true, (now, at)) {
             Some(block) => {
@@ -153,17 +156,22 @@ impl Pool {
                     .landing
                     .as_ref()
                     .map(|landing| Arc::clone(landing).notified_owned());
-                (landing.map_or(Found::Nothing, Found::Later), Some(block))
+                (
+                    landing.map_or(PoolResult::Miss, PoolResult::Wait),
+                    Some(block),
+                )
             }
-            None => (Found::Nothing, None),
+            None => (PoolResult::Miss, None),
         }
     }
 
     /// Whether what is left will be gone when a block that is fetched now arrives.
-    fn is_low(&self, state: &State, needs: &Needs, oldest: Moment) -> bool {
+    fn is_low(&self, state: &State, needs: &Amounts, oldest: Moment) -> bool {
         let is_low = |limit: &Limit| {
-            let low = state.demand.within(limit.name(), self.prefetch.lead());
-            let low = low.min(self.prefetch.most(limit.rule().capacity) / 4);
+            let low = state
+                .demand
+                .within(limit.name(), self.prefetch.refetch_lead());
+            let low = low.min(self.prefetch.max_outstanding(limit.rule().capacity) / 4);
             needs.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
         };
         state.limits.iter().any(is_low)
@@ -177,27 +185,29 @@ impl Pool {
     fn block(
         &self,
         state: &mut State,
-        shards: &Shards,
-        request: &Request,
+        shards: &BucketState,
+        request: &BucketRequest,
         waits: bool,
         (now, at): (EpochMillis, Moment),
     ) -> Option<Block> {
-        let oldest = self.oldest(at);
-        let mut amounts = Needs::new();
+        let oldest = self.cutoff(at);
+        let mut amounts = Amounts::new();
         for limit in state
             .limits
             .iter()
             .filter(|limit| !limit.rule().is_concurrent())
         {
             let (name, capacity) = (limit.name(), limit.rule().capacity);
-            let need = request.needs.get(name).copied().unwrap_or_default();
+            let need = request.amounts.get(name).copied().unwrap_or_default();
             let waiting = if waits { need } else { MilliTokens::ZERO };
             let expected = state.demand.within(name, self.prefetch.horizon());
-            let wanted =
-                (waiting + expected).min(self.prefetch.most(capacity)) - state.outstanding(name);
-            let room = (shards.best(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
+            let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))
+                - state.outstanding(name);
+            let room = (shards.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
             let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
-            if state.left(name, oldest) + amount < MilliTokens(need.0.saturating_mul(PAYS)) {
+            if state.left(name, oldest) + amount
+                < MilliTokens(need.0.saturating_mul(MIN_REQUESTS_PER_BLOCK))
+            {
                 return None;
             }
             if amount > MilliTokens::ZERO {
@@ -207,7 +217,7 @@ impl Pool {
         if amounts.is_empty() {
             return None;
         }
-        state.leave(&amounts);
+        state.begin_in_flight(&amounts);
         state.landing = Some(Arc::default());
         let takes = std::mem::take(&mut state.unreported);
         Some(Block {
@@ -220,8 +230,8 @@ impl Pool {
 
     /// Takes all of `needs` for a grant that turned out to need more; nothing if not all of it is
     /// there.
-    pub(crate) fn more(&self, needs: &Needs, limits: &Limits) -> Vec<Part> {
-        let oldest = self.oldest(self.ages.now());
+    pub(crate) fn take_extra(&self, needs: &Amounts, limits: &Limits) -> Vec<HoldPart> {
+        let oldest = self.cutoff(self.ages.now());
         let mut state = self.state();
         if state.limits != *limits || !state.has(needs, oldest) {
             return vec![];
@@ -232,16 +242,20 @@ impl Pool {
 
     /// Takes what the table lacked for a request that it denied; nothing if both together have not
     /// enough.
-    pub(super) fn complete(&self, denied: &Denied, request: &Request) -> Vec<Part> {
-        let oldest = self.oldest(self.ages.now());
+    pub(super) fn cover_shortfall(
+        &self,
+        denied: &Denied,
+        request: &BucketRequest,
+    ) -> Vec<HoldPart> {
+        let oldest = self.cutoff(self.ages.now());
         let mut state = self.state();
         let lack = |short: &LimitStatus| {
-            let (name, need) = request.needs.get_key_value(short.limit.as_str())?;
+            let (name, need) = request.amounts.get_key_value(short.limit.as_str())?;
             Some((name.clone(), *need - short.available.max(MilliTokens::ZERO)))
         };
         let is_there = |short: &LimitStatus| {
             let name = request
-                .needs
+                .amounts
                 .get_key_value(short.limit.as_str())
                 .map(|(name, _)| name);
             name.is_some_and(|name| state.left(name, oldest) + short.available >= short.requested)
@@ -255,16 +269,17 @@ impl Pool {
 
     /// Takes back what came from here and was not used after all; `false` if it must go to the
     /// table.
-    pub(crate) fn put(&self, part: Part, limits: &Limits) -> bool {
+    pub(crate) fn put_back(&self, part: HoldPart, limits: &Limits) -> bool {
         let mut state = self.state();
-        let oldest = self.oldest(self.ages.now());
+        let oldest = self.cutoff(self.ages.now());
         let has_room = |(name, amount): (&LimitName, &MilliTokens)| {
             let limit = limits.iter().find(|limit| limit.name() == name);
             limit.is_some_and(|limit| {
-                state.outstanding(name) + *amount <= self.prefetch.most(limit.rule().capacity)
+                state.outstanding(name) + *amount
+                    <= self.prefetch.max_outstanding(limit.rule().capacity)
             })
         };
-        let is_young = part.ahead.is_some_and(|taken| taken > oldest);
+        let is_young = part.prefetched_at.is_some_and(|taken| taken > oldest);
         if state.is_closed
             || state.limits != *limits
             || !is_young
@@ -272,23 +287,23 @@ impl Pool {
         {
             return false;
         }
-        state.keep(part);
+        state.add_batch(part);
         true
     }
 
     /// Keeps the parts of a block that has arrived.
-    pub(super) fn land(&self, parts: Vec<Part>) {
+    pub(super) fn add_block(&self, parts: Vec<HoldPart>) {
         let mut state = self.state();
         for part in parts {
             state.last = Some((Arc::clone(&part.line), Arc::clone(&part.bucket)));
-            state.keep(part);
+            state.add_batch(part);
         }
     }
 
     /// Something on its way has arrived, or never will.
-    pub(super) fn arrive(&self, amounts: &Needs, is_block: bool) {
+    pub(super) fn end_in_flight(&self, amounts: &Amounts, is_block: bool) {
         let mut state = self.state();
-        state.arrive(amounts);
+        state.end_in_flight(amounts);
         if is_block && let Some(landing) = state.landing.take() {
             landing.notify_waiters();
         }
@@ -297,12 +312,12 @@ impl Pool {
     }
 
     /// Acquires were granted that no write has counted.
-    pub(super) fn owe(&self, takes: i64) {
+    pub(super) fn add_unreported(&self, takes: i64) {
         self.state().unreported += takes;
     }
 
     /// Keeps why a block could not be fetched, for those who wait for it.
-    pub(super) fn fails_by(&self, error: Option<&Error>) {
+    pub(super) fn set_last_error(&self, error: Option<&Error>) {
         let why = match error {
             Some(Error::Store(error)) => Some(Arc::clone(error)),
             Some(Error::Timeout { last, .. }) => last.clone(),
@@ -312,7 +327,7 @@ impl Pool {
     }
 
     /// `error`, with the reason why those who waited for a block have no time left.
-    pub(super) fn explain(&self, error: Error) -> Error {
+    pub(super) fn attach_last_error(&self, error: Error) -> Error {
         match error {
             Error::Timeout {
                 bucket,
@@ -341,34 +356,34 @@ impl Pool {
 
     /// What is to be done about what has become too old, and acquires that no write has counted for
     /// as long.
-    pub(super) fn due(&self) -> Due {
+    pub(super) fn due(&self) -> NextReturn {
         let mut state = self.state();
         let now = self.ages.now();
-        let oldest = self.oldest(now);
+        let oldest = self.cutoff(now);
         let old = state.give_back(|taken| taken <= oldest);
         if !old.is_empty() {
-            return Due::Now(old);
+            return NextReturn::Now(old);
         }
-        if let Some(taken) = state.batches.front().and_then(|batch| batch.ahead) {
-            return Due::In((taken + self.prefetch.keep).since(now));
+        if let Some(taken) = state.batches.front().and_then(|batch| batch.prefetched_at) {
+            return NextReturn::In((taken + self.prefetch.max_age).since(now));
         }
         if state.unreported == 0 {
             state.keeper = None;
-            return Due::Never;
+            return NextReturn::Never;
         }
-        let at = state.granted + self.prefetch.keep;
+        let at = state.granted + self.prefetch.max_age;
         if at > now {
-            Due::In(at.since(now))
+            NextReturn::In(at.since(now))
         } else {
-            Due::Now(state.report())
+            NextReturn::Now(state.report())
         }
     }
 
     /// What goes back before its time: all if the limits of a request are others, and what has
     /// become too old while the keeper was frozen.
-    pub(super) fn outdated(&self, limits: &Limits) -> Vec<Return> {
+    pub(super) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
         let mut state = self.state();
-        let oldest = self.oldest(self.ages.now());
+        let oldest = self.cutoff(self.ages.now());
         let is_same = state.limits == *limits;
         if state.batches.is_empty() {
             vec![]
@@ -378,19 +393,19 @@ impl Pool {
     }
 
     /// Ends the pool: all goes back, and everything is counted.
-    pub(super) fn close(&self) -> Vec<Return> {
+    pub(super) fn close(&self) -> Vec<TokenReturn> {
         let mut state = self.state();
         state.is_closed = true;
         state.give_back_all()
     }
 
     /// How long a block is fetched before it is needed.
-    pub(super) fn lead(&self) -> Duration {
-        self.prefetch.lead().into()
+    pub(super) fn refetch_lead(&self) -> Duration {
+        self.prefetch.refetch_lead().into()
     }
 
     /// Waits until nothing is on its way.
-    pub(super) async fn quiet(&self) {
+    pub(super) async fn wait_idle(&self) {
         loop {
             let arrived = self.arrived.notified();
             if self.state().under_way == 0 {
@@ -401,7 +416,7 @@ impl Pool {
     }
 
     /// Sees to it that somebody keeps the pool, by `keeper` if nobody does.
-    pub(super) fn watch(&self, keeper: impl FnOnce() -> AbortHandle) {
+    pub(super) fn ensure_expiry_task(&self, keeper: impl FnOnce() -> AbortHandle) {
         let mut state = self.state();
         let is_kept = state
             .keeper
@@ -413,8 +428,8 @@ impl Pool {
     }
 
     /// Before or at this instant were taken what cannot be spent at `now` any more.
-    fn oldest(&self, now: Moment) -> Moment {
-        now.before(self.prefetch.keep)
+    fn cutoff(&self, now: Moment) -> Moment {
+        now.before(self.prefetch.max_age)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

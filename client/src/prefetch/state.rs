@@ -9,9 +9,9 @@ use weirgate_shared::{LimitName, MilliTokens, Shard};
 
 use super::demand::Demand;
 use crate::ages::Moment;
-use crate::held::Part;
+use crate::held::HoldPart;
 use crate::limits::Limits;
-use crate::line::{Line, Needs};
+use crate::line::{Amounts, ShardQueue};
 
 /// The tokens of one bucket that were taken ahead.
 #[derive(Debug)]
@@ -20,9 +20,9 @@ pub(super) struct State {
     pub(super) limits: Limits,
     pub(super) demand: Demand,
     /// What is left of each block, those taken first at the front.
-    pub(super) batches: VecDeque<Part>,
+    pub(super) batches: VecDeque<HoldPart>,
     /// On the way from the table or back to it, so outstanding too.
-    away: Needs,
+    away: Amounts,
     /// Writes on the way.
     pub(super) under_way: usize,
     /// Told when the block on its way has arrived.
@@ -32,7 +32,7 @@ pub(super) struct State {
     /// When the last acquire was granted from here.
     pub(super) granted: Moment,
     /// The shard that gave the last block.
-    pub(super) last: Option<(Arc<Line>, Arc<Shard>)>,
+    pub(super) last: Option<(Arc<ShardQueue>, Arc<Shard>)>,
     /// No block is fetched until then.
     pub(super) paused_until: Moment,
     /// Gives back what has become too old.
@@ -42,8 +42,8 @@ pub(super) struct State {
 
 /// Tokens that go back to one shard, and acquires that the write counts.
 #[derive(Debug)]
-pub(super) struct Return {
-    pub(super) part: Part,
+pub(super) struct TokenReturn {
+    pub(super) part: HoldPart,
     pub(super) takes: i64,
 }
 
@@ -53,7 +53,7 @@ impl State {
             limits: Limits::default(),
             demand: Demand::new(now),
             batches: VecDeque::new(),
-            away: Needs::new(),
+            away: Amounts::new(),
             under_way: 0,
             landing: None,
             unreported: 0,
@@ -66,7 +66,7 @@ impl State {
     }
 
     /// Whether it is under these limits, which it may become while nothing is outstanding.
-    pub(super) fn follows(&mut self, limits: &Limits) -> bool {
+    pub(super) fn adopt_limits(&mut self, limits: &Limits) -> bool {
         if self.limits == *limits {
             return true;
         }
@@ -95,20 +95,20 @@ impl State {
         all.filter_map(|amounts| amounts.get(limit)).copied().sum()
     }
 
-    pub(super) fn has(&self, needs: &Needs, oldest: Moment) -> bool {
+    pub(super) fn has(&self, needs: &Amounts, oldest: Moment) -> bool {
         needs
             .iter()
             .all(|(limit, need)| self.left(limit, oldest) >= *need)
     }
 
-    fn young(&self, oldest: Moment) -> impl Iterator<Item = &Part> {
+    fn young(&self, oldest: Moment) -> impl Iterator<Item = &HoldPart> {
         self.batches
             .iter()
             .filter(move |batch| is_younger(batch, oldest))
     }
 
     /// Takes what there is of `needs`, the oldest first.
-    pub(super) fn draw(&mut self, needs: &Needs, oldest: Moment) -> Vec<Part> {
+    pub(super) fn draw(&mut self, needs: &Amounts, oldest: Moment) -> Vec<HoldPart> {
         let mut wanted = needs.clone();
         let mut parts = vec![];
         for batch in self
@@ -119,11 +119,11 @@ impl State {
             let amounts = give(&mut batch.amounts, &mut wanted);
             if !amounts.is_empty() {
                 let (line, bucket) = (Arc::clone(&batch.line), Arc::clone(&batch.bucket));
-                parts.push(Part {
+                parts.push(HoldPart {
                     line,
                     amounts,
                     bucket,
-                    ahead: batch.ahead,
+                    prefetched_at: batch.prefetched_at,
                     lease: None,
                 });
             }
@@ -142,15 +142,18 @@ impl State {
     }
 
     /// Keeps a part of a block, in the order in which they were taken.
-    pub(super) fn keep(&mut self, part: Part) {
+    pub(super) fn add_batch(&mut self, part: HoldPart) {
         let at = self
             .batches
-            .partition_point(|batch| batch.ahead <= part.ahead);
+            .partition_point(|batch| batch.prefetched_at <= part.prefetched_at);
         match at
             .checked_sub(1)
             .and_then(|before| self.batches.get_mut(before))
         {
-            Some(batch) if batch.ahead == part.ahead && Arc::ptr_eq(&batch.line, &part.line) => {
+            Some(batch)
+                if batch.prefetched_at == part.prefetched_at
+                    && Arc::ptr_eq(&batch.line, &part.line) =>
+            {
                 add(&mut batch.amounts, &part.amounts);
             }
             _ => self.batches.insert(at, part),
@@ -158,13 +161,13 @@ impl State {
     }
 
     /// A write is on its way, with these amounts.
-    pub(super) fn leave(&mut self, amounts: &Needs) {
+    pub(super) fn begin_in_flight(&mut self, amounts: &Amounts) {
         self.under_way += 1;
         add(&mut self.away, amounts);
     }
 
     /// It has arrived, or never will.
-    pub(super) fn arrive(&mut self, amounts: &Needs) {
+    pub(super) fn end_in_flight(&mut self, amounts: &Amounts) {
         self.under_way -= 1;
         for (limit, amount) in amounts {
             if let Some(away) = self.away.get_mut(limit) {
@@ -175,15 +178,15 @@ impl State {
 
     /// Sends back the batches taken at an instant that `is_due`: one write for each shard. The
     /// first counts acquires.
-    pub(super) fn give_back(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<Return> {
-        let mut returns: Vec<Return> = vec![];
+    pub(super) fn give_back(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<TokenReturn> {
+        let mut returns: Vec<TokenReturn> = vec![];
         let (due, left) = std::mem::take(&mut self.batches)
             .into_iter()
-            .partition(|batch| batch.ahead.is_none_or(&is_due));
+            .partition(|batch| batch.prefetched_at.is_none_or(&is_due));
         self.batches = left;
-        let due: VecDeque<Part> = due;
+        let due: VecDeque<HoldPart> = due;
         for part in due.into_iter().filter(|part| !part.amounts.is_empty()) {
-            self.leave(&part.amounts);
+            self.begin_in_flight(&part.amounts);
             match returns
                 .iter_mut()
                 .find(|back| Arc::ptr_eq(&back.part.line, &part.line))
@@ -193,7 +196,7 @@ impl State {
                     self.under_way -= 1;
                     add(&mut back.part.amounts, &part.amounts);
                 }
-                None => returns.push(Return { part, takes: 0 }),
+                None => returns.push(TokenReturn { part, takes: 0 }),
             }
         }
         if let Some(first) = returns.first_mut() {
@@ -203,34 +206,34 @@ impl State {
     }
 
     /// Sends back everything, and counts all acquires.
-    pub(super) fn give_back_all(&mut self) -> Vec<Return> {
+    pub(super) fn give_back_all(&mut self) -> Vec<TokenReturn> {
         let all = self.give_back(|_| true);
         if all.is_empty() { self.report() } else { all }
     }
 
     /// Counts acquires where there is nothing to send back.
-    pub(super) fn report(&mut self) -> Vec<Return> {
+    pub(super) fn report(&mut self) -> Vec<TokenReturn> {
         let takes = std::mem::take(&mut self.unreported);
         let Some((line, bucket)) = self.last.clone().filter(|_| takes > 0) else {
             return vec![];
         };
-        let part = Part {
+        let part = HoldPart {
             line,
-            amounts: Needs::new(),
+            amounts: Amounts::new(),
             bucket,
-            ahead: None,
+            prefetched_at: None,
             lease: None,
         };
-        self.leave(&part.amounts);
-        vec![Return { part, takes }]
+        self.begin_in_flight(&part.amounts);
+        vec![TokenReturn { part, takes }]
     }
 }
 
-fn is_younger(batch: &Part, oldest: Moment) -> bool {
-    batch.ahead.is_some_and(|taken| taken > oldest)
+fn is_younger(batch: &HoldPart, oldest: Moment) -> bool {
+    batch.prefetched_at.is_some_and(|taken| taken > oldest)
 }
 
-fn add(sum: &mut Needs, more: &Needs) {
+fn add(sum: &mut Amounts, more: &Amounts) {
     for (limit, amount) in more {
         *sum.entry(limit.clone()).or_default() += *amount;
     }
@@ -238,7 +241,7 @@ fn add(sum: &mut Needs, more: &Needs) {
 
 /// Moves what is `wanted` out of `left`, as far as it is there. Neither keeps a limit of which
 /// nothing is left.
-fn give(left: &mut Needs, wanted: &mut Needs) -> Needs {
+fn give(left: &mut Amounts, wanted: &mut Amounts) -> Amounts {
     let has = |(limit, want): (&LimitName, &MilliTokens)| {
         left.get(limit).is_some_and(|left| left >= want)
     };

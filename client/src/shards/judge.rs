@@ -3,65 +3,72 @@
 
 use weirgate_shared::{Bucket, EpochMillis, MilliTokens};
 
-use super::{Request, Shards};
+use super::{BucketRequest, BucketState};
 use crate::decision::{self, Denied};
 use crate::limits::Limits;
-use crate::line::{Needs, View};
+use crate::line::{Amounts, ShardView};
 
 /// What becomes of a request.
-pub(super) enum Judgement {
+pub(super) enum Allocation {
     /// All shards together have not enough.
     Denied(Denied),
     /// This one has enough.
-    One(u32),
+    Single(u32),
     /// These have, each so much.
-    Several(Vec<(u32, Needs)>),
+    Spread(Vec<(u32, Amounts)>),
 }
 
-impl Shards {
+impl BucketState {
     /// The shards with the callers' own limits at `now`, as far as they are known: good for
     /// planning a write, and what they seem to lack proves nothing.
-    pub(crate) fn known(&self, limits: &Limits, now: EpochMillis) -> Bucket {
-        let views = self.lines().into_iter().filter_map(|line| line.sure_view());
+    pub(crate) fn cached_bucket(&self, limits: &Limits, now: EpochMillis) -> Bucket {
+        let views = self
+            .queues()
+            .into_iter()
+            .filter_map(|line| line.view_since_clock_jump());
         Bucket::new(
             views
-                .map(|view| view.bucket.projected(limits, now))
+                .map(|view| view.shard.projected(limits, now))
                 .collect(),
         )
     }
 
     /// The shards with the callers' own limits at `now`, from views that are `fresh`.
-    pub(crate) fn seen(
+    pub(crate) fn seen_bucket(
         &self,
         limits: &Limits,
         now: EpochMillis,
-        fresh: impl FnMut(&View) -> bool,
+        fresh: impl FnMut(&ShardView) -> bool,
     ) -> Bucket {
         let views = self
-            .lines()
+            .queues()
             .into_iter()
-            .filter_map(|line| line.sure_view())
-            .filter(|view| !view.is_outdated);
+            .filter_map(|line| line.view_since_clock_jump())
+            .filter(|view| !view.is_plan_only);
         Bucket::new(
             views
                 .filter(fresh)
-                .map(|view| view.bucket.projected(limits, now))
+                .map(|view| view.shard.projected(limits, now))
                 .collect(),
         )
     }
 }
 
 /// Judges a request by the `whole` bucket.
-pub(super) fn judge(
+pub(super) fn evaluate(
     whole: &Bucket,
-    Request { needs, limits, .. }: &Request,
+    BucketRequest {
+        amounts: needs,
+        limits,
+        ..
+    }: &BucketRequest,
     now: EpochMillis,
-) -> Judgement {
+) -> Allocation {
     if needs
         .iter()
         .any(|(limit, need)| whole.balance_at(limit, now) < *need)
     {
-        return Judgement::Denied(decision::denied(decision::status_of_whole(
+        return Allocation::Denied(decision::denial_of(decision::bucket_status(
             whole, limits, needs, now,
         )));
     }
@@ -76,10 +83,10 @@ pub(super) fn judge(
     let fitting: Vec<_> = whole.shards().iter().filter(fits).collect();
     // Not the best one: others who have looked at the same time would take it too.
     if let Some(one) = fastrand::choice(&fitting) {
-        return Judgement::One(one.key.shard);
+        return Allocation::Single(one.key.shard);
     }
     // Together they have enough, so the parts are there.
-    Judgement::Several(whole.spread(needs, now).unwrap_or_default())
+    Allocation::Spread(whole.spread(needs, now).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -105,7 +112,7 @@ mod tests {
     }
 
     /// Of a rate and of slots.
-    fn needs([rate, slots]: [i64; 2]) -> Needs {
+    fn needs([rate, slots]: [i64; 2]) -> Amounts {
         let all = [("rpm", rate), ("slots", slots)]
             .map(|(name, need)| (name, MilliTokens::from_tokens(need)));
         all.into_iter()
@@ -114,14 +121,14 @@ mod tests {
             .collect()
     }
 
-    fn request(needs: Needs) -> Request {
-        Request {
-            needs,
-            soft: Needs::new(),
+    fn request(needs: Amounts) -> BucketRequest {
+        BucketRequest {
+            amounts: needs,
+            soft_amounts: Amounts::new(),
             limits: limits(),
             lease: None,
             timeout: Duration::MAX,
-            takes: 1,
+            acquires: 1,
         }
     }
 
@@ -167,19 +174,19 @@ mod tests {
                 whole.shards().iter().map(|shard| of(shard, name).max(MilliTokens::ZERO)).sum::<MilliTokens>() < **need
             };
             let lacking: Vec<_> = needs.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
-            match judge(&whole, &request(needs.clone()), NOW) {
-                Judgement::Denied(denied) => {
+            match evaluate(&whole, &request(needs.clone()), NOW) {
+                Allocation::Denied(denied) => {
                     let short: Vec<_> = denied.short().map(|status| status.limit.clone()).collect();
                     prop_assert!(!lacking.is_empty());
                     prop_assert_eq!(short, lacking);
                 }
-                Judgement::One(index) => {
+                Allocation::Single(index) => {
                     prop_assert!(lacking.is_empty());
                     prop_assert!(whole.shards().iter().any(|shard| shard.key.shard == index && has_all(shard)));
                 }
-                Judgement::Several(parts) => {
+                Allocation::Spread(parts) => {
                     prop_assert!(lacking.is_empty() && !whole.shards().iter().any(has_all));
-                    let mut sum = Needs::new();
+                    let mut sum = Amounts::new();
                     for (index, part) in parts {
                         let shard = whole.shards().iter().find(|shard| shard.key.shard == index).unwrap();
                         for (name, give) in part {
@@ -201,34 +208,40 @@ mod tests {
     /// would be a false denial.
     #[test]
     fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
-        let shards = Arc::new(Shards::new(
+        let shards = Arc::new(BucketState::new(
             shard(0, 4, [0, 0]).key,
             None,
             AgeClock::default(),
         ));
         for index in 0..4 {
-            shards.line(index).saw(shard(index, 4, [1, 1]));
+            shards.queue(index).record_view(shard(index, 4, [1, 1]));
         }
-        shards.line(1).outdate();
-        shards.line(2).gone();
-        let is_fresh = |view: &View| view.bucket.key.shard != 3;
-        assert_eq!(indices(&shards.known(&limits(), NOW)), [0, 1, 3]);
-        assert_eq!(indices(&shards.seen(&limits(), NOW, |_| true)), [0, 3]);
-        assert_eq!(indices(&shards.seen(&limits(), NOW, is_fresh)), [0]);
+        shards.queue(1).mark_plan_only();
+        shards.queue(2).mark_missing();
+        let is_fresh = |view: &ShardView| view.shard.key.shard != 3;
+        assert_eq!(indices(&shards.cached_bucket(&limits(), NOW)), [0, 1, 3]);
+        assert_eq!(
+            indices(&shards.seen_bucket(&limits(), NOW, |_| true)),
+            [0, 3]
+        );
+        assert_eq!(indices(&shards.seen_bucket(&limits(), NOW, is_fresh)), [0]);
     }
 
     /// A limit that a shard has never met counts as full, by the callers' own numbers.
     #[test]
     fn shards_are_seen_with_the_limits_that_callers_bring() {
-        let shards = Arc::new(Shards::new(
+        let shards = Arc::new(BucketState::new(
             shard(0, 1, [0, 0]).key,
             None,
             AgeClock::default(),
         ));
-        shards.line(0).saw(shard(0, 1, [1, 1]));
+        shards.queue(0).record_view(shard(0, 1, [1, 1]));
         let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
         let rpd = LimitName::new("rpd").unwrap();
-        for whole in [shards.known(&more, NOW), shards.seen(&more, NOW, |_| true)] {
+        for whole in [
+            shards.cached_bucket(&more, NOW),
+            shards.seen_bucket(&more, NOW, |_| true),
+        ] {
             assert_eq!(whole.balance_at(&rpd, NOW), MilliTokens::from_tokens(9));
         }
     }

@@ -5,7 +5,7 @@ use weirgate_shared::MAX_SHARDS;
 use weirgate_shared::write::is_abandoned;
 use weirgate_store::Consistency;
 
-use super::Shards;
+use super::BucketState;
 use crate::Error;
 use crate::ages::Moment;
 use crate::inner::Inner;
@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 /// Reads all shards of several buckets, unless somebody has done so since `since`: those that seem
 /// to have one shard in one request for a hundred of them.
-pub(crate) async fn look_at(
+pub(crate) async fn refresh_all(
     inner: &Inner,
-    buckets: &[&Arc<Shards>],
+    buckets: &[&Arc<BucketState>],
     since: Moment,
 ) -> Result<(), Error> {
-    let (single, mut several): (Vec<&Arc<Shards>>, Vec<&Arc<Shards>>) = buckets
+    let (single, mut several): (Vec<&Arc<BucketState>>, Vec<&Arc<BucketState>>) = buckets
         .iter()
-        .partition(|bucket| bucket.overview().most() == 1);
+        .partition(|bucket| bucket.summary().max_shards_seen() == 1);
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
         let mut found = BTreeMap::new();
@@ -36,33 +36,33 @@ pub(crate) async fn look_at(
         for bucket in some {
             match found.remove(&bucket.key) {
                 Some(first) if first.shard().count > 1 => several.push(bucket),
-                Some(first) => drop(bucket.line(0).saw(first)),
+                Some(first) => drop(bucket.queue(0).record_view(first)),
                 // Perhaps somebody deleted the first of several.
-                None if bucket.line(0).view().is_some() => several.push(bucket),
-                None => bucket.line(0).gone(),
+                None if bucket.queue(0).view().is_some() => several.push(bucket),
+                None => bucket.queue(0).mark_missing(),
             }
         }
     }
     try_join_all(
         several
             .iter()
-            .map(|bucket| bucket.look(inner, Some(since), Consistency::Eventual)),
+            .map(|bucket| bucket.refresh(inner, Some(since), Consistency::Eventual)),
     )
     .await
     .map(drop)
 }
 
-impl Shards {
+impl BucketState {
     /// Reads all shards, unless that was done since `since`, and not less consistently. An
     /// eventually consistent read that shows less than is known is old, and followed by a strongly
     /// consistent one.
-    pub(super) async fn look(
+    pub(super) async fn refresh(
         &self,
         inner: &Inner,
         since: Option<Moment>,
         mut consistency: Consistency,
     ) -> Result<(), Error> {
-        let mut looked = self.looked.lock().await;
+        let mut looked = self.refreshed_at.lock().await;
         let is_enough = |(at, by): (Moment, Consistency)| {
             since.is_some_and(|since| at >= since)
                 && (by == consistency || by == Consistency::Strong)
@@ -71,14 +71,14 @@ impl Shards {
             return Ok(());
         }
         let started = inner.ages.now();
-        let mut most = self.overview().most();
+        let mut most = self.summary().max_shards_seen();
         let mut has_finished = false;
         loop {
             let keys: Vec<_> = (0..most)
                 .map(|shard| self.key.with_shard(shard).item_key())
                 .collect();
             let mut found = vec![];
-            for item in inner.read_by(&keys, consistency, None).await? {
+            for item in inner.read_with(&keys, consistency, None).await? {
                 let unreadable = |error| Error::Unreadable {
                     bucket: self.key.item_key().pk,
                     error,
@@ -120,16 +120,18 @@ impl Shards {
             let is_old = there < most
                 || missing
                     .iter()
-                    .any(|shard| self.line(*shard).view().is_some());
+                    .any(|shard| self.queue(*shard).view().is_some());
             if is_old && consistency == Consistency::Eventual {
                 consistency = Consistency::Strong;
                 continue;
             }
-            missing.iter().for_each(|shard| self.line(*shard).gone());
+            missing
+                .iter()
+                .for_each(|shard| self.queue(*shard).mark_missing());
             for bucket in found {
-                self.line(bucket.key.shard).saw(bucket);
+                self.queue(bucket.key.shard).record_view(bucket);
             }
-            self.overview().set_most(there);
+            self.summary().set_max_shards_seen(there);
             *looked = Some((started, consistency));
             return Ok(());
         }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate_shared::{EpochMillis, MilliTokens};
 
-use super::Request;
-use super::route::Asking;
+use super::BucketRequest;
+use super::route::Router;
 use crate::Error;
-use crate::held::Held;
-use crate::line::{Delivery, Needs, Told, Verdict, Why};
+use crate::held::Hold;
+use crate::line::{Amounts, QueueReply, RerouteReason, ShardDecision, Unclaimed};
 
 /// How often what some shards lack is asked of others, before everything goes back and all shards
 /// are read again: meanwhile other requests are denied what this one holds.
@@ -22,23 +22,23 @@ const ROUNDS: usize = 4;
 
 /// What shards have given of a request that is not granted yet. Dropped, it goes back in the
 /// background.
-struct Given {
-    left: Needs,
-    parts: Vec<Delivery>,
+struct SpreadTake {
+    left: Amounts,
+    parts: Vec<Unclaimed>,
     /// One of the parts counts the acquire, and has what is taken in any case.
     has_first: bool,
 }
 
-impl Asking<'_> {
+impl Router<'_> {
     /// Takes what is `planned` of each shard, side by side. What some of them lack by then, any
     /// others give that are known to have it. If they have not enough, everything goes back:
     /// `None`.
     pub(super) async fn take_parts(
         &mut self,
-        mut planned: Vec<(u32, Needs)>,
-    ) -> Result<Option<Held>, Error> {
-        let mut given = Given {
-            left: self.request.needs.clone(),
+        mut planned: Vec<(u32, Amounts)>,
+    ) -> Result<Option<Hold>, Error> {
+        let mut given = SpreadTake {
+            left: self.request.amounts.clone(),
             parts: vec![],
             has_first: false,
         };
@@ -48,34 +48,34 @@ impl Asking<'_> {
                 let held = given
                     .parts
                     .drain(..)
-                    .map(Delivery::provisional)
-                    .reduce(Held::and);
+                    .map(Unclaimed::claim_provisionally)
+                    .reduce(Hold::merge);
                 if held.as_ref().is_none_or(|held| self.lasts(held)) {
-                    return Ok(held.map(Held::granted));
+                    return Ok(held.map(Hold::granted));
                 }
-                given.parts.extend(held.map(Delivery::from));
+                given.parts.extend(held.map(Unclaimed::from));
                 break;
             }
-            self.check_time()?;
+            self.check_deadline()?;
             let now = self.inner.now();
             match self
                 .shards
-                .seen(&self.request.limits, now, |_| true)
+                .seen_bucket(&self.request.limits, now, |_| true)
                 .spread(&given.left, now)
             {
                 Some(more) => planned = more,
                 None => break,
             }
         }
-        self.give_back(given.parts).await;
+        self.roll_back(given.parts).await;
         Ok(None)
     }
 
     /// Asks each shard for its part.
     async fn take_round(
         &mut self,
-        planned: &[(u32, Needs)],
-        given: &mut Given,
+        planned: &[(u32, Amounts)],
+        given: &mut SpreadTake,
     ) -> Result<(), Error> {
         let is_first = |at: usize| at == 0 && !given.has_first;
         let requests: Vec<_> = planned
@@ -88,30 +88,30 @@ impl Asking<'_> {
             .iter()
             .zip(&requests)
             .map(|((shard, _), request)| async move {
-                let line = asking.shards.line(*shard);
-                asking.stand_in(&line, request).await
+                let line = asking.shards.queue(*shard);
+                asking.enqueue_and_wait(&line, request).await
             });
         let (mut failed, mut throttled) = (Ok(()), None);
         for (at, (request, told)) in requests.iter().zip(join_all(asked).await).enumerate() {
             match told {
-                Ok(Told::Decided(Verdict::Granted(part))) => {
+                Ok(QueueReply::Decided(ShardDecision::Granted(part))) => {
                     given.has_first |= at == 0;
                     given.parts.push(part);
-                    for (limit, amount) in &request.needs {
+                    for (limit, amount) in &request.amounts {
                         given
                             .left
                             .entry(limit.clone())
                             .and_modify(|left| *left -= *amount);
                     }
                 }
-                Ok(Told::Elsewhere(Why::Throttled(error))) => throttled = Some(error),
-                Ok(Told::Decided(Verdict::Denied(_)) | Told::Elsewhere(_)) => {}
+                Ok(QueueReply::Reroute(RerouteReason::Throttled(error))) => throttled = Some(error),
+                Ok(QueueReply::Decided(ShardDecision::Denied(_)) | QueueReply::Reroute(_)) => {}
                 Err(error) => failed = Err(error),
             }
         }
         given.left.retain(|_, left| *left > MilliTokens::ZERO);
         if throttled.is_some() && failed.is_ok() {
-            self.last = throttled;
+            self.last_error = throttled;
             self.pause().await;
         }
         failed
@@ -119,23 +119,23 @@ impl Asking<'_> {
 
     /// A part of the request. What is taken in any case goes with the first, which counts the
     /// acquire.
-    fn part(&self, needs: &Needs, is_first: bool) -> Request {
+    fn part(&self, needs: &Amounts, is_first: bool) -> BucketRequest {
         let (soft, takes) = if is_first {
-            (self.request.soft.clone(), self.request.takes)
+            (self.request.soft_amounts.clone(), self.request.acquires)
         } else {
-            (Needs::new(), 0)
+            (Amounts::new(), 0)
         };
-        Request {
-            needs: needs.clone(),
-            soft,
-            takes,
+        BucketRequest {
+            amounts: needs.clone(),
+            soft_amounts: soft,
+            acquires: takes,
             ..self.request.clone()
         }
     }
 
     /// Whether its leases last long enough to be granted: an early part may nearly have expired
     /// before the last one came.
-    fn lasts(&self, held: &Held) -> bool {
+    fn lasts(&self, held: &Hold) -> bool {
         let half = self
             .request
             .lease
@@ -147,11 +147,11 @@ impl Asking<'_> {
 
     /// Gives back, in tasks that go on if the caller goes away, and waits for them as long as the
     /// request has time.
-    async fn give_back(&self, parts: Vec<Delivery>) {
+    async fn roll_back(&self, parts: Vec<Unclaimed>) {
         let back = parts.into_iter().map(|part| {
-            let held = part.provisional();
+            let held = part.claim_provisionally();
             tokio::spawn(async move {
-                if let Err(error) = held.rollback().await {
+                if let Err(error) = held.roll_back().await {
                     // It counts as used; a lease of it expires.
                     tracing::warn!(%error, "a part of a request that was not granted could not be given back");
                 }

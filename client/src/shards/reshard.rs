@@ -10,13 +10,13 @@ use weirgate_shared::write::{
 use weirgate_shared::{
     EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, RefillRule, Shard, ShardIndex,
 };
-use weirgate_store::{Consistency, Outcome, Transacted};
+use weirgate_store::{Consistency, TransactOutcome, WriteOutcome};
 
-use super::Shards;
+use super::BucketState;
 use super::unfinished::finish_split;
 use crate::clock::deadline;
 use crate::inner::Inner;
-use crate::limits::check_number;
+use crate::limits::check_limit_count;
 use crate::line::backoff;
 use crate::{Error, RateLimiter};
 
@@ -58,7 +58,7 @@ impl RateLimiter {
             )));
         }
         let bucket = self.inner.bucket(entity.try_into()?, resource.try_into()?);
-        check_number(limits)?;
+        check_limit_count(limits)?;
         check_capacity(
             limits.iter().map(|limit| (limit.name(), limit.rule())),
             shards,
@@ -78,7 +78,7 @@ impl RateLimiter {
 
 struct Resharding<'a> {
     inner: &'a Inner,
-    bucket: Arc<Shards>,
+    bucket: Arc<BucketState>,
     limits: &'a [Limit],
     shards: u32,
     deadline: Instant,
@@ -105,7 +105,7 @@ impl Resharding<'_> {
         loop {
             let there = self.read().await?;
             let now = self.inner.now();
-            let mut work = self.growth(&there, now)?;
+            let mut work = self.splits(&there, now)?;
             let can_wait = work.is_empty();
             if can_wait {
                 work = self.merges(&there, now);
@@ -140,13 +140,13 @@ impl Resharding<'_> {
     async fn make(&self, work: Work) -> Result<bool, Error> {
         match work {
             Work::Write(update) => Ok(matches!(
-                self.inner.update_again(&update).await?,
-                Outcome::Applied(_)
+                self.inner.update_idempotent(&update).await?,
+                WriteOutcome::Applied(_)
             )),
             Work::Split(update) => {
                 // Another process may have begun the split, or this one, and the answer was lost.
-                let (Outcome::Applied(item) | Outcome::LostRace(item)) =
-                    self.inner.update_again(&update).await?;
+                let (WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item)) =
+                    self.inner.update_idempotent(&update).await?;
                 let unreadable = |error| Error::Unreadable {
                     bucket: update.key.pk.clone(),
                     error,
@@ -167,23 +167,24 @@ impl Resharding<'_> {
             }
             Work::Merge(actions) => {
                 let token = weirgate_store::random_id();
-                Ok(self.inner.transact_again(&actions, &token).await? == Transacted::Applied)
+                Ok(self.inner.transact_idempotent(&actions, &token).await?
+                    == TransactOutcome::Applied)
             }
         }
     }
 
     /// Every shard there is.
     async fn read(&self) -> Result<Vec<Shard>, Error> {
-        self.bucket.overview().set_most(MAX_SHARDS);
+        self.bucket.summary().set_max_shards_seen(MAX_SHARDS);
         self.bucket
-            .look(self.inner, None, Consistency::Strong)
+            .refresh(self.inner, None, Consistency::Strong)
             .await?;
         let seen = self
             .bucket
-            .lines()
+            .queues()
             .into_iter()
             .filter_map(|line| line.view());
-        Ok(seen.map(|view| Shard::clone(&view.bucket)).collect())
+        Ok(seen.map(|view| Shard::clone(&view.shard)).collect())
     }
 
     /// The least number of shards that the items keep; none for one that is left to itself.
@@ -193,9 +194,9 @@ impl Resharding<'_> {
 
     /// Makes the bucket, splits what is too large, and says everywhere how many shards there are to
     /// be.
-    fn growth(&self, there: &[Shard], now: EpochMillis) -> Result<Vec<Work>, Error> {
+    fn splits(&self, there: &[Shard], now: EpochMillis) -> Result<Vec<Work>, Error> {
         if there.is_empty() {
-            return Ok(vec![Work::Write(self.creation(now))]);
+            return Ok(vec![Work::Write(self.create_bucket(now))]);
         }
         let mut work = vec![];
         for shard in there {
@@ -243,7 +244,7 @@ impl Resharding<'_> {
         work
     }
 
-    fn creation(&self, now: EpochMillis) -> Update {
+    fn create_bucket(&self, now: EpochMillis) -> Update {
         let op = weirgate_store::random_id();
         let (needs, unknown) = (BTreeMap::new(), std::slice::from_ref(&op));
         let key = &self.bucket.key;

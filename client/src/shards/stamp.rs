@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use weirgate_shared::{BucketKey, EpochMillis, Millis, Shard, Stamp};
 
-use super::Request;
+use super::BucketRequest;
 use crate::decision::{self, Denied, LimitStatus};
-use crate::line::memory;
+use crate::line::denial_ttl;
 
 /// So many shards are worth a stamp: to read fewer costs two units at most.
 pub(super) const WORTH: u32 = 8;
@@ -18,7 +18,7 @@ const AHEAD: Millis = Millis(1_000);
 pub(super) fn denies(
     stamp: &Stamp,
     key: &BucketKey,
-    request: &Request,
+    request: &BucketRequest,
     shards: u32,
     now: EpochMillis,
 ) -> Option<Denied> {
@@ -36,10 +36,10 @@ pub(super) fn denies(
             .filter(|_| rule == limit.rule())?;
         state.available = *tk;
     }
-    let denied = decision::denied(decision::status(
+    let denied = decision::denial_of(decision::status(
         &bucket,
         &request.limits,
-        &request.needs,
+        &request.amounts,
         now,
     ));
     let is_sure = |short: &LimitStatus| {
@@ -67,7 +67,7 @@ pub(super) fn is_over(
         salt ^ stamp.at.0.unsigned_abs(),
     ));
     denied.short().any(|short| {
-        let life = memory(short, age, most);
+        let life = denial_ttl(short, age, most);
         age >= life - life * draw / 20_000
     })
 }
@@ -108,13 +108,13 @@ mod tests {
             let held = BTreeMap::from([(name.clone(), (MilliTokens(available), *limit.rule()))]);
             let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
             let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
-            let request = Request {
-                needs: [(name, MilliTokens(need))].into(),
-                soft: BTreeMap::new(),
+            let request = BucketRequest {
+                amounts: [(name, MilliTokens(need))].into(),
+                soft_amounts: BTreeMap::new(),
                 limits: Limits::new([limit].into(), None),
                 lease: None,
                 timeout: Duration::from_secs(5),
-                takes: 1,
+                acquires: 1,
             };
             if let Some(denied) = denies(&stamp, &key, &request, 64, EpochMillis(now)) {
                 prop_assert!(denied.short().next().is_some());

@@ -6,44 +6,52 @@ use std::time::Duration;
 use weirgate_shared::{Bucket, EpochMillis, Limit, Millis, Shard, Stamp, read_stamp};
 use weirgate_store::Consistency;
 
-use super::route::Asking;
+use super::route::Router;
 use super::stamp::{WORTH, denies, draw, is_over};
-use super::{Request, Shards};
+use super::{BucketRequest, BucketState};
 use crate::Denied;
 use crate::inner::Inner;
 
 /// How long a process waits for the stamp of another before it reads all shards, for each shard, at
 /// most.
-const WAIT: Duration = Duration::from_millis(1);
+const MIN_RETRY_AFTER: Duration = Duration::from_millis(1);
 /// A stamp of this age was renewed by others until a moment ago, so it is this process that renews
 /// it now.
 const RENEWED: Millis = Millis(60_000);
 
-impl Shards {
+impl BucketState {
     fn is_stamped(&self) -> bool {
-        self.overview().most() >= WORTH
+        self.summary().max_shards_seen() >= WORTH
     }
 
     /// Returns the denial that the stamp this process has read implies, for as long as it is
     /// remembered.
-    pub(super) fn denied_by_stamp(&self, inner: &Inner, request: &Request) -> Option<Denied> {
+    pub(super) fn denied_by_stamp(&self, inner: &Inner, request: &BucketRequest) -> Option<Denied> {
         let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
         let now = inner.now();
-        let denied = denies(&stamp, &self.key, request, self.overview().most(), now)?;
-        let is_void = self.overview().gave_back_since(stamp.at)
-            || self.overview().is_due(now, now.since(stamp.at).into())
+        let denied = denies(
+            &stamp,
+            &self.key,
+            request,
+            self.summary().max_shards_seen(),
+            now,
+        )?;
+        let is_void = self.summary().returned_since(stamp.at)
+            || self
+                .summary()
+                .retry_time_passed(now, now.since(stamp.at).into())
             || is_over(
                 &stamp,
                 &denied,
                 self.salt,
-                inner.settings.denial_memory,
+                inner.settings.denial_cache_ttl,
                 now,
             );
         (!is_void).then_some(denied)
     }
 
     /// Leaves a stamp of the `whole` bucket as it was read at `now`, if it is worth one.
-    pub(super) fn leave_stamp(&self, inner: &Arc<Inner>, whole: &Bucket, now: EpochMillis) {
+    pub(super) fn write_stamp(&self, inner: &Arc<Inner>, whole: &Bucket, now: EpochMillis) {
         let Some(stamp) = Stamp::of(whole, now).filter(|_| self.is_stamped()) else {
             return;
         };
@@ -57,7 +65,7 @@ impl Shards {
     }
 }
 
-impl Asking<'_> {
+impl Router<'_> {
     /// Whether the stamp that was read last says that the bucket is short, however old it is: then
     /// no shard is asked alone.
     pub(super) fn is_stamped_short(&self) -> bool {
@@ -66,7 +74,7 @@ impl Asking<'_> {
             .stamp()
             .clone()
             .filter(|_| self.shards.is_stamped());
-        let (most, now) = (self.shards.overview().most(), self.inner.now());
+        let (most, now) = (self.shards.summary().max_shards_seen(), self.inner.now());
         stamp.is_some_and(|stamp| {
             denies(&stamp, &self.shards.key, self.request, most, now).is_some()
         })
@@ -75,7 +83,7 @@ impl Asking<'_> {
     /// Reads the stamp that another process may have left, and returns the denial that it implies.
     pub(super) async fn ask_the_stamp(&self) -> Option<Denied> {
         let asks_rate = |limit: &Limit| {
-            !limit.rule().is_concurrent() && self.request.needs.contains_key(limit.name())
+            !limit.rule().is_concurrent() && self.request.amounts.contains_key(limit.name())
         };
         if !self.shards.is_stamped() || !self.request.limits.iter().any(asks_rate) {
             return None;
@@ -101,7 +109,7 @@ impl Asking<'_> {
             }
             // Many processes may have been denied at this moment: one of them leaves a stamp while
             // the others wait.
-            let most = WAIT * self.shards.overview().most();
+            let most = MIN_RETRY_AFTER * self.shards.summary().max_shards_seen();
             let wait =
                 most - most * draw(&mut fastrand::Rng::with_seed(fastrand::u64(..))) / 10_000;
             tokio::time::sleep(wait).await;
@@ -112,9 +120,13 @@ impl Asking<'_> {
     /// Whether no shard that was seen has enough of its rates within a second. For what no shard
     /// can have alone: whether all have not, if the others hold as much as those that were seen.
     fn is_far_from_enough(&self) -> bool {
-        let Request { needs, limits, .. } = self.request;
+        let BucketRequest {
+            amounts: needs,
+            limits,
+            ..
+        } = self.request;
         let now = self.inner.now();
-        let seen = self.shards.known(limits, now);
+        let seen = self.shards.cached_bucket(limits, now);
         let soon = now.plus(Millis(1_000));
         let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());
         let lacks = |shard: &Shard, limit: &Limit| {
@@ -122,11 +134,11 @@ impl Asking<'_> {
                 .get(limit.name())
                 .is_some_and(|need| shard.balance_at(limit.name(), soon) < *need)
         };
-        if self.is_above_a_share() {
+        if self.exceeds_one_shard() {
             let all = |limit: &Limit| {
                 let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
                 let holds = i128::from(seen.balance_at(limit.name(), soon).0)
-                    * i128::from(self.shards.overview().most());
+                    * i128::from(self.shards.summary().max_shards_seen());
                 needs
                     .get(limit.name())
                     .is_some_and(|need| holds < i128::from(need.0) * i128::from(seen_of))

@@ -4,29 +4,29 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::judge::{Judgement, judge};
-use super::look_at;
-use super::transaction::{self, Parts};
-use super::{Request, Shards};
+use super::judge::{Allocation, evaluate};
+use super::refresh_all;
+use super::transaction::{self, BucketAllocation};
+use super::{BucketRequest, BucketState};
 use crate::clock::deadline;
 use crate::inner::Inner;
-use crate::line::{Delivery, backoff};
+use crate::line::{Unclaimed, backoff};
 use crate::{Denied, Error};
 
 /// The most items of one transaction.
 const MAX_ITEMS: usize = 100;
 
 /// What several buckets gave, in their order, or who denied, by their places.
-pub(crate) type Together = Result<Vec<Delivery>, Vec<(usize, Denied)>>;
+pub(crate) type AllOrNone = Result<Vec<Unclaimed>, Vec<(usize, Denied)>>;
 
 /// Asks all buckets at once: all give, or nothing happens.
 ///
 /// It is planned on what is known of them, and goes through or shows what has changed; a denial is
 /// told only by what was seen since the request was made. The buckets must differ.
-pub(crate) async fn ask_together(
+pub(crate) async fn take_in_transaction(
     inner: &Arc<Inner>,
-    asked: &[(&Arc<Shards>, &Request)],
-) -> Result<Together, Error> {
+    asked: &[(&Arc<BucketState>, &BucketRequest)],
+) -> Result<AllOrNone, Error> {
     let joined = Instant::now();
     let timeout = asked
         .iter()
@@ -38,7 +38,9 @@ pub(crate) async fn ask_together(
     loop {
         let Ok(planned) = tokio::time::timeout_at(deadline, plan(inner, asked, joined)).await
         else {
-            return Err(inner.unanswered("BatchGetItem of buckets", timeout).into());
+            return Err(inner
+                .timeout_error("BatchGetItem of buckets", timeout)
+                .into());
         };
         let (buckets, denials) = planned?;
         if !denials.is_empty() {
@@ -76,39 +78,39 @@ pub(crate) async fn ask_together(
 /// Which shards give how much, and which buckets have not enough.
 async fn plan<'a>(
     inner: &Inner,
-    asked: &[(&'a Arc<Shards>, &'a Request)],
+    asked: &[(&'a Arc<BucketState>, &'a BucketRequest)],
     joined: Instant,
-) -> Result<(Vec<Parts<'a>>, Vec<(usize, Denied)>), Error> {
+) -> Result<(Vec<BucketAllocation<'a>>, Vec<(usize, Denied)>), Error> {
     let mut now = inner.now();
-    let is_enough = |(shards, request): &(&Arc<Shards>, &Request)| {
-        let known = shards.known(&request.limits, now);
-        known.is_complete() && !matches!(judge(&known, request, now), Judgement::Denied(_))
+    let is_enough = |(shards, request): &(&Arc<BucketState>, &BucketRequest)| {
+        let known = shards.cached_bucket(&request.limits, now);
+        known.is_complete() && !matches!(evaluate(&known, request, now), Allocation::Denied(_))
     };
     let unknown = asked
         .iter()
         .filter(|asked| !is_enough(asked))
         .map(|(shards, _)| *shards);
-    look_at(inner, &unknown.collect::<Vec<_>>(), inner.ages.of(joined)).await?;
+    refresh_all(inner, &unknown.collect::<Vec<_>>(), inner.ages.of(joined)).await?;
     now = inner.now();
     let (mut buckets, mut denials) = (vec![], vec![]);
     for (at, (shards, request)) in asked.iter().enumerate() {
-        let whole = shards.known(&request.limits, now);
-        let parts = match judge(&whole, request, now) {
+        let whole = shards.cached_bucket(&request.limits, now);
+        let parts = match evaluate(&whole, request, now) {
             // Nothing is there: it is made with the transaction.
             _ if whole.shards().is_empty() => {
-                shards.start_anew();
-                vec![(0, request.needs.clone())]
+                shards.reset();
+                vec![(0, request.amounts.clone())]
             }
-            Judgement::Denied(denied) => {
-                shards.was_denied();
-                shards.overview().promise(now, denied.retry_after);
+            Allocation::Denied(denied) => {
+                shards.record_denial();
+                shards.summary().record_retry_time(now, denied.retry_after);
                 denials.push((at, denied));
                 continue;
             }
-            Judgement::One(shard) => vec![(shard, request.needs.clone())],
-            Judgement::Several(parts) => parts,
+            Allocation::Single(shard) => vec![(shard, request.amounts.clone())],
+            Allocation::Spread(parts) => parts,
         };
-        buckets.push(Parts {
+        buckets.push(BucketAllocation {
             shards,
             request,
             parts,

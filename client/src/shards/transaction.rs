@@ -6,37 +6,39 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Contention, Take, Update, expire};
 use weirgate_shared::{EpochMillis, Lease, MilliTokens, Shard, WriteId};
-use weirgate_store::{ErrorKind, Outcome, Part as Unheld, StoreError, Transacted};
+use weirgate_store::{
+    ActionOutcome as Unheld, ErrorKind, StoreError, TransactOutcome, WriteOutcome,
+};
 
-use super::{Request, Shards};
+use super::{BucketRequest, BucketState};
 use crate::Error;
-use crate::held::{Held, Part};
+use crate::held::{Hold, HoldPart};
 use crate::inner::Inner;
-use crate::limits::check_room;
-use crate::line::{Delivery, Line, Needs, all, backoff};
+use crate::limits::check_bucket_limit_count;
+use crate::line::{Amounts, ShardQueue, Unclaimed, backoff, merge_amounts};
 use crate::stats::count;
 
 /// A transaction that did not happen: refused with this error, or the shards were not what they
 /// seemed.
-pub(super) type Lost = Option<Arc<StoreError>>;
+pub(super) type TransactionFailure = Option<Arc<StoreError>>;
 
 /// What a transaction takes of one bucket.
-pub(super) struct Parts<'a> {
-    pub(super) shards: &'a Arc<Shards>,
-    pub(super) request: &'a Request,
+pub(super) struct BucketAllocation<'a> {
+    pub(super) shards: &'a Arc<BucketState>,
+    pub(super) request: &'a BucketRequest,
     /// How much of each shard.
-    pub(super) parts: Vec<(u32, Needs)>,
+    pub(super) parts: Vec<(u32, Amounts)>,
 }
 
 /// One shard's part.
-struct Share<'a> {
-    request: &'a Request,
-    line: Arc<Line>,
+struct ShardTake<'a> {
+    request: &'a BucketRequest,
+    line: Arc<ShardQueue>,
     /// As it was seen; nothing for a bucket that is yet to be made.
     bucket: Option<Arc<Shard>>,
-    needs: Needs,
+    needs: Amounts,
     /// What is taken whether it is there or not, which the first of a bucket gives.
-    soft: Needs,
+    soft: Amounts,
     is_first: bool,
     /// One id and expiry in all parts of a request.
     lease: Option<(WriteId, EpochMillis)>,
@@ -49,9 +51,9 @@ struct Share<'a> {
 /// for ten minutes: it happens once, and the answer tells.
 pub(super) async fn take(
     inner: &Arc<Inner>,
-    buckets: &[Parts<'_>],
+    buckets: &[BucketAllocation<'_>],
     deadline: Instant,
-) -> Result<Result<Vec<Delivery>, Lost>, Error> {
+) -> Result<Result<Vec<Unclaimed>, TransactionFailure>, Error> {
     let now = inner.now();
     let mut shares = vec![];
     for bucket in buckets {
@@ -69,9 +71,9 @@ pub(super) async fn take(
     if let Err(lost) = send(inner, &all, &actions, &op, deadline).await? {
         return Ok(Err(lost));
     }
-    let delivery = |(bucket, shares): (&Parts<'_>, Vec<Share<'_>>)| {
+    let delivery = |(bucket, shares): (&BucketAllocation<'_>, Vec<ShardTake<'_>>)| {
         let parts = shares.into_iter().map(|share| share.taken(now)).collect();
-        Held::new(
+        Hold::new(
             (Arc::clone(inner), Arc::clone(bucket.shards)),
             parts,
             bucket.request.limits.clone(),
@@ -82,46 +84,49 @@ pub(super) async fn take(
     Ok(Ok(buckets.iter().zip(shares).map(delivery).collect()))
 }
 
-impl<'a> Parts<'a> {
+impl<'a> BucketAllocation<'a> {
     /// What is known of the shards, each with its part; `None` if one is gone, or holds more
     /// expired leases than its part of the transaction could give back: those are given back first.
     async fn shares(
         &self,
         inner: &Inner,
         now: EpochMillis,
-    ) -> Result<Option<Vec<Share<'a>>>, Error> {
+    ) -> Result<Option<Vec<ShardTake<'a>>>, Error> {
         let lease = self.request.lease.as_ref();
         let lease =
             lease.map(|(lasts, _)| (weirgate_store::random_id(), now.plus((*lasts).into())));
         let mut shares = vec![];
         for (shard, needs) in &self.parts {
-            let line = self.shards.line(*shard);
-            let bucket = line.view().map(|view| view.bucket);
+            let line = self.shards.queue(*shard);
+            let bucket = line.view().map(|view| view.shard);
             if let Some(Err(error)) = bucket
                 .as_deref()
-                .map(|bucket| check_room(bucket, &self.request.limits))
+                .map(|bucket| check_bucket_limit_count(bucket, &self.request.limits))
             {
-                line.forget();
+                line.clear_view();
                 return Err(error);
             }
             match &bucket {
-                None if *shard > 0 || !line.is_absent() || self.shards.overview().most() > 1 => {
+                None if *shard > 0
+                    || !line.is_missing()
+                    || self.shards.summary().max_shards_seen() > 1 =>
+                {
                     return Ok(None);
                 }
                 Some(bucket) if bucket.expired(now).count() > bucket.reclaimable(now).count() => {
-                    give_back(inner, &line, bucket, now).await?;
+                    release_expired(inner, &line, bucket, now).await?;
                     return Ok(None);
                 }
                 _ => {}
             }
             let is_first = shares.is_empty();
             let soft = if is_first {
-                self.request.soft.clone()
+                self.request.soft_amounts.clone()
             } else {
-                Needs::new()
+                Amounts::new()
             };
             let (request, needs, lease) = (self.request, needs.clone(), lease.clone());
-            shares.push(Share {
+            shares.push(ShardTake {
                 request,
                 line,
                 bucket,
@@ -135,9 +140,9 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Share<'_> {
-    fn all(&self) -> Needs {
-        all(&self.needs, &self.soft)
+impl ShardTake<'_> {
+    fn all(&self) -> Amounts {
+        merge_amounts(&self.needs, &self.soft)
     }
 
     /// The share's part of the transaction `op`.
@@ -164,7 +169,11 @@ impl Share<'_> {
             amounts: self.needs.clone(),
             soft_amounts: self.soft.clone(),
             // The acquire counts once.
-            acquires: if self.is_first { self.request.takes } else { 0 },
+            acquires: if self.is_first {
+                self.request.acquires
+            } else {
+                0
+            },
             leases: self.lease.iter().map(lease).collect(),
             roll: self.line.roll(inner, now),
             write_id: op.clone(),
@@ -181,10 +190,10 @@ impl Share<'_> {
     }
 
     /// The part that was taken.
-    fn taken(self, now: EpochMillis) -> Part {
+    fn taken(self, now: EpochMillis) -> HoldPart {
         let (
             amounts,
-            Share {
+            ShardTake {
                 line,
                 bucket,
                 request,
@@ -195,12 +204,12 @@ impl Share<'_> {
         // A transaction does not answer with the items.
         let mut bucket = match bucket {
             Some(bucket) => {
-                line.outdate();
+                line.mark_plan_only();
                 bucket.projected(&request.limits, now)
             }
             None => {
                 let made = Shard::full(line.key.clone(), &request.limits, now);
-                line.made(&made);
+                line.record_created(&made);
                 made
             }
         };
@@ -209,19 +218,19 @@ impl Share<'_> {
                 state.available -= *need;
             }
         }
-        Part {
+        HoldPart {
             line,
             amounts,
             bucket: Arc::new(bucket),
-            ahead: None,
+            prefetched_at: None,
             lease,
         }
     }
 }
 
-async fn give_back(
+async fn release_expired(
     inner: &Inner,
-    line: &Line,
+    line: &ShardQueue,
     bucket: &Shard,
     now: EpochMillis,
 ) -> Result<(), Error> {
@@ -229,8 +238,10 @@ async fn give_back(
         return Ok(());
     };
     match inner.update(&update).await {
-        Ok(Outcome::Applied(Some(item)) | Outcome::LostRace(Some(item))) => drop(see(line, &item)?),
-        Ok(_) => line.gone(),
+        Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
+            drop(record_item(line, &item)?)
+        }
+        Ok(_) => line.mark_missing(),
         // Restoring is conditional on what was seen, so another try does no harm.
         Err(error) if error.kind.is_transient() => {
             tracing::debug!(%error, "could not give back yet")
@@ -243,36 +254,38 @@ async fn give_back(
 /// Sends the transaction until it is known what became of it.
 async fn send(
     inner: &Inner,
-    shares: &[&Share<'_>],
+    shares: &[&ShardTake<'_>],
     actions: &[Action],
     op: &WriteId,
     deadline: Instant,
-) -> Result<Result<(), Lost>, Error> {
+) -> Result<Result<(), TransactionFailure>, Error> {
     let mut doubt: Option<Arc<StoreError>> = None;
     let mut failures = 0;
     loop {
         match inner.transact(actions, op).await {
-            Ok(Transacted::Applied) => return Ok(Ok(())),
-            Ok(Transacted::LostRace(unheld)) => {
+            Ok(TransactOutcome::Applied) => return Ok(Ok(())),
+            Ok(TransactOutcome::ConditionFailed(unheld)) => {
                 count(&inner.counters.lost_races, 1);
                 if doubt.is_some() {
                     // The first request may still be on its way.
-                    count_doubt(inner, shares);
+                    count_unconfirmed_tokens(inner, shares);
                 }
                 for (share, part) in shares.iter().zip(unheld) {
                     match part {
-                        Unheld::Lost(Some(item)) => drop(see(&share.line, &item)?),
-                        Unheld::Lost(None) => share.line.gone(),
-                        Unheld::Held => {}
+                        Unheld::ConditionFailed(Some(item)) => {
+                            drop(record_item(&share.line, &item)?)
+                        }
+                        Unheld::ConditionFailed(None) => share.line.mark_missing(),
+                        Unheld::NotReported => {}
                     }
                 }
                 return Ok(Err(None));
             }
             Err(error) if error.kind.is_transient() => {
-                let is_unknown = error.kind == ErrorKind::Unknown;
+                let is_unknown = error.kind == ErrorKind::Unconfirmed;
                 count(
                     if is_unknown {
-                        &inner.counters.unknown
+                        &inner.counters.unconfirmed
                     } else {
                         &inner.counters.refused
                     },
@@ -287,7 +300,7 @@ async fn send(
                     doubt = Some(Arc::clone(&error));
                 }
                 if Instant::now() >= deadline {
-                    count_doubt(inner, shares);
+                    count_unconfirmed_tokens(inner, shares);
                     return Err(Error::Store(doubt.unwrap_or(error)));
                 }
                 failures += 1;
@@ -295,7 +308,7 @@ async fn send(
             }
             Err(error) => {
                 if doubt.is_some() {
-                    count_doubt(inner, shares);
+                    count_unconfirmed_tokens(inner, shares);
                 }
                 return Err(doubt.map_or_else(|| error.into(), Error::Store));
             }
@@ -303,22 +316,22 @@ async fn send(
     }
 }
 
-fn see(line: &Line, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
+fn record_item(line: &ShardQueue, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
     let unreadable = |error| Error::Unreadable {
         bucket: line.key.item_key().pk,
         error,
     };
-    Ok(line.saw(item.bucket().map_err(unreadable)?))
+    Ok(line.record_view(item.bucket().map_err(unreadable)?))
 }
 
 /// The tokens count as taken.
-fn count_doubt(inner: &Inner, shares: &[&Share<'_>]) {
+fn count_unconfirmed_tokens(inner: &Inner, shares: &[&ShardTake<'_>]) {
     let needs: MilliTokens = shares
         .iter()
         .flat_map(|share| share.all().into_values())
         .sum();
     count(
-        &inner.counters.unknown_milli,
+        &inner.counters.unconfirmed_millitokens,
         u64::try_from(needs.0).unwrap_or_default(),
     );
 }

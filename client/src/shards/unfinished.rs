@@ -4,7 +4,7 @@ use weirgate_shared::write::finish_writes;
 use weirgate_shared::{Bucket, EpochMillis, Shard};
 use weirgate_store::StoreError;
 
-use super::Shards;
+use super::BucketState;
 use crate::inner::Inner;
 use crate::limits::Limits;
 
@@ -12,12 +12,12 @@ use crate::limits::Limits;
 pub(super) async fn finish_split(inner: &Inner, parent: &Shard) -> Result<(), StoreError> {
     for update in finish_writes(parent).into_iter().flatten() {
         // Whether the write is made now or was made before does not matter.
-        inner.update_again(&update).await?;
+        inner.update_idempotent(&update).await?;
     }
     Ok(())
 }
 
-impl Shards {
+impl BucketState {
     /// Finishes the splits of `parents`.
     pub(super) async fn finish(&self, inner: &Inner, parents: &[Shard]) -> Result<(), StoreError> {
         for parent in parents {
@@ -29,11 +29,11 @@ impl Shards {
     /// All shards that were seen, with the callers' own limits at `now`, and halves that are yet to
     /// be made: nothing can be taken of those yet, but it is there.
     pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Bucket {
-        let whole = self.seen(limits, now, |_| true);
+        let whole = self.seen_bucket(limits, now, |_| true);
         let is_made = |half: &Shard| {
-            self.line(half.key.shard)
+            self.queue(half.key.shard)
                 .view()
-                .is_some_and(|view| view.bucket.write_seq >= half.write_seq)
+                .is_some_and(|view| view.shard.write_seq >= half.write_seq)
         };
         let halves = whole
             .shards()

@@ -12,13 +12,13 @@ use crate::tower::LimitedBody;
 
 /// What kind of answer a client understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Protocol {
     Http,
     /// A status without a message, in the headers ("trailers only").
     Grpc,
 }
 
-impl Kind {
+impl Protocol {
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let is_grpc = |kind: &HeaderValue| kind.as_bytes().starts_with(b"application/grpc");
         if request.get(CONTENT_TYPE).is_some_and(is_grpc) {
@@ -40,12 +40,12 @@ impl Kind {
             Self::Http => Response::new(LimitedBody::own(problem.json())),
             Self::Grpc => Response::new(LimitedBody::own(String::new())),
         };
-        tell(response.headers_mut(), fields);
+        insert_headers(response.headers_mut(), fields);
         match self {
             Self::Http => {
                 *response.status_mut() =
                     StatusCode::from_u16(problem.status()).expect("a problem has an HTTP status");
-                tell(
+                insert_headers(
                     response.headers_mut(),
                     [("content-type", "application/problem+json".to_owned())],
                 );
@@ -58,7 +58,7 @@ impl Kind {
                 ];
                 let pushback = retry_after
                     .map(|after| ("grpc-retry-pushback-ms", Millis::from(after).0.to_string()));
-                tell(response.headers_mut(), status.into_iter().chain(pushback));
+                insert_headers(response.headers_mut(), status.into_iter().chain(pushback));
             }
         }
         response
@@ -66,7 +66,7 @@ impl Kind {
 }
 
 /// Adds fields to an answer. Those that are lists go on; of the others the answer's own stays.
-pub(crate) fn tell(
+pub(crate) fn insert_headers(
     headers: &mut HeaderMap,
     fields: impl IntoIterator<Item = (&'static str, String)>,
 ) {
@@ -110,29 +110,29 @@ mod tests {
     #[test]
     fn grpc_is_told_by_the_content_type() {
         for (content_type, kind) in [
-            ("application/grpc", Kind::Grpc),
-            ("application/grpc+proto", Kind::Grpc),
-            ("application/grpc-web", Kind::Grpc),
-            ("application/json", Kind::Http),
+            ("application/grpc", Protocol::Grpc),
+            ("application/grpc+proto", Protocol::Grpc),
+            ("application/grpc-web", Protocol::Grpc),
+            ("application/json", Protocol::Http),
         ] {
             let headers =
                 HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
-            assert_eq!(Kind::of(&headers), kind, "{content_type}");
+            assert_eq!(Protocol::of(&headers), kind, "{content_type}");
         }
-        assert_eq!(Kind::of(&HeaderMap::new()), Kind::Http);
+        assert_eq!(Protocol::of(&HeaderMap::new()), Protocol::Http);
     }
 
     #[test]
     fn another_limiters_members_stay_and_other_fields_are_not_overwritten() {
         let mut headers = HeaderMap::new();
-        tell(
+        insert_headers(
             &mut headers,
             [
                 ("ratelimit", "\"a\";r=1".to_owned()),
                 ("x-ratelimit-limit", "9".to_owned()),
             ],
         );
-        tell(
+        insert_headers(
             &mut headers,
             [
                 ("ratelimit", "\"b\";r=2".to_owned()),

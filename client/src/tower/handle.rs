@@ -36,7 +36,7 @@ impl GrantHandle {
         }
     }
 
-    /// Corrects an estimate: see [`Grant::adjust`]. [`Settlement::Ended`] if nothing is held any
+    /// Corrects an estimate: see [`Grant::adjust`]. [`Settlement::LeaseGone`] if nothing is held any
     /// more.
     ///
     /// # Errors
@@ -44,11 +44,11 @@ impl GrantHandle {
     pub async fn adjust(&self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
         match &mut *self.grant.lock().await {
             Some(grant) => grant.adjust(limit, tokens).await,
-            None => Ok(Settlement::Ended),
+            None => Ok(Settlement::LeaseGone),
         }
     }
 
-    /// Makes the lease last longer: see [`Grant::renew`]. [`Settlement::Ended`] if nothing is held
+    /// Makes the lease last longer: see [`Grant::renew`]. [`Settlement::LeaseGone`] if nothing is held
     /// any more.
     ///
     /// # Errors
@@ -56,19 +56,19 @@ impl GrantHandle {
     pub async fn renew(&self, lasts: Duration) -> Result<Settlement, Error> {
         match &mut *self.grant.lock().await {
             Some(grant) => grant.renew(lasts).await,
-            None => Ok(Settlement::Ended),
+            None => Ok(Settlement::LeaseGone),
         }
     }
 
     /// Gives everything back at once, for a request that turns out to cost nothing: see
-    /// [`Grant::rollback`]. [`Settlement::Ended`] if nothing is held any more.
+    /// [`Grant::roll_back`]. [`Settlement::LeaseGone`] if nothing is held any more.
     ///
     /// # Errors
-    /// As [`Grant::rollback`].
+    /// As [`Grant::roll_back`].
     pub async fn roll_back(&self) -> Result<Settlement, Error> {
         match self.grant.lock().await.take() {
-            Some(grant) => grant.rollback().await,
-            None => Ok(Settlement::Ended),
+            Some(grant) => grant.roll_back().await,
+            None => Ok(Settlement::LeaseGone),
         }
     }
 }

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use crate::http::{Names, PolicyName};
+use crate::http::{PolicyName, PolicyNames};
 use crate::tower::RateLimit;
 use crate::{Acquire, Error, RateLimiter};
 
@@ -30,7 +30,7 @@ pub struct RateLimitLayer<F> {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    pub(crate) names: Names,
+    pub(crate) names: PolicyNames,
     pub(crate) has_x_rate_limit: bool,
     pub(crate) refund_if: fn(StatusCode) -> bool,
     pub(crate) on_error: fn(&Error) -> OnError,
@@ -48,7 +48,7 @@ where
     /// before it names anybody.
     pub fn new(limiter: RateLimiter, charge: F) -> Self {
         let options = Options {
-            names: Names::default(),
+            names: PolicyNames::default(),
             has_x_rate_limit: false,
             refund_if: |_| false,
             on_error: |_| OnError::Refuse,
@@ -71,7 +71,7 @@ where
     /// Names the limits in answers: by [`Names`]' own rule if nothing is said.
     #[must_use]
     pub fn names(mut self, name: PolicyName) -> Self {
-        self.options.names = Names::by(name);
+        self.options.names = PolicyNames::by(name);
         self
     }
 

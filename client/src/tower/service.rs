@@ -14,7 +14,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::http::{Policies, Problem};
-use crate::tower::answer::{Kind, tell};
+use crate::tower::answer::{Protocol, insert_headers};
 use crate::tower::layer::Options;
 use crate::tower::{GrantHandle, LimitedBody, OnError};
 use crate::{Acquire, Decision, RateLimiter};
@@ -85,7 +85,7 @@ impl<S, F> RateLimit<S, F> {
             let response = inner.call(Request::from_parts(parts, body)).await?;
             return Ok(response.map(LimitedBody::free));
         };
-        let kind = Kind::of(&parts.headers);
+        let kind = Protocol::of(&parts.headers);
         let request = Request::from_parts(parts, body);
         let names = options.names.own(acquire.entity(), acquire.resource());
         let decision = match acquire.send().await {
@@ -96,7 +96,7 @@ impl<S, F> RateLimit<S, F> {
             }
             Err(error) => {
                 tracing::error!(%error, "no decision on a request: it is refused");
-                return Ok(kind.answer(&Problem::undecided(&error), vec![], None));
+                return Ok(kind.answer(&Problem::unavailable(&error), vec![], None));
             }
         };
         Ok(match decision {
@@ -111,7 +111,7 @@ impl<S, F> RateLimit<S, F> {
                 };
                 let handle = GrantHandle::new(Some(grant));
                 let mut response = pass_on(inner, request, handle, options.refund_if).await?;
-                tell(response.headers_mut(), fields);
+                insert_headers(response.headers_mut(), fields);
                 response
             }
             Decision::Denied(denied) => {

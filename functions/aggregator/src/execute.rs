@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_runtime::{LogBudget, shorten};
 use weirgate_shared::write::{Update, UsageCopy, finish_writes};
 use weirgate_shared::{ItemError, ItemKey, Shard, Snapshot};
-use weirgate_store::{Answer, ErrorKind, Item, Outcome, Retry, StoreError, Table};
+use weirgate_store::{ErrorKind, Item, RetryPolicy, ReturnValues, StoreError, Table, WriteOutcome};
 
 use crate::plan::{Kind, Write};
 use crate::split::Split;
@@ -255,14 +255,14 @@ impl Kind<'_> {
 
 async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Effect, Why> {
     match &write.kind {
-        Kind::Copy(copy) => run_copy(table, copy, Retry::Elsewhere).await,
+        Kind::Copy(copy) => run_copy(table, copy, RetryPolicy::Elsewhere).await,
         // Conditional on `rf`, so a second time does nothing.
         Kind::Refill(update) => match table
-            .update_with(update, Answer::Nothing, Retry::Unknown)
+            .update_with(update, ReturnValues::None, RetryPolicy::AlsoUnconfirmed)
             .await?
         {
-            Outcome::Applied(_) => Ok(Effect::Refilled),
-            Outcome::LostRace(_) => Ok(Effect::RefillLost),
+            WriteOutcome::Applied(_) => Ok(Effect::Refilled),
+            WriteOutcome::ConditionFailed(_) => Ok(Effect::RefillLost),
         },
         Kind::Split(split) => make_two(table, split, budget).await,
     }
@@ -272,10 +272,12 @@ async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Eff
 ///
 /// # Errors
 /// [`Why`] it was not made, or perhaps not; it can be made again.
-pub async fn run_copy(table: &Table, copy: &UsageCopy, retry: Retry) -> Result<Effect, Why> {
+pub async fn run_copy(table: &Table, copy: &UsageCopy, retry: RetryPolicy) -> Result<Effect, Why> {
     let mut update = copy.first();
     for _ in 0..COPY_TRIES {
-        let Outcome::LostRace(item) = table.update_with(&update, Answer::Nothing, retry).await?
+        let WriteOutcome::ConditionFailed(item) = table
+            .update_with(&update, ReturnValues::None, retry)
+            .await?
         else {
             return Ok(Effect::Copied);
         };
@@ -313,9 +315,9 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
         let Some(first) = split.first(image, op.clone()) else {
             return Ok(Effect::SplitLost);
         };
-        let (is_applied, item) = match insist(table, &first, Answer::Item, until).await? {
-            Outcome::Applied(item) => (true, item),
-            Outcome::LostRace(item) => (false, item),
+        let (is_applied, item) = match insist(table, &first, ReturnValues::AllNew, until).await? {
+            WriteOutcome::Applied(item) => (true, item),
+            WriteOutcome::ConditionFailed(item) => (false, item),
         };
         let Some(item) = item else {
             return Ok(Effect::SplitLost);
@@ -354,12 +356,14 @@ async fn finish_split(
     let Some([make, clear]) = finish_writes(parent) else {
         return Ok(Effect::SplitLost);
     };
-    if let Outcome::LostRace(Some(item)) = insist(table, &make, Answer::Nothing, until).await? {
+    if let WriteOutcome::ConditionFailed(Some(item)) =
+        insist(table, &make, ReturnValues::None, until).await?
+    {
         tell_foreign(parent, &item, budget);
     }
-    match insist(table, &clear, Answer::Nothing, until).await? {
-        Outcome::Applied(_) => Ok(Effect::Split),
-        Outcome::LostRace(_) => Ok(Effect::SplitLost),
+    match insist(table, &clear, ReturnValues::None, until).await? {
+        WriteOutcome::Applied(_) => Ok(Effect::Split),
+        WriteOutcome::ConditionFailed(_) => Ok(Effect::SplitLost),
     }
 }
 
@@ -386,14 +390,14 @@ fn tell_foreign(parent: &Shard, item: &Item, budget: &LogBudget) {
 async fn insist(
     table: &Table,
     update: &Update,
-    answer: Answer,
+    answer: ReturnValues,
     until: Instant,
-) -> Result<Outcome, StoreError> {
+) -> Result<WriteOutcome, StoreError> {
     loop {
         match table.update(update, answer).await {
             Err(error)
                 if error.kind.is_transient()
-                    && error.kind != ErrorKind::Skewed
+                    && error.kind != ErrorKind::ClockSkew
                     && Instant::now() < until =>
             {
                 tracing::debug!(%error, "a split tries again");

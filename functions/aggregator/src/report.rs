@@ -197,7 +197,7 @@ fn log(failures: &[Failure]) {
 }
 
 fn is_permanent(why: &Why) -> bool {
-    matches!(why, Why::Store(error) if matches!(error.kind, ErrorKind::NoTable | ErrorKind::Forbidden))
+    matches!(why, Why::Store(error) if matches!(error.kind, ErrorKind::TableNotFound | ErrorKind::AccessDenied))
 }
 
 #[cfg(test)]

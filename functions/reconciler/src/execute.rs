@@ -3,7 +3,7 @@
 use weirgate_runtime::LogBudget;
 use weirgate_shared::write::{self, ExpiredLeases};
 use weirgate_shared::{EpochMillis, ItemKey, Shard};
-use weirgate_store::{Answer, ErrorKind, Outcome, Retry, StoreError, Table};
+use weirgate_store::{ErrorKind, RetryPolicy, ReturnValues, StoreError, Table, WriteOutcome};
 
 use crate::plan::{Fate, Plan, Planned};
 use crate::read;
@@ -50,17 +50,21 @@ pub async fn settle(
             Plan::Nothing => return Ok(Done::Nothing),
         };
         let item = match table
-            .update_with(&planned.update, Answer::Nothing, Retry::Refused)
+            .update_with(
+                &planned.update,
+                ReturnValues::None,
+                RetryPolicy::IfNotApplied,
+            )
             .await
         {
             // At most one of the writes that were sent from one `v` is applied, and they all give
             // the same back.
-            Ok(Outcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
-            Ok(Outcome::LostRace(item)) => {
+            Ok(WriteOutcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
+            Ok(WriteOutcome::ConditionFailed(item)) => {
                 lost = None;
                 item
             }
-            Err(error) if error.kind == ErrorKind::Unknown => {
+            Err(error) if error.kind == ErrorKind::Unconfirmed => {
                 let item = table
                     .read(std::slice::from_ref(&planned.update.key))
                     .await?
@@ -100,12 +104,12 @@ pub async fn postpone(table: &Table, key: &ItemKey, now: EpochMillis) -> Result<
     // It may be of any size, so it is not asked for.
     let send = async |update| {
         table
-            .update_with(&update, Answer::Never, Retry::Unknown)
+            .update_with(&update, ReturnValues::Never, RetryPolicy::AlsoUnconfirmed)
             .await
     };
     let sent = match send(write::postpone(key, now)).await {
         Err(error) if error.kind == ErrorKind::Invalid => send(write::forget_due(key, now)).await,
         sent => sent,
     };
-    sent.map(|outcome| matches!(outcome, Outcome::Applied(_)))
+    sent.map(|outcome| matches!(outcome, WriteOutcome::Applied(_)))
 }

@@ -85,7 +85,7 @@ impl Run<'_> {
             };
             known
                 .summary
-                .page(page.due.iter().map(|due| due.due).min(), self.now);
+                .page(page.due.iter().map(|due| due.due_at).min(), self.now);
             let entries = page.due.len();
             let due: Vec<_> = page
                 .due

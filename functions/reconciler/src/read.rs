@@ -68,7 +68,7 @@ pub async fn page(
     limit: i32,
     after: Option<&Item>,
 ) -> Result<Page, StoreError> {
-    let found = table.due(due_shard, now, order, limit, after).await?;
+    let found = table.query_due(due_shard, now, order, limit, after).await?;
     Ok(Page {
         due: found.due,
         next: found.next,

@@ -227,7 +227,10 @@ impl Summary {
 
 /// Whether a request that met this error would meet it again.
 fn is_lasting(error: &StoreError) -> bool {
-    matches!(error.kind, ErrorKind::Forbidden | ErrorKind::NoTable)
+    matches!(
+        error.kind,
+        ErrorKind::AccessDenied | ErrorKind::TableNotFound
+    )
 }
 
 fn count(number: usize) -> u64 {

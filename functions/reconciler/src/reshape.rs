@@ -5,7 +5,7 @@ use futures_util::stream::{self, StreamExt};
 use tokio::sync::MutexGuard;
 use weirgate_shared::write::finish_writes;
 use weirgate_shared::{BucketKey, ItemKey, MAX_SHARDS, Shard, WriteId};
-use weirgate_store::{Answer, ErrorKind, ReadWithin, Retry, Transacted};
+use weirgate_store::{ErrorKind, ReadWithin, RetryPolicy, ReturnValues, TransactOutcome};
 
 use crate::plan::plan_look;
 use crate::review::{Change, Depth, Review, review};
@@ -110,9 +110,11 @@ impl<'r> Run<'r> {
         for [make, clear] in shards.iter().filter_map(finish_writes) {
             for update in [make, clear] {
                 // Whether the write is made now or was made before does not matter.
-                let sent = self
-                    .table
-                    .update_with(&update, Answer::Nothing, Retry::Unknown);
+                let sent = self.table.update_with(
+                    &update,
+                    ReturnValues::None,
+                    RetryPolicy::AlsoUnconfirmed,
+                );
                 match self.deadline.bound(sent).await {
                     Some(Ok(_)) => {}
                     failed => {
@@ -205,15 +207,17 @@ impl<'r> Run<'r> {
         let run = async |Change { actions, shards }: Change| {
             // Its own token for each: the same actions are never sent under another one.
             let token = new_id();
-            let sent = self.table.transact_with(&actions, &token, Retry::Unknown);
+            let sent = self
+                .table
+                .transact_with(&actions, &token, RetryPolicy::AlsoUnconfirmed);
             (shards, self.deadline.bound(sent).await)
         };
         let mut made = Made::default();
         let mut all = stream::iter(changes).map(run).buffer_unordered(WRITES);
         while let Some((shards, done)) = all.next().await {
             match done {
-                Some(Ok(Transacted::Applied)) => made.shards += shards,
-                Some(Ok(Transacted::LostRace(_))) => made.lost = true,
+                Some(Ok(TransactOutcome::Applied)) => made.shards += shards,
+                Some(Ok(TransactOutcome::ConditionFailed(_))) => made.lost = true,
                 failed => {
                     let error = failed.and_then(Result::err);
                     made.hopeless |= error

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use lambda_runtime::tracing::Instrument;
 use lambda_runtime::{Context, Error, LambdaEvent, service_fn, tracing};
 use serde_json::value::RawValue;
-use weirgate_store::{Connection, ErrorKind, Table, connect};
+use weirgate_store::{ConnectOptions, ErrorKind, Table, connect};
 
 /// The answer of an invocation, as JSON.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Box<RawValue>, Error>>>>;
@@ -56,14 +56,14 @@ async fn run(
         handler,
     }: Function,
 ) -> Result<(), Error> {
-    let table = Table::new(connect(Connection::default()).await, table_name);
+    let table = Table::new(connect(ConnectOptions::default()).await, table_name);
     // Opens the connection while the start has more CPU than an invocation. What may pass by itself
     // does not end it.
     match table.warm().await {
         Err(error)
             if matches!(
                 error.kind,
-                ErrorKind::NoTable | ErrorKind::Forbidden | ErrorKind::NoCredentials
+                ErrorKind::TableNotFound | ErrorKind::AccessDenied | ErrorKind::MissingCredentials
             ) =>
         {
             return Err(error.into());

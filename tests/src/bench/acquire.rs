@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue};
 use tokio::task::JoinSet;
 use weirgate::{Limit, RateLimiter};
-use weirgate_store::{Connection, Meter, Table, connect};
+use weirgate_store::{CapacityMeter, ConnectOptions, Table, connect};
 
 use super::server::serve;
 use super::{Row, print};
@@ -26,12 +26,12 @@ pub async fn run() {
     crowd().await;
 }
 
-pub(super) async fn connected(endpoint: &str) -> (Client, Table, Meter) {
-    let connection = Connection {
+pub(super) async fn connected(endpoint: &str) -> (Client, Table, CapacityMeter) {
+    let connection = ConnectOptions {
         local_endpoint: Some(endpoint.to_owned()),
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
-    let (connected, meter) = (connect(connection).await, Meter::default());
+    let (connected, meter) = (connect(connection).await, CapacityMeter::default());
     (
         connected.client.clone(),
         Table::new(connected, "weirgate"),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use weirgate_aggregator::{Config, Invocation, handle, parse, plan};
 use weirgate_shared::{EpochMillis, Millis};
-use weirgate_store::{Connection, Meter, Table, connect};
+use weirgate_store::{CapacityMeter, ConnectOptions, Table, connect};
 
 use super::server::serve;
 use super::{Row, print};
@@ -117,12 +117,12 @@ async fn over_http() -> (Duration, f64) {
     let (dynamo, records) = batch(14, 100).await;
     let event = event(&records);
     let local_endpoint = Some(serve(&dynamo));
-    let connected = connect(Connection {
+    let connected = connect(ConnectOptions {
         local_endpoint,
-        ..Connection::default()
+        ..ConnectOptions::default()
     })
     .await;
-    let (table, meter) = (Table::new(connected, "weirgate"), Meter::default());
+    let (table, meter) = (Table::new(connected, "weirgate"), CapacityMeter::default());
     let metered = table.clone().with_meter(meter.clone());
     let (config, mut times) = (config(), vec![]);
     for round in 0..60 {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 use weirgate::{Limit, RateLimiter, Stats};
 use weirgate_shared::{BucketKey, EpochMillis, ShardIndex, refill_between};
-use weirgate_store::{Connection, Table, connect};
+use weirgate_store::{ConnectOptions, Table, connect};
 
 use super::acquire::limiter;
 use super::server::serve;
@@ -84,9 +84,9 @@ pub async fn process(endpoint: &str) {
 }
 
 async fn table(endpoint: &str) -> Table {
-    let connection = Connection {
+    let connection = ConnectOptions {
         local_endpoint: Some(endpoint.to_owned()),
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
     Table::new(connect(connection).await, "weirgate")
 }

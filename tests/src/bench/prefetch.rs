@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 use weirgate::{Limit, Prefetch, RateLimiter};
-use weirgate_store::Meter;
+use weirgate_store::CapacityMeter;
 
 use super::acquire::{connected, far_limits};
 use super::server::serve;
@@ -22,7 +22,7 @@ pub async fn run() {
     steady().await;
 }
 
-async fn limiter(dynamo: &Dynamo) -> (RateLimiter, Meter) {
+async fn limiter(dynamo: &Dynamo) -> (RateLimiter, CapacityMeter) {
     let (_, table, meter) = connected(&serve(dynamo)).await;
     let builder = RateLimiter::builder("weirgate").table(table.with_meter(meter.clone()));
     let limiter = builder

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::JoinSet;
 use weirgate::{Decision, Error, Limit, RateLimiter, Settlement, Stats, Table};
-use weirgate_store::{Meter, Units};
+use weirgate_store::{CapacityMeter, ConsumedUnits};
 
 use super::ledger::{Bucket, Consumed, Ledger};
 use super::{Options, connected};
@@ -25,7 +25,7 @@ const HELD_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Driven {
     pub(super) consumed: BTreeMap<Bucket, Consumed>,
-    pub(super) units: Units,
+    pub(super) units: ConsumedUnits,
     pub(super) stats: Vec<Stats>,
     /// Adjustments and releases; each is a write.
     pub(super) settlements: u64,
@@ -43,7 +43,7 @@ struct Fleet {
 
 pub(super) async fn drive(
     table: &Table,
-    meter: &Meter,
+    meter: &CapacityMeter,
     endpoint: &str,
     options: &Options,
     progress: &impl Fn(&str),
@@ -170,7 +170,7 @@ async fn chat(
             fastrand::i64(ESTIMATE + 1..=900)
         };
         // Without a lease there is nothing that could have ended.
-        let Settlement::Done = grant.adjust("tpm", used).await? else {
+        let Settlement::Applied = grant.adjust("tpm", used).await? else {
             continue;
         };
         fleet.settlements.fetch_add(1, Ordering::Relaxed);

@@ -211,7 +211,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
                 format!("the lease is still there: {shown}")
             })?;
             let told_so = held.release().await.map_err(told)?;
-            expect(told_so != weirgate::Settlement::Done, || {
+            expect(told_so != weirgate::Settlement::Applied, || {
                 "a lease was given back twice".to_owned()
             })?;
             if is_by_hand {

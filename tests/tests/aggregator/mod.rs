@@ -21,7 +21,7 @@ use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard, ShardIndex,
     WriteId, attr,
 };
-use weirgate_store::{Answer, Outcome, Table};
+use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_tests::Dynamo;
 
 /// 2026-11-20T18:00:00Z.
@@ -126,10 +126,12 @@ pub async fn take_hot(table: &Table, key: &BucketKey) {
 pub async fn run(table: &Table, take: &Take<'_>, at: EpochMillis) {
     let mut update = take.plan(None, at);
     for _ in 0..4 {
-        update = match table.update(&update, Answer::Nothing).await.unwrap() {
-            Outcome::Applied(_) => return,
-            Outcome::LostRace(None) => create(take, at),
-            Outcome::LostRace(Some(item)) => take.plan(Some(&item.bucket().unwrap()), at),
+        update = match table.update(&update, ReturnValues::None).await.unwrap() {
+            WriteOutcome::Applied(_) => return,
+            WriteOutcome::ConditionFailed(None) => create(take, at),
+            WriteOutcome::ConditionFailed(Some(item)) => {
+                take.plan(Some(&item.bucket().unwrap()), at)
+            }
         };
     }
     panic!("there was not enough to take");
@@ -184,8 +186,8 @@ pub async fn settle_in(table: &Table, key: &BucketKey, tokens: i64, hours: i64) 
 }
 
 pub async fn apply(table: &Table, update: &Update) {
-    let outcome = table.update(update, Answer::Nothing).await.unwrap();
-    assert!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
+    let outcome = table.update(update, ReturnValues::None).await.unwrap();
+    assert!(matches!(outcome, WriteOutcome::Applied(_)), "{outcome:?}");
 }
 
 pub fn event(records: &[Value]) -> String {

@@ -16,7 +16,7 @@ use weirgate::{
     RateLimiter,
 };
 use weirgate_shared::{BucketKey, Shard};
-use weirgate_store::{Meter, Table};
+use weirgate_store::{CapacityMeter, Table};
 use weirgate_tests::leased::load;
 use weirgate_tests::{Dynamo, Fault};
 
@@ -70,7 +70,7 @@ impl Fleet {
     }
 
     /// A process of the fleet, and the meter of what it consumes.
-    pub async fn metered(&self) -> (RateLimiter, Meter) {
+    pub async fn metered(&self) -> (RateLimiter, CapacityMeter) {
         let (table, meter) = self.remote().metered().await;
         (process(table).build().await.unwrap(), meter)
     }

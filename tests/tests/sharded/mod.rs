@@ -13,7 +13,7 @@ use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens,
     Millis, Shard, WriteId,
 };
-use weirgate_store::{Answer, Outcome, Table, Transacted};
+use weirgate_store::{ReturnValues, Table, TransactOutcome, WriteOutcome};
 use weirgate_tests::leased::{NOW, full, id, key, limit, split_at, store, tokens};
 
 /// When a bucket that was split at [`NOW`] is reviewed.
@@ -73,7 +73,7 @@ pub async fn counts(table: &Table, key: &BucketKey) -> Vec<(u32, u32)> {
         .collect()
 }
 
-pub async fn transact(table: &Table, actions: &[Action]) -> Transacted {
+pub async fn transact(table: &Table, actions: &[Action]) -> TransactOutcome {
     table.transact(actions, &new_id()).await.unwrap()
 }
 
@@ -172,8 +172,8 @@ pub async fn lease(
         unconfirmed: &[],
     };
     let done = table
-        .update(&take.plan(Some(&view), now), Answer::Nothing)
+        .update(&take.plan(Some(&view), now), ReturnValues::None)
         .await
         .unwrap();
-    assert_eq!(done, Outcome::Applied(None));
+    assert_eq!(done, WriteOutcome::Applied(None));
 }

@@ -4,11 +4,11 @@
 use tokio::net::TcpListener;
 use tokio::time::advance;
 use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard};
-use weirgate_store::{Connection, Table, connect, connect_by};
+use weirgate_store::{ConnectOptions, Table, connect, connect_with};
 
 use super::*;
 use crate::ages::AgeClock;
-use crate::line::SLOT_MEMORY;
+use crate::line::SLOT_DENIAL_TTL;
 use crate::{FakeClock, RateLimiter};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
@@ -29,11 +29,11 @@ async fn inner_of(table: Table) -> Arc<Inner> {
 
 /// Whatever it sends fails, for want of credentials.
 async fn inner() -> Arc<Inner> {
-    let connection = Connection {
+    let connection = ConnectOptions {
         clock: Arc::new(FakeClock::at(NOW)),
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
-    inner_of(Table::new(connect_by(connection, |_| None), "limits")).await
+    inner_of(Table::new(connect_with(connection, |_| None), "limits")).await
 }
 
 fn limits() -> Limits {
@@ -45,88 +45,88 @@ fn limits() -> Limits {
 }
 
 /// In millitokens.
-fn request(needs: &[(&str, i64)]) -> Request {
+fn request(needs: &[(&str, i64)]) -> BucketRequest {
     let needs = needs
         .iter()
         .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
-    Request {
-        needs: needs.collect(),
-        soft: Needs::new(),
+    BucketRequest {
+        amounts: needs.collect(),
+        soft_amounts: Amounts::new(),
         limits: limits(),
         lease: None,
         timeout: TIMEOUT,
-        takes: 1,
+        acquires: 1,
     }
 }
 
 /// A bucket of `count` shards.
-fn bucket_of(count: u32) -> Arc<Shards> {
-    let shards = Arc::new(Shards::new(
+fn bucket_of(count: u32) -> Arc<BucketState> {
+    let shards = Arc::new(BucketState::new(
         BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
         None,
         AgeClock::default(),
     ));
-    shards.overview().set_most(count);
+    shards.summary().set_max_shards_seen(count);
     shards
 }
 
 /// Shows what is left of both limits in each of these shards, in millitokens.
-fn see(shards: &Shards, left: &[(u32, i64, i64)]) {
+fn see(shards: &BucketState, left: &[(u32, i64, i64)]) {
     for &(index, rate, slots) in left {
         let full = Shard::full(shards.key.with_shard(index), &limits(), NOW);
         let mut bucket = Shard {
-            shard_count: shards.overview().most(),
+            shard_count: shards.summary().max_shards_seen(),
             ..full
         };
         for (state, left) in bucket.limits.values_mut().zip([rate, slots]) {
             state.available = MilliTokens(left);
         }
-        shards.line(index).saw(bucket);
+        shards.queue(index).record_view(bucket);
     }
 }
 
 /// A caller who has gone away, and nobody who serves the line.
-fn block(shards: &Arc<Shards>) {
-    let Request {
-        needs,
-        soft,
+fn block(shards: &Arc<BucketState>) {
+    let BucketRequest {
+        amounts,
+        soft_amounts,
         limits,
         lease,
-        takes,
+        acquires,
         ..
     } = request(&[("rpd", 1)]);
-    let (joined, deadline, shards) = (Instant::now(), Instant::now(), Arc::clone(shards));
-    let (answer, line) = (oneshot::channel().0, shards.line(0));
-    assert!(line.join(Caller {
-        needs,
-        soft,
+    let (enqueued_at, deadline, shards) = (Instant::now(), Instant::now(), Arc::clone(shards));
+    let (reply, line) = (oneshot::channel().0, shards.queue(0));
+    assert!(line.enqueue(Waiter {
+        amounts,
+        soft_amounts,
         limits,
         lease,
-        takes,
-        joined,
+        acquires,
+        enqueued_at,
         deadline,
         shards,
-        answer
+        reply
     }));
 }
 
-fn index(line: Option<Arc<Line>>) -> Option<u32> {
+fn index(line: Option<Arc<ShardQueue>>) -> Option<u32> {
     line.map(|line| line.key.shard)
 }
 
 #[test]
 fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothing() {
     let (nothing, hard) = (request(&[]), request(&[("rpd", 1)]));
-    let soft = Request {
-        soft: hard.needs.clone(),
+    let soft = BucketRequest {
+        soft_amounts: hard.amounts.clone(),
         ..nothing.clone()
     };
-    let both = Request {
-        soft: hard.needs.clone(),
+    let both = BucketRequest {
+        soft_amounts: hard.amounts.clone(),
         ..hard.clone()
     };
     assert_eq!(
-        [&nothing, &hard, &soft, &both].map(Request::asks),
+        [&nothing, &hard, &soft, &both].map(BucketRequest::has_amounts),
         [false, true, true, true]
     );
 }
@@ -138,7 +138,7 @@ async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
     let inner = inner().await;
     let is_above = |count, needs: &[_]| {
         let (shards, request) = (bucket_of(count), request(needs));
-        Asking::new(&inner, &shards, &request, Instant::now()).is_above_a_share()
+        Router::new(&inner, &shards, &request, Instant::now()).exceeds_one_shard()
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
@@ -160,13 +160,13 @@ async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let asking = Asking::new(&inner, &shards, &request, Instant::now());
+        let asking = Router::new(&inner, &shards, &request, Instant::now());
         index(
-            Asking {
+            Router {
                 tried: tried.to_vec(),
                 ..asking
             }
-            .better(),
+            .next_candidate(),
         )
     };
     assert_eq!(better(&[], &[("rpd", 2_000)]), Some(1));
@@ -193,8 +193,8 @@ async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
 #[tokio::test(start_paused = true)]
 async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only_a_known_one() {
     let (inner, shards, request) = (inner().await, bucket_of(4), request(&[("rpd", 1)]));
-    let asking = Asking::new(&inner, &shards, &request, Instant::now());
-    let after = |missing| index(asking.other_than(&shards.line(missing)));
+    let asking = Router::new(&inner, &shards, &request, Instant::now());
+    let after = |missing| index(asking.replacement_for(&shards.queue(missing)));
     assert!(
         after(3).is_some(),
         "it is not known of any that it is there, but the first may be"
@@ -210,14 +210,14 @@ async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
     see(&shards, &[(0, 1_000, 1_000)]);
     let [enough, rate, slots] =
         [("rpd", 1_000), ("rpd", 2_000), ("slots", 1_001)].map(|need| request(&[need]));
-    let denies = |request| remembered(&inner, &shards, request).is_some();
-    let memory = inner.settings.denial_memory;
+    let denies = |request| cached_denial(&inner, &shards, request).is_some();
+    let memory = inner.settings.denial_cache_ttl;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
-    advance(SLOT_MEMORY - MOMENT).await;
+    advance(SLOT_DENIAL_TTL - MOMENT).await;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
     advance(MOMENT).await;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, false]);
-    advance(memory - SLOT_MEMORY - MOMENT).await;
+    advance(memory - SLOT_DENIAL_TTL - MOMENT).await;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, false]);
     advance(MOMENT).await;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, false, false]);
@@ -227,14 +227,14 @@ async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
 #[tokio::test(start_paused = true)]
 async fn of_several_shards_only_a_denial_by_all_is_remembered() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
-    let denies = || remembered(&inner, &shards, &request).is_some();
+    let denies = || cached_denial(&inner, &shards, &request).is_some();
     see(&shards, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "nobody was denied by all");
-    shards.was_denied();
+    shards.record_denial();
     assert!(denies());
-    shards.line(1).forget();
+    shards.queue(1).clear_view();
     assert!(!denies(), "not by those that are known");
-    advance(inner.settings.denial_memory).await;
+    advance(inner.settings.denial_cache_ttl).await;
     see(&shards, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "it was denied too long ago");
 }
@@ -243,11 +243,11 @@ async fn of_several_shards_only_a_denial_by_all_is_remembered() {
 async fn a_denial_remembered_of_several_shards_is_told_at_once() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
     see(&shards, &[(0, 0, 0), (1, 0, 0)]);
-    shards.was_denied();
-    let verdict = ask_table(&inner, &shards, &request, Instant::now())
+    shards.record_denial();
+    let verdict = acquire_from_table(&inner, &shards, &request, Instant::now())
         .await
         .unwrap();
-    assert!(matches!(verdict, Verdict::Denied(_)));
+    assert!(matches!(verdict, ShardDecision::Denied(_)));
     assert_eq!(inner.counters.read().local_denied, 1);
 }
 
@@ -260,16 +260,18 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
     let started = Instant::now();
     let serving = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        line::serve(Arc::clone(&inner), shards.line(0)).await;
+        line::run_worker(Arc::clone(&inner), shards.queue(0)).await;
     };
     let asking = async {
         (
-            ask_table(&inner, &shards, &request, started).await.unwrap(),
+            acquire_from_table(&inner, &shards, &request, started)
+                .await
+                .unwrap(),
             started.elapsed(),
         )
     };
     let ((verdict, after), ()) = tokio::join!(asking, serving);
-    assert!(matches!(verdict, Verdict::Denied(_)));
+    assert!(matches!(verdict, ShardDecision::Denied(_)));
     assert!(
         after >= Duration::from_millis(10),
         "it was told after {after:?}, before its turn"
@@ -282,21 +284,21 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
 async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_001)]));
     see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Asking::new(&inner, &shards, &request, Instant::now());
+    let mut asking = Router::new(&inner, &shards, &request, Instant::now());
     assert!(matches!(
-        asking.ask_the_whole().await,
-        Ok(Ok(Verdict::Denied(_)))
+        asking.decide_over_all_shards().await,
+        Ok(Ok(ShardDecision::Denied(_)))
     ));
     assert!(shards.denied().is_some());
     see(&shards, &[(1, 1_001, 0)]);
-    let Ok(Err(line)) = asking.ask_the_whole().await else {
+    let Ok(Err(line)) = asking.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!(index(line), Some(1));
     assert_eq!(inner.counters.read().reads, 0);
     advance(MOMENT).await;
-    let mut later = Asking::new(&inner, &shards, &request, Instant::now());
-    assert!(later.ask_the_whole().await.is_err());
+    let mut later = Router::new(&inner, &shards, &request, Instant::now());
+    assert!(later.decide_over_all_shards().await.is_err());
     assert_eq!(inner.counters.read().reads, 1);
 }
 
@@ -306,17 +308,18 @@ async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
 async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
     let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let joined = Instant::now();
-    *shards.looked.lock().await = Some((shards.overview().ages.of(joined), Consistency::Strong));
+    *shards.refreshed_at.lock().await =
+        Some((shards.summary().ages.of(joined), Consistency::Strong));
     see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Asking::new(&inner, &shards, &request, joined);
-    asking.has_lost = true;
-    let Ok(Err(line)) = asking.ask_the_whole().await else {
+    let mut asking = Router::new(&inner, &shards, &request, joined);
+    asking.must_refresh = true;
+    let Ok(Err(line)) = asking.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!((index(line), inner.counters.read().reads), (Some(1), 0));
-    asking.has_lost = true;
+    asking.must_refresh = true;
     asking.pause().await;
-    assert!(asking.ask_the_whole().await.is_err());
+    assert!(asking.decide_over_all_shards().await.is_err());
     assert_eq!(inner.counters.read().reads, 1);
 }
 
@@ -324,16 +327,16 @@ async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
 async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
     let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
     let joined = Instant::now();
-    let mut asking = Asking::new(&inner, &shards, &request, joined);
+    let mut asking = Router::new(&inner, &shards, &request, joined);
     asking.pause().await;
     asking.pause().await;
     assert_eq!(asking.failures, 2);
     advance(TIMEOUT - joined.elapsed() - MOMENT).await;
-    assert!(asking.check_time().is_ok());
+    assert!(asking.check_deadline().is_ok());
     advance(MOMENT).await;
     assert_eq!(joined.elapsed(), TIMEOUT);
     assert!(matches!(
-        asking.check_time(),
+        asking.check_deadline(),
         Err(Error::Timeout {
             after: TIMEOUT,
             last: None,
@@ -341,7 +344,7 @@ async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
         })
     ));
     advance(MOMENT).await;
-    assert!(asking.check_time().is_err());
+    assert!(asking.check_deadline().is_err());
 }
 
 /// The line knows best why there is no answer, so its own is waited for.
@@ -349,17 +352,25 @@ async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
 async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
     let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&shards);
-    let (line, joined) = (shards.line(0), Instant::now());
-    let asking = Asking::new(&inner, &shards, &request, joined);
+    let (line, joined) = (shards.queue(0), Instant::now());
+    let asking = Router::new(&inner, &shards, &request, joined);
     let deadline = asking.deadline;
     let serving = async {
         tokio::time::sleep_until(deadline).await;
-        line::serve(Arc::clone(&inner), Arc::clone(&line)).await;
+        line::run_worker(Arc::clone(&inner), Arc::clone(&line)).await;
     };
-    let asking = async { (asking.stand_in(&line, &request).await, joined.elapsed()) };
+    let asking = async {
+        (
+            asking.enqueue_and_wait(&line, &request).await,
+            joined.elapsed(),
+        )
+    };
     let ((told, after), ()) = tokio::join!(asking, serving);
     assert!(matches!(told, Err(Error::Timeout { .. })));
-    assert!(after >= TIMEOUT && after < TIMEOUT + GRACE, "{after:?}");
+    assert!(
+        after >= TIMEOUT && after < TIMEOUT + QUEUE_GRACE,
+        "{after:?}"
+    );
 }
 
 /// An operator looks for a network that hangs where there was none.
@@ -368,8 +379,8 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&shards);
     let joined = Instant::now();
-    let told = Asking::new(&inner, &shards, &request, joined)
-        .stand_in(&shards.line(0), &request)
+    let told = Router::new(&inner, &shards, &request, joined)
+        .enqueue_and_wait(&shards.queue(0), &request)
         .await;
     assert!(
         matches!(
@@ -387,17 +398,17 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let clock = Arc::new(FakeClock::at(NOW));
-    let connection = Connection {
+    let connection = ConnectOptions {
         local_endpoint: Some(endpoint),
         clock,
-        ..Connection::default()
+        ..ConnectOptions::default()
     };
     let (inner, shards) = (
         inner_of(Table::new(connect(connection).await, "limits")).await,
         bucket_of(1),
     );
-    let told = Asking::new(&inner, &shards, &request, Instant::now())
-        .stand_in(&shards.line(0), &request)
+    let told = Router::new(&inner, &shards, &request, Instant::now())
+        .enqueue_and_wait(&shards.queue(0), &request)
         .await;
     let Err(Error::Timeout {
         after: TIMEOUT,
