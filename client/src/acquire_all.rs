@@ -62,8 +62,8 @@ impl<'a> AcquireAll<'a> {
         self
     }
 
-    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::on_unavailable) and
-    /// the requests say.
+    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::on_unavailable)
+    /// and the requests say.
     pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.options.on_unavailable = on_unavailable;
         self
@@ -187,7 +187,7 @@ impl Grants {
         Settlement::all(join_all(self.0.into_iter().map(Grant::release)).await)
     }
 
-    /// [Rolls back](Grant::rollback) all.
+    /// [Rolls back](Grant::roll_back) all.
     ///
     /// # Errors
     /// The first one's that failed; the others are rolled back all the same.

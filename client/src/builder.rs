@@ -188,7 +188,7 @@ impl Builder {
         self
     }
 
-    /// A table that is connected already, with the clock of its [`Connection`].
+    /// A table that is connected already, with the clock of its [`ConnectOptions`].
     #[must_use]
     pub fn table(mut self, table: Table) -> Self {
         self.table = TableSource::Table(table);

@@ -47,10 +47,10 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 ///           rpm: {per_minute: 30}
 /// ```
 ///
-/// The levels are those of [`Level`]; what the file has a level for is not looked up in the table.
-/// The file is looked at again once a second while there are acquires. One that is broken changes
-/// nothing: the last good one stays, and [`error`](Self::error) and the log say what is wrong, with
-/// line and column.
+/// The levels are those of [`ConfigLevel`]; what the file has a level for is not looked up in the
+/// table. The file is looked at again once a second while there are acquires. One that is broken
+/// changes nothing: the last good one stays, and [`error`](Self::error) and the log say what is
+/// wrong, with line and column.
 #[derive(Debug, Clone)]
 pub struct LimitsFile(Arc<Shared>);
 

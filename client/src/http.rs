@@ -60,7 +60,7 @@
 //! # Layout
 //!
 //! - `policy`: [`Policies`]: limits in whole tokens and seconds
-//! - `names`: [`Names`]: what limits are called, so that each name stands for one
+//! - `names`: [`PolicyNames`]: what limits are called, so that each name stands for one
 //! - `fields`: policies as field values
 //! - `problem`: [`Problem`]: a body that says why not (RFC 9457)
 

@@ -49,7 +49,8 @@ pub struct Shard {
     pub last_write_id: Option<WriteId>,
     /// What decides about its splits and merges.
     pub scaling: Scaling,
-    /// Its new half, if its split is not finished: see [`finish`](crate::write::finish).
+    /// Its new half, if its split is not finished: see
+    /// [`finish_writes`](crate::write::finish_writes).
     pub escrow: Option<Box<Self>>,
     /// Size of the item as DynamoDB bills it, in bytes.
     pub size_bytes: usize,

@@ -1,4 +1,4 @@
-//! Item codec: attributes in, [`Bucket`](crate::Bucket) or [`Snapshot`](crate::Snapshot) out, and
+//! Item codec: attributes in, [`Shard`](crate::Shard) or [`Snapshot`](crate::Snapshot) out, and
 //! back. Never guesses: a wrong attribute is named.
 
 mod audit;

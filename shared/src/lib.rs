@@ -4,13 +4,13 @@
 //!
 //! - `units`: [`MilliTokens`], [`EpochMillis`], [`Millis`]: one type per unit
 //! - `id`: validated names that cannot hold a key delimiter
-//! - `limit`: [`Limit`] and its [`Rule`]: what a bucket holds and how fast it refills
+//! - `limit`: [`Limit`] and its [`RefillRule`]: what a bucket holds and how fast it refills
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `audit`: [`AuditEvent`]: who changed what is configured
-//! - `terms`: [`Terms`]: the limits that a caller brings, and how new they are
+//! - `terms`: [`VersionedLimits`]: the limits that a caller brings, and how new they are
 //! - `math`: credit, share, retry-after
-//! - `bucket`: [`Bucket`]: one shard as a value, and what can be taken from it
-//! - `whole`: [`Whole`]: all shards of a bucket together
+//! - `bucket`: [`Shard`]: one shard as a value, and what can be taken from it
+//! - `whole`: [`Bucket`]: all shards of a bucket together
 //! - `meter`: [`Meter`]: what a shard has used in its current hour and day
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
 //!   live items

@@ -109,7 +109,7 @@ impl fmt::Display for Iso8601 {
     }
 }
 
-/// The instant that [`Iso`] writes as `text`.
+/// The instant that [`Iso8601`] writes as `text`.
 #[must_use]
 pub fn parse_iso8601(text: &str) -> Option<EpochMillis> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u8>().ok();

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use weirgate_shared::EpochMillis;
 
-/// Tells the time of one machine. [`crate::Skew`] corrects it by what DynamoDB's answers say.
+/// Tells the time of one machine. [`crate::CorrectedClock`] corrects it by what DynamoDB's answers
+/// say.
 pub trait Clock: fmt::Debug + Send + Sync {
     /// The time now.
     fn now(&self) -> EpochMillis;

@@ -11,7 +11,7 @@ use weirgate_shared::EpochMillis;
 
 use crate::CorrectedClock;
 
-/// Tells a [`Skew`] the date of every answer, also of those that refuse.
+/// Tells a [`CorrectedClock`] the date of every answer, also of those that refuse.
 #[derive(Debug)]
 pub(crate) struct DateInterceptor(pub(crate) CorrectedClock);
 

@@ -3,7 +3,8 @@
 //! # Layout
 //!
 //! - `connect`: [`connect`] is the one place that builds an SDK client
-//! - `clock`, `skew`, `date`: [`Clock`], and [`Skew`], which corrects it by the dates of answers
+//! - `clock`, `skew`, `date`: [`Clock`], and [`CorrectedClock`], which corrects it by the dates of
+//!   answers
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything
 //!   twice
 //! - `bound`: [`ReadWithin`]: answers that are refused for their size before they are read
@@ -15,7 +16,7 @@
 //! - `idle`: HTTP connections, which a process that was frozen makes again
 //! - `ids`: [`random_id`]: ids of writes and leases, from the operating system's generator
 //! - `schema`: the table's definition, for local use
-//! - `meter`: [`Meter`] adds up the write units that DynamoDB reports
+//! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
 
 mod attribute;
 mod bound;

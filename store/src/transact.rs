@@ -42,8 +42,8 @@ impl Table {
     /// Runs 1 to 100 actions, each on another item, as one `TransactWriteItems`, once.
     ///
     /// `token` is its `ClientRequestToken`: for ten minutes after the transaction happened, the
-    /// same actions under the same token answer [`Transacted::Applied`] and do nothing, and other
-    /// actions are refused. One that did not happen holds no token.
+    /// same actions under the same token answer [`TransactOutcome::Applied`] and do nothing, and
+    /// other actions are refused. One that did not happen holds no token.
     ///
     /// # Errors
     /// [`StoreError`] if it could not be decided; its kind says whether the transaction may have
@@ -100,8 +100,8 @@ impl Table {
     }
 
     /// Runs a transaction, again after a pause if it failed in a way that `retry` allows, four
-    /// times at most, always with the same token: with [`Retry::Unknown`] one that may have
-    /// happened is asked for again, and happens once. Not if the clock was off, as with
+    /// times at most, always with the same token: with [`RetryPolicy::AlsoUnconfirmed`] one that
+    /// may have happened is asked for again, and happens once. Not if the clock was off, as with
     /// [`Table::update_with`].
     ///
     /// # Errors

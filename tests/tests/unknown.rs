@@ -227,7 +227,10 @@ async fn a_lost_answer_is_found_again_by_its_id() {
     let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
     assert_eq!(fleet.tk_tc("rph").await.1, 11_000);
     assert_eq!(
-        (limiter.stats().unconfirmed, limiter.stats().unconfirmed_millitokens),
+        (
+            limiter.stats().unconfirmed,
+            limiter.stats().unconfirmed_millitokens
+        ),
         (4, 0)
     );
 }

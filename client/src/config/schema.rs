@@ -42,7 +42,7 @@ impl RateLimiter {
     /// configured yet is good.
     ///
     /// # Errors
-    /// [`Error::Store`] and [`Error::Version`]: why not.
+    /// [`Error::Store`] and [`Error::UnsupportedSchema`]: why not.
     pub async fn check(&self) -> Result<(), Error> {
         let inner = &self.inner;
         let items = inner.read(&[schema_key(&inner.namespace)]).await?;

@@ -14,7 +14,7 @@ pub type PolicyName = fn(&EntityId, &Resource, &str) -> String;
 /// resource before it, `api/search/rpm`. Names of entities are not told, as a client need not know
 /// whom it shares a limit with: a limit of another entity, as a parent, has a number, `rpm#2`. Of
 /// several others the number is their place in the answer, so who has more than one parent names
-/// them with [`Names::by`].
+/// them with [`PolicyNames::by`].
 ///
 /// ```
 /// use weirgate::http::Names;

@@ -20,8 +20,8 @@ const BLANK: &str = "about:blank";
 /// | [denied](Self::denied) | 429 | 8 | later it succeeds |
 /// | [never fits](Self::never_fits) | 413 | 9 | it does not, unless it asks for less: clients repeat a 429 |
 /// | [disabled](Self::disabled) | 403 | 7 | somebody wanted it to stop: clients repeat a 503 |
-/// | [no decision](Self::undecided), which may be made later | 503 | 14 | it is not the client's fault, and passes |
-/// | [no decision](Self::undecided) without a change | 500 | 13 | it is not the client's fault, and stays |
+/// | [no decision](Self::unavailable), which may be made later | 503 | 14 | it is not the client's fault, and passes |
+/// | [no decision](Self::unavailable) without a change | 500 | 13 | it is not the client's fault, and stays |
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     #[serde(rename = "type")]

@@ -13,8 +13,8 @@ use crate::inner::Inner;
 /// How old the answer of an eventually consistent read is at most, as a rule, with the time that it
 /// takes.
 const MAX_READ_AGE: Millis = Millis(10);
-/// So many acquires by others within [`DELAY`] are a crowd, in which a plan by what was read must
-/// expect their writes.
+/// So many acquires by others within [`MAX_READ_AGE`] are a crowd, in which a plan by what was read
+/// must expect their writes.
 const CONTENDED_ACQUIRES: i64 = 2;
 
 impl ShardQueue {

@@ -68,7 +68,7 @@ where
         self
     }
 
-    /// Names the limits in answers: by [`Names`]' own rule if nothing is said.
+    /// Names the limits in answers: by [`PolicyNames`]' own rule if nothing is said.
     #[must_use]
     pub fn names(mut self, name: PolicyName) -> Self {
         self.options.names = PolicyNames::by(name);

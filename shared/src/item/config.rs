@@ -40,7 +40,7 @@ fn write_limit(limit: &Limit) -> Value {
 }
 
 /// Reads the configuration of a level, or what was left where one was deleted. No item at all is
-/// [`Stored::default`].
+/// [`Versioned::default`].
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.

@@ -41,7 +41,7 @@ pub fn may_split(
 
 /// Begins to split the shard `image` into its halves: divides the tokens that are there at `now`,
 /// and keeps those of the new half in an escrow in the old one. Debts and leases stay in the old
-/// one. [`finish`] makes the new half.
+/// one. [`finish_writes`] makes the new half.
 ///
 /// One conditional write. It happens once, whatever others took since the image: what the new half
 /// gets is fixed, the old one keeps the rest, if neither gets more than its share or goes into debt
