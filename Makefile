@@ -112,7 +112,7 @@ packages_cross := qemu-user libc6-arm64-cross libgcc-s1-arm64-cross
 .PHONY: packages-cross
 packages-cross:
 	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 || { \
-		sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "make: nobody here may install $(packages_cross): run as root, or install sudo" >&2; exit 1; }; \
+		sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "make: installing $(packages_cross) needs root; run it as root, or install sudo" >&2; exit 1; }; \
 		$$sudo apt-get update -q && $$sudo apt-get install -q -y --no-install-recommends $(packages_cross); }
 
 # The stack policy forbids updates that replace the table. `prod` is refused while its alarms have no topic.
