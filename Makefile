@@ -5,6 +5,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 cargo_target := $(or $(CARGO_TARGET_DIR),target)
+# Only what is deployed needs the slow link that Cargo.toml asks for.
+thin := --config 'profile.release.lto="thin"'
 # Another one for the tools' environments: `make validate PYTHON=python3.12`.
 PYTHON ?= python3
 cargo_deny_version := 0.20.2
@@ -16,7 +18,7 @@ help: ## Show this
 
 .PHONY: demo
 demo: cargo .venv/stack/.installed .venv/sam/.installed ## Deploy to an emulated account, drive it for a minute, report
-	cargo run --locked --release -p weirgate-tests --bin demo
+	cargo run --locked --release $(thin) -p weirgate-tests --bin demo
 
 .PHONY: test
 test: cargo ## Formatting, lints, unit, property and integration tests
@@ -51,7 +53,7 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test
-	cargo test --locked --release -p weirgate-tests --test e2e -- --ignored --nocapture
+	cargo test --locked --release $(thin) -p weirgate-tests --test e2e -- --ignored --nocapture
 
 # With the functions as the tests build them: the procedures do not depend on how fast they are.
 .PHONY: drill
@@ -104,7 +106,11 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 		|| { echo "make: an emulator of arm64 is missing: install the packages $(packages_cross)" >&2; exit 1; }
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 sam build
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo lambda build --locked --release --arm64
-	cargo test --locked -p weirgate-tests --test cross -- --ignored --nocapture
+	cargo test --locked --workspace --test cross -- --ignored --nocapture
+
+.PHONY: local-check
+local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
+	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
 
 packages_cross := qemu-user libc6-arm64-cross libgcc-s1-arm64-cross
 
@@ -127,7 +133,7 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 
 .PHONY: bench
 bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
-	cargo run --locked --release -p weirgate-tests --bin bench
+	cargo run --locked --release $(thin) -p weirgate-tests --bin bench
 
 # The sizes that their tests have in small. As the tests are built, but faster; PROCESSES=5000 SEED=1 chooses one herd on one shard.
 .PHONY: herds
@@ -155,7 +161,7 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 
 .PHONY: scaling
 scaling: cargo ## Write the numbers and picture of docs/scaling.md anew
-	cargo run --locked --release -p weirgate-tests --bin scaling
+	cargo run --locked --release $(thin) -p weirgate-tests --bin scaling
 
 # A build for each of some 1,200 mutants: hours. MUTANTS narrows it down: make mutants MUTANTS="-p weirgate-shared --shard 0/8"
 .PHONY: mutants

@@ -20,13 +20,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The folder of cargo's builds: `CARGO_TARGET_DIR`, or `target`.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// Each function as both commands build it.
 fn built(function: &str) -> [PathBuf; 2] {
     let (first, rest) = function.split_at(1);
     let logical = first.to_uppercase() + rest;
     [
         root().join(format!(".aws-sam/build/{logical}/bootstrap")),
-        root().join(format!("target/lambda/{function}/bootstrap")),
+        target().join(format!("lambda/{function}/bootstrap")),
     ]
 }
 
