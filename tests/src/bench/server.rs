@@ -8,11 +8,17 @@ use crate::Dynamo;
 /// If no port is free.
 #[must_use]
 pub fn serve(dynamo: &Dynamo) -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let address = listener.local_addr().expect("it is bound");
-    listener
-        .set_nonblocking(true)
-        .expect("a socket can be asynchronous");
+    serve_at(dynamo, "127.0.0.1:0").expect("a port is free")
+}
+
+/// Serves the database at `address` from a thread of its own. Returns the endpoint.
+///
+/// # Errors
+/// If the address is not free.
+pub fn serve_at(dynamo: &Dynamo, address: &str) -> std::io::Result<String> {
+    let listener = std::net::TcpListener::bind(address)?;
+    let address = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
     let db = dynamo.db().clone();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -25,5 +31,5 @@ pub fn serve(dynamo: &Dynamo) -> String {
             dynoxide::server::serve_on(listener, db).await;
         });
     });
-    format!("http://{address}")
+    Ok(format!("http://{address}"))
 }
