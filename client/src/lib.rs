@@ -108,8 +108,16 @@ pub use weirgate_shared::{
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 
-/// The README's examples are compiled with the tests.
+/// The examples of the README and of the guide are compiled with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../docs/guide/acquire.md")]
+#[doc = include_str!("../../docs/guide/http.md")]
+#[doc = include_str!("../../docs/guide/leases.md")]
+#[doc = include_str!("../../docs/guide/limits.md")]
+#[doc = include_str!("../../docs/guide/prefetch.md")]
+#[doc = include_str!("../../docs/guide/shards.md")]
+#[doc = include_str!("../../docs/guide/unavailability.md")]
+#[doc = include_str!("../../docs/guide/usage.md")]
 #[allow(missing_debug_implementations)]
 pub struct Readme;

@@ -486,14 +486,14 @@ fn what_every_role_and_policy_allows_is_listed() {
     assert_eq!(lines, include_str!("../data/permissions.txt"));
 }
 
-/// The actions and indexes in the last column of the README's table, in the row that is about a
+/// The actions and indexes in the last column of the table in docs/security.md, in the row of a
 /// policy.
 fn documented(policy: &str) -> BTreeSet<String> {
-    let readme = include_str!("../../README.md");
-    let row = readme
+    let page = include_str!("../../docs/security.md");
+    let row = page
         .lines()
         .find(|line| line.starts_with(&format!("| `{policy}` |")))
-        .expect("the README has the row");
+        .expect("the page has the row");
     row.split('|')
         .nth(3)
         .expect("a third column")
@@ -505,7 +505,7 @@ fn documented(policy: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_readme_says_what_each_policy_allows() {
+fn the_security_page_lists_what_each_policy_allows() {
     for policy in [ACQUIRE, ADMIN, READ] {
         let of: BTreeSet<_> = allowed(policy)
             .into_iter()
