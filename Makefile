@@ -23,6 +23,7 @@ demo: cargo .venv/stack/.installed .venv/sam/.installed ## Deploy to an emulated
 .PHONY: test
 test: cargo ## Formatting, lints, unit, property and integration tests
 	cargo fmt --all --check
+	$(PYTHON) scripts/check_words.py
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo test --locked --workspace
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
@@ -160,7 +161,7 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 	done
 
 .PHONY: scaling
-scaling: cargo ## Write the numbers and picture of docs/scaling.md anew
+scaling: cargo ## Write the numbers and picture of docs/scaling.md
 	cargo run --locked --release $(thin) -p weirgate-tests --bin scaling
 
 # A build for each of some 1,200 mutants: hours. MUTANTS narrows it down: make mutants MUTANTS="-p weirgate-shared --shard 0/8"
@@ -184,7 +185,7 @@ cargo:
 	@command -v cc >/dev/null || { echo "make: a C compiler is missing: install the package gcc" >&2; exit 1; }
 	@command -v cargo >/dev/null || { echo "make: cargo is missing: install Rust, for example with the package rustup" >&2; exit 1; }
 
-# One environment per requirements file, because their pins of botocore contradict each other. Made anew when the file
+# One environment per requirements file, because their pins of botocore contradict each other. Created again when the file
 # changes. The files list every dependency, so pip resolves nothing.
 .venv/%/.installed: requirements/%.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing: install Python 3.11 or newer" >&2; exit 1; }

@@ -1,0 +1,107 @@
+"""Checks pages, comments and names for words that the style forbids: persons for code parts, and unidiomatic phrases.
+
+It reads README.md and docs/ (without code), the template, the Makefile, the comments of Rust, Python and shell, and the names
+of Rust functions. Words in backticks are skipped.
+
+`scripts/words.txt` has the folders that are not clean yet, each with its number of findings. A number may only fall: more
+findings are an error, fewer are reported. `--write` writes the present numbers, and refuses a higher one.
+
+Usage: check_words.py [--write]
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BASELINE = ROOT / "scripts/words.txt"
+
+PERSONS = "who whoever whom whomever nobody somebody everybody anybody he his him himself".split()
+# Each with the word to write.
+IDIOMS = {
+    "anew": "again",
+    "for ever": "indefinitely",
+    "by hand": "manually",
+    "all the same": "anyway",
+    "in truth": "really",
+}
+FORBIDDEN = re.compile(r"(?<![\w-])(" + "|".join([*PERSONS, *IDIOMS]).replace(" ", r"\s+") + r")(?![\w-])", re.I)
+IN_NAME = re.compile(r"(?:^|_)(" + "|".join([*PERSONS, *IDIOMS]).replace(" ", "_") + r")(?=_|$)")
+
+# The files that must quote the words.
+SKIPPED = {"scripts/check_words.py", "docs/api.md"}
+
+
+def blank(match):
+    """Keeps the lines, so that the line numbers stay right."""
+    return re.sub(r"[^\n]", " ", match.group())
+
+
+def prose(path, text):
+    """The text of a file without its code, with the same lines."""
+    if path.suffix == ".md":
+        text = re.sub(r"^(```|~~~).*?^\1", blank, text, flags=re.S | re.M)
+    elif path.suffix == ".rs":
+        marked = re.compile(r"^\s*//[/!]?(.*)$|(?<=[\s;,{}()])//[/!]?( .*)$")
+        found = (marked.search(line) for line in text.split("\n"))
+        text = "\n".join((m.group(1) or m.group(2) or "") if m else "" for m in found)
+    elif path.suffix in {".py", ".sh", ".toml"}:
+        text = "\n".join(line[line.index("#") :] if "#" in line else "" for line in text.split("\n"))
+    return re.sub(r"`[^`\n]*`", blank, text)
+
+
+def findings(name):
+    path = ROOT / name
+    text = path.read_text(encoding="utf-8")
+    words = prose(path, text)
+    for match in FORBIDDEN.finditer(words):
+        yield name, words.count("\n", 0, match.start()) + 1, " ".join(match.group().lower().split())
+    if path.suffix == ".rs":
+        for match in re.finditer(r"\bfn\s+(\w+)", text):
+            for word in IN_NAME.findall(match.group(1)):
+                yield name, text.count("\n", 0, match.start()) + 1, f"{word.replace('_', ' ')} in {match.group(1)}"
+
+
+def files():
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
+    for name in sorted(set(listed.stdout.splitlines())):
+        path = Path(name)
+        if name in SKIPPED or not (ROOT / name).is_file():
+            continue
+        if path.suffix in {".md", ".rs", ".py", ".sh", ".toml"} or name in {"Makefile", "template.yaml", "samconfig.toml"}:
+            yield name
+
+
+def folder(name):
+    first, _, rest = name.partition("/")
+    return f"{first}/{rest.partition('/')[0]}" if first == "functions" else (first if rest else ".")
+
+
+def main():
+    found = {}
+    for name in files():
+        for finding in findings(name):
+            found.setdefault(folder(name), []).append(finding)
+    lines = (line.split() for line in BASELINE.read_text().splitlines()) if BASELINE.exists() else ()
+    known = {name: int(count) for name, count in lines}
+    failed = False
+    for name in sorted(found.keys() | known.keys()):
+        hits, allowed = found.get(name, []), known.get(name, 0)
+        if len(hits) > allowed:
+            failed = True
+            print(f"words: {name} has {len(hits)} forbidden words, {allowed} at most: rewrite the sentences", file=sys.stderr)
+            for file, line, word in hits:
+                instead = IDIOMS.get(word)
+                print(f"  {file}:{line}: {word}" + (f" (write: {instead})" if instead else ""), file=sys.stderr)
+        elif len(hits) < allowed:
+            print(f"words: {name} has {len(hits)}, {allowed} are allowed: run scripts/check_words.py --write")
+    if failed:
+        return 1
+    if "--write" in sys.argv[1:]:
+        BASELINE.write_text("".join(f"{name} {len(hits)}\n" for name, hits in sorted(found.items())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
