@@ -135,7 +135,7 @@ fn to_do(numbers: &Numbers) -> String {
     let mut steps = vec![];
     if !numbers.fits_one_key() {
         steps.push(format!(
-            "share writes, or part the limit over {} entities",
+            "share writes, or divide the limit over {} entities",
             numbers.keys
         ));
     }
@@ -184,7 +184,7 @@ fn limits() -> String {
         (
             &planned,
             MAX_SHARDS * SHARD_WRITES,
-            "share writes, or part the limit over several entities",
+            "share writes, or divide the limit over several entities",
         ),
         (
             &end,
@@ -217,7 +217,7 @@ fn sharing() -> String {
             processes = Grouped(rate.div_ceil(of_a_process)),
         ),
         format!(
-            "It takes a crowd: a process with {one_a_write} acquires a second or fewer shares nothing, and one that spreads its \
+            "Sharing needs concurrency: a process with {one_a_write} acquires a second or fewer shares nothing, and one that spreads its \
              callers over n tables or entities needs n times as many for the same effect. Of one bucket's shards a process \
              keeps to one while it has writes under way there, so shards do not thin out the sharing."
         ),
