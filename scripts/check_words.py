@@ -1,7 +1,7 @@
-"""Checks pages, comments and names for words that the style forbids: persons for code parts, and unidiomatic phrases.
+"""Checks pages, comments, strings and names for words that the style forbids: persons for code parts, and unidiomatic phrases.
 
-It reads README.md and docs/ (without code), the template, the Makefile, the comments of Rust, Python and shell, and the names
-of Rust functions. Words in backticks are skipped.
+It reads README.md and docs/ (without code), the template, the Makefile, the comments of Rust, Python, shell and TOML, and the
+strings and function names of Rust. Words in backticks are skipped.
 
 `scripts/words.txt` has the folders that are not clean yet, each with its number of findings. A number may only fall: more
 findings are an error, fewer are reported. `--write` writes the present numbers, and refuses a higher one.
@@ -33,22 +33,28 @@ IN_NAME = re.compile(r"(?:^|_)(" + "|".join([*PERSONS, *IDIOMS]).replace(" ", "_
 SKIPPED = {"scripts/check_words.py", "docs/api.md"}
 
 
-def blank(match):
-    """Keeps the lines, so that the line numbers stay right."""
+# A comment, a string, or a character.
+RUST = re.compile(r"""//[^\n]*|\br(#*)".*?"\1|"(?:[^"\\]|\\.)*"|'(?:[^'\\\n]|\\.)'""", re.S)
+
+
+def spaces(match):
+    """Blanks a match, but keeps its lines, so that the line numbers stay right."""
     return re.sub(r"[^\n]", " ", match.group())
 
 
 def prose(path, text):
     """The text of a file without its code, with the same lines."""
     if path.suffix == ".md":
-        text = re.sub(r"^(```|~~~).*?^\1", blank, text, flags=re.S | re.M)
+        text = re.sub(r"^(```|~~~).*?^\1", spaces, text, flags=re.S | re.M)
     elif path.suffix == ".rs":
-        marked = re.compile(r"^\s*//[/!]?(.*)$|(?<=[\s;,{}()])//[/!]?( .*)$")
-        found = (marked.search(line) for line in text.split("\n"))
-        text = "\n".join((m.group(1) or m.group(2) or "") if m else "" for m in found)
+        kept, end = [], 0
+        for token in RUST.finditer(text):
+            kept += [re.sub(r"[^\n]", " ", text[end : token.start()]), re.sub(r"^//[/!]?|\\\n", spaces, token.group())]
+            end = token.end()
+        text = "".join(kept)
     elif path.suffix in {".py", ".sh", ".toml"}:
         text = "\n".join(line[line.index("#") :] if "#" in line else "" for line in text.split("\n"))
-    return re.sub(r"`[^`\n]*`", blank, text)
+    return re.sub(r"`[^`\n]*`", spaces, text)
 
 
 def findings(name):
