@@ -226,7 +226,7 @@ impl<'a> Acquire<'a> {
                 names(limits)
             ));
         }
-        let shards = self.limiter.inner.bucket(
+        let bucket = self.limiter.inner.bucket(
             EntityId::new(&*self.entity)?,
             Resource::new(&*self.resource)?,
         );
@@ -240,7 +240,7 @@ impl<'a> Acquire<'a> {
             None => limits,
         };
         Ok(ResolvedRequest {
-            targets: vec![self.target(shards, limits, &amounts)],
+            targets: vec![self.target(bucket, limits, &amounts)],
             ..ResolvedRequest::default()
         })
     }
@@ -260,20 +260,20 @@ impl<'a> Acquire<'a> {
         let own = inner.bucket(entity, resource);
         let (mut asked, mut met) = (ResolvedRequest::default(), vec![]);
         let mut next = Some(Arc::clone(&own));
-        while let Some(shards) = next.take() {
+        while let Some(bucket) = next.take() {
             let BucketKey {
                 entity, resource, ..
-            } = &shards.key;
-            let resolved = resolve(inner, &shards, age, self.timeout).await?;
+            } = &bucket.key;
+            let resolved = resolve(inner, &bucket, age, self.timeout).await?;
             asked.limits_may_be_stale |= resolved.may_be_stale(inner.ages.now());
-            let rules = resolved.config.as_deref();
-            if Arc::ptr_eq(&shards, &own) {
+            let config = resolved.config.as_deref();
+            if Arc::ptr_eq(&bucket, &own) {
                 let Some(EffectiveConfig {
                     level,
                     limits,
                     status,
                     ..
-                }) = rules
+                }) = config
                 else {
                     return Err(Error::NotConfigured {
                         entity: entity.clone(),
@@ -286,7 +286,7 @@ impl<'a> Acquire<'a> {
                     if resolved.may_be_stale(inner.ages.now()) && age == Freshness::AnyAge {
                         // It may be new.
                         age = Freshness::Recent;
-                        next = Some(shards);
+                        next = Some(bucket);
                         continue;
                     }
                     let names = names(limits);
@@ -295,7 +295,7 @@ impl<'a> Acquire<'a> {
                     ));
                 }
             }
-            match rules {
+            match config {
                 Some(EffectiveConfig {
                     status: ConfigStatus::Disabled,
                     ..
@@ -313,13 +313,13 @@ impl<'a> Acquire<'a> {
                 }) => {
                     asked
                         .targets
-                        .push(self.target(Arc::clone(&shards), limits, amounts));
+                        .push(self.target(Arc::clone(&bucket), limits, amounts));
                 }
                 Some(EffectiveConfig {
                     status: ConfigStatus::Unlimited,
                     ..
                 })
-                | None => asked.has_unlimited |= Arc::ptr_eq(&shards, &own),
+                | None => asked.has_unlimited |= Arc::ptr_eq(&bucket, &own),
             }
             if let Some(parent) = &resolved.parent {
                 if met.contains(parent) {
@@ -337,21 +337,21 @@ impl<'a> Acquire<'a> {
     /// What is asked of one bucket: of those of its limits that are taken.
     fn target(
         &self,
-        shards: Arc<BucketState>,
+        bucket: Arc<BucketState>,
         limits: &Limits,
-        amounts: &NamedAmounts<'_>,
+        named: &NamedAmounts<'_>,
     ) -> BucketTarget {
         let settings = &self.limiter.inner.settings;
-        let (mut needs, mut soft) = (Amounts::new(), Amounts::new());
+        let (mut amounts, mut soft_amounts) = (Amounts::new(), Amounts::new());
         let mut takes_slots = false;
-        for (name, amount) in amounts {
+        for (name, amount) in named {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
                 continue;
             };
             let asked = if limit.mode() == LimitMode::Soft {
-                &mut soft
+                &mut soft_amounts
             } else {
-                &mut needs
+                &mut amounts
             };
             asked.insert(limit.name().clone(), *amount);
             takes_slots |= limit.rule().is_concurrent();
@@ -359,15 +359,15 @@ impl<'a> Acquire<'a> {
         let lease = self.lease.or_else(|| takes_slots.then_some(LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
         let request = BucketRequest {
-            amounts: needs,
-            soft_amounts: soft,
+            amounts,
+            soft_amounts,
             limits: limits.clone(),
             lease,
             timeout: self.timeout,
             acquires: 1,
         };
         BucketTarget {
-            shards,
+            bucket,
             request,
             is_shadow: settings.is_shadow,
         }

@@ -162,7 +162,7 @@ fn check_different(targets: &[BucketTarget]) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     let twice = targets
         .iter()
-        .map(|target| &target.shards.key)
+        .map(|target| &target.bucket.key)
         .find(|key| !seen.insert(*key));
     twice.map_or(Ok(()), |key| {
         let (entity, resource) = (&key.entity, &key.resource);

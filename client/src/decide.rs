@@ -24,7 +24,7 @@ use crate::{Decision, Degraded, Disabled, Error, OnUnavailable};
 /// One bucket of a request.
 #[derive(Debug)]
 pub(crate) struct BucketTarget {
-    pub(crate) shards: Arc<BucketState>,
+    pub(crate) bucket: Arc<BucketState>,
     pub(crate) request: BucketRequest,
     /// Its limits deny nobody, whatever their own mode.
     pub(crate) is_shadow: bool,
@@ -191,8 +191,8 @@ impl Decider<'_> {
             let denials = match answer {
                 Ok(holds) => {
                     let would_deny = std::mem::take(&mut self.would_deny);
-                    let one = |(held, would_deny)| BucketGrant {
-                        hold: held,
+                    let one = |(hold, would_deny)| BucketGrant {
+                        hold,
                         local: None,
                         would_deny,
                     };
@@ -226,7 +226,7 @@ impl Decider<'_> {
     fn is_prefetched(&self) -> bool {
         let has = |target: &BucketTarget| {
             target
-                .shards
+                .bucket
                 .pool
                 .as_ref()
                 .is_some_and(|pool| pool.covers(&target.request))
@@ -241,7 +241,7 @@ impl Decider<'_> {
             let same = self
                 .targets
                 .iter()
-                .filter(|target| target.shards.key == *key);
+                .filter(|target| target.bucket.key == *key);
             same.filter_map(|target| target.request.amounts.get(limit))
                 .copied()
                 .sum()
@@ -249,14 +249,14 @@ impl Decider<'_> {
         let mut above = vec![];
         for (at, target) in self.targets.iter().enumerate() {
             let BucketTarget {
-                request, shards, ..
+                request, bucket, ..
             } = target;
             for limit in request
                 .limits
                 .iter()
                 .filter(|limit| request.amounts.contains_key(limit.name()))
             {
-                let requested = sum(&shards.key, limit.name());
+                let requested = sum(&bucket.key, limit.name());
                 if requested > limit.rule().capacity {
                     above.push((at, limit.clone(), requested));
                 }
@@ -264,7 +264,7 @@ impl Decider<'_> {
         }
         for (at, limit, requested) in above {
             let target = &mut self.targets[at];
-            let (key, capacity) = (&target.shards.key, limit.rule().capacity);
+            let (key, capacity) = (&target.bucket.key, limit.rule().capacity);
             if !target.is_shadow && limit.mode() != LimitMode::Shadow {
                 let (entity, resource) = (key.entity.clone(), key.resource.clone());
                 return Some(NeverFits {
@@ -294,7 +294,7 @@ impl Decider<'_> {
             .collect();
         let given = match &asked[..] {
             [] => vec![],
-            [(at, only)] => match acquire(self.inner, &only.shards, &only.request).await? {
+            [(at, only)] => match acquire(self.inner, &only.bucket, &only.request).await? {
                 ShardDecision::Granted(delivery) => vec![delivery],
                 ShardDecision::Denied(denied) => return Ok(Err(vec![(*at, denied)])),
             },
@@ -303,7 +303,7 @@ impl Decider<'_> {
                 let remembered = |(at, target): &(usize, &BucketTarget)| {
                     Some((
                         *at,
-                        cached_denial(self.inner, &target.shards, &target.request)?,
+                        cached_denial(self.inner, &target.bucket, &target.request)?,
                     ))
                 };
                 let known: Vec<_> = several.iter().filter_map(remembered).collect();
@@ -313,7 +313,7 @@ impl Decider<'_> {
                 }
                 let buckets: Vec<_> = several
                     .iter()
-                    .map(|(_, target)| (&target.shards, &target.request))
+                    .map(|(_, target)| (&target.bucket, &target.request))
                     .collect();
                 let answer = match self.take_mode {
                     TakeMode::Concurrent => take_concurrently(self.inner, &buckets).await?,
@@ -351,10 +351,11 @@ impl Decider<'_> {
         let mut asks_less = false;
         for (at, denied) in denials {
             let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
-            let needs = &mut self.targets[*at].request.amounts;
-            let before = needs.len();
-            needs.retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
-            if needs.len() < before {
+            let amounts = &mut self.targets[*at].request.amounts;
+            let before = amounts.len();
+            amounts
+                .retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
+            if amounts.len() < before {
                 asks_less = true;
                 let known = self.would_deny[*at].take();
                 self.would_deny[*at] = Some(decision::merge_denials(
@@ -369,7 +370,7 @@ impl Decider<'_> {
     fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {
         let listen = |target: &BucketTarget| {
             let mut given_back =
-                Box::pin(Arc::clone(&target.shards.summary().tokens_returned).notified_owned());
+                Box::pin(Arc::clone(&target.bucket.summary().tokens_returned).notified_owned());
             given_back.as_mut().enable();
             given_back
         };
@@ -385,7 +386,7 @@ async fn take_concurrently(
     let verdicts = join_all(
         asked
             .iter()
-            .map(|(shards, request)| acquire(inner, shards, request)),
+            .map(|(bucket, request)| acquire(inner, bucket, request)),
     )
     .await;
     let (mut deliveries, mut denials, mut failed) = (vec![], vec![], None);

@@ -204,45 +204,45 @@ impl fmt::Display for NeverFits {
 
 /// Every limit's status at `now`, as `needs` sees it.
 pub(crate) fn status(
-    bucket: &Shard,
+    shard: &Shard,
     limits: &Limits,
-    needs: &Amounts,
+    amounts: &Amounts,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
-    let bucket = bucket.projected(limits, now);
+    let shard = shard.projected(limits, now);
     let status = |(name, state): (&LimitName, &LimitState)| {
-        let requested = needs.get(name).copied().unwrap_or_default();
+        let requested = amounts.get(name).copied().unwrap_or_default();
         let retry_after = if requested <= state.available {
             Some(Duration::ZERO)
         } else {
-            bucket
+            shard
                 .ready_at(name, requested)
                 .map(|at| at.since(now).into())
         };
         limit_status(
-            &bucket.key,
+            &shard.key,
             limits,
             name,
             &state.rule,
             (state.available, requested, retry_after),
         )
     };
-    bucket.limits.iter().map(status).collect()
+    shard.limits.iter().map(status).collect()
 }
 
 /// Every limit's status at `now`, over all shards. The shards have the callers' own limits already.
 pub(crate) fn bucket_status(
-    whole: &Bucket,
+    bucket: &Bucket,
     limits: &Limits,
-    needs: &Amounts,
+    amounts: &Amounts,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
-    let Some(shard) = whole.shards().first() else {
+    let Some(shard) = bucket.shards().first() else {
         return vec![];
     };
     let status = |(name, state): (&LimitName, &LimitState)| {
-        let requested = needs.get(name).copied().unwrap_or_default();
-        let retry_after = whole
+        let requested = amounts.get(name).copied().unwrap_or_default();
+        let retry_after = bucket
             .ready_at(name, requested, now)
             .map(|at| at.since(now).into());
         limit_status(
@@ -250,7 +250,7 @@ pub(crate) fn bucket_status(
             limits,
             name,
             &state.rule,
-            (whole.balance_at(name, now), requested, retry_after),
+            (bucket.balance_at(name, now), requested, retry_after),
         )
     };
     shard.limits.iter().map(status).collect()

@@ -128,11 +128,11 @@ impl LimitsFile {
             .entity_resource
             .get(entity)
             .and_then(|resources| resources.get(resource));
-        let rules = own
+        let config = own
             .or_else(|| levels.entities.get(entity))
             .or_else(|| levels.resources.get(resource));
-        let rules = rules.or(levels.system.as_ref())?;
-        Some((Arc::clone(rules), levels.parents.get(entity).cloned()))
+        let config = config.or(levels.system.as_ref())?;
+        Some((Arc::clone(config), levels.parents.get(entity).cloned()))
     }
 
     /// Reads the file again if it has changed.
@@ -191,18 +191,18 @@ fn read(path: &Path) -> Result<(Levels, Option<FileStamp>), FileError> {
         ..Levels::default()
     };
     for (level, config) in said.configs {
-        let rules = Arc::new(EffectiveConfig::new(level.clone(), &config, None));
+        let config = Arc::new(EffectiveConfig::new(level.clone(), &config, None));
         match level {
             ConfigLevel::EntityResource(entity, resource) => {
                 levels
                     .entity_resource
                     .entry(entity)
                     .or_default()
-                    .insert(resource, rules);
+                    .insert(resource, config);
             }
-            ConfigLevel::Entity(entity) => drop(levels.entities.insert(entity, rules)),
-            ConfigLevel::Resource(resource) => drop(levels.resources.insert(resource, rules)),
-            ConfigLevel::System => levels.system = Some(rules),
+            ConfigLevel::Entity(entity) => drop(levels.entities.insert(entity, config)),
+            ConfigLevel::Resource(resource) => drop(levels.resources.insert(resource, config)),
+            ConfigLevel::System => levels.system = Some(config),
         }
     }
     Ok((levels, stamp))

@@ -76,12 +76,12 @@ impl Grant {
             has_unlimited: is_free,
         };
         for BucketGrant {
-            hold: held,
+            hold,
             local,
             would_deny,
         } in given
         {
-            grant.holds.extend(held);
+            grant.holds.extend(hold);
             grant.local.extend(local);
             grant.would_deny = decision::merge_two(grant.would_deny, would_deny);
         }
@@ -114,7 +114,7 @@ impl Grant {
     pub fn expires_at(&self) -> Option<EpochMillis> {
         self.holds
             .iter()
-            .filter_map(|held| held.lease().map(|(_, expires)| expires))
+            .filter_map(|hold| hold.lease().map(|(_, expires)| expires))
             .min()
     }
 
@@ -124,8 +124,8 @@ impl Grant {
         let held = self
             .holds
             .iter()
-            .find(|held| held.has(limit))
-            .map(|held| held.amount(limit));
+            .find(|hold| hold.has(limit))
+            .map(|hold| hold.amount(limit));
         held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next())
             .unwrap_or_default()
     }
@@ -170,7 +170,7 @@ impl Grant {
         let mut holds: Vec<_> = self
             .holds
             .iter_mut()
-            .filter(|held| held.has(limit))
+            .filter(|hold| hold.has(limit))
             .collect();
         let is_overlooked = || {
             self.would_deny
@@ -183,7 +183,7 @@ impl Grant {
                 "limit {limit:?} was not taken by this grant: adjust one that was"
             )));
         }
-        Settlement::all(join_all(holds.iter_mut().map(|held| held.adjust(limit, actual))).await)
+        Settlement::all(join_all(holds.iter_mut().map(|hold| hold.adjust(limit, actual))).await)
     }
 
     /// Makes the durable lease last for `lasts` from now, or as long as it does already if that is
@@ -198,7 +198,7 @@ impl Grant {
             ));
         }
         acquire::check_lease(lasts)?;
-        Settlement::all(join_all(self.holds.iter_mut().map(|held| held.renew(lasts))).await)
+        Settlement::all(join_all(self.holds.iter_mut().map(|hold| hold.renew(lasts))).await)
     }
 
     /// Ends the grant: its slots go back, its rate tokens were used. Without a lease there is

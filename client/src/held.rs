@@ -22,7 +22,7 @@ use crate::{Error, Settlement};
 #[derive(Debug)]
 pub(crate) struct Hold {
     inner: Arc<Inner>,
-    shards: Arc<BucketState>,
+    bucket: Arc<BucketState>,
     /// Of each shard that gave some, first come first.
     parts: Vec<HoldPart>,
     limits: Limits,
@@ -35,10 +35,10 @@ pub(crate) struct Hold {
 /// What one shard gave.
 #[derive(Debug, Clone)]
 pub(crate) struct HoldPart {
-    pub(crate) line: Arc<ShardQueue>,
+    pub(crate) queue: Arc<ShardQueue>,
     pub(crate) amounts: Amounts,
     /// The shard after the take.
-    pub(crate) bucket: Arc<Shard>,
+    pub(crate) shard: Arc<Shard>,
     /// When it was taken, if that was ahead.
     pub(crate) prefetched_at: Option<Moment>,
     /// The id of the durable lease in this shard, and when it expires. Either all parts have one or
@@ -50,10 +50,10 @@ impl HoldPart {
     /// Giving back `amount` of a rate.
     pub(crate) fn rate_return(&self, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
         let ceiling = self
-            .bucket
+            .shard
             .limits
             .get(limit)
-            .map(|state| self.bucket.share(state));
+            .map(|state| self.shard.share(state));
         LimitDelta {
             available: amount,
             consumed: -amount,
@@ -72,14 +72,14 @@ impl HoldPart {
 
 impl Hold {
     pub(crate) fn new(
-        (inner, shards): (Arc<Inner>, Arc<BucketState>),
+        (inner, bucket): (Arc<Inner>, Arc<BucketState>),
         parts: Vec<HoldPart>,
         limits: Limits,
         at: EpochMillis,
     ) -> Self {
         Self {
             inner,
-            shards,
+            bucket,
             parts,
             limits,
             at,
@@ -125,7 +125,7 @@ impl Hold {
         let is_last = |(at, part): &(usize, &HoldPart)| {
             self.parts[at + 1..]
                 .iter()
-                .all(|later| !Arc::ptr_eq(&later.line, &part.line))
+                .all(|later| !Arc::ptr_eq(&later.queue, &part.queue))
         };
         let seen: Vec<_> = self
             .parts
@@ -135,11 +135,11 @@ impl Hold {
             .map(|(_, part)| part)
             .collect();
         if let [part] = seen[..] {
-            return decision::status(&part.bucket, &self.limits, &Amounts::new(), self.at);
+            return decision::status(&part.shard, &self.limits, &Amounts::new(), self.at);
         }
         let shards = seen
             .iter()
-            .map(|part| part.bucket.projected(&self.limits, self.at))
+            .map(|part| part.shard.projected(&self.limits, self.at))
             .collect();
         decision::bucket_status(&Bucket::new(shards), &self.limits, &Amounts::new(), self.at)
     }
@@ -332,7 +332,7 @@ impl Hold {
 
     /// Takes more of a limit from what was taken ahead, if that is there.
     fn take_from_pool(&mut self, limit: &str, more: MilliTokens) -> bool {
-        let Some(pool) = self.shards.pool.as_ref().filter(|_| !self.has_lease()) else {
+        let Some(pool) = self.bucket.pool.as_ref().filter(|_| !self.has_lease()) else {
             return false;
         };
         let name = self
@@ -351,14 +351,14 @@ impl Hold {
     fn return_to_pool(&self, at: usize, amounts: Amounts) -> bool {
         let part = &self.parts[at];
         let pool = self
-            .shards
+            .bucket
             .pool
             .as_ref()
             .filter(|_| part.prefetched_at.is_some());
         let is_back =
             pool.is_some_and(|pool| pool.put_back(part.with_amounts(amounts), &self.limits));
         if is_back {
-            part.line.summary.tokens_returned.notify_waiters();
+            part.queue.summary.tokens_returned.notify_waiters();
         }
         is_back
     }
@@ -422,8 +422,8 @@ impl Hold {
     ) -> SettleAttempt<'a> {
         SettleAttempt {
             inner: &self.inner,
-            shards: &self.shards,
-            line: Arc::clone(&part.line),
+            bucket: &self.bucket,
+            queue: Arc::clone(&part.queue),
             write_id: weirgate_store::random_id(),
             lease: part
                 .lease
@@ -456,9 +456,9 @@ impl Drop for Hold {
         let Some(runtime) = self.inner.runtime() else {
             return;
         };
-        let held = Self {
+        let hold = Self {
             inner: Arc::clone(&self.inner),
-            shards: Arc::clone(&self.shards),
+            bucket: Arc::clone(&self.bucket),
             parts: std::mem::take(&mut self.parts),
             limits: self.limits.clone(),
             at: self.at,
@@ -466,7 +466,7 @@ impl Drop for Hold {
             is_settled: true,
         };
         runtime.spawn(async move {
-            if let Err(error) = held.release().await {
+            if let Err(error) = hold.release().await {
                 tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
             }
         });

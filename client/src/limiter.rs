@@ -79,7 +79,7 @@ impl RateLimiter {
         // Tasks of their own: they come to an end also if the caller goes away.
         let tasks: Vec<_> = pools
             .into_iter()
-            .map(|shards| tokio::spawn(prefetch::drain(Arc::clone(&self.inner), shards)))
+            .map(|bucket| tokio::spawn(prefetch::drain(Arc::clone(&self.inner), bucket)))
             .collect();
         let mut done = Ok(());
         for task in tasks {

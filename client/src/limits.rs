@@ -54,12 +54,12 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
 }
 
 /// That `bucket` does not get more limits than any write to it can name.
-pub(crate) fn check_bucket_limit_count(bucket: &Shard, limits: &Limits) -> Result<(), Error> {
-    let number = bucket.limit_count_with(limits);
+pub(crate) fn check_bucket_limit_count(shard: &Shard, limits: &Limits) -> Result<(), Error> {
+    let number = shard.limit_count_with(limits);
     if number <= MAX_BUCKET_LIMITS {
         return Ok(());
     }
-    let bucket = bucket.key.item_key().pk;
+    let bucket = shard.key.item_key().pk;
     Err(Error::Invalid(format!(
         "bucket {bucket} keeps every limit that it was given, and would get {number}, it takes {MAX_BUCKET_LIMITS} at \
          most: use names that it has, or delete its items, and it begins anew"

@@ -50,10 +50,10 @@ pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;
 
 /// What is taken of each limit: what must be there, and what is taken in any case. They are of
 /// different limits.
-pub(crate) fn merge_amounts(needs: &Amounts, soft: &Amounts) -> Amounts {
-    needs
+pub(crate) fn merge_amounts(amounts: &Amounts, soft_amounts: &Amounts) -> Amounts {
+    amounts
         .iter()
-        .chain(soft)
+        .chain(soft_amounts)
         .map(|(limit, need)| (limit.clone(), *need))
         .collect()
 }
@@ -104,15 +104,15 @@ impl Unclaimed {
 }
 
 impl From<Hold> for Unclaimed {
-    fn from(held: Hold) -> Self {
-        Self(Some(held))
+    fn from(hold: Hold) -> Self {
+        Self(Some(hold))
     }
 }
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {
-        if let Some(held) = self.0.take() {
-            held.roll_back_in_background();
+        if let Some(hold) = self.0.take() {
+            hold.roll_back_in_background();
         }
     }
 }
@@ -131,7 +131,7 @@ pub(crate) struct Waiter {
     pub(crate) enqueued_at: Instant,
     pub(crate) deadline: Instant,
     /// The bucket the line is of.
-    pub(crate) shards: Arc<BucketState>,
+    pub(crate) bucket: Arc<BucketState>,
     pub(crate) reply: oneshot::Sender<Result<QueueReply, Error>>,
 }
 
@@ -210,9 +210,9 @@ impl ShardQueue {
 
     /// Puts a caller in line. `true` if nobody serves it: the caller must see to that.
     #[must_use]
-    pub(crate) fn enqueue(&self, caller: Waiter) -> bool {
+    pub(crate) fn enqueue(&self, waiter: Waiter) -> bool {
         let mut state = self.state();
-        state.waiting.push_back(caller);
+        state.waiting.push_back(waiter);
         !std::mem::replace(&mut state.served, true)
     }
 
@@ -295,39 +295,39 @@ impl ShardQueue {
     }
 
     /// Keeps what an answer showed, unless a later one is known already.
-    pub(crate) fn record_view(&self, bucket: Shard) -> Arc<Shard> {
-        self.record_view_at(bucket, self.summary.ages.now())
+    pub(crate) fn record_view(&self, shard: Shard) -> Arc<Shard> {
+        self.record_view_at(shard, self.summary.ages.now())
     }
 
-    fn record_view_at(&self, bucket: Shard, at: Moment) -> Arc<Shard> {
-        let bucket = Arc::new(bucket);
+    fn record_view_at(&self, shard: Shard, at: Moment) -> Arc<Shard> {
+        let shard = Arc::new(shard);
         let mut state = self.state();
-        let is_older = |view: &ShardView| view.shard.write_seq > bucket.write_seq;
+        let is_older = |view: &ShardView| view.shard.write_seq > shard.write_seq;
         if !state.view.as_ref().is_some_and(is_older) {
             // An item may say what it likes; so many keys are read, when all shards are.
             self.summary
-                .record_shard_count(bucket.shard().count.min(MAX_SHARDS), at);
+                .record_shard_count(shard.shard().count.min(MAX_SHARDS), at);
             self.summary
                 .version
-                .fetch_max(bucket.config_version.unwrap_or_default(), Ordering::Relaxed);
+                .fetch_max(shard.config_version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
             if state
                 .view
                 .as_ref()
-                .is_some_and(|view| view.shard.shard() != bucket.shard())
+                .is_some_and(|view| view.shard.shard() != shard.shard())
             {
                 // It was split or merged: the heat was another shard's.
                 state.throttled = None;
                 state.gap.shrink();
             }
             state.view = Some(ShardView {
-                shard: Arc::clone(&bucket),
+                shard: Arc::clone(&shard),
                 seen_at: at,
                 is_plan_only: false,
                 predates_clock_jump: false,
             });
         }
-        bucket
+        shard
     }
 
     /// How old a view is.
@@ -370,8 +370,8 @@ impl ShardQueue {
     }
 
     /// Keeps a bucket that was made by a write which does not answer with it.
-    pub(crate) fn record_created(&self, bucket: &Shard) {
-        drop(self.record_view(bucket.clone()));
+    pub(crate) fn record_created(&self, shard: &Shard) {
+        drop(self.record_view(shard.clone()));
         self.mark_plan_only();
     }
 

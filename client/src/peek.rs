@@ -99,7 +99,7 @@ impl<'a> Peek<'a> {
         let unknown = targets
             .iter()
             .filter(|target| !self.is_known(inner, target))
-            .map(|target| &target.shards);
+            .map(|target| &target.bucket);
         let (unknown, timeout) = (unknown.collect::<Vec<_>>(), inner.settings.timeout);
         let looked = tokio::time::timeout(timeout, refresh_all(inner, &unknown, since)).await;
         looked.unwrap_or_else(|_| {
@@ -127,7 +127,7 @@ impl<'a> Peek<'a> {
     fn is_known(&self, inner: &Arc<Inner>, target: &BucketTarget) -> bool {
         let is_fresh = |at| !self.max_age.is_zero() && inner.ages.age(at) <= self.max_age;
         target
-            .shards
+            .bucket
             .seen_bucket(&target.request.limits, inner.now(), |view| {
                 is_fresh(view.seen_at)
             })
@@ -138,13 +138,13 @@ impl<'a> Peek<'a> {
 /// What there is of a bucket by what is known of it; one that is not there is full.
 fn status(inner: &Inner, target: &BucketTarget) -> Vec<LimitStatus> {
     let (request, now) = (&target.request, inner.now());
-    let mut whole = target.shards.cached_bucket(&request.limits, now);
-    if whole.shards().is_empty() {
-        whole = Bucket::new(vec![Shard::full(
-            target.shards.key.clone(),
+    let mut bucket = target.bucket.cached_bucket(&request.limits, now);
+    if bucket.shards().is_empty() {
+        bucket = Bucket::new(vec![Shard::full(
+            target.bucket.key.clone(),
             &request.limits,
             now,
         )]);
     }
-    decision::bucket_status(&whole, &request.limits, &target.needs(), now)
+    decision::bucket_status(&bucket, &request.limits, &target.needs(), now)
 }

@@ -26,8 +26,8 @@ const MAX_CLOCK_SKEW: Millis = Millis(2_000);
 /// One settlement, until its outcome is known.
 pub(crate) struct SettleAttempt<'a> {
     pub(crate) inner: &'a Inner,
-    pub(crate) shards: &'a BucketState,
-    pub(crate) line: Arc<ShardQueue>,
+    pub(crate) bucket: &'a BucketState,
+    pub(crate) queue: Arc<ShardQueue>,
     /// Id of the write.
     pub(crate) write_id: WriteId,
     /// The durable lease, when it expires, and what becomes of it.
@@ -56,41 +56,41 @@ impl SettleAttempt<'_> {
             match self.inner.update(&update).await {
                 Ok(WriteOutcome::Applied(item)) => {
                     if let Some(item) = item {
-                        self.line
+                        self.queue
                             .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
                     }
                     if self.amounts.values().any(|settled| {
                         settled.ceiling.is_some() && settled.available > MilliTokens::ZERO
                     }) {
-                        self.line.summary.record_return(self.inner.now());
+                        self.queue.summary.record_return(self.inner.now());
                     }
-                    self.line.summary.tokens_returned.notify_waiters();
+                    self.queue.summary.tokens_returned.notify_waiters();
                     return Ok(SettleOutcome::Done(Settlement::Applied));
                 }
                 Ok(WriteOutcome::ConditionFailed(None))
-                    if self.lease.is_none() && self.line.key.shard > 0 =>
+                    if self.lease.is_none() && self.queue.key.shard > 0 =>
                 {
                     // Its shard has become part of the one it was split off, and so have its
                     // tokens. (Shards with leases stay.)
-                    self.line = self.shards.queue(split_off_from(self.line.key.shard));
+                    self.queue = self.bucket.queue(split_off_from(self.queue.key.shard));
                     update = self.full_update();
                 }
                 Ok(WriteOutcome::ConditionFailed(None)) => {
                     return Ok(SettleOutcome::Done(Settlement::LeaseGone));
                 }
                 Ok(WriteOutcome::ConditionFailed(Some(item))) => {
-                    let bucket = self
-                        .line
+                    let shard = self
+                        .queue
                         .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
-                    if let Some(answered) = self.outcome_in(&bucket, &mut doubt) {
-                        self.line.summary.tokens_returned.notify_waiters();
+                    if let Some(answered) = self.outcome_in(&shard, &mut doubt) {
+                        self.queue.summary.tokens_returned.notify_waiters();
                         return answered;
                     }
                     count(&self.inner.counters.lost_races, 1);
-                    self.line.set_contended(true);
+                    self.queue.set_contended(true);
                     if Instant::now() >= deadline {
                         let (bucket, after) =
-                            (self.line.key.item_key().pk, self.inner.settings.timeout);
+                            (self.queue.key.item_key().pk, self.inner.settings.timeout);
                         return Err(Error::Timeout {
                             bucket,
                             after,
@@ -103,7 +103,7 @@ impl SettleAttempt<'_> {
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
-                    update = self.require_held_amounts(self.settle().capped(&bucket));
+                    update = self.require_held_amounts(self.settle().capped(&shard));
                 }
                 // By when a lease is to last is to be said anew.
                 Err(error) if error.kind == ErrorKind::ClockSkew && self.is_renewal() => {
@@ -139,10 +139,10 @@ impl SettleAttempt<'_> {
             .lease
             .as_ref()
             .map(|(id, _, change)| (*id, change.clone()));
-        let roll = self.line.roll(self.inner, self.inner.now());
+        let roll = self.queue.roll(self.inner, self.inner.now());
         let (op, amounts, takes) = (self.write_id.clone(), self.amounts.clone(), self.acquires);
         Settle {
-            key: &self.line.key,
+            key: &self.queue.key,
             write_id: op,
             lease,
             amounts,
@@ -152,10 +152,10 @@ impl SettleAttempt<'_> {
     }
 
     fn full_update(&self) -> Update {
-        let seen = self.line.view_since_clock_jump().map(|view| view.shard);
+        let seen = self.queue.view_since_clock_jump().map(|view| view.shard);
         let mut update = self.require_held_amounts(self.settle().full(seen.as_deref()));
         if let (Some((id, _, LeaseChange::End)), Some(seen)) = (&self.lease, &seen)
-            && self.line.ends_rare_lease(seen)
+            && self.queue.ends_rare_lease(seen)
         {
             clear_due(&mut update, seen, id);
         }
@@ -181,7 +181,7 @@ impl SettleAttempt<'_> {
     /// What the bucket says of the lease, if that settles the matter.
     fn outcome_in(
         &self,
-        bucket: &Shard,
+        shard: &Shard,
         doubt: &mut Option<StoreError>,
     ) -> Option<Result<SettleOutcome, Error>> {
         let settled = |is_done| {
@@ -192,11 +192,11 @@ impl SettleAttempt<'_> {
             };
             Some(Ok(SettleOutcome::Done(settlement)))
         };
-        if bucket.last_write_id.as_ref() == Some(&self.write_id) {
+        if shard.last_write_id.as_ref() == Some(&self.write_id) {
             return settled(true);
         }
         let (id, expires, change) = self.lease.as_ref()?;
-        let Some(held) = bucket.leases.as_ref().and_then(|leases| leases.get(*id)) else {
+        let Some(held) = shard.leases.as_ref().and_then(|leases| leases.get(*id)) else {
             return match doubt.take() {
                 // By the write in doubt, or by somebody who found it expired, perhaps by a clock
                 // that is ahead of this one: nobody knows.
@@ -249,7 +249,7 @@ impl SettleAttempt<'_> {
 
     fn unreadable(&self, error: ItemError) -> Error {
         Error::Unreadable {
-            bucket: self.line.key.item_key().pk,
+            bucket: self.queue.key.item_key().pk,
             error,
         }
     }

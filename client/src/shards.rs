@@ -135,18 +135,20 @@ impl BucketState {
 
     /// Forgets what was seen of all shards.
     pub(crate) fn clear_views(&self) {
-        self.queues().iter().for_each(|line| line.clear_view());
+        self.queues().iter().for_each(|queue| queue.clear_view());
     }
 
     /// The wall clock has jumped ahead since all shards were seen.
     pub(crate) fn mark_clock_jump(&self) {
-        self.queues().iter().for_each(|line| line.mark_clock_jump());
+        self.queues()
+            .iter()
+            .for_each(|queue| queue.mark_clock_jump());
     }
 
     /// The most that a shard has of `limit`; where none is known, that is all it can have.
     pub(crate) fn max_balance(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
         let lines = self.queues();
-        let views = lines.iter().filter_map(|line| line.view());
+        let views = lines.iter().filter_map(|queue| queue.view());
         let known = views
             .map(|view| view.shard.balance_at(limit.name(), now))
             .max();
@@ -170,7 +172,7 @@ impl BucketState {
     /// far as it is known.
     fn pick_shard(
         &self,
-        needs: &Amounts,
+        amounts: &Amounts,
         limits: &[Limit],
         now: EpochMillis,
         tried: &[u32],
@@ -180,13 +182,16 @@ impl BucketState {
             return Arc::clone(&self.first);
         }
         let last = self.queue(self.summary().last_shard());
-        let is_plenty = |line: &Arc<ShardQueue>| {
+        let is_plenty = |queue: &Arc<ShardQueue>| {
             let has_plenty = |view: ShardView| {
-                needs
+                amounts
                     .iter()
                     .all(|(name, need)| view.shard.balance_at(name, now) / AMPLE_FACTOR >= *need)
             };
-            !line.is_throttled() && line.view().map_or(line.last_error().is_none(), has_plenty)
+            !queue.is_throttled()
+                && queue
+                    .view()
+                    .map_or(queue.last_error().is_none(), has_plenty)
         };
         if last.has_worker() && !tried.contains(&last.key.shard) && is_plenty(&last) {
             return last;
@@ -194,7 +199,7 @@ impl BucketState {
         let lines: BTreeMap<u32, Arc<ShardQueue>> = self
             .queues()
             .into_iter()
-            .map(|line| (line.key.shard, line))
+            .map(|queue| (queue.key.shard, queue))
             .collect();
         let (first, further) = (fastrand::u32(..most), fastrand::u32(1..most));
         let picks = [first, first + further].map(|pick| live_shard(&lines, most, pick % most));
@@ -206,7 +211,7 @@ impl BucketState {
                     index: *shard,
                     count: most,
                 },
-                needs,
+                amounts,
                 limits,
                 now,
             )
@@ -225,12 +230,12 @@ fn live_shard(lines: &BTreeMap<u32, Arc<ShardQueue>>, most: u32, pick: u32) -> u
         .take_while(|count| *count <= most);
     for count in counts {
         let index = pick % count;
-        let line = lines.get(&index);
-        if line.is_some_and(|line| line.is_missing()) {
+        let queue = lines.get(&index);
+        if queue.is_some_and(|queue| queue.is_missing()) {
             continue;
         }
         deepest = Some(index);
-        let Some(view) = line.and_then(|line| line.view()) else {
+        let Some(view) = queue.and_then(|queue| queue.view()) else {
             continue;
         };
         if view.shard.shard().count <= count && whole.is_none_or(|(at, _)| at < view.seen_at) {
@@ -243,16 +248,16 @@ fn live_shard(lines: &BTreeMap<u32, Arc<ShardQueue>>, most: u32, pick: u32) -> u
 /// How many times a shard has what is asked, in thousandths; one that is not known is taken for
 /// full, or it would never be known, and one that is too hot comes last.
 fn score(
-    line: Option<&Arc<ShardQueue>>,
+    queue: Option<&Arc<ShardQueue>>,
     shard: ShardIndex,
-    needs: &Amounts,
+    amounts: &Amounts,
     limits: &[Limit],
     now: EpochMillis,
 ) -> i128 {
-    if line.is_some_and(|line| line.is_throttled()) {
+    if queue.is_some_and(|queue| queue.is_throttled()) {
         return i128::MIN;
     }
-    let view: Option<ShardView> = line.and_then(|line| line.view());
+    let view: Option<ShardView> = queue.and_then(|queue| queue.view());
     let full = |limit: &Limit| shard.share(limit.rule().capacity);
     let holds = |name: &weirgate_shared::LimitName| match &view {
         Some(view) => view.shard.balance_at(name, now),
@@ -261,7 +266,7 @@ fn score(
             .find(|limit| limit.name() == name)
             .map_or(MilliTokens::ZERO, full),
     };
-    let times = needs
+    let times = amounts
         .iter()
         .map(|(name, need)| i128::from(holds(name).0) * 1000 / i128::from(need.0.max(1)));
     times.min().unwrap_or(i128::MAX)

@@ -115,5 +115,5 @@ async fn read(
 fn was_split(first: &Item) -> bool {
     first
         .bucket()
-        .is_ok_and(|bucket| bucket.scaling.sample.is_some() || bucket.shard().count > 1)
+        .is_ok_and(|shard| shard.scaling.sample.is_some() || shard.shard().count > 1)
 }

@@ -40,9 +40,9 @@ impl Stamp {
     /// Returns what the `whole` bucket holds at `now`; `None` if its shards do not add up: one is
     /// missing, has other rules, or is in debt, which takes nothing from the others.
     #[must_use]
-    pub fn of(whole: &Bucket, now: EpochMillis) -> Option<Self> {
-        let shards = whole.shards();
-        let first = shards.first().filter(|_| whole.is_complete())?;
+    pub fn of(bucket: &Bucket, now: EpochMillis) -> Option<Self> {
+        let shards = bucket.shards();
+        let first = shards.first().filter(|_| bucket.is_complete())?;
         let (mut until, mut held) = (EpochMillis(i64::MAX), BTreeMap::new());
         for (name, state) in first
             .limits

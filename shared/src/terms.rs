@@ -27,19 +27,19 @@ pub struct VersionedLimits<'a> {
 impl<'a> VersionedLimits<'a> {
     /// Whether these limits overrule those of `bucket` at `now`.
     #[must_use]
-    pub fn overrule(self, bucket: &Shard, now: EpochMillis) -> bool {
+    pub fn overrule(self, shard: &Shard, now: EpochMillis) -> bool {
         match self.version {
-            Some(_) => bucket.config_version < self.version,
+            Some(_) => shard.config_version < self.version,
             // Of a fast clock, or of another writer, may be an instant that is long to come.
-            None => bucket
+            None => shard
                 .limits_changed_at
                 .is_none_or(|at| now.0.abs_diff(at.0) >= RULES_STAND.0.unsigned_abs()),
         }
     }
 
     /// Those limits whose rules overrule the ones of `bucket` at `now`: all, or none.
-    pub fn overruling(self, bucket: &Shard, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
-        let overrules = self.overrule(bucket, now);
+    pub fn overruling(self, shard: &Shard, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
+        let overrules = self.overrule(shard, now);
         self.limits.iter().filter(move |_| overrules)
     }
 }

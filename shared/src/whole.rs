@@ -90,7 +90,7 @@ impl Bucket {
     #[must_use]
     pub fn spread(
         &self,
-        needs: &BTreeMap<LimitName, MilliTokens>,
+        amounts: &BTreeMap<LimitName, MilliTokens>,
         at: EpochMillis,
     ) -> Option<Vec<(u32, BTreeMap<LimitName, MilliTokens>)>> {
         let held =
@@ -100,7 +100,7 @@ impl Bucket {
             let part = |(limit, need): (&LimitName, &MilliTokens)| {
                 i128::from(held(shard, limit).0) * 1_000_000 / i128::from(need.0.max(1))
             };
-            needs.iter().map(part).min()
+            amounts.iter().map(part).min()
         };
         let mut shards: Vec<_> = self
             .shards
@@ -108,13 +108,13 @@ impl Bucket {
             .map(|shard| (room(shard), shard))
             .collect();
         shards.sort_by(|(a, _), (b, _)| b.cmp(a));
-        let mut there: BTreeMap<_, _> = needs
+        let mut there: BTreeMap<_, _> = amounts
             .keys()
             .map(|limit| (limit.clone(), MilliTokens::ZERO))
             .collect();
         let mut givers = vec![];
         for (_, shard) in shards {
-            if needs
+            if amounts
                 .iter()
                 .all(|(limit, need)| there[limit].0 / 4 * 3 >= need.0)
             {
@@ -125,10 +125,10 @@ impl Bucket {
                 .for_each(|(limit, there)| *there += held(shard, limit));
             givers.push(shard);
         }
-        if needs.iter().any(|(limit, need)| there[limit] < *need) {
+        if amounts.iter().any(|(limit, need)| there[limit] < *need) {
             return None;
         }
-        let mut left = needs.clone();
+        let mut left = amounts.clone();
         let mut parts = vec![];
         for shard in givers {
             let mut part = BTreeMap::new();
@@ -174,14 +174,14 @@ mod tests {
             .iter()
             .map(|(name, _)| Limit::custom(name, 10_000, 1, 1000).unwrap())
             .collect();
-        let mut bucket = Shard {
+        let mut shard = Shard {
             shard_count: count,
             ..Shard::full(key, &all, EpochMillis(0))
         };
         for (name, tk) in limits {
-            bucket.limits.get_mut(*name).unwrap().available = MilliTokens(*tk);
+            shard.limits.get_mut(*name).unwrap().available = MilliTokens(*tk);
         }
-        bucket
+        shard
     }
 
     fn needs(needs: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
@@ -199,13 +199,13 @@ mod tests {
     fn those_with_most_of_what_is_shortest_give_in_proportion() {
         // Of `a` a lot is asked, of `b` little: the shard that is rich in `b` is poor where it
         // matters.
-        let whole = Bucket::new(vec![
+        let bucket = Bucket::new(vec![
             shard(0, 4, &[("a", 1000), ("b", 9000)]),
             shard(1, 4, &[("a", 6000), ("b", 700)]),
             shard(2, 4, &[("a", 4000), ("b", 600)]),
             shard(3, 4, &[("a", -50), ("b", 0)]),
         ]);
-        let parts = whole
+        let parts = bucket
             .spread(&needs(&[("a", 7500), ("b", 900)]), EpochMillis(0))
             .unwrap();
         assert_eq!(
@@ -215,7 +215,7 @@ mod tests {
                 (2, needs(&[("a", 3000), ("b", 415)]))
             ]
         );
-        let more = whole
+        let more = bucket
             .spread(&needs(&[("a", 7501)]), EpochMillis(0))
             .unwrap();
         assert_eq!(
@@ -223,7 +223,7 @@ mod tests {
             [1, 2, 0],
             "two would have less than a quarter left"
         );
-        let all = whole
+        let all = bucket
             .spread(&needs(&[("a", 11_000)]), EpochMillis(0))
             .unwrap();
         assert_eq!(
@@ -234,13 +234,16 @@ mod tests {
                 (0, needs(&[("a", 1000)]))
             ]
         );
-        assert_eq!(whole.spread(&needs(&[("a", 11_001)]), EpochMillis(0)), None);
+        assert_eq!(
+            bucket.spread(&needs(&[("a", 11_001)]), EpochMillis(0)),
+            None
+        );
         // By parts of what is asked, not by amounts.
-        let whole = Bucket::new(vec![
+        let bucket = Bucket::new(vec![
             shard(0, 2, &[("a", 100_000), ("b", 90_000)]),
             shard(1, 2, &[("a", 600_000), ("b", 50_000)]),
         ]);
-        let parts = whole
+        let parts = bucket
             .spread(&needs(&[("a", 700_000), ("b", 100_000)]), EpochMillis(0))
             .unwrap();
         assert_eq!(parts[0].0, 1);
@@ -255,18 +258,18 @@ mod tests {
             let limits = ["a", "b"];
             let count = u32::try_from(held.len()).unwrap();
             let shards = (0..count).zip(&held).map(|(index, [a, b])| shard(index, count, &[("a", *a), ("b", *b)]));
-            let (whole, needs) = (Bucket::new(shards.collect()), needs(&[("a", asked[0]), ("b", asked[1])]));
-            let is_there = needs.iter().all(|(limit, need)| whole.balance_at(limit, EpochMillis(0)) >= *need);
-            let parts = whole.spread(&needs, EpochMillis(0));
+            let (bucket, amounts) = (Bucket::new(shards.collect()), needs(&[("a", asked[0]), ("b", asked[1])]));
+            let is_there = amounts.iter().all(|(limit, need)| bucket.balance_at(limit, EpochMillis(0)) >= *need);
+            let parts = bucket.spread(&amounts, EpochMillis(0));
             proptest::prop_assert_eq!(parts.is_some(), is_there);
             let parts = parts.unwrap_or_default();
             for (shard, part) in &parts {
-                let shard = whole.shards().iter().find(|known| known.key.shard == *shard).unwrap();
+                let shard = bucket.shards().iter().find(|known| known.key.shard == *shard).unwrap();
                 proptest::prop_assert!(part.iter().all(|(limit, give)| *give <= shard.balance_at(limit, EpochMillis(0))));
             }
             for limit in limits.iter().filter(|_| is_there) {
                 let sum: MilliTokens = parts.iter().filter_map(|(_, part)| part.get(*limit)).copied().sum();
-                proptest::prop_assert_eq!(sum, needs[*limit]);
+                proptest::prop_assert_eq!(sum, amounts[*limit]);
             }
         }
     }

@@ -174,8 +174,8 @@ fn set_write_id(op: &WriteId) -> AttributeUpdate {
 }
 
 /// The write units that the partition has gained since `rf`, for a write that moves `rf`.
-fn units_credit(bucket: &Shard, now: EpochMillis) -> MilliTokens {
-    bucket.write_units_at(now) - bucket.write_units_left
+fn units_credit(shard: &Shard, now: EpochMillis) -> MilliTokens {
+    shard.write_units_at(now) - shard.write_units_left
 }
 
 /// That the bucket has as many shards as it was seen with: its shares depend on it.
@@ -185,17 +185,17 @@ fn require_shard_count(shard: ShardIndex) -> Condition {
 }
 
 /// That nobody has credited, split or merged the bucket since it was seen.
-fn require_refilled_at(bucket: &Shard) -> [Condition; 2] {
+fn require_refilled_at(shard: &Shard) -> [Condition; 2] {
     [
-        Condition::Equals(Path::of(attr::RF), Value::Int(bucket.refilled_at.0)),
-        require_shard_count(bucket.shard()),
+        Condition::Equals(Path::of(attr::RF), Value::Int(shard.refilled_at.0)),
+        require_shard_count(shard.shard()),
     ]
 }
 
 /// That the bucket holds the leases it was seen with, none more and none less.
-fn require_same_leases(bucket: &Shard) -> Condition {
+fn require_same_leases(shard: &Shard) -> Condition {
     let leases = Path::of(attr::LEASES);
-    match &bucket.leases {
+    match &shard.leases {
         Some(seen) => Condition::Equals(leases, item::write_leases(seen)),
         None => Condition::Absent(leases),
     }

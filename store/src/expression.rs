@@ -232,17 +232,17 @@ mod tests {
     /// counted as many others.
     fn crowded(index: u32) -> Shard {
         let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).expect("a key");
-        let mut bucket = Shard::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
-        for (at, state) in (1..).zip(bucket.limits.values_mut()) {
+        let mut shard = Shard::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
+        for (at, state) in (1..).zip(shard.limits.values_mut()) {
             (state.available, state.consumed) = (MilliTokens(7_000 * at), MilliTokens(11_000 * at));
         }
         let others = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS);
-        bucket.departed = others
+        shard.departed = others
             .iter()
             .map(|limit| (limit.name().clone(), Counter::default()))
             .collect();
-        bucket.shard_count = 2;
-        bucket.scaling = Scaling {
+        shard.shard_count = 2;
+        shard.scaling = Scaling {
             is_hot: true,
             sample: Some(ActivitySample {
                 at: NOW,
@@ -250,7 +250,7 @@ mod tests {
             }),
             ..Scaling::default()
         };
-        bucket
+        shard
     }
 
     fn id(bits: u64) -> WriteId {

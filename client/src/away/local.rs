@@ -22,7 +22,7 @@ pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, LocalBucket>>>);
 /// A bucket, and what it was made from.
 #[derive(Debug)]
 struct LocalBucket {
-    bucket: Shard,
+    shard: Shard,
     limits: Limits,
     percent: u8,
 }
@@ -51,12 +51,12 @@ impl LocalBuckets {
         }
         let (mut taken, mut short) = (vec![], vec![]);
         for target in targets {
-            let (key, needs) = (&target.shards.key, target.needs());
+            let (key, amounts) = (&target.bucket.key, target.needs());
             // The numbers of the limits give way to those of the local bucket, which are of the
             // same version.
             let limits = target.request.limits.with_version(0);
             let new = || LocalBucket {
-                bucket: scaled_shard(key, &limits, percent, now),
+                shard: scaled_shard(key, &limits, percent, now),
                 limits: limits.clone(),
                 percent,
             };
@@ -64,8 +64,8 @@ impl LocalBuckets {
             if local.limits != limits || local.percent != percent {
                 *local = new();
             }
-            local.bucket = local.bucket.projected(&limits, now);
-            let status = decision::status(&local.bucket, &limits, &needs, now);
+            local.shard = local.shard.projected(&limits, now);
+            let status = decision::status(&local.shard, &limits, &amounts, now);
             if !target.is_shadow
                 && status
                     .iter()
@@ -75,10 +75,10 @@ impl LocalBuckets {
                 continue;
             }
             // Now, so that another target of the same bucket finds what is left.
-            for (limit, need) in &needs {
+            for (limit, need) in &amounts {
                 change(&mut buckets, key, limit, -*need);
             }
-            taken.push((key, needs));
+            taken.push((key, amounts));
         }
         if short.is_empty() {
             let hold = |(key, taken): (&BucketKey, Amounts)| LocalHold {
@@ -88,8 +88,8 @@ impl LocalBuckets {
             };
             return Ok(taken.into_iter().map(hold).collect());
         }
-        for (key, needs) in taken {
-            for (limit, need) in needs {
+        for (key, amounts) in taken {
+            for (limit, need) in amounts {
                 change(&mut buckets, key, &limit, need);
             }
         }
@@ -130,7 +130,7 @@ impl LocalHold {
         for (limit, need) in std::mem::take(&mut self.taken) {
             let state = buckets
                 .get(&self.key)
-                .and_then(|local| local.bucket.limits.get(&limit));
+                .and_then(|local| local.shard.limits.get(&limit));
             if state.is_some_and(|state| goes_back(&state.rule)) {
                 change(&mut buckets, &self.key, &limit, need);
             }
@@ -153,7 +153,7 @@ fn change(
 ) {
     if let Some(state) = buckets
         .get_mut(key)
-        .and_then(|local| local.bucket.limits.get_mut(limit))
+        .and_then(|local| local.shard.limits.get_mut(limit))
     {
         state.available = (state.available + by).min(state.rule.capacity);
     }
@@ -165,8 +165,8 @@ fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis)
     let part = |amount: MilliTokens| {
         amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100
     };
-    let mut bucket = Shard::full(key.clone(), limits, now);
-    for state in bucket.limits.values_mut() {
+    let mut shard = Shard::full(key.clone(), limits, now);
+    for state in shard.limits.values_mut() {
         let RefillRule {
             capacity,
             refill_amount,
@@ -178,5 +178,5 @@ fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis)
         }
         state.available = state.rule.capacity;
     }
-    bucket
+    shard
 }

@@ -103,11 +103,11 @@ impl ResolvedConfig {
         inner: &Inner,
         key: &weirgate_shared::BucketKey,
     ) -> Option<Arc<Self>> {
-        let (rules, parent) =
+        let (config, parent) =
             file.rules((&key.entity, &key.resource), inner.table.skew().local())?;
         let now = inner.ages.now();
         Some(Arc::new(Self {
-            config: Some(rules),
+            config: Some(config),
             parent,
             read_at: now,
             valid_until: now,
@@ -125,7 +125,7 @@ impl ResolvedConfig {
     fn is_older_than(&self, newer: i64, now: Moment) -> bool {
         self.config
             .as_ref()
-            .is_some_and(|rules| rules.limits.version < Some(newer))
+            .is_some_and(|config| config.limits.version < Some(newer))
             && self.may_be_stale(now)
     }
 }
@@ -143,7 +143,7 @@ impl LimitsSlot {
 /// The store's, if nothing is known and the table does not answer.
 pub(crate) async fn resolve(
     inner: &Inner,
-    shards: &BucketState,
+    bucket: &BucketState,
     age: Freshness,
     timeout: Duration,
 ) -> Result<Arc<ResolvedConfig>, Error> {
@@ -152,11 +152,11 @@ pub(crate) async fn resolve(
         .settings
         .file
         .as_ref()
-        .and_then(|file| ResolvedConfig::of_file(file, inner, &shards.key))
+        .and_then(|file| ResolvedConfig::of_file(file, inner, &bucket.key))
     {
         return Ok(said);
     }
-    let slot = &shards.config;
+    let slot = &bucket.config;
     let is_good = |resolved: &Arc<ResolvedConfig>, age: Freshness| {
         resolved.generation == inner.config_cache.generation()
             && match age {
@@ -171,7 +171,7 @@ pub(crate) async fn resolve(
     };
     let mut age = age;
     if let Some(known) = known.filter(|known| is_good(known, age)) {
-        if !known.is_older_than(shards.summary().version(), inner.ages.now()) {
+        if !known.is_older_than(bucket.summary().version(), inner.ages.now()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.config.is_none()));
             return Ok(known);
@@ -190,7 +190,7 @@ pub(crate) async fn resolve(
             return Err(error);
         }
     }
-    let loaded = ConfigLoad::new(inner, shards, age, timeout)
+    let loaded = ConfigLoad::new(inner, bucket, age, timeout)
         .run()
         .await
         .map(Arc::new);
@@ -209,7 +209,7 @@ type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 struct ConfigLoad<'a> {
     age: Freshness,
     inner: &'a Inner,
-    shards: &'a BucketState,
+    bucket: &'a BucketState,
     /// In the order in which they win.
     levels: [(ConfigLevel, KnownLevel); 4],
     entity: Option<Cached<Option<Arc<Entity>>>>,
@@ -219,9 +219,9 @@ struct ConfigLoad<'a> {
 }
 
 impl<'a> ConfigLoad<'a> {
-    fn new(inner: &'a Inner, shards: &'a BucketState, age: Freshness, timeout: Duration) -> Self {
+    fn new(inner: &'a Inner, bucket: &'a BucketState, age: Freshness, timeout: Duration) -> Self {
         let generation = inner.config_cache.generation();
-        let (entity, resource) = (&shards.key.entity, &shards.key.resource);
+        let (entity, resource) = (&bucket.key.entity, &bucket.key.resource);
         let levels = ConfigLevel::of(entity, resource).map(|level| {
             let known = inner.config_cache.level(&level);
             (level, known)
@@ -235,7 +235,7 @@ impl<'a> ConfigLoad<'a> {
         Self {
             age,
             inner,
-            shards,
+            bucket,
             levels,
             entity: inner.config_cache.entity(entity),
             max_age,
@@ -253,7 +253,7 @@ impl<'a> ConfigLoad<'a> {
             return Err(error);
         }
         count(&self.inner.config_cache.counters.stale, 1);
-        let bucket = self.shards.key.item_key().pk;
+        let bucket = self.bucket.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read again: those known before are used");
         let failed = self.inner.ages.now();
         Ok(self.resolved(Some(failed)))
@@ -290,7 +290,7 @@ impl<'a> ConfigLoad<'a> {
         }
         let entity = EntityKey {
             namespace: namespace.clone(),
-            entity: self.shards.key.entity.clone(),
+            entity: self.bucket.key.entity.clone(),
         };
         if is_missing(self.entity.as_ref().map(|known| known.read_at)) {
             keys.push(entity.item_key());
@@ -302,8 +302,8 @@ impl<'a> ConfigLoad<'a> {
         let asks_schema = !inner.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that asks for the limits would read it next.
-        let line = self.shards.queue(0);
-        let bucket = line.is_unknown().then(|| line.key.item_key());
+        let queue = self.bucket.queue(0);
+        let bucket = queue.is_unknown().then(|| queue.key.item_key());
         keys.extend(bucket.clone());
         count(&inner.config_cache.counters.loads, 1);
         let until = deadline(self.timeout);
@@ -326,7 +326,7 @@ impl<'a> ConfigLoad<'a> {
         if let Some(key) = &bucket {
             // One that cannot be read is for its line to say.
             match find(key).map(Item::bucket).transpose() {
-                Ok(seen) => line.record_read(seen, at, inner.now()),
+                Ok(seen) => queue.record_read(seen, at, inner.now()),
                 Err(error) => tracing::debug!(%error, bucket = key.pk, "a bucket is not readable"),
             }
         }
@@ -395,7 +395,7 @@ impl<'a> ConfigLoad<'a> {
         let version = stored()
             .map(|(_, known)| known.value.version)
             .fold(0, i64::saturating_add);
-        let rules = stored().find_map(|(level, known)| {
+        let config = stored().find_map(|(level, known)| {
             let config = known.value.value.as_ref()?;
             Some(EffectiveConfig::new(level.clone(), config, Some(version)))
         });
@@ -406,7 +406,7 @@ impl<'a> ConfigLoad<'a> {
             .filter(|entity| entity.cascades);
         let ttl = self.inner.settings.config_ttl;
         ResolvedConfig {
-            config: rules.map(Arc::new),
+            config: config.map(Arc::new),
             parent: entity.and_then(|entity| entity.parent.clone()),
             read_at: failed.unwrap_or(oldest),
             valid_until: failed.map_or_else(|| oldest + ttl, |failed| failed + MIN_REREAD_INTERVAL),

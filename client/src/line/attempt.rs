@@ -46,15 +46,15 @@ const SPLIT_COOLDOWN: Millis = Millis(1_000);
 /// count as taken.
 pub(super) async fn take(
     inner: &Arc<Inner>,
-    line: &Arc<ShardQueue>,
-    callers: Vec<Waiter>,
+    queue: &Arc<ShardQueue>,
+    waiters: Vec<Waiter>,
 ) -> TakeOutcome {
-    TakeAttempt::new(inner, line, callers).run().await
+    TakeAttempt::new(inner, queue, waiters).run().await
 }
 
 struct TakeAttempt<'a> {
     inner: &'a Arc<Inner>,
-    line: &'a Arc<ShardQueue>,
+    queue: &'a Arc<ShardQueue>,
     waiters: Vec<Waiter>,
     /// The first plan of which it is not known that it did not happen.
     planned: PlanTime,
@@ -83,53 +83,53 @@ struct Unconfirmed {
 }
 
 impl<'a> TakeAttempt<'a> {
-    fn new(inner: &'a Arc<Inner>, line: &'a Arc<ShardQueue>, callers: Vec<Waiter>) -> Self {
+    fn new(inner: &'a Arc<Inner>, queue: &'a Arc<ShardQueue>, waiters: Vec<Waiter>) -> Self {
         let sum = |asked: fn(&Waiter) -> &Amounts| {
             let mut sum = Amounts::new();
-            for (limit, need) in callers.iter().flat_map(asked) {
+            for (limit, need) in waiters.iter().flat_map(asked) {
                 *sum.entry(limit.clone()).or_default() += *need;
             }
             sum
         };
-        let (needs, soft) = (
-            sum(|caller| &caller.amounts),
-            sum(|caller| &caller.soft_amounts),
+        let (amounts, soft_amounts) = (
+            sum(|waiter| &waiter.amounts),
+            sum(|waiter| &waiter.soft_amounts),
         );
         Self {
             inner,
-            line,
-            waiters: callers,
+            queue,
+            waiters,
             planned: inner.plan_time(),
             leases: vec![],
-            amounts: needs,
-            soft_amounts: soft,
+            amounts,
+            soft_amounts,
             write_ids: vec![],
             seen: None,
             age: Duration::ZERO,
             is_doubted: false,
             unconfirmed: None,
-            missing: line.may_be_created(),
+            missing: queue.may_be_created(),
         }
     }
 
     async fn run(mut self) -> TakeOutcome {
         loop {
             let now = self.replan();
-            let roll = self.line.roll(self.inner, now);
+            let roll = self.queue.roll(self.inner, now);
             let is_safe = |view: &ShardView| {
                 !view.predates_clock_jump
                     || late::is_safe(&view.shard, &self.waiters[0].limits, roll, now)
             };
-            let view = self.line.view().filter(is_safe);
+            let view = self.queue.view().filter(is_safe);
             if view.is_none() && !self.missing {
                 // Nothing is known any more that a write may rest on.
-                self.line.clear_view();
+                self.queue.clear_view();
                 if self.unconfirmed.is_none() {
                     return TakeOutcome::Retry(self.waiters);
                 }
                 match self.look().await {
                     Ok(()) if self.expire_waiters() => return TakeOutcome::Replied,
-                    Ok(()) if self.line.was_merged_away() => return self.shard_missing(),
+                    Ok(()) if self.queue.was_merged_away() => return self.shard_missing(),
                     Ok(()) => continue,
                     Err(error) => return self.fail(error),
                 }
@@ -138,28 +138,28 @@ impl<'a> TakeAttempt<'a> {
             let is_doubted = view.as_ref().is_some_and(|view| view.predates_clock_jump);
             self.age = view
                 .as_ref()
-                .map(|view| self.line.age(view))
+                .map(|view| self.queue.age(view))
                 .unwrap_or_default();
             self.seen = view.map(|view| view.shard);
-            let bucket = self.seen.as_deref();
+            let shard = self.seen.as_deref();
             if let Some(Err(error)) =
-                bucket.map(|bucket| check_bucket_limit_count(bucket, &self.waiters[0].limits))
+                shard.map(|shard| check_bucket_limit_count(shard, &self.waiters[0].limits))
             {
                 // The next one looks again: somebody may have deleted the item, as the error says.
-                self.line.clear_view();
+                self.queue.clear_view();
                 return self.fail(error);
             }
             let op = weirgate_store::random_id();
-            let hot = self.wants_split(bucket, now);
+            let hot = self.wants_split(shard, now);
             // Its own id is among them: a network that repeats the request does not take twice
             // either.
             self.write_ids.push(op.clone());
             let take = Take {
-                key: &self.line.key,
+                key: &self.queue.key,
                 limits: (&self.waiters[0].limits).into(),
                 amounts: self.amounts.clone(),
                 soft_amounts: self.soft_amounts.clone(),
-                acquires: self.waiters.iter().map(|caller| caller.acquires).sum(),
+                acquires: self.waiters.iter().map(|waiter| waiter.acquires).sum(),
                 leases: self.leases.iter().flatten().cloned().collect(),
                 roll,
                 write_id: op,
@@ -168,28 +168,28 @@ impl<'a> TakeAttempt<'a> {
                 unconfirmed: &self.write_ids,
             };
             let mut update =
-                bucket.map_or_else(|| take.create(now), |bucket| take.plan(Some(bucket), now));
-            if let Some(seen) = bucket.filter(|_| is_doubted) {
+                shard.map_or_else(|| take.create(now), |shard| take.plan(Some(shard), now));
+            if let Some(seen) = shard.filter(|_| is_doubted) {
                 late::require_unchanged(&mut update, &take, seen, now);
             }
-            self.line.request_started("UpdateItem");
+            self.queue.request_started("UpdateItem");
             let outcome = self.inner.update(&update).await;
-            self.line.request_finished(&outcome);
+            self.queue.request_finished(&outcome);
             if outcome.is_ok() {
-                self.line.record_unthrottled_write();
+                self.queue.record_unthrottled_write();
             }
             match outcome {
                 Ok(WriteOutcome::Applied(item)) => {
                     if hot {
-                        self.line.clear_throttle();
+                        self.queue.clear_throttle();
                     }
                     return self.applied(item, now).await;
                 }
-                Ok(WriteOutcome::ConditionFailed(None)) if !self.line.is_only() => {
+                Ok(WriteOutcome::ConditionFailed(None)) if !self.queue.is_only() => {
                     return self.shard_missing();
                 }
                 Ok(WriteOutcome::ConditionFailed(None)) => {
-                    self.line.clear_view();
+                    self.queue.clear_view();
                     self.missing = true;
                 }
                 Ok(WriteOutcome::ConditionFailed(Some(item))) => {
@@ -208,7 +208,7 @@ impl<'a> TakeAttempt<'a> {
                     count(&self.inner.counters.refused, 1);
                     tracing::debug!(%error, "refused for now");
                     if error.kind == (ErrorKind::Throttled { key_range: true }) {
-                        self.line.record_throttle();
+                        self.queue.record_throttle();
                     }
                     if self.unconfirmed.is_none() {
                         return TakeOutcome::Rejected(self.waiters, Arc::new(error));
@@ -227,8 +227,8 @@ impl<'a> TakeAttempt<'a> {
 
     /// Reads the shard, of which nothing is known any more while an earlier write is in doubt.
     async fn look(&mut self) -> Result<(), Error> {
-        match self.line.read_shard(self.inner).await {
-            Ok(()) => self.missing = self.line.may_be_created(),
+        match self.queue.read_shard(self.inner).await {
+            Ok(()) => self.missing = self.queue.may_be_created(),
             Err(Error::Store(error)) if error.kind.is_transient() => pause(1, &self.waiters).await,
             Err(error) => return Err(error),
         }
@@ -243,7 +243,7 @@ impl<'a> TakeAttempt<'a> {
             self.leases = self
                 .waiters
                 .iter()
-                .map(|caller| caller.new_lease(planned.now))
+                .map(|waiter| waiter.new_lease(planned.now))
                 .collect();
         }
         planned.now
@@ -251,7 +251,7 @@ impl<'a> TakeAttempt<'a> {
 
     /// Who else writes to the shard.
     fn contention(&self) -> Contention {
-        match (self.line.is_contended(), self.age >= FRESH_VIEW) {
+        match (self.queue.is_contended(), self.age >= FRESH_VIEW) {
             (false, _) => Contention::Alone,
             (true, false) => Contention::Shared,
             (true, true) => Contention::SharedStale,
@@ -270,7 +270,10 @@ impl<'a> TakeAttempt<'a> {
             .sample
             .map_or(EpochMillis::default(), |look| look.at.plus(SPLIT_COOLDOWN));
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
-        let was_throttled = self.line.repeatedly_throttled_for().is_some_and(is_settled);
+        let was_throttled = self
+            .queue
+            .repeatedly_throttled_for()
+            .is_some_and(is_settled);
         was_throttled || seen.is_near_write_limit(now)
     }
 
@@ -278,7 +281,7 @@ impl<'a> TakeAttempt<'a> {
     fn note_unconfirmed(&mut self, error: StoreError) -> u32 {
         let (error, v_before) = (
             Arc::new(error),
-            self.seen.as_ref().map(|bucket| bucket.write_seq),
+            self.seen.as_ref().map(|shard| shard.write_seq),
         );
         let first = Unconfirmed {
             writes: 0,
@@ -293,35 +296,35 @@ impl<'a> TakeAttempt<'a> {
 
     /// The take happened: everybody is granted.
     async fn applied(self, item: Option<Item>, now: EpochMillis) -> TakeOutcome {
-        self.line.with_backoff(super::ContentionBackoff::won_race);
-        let bucket = match item.map(|item| item.bucket()) {
-            Some(Ok(bucket)) => bucket,
+        self.queue.with_backoff(super::ContentionBackoff::won_race);
+        let shard = match item.map(|item| item.bucket()) {
+            Some(Ok(shard)) => shard,
             Some(Err(error)) => return self.fail_unreadable(error),
             None => unreachable!("the answer was asked for"),
         };
-        self.count_unconfirmed_tokens(0, Some(bucket.write_seq - 1));
+        self.count_unconfirmed_tokens(0, Some(shard.write_seq - 1));
         if let Some(seen) = &self.seen {
-            let others = bucket.write_seq - seen.write_seq > 1;
+            let others = shard.write_seq - seen.write_seq > 1;
             // That no other process wrote within a moment says nothing.
             if others || self.age >= ALONE_AFTER {
-                self.line.set_contended(others);
+                self.queue.set_contended(others);
             }
         }
-        self.grant(bucket, now).await
+        self.grant(shard, now).await
     }
 
     /// A condition did not hold, and `item` tells why.
     async fn condition_failed(self, item: &Item, now: EpochMillis) -> TakeOutcome {
-        let bucket = match item.bucket() {
-            Ok(bucket) => bucket,
+        let shard = match item.bucket() {
+            Ok(shard) => shard,
             Err(error) => return self.fail_unreadable(error),
         };
-        let ours = bucket
+        let ours = shard
             .last_write_id
             .as_ref()
             .and_then(|op| self.write_ids.iter().position(|known| known == op));
         let holds = |(id, _): &(WriteId, Lease)| {
-            bucket
+            shard
                 .leases
                 .as_ref()
                 .is_some_and(|leases| leases.contains_key(id))
@@ -329,39 +332,39 @@ impl<'a> TakeAttempt<'a> {
         if ours.is_some() || self.leases.iter().flatten().any(holds) {
             // It is known of one write in doubt, unless it is this very one that arrived twice.
             let known = i64::from(ours != Some(self.write_ids.len() - 1));
-            self.count_unconfirmed_tokens(known, Some(bucket.write_seq - 1));
-            return self.grant(bucket, now).await;
+            self.count_unconfirmed_tokens(known, Some(shard.write_seq - 1));
+            return self.grant(shard, now).await;
         }
         // A write that was planned on this very state has failed because of it, not because of
         // somebody else.
-        if self.seen.as_deref().is_some_and(|seen| *seen != bucket) {
+        if self.seen.as_deref().is_some_and(|seen| *seen != shard) {
             count(&self.inner.counters.lost_races, 1);
-            self.line.with_backoff(super::ContentionBackoff::lost_race);
-            self.line.set_contended(true);
+            self.queue.with_backoff(super::ContentionBackoff::lost_race);
+            self.queue.set_contended(true);
         } else if self.age >= ALONE_AFTER && self.seen.is_some() {
-            self.line.set_contended(false);
+            self.queue.set_contended(false);
         }
-        self.count_unconfirmed_tokens(0, Some(bucket.write_seq));
-        self.record_view(bucket);
+        self.count_unconfirmed_tokens(0, Some(shard.write_seq));
+        self.record_view(shard);
         if self.planned.clock_jumped(self.inner) {
             // The clock may have been set after this request was sent; then its answer has not
             // corrected it.
-            self.line.clear_view();
+            self.queue.clear_view();
         }
         TakeOutcome::Retry(self.waiters)
     }
 
     /// Keeps what the answer showed. An item with a lower `v` than the one seen before the write
     /// was made anew.
-    fn record_view(&self, bucket: Shard) -> Arc<Shard> {
+    fn record_view(&self, shard: Shard) -> Arc<Shard> {
         if self
             .seen
             .as_ref()
-            .is_some_and(|seen| seen.write_seq > bucket.write_seq)
+            .is_some_and(|seen| seen.write_seq > shard.write_seq)
         {
-            self.line.clear_view();
+            self.queue.clear_view();
         }
-        self.line.record_view(bucket)
+        self.queue.record_view(shard)
     }
 
     /// Tokens that writes in doubt may have taken beside what is known: all but `known` of them, as
@@ -388,7 +391,7 @@ impl<'a> TakeAttempt<'a> {
         let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
         count(&self.inner.counters.unconfirmed_millitokens, milli);
         tracing::warn!(
-            bucket = self.line.key.item_key().pk,
+            bucket = self.queue.key.item_key().pk,
             milli,
             "writes of unknown outcome count as taken"
         );
@@ -397,44 +400,44 @@ impl<'a> TakeAttempt<'a> {
     /// The take happened: everybody is granted. One that was planned too early is made again if it
     /// took what had flowed over by then, or wrote leases, which would end too soon; otherwise it
     /// is as good as any.
-    async fn grant(self, bucket: Shard, at: EpochMillis) -> TakeOutcome {
-        let bucket = self.record_view(bucket);
+    async fn grant(self, shard: Shard, at: EpochMillis) -> TakeOutcome {
+        let shard = self.record_view(shard);
         let mut was_there = true;
         if let (Some(seen), true) = (
             &self.seen,
             self.is_doubted && self.planned.clock_was_fast(self.inner),
         ) {
-            let owner = (self.line, &self.waiters[0].shards);
+            let owner = (self.queue, &self.waiters[0].bucket);
             was_there = late::restore_cut(
                 self.inner,
                 owner,
-                (seen, &bucket),
+                (seen, &shard),
                 &super::merge_amounts(&self.amounts, &self.soft_amounts),
             )
             .await;
         }
         let was_early = self.planned.clock_was_slow(self.inner);
-        let spilled = was_early && early::took_overflow(&self.amounts, &bucket, self.inner.now());
+        let spilled = was_early && early::took_overflow(&self.amounts, &shard, self.inner.now());
         let mut again = vec![];
-        for (caller, lease) in self.waiters.into_iter().zip(self.leases) {
+        for (waiter, lease) in self.waiters.into_iter().zip(self.leases) {
             let lease = lease.map(|(id, lease)| (id, lease.expires_at));
             let is_good = was_there && (!was_early || !spilled && lease.is_none());
-            let (line, after) = (Arc::clone(self.line), Arc::clone(&bucket));
+            let (queue, after) = (Arc::clone(self.queue), Arc::clone(&shard));
             let part = HoldPart {
-                line,
-                amounts: caller.all(),
-                bucket: after,
+                queue,
+                amounts: waiter.all(),
+                shard: after,
                 prefetched_at: None,
                 lease,
             };
-            let owner = (Arc::clone(self.inner), Arc::clone(&caller.shards));
-            let held = Hold::new(owner, vec![part], caller.limits.clone(), at)
-                .provisional(caller.acquires);
+            let owner = (Arc::clone(self.inner), Arc::clone(&waiter.bucket));
+            let hold = Hold::new(owner, vec![part], waiter.limits.clone(), at)
+                .provisional(waiter.acquires);
             if is_good {
-                caller.reply(Ok(ShardDecision::Granted(held.into())));
+                waiter.reply(Ok(ShardDecision::Granted(hold.into())));
             } else {
-                early::undo_take(self.inner, held, &caller.amounts, &bucket, spilled).await;
-                again.push(caller);
+                early::undo_take(self.inner, hold, &waiter.amounts, &shard, spilled).await;
+                again.push(waiter);
             }
         }
         if again.is_empty() {
@@ -450,18 +453,18 @@ impl<'a> TakeAttempt<'a> {
         if self
             .waiters
             .iter()
-            .any(|caller| now < caller.deadline && !caller.reply.is_closed())
+            .any(|waiter| now < waiter.deadline && !waiter.reply.is_closed())
         {
             return false;
         }
-        for caller in self.waiters.drain(..) {
-            let bucket = self.line.key.item_key().pk;
+        for waiter in self.waiters.drain(..) {
+            let bucket = self.queue.key.item_key().pk;
             let last = self
                 .unconfirmed
                 .as_ref()
                 .map(|doubt| Arc::clone(&doubt.error));
-            let after = caller.deadline - caller.enqueued_at;
-            caller.reply(Err(Error::Timeout {
+            let after = waiter.deadline - waiter.enqueued_at;
+            waiter.reply(Err(Error::Timeout {
                 bucket,
                 after,
                 last,
@@ -473,13 +476,13 @@ impl<'a> TakeAttempt<'a> {
 
     /// The shard is not there, and is not the one that may be made.
     fn shard_missing(self) -> TakeOutcome {
-        self.line.mark_missing();
+        self.queue.mark_missing();
         self.count_unconfirmed_tokens(0, None);
         TakeOutcome::ShardMissing(self.waiters)
     }
 
     fn fail_unreadable(self, error: weirgate_shared::ItemError) -> TakeOutcome {
-        let bucket = self.line.key.item_key().pk;
+        let bucket = self.queue.key.item_key().pk;
         self.fail(Error::Unreadable { bucket, error })
     }
 
@@ -490,17 +493,17 @@ impl<'a> TakeAttempt<'a> {
             .unconfirmed
             .as_ref()
             .map_or(error, |doubt| Error::Store(Arc::clone(&doubt.error)));
-        for caller in self.waiters {
-            caller.reply(Err(error.clone()));
+        for waiter in self.waiters {
+            waiter.reply(Err(error.clone()));
         }
         TakeOutcome::Replied
     }
 }
 
 /// Waits after failures in a row, and no longer than anybody of the callers has time.
-pub(super) async fn pause<'a>(failures: u32, callers: impl IntoIterator<Item = &'a Waiter>) {
+pub(super) async fn pause<'a>(failures: u32, waiters: impl IntoIterator<Item = &'a Waiter>) {
     let until = Instant::now() + backoff(failures);
-    let last = callers.into_iter().map(|caller| caller.deadline).max();
+    let last = waiters.into_iter().map(|waiter| waiter.deadline).max();
     tokio::time::sleep_until(last.map_or(until, |last| until.min(last))).await;
 }
 

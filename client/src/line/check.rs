@@ -57,20 +57,20 @@ impl ShardQueue {
                 bucket: self.key.item_key().pk,
                 error,
             };
-            let bucket = found?
+            let shard = found?
                 .map(|item| item.bucket())
                 .transpose()
                 .map_err(unreadable)?;
-            match bucket {
-                Some(bucket) if bucket.write_seq >= known => drop(self.record_view_at(bucket, at)),
+            match shard {
+                Some(shard) if shard.write_seq >= known => drop(self.record_view_at(shard, at)),
                 // From before what was seen, or of an item that was deleted since.
                 _ if consistency == Consistency::Eventual => {
                     consistency = Consistency::Strong;
                     continue;
                 }
-                Some(bucket) => {
+                Some(shard) => {
                     self.clear_view();
-                    self.record_view_at(bucket, at);
+                    self.record_view_at(shard, at);
                 }
                 None if self.key.shard == 0 && self.summary.max_shards_seen() == 1 => {
                     self.clear_view()

@@ -9,12 +9,12 @@ use crate::stats::count;
 
 /// Whether such a take, of `needs` and with the bucket as it was after it, took what had flowed
 /// over by then.
-pub(super) fn took_overflow(needs: &Amounts, after: &Shard, now: EpochMillis) -> bool {
+pub(super) fn took_overflow(amounts: &Amounts, after: &Shard, now: EpochMillis) -> bool {
     let before = |state: &LimitState, need: &MilliTokens| LimitState {
         available: state.available + *need,
         ..*state
     };
-    needs.iter().any(|(name, need)| {
+    amounts.iter().any(|(name, need)| {
         after
             .limits
             .get(name)
@@ -26,16 +26,16 @@ pub(super) fn took_overflow(needs: &Amounts, after: &Shard, now: EpochMillis) ->
 /// what had flowed over nothing does, and it counts as taken.
 pub(super) async fn undo_take(
     inner: &Inner,
-    held: Hold,
-    needs: &Amounts,
+    hold: Hold,
+    amounts: &Amounts,
     after: &Shard,
     spilled: bool,
 ) {
-    let has_lease = held.lease().is_some();
+    let has_lease = hold.lease().is_some();
     let ended = if spilled {
-        held.release().await
+        hold.release().await
     } else {
-        held.roll_back().await
+        hold.roll_back().await
     };
     let stays = match &ended {
         Ok(_) => spilled,
@@ -48,7 +48,7 @@ pub(super) async fn undo_take(
             .get(name)
             .is_some_and(|state| !state.rule.is_concurrent())
     };
-    let rate: MilliTokens = needs
+    let rate: MilliTokens = amounts
         .iter()
         .filter(|(name, _)| is_rate(name))
         .map(|(_, need)| *need)

@@ -40,11 +40,11 @@ pub(super) fn require_unchanged(
 /// Returns whether all that was taken was there.
 pub(super) async fn restore_cut(
     inner: &Inner,
-    (line, shards): (&Arc<ShardQueue>, &Arc<BucketState>),
+    (queue, bucket): (&Arc<ShardQueue>, &Arc<BucketState>),
     (seen, after): (&Shard, &Shard),
-    needs: &Amounts,
+    amounts: &Amounts,
 ) -> bool {
-    let (back, was_there) = cut(seen, after, needs, inner.now());
+    let (back, was_there) = cut(seen, after, amounts, inner.now());
     if back.is_empty() {
         return was_there;
     }
@@ -61,8 +61,8 @@ pub(super) async fn restore_cut(
     };
     let settling = SettleAttempt {
         inner,
-        shards,
-        line: Arc::clone(line),
+        bucket,
+        queue: Arc::clone(queue),
         write_id: weirgate_store::random_id(),
         lease: None,
         amounts: back.iter().map(amount).collect(),
@@ -70,18 +70,18 @@ pub(super) async fn restore_cut(
         held_amounts: &Amounts::new(),
     };
     if let Err(error) = settling.run().await {
-        let bucket = line.key.item_key().pk;
+        let bucket = queue.key.item_key().pk;
         tracing::warn!(%error, bucket, "what a clock that was ahead had cut could not be put back");
     }
     was_there
 }
 
 /// What a take of `needs` cut too much, and whether it found what it took, at `now`.
-fn cut(seen: &Shard, after: &Shard, needs: &Amounts, now: EpochMillis) -> (Amounts, bool) {
+fn cut(seen: &Shard, after: &Shard, amounts: &Amounts, now: EpochMillis) -> (Amounts, bool) {
     let (mut back, mut was_there) = (BTreeMap::new(), true);
     // Only then is it known what was there before.
     let is_next = after.write_seq == seen.write_seq + 1;
-    for (name, need) in needs {
+    for (name, need) in amounts {
         let (Some(old), Some(new)) = (seen.limits.get(name), after.limits.get(name)) else {
             continue;
         };

@@ -62,22 +62,21 @@ impl ShardQueue {
             bucket: self.key.item_key().pk,
             error,
         };
-        let bucket = found?
+        let shard = found?
             .map(|item| item.bucket())
             .transpose()
             .map_err(unreadable)?;
-        self.record_read(bucket, at, inner.now());
+        self.record_read(shard, at, inner.now());
         Ok(())
     }
 
     /// Keeps what a read showed that was sent at `at`, unless something newer is known: the shard,
     /// or that it is missing.
-    pub(crate) fn record_read(&self, bucket: Option<Shard>, at: Moment, now: EpochMillis) {
-        match bucket {
-            Some(bucket) => {
-                let is_crowded =
-                    expected_acquires(&bucket, now, MAX_READ_AGE) >= CONTENDED_ACQUIRES;
-                self.record_view_at(bucket, at);
+    pub(crate) fn record_read(&self, shard: Option<Shard>, at: Moment, now: EpochMillis) {
+        match shard {
+            Some(shard) => {
+                let is_crowded = expected_acquires(&shard, now, MAX_READ_AGE) >= CONTENDED_ACQUIRES;
+                self.record_view_at(shard, at);
                 self.state().is_crowded = Some(is_crowded);
             }
             None if self.view().is_none() => self.mark_missing(),

@@ -18,20 +18,20 @@ use crate::limits::check_bucket_limit_count;
 /// A failure is no reason to fail anybody: the ordinary write, or denial, comes next.
 pub(super) async fn maintain(
     inner: &Inner,
-    line: &ShardQueue,
-    bucket: &Shard,
+    queue: &ShardQueue,
+    shard: &Shard,
     first: &Waiter,
     now: EpochMillis,
 ) -> bool {
-    let Some(update) = plan(inner, line, bucket, first, now) else {
+    let Some(update) = plan(inner, queue, shard, first, now) else {
         return false;
     };
     match inner.update(&update).await {
         Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            item.bucket().map(|bucket| line.record_view(bucket)).is_ok()
+            item.bucket().map(|shard| queue.record_view(shard)).is_ok()
         }
         Ok(WriteOutcome::ConditionFailed(None)) => {
-            line.clear_view();
+            queue.clear_view();
             true
         }
         Ok(WriteOutcome::Applied(None)) => false,
@@ -44,32 +44,32 @@ pub(super) async fn maintain(
 
 fn plan(
     inner: &Inner,
-    line: &ShardQueue,
-    bucket: &Shard,
+    queue: &ShardQueue,
+    shard: &Shard,
     first: &Waiter,
     now: EpochMillis,
 ) -> Option<Update> {
-    if bucket.expired(now).count() > bucket.reclaimable(now).count() {
-        return expire(bucket, now).map(|(update, _)| update);
+    if shard.expired(now).count() > shard.reclaimable(now).count() {
+        return expire(shard, now).map(|(update, _)| update);
     }
-    if bucket.matches_rules(&first.limits, now)
-        || check_bucket_limit_count(bucket, &first.limits).is_err()
+    if shard.matches_rules(&first.limits, now)
+        || check_bucket_limit_count(shard, &first.limits).is_err()
     {
         return None;
     }
     let op = weirgate_store::random_id();
     let nothing = Take {
-        key: &line.key,
+        key: &queue.key,
         limits: (&first.limits).into(),
         amounts: BTreeMap::new(),
         soft_amounts: BTreeMap::new(),
         acquires: 0,
         leases: vec![],
-        roll: line.roll(inner, now),
+        roll: queue.roll(inner, now),
         write_id: op.clone(),
         request_split: false,
         contention: Contention::Alone,
         unconfirmed: &[op],
     };
-    Some(nothing.plan(Some(bucket), now))
+    Some(nothing.plan(Some(shard), now))
 }

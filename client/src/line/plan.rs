@@ -24,7 +24,7 @@ pub(super) fn select_batch(
     };
     let limits = first.limits.clone();
     let mut left: Amounts = match view {
-        Some(bucket) => bucket
+        Some(shard) => shard
             .projected(&limits, now)
             .limits
             .into_iter()
@@ -37,36 +37,36 @@ pub(super) fn select_batch(
     };
     let mut leases = 0;
     let (mut chosen, mut others) = (vec![], VecDeque::new());
-    for caller in line {
-        let fits = caller
+    for waiter in line {
+        let fits = waiter
             .amounts
             .iter()
             .all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
-        if caller.limits != limits
+        if waiter.limits != limits
             || !fits
-            || (caller.lease.is_some() && leases == LEASES_PER_WRITE)
+            || (waiter.lease.is_some() && leases == LEASES_PER_WRITE)
         {
-            others.push_back(caller);
+            others.push_back(waiter);
             continue;
         }
-        for (limit, need) in &caller.amounts {
+        for (limit, need) in &waiter.amounts {
             if let Some(left) = left.get_mut(limit) {
                 *left -= *need;
             }
         }
-        leases += usize::from(caller.lease.is_some());
-        chosen.push(caller);
+        leases += usize::from(waiter.lease.is_some());
+        chosen.push(waiter);
     }
     (chosen, others)
 }
 
 /// Why `bucket` does not have what the caller asks at `now`; `None` if it has.
 pub(super) fn shortage(
-    bucket: &Shard,
-    caller: &Waiter,
+    shard: &Shard,
+    waiter: &Waiter,
     now: EpochMillis,
 ) -> Option<Vec<LimitStatus>> {
-    let status = decision::status(bucket, &caller.limits, &caller.amounts, now);
+    let status = decision::status(shard, &waiter.limits, &waiter.amounts, now);
     status.iter().any(LimitStatus::is_short).then_some(status)
 }
 
@@ -118,15 +118,15 @@ mod tests {
 
     /// A bucket seen so many seconds ago, when this was left.
     fn seen(left: [i64; 2], seconds_ago: i64) -> Shard {
-        let mut bucket = Shard::full(
+        let mut shard = Shard::full(
             shards().key.clone(),
             &limits(),
             EpochMillis(NOW.0 - seconds_ago * 1000),
         );
-        for (state, left) in bucket.limits.values_mut().zip(left) {
+        for (state, left) in shard.limits.values_mut().zip(left) {
             state.available = MilliTokens::from_tokens(left);
         }
-        bucket
+        shard
     }
 
     #[derive(Debug, Clone)]
@@ -152,15 +152,15 @@ mod tests {
             acquires: i64::try_from(place).unwrap(),
             enqueued_at: Instant::now(),
             deadline: Instant::now(),
-            shards: shards(),
+            bucket: shards(),
             reply: oneshot::channel().0,
         }
     }
 
-    fn places<'a>(callers: impl IntoIterator<Item = &'a Waiter>) -> Vec<usize> {
-        callers
+    fn places<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> Vec<usize> {
+        waiters
             .into_iter()
-            .map(|caller| usize::try_from(caller.acquires).unwrap())
+            .map(|waiter| usize::try_from(waiter.acquires).unwrap())
             .collect()
     }
 
@@ -187,8 +187,8 @@ mod tests {
             line in vec(asked(), 0..120), there in prop::option::of(there()),
         ) {
             let view = there.map(|(left, seconds_ago)| seen(left, seconds_ago));
-            let callers = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
-            let (chosen, others) = select_batch(view.as_ref(), callers, NOW);
+            let waiters = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
+            let (chosen, others) = select_batch(view.as_ref(), waiters, NOW);
             let (chosen, others) = (places(&chosen), places(&others));
 
             let there = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
@@ -214,10 +214,10 @@ mod tests {
         fn there_is_a_shortage_of_just_those_limits_that_have_less_than_is_asked(
             (left, seconds_ago) in there(), asked in asked(),
         ) {
-            let (bucket, caller) = (seen(left, seconds_ago), caller(0, &asked));
-            let lacks = |(name, need): &(&LimitName, &MilliTokens)| bucket.balance_at(name, NOW) < **need;
-            let lacking: Vec<_> = caller.amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
-            let said = shortage(&bucket, &caller, NOW).map(|status| {
+            let (shard, waiter) = (seen(left, seconds_ago), caller(0, &asked));
+            let lacks = |(name, need): &(&LimitName, &MilliTokens)| shard.balance_at(name, NOW) < **need;
+            let lacking: Vec<_> = waiter.amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
+            let said = shortage(&shard, &waiter, NOW).map(|status| {
                 let short = status.into_iter().filter(LimitStatus::is_short);
                 short.map(|status| status.limit).collect::<Vec<_>>()
             });

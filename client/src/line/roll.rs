@@ -38,12 +38,9 @@ impl ShardQueue {
 
 /// The acquires expected within `time`, if there are as many as in the bucket's hour, or its life,
 /// until it was `seen`; no more than were counted then.
-pub(super) fn expected_acquires(bucket: &Shard, seen: EpochMillis, time: Millis) -> i64 {
-    let since = bucket
-        .hour
-        .start()
-        .max(EpochMillis(bucket.birth_seq / 1000));
-    let counted = bucket.acquires.used(Window::Hourly);
+pub(super) fn expected_acquires(shard: &Shard, seen: EpochMillis, time: Millis) -> i64 {
+    let since = shard.hour.start().max(EpochMillis(shard.birth_seq / 1000));
+    let counted = shard.acquires.used(Window::Hourly);
     let expected =
         i128::from(counted) * i128::from(time.0) / i128::from(seen.since(since).0.max(1));
     counted.min(i64::try_from(expected).unwrap_or(i64::MAX))

@@ -20,17 +20,17 @@ use crate::{Error, decision};
 const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
 
 /// Serves `line` until it is empty.
-pub(crate) async fn run_worker(inner: Arc<Inner>, line: Arc<ShardQueue>) {
+pub(crate) async fn run_worker(inner: Arc<Inner>, queue: Arc<ShardQueue>) {
     let mut server = QueueWorker {
         inner,
-        line,
+        queue,
         waiting: VecDeque::new(),
         failures: 0,
         losses: 0,
         is_done: false,
     };
     loop {
-        let newcomers = server.line.drain(!server.waiting.is_empty());
+        let newcomers = server.queue.drain(!server.waiting.is_empty());
         server.waiting.extend(newcomers);
         if server.waiting.is_empty() {
             server.is_done = true;
@@ -44,14 +44,14 @@ pub(crate) async fn run_worker(inner: Arc<Inner>, line: Arc<ShardQueue>) {
 impl Drop for QueueWorker {
     fn drop(&mut self) {
         if !self.is_done {
-            self.line.abort_waiters();
+            self.queue.abort_waiters();
         }
     }
 }
 
 struct QueueWorker {
     inner: Arc<Inner>,
-    line: Arc<ShardQueue>,
+    queue: Arc<ShardQueue>,
     waiting: VecDeque<Waiter>,
     /// Failed requests in a row.
     failures: u32,
@@ -67,20 +67,20 @@ impl QueueWorker {
         // Only of the write just before: whoever comes after an answer has lost nothing.
         let losses = std::mem::take(&mut self.losses);
         self.back_off(losses).await;
-        if (!self.line.is_known() || self.line.is_outgrown()) && !self.read_view().await {
+        if (!self.queue.is_known() || self.queue.is_outgrown()) && !self.read_view().await {
             return;
         }
         let now = self.inner.now();
-        let view = self.line.view();
-        let bucket = view.as_ref().map(|view| &*view.shard);
+        let view = self.queue.view();
+        let shard = view.as_ref().map(|view| &*view.shard);
         let (mut chosen, others) =
-            plan::select_batch(bucket, std::mem::take(&mut self.waiting), now);
+            plan::select_batch(shard, std::mem::take(&mut self.waiting), now);
         self.waiting = others;
         if let Some(view) = &view {
             if let (true, Some(first)) = (
                 chosen.is_empty() && !view.predates_clock_jump,
                 self.waiting.front(),
-            ) && maintain(&self.inner, &self.line, &view.shard, first, now).await
+            ) && maintain(&self.inner, &self.queue, &view.shard, first, now).await
             {
                 return;
             }
@@ -97,14 +97,14 @@ impl QueueWorker {
         if chosen.is_empty() {
             return;
         }
-        if let Some(until) = self.line.paused_until() {
+        if let Some(until) = self.queue.paused_until() {
             self.requeue(chosen);
             self.wait_until(until).await;
             // By now it may be short, or split.
             self.recheck().await;
             return;
         }
-        match attempt::take(&self.inner, &self.line, chosen).await {
+        match attempt::take(&self.inner, &self.queue, chosen).await {
             TakeOutcome::Replied => self.failures = 0,
             TakeOutcome::Retry(chosen) => {
                 self.losses = losses + 1;
@@ -116,8 +116,8 @@ impl QueueWorker {
                 self.reroute(&RerouteReason::ShardMissing);
             }
             TakeOutcome::Rejected(chosen, error) if self.can_reroute(&error) => {
-                for caller in chosen {
-                    caller.reroute(RerouteReason::Throttled(Arc::clone(&error)));
+                for waiter in chosen {
+                    waiter.reroute(RerouteReason::Throttled(Arc::clone(&error)));
                 }
             }
             TakeOutcome::Rejected(chosen, error) => {
@@ -140,14 +140,14 @@ impl QueueWorker {
             return false;
         }
         let known = self.count();
-        let was_only = self.line.summary.max_shards_seen() == 1;
-        let looked = self.line.read_shard(&self.inner).await;
-        self.waiting.extend(self.line.drain(true));
+        let was_only = self.queue.summary.max_shards_seen() == 1;
+        let looked = self.queue.read_shard(&self.inner).await;
+        self.waiting.extend(self.queue.drain(true));
         match looked {
-            Ok(()) if was_only && self.line.summary.max_shards_seen() > 1 => {
+            Ok(()) if was_only && self.queue.summary.max_shards_seen() > 1 => {
                 self.reroute(&RerouteReason::BucketWasSplit)
             }
-            Ok(()) if !self.line.is_known() => self.reroute(&RerouteReason::ShardMissing),
+            Ok(()) if !self.queue.is_known() => self.reroute(&RerouteReason::ShardMissing),
             Ok(()) if self.was_split(known) => self.reroute(&RerouteReason::BucketWasSplit),
             Ok(()) => {
                 self.failures = 0;
@@ -155,7 +155,7 @@ impl QueueWorker {
                 return true;
             }
             // Then a write by what was seen before tells as much.
-            Err(Error::Store(error)) if is_key_range_throttle(&error) && self.line.is_known() => {
+            Err(Error::Store(error)) if is_key_range_throttle(&error) && self.queue.is_known() => {
                 return true;
             }
             Err(Error::Store(error)) if self.can_reroute(&error) => {
@@ -167,8 +167,8 @@ impl QueueWorker {
                 pause(self.failures, &self.waiting).await;
             }
             Err(error) => {
-                for caller in std::mem::take(&mut self.waiting) {
-                    caller.reply(Err(error.clone()));
+                for waiter in std::mem::take(&mut self.waiting) {
+                    waiter.reply(Err(error.clone()));
                 }
             }
         }
@@ -177,7 +177,7 @@ impl QueueWorker {
 
     /// How many shards the bucket had when this one was seen last.
     fn count(&self) -> Option<u32> {
-        self.line.view().map(|view| view.shard.shard().count)
+        self.queue.view().map(|view| view.shard.shard().count)
     }
 
     /// Whether the shard, which was one of so many, has been split since: others have a part of its
@@ -187,26 +187,26 @@ impl QueueWorker {
     }
 
     fn reroute(&mut self, why: &RerouteReason) {
-        for caller in std::mem::take(&mut self.waiting) {
-            caller.reroute(why.clone());
+        for waiter in std::mem::take(&mut self.waiting) {
+            waiter.reroute(why.clone());
         }
     }
 
     /// Reads the shard for those in line. If it is too hot for that, denies those for whom it was
     /// seen short.
     async fn recheck(&mut self) {
-        let (view, Some(first)) = (self.line.view(), self.waiting.front()) else {
+        let (view, Some(first)) = (self.queue.view(), self.waiting.front()) else {
             return;
         };
         let seen = view.as_ref().map(|view| &*view.shard);
         let known = self.count();
-        let short = seen.and_then(|bucket| plan::shortage(bucket, first, self.inner.now()));
+        let short = seen.and_then(|shard| plan::shortage(shard, first, self.inner.now()));
         let lacks_slots = short
             .iter()
             .flatten()
             .any(|status| status.is_short() && status.is_concurrent());
-        match self.line.recheck(&self.inner, seen, lacks_slots).await {
-            Ok(()) if self.line.was_merged_away() => self.reroute(&RerouteReason::ShardMissing),
+        match self.queue.recheck(&self.inner, seen, lacks_slots).await {
+            Ok(()) if self.queue.was_merged_away() => self.reroute(&RerouteReason::ShardMissing),
             Ok(()) if self.was_split(known) => self.reroute(&RerouteReason::BucketWasSplit),
             Ok(()) => {}
             Err(Error::Store(error)) if error.kind.is_transient() => {
@@ -214,14 +214,14 @@ impl QueueWorker {
                 tracing::debug!(%error, "could not be read for now");
                 self.failures += 1;
                 if let Some(view) = view.filter(|_| is_key_range_throttle(&error)) {
-                    self.line.trust_view_for(THROTTLED_VIEW_TTL);
+                    self.queue.trust_view_for(THROTTLED_VIEW_TTL);
                     self.deny_insufficient(&view);
                 }
                 pause(self.failures, &self.waiting).await;
             }
             Err(error) => {
-                for caller in std::mem::take(&mut self.waiting) {
-                    caller.reply(Err(error.clone()));
+                for waiter in std::mem::take(&mut self.waiting) {
+                    waiter.reply(Err(error.clone()));
                 }
             }
         }
@@ -229,63 +229,65 @@ impl QueueWorker {
 
     /// Waits for others to write, and no longer than those in line have time.
     async fn wait_until(&mut self, until: Instant) {
-        let first = self.waiting.iter().map(|caller| caller.deadline).min();
+        let first = self.waiting.iter().map(|waiter| waiter.deadline).min();
         tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
-        self.waiting.extend(self.line.drain(true));
+        self.waiting.extend(self.queue.drain(true));
     }
 
     /// Whether it is this shard that is too hot, and not the only one.
     fn can_reroute(&self, error: &StoreError) -> bool {
-        is_key_range_throttle(error) && self.line.summary.max_shards_seen() > 1
+        is_key_range_throttle(error) && self.queue.summary.max_shards_seen() > 1
     }
 
     fn requeue(&mut self, chosen: Vec<Waiter>) {
-        for caller in chosen.into_iter().rev() {
-            self.waiting.push_front(caller);
+        for waiter in chosen.into_iter().rev() {
+            self.waiting.push_front(waiter);
         }
     }
 
     /// Denies everybody whom a view that is new enough says the bucket has not enough for.
     fn deny_insufficient(&mut self, view: &ShardView) {
         let now = self.inner.now();
-        for caller in std::mem::take(&mut self.waiting) {
-            match plan::shortage(&view.shard, &caller, now) {
-                Some(shortage) if !self.is_fresh(view, &caller, &shortage, now) => {
-                    self.waiting.push_back(caller)
+        for waiter in std::mem::take(&mut self.waiting) {
+            match plan::shortage(&view.shard, &waiter, now) {
+                Some(shortage) if !self.is_fresh(view, &waiter, &shortage, now) => {
+                    self.waiting.push_back(waiter)
                 }
                 Some(_) if view.shard.shard().count > 1 => {
-                    caller.reroute(RerouteReason::Insufficient)
+                    waiter.reroute(RerouteReason::Insufficient)
                 }
                 Some(shortage) => {
                     count(
                         &self.inner.counters.local_denied,
-                        u64::from(!self.line.is_since(view, caller.enqueued_at)),
+                        u64::from(!self.queue.is_since(view, waiter.enqueued_at)),
                     );
-                    self.deny(caller, shortage, now);
+                    self.deny(waiter, shortage, now);
                 }
-                None => self.waiting.push_back(caller),
+                None => self.waiting.push_back(waiter),
             }
         }
     }
 
-    fn deny(&self, caller: Waiter, shortage: Vec<decision::LimitStatus>, now: EpochMillis) {
+    fn deny(&self, waiter: Waiter, shortage: Vec<decision::LimitStatus>, now: EpochMillis) {
         let denied = decision::denial_of(shortage);
-        self.line.summary.record_retry_time(now, denied.retry_after);
-        caller.reply(Ok(ShardDecision::Denied(denied)));
+        self.queue
+            .summary
+            .record_retry_time(now, denied.retry_after);
+        waiter.reply(Ok(ShardDecision::Denied(denied)));
     }
 
     fn is_fresh(
         &self,
         view: &ShardView,
-        caller: &Waiter,
+        waiter: &Waiter,
         shortage: &[decision::LimitStatus],
         now: EpochMillis,
     ) -> bool {
-        let (age, most) = (self.line.age(view), self.inner.settings.denial_cache_ttl);
+        let (age, most) = (self.queue.age(view), self.inner.settings.denial_cache_ttl);
         let mut short = shortage.iter().filter(|status| status.is_short());
-        self.line.is_since(view, caller.enqueued_at)
-            || !self.line.summary.retry_time_passed(now, age)
-                && (self.line.trusts_view()
+        self.queue.is_since(view, waiter.enqueued_at)
+            || !self.queue.summary.retry_time_passed(now, age)
+                && (self.queue.trusts_view()
                     || short.all(|status| age < denial_ttl(status, age, most)))
     }
 
@@ -297,28 +299,28 @@ impl QueueWorker {
         if losses % 2 == 1 {
             return;
         }
-        let Some(moment) = self.line.with_backoff(|pace| pace.delay()) else {
+        let Some(moment) = self.queue.with_backoff(|pace| pace.delay()) else {
             return;
         };
         let now = self.inner.now();
         let has_plenty = |view: ShardView| {
-            let bucket = &view.shard;
-            let holds = |caller: &Waiter| {
-                caller.amounts.iter().all(|(name, need)| {
-                    let balance = bucket
+            let shard = &view.shard;
+            let holds = |waiter: &Waiter| {
+                waiter.amounts.iter().all(|(name, need)| {
+                    let balance = shard
                         .limits
                         .get(name)
-                        .map(|state| bucket.balance(state, now));
+                        .map(|state| shard.balance(state, now));
                     balance.is_some_and(|balance| balance / AMPLE_FACTOR >= *need)
                 })
             };
             self.waiting.front().is_some_and(holds)
         };
-        if !self.line.view().is_some_and(has_plenty) {
+        if !self.queue.view().is_some_and(has_plenty) {
             let until = Instant::now() + moment;
-            let first = self.waiting.iter().map(|caller| caller.deadline).min();
+            let first = self.waiting.iter().map(|waiter| waiter.deadline).min();
             tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
-            self.waiting.extend(self.line.drain(true));
+            self.waiting.extend(self.queue.drain(true));
             self.expire_waiters();
         }
     }
@@ -326,37 +328,37 @@ impl QueueWorker {
     /// Answers those whose time for a decision is over, and forgets those who have gone away.
     fn expire_waiters(&mut self) {
         let now = Instant::now();
-        for caller in std::mem::take(&mut self.waiting) {
-            if caller.reply.is_closed() {
+        for waiter in std::mem::take(&mut self.waiting) {
+            if waiter.reply.is_closed() {
                 continue;
             }
-            if now < caller.deadline {
-                self.waiting.push_back(caller);
+            if now < waiter.deadline {
+                self.waiting.push_back(waiter);
                 continue;
             }
-            if let Some(shortage) = self.last_seen_short(&caller) {
-                self.deny(caller, shortage, self.inner.now());
+            if let Some(shortage) = self.last_seen_short(&waiter) {
+                self.deny(waiter, shortage, self.inner.now());
                 continue;
             }
             let timeout = Error::Timeout {
-                bucket: self.line.key.item_key().pk,
-                after: caller.deadline - caller.enqueued_at,
-                last: self.line.last_error(),
+                bucket: self.queue.key.item_key().pk,
+                after: waiter.deadline - waiter.enqueued_at,
+                last: self.queue.last_error(),
             };
-            caller.reply(Err(timeout));
+            waiter.reply(Err(timeout));
         }
     }
 
     /// What the caller lacks by what was seen last, if the shard is too hot to tell how it is now.
-    fn last_seen_short(&self, caller: &Waiter) -> Option<Vec<decision::LimitStatus>> {
+    fn last_seen_short(&self, waiter: &Waiter) -> Option<Vec<decision::LimitStatus>> {
         let view = self
-            .line
+            .queue
             .view()
             .filter(|view| !view.is_plan_only && view.shard.shard().count == 1)?;
-        self.line
+        self.queue
             .last_error()
             .filter(|error| is_key_range_throttle(error))?;
-        plan::shortage(&view.shard, caller, self.inner.now())
+        plan::shortage(&view.shard, waiter, self.inner.now())
     }
 }
 

@@ -55,8 +55,8 @@ impl Demand {
     }
 
     /// Somebody asks for this.
-    pub(super) fn count(&mut self, needs: &Amounts) {
-        for (limit, need) in needs {
+    pub(super) fn count(&mut self, amounts: &Amounts) {
+        for (limit, need) in amounts {
             if let Some(flow) = self.flows.get_mut(limit) {
                 flow.asked += *need;
             } else {

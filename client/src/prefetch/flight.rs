@@ -26,38 +26,38 @@ const FAILURE_COOLDOWN: Duration = Duration::from_secs(1);
 /// Decides about a request on a bucket with a pool, from the pool if it can.
 pub(crate) async fn acquire(
     inner: &Arc<Inner>,
-    shards: &Arc<BucketState>,
+    bucket: &Arc<BucketState>,
     pool: &Pool,
     request: &BucketRequest,
 ) -> Result<ShardDecision, Error> {
     let joined = Instant::now();
     for round in 0..MAX_BLOCKS_AWAITED {
         let now = inner.now();
-        let (found, block) = pool.serve(shards, request, now, round == 0);
+        let (found, block) = pool.serve(bucket, request, now, round == 0);
         if let Some(block) = block {
             tokio::spawn(fetch(
                 Arc::clone(inner),
-                InFlight::block(shards, &block),
+                InFlight::block(bucket, &block),
                 block,
             ));
         }
         match found {
             PoolResult::Served(parts) => {
                 count(&inner.counters.prefetch_hits, 1);
-                let owner = (Arc::clone(inner), Arc::clone(shards));
+                let owner = (Arc::clone(inner), Arc::clone(bucket));
                 return Ok(ShardDecision::Granted(
                     Hold::new(owner, parts, request.limits.clone(), now).into(),
                 ));
             }
             PoolResult::Wait(landed) => {
-                shed(inner, shards, pool, request);
+                shed(inner, bucket, pool, request);
                 landed.await;
             }
             PoolResult::Miss => break,
         }
     }
-    shed(inner, shards, pool, request);
-    match acquire_from_table(inner, shards, request, joined)
+    shed(inner, bucket, pool, request);
+    match acquire_from_table(inner, bucket, request, joined)
         .await
         .map_err(|error| pool.attach_last_error(error))?
     {
@@ -66,9 +66,9 @@ pub(crate) async fn acquire(
             if parts.is_empty() {
                 return Ok(ShardDecision::Denied(denied));
             }
-            let owner = (Arc::clone(inner), Arc::clone(shards));
+            let owner = (Arc::clone(inner), Arc::clone(bucket));
             let ours = Hold::new(owner, parts, request.limits.clone(), inner.now());
-            let completed = complete(inner, shards, pool, request, ours, joined).await?;
+            let completed = complete(inner, bucket, pool, request, ours, joined).await?;
             Ok(completed.unwrap_or(ShardDecision::Denied(denied)))
         }
         granted => Ok(granted),
@@ -76,12 +76,12 @@ pub(crate) async fn acquire(
 }
 
 /// Gives back in the background what cannot be spent by a request that was not served at once.
-fn shed(inner: &Arc<Inner>, shards: &Arc<BucketState>, pool: &Pool, request: &BucketRequest) {
+fn shed(inner: &Arc<Inner>, bucket: &Arc<BucketState>, pool: &Pool, request: &BucketRequest) {
     let outdated = pool.outdated(&request.limits);
     if !outdated.is_empty() {
         tokio::spawn(give_back(
             Arc::clone(inner),
-            into_in_flight(shards, outdated),
+            into_in_flight(bucket, outdated),
         ));
     }
 }
@@ -89,7 +89,7 @@ fn shed(inner: &Arc<Inner>, shards: &Arc<BucketState>, pool: &Pool, request: &Bu
 /// Asks the table for what `ours` lacks of a request; `None` if that is denied.
 async fn complete(
     inner: &Arc<Inner>,
-    shards: &Arc<BucketState>,
+    bucket: &Arc<BucketState>,
     pool: &Pool,
     request: &BucketRequest,
     ours: Hold,
@@ -107,7 +107,7 @@ async fn complete(
         return Ok(Some(ShardDecision::Granted(ours)));
     }
     Ok(
-        match acquire_from_table(inner, shards, &rest, joined).await? {
+        match acquire_from_table(inner, bucket, &rest, joined).await? {
             ShardDecision::Granted(theirs) => Some(ShardDecision::Granted(
                 ours.claim().merge(theirs.claim()).into(),
             )),
@@ -118,7 +118,7 @@ async fn complete(
 
 /// Fetches a block.
 async fn fetch(inner: Arc<Inner>, under_way: InFlight, block: Block) {
-    let (shards, pool) = (&under_way.shards, under_way.pool());
+    let (bucket, pool) = (&under_way.bucket, under_way.pool());
     let Block {
         limits,
         amounts,
@@ -134,7 +134,7 @@ async fn fetch(inner: Arc<Inner>, under_way: InFlight, block: Block) {
         timeout,
         acquires: takes,
     };
-    match acquire_from_table(&inner, shards, &request, Instant::now()).await {
+    match acquire_from_table(&inner, bucket, &request, Instant::now()).await {
         Ok(ShardDecision::Granted(delivery)) => {
             pool.set_last_error(None);
             count(&inner.counters.prefetch_blocks, 1);
@@ -155,20 +155,20 @@ async fn fetch(inner: Arc<Inner>, under_way: InFlight, block: Block) {
         }
     }
     pool.ensure_expiry_task(|| {
-        tokio::spawn(return_expired(Arc::downgrade(&inner), Arc::clone(shards))).abort_handle()
+        tokio::spawn(return_expired(Arc::downgrade(&inner), Arc::clone(bucket))).abort_handle()
     });
 }
 
 /// Gives back what has become too old, until there is nothing. The limiter may go away meanwhile:
 /// what is left then is forfeited.
-async fn return_expired(inner: Weak<Inner>, shards: Arc<BucketState>) {
-    let Some(pool) = &shards.pool else { return };
+async fn return_expired(inner: Weak<Inner>, bucket: Arc<BucketState>) {
+    let Some(pool) = &bucket.pool else { return };
     loop {
         match pool.due() {
             NextReturn::Never => return,
             NextReturn::In(left) => tokio::time::sleep(left).await,
             NextReturn::Now(returns) => {
-                let returns = into_in_flight(&shards, returns);
+                let returns = into_in_flight(&bucket, returns);
                 let Some(inner) = inner.upgrade() else { return };
                 // Told by the counters and the log.
                 give_back(inner, returns).await.ok();
@@ -178,14 +178,14 @@ async fn return_expired(inner: Weak<Inner>, shards: Arc<BucketState>) {
 }
 
 /// Gives back everything, and counts all acquires; nothing is taken ahead any more.
-pub(crate) async fn drain(inner: Arc<Inner>, shards: Arc<BucketState>) -> Result<(), Error> {
-    let Some(pool) = &shards.pool else {
+pub(crate) async fn drain(inner: Arc<Inner>, bucket: Arc<BucketState>) -> Result<(), Error> {
+    let Some(pool) = &bucket.pool else {
         return Ok(());
     };
     let mut closed = Ok(());
     let mut returns = pool.close();
     loop {
-        closed = closed.and(give_back(Arc::clone(&inner), into_in_flight(&shards, returns)).await);
+        closed = closed.and(give_back(Arc::clone(&inner), into_in_flight(&bucket, returns)).await);
         // A block that was on its way arrives in the pool.
         pool.wait_idle().await;
         returns = pool.close();
@@ -197,22 +197,22 @@ pub(crate) async fn drain(inner: Arc<Inner>, shards: Arc<BucketState>) -> Result
 
 /// A write of a pool, until it has arrived. A runtime that shuts down drops it half way.
 struct InFlight {
-    shards: Arc<BucketState>,
+    bucket: Arc<BucketState>,
     amounts: Amounts,
     is_block: bool,
 }
 
 impl InFlight {
-    fn block(shards: &Arc<BucketState>, block: &Block) -> Self {
+    fn block(bucket: &Arc<BucketState>, block: &Block) -> Self {
         Self {
-            shards: Arc::clone(shards),
+            bucket: Arc::clone(bucket),
             amounts: block.amounts.clone(),
             is_block: true,
         }
     }
 
     fn pool(&self) -> &Pool {
-        self.shards
+        self.bucket
             .pool
             .as_ref()
             .expect("only a bucket with a pool has something under way")
@@ -226,14 +226,14 @@ impl Drop for InFlight {
 }
 
 fn into_in_flight(
-    shards: &Arc<BucketState>,
+    bucket: &Arc<BucketState>,
     returns: Vec<TokenReturn>,
 ) -> Vec<(InFlight, TokenReturn)> {
     let under_way = |back: TokenReturn| {
         let amounts = back.part.amounts.clone();
         (
             InFlight {
-                shards: Arc::clone(shards),
+                bucket: Arc::clone(bucket),
                 amounts,
                 is_block: false,
             },
@@ -256,8 +256,8 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(InFlight, TokenReturn)>) -> 
             .map(|(limit, amount)| (limit.clone(), part.rate_return(limit, *amount)));
         let settling = SettleAttempt {
             inner: &inner,
-            shards: &under_way.shards,
-            line: Arc::clone(&part.line),
+            bucket: &under_way.bucket,
+            queue: Arc::clone(&part.queue),
             write_id: weirgate_store::random_id(),
             lease: None,
             amounts: back.collect::<BTreeMap<_, _>>(),
@@ -273,7 +273,7 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(InFlight, TokenReturn)>) -> 
             Err(error) => {
                 // What may have been counted is not counted again.
                 if let Some(pool) = under_way
-                    .shards
+                    .bucket
                     .pool
                     .as_ref()
                     .filter(|_| !error.is_unknown())

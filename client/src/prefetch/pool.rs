@@ -103,7 +103,7 @@ impl Pool {
     /// the first time.
     pub(super) fn serve(
         &self,
-        shards: &BucketState,
+        bucket: &BucketState,
         request: &BucketRequest,
         now: EpochMillis,
         is_new: bool,
@@ -114,7 +114,7 @@ impl Pool {
             return (PoolResult::Miss, None);
         }
         state.demand.advance(at);
-        let served = self.serve_from(&mut state, shards, request, (now, at));
+        let served = self.serve_from(&mut state, bucket, request, (now, at));
         if is_new {
             state.demand.count(&request.amounts);
         }
@@ -124,7 +124,7 @@ impl Pool {
     fn serve_from(
         &self,
         state: &mut State,
-        shards: &BucketState,
+        bucket: &BucketState,
         request: &BucketRequest,
         (now, at): (EpochMillis, Moment),
     ) -> (PoolResult, Option<Block>) {
@@ -137,7 +137,7 @@ impl Pool {
             let mut block = None;
             if state.landing.is_none() && !is_paused && self.is_low(state, &request.amounts, oldest)
             {
-                block = self.block(state, shards, request, false, (now, at));
+                block = self.block(state, bucket, request, false, (now, at));
                 if block.is_none() {
                     state.paused_until = at + self.refetch_lead();
                 }
@@ -150,7 +150,7 @@ impl Pool {
         if is_paused {
             return (PoolResult::Miss, None);
         }
-        match self.block(state, shards, request, true, (now, at)) {
+        match self.block(state, bucket, request, true, (now, at)) {
             Some(block) => {
                 let landing = state
                     .landing
@@ -166,13 +166,13 @@ impl Pool {
     }
 
     /// Whether what is left will be gone when a block that is fetched now arrives.
-    fn is_low(&self, state: &State, needs: &Amounts, oldest: Moment) -> bool {
+    fn is_low(&self, state: &State, amounts: &Amounts, oldest: Moment) -> bool {
         let is_low = |limit: &Limit| {
             let low = state
                 .demand
                 .within(limit.name(), self.prefetch.refetch_lead());
             let low = low.min(self.prefetch.max_outstanding(limit.rule().capacity) / 4);
-            needs.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
+            amounts.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
         };
         state.limits.iter().any(is_low)
     }
@@ -185,7 +185,7 @@ impl Pool {
     fn block(
         &self,
         state: &mut State,
-        shards: &BucketState,
+        bucket: &BucketState,
         request: &BucketRequest,
         waits: bool,
         (now, at): (EpochMillis, Moment),
@@ -203,7 +203,7 @@ impl Pool {
             let expected = state.demand.within(name, self.prefetch.horizon());
             let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))
                 - state.outstanding(name);
-            let room = (shards.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
+            let room = (bucket.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
             let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
             if state.left(name, oldest) + amount
                 < MilliTokens(need.0.saturating_mul(MIN_REQUESTS_PER_BLOCK))
@@ -230,14 +230,14 @@ impl Pool {
 
     /// Takes all of `needs` for a grant that turned out to need more; nothing if not all of it is
     /// there.
-    pub(crate) fn take_extra(&self, needs: &Amounts, limits: &Limits) -> Vec<HoldPart> {
+    pub(crate) fn take_extra(&self, amounts: &Amounts, limits: &Limits) -> Vec<HoldPart> {
         let oldest = self.cutoff(self.ages.now());
         let mut state = self.state();
-        if state.limits != *limits || !state.has(needs, oldest) {
+        if state.limits != *limits || !state.has(amounts, oldest) {
             return vec![];
         }
-        state.demand.count(needs);
-        state.draw(needs, oldest)
+        state.demand.count(amounts);
+        state.draw(amounts, oldest)
     }
 
     /// Takes what the table lacked for a request that it denied; nothing if both together have not
@@ -295,7 +295,7 @@ impl Pool {
     pub(super) fn add_block(&self, parts: Vec<HoldPart>) {
         let mut state = self.state();
         for part in parts {
-            state.last = Some((Arc::clone(&part.line), Arc::clone(&part.bucket)));
+            state.last = Some((Arc::clone(&part.queue), Arc::clone(&part.shard)));
             state.add_batch(part);
         }
     }

@@ -95,8 +95,8 @@ impl State {
         all.filter_map(|amounts| amounts.get(limit)).copied().sum()
     }
 
-    pub(super) fn has(&self, needs: &Amounts, oldest: Moment) -> bool {
-        needs
+    pub(super) fn has(&self, amounts: &Amounts, oldest: Moment) -> bool {
+        amounts
             .iter()
             .all(|(limit, need)| self.left(limit, oldest) >= *need)
     }
@@ -108,8 +108,8 @@ impl State {
     }
 
     /// Takes what there is of `needs`, the oldest first.
-    pub(super) fn draw(&mut self, needs: &Amounts, oldest: Moment) -> Vec<HoldPart> {
-        let mut wanted = needs.clone();
+    pub(super) fn draw(&mut self, amounts: &Amounts, oldest: Moment) -> Vec<HoldPart> {
+        let mut wanted = amounts.clone();
         let mut parts = vec![];
         for batch in self
             .batches
@@ -118,11 +118,11 @@ impl State {
         {
             let amounts = give(&mut batch.amounts, &mut wanted);
             if !amounts.is_empty() {
-                let (line, bucket) = (Arc::clone(&batch.line), Arc::clone(&batch.bucket));
+                let (queue, shard) = (Arc::clone(&batch.queue), Arc::clone(&batch.shard));
                 parts.push(HoldPart {
-                    line,
+                    queue,
                     amounts,
-                    bucket,
+                    shard,
                     prefetched_at: batch.prefetched_at,
                     lease: None,
                 });
@@ -152,7 +152,7 @@ impl State {
         {
             Some(batch)
                 if batch.prefetched_at == part.prefetched_at
-                    && Arc::ptr_eq(&batch.line, &part.line) =>
+                    && Arc::ptr_eq(&batch.queue, &part.queue) =>
             {
                 add(&mut batch.amounts, &part.amounts);
             }
@@ -189,7 +189,7 @@ impl State {
             self.begin_in_flight(&part.amounts);
             match returns
                 .iter_mut()
-                .find(|back| Arc::ptr_eq(&back.part.line, &part.line))
+                .find(|back| Arc::ptr_eq(&back.part.queue, &part.queue))
             {
                 Some(back) => {
                     // Two batches of a shard are one write.
@@ -214,13 +214,13 @@ impl State {
     /// Counts acquires where there is nothing to send back.
     pub(super) fn report(&mut self) -> Vec<TokenReturn> {
         let takes = std::mem::take(&mut self.unreported);
-        let Some((line, bucket)) = self.last.clone().filter(|_| takes > 0) else {
+        let Some((queue, shard)) = self.last.clone().filter(|_| takes > 0) else {
             return vec![];
         };
         let part = HoldPart {
-            line,
+            queue,
             amounts: Amounts::new(),
-            bucket,
+            shard,
             prefetched_at: None,
             lease: None,
         };

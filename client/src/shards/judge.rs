@@ -25,7 +25,7 @@ impl BucketState {
         let views = self
             .queues()
             .into_iter()
-            .filter_map(|line| line.view_since_clock_jump());
+            .filter_map(|queue| queue.view_since_clock_jump());
         Bucket::new(
             views
                 .map(|view| view.shard.projected(limits, now))
@@ -43,7 +43,7 @@ impl BucketState {
         let views = self
             .queues()
             .into_iter()
-            .filter_map(|line| line.view_since_clock_jump())
+            .filter_map(|queue| queue.view_since_clock_jump())
             .filter(|view| !view.is_plan_only);
         Bucket::new(
             views
@@ -56,37 +56,35 @@ impl BucketState {
 
 /// Judges a request by the `whole` bucket.
 pub(super) fn evaluate(
-    whole: &Bucket,
+    bucket: &Bucket,
     BucketRequest {
-        amounts: needs,
-        limits,
-        ..
+        amounts, limits, ..
     }: &BucketRequest,
     now: EpochMillis,
 ) -> Allocation {
-    if needs
+    if amounts
         .iter()
-        .any(|(limit, need)| whole.balance_at(limit, now) < *need)
+        .any(|(limit, need)| bucket.balance_at(limit, now) < *need)
     {
         return Allocation::Denied(decision::denial_of(decision::bucket_status(
-            whole, limits, needs, now,
+            bucket, limits, amounts, now,
         )));
     }
     let room = |shard: &weirgate_shared::Shard| {
-        needs
+        amounts
             .iter()
             .map(|(limit, need)| shard.balance_at(limit, now) - *need)
             .min()
     };
     let fits =
         |shard: &&weirgate_shared::Shard| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
-    let fitting: Vec<_> = whole.shards().iter().filter(fits).collect();
+    let fitting: Vec<_> = bucket.shards().iter().filter(fits).collect();
     // Not the best one: others who have looked at the same time would take it too.
     if let Some(one) = fastrand::choice(&fitting) {
         return Allocation::Single(one.key.shard);
     }
     // Together they have enough, so the parts are there.
-    Allocation::Spread(whole.spread(needs, now).unwrap_or_default())
+    Allocation::Spread(bucket.spread(amounts, now).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -121,9 +119,9 @@ mod tests {
             .collect()
     }
 
-    fn request(needs: Amounts) -> BucketRequest {
+    fn request(amounts: Amounts) -> BucketRequest {
         BucketRequest {
-            amounts: needs,
+            amounts,
             soft_amounts: Amounts::new(),
             limits: limits(),
             lease: None,
@@ -136,14 +134,14 @@ mod tests {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0")
             .unwrap()
             .with_shard(shard);
-        let mut bucket = Shard {
+        let mut shard = Shard {
             shard_count,
             ..Shard::full(key, &limits(), NOW)
         };
-        for (state, left) in bucket.limits.values_mut().zip(left) {
+        for (state, left) in shard.limits.values_mut().zip(left) {
             state.available = MilliTokens::from_tokens(left);
         }
-        bucket
+        shard
     }
 
     fn whole() -> impl Strategy<Value = Bucket> {
@@ -165,16 +163,16 @@ mod tests {
         /// it if one can.
         #[test]
         fn i1_one_gives_what_one_has_and_several_what_they_have_together(
-            whole in whole(), asked in [0..6_i64, 0..6_i64],
+            bucket in whole(), asked in [0..6_i64, 0..6_i64],
         ) {
-            let needs = needs(asked);
+            let amounts = needs(asked);
             let of = |shard: &Shard, name: &LimitName| shard.balance_at(name, NOW);
-            let has_all = |shard: &Shard| needs.iter().all(|(name, need)| of(shard, name) >= *need);
+            let has_all = |shard: &Shard| amounts.iter().all(|(name, need)| of(shard, name) >= *need);
             let lacks = |(name, need): &(&LimitName, &MilliTokens)| {
-                whole.shards().iter().map(|shard| of(shard, name).max(MilliTokens::ZERO)).sum::<MilliTokens>() < **need
+                bucket.shards().iter().map(|shard| of(shard, name).max(MilliTokens::ZERO)).sum::<MilliTokens>() < **need
             };
-            let lacking: Vec<_> = needs.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
-            match evaluate(&whole, &request(needs.clone()), NOW) {
+            let lacking: Vec<_> = amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
+            match evaluate(&bucket, &request(amounts.clone()), NOW) {
                 Allocation::Denied(denied) => {
                     let short: Vec<_> = denied.short().map(|status| status.limit.clone()).collect();
                     prop_assert!(!lacking.is_empty());
@@ -182,67 +180,71 @@ mod tests {
                 }
                 Allocation::Single(index) => {
                     prop_assert!(lacking.is_empty());
-                    prop_assert!(whole.shards().iter().any(|shard| shard.key.shard == index && has_all(shard)));
+                    prop_assert!(bucket.shards().iter().any(|shard| shard.key.shard == index && has_all(shard)));
                 }
                 Allocation::Spread(parts) => {
-                    prop_assert!(lacking.is_empty() && !whole.shards().iter().any(has_all));
+                    prop_assert!(lacking.is_empty() && !bucket.shards().iter().any(has_all));
                     let mut sum = Amounts::new();
                     for (index, part) in parts {
-                        let shard = whole.shards().iter().find(|shard| shard.key.shard == index).unwrap();
+                        let shard = bucket.shards().iter().find(|shard| shard.key.shard == index).unwrap();
                         for (name, give) in part {
                             prop_assert!(give <= of(shard, &name));
                             *sum.entry(name).or_default() += give;
                         }
                     }
-                    prop_assert_eq!(sum, needs);
+                    prop_assert_eq!(sum, amounts);
                 }
             }
         }
     }
 
-    fn indices(whole: &Bucket) -> Vec<u32> {
-        whole.shards().iter().map(|shard| shard.key.shard).collect()
+    fn indices(bucket: &Bucket) -> Vec<u32> {
+        bucket
+            .shards()
+            .iter()
+            .map(|shard| shard.key.shard)
+            .collect()
     }
 
     /// A view from before a write without an answer, or of long ago, or of a shard that is gone
     /// would be a false denial.
     #[test]
     fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
-        let shards = Arc::new(BucketState::new(
+        let bucket = Arc::new(BucketState::new(
             shard(0, 4, [0, 0]).key,
             None,
             AgeClock::default(),
         ));
         for index in 0..4 {
-            shards.queue(index).record_view(shard(index, 4, [1, 1]));
+            bucket.queue(index).record_view(shard(index, 4, [1, 1]));
         }
-        shards.queue(1).mark_plan_only();
-        shards.queue(2).mark_missing();
+        bucket.queue(1).mark_plan_only();
+        bucket.queue(2).mark_missing();
         let is_fresh = |view: &ShardView| view.shard.key.shard != 3;
-        assert_eq!(indices(&shards.cached_bucket(&limits(), NOW)), [0, 1, 3]);
+        assert_eq!(indices(&bucket.cached_bucket(&limits(), NOW)), [0, 1, 3]);
         assert_eq!(
-            indices(&shards.seen_bucket(&limits(), NOW, |_| true)),
+            indices(&bucket.seen_bucket(&limits(), NOW, |_| true)),
             [0, 3]
         );
-        assert_eq!(indices(&shards.seen_bucket(&limits(), NOW, is_fresh)), [0]);
+        assert_eq!(indices(&bucket.seen_bucket(&limits(), NOW, is_fresh)), [0]);
     }
 
     /// A limit that a shard has never met counts as full, by the callers' own numbers.
     #[test]
     fn shards_are_seen_with_the_limits_that_callers_bring() {
-        let shards = Arc::new(BucketState::new(
+        let bucket = Arc::new(BucketState::new(
             shard(0, 1, [0, 0]).key,
             None,
             AgeClock::default(),
         ));
-        shards.queue(0).record_view(shard(0, 1, [1, 1]));
+        bucket.queue(0).record_view(shard(0, 1, [1, 1]));
         let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
         let rpd = LimitName::new("rpd").unwrap();
-        for whole in [
-            shards.cached_bucket(&more, NOW),
-            shards.seen_bucket(&more, NOW, |_| true),
+        for bucket in [
+            bucket.cached_bucket(&more, NOW),
+            bucket.seen_bucket(&more, NOW, |_| true),
         ] {
-            assert_eq!(whole.balance_at(&rpd, NOW), MilliTokens::from_tokens(9));
+            assert_eq!(bucket.balance_at(&rpd, NOW), MilliTokens::from_tokens(9));
         }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) async fn refresh_all(
                 bucket: item.pk(),
                 error,
             };
-            let bucket = item.bucket().map_err(unreadable)?;
-            found.insert(bucket.key.clone(), bucket);
+            let shard = item.bucket().map_err(unreadable)?;
+            found.insert(shard.key.clone(), shard);
         }
         for bucket in some {
             match found.remove(&bucket.key) {
@@ -87,7 +87,7 @@ impl BucketState {
             }
             let there = found
                 .iter()
-                .map(|bucket| bucket.shard().count)
+                .map(|shard| shard.shard().count)
                 .max()
                 .unwrap_or(1)
                 .min(MAX_SHARDS);
@@ -99,7 +99,7 @@ impl BucketState {
             let now = inner.now();
             let left: Vec<_> = found
                 .iter()
-                .filter(|bucket| is_abandoned(bucket, now))
+                .filter(|shard| is_abandoned(shard, now))
                 .cloned()
                 .collect();
             if !left.is_empty() && !std::mem::replace(&mut has_finished, true) {
@@ -115,7 +115,7 @@ impl BucketState {
                 }
             }
             let missing: Vec<_> = (0..most)
-                .filter(|shard| found.iter().all(|bucket| bucket.key.shard != *shard))
+                .filter(|shard| found.iter().all(|other| other.key.shard != *shard))
                 .collect();
             let is_old = there < most
                 || missing
@@ -128,8 +128,8 @@ impl BucketState {
             missing
                 .iter()
                 .for_each(|shard| self.queue(*shard).mark_missing());
-            for bucket in found {
-                self.queue(bucket.key.shard).record_view(bucket);
+            for shard in found {
+                self.queue(shard.key.shard).record_view(shard);
             }
             self.summary().set_max_shards_seen(there);
             *looked = Some((started, consistency));

@@ -45,21 +45,21 @@ impl Router<'_> {
         for _ in 0..ROUNDS {
             self.take_round(&planned, &mut given).await?;
             if given.left.is_empty() {
-                let held = given
+                let hold = given
                     .parts
                     .drain(..)
                     .map(Unclaimed::claim_provisionally)
                     .reduce(Hold::merge);
-                if held.as_ref().is_none_or(|held| self.lasts(held)) {
-                    return Ok(held.map(Hold::granted));
+                if hold.as_ref().is_none_or(|hold| self.lasts(hold)) {
+                    return Ok(hold.map(Hold::granted));
                 }
-                given.parts.extend(held.map(Unclaimed::from));
+                given.parts.extend(hold.map(Unclaimed::from));
                 break;
             }
             self.check_deadline()?;
             let now = self.inner.now();
             match self
-                .shards
+                .bucket
                 .seen_bucket(&self.request.limits, now, |_| true)
                 .spread(&given.left, now)
             {
@@ -81,15 +81,15 @@ impl Router<'_> {
         let requests: Vec<_> = planned
             .iter()
             .enumerate()
-            .map(|(at, (_, needs))| self.part(needs, is_first(at)))
+            .map(|(at, (_, amounts))| self.part(amounts, is_first(at)))
             .collect();
         let asking = &*self;
         let asked = planned
             .iter()
             .zip(&requests)
             .map(|((shard, _), request)| async move {
-                let line = asking.shards.queue(*shard);
-                asking.enqueue_and_wait(&line, request).await
+                let queue = asking.bucket.queue(*shard);
+                asking.enqueue_and_wait(&queue, request).await
             });
         let (mut failed, mut throttled) = (Ok(()), None);
         for (at, (request, told)) in requests.iter().zip(join_all(asked).await).enumerate() {
@@ -119,15 +119,15 @@ impl Router<'_> {
 
     /// A part of the request. What is taken in any case goes with the first, which counts the
     /// acquire.
-    fn part(&self, needs: &Amounts, is_first: bool) -> BucketRequest {
-        let (soft, takes) = if is_first {
+    fn part(&self, amounts: &Amounts, is_first: bool) -> BucketRequest {
+        let (soft_amounts, takes) = if is_first {
             (self.request.soft_amounts.clone(), self.request.acquires)
         } else {
             (Amounts::new(), 0)
         };
         BucketRequest {
-            amounts: needs.clone(),
-            soft_amounts: soft,
+            amounts: amounts.clone(),
+            soft_amounts,
             acquires: takes,
             ..self.request.clone()
         }
@@ -135,23 +135,23 @@ impl Router<'_> {
 
     /// Whether its leases last long enough to be granted: an early part may nearly have expired
     /// before the last one came.
-    fn lasts(&self, held: &Hold) -> bool {
+    fn lasts(&self, hold: &Hold) -> bool {
         let half = self
             .request
             .lease
             .as_ref()
             .map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
         let is_late = |expires: EpochMillis| expires <= self.inner.now().plus(half.into());
-        !held.lease().is_some_and(|(_, expires)| is_late(expires))
+        !hold.lease().is_some_and(|(_, expires)| is_late(expires))
     }
 
     /// Gives back, in tasks that go on if the caller goes away, and waits for them as long as the
     /// request has time.
     async fn roll_back(&self, parts: Vec<Unclaimed>) {
         let back = parts.into_iter().map(|part| {
-            let held = part.claim_provisionally();
+            let hold = part.claim_provisionally();
             tokio::spawn(async move {
-                if let Err(error) = held.roll_back().await {
+                if let Err(error) = hold.roll_back().await {
                     // It counts as used; a lease of it expires.
                     tracing::warn!(%error, "a part of a request that was not granted could not be given back");
                 }

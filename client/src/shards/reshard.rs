@@ -183,7 +183,7 @@ impl Resharding<'_> {
             .bucket
             .queues()
             .into_iter()
-            .filter_map(|line| line.view());
+            .filter_map(|queue| queue.view());
         Ok(seen.map(|view| Shard::clone(&view.shard)).collect())
     }
 
@@ -246,12 +246,12 @@ impl Resharding<'_> {
 
     fn create_bucket(&self, now: EpochMillis) -> Update {
         let op = weirgate_store::random_id();
-        let (needs, unknown) = (BTreeMap::new(), std::slice::from_ref(&op));
+        let (amounts, unknown) = (BTreeMap::new(), std::slice::from_ref(&op));
         let key = &self.bucket.key;
         Take {
             key,
             limits: (self.limits).into(),
-            amounts: needs,
+            amounts,
             soft_amounts: BTreeMap::new(),
             acquires: 0,
             leases: vec![],

@@ -54,81 +54,81 @@ impl BucketRequest {
 /// Decides about one request.
 pub(crate) async fn acquire(
     inner: &Arc<Inner>,
-    shards: &Arc<BucketState>,
+    bucket: &Arc<BucketState>,
     request: &BucketRequest,
 ) -> Result<ShardDecision, Error> {
-    match &shards.pool {
+    match &bucket.pool {
         Some(pool) if Pool::supports(request) => {
-            prefetch::acquire(inner, shards, pool, request).await
+            prefetch::acquire(inner, bucket, pool, request).await
         }
-        _ => acquire_from_table(inner, shards, request, Instant::now()).await,
+        _ => acquire_from_table(inner, bucket, request, Instant::now()).await,
     }
 }
 
 /// Decides about one request that `joined` a while ago, by the table.
 pub(crate) async fn acquire_from_table(
     inner: &Arc<Inner>,
-    shards: &Arc<BucketState>,
+    bucket: &Arc<BucketState>,
     request: &BucketRequest,
     joined: Instant,
 ) -> Result<ShardDecision, Error> {
-    Router::new(inner, shards, request, joined).run().await
+    Router::new(inner, bucket, request, joined).run().await
 }
 
 /// A denial that a former answer already implies: nothing is sent.
 pub(crate) fn cached_denial(
     inner: &Inner,
-    shards: &BucketState,
+    bucket: &BucketState,
     request: &BucketRequest,
 ) -> Option<Denied> {
-    if shards
+    if bucket
         .pool
         .as_ref()
         .is_some_and(|pool| pool.covers(request))
     {
         return None;
     }
-    let denied = denial_by_views(inner, shards, request)
-        .or_else(|| shards.denied_by_stamp(inner, request))?;
-    shards
+    let denied = denial_by_views(inner, bucket, request)
+        .or_else(|| bucket.denied_by_stamp(inner, request))?;
+    bucket
         .summary()
         .record_retry_time(inner.now(), denied.retry_after);
     Some(denied)
 }
 
 /// A denial that what was seen of all shards implies.
-fn denial_by_views(inner: &Inner, shards: &BucketState, request: &BucketRequest) -> Option<Denied> {
+fn denial_by_views(inner: &Inner, bucket: &BucketState, request: &BucketRequest) -> Option<Denied> {
     let most = inner.settings.denial_cache_ttl;
     // What one shard of several lacks says nothing about the others: only a denial by all of them
     // is remembered.
     let moment = inner.ages.now();
-    let denied = shards.denied().map(|at| moment.since(at));
-    if shards.summary().max_shards_seen() > 1 && denied.is_none_or(|age| age >= most) {
+    let denied = bucket.denied().map(|at| moment.since(at));
+    if bucket.summary().max_shards_seen() > 1 && denied.is_none_or(|age| age >= most) {
         return None;
     }
     let now = inner.now();
     let mut age = denied
-        .filter(|_| shards.summary().max_shards_seen() > 1)
+        .filter(|_| bucket.summary().max_shards_seen() > 1)
         .unwrap_or_default();
-    let whole = shards.seen_bucket(&request.limits, now, |view| {
+    let known = bucket.seen_bucket(&request.limits, now, |view| {
         let seen = moment.since(view.seen_at);
         let is_known = seen < most;
         age = age.max(if is_known { seen } else { Duration::ZERO });
         is_known
     });
-    let Allocation::Denied(denied) = evaluate(&whole, request, now) else {
+    let Allocation::Denied(denied) = evaluate(&known, request, now) else {
         return None;
     };
     let is_fresh = denied
         .short()
         .all(|status| age < denial_ttl(status, age, most));
-    (whole.is_complete() && is_fresh && !shards.summary().retry_time_passed(now, age))
+    (known.is_complete() && is_fresh && !bucket.summary().retry_time_passed(now, age))
         .then_some(denied)
 }
 
 pub(super) struct Router<'a> {
     pub(super) inner: &'a Arc<Inner>,
-    pub(super) shards: &'a Arc<BucketState>,
+    pub(super) bucket: &'a Arc<BucketState>,
     pub(super) request: &'a BucketRequest,
     enqueued_at: Instant,
     pub(super) deadline: Instant,
@@ -144,14 +144,14 @@ pub(super) struct Router<'a> {
 impl<'a> Router<'a> {
     fn new(
         inner: &'a Arc<Inner>,
-        shards: &'a Arc<BucketState>,
+        bucket: &'a Arc<BucketState>,
         request: &'a BucketRequest,
         joined: Instant,
     ) -> Self {
         let deadline = after(joined, request.timeout);
         Self {
             inner,
-            shards,
+            bucket,
             request,
             enqueued_at: joined,
             deadline,
@@ -164,30 +164,30 @@ impl<'a> Router<'a> {
 
     async fn run(mut self) -> Result<ShardDecision, Error> {
         // A bucket of one shard is asked in its line, where it is first come, first served.
-        if self.shards.summary().max_shards_seen() > 1
-            && let Some(denied) = cached_denial(self.inner, self.shards, self.request)
+        if self.bucket.summary().max_shards_seen() > 1
+            && let Some(denied) = cached_denial(self.inner, self.bucket, self.request)
         {
             count(&self.inner.counters.local_denied, 1);
             return Ok(ShardDecision::Denied(denied));
         }
         let mut next = self.first();
         loop {
-            let Some(line) = next.take() else {
+            let Some(queue) = next.take() else {
                 match self.decide_over_all_shards().await? {
                     Ok(verdict) => return Ok(verdict),
-                    Err(line) => next = line,
+                    Err(queue) => next = queue,
                 }
                 self.check_deadline()?;
                 continue;
             };
-            match self.enqueue_and_wait(&line, self.request).await? {
+            match self.enqueue_and_wait(&queue, self.request).await? {
                 QueueReply::Decided(verdict) => return Ok(verdict),
                 QueueReply::Reroute(RerouteReason::ShardMissing) => {
-                    next = self.replacement_for(&line)
+                    next = self.replacement_for(&queue)
                 }
                 QueueReply::Reroute(RerouteReason::BucketWasSplit) => next = self.first(),
                 QueueReply::Reroute(RerouteReason::Insufficient) => {
-                    self.tried.push(line.key.shard);
+                    self.tried.push(queue.key.shard);
                     next = self.next_candidate();
                 }
                 QueueReply::Reroute(RerouteReason::Throttled(error)) => {
@@ -207,19 +207,17 @@ impl<'a> Router<'a> {
 
     fn choose(&self) -> Arc<ShardQueue> {
         let BucketRequest {
-            amounts: needs,
-            limits,
-            ..
+            amounts, limits, ..
         } = self.request;
-        self.shards
-            .pick_shard(needs, limits, self.inner.now(), &self.tried)
+        self.bucket
+            .pick_shard(amounts, limits, self.inner.now(), &self.tried)
     }
 
     /// Whether no shard of a bucket of so many can have what is asked.
     pub(super) fn exceeds_one_shard(&self) -> bool {
         let largest = ShardIndex {
             index: 0,
-            count: self.shards.summary().max_shards_seen(),
+            count: self.bucket.summary().max_shards_seen(),
         };
         let is_above = |limit: &Limit| {
             let need = self.request.amounts.get(limit.name());
@@ -235,10 +233,10 @@ impl<'a> Router<'a> {
             return None;
         }
         let now = self.inner.now();
-        let has_enough = |line: &Arc<ShardQueue>| {
-            let view = line
+        let has_enough = |queue: &Arc<ShardQueue>| {
+            let view = queue
                 .view()
-                .filter(|_| !self.tried.contains(&line.key.shard))?;
+                .filter(|_| !self.tried.contains(&queue.key.shard))?;
             let holds = self
                 .request
                 .amounts
@@ -247,12 +245,12 @@ impl<'a> Router<'a> {
                 .min()?;
             (holds.0 >= 0).then_some(holds)
         };
-        let lines = self.shards.queues();
+        let lines = self.bucket.queues();
         lines
             .iter()
-            .filter_map(|line| Some((has_enough(line)?, line)))
+            .filter_map(|queue| Some((has_enough(queue)?, queue)))
             .max_by_key(|(room, _)| *room)
-            .map(|(_, line)| Arc::clone(line))
+            .map(|(_, queue)| Arc::clone(queue))
     }
 
     /// After a shard that is missing: the one it was split off, or any other that is known; `None`
@@ -261,10 +259,10 @@ impl<'a> Router<'a> {
         if missing.key.shard > 0 {
             return Some(self.choose());
         }
-        self.shards
+        self.bucket
             .queues()
             .into_iter()
-            .find(|line| line.view().is_some())
+            .find(|queue| queue.view().is_some())
     }
 
     /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are
@@ -275,29 +273,29 @@ impl<'a> Router<'a> {
         if !self.must_refresh
             && let Some(denied) = self.ask_the_stamp().await
         {
-            self.shards
+            self.bucket
                 .summary()
                 .record_retry_time(self.inner.now(), denied.retry_after);
             return Ok(Ok(ShardDecision::Denied(denied)));
         }
-        let Some((whole, looked_at)) = self.refresh_all_shards().await? else {
+        let Some((bucket, looked_at)) = self.refresh_all_shards().await? else {
             return Ok(Err(None));
         };
         let now = looked_at.unwrap_or_else(|| self.inner.now());
-        let is_unmade = |shard: &u32| self.shards.queue(*shard).view().is_none();
+        let is_unmade = |shard: &u32| self.bucket.queue(*shard).view().is_none();
         self.tried.clear();
-        if whole.shards().is_empty() {
-            self.shards.reset();
+        if bucket.shards().is_empty() {
+            self.bucket.reset();
             return Ok(Err(Some(self.choose())));
         }
-        let verdict = match evaluate(&whole, self.request, now) {
+        let verdict = match evaluate(&bucket, self.request, now) {
             Allocation::Denied(denied) => {
-                self.shards.record_denial();
-                self.shards
+                self.bucket.record_denial();
+                self.bucket
                     .summary()
                     .record_retry_time(now, denied.retry_after);
                 if looked_at.is_some() {
-                    self.shards.write_stamp(self.inner, &whole, now);
+                    self.bucket.write_stamp(self.inner, &bucket, now);
                 }
                 ShardDecision::Denied(denied)
             }
@@ -305,18 +303,18 @@ impl<'a> Router<'a> {
                 self.pause().await;
                 return Ok(Err(None));
             }
-            Allocation::Single(shard) => return Ok(Err(Some(self.shards.queue(shard)))),
+            Allocation::Single(shard) => return Ok(Err(Some(self.bucket.queue(shard)))),
             Allocation::Spread(parts) if parts.iter().any(|(shard, _)| is_unmade(shard)) => {
                 self.pause().await;
                 return Ok(Err(None));
             }
             Allocation::Spread(parts) => {
-                let Some(held) = self.take_parts(parts).await? else {
+                let Some(hold) = self.take_parts(parts).await? else {
                     self.must_refresh = true;
                     self.pause().await;
                     return Ok(Err(None));
                 };
-                ShardDecision::Granted(held.into())
+                ShardDecision::Granted(hold.into())
             }
         };
         Ok(Ok(verdict))
@@ -326,25 +324,23 @@ impl<'a> Router<'a> {
     /// read for now.
     async fn refresh_all_shards(&mut self) -> Result<Option<(Bucket, Option<EpochMillis>)>, Error> {
         let BucketRequest {
-            amounts: needs,
-            limits,
-            ..
+            amounts, limits, ..
         } = self.request;
         let joined = self.inner.ages.of(self.enqueued_at);
         // Whether there is enough of a rate can be half a second old; whether a slot is free, not.
         let asks_slots = limits
             .iter()
-            .any(|limit| limit.rule().is_concurrent() && needs.contains_key(limit.name()));
+            .any(|limit| limit.rule().is_concurrent() && amounts.contains_key(limit.name()));
         let first = if asks_slots {
             Consistency::Strong
         } else {
             Consistency::Eventual
         };
-        let mut whole = self
-            .shards
+        let mut bucket = self
+            .bucket
             .seen_bucket(limits, self.inner.now(), |view| view.seen_at >= joined);
         if std::mem::take(&mut self.must_refresh) {
-            whole = Bucket::default();
+            bucket = Bucket::default();
         }
         let (mut looked_at, mut is_unread) = (None, false);
         // Read twice, they may have been of two times; if they still are no whole, items were
@@ -353,12 +349,12 @@ impl<'a> Router<'a> {
             (Some(joined).filter(|_| self.failures == 0), first),
             (None, Consistency::Strong),
         ] {
-            if whole.is_complete() {
+            if bucket.is_complete() {
                 break;
             }
             let looked = tokio::time::timeout_at(
                 self.deadline,
-                self.shards.refresh(self.inner, since, consistency),
+                self.bucket.refresh(self.inner, since, consistency),
             );
             is_unread = true;
             match looked.await {
@@ -380,28 +376,28 @@ impl<'a> Router<'a> {
                 }
             }
             self.check_deadline()?;
-            whole = self.shards.seen_bucket(limits, self.inner.now(), |_| true);
+            bucket = self.bucket.seen_bucket(limits, self.inner.now(), |_| true);
         }
-        if !whole.is_complete() && is_unread {
+        if !bucket.is_complete() && is_unread {
             // Those that could not be read may have what these lack.
             return Ok(None);
         }
-        if !whole.is_complete() {
+        if !bucket.is_complete() {
             // What a split has put aside is there; it can only be taken a little later.
-            whole = self.shards.seen_with_escrows(limits, self.inner.now());
+            bucket = self.bucket.seen_with_escrows(limits, self.inner.now());
         }
-        Ok(Some((whole, looked_at)))
+        Ok(Some((bucket, looked_at)))
     }
 
     /// Stands in the line of one shard with the request, or a part of it.
     pub(super) async fn enqueue_and_wait(
         &self,
-        line: &Arc<ShardQueue>,
+        queue: &Arc<ShardQueue>,
         request: &BucketRequest,
     ) -> Result<QueueReply, Error> {
         let BucketRequest {
-            amounts: needs,
-            soft_amounts: soft,
+            amounts,
+            soft_amounts,
             limits,
             lease,
             acquires: takes,
@@ -409,22 +405,22 @@ impl<'a> Router<'a> {
         } = request.clone();
         let (answer, verdict) = oneshot::channel();
         let (joined, deadline) = (self.enqueued_at, self.deadline);
-        let shards = Arc::clone(self.shards);
-        if line.enqueue(Waiter {
-            amounts: needs,
-            soft_amounts: soft,
+        let bucket = Arc::clone(self.bucket);
+        if queue.enqueue(Waiter {
+            amounts,
+            soft_amounts,
             limits,
             lease,
             acquires: takes,
             enqueued_at: joined,
             deadline,
-            shards,
+            bucket,
             reply: answer,
         }) {
-            tokio::spawn(line::run_worker(Arc::clone(self.inner), Arc::clone(line)));
+            tokio::spawn(line::run_worker(Arc::clone(self.inner), Arc::clone(queue)));
         }
         // Only a runtime that shuts down drops the line unserved.
-        let bucket = || line.key.item_key().pk;
+        let bucket = || queue.key.item_key().pk;
         // The line answers in time itself, unless its request hangs; what that gives in the end
         // goes back.
         match tokio::time::timeout_at(deadline + QUEUE_GRACE, verdict).await {
@@ -438,7 +434,7 @@ impl<'a> Router<'a> {
             Err(_) => {
                 let after = self.request.timeout;
                 // Otherwise it is competition that takes so long.
-                let hanging = line
+                let hanging = queue
                     .in_flight_for(HANG_THRESHOLD.min(after / 2))
                     .map(|operation| {
                         Arc::new(
@@ -449,7 +445,7 @@ impl<'a> Router<'a> {
                 Err(Error::Timeout {
                     bucket: bucket(),
                     after,
-                    last: hanging.or_else(|| line.last_error()),
+                    last: hanging.or_else(|| queue.last_error()),
                 })
             }
         }
@@ -465,7 +461,7 @@ impl<'a> Router<'a> {
         if Instant::now() < self.deadline {
             return Ok(());
         }
-        let (bucket, last) = (self.shards.key.item_key().pk, self.last_error.clone());
+        let (bucket, last) = (self.bucket.key.item_key().pk, self.last_error.clone());
         Err(Error::Timeout {
             bucket,
             after: self.request.timeout,

@@ -25,19 +25,19 @@ pub(super) fn denies(
     if stamp.shards != shards || stamp.at > now.plus(AHEAD) {
         return None;
     }
-    let mut bucket = Shard::full(key.clone(), &request.limits, stamp.at);
+    let mut shard = Shard::full(key.clone(), &request.limits, stamp.at);
     for limit in request.limits.iter() {
         let Some((tk, rule)) = stamp.available.get(limit.name()) else {
             continue;
         };
-        let state = bucket
+        let state = shard
             .limits
             .get_mut(limit.name())
             .filter(|_| rule == limit.rule())?;
         state.available = *tk;
     }
     let denied = decision::denial_of(decision::status(
-        &bucket,
+        &shard,
         &request.limits,
         &request.amounts,
         now,

@@ -51,8 +51,8 @@ impl BucketState {
     }
 
     /// Leaves a stamp of the `whole` bucket as it was read at `now`, if it is worth one.
-    pub(super) fn write_stamp(&self, inner: &Arc<Inner>, whole: &Bucket, now: EpochMillis) {
-        let Some(stamp) = Stamp::of(whole, now).filter(|_| self.is_stamped()) else {
+    pub(super) fn write_stamp(&self, inner: &Arc<Inner>, bucket: &Bucket, now: EpochMillis) {
+        let Some(stamp) = Stamp::of(bucket, now).filter(|_| self.is_stamped()) else {
             return;
         };
         let (inner, update) = (Arc::clone(inner), stamp.update(&self.key));
@@ -70,13 +70,13 @@ impl Router<'_> {
     /// no shard is asked alone.
     pub(super) fn is_stamped_short(&self) -> bool {
         let stamp = self
-            .shards
+            .bucket
             .stamp()
             .clone()
-            .filter(|_| self.shards.is_stamped());
-        let (most, now) = (self.shards.summary().max_shards_seen(), self.inner.now());
+            .filter(|_| self.bucket.is_stamped());
+        let (most, now) = (self.bucket.summary().max_shards_seen(), self.inner.now());
         stamp.is_some_and(|stamp| {
-            denies(&stamp, &self.shards.key, self.request, most, now).is_some()
+            denies(&stamp, &self.bucket.key, self.request, most, now).is_some()
         })
     }
 
@@ -85,10 +85,10 @@ impl Router<'_> {
         let asks_rate = |limit: &Limit| {
             !limit.rule().is_concurrent() && self.request.amounts.contains_key(limit.name())
         };
-        if !self.shards.is_stamped() || !self.request.limits.iter().any(asks_rate) {
+        if !self.bucket.is_stamped() || !self.request.limits.iter().any(asks_rate) {
             return None;
         }
-        let key = Stamp::key(&self.shards.key);
+        let key = Stamp::key(&self.bucket.key);
         for is_second in [false, true] {
             let read = self.inner.read_once(&key, Consistency::Eventual);
             // Without it, or if it makes no sense, all shards are read.
@@ -102,14 +102,14 @@ impl Router<'_> {
             let is_renewal = stamp
                 .as_ref()
                 .is_some_and(|stamp| self.inner.now().since(stamp.at) < RENEWED);
-            *self.shards.stamp() = stamp.map(Arc::new);
-            let denied = self.shards.denied_by_stamp(self.inner, self.request);
+            *self.bucket.stamp() = stamp.map(Arc::new);
+            let denied = self.bucket.denied_by_stamp(self.inner, self.request);
             if denied.is_some() || is_second || is_renewal || !self.is_far_from_enough() {
                 return denied;
             }
             // Many processes may have been denied at this moment: one of them leaves a stamp while
             // the others wait.
-            let most = MIN_RETRY_AFTER * self.shards.summary().max_shards_seen();
+            let most = MIN_RETRY_AFTER * self.bucket.summary().max_shards_seen();
             let wait =
                 most - most * draw(&mut fastrand::Rng::with_seed(fastrand::u64(..))) / 10_000;
             tokio::time::sleep(wait).await;
@@ -121,16 +121,14 @@ impl Router<'_> {
     /// can have alone: whether all have not, if the others hold as much as those that were seen.
     fn is_far_from_enough(&self) -> bool {
         let BucketRequest {
-            amounts: needs,
-            limits,
-            ..
+            amounts, limits, ..
         } = self.request;
         let now = self.inner.now();
-        let seen = self.shards.cached_bucket(limits, now);
+        let seen = self.bucket.cached_bucket(limits, now);
         let soon = now.plus(Millis(1_000));
         let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());
         let lacks = |shard: &Shard, limit: &Limit| {
-            needs
+            amounts
                 .get(limit.name())
                 .is_some_and(|need| shard.balance_at(limit.name(), soon) < *need)
         };
@@ -138,8 +136,8 @@ impl Router<'_> {
             let all = |limit: &Limit| {
                 let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
                 let holds = i128::from(seen.balance_at(limit.name(), soon).0)
-                    * i128::from(self.shards.summary().max_shards_seen());
-                needs
+                    * i128::from(self.bucket.summary().max_shards_seen());
+                amounts
                     .get(limit.name())
                     .is_some_and(|need| holds < i128::from(need.0) * i128::from(seen_of))
             };

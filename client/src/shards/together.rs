@@ -59,7 +59,7 @@ pub(crate) async fn take_in_transaction(
         if Instant::now() >= deadline {
             let bucket = asked
                 .first()
-                .map(|(shards, _)| shards.key.item_key().pk)
+                .map(|(bucket, _)| bucket.key.item_key().pk)
                 .unwrap_or_default();
             return Err(Error::Timeout {
                 bucket,
@@ -82,28 +82,28 @@ async fn plan<'a>(
     joined: Instant,
 ) -> Result<(Vec<BucketAllocation<'a>>, Vec<(usize, Denied)>), Error> {
     let mut now = inner.now();
-    let is_enough = |(shards, request): &(&Arc<BucketState>, &BucketRequest)| {
-        let known = shards.cached_bucket(&request.limits, now);
+    let is_enough = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
+        let known = bucket.cached_bucket(&request.limits, now);
         known.is_complete() && !matches!(evaluate(&known, request, now), Allocation::Denied(_))
     };
     let unknown = asked
         .iter()
         .filter(|asked| !is_enough(asked))
-        .map(|(shards, _)| *shards);
+        .map(|(bucket, _)| *bucket);
     refresh_all(inner, &unknown.collect::<Vec<_>>(), inner.ages.of(joined)).await?;
     now = inner.now();
     let (mut buckets, mut denials) = (vec![], vec![]);
-    for (at, (shards, request)) in asked.iter().enumerate() {
-        let whole = shards.cached_bucket(&request.limits, now);
-        let parts = match evaluate(&whole, request, now) {
+    for (at, (bucket, request)) in asked.iter().enumerate() {
+        let known = bucket.cached_bucket(&request.limits, now);
+        let parts = match evaluate(&known, request, now) {
             // Nothing is there: it is made with the transaction.
-            _ if whole.shards().is_empty() => {
-                shards.reset();
+            _ if known.shards().is_empty() => {
+                bucket.reset();
                 vec![(0, request.amounts.clone())]
             }
             Allocation::Denied(denied) => {
-                shards.record_denial();
-                shards.summary().record_retry_time(now, denied.retry_after);
+                bucket.record_denial();
+                bucket.summary().record_retry_time(now, denied.retry_after);
                 denials.push((at, denied));
                 continue;
             }
@@ -111,7 +111,7 @@ async fn plan<'a>(
             Allocation::Spread(parts) => parts,
         };
         buckets.push(BucketAllocation {
-            shards,
+            bucket,
             request,
             parts,
         });

@@ -24,7 +24,7 @@ pub(super) type TransactionFailure = Option<Arc<StoreError>>;
 
 /// What a transaction takes of one bucket.
 pub(super) struct BucketAllocation<'a> {
-    pub(super) shards: &'a Arc<BucketState>,
+    pub(super) bucket: &'a Arc<BucketState>,
     pub(super) request: &'a BucketRequest,
     /// How much of each shard.
     pub(super) parts: Vec<(u32, Amounts)>,
@@ -33,9 +33,9 @@ pub(super) struct BucketAllocation<'a> {
 /// One shard's part.
 struct ShardTake<'a> {
     request: &'a BucketRequest,
-    line: Arc<ShardQueue>,
+    queue: Arc<ShardQueue>,
     /// As it was seen; nothing for a bucket that is yet to be made.
-    bucket: Option<Arc<Shard>>,
+    shard: Option<Arc<Shard>>,
     needs: Amounts,
     /// What is taken whether it is there or not, which the first of a bucket gives.
     soft: Amounts,
@@ -74,7 +74,7 @@ pub(super) async fn take(
     let delivery = |(bucket, shares): (&BucketAllocation<'_>, Vec<ShardTake<'_>>)| {
         let parts = shares.into_iter().map(|share| share.taken(now)).collect();
         Hold::new(
-            (Arc::clone(inner), Arc::clone(bucket.shards)),
+            (Arc::clone(inner), Arc::clone(bucket.bucket)),
             parts,
             bucket.request.limits.clone(),
             now,
@@ -96,42 +96,42 @@ impl<'a> BucketAllocation<'a> {
         let lease =
             lease.map(|(lasts, _)| (weirgate_store::random_id(), now.plus((*lasts).into())));
         let mut shares = vec![];
-        for (shard, needs) in &self.parts {
-            let line = self.shards.queue(*shard);
-            let bucket = line.view().map(|view| view.shard);
-            if let Some(Err(error)) = bucket
+        for (index, amounts) in &self.parts {
+            let queue = self.bucket.queue(*index);
+            let shard = queue.view().map(|view| view.shard);
+            if let Some(Err(error)) = shard
                 .as_deref()
-                .map(|bucket| check_bucket_limit_count(bucket, &self.request.limits))
+                .map(|shard| check_bucket_limit_count(shard, &self.request.limits))
             {
-                line.clear_view();
+                queue.clear_view();
                 return Err(error);
             }
-            match &bucket {
-                None if *shard > 0
-                    || !line.is_missing()
-                    || self.shards.summary().max_shards_seen() > 1 =>
+            match &shard {
+                None if *index > 0
+                    || !queue.is_missing()
+                    || self.bucket.summary().max_shards_seen() > 1 =>
                 {
                     return Ok(None);
                 }
-                Some(bucket) if bucket.expired(now).count() > bucket.reclaimable(now).count() => {
-                    release_expired(inner, &line, bucket, now).await?;
+                Some(shard) if shard.expired(now).count() > shard.reclaimable(now).count() => {
+                    release_expired(inner, &queue, shard, now).await?;
                     return Ok(None);
                 }
                 _ => {}
             }
             let is_first = shares.is_empty();
-            let soft = if is_first {
+            let soft_amounts = if is_first {
                 self.request.soft_amounts.clone()
             } else {
                 Amounts::new()
             };
-            let (request, needs, lease) = (self.request, needs.clone(), lease.clone());
+            let (request, amounts, lease) = (self.request, amounts.clone(), lease.clone());
             shares.push(ShardTake {
                 request,
-                line,
-                bucket,
-                needs,
-                soft,
+                queue,
+                shard,
+                needs: amounts,
+                soft: soft_amounts,
                 is_first,
                 lease,
             });
@@ -164,7 +164,7 @@ impl ShardTake<'_> {
             )
         };
         let take = Take {
-            key: &self.line.key,
+            key: &self.queue.key,
             limits: (&self.request.limits).into(),
             amounts: self.needs.clone(),
             soft_amounts: self.soft.clone(),
@@ -175,15 +175,15 @@ impl ShardTake<'_> {
                 0
             },
             leases: self.lease.iter().map(lease).collect(),
-            roll: self.line.roll(inner, now),
+            roll: self.queue.roll(inner, now),
             write_id: op.clone(),
             request_split: false,
             contention: Contention::Alone,
             // The token tells what became of the transaction.
             unconfirmed: &[],
         };
-        if self.bucket.is_some() {
-            take.plan(self.bucket.as_deref(), now)
+        if self.shard.is_some() {
+            take.plan(self.shard.as_deref(), now)
         } else {
             take.create(now)
         }
@@ -194,34 +194,34 @@ impl ShardTake<'_> {
         let (
             amounts,
             ShardTake {
-                line,
-                bucket,
+                queue,
+                shard,
                 request,
                 lease,
                 ..
             },
         ) = (self.all(), self);
         // A transaction does not answer with the items.
-        let mut bucket = match bucket {
-            Some(bucket) => {
-                line.mark_plan_only();
-                bucket.projected(&request.limits, now)
+        let mut shard = match shard {
+            Some(shard) => {
+                queue.mark_plan_only();
+                shard.projected(&request.limits, now)
             }
             None => {
-                let made = Shard::full(line.key.clone(), &request.limits, now);
-                line.record_created(&made);
+                let made = Shard::full(queue.key.clone(), &request.limits, now);
+                queue.record_created(&made);
                 made
             }
         };
         for (limit, need) in &amounts {
-            if let Some(state) = bucket.limits.get_mut(limit) {
+            if let Some(state) = shard.limits.get_mut(limit) {
                 state.available -= *need;
             }
         }
         HoldPart {
-            line,
+            queue,
             amounts,
-            bucket: Arc::new(bucket),
+            shard: Arc::new(shard),
             prefetched_at: None,
             lease,
         }
@@ -230,18 +230,18 @@ impl ShardTake<'_> {
 
 async fn release_expired(
     inner: &Inner,
-    line: &ShardQueue,
-    bucket: &Shard,
+    queue: &ShardQueue,
+    shard: &Shard,
     now: EpochMillis,
 ) -> Result<(), Error> {
-    let Some((update, _)) = expire(bucket, now) else {
+    let Some((update, _)) = expire(shard, now) else {
         return Ok(());
     };
     match inner.update(&update).await {
         Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            drop(record_item(line, &item)?)
+            drop(record_item(queue, &item)?)
         }
-        Ok(_) => line.mark_missing(),
+        Ok(_) => queue.mark_missing(),
         // Restoring is conditional on what was seen, so another try does no harm.
         Err(error) if error.kind.is_transient() => {
             tracing::debug!(%error, "could not give back yet")
@@ -273,9 +273,9 @@ async fn send(
                 for (share, part) in shares.iter().zip(unheld) {
                     match part {
                         Unheld::ConditionFailed(Some(item)) => {
-                            drop(record_item(&share.line, &item)?)
+                            drop(record_item(&share.queue, &item)?)
                         }
-                        Unheld::ConditionFailed(None) => share.line.mark_missing(),
+                        Unheld::ConditionFailed(None) => share.queue.mark_missing(),
                         Unheld::NotReported => {}
                     }
                 }
@@ -316,12 +316,12 @@ async fn send(
     }
 }
 
-fn record_item(line: &ShardQueue, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
+fn record_item(queue: &ShardQueue, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
     let unreadable = |error| Error::Unreadable {
-        bucket: line.key.item_key().pk,
+        bucket: queue.key.item_key().pk,
         error,
     };
-    Ok(line.record_view(item.bucket().map_err(unreadable)?))
+    Ok(queue.record_view(item.bucket().map_err(unreadable)?))
 }
 
 /// The tokens count as taken.

@@ -29,20 +29,20 @@ impl BucketState {
     /// All shards that were seen, with the callers' own limits at `now`, and halves that are yet to
     /// be made: nothing can be taken of those yet, but it is there.
     pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Bucket {
-        let whole = self.seen_bucket(limits, now, |_| true);
+        let bucket = self.seen_bucket(limits, now, |_| true);
         let is_made = |half: &Shard| {
             self.queue(half.key.shard)
                 .view()
                 .is_some_and(|view| view.shard.write_seq >= half.write_seq)
         };
-        let halves = whole
+        let halves = bucket
             .shards()
             .iter()
             .filter_map(|shard| shard.escrow.as_deref())
             .filter(|half| !is_made(half));
         let halves: Vec<_> = halves.map(|half| half.projected(limits, now)).collect();
         let is_older = |shard: &&Shard| halves.iter().all(|half| half.key != shard.key);
-        let shards = whole
+        let shards = bucket
             .shards()
             .iter()
             .filter(is_older)

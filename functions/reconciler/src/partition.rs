@@ -241,17 +241,17 @@ impl Run<'_> {
             self.postpone(&key, summary).await;
             return None;
         }
-        let bucket = read::bucket(&item, self.budget);
+        let shard = read::bucket(&item, self.budget);
         drop(item);
-        match bucket {
+        match shard {
             None => {
                 summary.undecodable();
                 self.postpone(&key, summary).await;
             }
-            Some(bucket) if review::is_reviewed(&bucket, self.now) => {
-                return Some((key, bucket.key.with_shard(0)));
+            Some(shard) if review::is_reviewed(&shard, self.now) => {
+                return Some((key, shard.key.with_shard(0)));
             }
-            Some(bucket) => self.settle(bucket, summary, plan::plan).await,
+            Some(shard) => self.settle(shard, summary, plan::plan).await,
         }
         None
     }
@@ -260,12 +260,12 @@ impl Run<'_> {
     /// for it.
     pub(crate) async fn settle(
         self,
-        bucket: Shard,
+        shard: Shard,
         summary: &mut Summary,
         plan: impl Fn(&Shard, EpochMillis) -> plan::Plan,
     ) {
-        let key = bucket.key.item_key();
-        let settled = settle(self.table, self.budget, bucket, |image| {
+        let key = shard.key.item_key();
+        let settled = settle(self.table, self.budget, shard, |image| {
             plan(image, self.now)
         });
         let done = self.deadline.bound(settled).await;

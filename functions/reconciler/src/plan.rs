@@ -42,16 +42,16 @@ pub enum Fate {
 
 /// What is to be done about `bucket` at `now`.
 #[must_use]
-pub fn plan(bucket: &Shard, now: EpochMillis) -> Plan {
-    let Some(due) = bucket.due_at.filter(|due| *due <= now) else {
+pub fn plan(shard: &Shard, now: EpochMillis) -> Plan {
+    let Some(due) = shard.due_at.filter(|due| *due <= now) else {
         return Plan::Nothing;
     };
-    match expire(bucket, now) {
+    match expire(shard, now) {
         Some((update, restored)) => Plan::Write(Planned {
             update,
             restored,
             seen: Seen {
-                v: bucket.write_seq,
+                v: shard.write_seq,
                 due,
             },
         }),
@@ -62,16 +62,16 @@ pub fn plan(bucket: &Shard, now: EpochMillis) -> Plan {
 /// What is to be done about `bucket`, one of several shards, when its whole bucket is reviewed at
 /// `now`: what [`plan`] does, and its writes counted from now on.
 #[must_use]
-pub fn plan_look(bucket: &Shard, now: EpochMillis) -> Plan {
-    if bucket.shard().count == 1 || bucket.scaling.sample.is_some_and(|sample| sample.at >= now) {
-        return plan(bucket, now);
+pub fn plan_look(shard: &Shard, now: EpochMillis) -> Plan {
+    if shard.shard().count == 1 || shard.scaling.sample.is_some_and(|sample| sample.at >= now) {
+        return plan(shard, now);
     }
-    let (update, restored) = sample(bucket, now);
+    let (update, restored) = sample(shard, now);
     // Without a `due` it is in nobody's way; whether an answer that was lost meant something does
     // not matter.
     let seen = Seen {
-        v: bucket.write_seq,
-        due: bucket.due_at.unwrap_or(EpochMillis(i64::MAX)),
+        v: shard.write_seq,
+        due: shard.due_at.unwrap_or(EpochMillis(i64::MAX)),
     };
     Plan::Write(Planned {
         update,

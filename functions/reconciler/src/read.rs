@@ -83,10 +83,10 @@ pub fn is_ours(key: &ItemKey) -> bool {
 /// Returns an item as a bucket; `None`, and an ERROR line with the beginning of the item, if it
 /// cannot be read.
 pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Shard> {
-    let read = item.bucket().and_then(|bucket| {
-        let here = bucket.key.item_key();
+    let read = item.bucket().and_then(|shard| {
+        let here = shard.key.item_key();
         match read_key(item.attributes()) {
-            Some(key) if key == here => Ok(bucket),
+            Some(key) if key == here => Ok(shard),
             key => Err(ItemError {
                 attribute: attr::SK.to_owned(),
                 value: format!("{:?}", key.map(|key| key.sk)),

@@ -53,10 +53,8 @@ pub struct Review<'a> {
 
 /// Whether `bucket` is due for a look, and with it its whole bucket: not only for its leases.
 #[must_use]
-pub fn is_reviewed(bucket: &Shard, now: EpochMillis) -> bool {
-    bucket.shard().count > 1
-        && bucket.key.shard < MAX_SHARDS
-        && is_old(bucket, REVIEW_INTERVAL, now)
+pub fn is_reviewed(shard: &Shard, now: EpochMillis) -> bool {
+    shard.shard().count > 1 && shard.key.shard < MAX_SHARDS && is_old(shard, REVIEW_INTERVAL, now)
 }
 
 /// What is to be done about `shards`, which are all that could be read of one bucket. `is_all` says
@@ -112,8 +110,8 @@ pub fn review(
     review
 }
 
-fn is_old(bucket: &Shard, age: Millis, now: EpochMillis) -> bool {
-    bucket
+fn is_old(shard: &Shard, age: Millis, now: EpochMillis) -> bool {
+    shard
         .scaling
         .sample
         .is_none_or(|look| look.at.plus(age) <= now)
@@ -176,8 +174,8 @@ fn missing(limit: &Limit, holes: &[ShardIndex], leaves: &[&Shard]) -> MilliToken
     (shares - leaves.iter().filter_map(above).sum()).max(MilliTokens::ZERO)
 }
 
-fn held(bucket: &Shard, limit: &LimitName) -> MilliTokens {
-    bucket
+fn held(shard: &Shard, limit: &LimitName) -> MilliTokens {
+    shard
         .leases
         .iter()
         .flatten()

@@ -25,8 +25,8 @@ pub enum Node<'a> {
 /// The tree of all `shards` of one bucket; `None` if one of them can be in no tree.
 #[must_use]
 pub fn tree(shards: &[Shard]) -> Option<Node<'_>> {
-    let is_sound = |bucket: &Shard| {
-        let ShardIndex { index, count } = bucket.shard();
+    let is_sound = |shard: &Shard| {
+        let ShardIndex { index, count } = shard.shard();
         count.is_power_of_two() && index < count && count <= MAX_SHARDS
     };
     let by_index: BTreeMap<_, _> = shards

@@ -388,46 +388,43 @@ pub fn is_merged<'a>(attributes: impl Iterator<Item = &'a str>) -> bool {
 
 /// All attributes of a bucket's item but its keys, as changes that write them.
 #[must_use]
-pub fn write_bucket(bucket: &Shard) -> Vec<AttributeUpdate> {
+pub fn write_bucket(shard: &Shard) -> Vec<AttributeUpdate> {
     let set = |name: &'static str, value: Value| AttributeUpdate::Set(Path::of(name), value);
-    let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (bucket.key.by_resource(), bucket.key.by_entity());
+    let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (shard.key.by_resource(), shard.key.by_entity());
     let mut changes = vec![
         set(attr::GSI2PK, Value::Text(gsi2pk)),
         set(attr::GSI2SK, Value::Text(gsi2sk)),
         set(attr::GSI3PK, Value::Text(gsi3pk)),
         set(attr::GSI3SK, Value::Text(gsi3sk)),
-        set(attr::SHARD_COUNT, Value::Int(i64::from(bucket.shard_count))),
-        set(attr::RF, Value::Int(bucket.refilled_at.0)),
-        set(attr::V, Value::Int(bucket.write_seq)),
-        set(attr::BIRTH, Value::Int(bucket.birth_seq)),
-        set(attr::HOUR, Value::Int(bucket.hour.0)),
-        set(attr::TAKES, Value::Int(bucket.acquires.total)),
-        set(
-            attr::TAKES_HOUR_BASE,
-            Value::Int(bucket.acquires.bases.hour),
-        ),
-        set(attr::TAKES_DAY_BASE, Value::Int(bucket.acquires.bases.day)),
-        set(attr::WRITE_UNITS, Value::Int(bucket.write_units_left.0)),
+        set(attr::SHARD_COUNT, Value::Int(i64::from(shard.shard_count))),
+        set(attr::RF, Value::Int(shard.refilled_at.0)),
+        set(attr::V, Value::Int(shard.write_seq)),
+        set(attr::BIRTH, Value::Int(shard.birth_seq)),
+        set(attr::HOUR, Value::Int(shard.hour.0)),
+        set(attr::TAKES, Value::Int(shard.acquires.total)),
+        set(attr::TAKES_HOUR_BASE, Value::Int(shard.acquires.bases.hour)),
+        set(attr::TAKES_DAY_BASE, Value::Int(shard.acquires.bases.day)),
+        set(attr::WRITE_UNITS, Value::Int(shard.write_units_left.0)),
     ];
     changes.extend(
-        bucket
+        shard
             .config_version
             .map(|version| set(attr::VERSION, Value::Int(version))),
     );
     changes.extend(
-        bucket
+        shard
             .limits_changed_at
             .map(|at| set(attr::RULE_AT, Value::Int(at.0))),
     );
-    changes.extend(bucket.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
+    changes.extend(shard.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
     changes.extend(
-        bucket
+        shard
             .last_write_id
             .as_ref()
             .map(|op| set(attr::OP, Value::text(op.as_str()))),
     );
     changes.extend(
-        bucket
+        shard
             .leases
             .as_ref()
             .map(|leases| set(attr::LEASES, write_leases(leases))),
@@ -437,7 +434,7 @@ pub fn write_bucket(bucket: &Shard) -> Vec<AttributeUpdate> {
         sample: look,
         min_shards,
         lease_bytes_at_split: split_bytes,
-    } = bucket.scaling;
+    } = shard.scaling;
     changes.extend(is_hot.then(|| set(attr::HOT, Value::Bool(true))));
     changes
         .extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
@@ -448,18 +445,18 @@ pub fn write_bucket(bucket: &Shard) -> Vec<AttributeUpdate> {
             set(attr::LOOK_V, Value::Int(v)),
         ]);
     }
-    if let Some(due) = bucket.due_at {
+    if let Some(due) = shard.due_at {
         changes.push(set(attr::DUE, Value::Int(due.0)));
-        changes.push(set(attr::DUE_SHARD, Value::Text(bucket.key.due_shard())));
+        changes.push(set(attr::DUE_SHARD, Value::Text(shard.key.due_shard())));
     }
     changes.extend(
-        bucket
+        shard
             .limits
             .iter()
             .flat_map(|(name, state)| write_limit(name, state)),
     );
     changes.extend(
-        bucket
+        shard
             .escrow
             .as_deref()
             .map(|child| set(attr::ESCROW, escrow::write_escrow(child))),
@@ -534,7 +531,7 @@ mod tests {
     #[test]
     fn there_is_one_shard_or_more() {
         assert_eq!(
-            read(&[(attr::SHARD_COUNT, "1")]).map(|bucket| bucket.shard_count),
+            read(&[(attr::SHARD_COUNT, "1")]).map(|shard| shard.shard_count),
             Ok(1)
         );
         assert_eq!(
@@ -560,7 +557,7 @@ mod tests {
             )
         };
         assert_eq!(
-            with(MAX_BUCKET_LIMITS).map(|bucket| bucket.limits.len()),
+            with(MAX_BUCKET_LIMITS).map(|shard| shard.limits.len()),
             Ok(MAX_BUCKET_LIMITS)
         );
         let error = with(MAX_BUCKET_LIMITS + 1).unwrap_err().to_string();
@@ -596,7 +593,7 @@ mod tests {
         // Each number is of one digit, in two bytes.
         let names: usize = SOUND.iter().map(|(name, _)| name.len()).sum();
         assert_eq!(
-            read(&[]).map(|bucket| bucket.size_bytes),
+            read(&[]).map(|shard| shard.size_bytes),
             Ok(SOUND.len() * 2 + names)
         );
     }

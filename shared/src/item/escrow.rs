@@ -111,9 +111,9 @@ mod tests {
         }
     }
 
-    fn read(bucket: &Shard, escrow: &Value) -> Result<Shard, ItemError> {
-        let pk = bucket.key.item_key().pk;
-        let item = write_bucket(bucket);
+    fn read(shard: &Shard, escrow: &Value) -> Result<Shard, ItemError> {
+        let pk = shard.key.item_key().pk;
+        let item = write_bucket(shard);
         let sets = item.iter().map(|change| match change {
             AttributeUpdate::Set(path, value) => (path.0[0].as_ref(), attr(value)),
             other => panic!("{other:?}"),

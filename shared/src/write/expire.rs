@@ -29,13 +29,13 @@ pub struct ExpiredLeases {
 ///
 /// `None` if nothing is to be done.
 #[must_use]
-pub fn expire(bucket: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)> {
-    let (mut next, restored) = expired(bucket, now);
-    if next == *bucket {
+pub fn expire(shard: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)> {
+    let (mut next, restored) = expired(shard, now);
+    if next == *shard {
         return None;
     }
     count_units(&mut next, 1);
-    Some((replace(bucket, next), restored))
+    Some((replace(shard, next), restored))
 }
 
 /// A look at how often the shard is written to, with all that [`expire`] does.
@@ -45,37 +45,37 @@ pub fn expire(bucket: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases
 /// what was taken meanwhile counts as taken since the look. A shard that has been at rest since the
 /// last look, and still is, is not due for another one.
 #[must_use]
-pub fn sample(bucket: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
-    let v = bucket.write_seq.saturating_add(1);
-    let (mut next, restored) = expired(bucket, now);
+pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
+    let v = shard.write_seq.saturating_add(1);
+    let (mut next, restored) = expired(shard, now);
     next.scaling.sample = Some(ActivitySample {
         at: now,
         write_seq: v,
     });
     next.scaling.is_hot = false;
-    let rests = restored.leases == 0 && is_idle(bucket, now);
+    let rests = restored.leases == 0 && is_idle(shard, now);
     next.due_at = if rests {
         first_expiry(&next)
     } else {
         next_due(&next, now)
     };
-    if restored.leases > 0 || next.refilled_at != bucket.refilled_at || rests {
+    if restored.leases > 0 || next.refilled_at != shard.refilled_at || rests {
         count_units(&mut next, 1);
-        return (replace(bucket, next), restored);
+        return (replace(shard, next), restored);
     }
     let conditions = vec![
         Condition::Present(Path::of(attr::RF)),
-        require_shard_count(bucket.shard()),
-        require_same_leases(bucket),
+        require_shard_count(shard.shard()),
+        require_same_leases(shard),
     ];
-    let mut changes = count_write(Some(bucket), MilliTokens::ZERO);
+    let mut changes = count_write(Some(shard), MilliTokens::ZERO);
     changes.push(AttributeUpdate::Set(
         Path::of(attr::LOOK_AT),
         Value::Int(now.0),
     ));
     changes.push(AttributeUpdate::Set(Path::of(attr::LOOK_V), Value::Int(v)));
     changes.extend(
-        bucket
+        shard
             .scaling
             .is_hot
             .then(|| AttributeUpdate::Remove(Path::of(attr::HOT))),
@@ -86,7 +86,7 @@ pub fn sample(bucket: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
             changes.push(AttributeUpdate::Set(due, Value::Int(at.0)));
             changes.push(AttributeUpdate::Set(
                 partition,
-                Value::Text(bucket.key.due_shard()),
+                Value::Text(shard.key.due_shard()),
             ));
         }
         None => changes.extend([
@@ -96,7 +96,7 @@ pub fn sample(bucket: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
     }
     (
         Update {
-            key: bucket.key.item_key(),
+            key: shard.key.item_key(),
             conditions,
             changes,
         },
@@ -107,18 +107,18 @@ pub fn sample(bucket: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
 /// Whether nobody has written to the shard since a look that is old enough for a merge. What kept
 /// it from being merged now (an operator asked for it, or it is not like its sibling) keeps it
 /// until somebody writes to it; to look at it every minute until then would cost forever.
-fn is_idle(bucket: &Shard, now: EpochMillis) -> bool {
-    let sample = bucket
+fn is_idle(shard: &Shard, now: EpochMillis) -> bool {
+    let sample = shard
         .scaling
         .sample
         .filter(|look| look.at.plus(REVIEW_INTERVAL) <= now);
-    sample.is_some_and(|sample| bucket.write_seq <= sample.write_seq)
+    sample.is_some_and(|sample| shard.write_seq <= sample.write_seq)
 }
 
 /// `bucket` without its expired leases, with a `due` and an `rf` that are right.
-pub(super) fn expired(bucket: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases) {
-    let mut next = bucket.clone();
-    let leases: Vec<_> = bucket.expired(now).collect();
+pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases) {
+    let mut next = shard.clone();
+    let leases: Vec<_> = shard.expired(now).collect();
     let mut restored = ExpiredLeases {
         leases: leases.len(),
         ..ExpiredLeases::default()
@@ -126,17 +126,17 @@ pub(super) fn expired(bucket: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases
     if let Some(left) = &mut next.leases {
         left.retain(|_, lease| lease.expires_at > now);
     }
-    let rf_ahead = bucket.refilled_at > now.plus(CLOCK_TOLERANCE);
+    let rf_ahead = shard.refilled_at > now.plus(CLOCK_TOLERANCE);
     if rf_ahead {
         next.refilled_at = now;
     }
     for (name, state) in &mut next.limits {
-        let back = bucket.lease_return(name, leases.iter().map(|(_, lease)| *lease));
+        let back = shard.lease_return(name, leases.iter().map(|(_, lease)| *lease));
         let held = state.available;
         state.available += back.available;
         state.consumed -= back.consumed;
         if !state.rule.is_concurrent() {
-            state.available = state.available.min(bucket.share(state).max(held));
+            state.available = state.available.min(shard.share(state).max(held));
         }
         if back.available > MilliTokens::ZERO {
             restored.tokens.insert(name.clone(), state.available - held);
@@ -144,7 +144,7 @@ pub(super) fn expired(bucket: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases
         if rf_ahead {
             // What the fast clock credited for a time still to come is taken back, as far as it was
             // not used.
-            let early = math::refill_between(&state.rule, bucket.shard(), now, bucket.refilled_at);
+            let early = math::refill_between(&state.rule, shard.shard(), now, shard.refilled_at);
             state.available = (state.available - early).max(state.available.min(MilliTokens::ZERO));
         }
     }

@@ -109,12 +109,12 @@ pub fn remove_covered(gone: &Shard, whole: &Shard) -> Vec<Action> {
 
 /// Asks that `bucket` is still the shard that it is: neither split nor merged, nor gone.
 #[must_use]
-pub fn require_unchanged(bucket: &Shard) -> Action {
+pub fn require_unchanged(shard: &Shard) -> Action {
     let same = vec![
         Condition::Present(Path::of(attr::RF)),
-        require_shard_count(bucket.shard()),
+        require_shard_count(shard.shard()),
     ];
-    Action::Check(bucket.key.item_key(), same)
+    Action::Check(shard.key.item_key(), same)
 }
 
 /// Makes the missing `shard` of the bucket that `other` is of: without tokens of rates, as nobody

@@ -10,8 +10,8 @@ use crate::{EpochMillis, Millis, Shard, attr, item};
 pub const REVIEW_INTERVAL: Millis = Millis(60_000);
 
 /// Requires that `bucket` was not written to since it was seen.
-pub(super) fn unchanged(bucket: &Shard) -> Condition {
-    Condition::Equals(Path::of(attr::V), Value::Int(bucket.write_seq))
+pub(super) fn unchanged(shard: &Shard) -> Condition {
+    Condition::Equals(Path::of(attr::V), Value::Int(shard.write_seq))
 }
 
 /// Makes `old` what `next` says, with one more `v` if `next` has none of its own. What only others
@@ -35,7 +35,7 @@ pub(super) fn retire(old: &Shard, freed: &Shard, now: EpochMillis) -> Update {
 
 /// Makes a shard that is not there, or that was merged away. The latter goes on counting where it
 /// stopped, so what it used in its windows stays in their numbers.
-pub(super) fn make(bucket: &Shard) -> Update {
+pub(super) fn make(shard: &Shard) -> Update {
     let keep = |(path, value): (Path, Value)| match (attr::counts_usage(&path.0[0]), &value) {
         // The same in fewer bytes: there are three counters for each limit, and an expression takes
         // 4 KB.
@@ -43,28 +43,28 @@ pub(super) fn make(bucket: &Shard) -> Update {
         (true, _) => AttributeUpdate::SetIfAbsent(path, value),
         (false, _) => AttributeUpdate::Set(path, value),
     };
-    let mut changes: Vec<_> = attributes(bucket).into_iter().map(keep).collect();
+    let mut changes: Vec<_> = attributes(shard).into_iter().map(keep).collect();
     // One that was merged away had an end.
     changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
     let v = Path::of(attr::V);
-    let is_older = Condition::AtMost(v.clone(), Value::Int(bucket.write_seq.saturating_sub(1)));
+    let is_older = Condition::AtMost(v.clone(), Value::Int(shard.write_seq.saturating_sub(1)));
     let conditions = vec![
         Condition::Absent(Path::of(attr::RF)),
         Condition::AbsentOr(v, Box::new(is_older)),
     ];
     Update {
-        key: bucket.key.item_key(),
+        key: shard.key.item_key(),
         conditions,
         changes,
     }
 }
 
-fn attributes(bucket: &Shard) -> BTreeMap<Path, Value> {
+fn attributes(shard: &Shard) -> BTreeMap<Path, Value> {
     let set = |change| match change {
         AttributeUpdate::Set(path, value) => (path, value),
         other => unreachable!("a bucket is written by setting its attributes: {other:?}"),
     };
-    item::write_bucket(bucket).into_iter().map(set).collect()
+    item::write_bucket(shard).into_iter().map(set).collect()
 }
 
 /// Turns the attributes of `old` into those of `after`, if it was not written to since it was seen.
@@ -85,15 +85,15 @@ fn change(old: &Shard, after: BTreeMap<Path, Value>) -> Update {
 
 /// When the reconciler must come back to `bucket`: at the first expiry of a lease, and for a look
 /// if it is one of several shards.
-pub(super) fn next_due(bucket: &Shard, now: EpochMillis) -> Option<EpochMillis> {
-    let looked = bucket.scaling.sample.map_or(now, |look| look.at);
-    let review = (bucket.shard().count > 1).then(|| looked.plus(REVIEW_INTERVAL));
-    first_expiry(bucket).into_iter().chain(review).min()
+pub(super) fn next_due(shard: &Shard, now: EpochMillis) -> Option<EpochMillis> {
+    let looked = shard.scaling.sample.map_or(now, |look| look.at);
+    let review = (shard.shard().count > 1).then(|| looked.plus(REVIEW_INTERVAL));
+    first_expiry(shard).into_iter().chain(review).min()
 }
 
 /// When the first of its leases expires.
-pub(super) fn first_expiry(bucket: &Shard) -> Option<EpochMillis> {
-    bucket
+pub(super) fn first_expiry(shard: &Shard) -> Option<EpochMillis> {
+    shard
         .leases
         .iter()
         .flatten()
@@ -102,7 +102,7 @@ pub(super) fn first_expiry(bucket: &Shard) -> Option<EpochMillis> {
 }
 
 /// `bucket` after one write more: its write units are counted.
-pub(super) fn count_units(bucket: &mut Shard, per_kb: i64) {
-    let units = crate::MilliTokens::from_tokens(bucket.write_units().saturating_mul(per_kb));
-    bucket.write_units_left -= units;
+pub(super) fn count_units(shard: &mut Shard, per_kb: i64) {
+    let units = crate::MilliTokens::from_tokens(shard.write_units().saturating_mul(per_kb));
+    shard.write_units_left -= units;
 }

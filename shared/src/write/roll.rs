@@ -26,8 +26,8 @@ impl Roll {
 
     /// Whether a write that counts usage must roll `bucket`. An hour that no clock can have reached
     /// is a damaged one.
-    fn is_due(self, bucket: &Shard) -> bool {
-        bucket.hour < self.hour || bucket.hour.0 > self.hour.0.saturating_add(1)
+    fn is_due(self, shard: &Shard) -> bool {
+        shard.hour < self.hour || shard.hour.0 > self.hour.0.saturating_add(1)
     }
 
     /// Adds to `update` what its usage is counted by: nothing, the condition that the shard has
@@ -37,19 +37,19 @@ impl Roll {
     /// that adds one moves `rf`.
     pub(super) fn write(self, update: &mut Update, view: Option<&Shard>) {
         let hour = Path::of(attr::HOUR);
-        let Some(bucket) = view.filter(|bucket| !(self.by_others && self.is_due(bucket))) else {
+        let Some(shard) = view.filter(|shard| !(self.by_others && self.is_due(shard))) else {
             update
                 .conditions
                 .push(Condition::AtLeast(hour, Value::Int(self.hour.0)));
             return;
         };
-        if !self.is_due(bucket) {
+        if !self.is_due(shard) {
             return;
         }
         update
             .conditions
-            .push(Condition::Equals(hour.clone(), Value::Int(bucket.hour.0)));
-        for condition in require_refilled_at(bucket) {
+            .push(Condition::Equals(hour.clone(), Value::Int(shard.hour.0)));
+        for condition in require_refilled_at(shard) {
             if !update.conditions.contains(&condition) {
                 update.conditions.push(condition);
             }
@@ -58,13 +58,13 @@ impl Roll {
             .changes
             .push(AttributeUpdate::Set(hour, Value::Int(self.hour.0)));
         let mut base = |to: Path, from: Path| update.changes.push(AttributeUpdate::Copy(to, from));
-        let is_new_day = !bucket.hour.is_same_day(self.hour);
+        let is_new_day = !shard.hour.is_same_day(self.hour);
         let takes = Path::of(attr::TAKES);
         base(Path::of(attr::TAKES_HOUR_BASE), takes.clone());
         if is_new_day {
             base(Path::of(attr::TAKES_DAY_BASE), takes);
         }
-        for limit in bucket.limits.keys().chain(bucket.departed.keys()) {
+        for limit in shard.limits.keys().chain(shard.departed.keys()) {
             let consumed = Path::limit(limit, Field::Consumed);
             base(Path::limit(limit, Field::HourBase), consumed.clone());
             if is_new_day {

@@ -62,8 +62,8 @@ impl Settle<'_> {
     /// The settlement with what fits under the ceilings of `bucket`: a balance that has refilled
     /// meanwhile takes back only what makes it full.
     #[must_use]
-    pub fn capped(&self, bucket: &Shard) -> Update {
-        self.update(Some(bucket), Some(bucket))
+    pub fn capped(&self, shard: &Shard) -> Update {
+        self.update(Some(shard), Some(shard))
     }
 
     fn update(&self, seen: Option<&Shard>, view: Option<&Shard>) -> Update {
@@ -108,8 +108,8 @@ impl Settle<'_> {
             let mut tk = settled.available;
             if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
                 // The limit may have been lowered since the tokens were taken.
-                let now = view.and_then(|bucket| Some((bucket, bucket.limits.get(limit)?)));
-                let ceiling = now.map_or(ceiling, |(bucket, state)| bucket.share(state));
+                let now = view.and_then(|shard| Some((shard, shard.limits.get(limit)?)));
+                let ceiling = now.map_or(ceiling, |(shard, state)| shard.share(state));
                 if let Some((_, state)) = now {
                     tk = tk.min((ceiling - state.available).max(MilliTokens::ZERO));
                 }

@@ -23,11 +23,11 @@ const UNFINISHED: Millis = Millis(1_000);
 /// the `largest` request seen of it; and whether the bucket then has `max_shards` at most.
 #[must_use]
 pub fn may_split(
-    bucket: &Shard,
+    shard: &Shard,
     max_shards: u32,
     largest: &BTreeMap<LimitName, MilliTokens>,
 ) -> bool {
-    let (_, smaller) = bucket.shard().halves();
+    let (_, smaller) = shard.shard().halves();
     let fits = |(name, state): (&LimitName, &LimitState)| {
         let asked = largest
             .get(name)
@@ -36,7 +36,7 @@ pub fn may_split(
             .max(MilliTokens::from_tokens(1));
         smaller.share(state.rule.capacity) >= asked
     };
-    smaller.count <= max_shards && bucket.limits.iter().all(fits)
+    smaller.count <= max_shards && shard.limits.iter().all(fits)
 }
 
 /// Begins to split the shard `image` into its halves: divides the tokens that are there at `now`,
@@ -286,22 +286,22 @@ mod tests {
             Limit::custom("a", 9, 1, 1000).unwrap(),
             Limit::concurrent("b", 4).unwrap(),
         ];
-        let bucket = Shard::full(key, &limits, EpochMillis(0));
-        let may = |bucket: &Shard, most, of: &str, milli| {
+        let shard = Shard::full(key, &limits, EpochMillis(0));
+        let may = |shard: &Shard, most, of: &str, milli| {
             may_split(
-                bucket,
+                shard,
                 most,
                 &[(LimitName::new(of).unwrap(), MilliTokens(milli))].into(),
             )
         };
         assert!(
-            may(&bucket, 2, "a", 4500) && may(&bucket, 2, "b", 2000) && may(&bucket, 2, "c", 9000)
+            may(&shard, 2, "a", 4500) && may(&shard, 2, "b", 2000) && may(&shard, 2, "c", 9000)
         );
-        assert!(!may(&bucket, 2, "a", 4501) && !may(&bucket, 2, "b", 2001));
-        assert!(!may(&bucket, 1, "a", 1000));
+        assert!(!may(&shard, 2, "a", 4501) && !may(&shard, 2, "b", 2001));
+        assert!(!may(&shard, 1, "a", 1000));
         let quarter = Shard {
             shard_count: 4,
-            ..bucket.clone()
+            ..shard.clone()
         };
         assert!(
             !may(&quarter, 64, "a", 0),

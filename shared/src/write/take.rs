@@ -75,22 +75,22 @@ impl Take<'_> {
     pub fn plan(&self, view: Option<&Shard>, now: EpochMillis) -> Update {
         match view {
             None => self.from_balance(None, self.assumed_refilled_at(now), now),
-            Some(bucket) if !bucket.matches_rules(self.limits, now) => {
-                self.with_new_limits(bucket, now)
+            Some(shard) if !shard.matches_rules(self.limits, now) => {
+                self.with_new_limits(shard, now)
             }
-            Some(bucket) if self.is_covered(bucket, now) => {
-                self.from_balance(view, bucket.refilled_at, now)
+            Some(shard) if self.is_covered(shard, now) => {
+                self.from_balance(view, shard.refilled_at, now)
             }
-            Some(bucket) => self.from_refill(bucket, now),
+            Some(shard) => self.from_refill(shard, now),
         }
     }
 
     /// Whether what `tk` says is enough, and no credit since `rf` has flowed over.
     #[must_use]
-    pub fn is_covered(&self, bucket: &Shard, now: EpochMillis) -> bool {
-        let has_room = |state| self.assumes_headroom() || !bucket.is_full(state, now);
+    pub fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
+        let has_room = |state| self.assumes_headroom() || !shard.is_full(state, now);
         let holds = |limit: &LimitName, need| {
-            bucket
+            shard
                 .limits
                 .get(limit)
                 .is_some_and(|state| state.available >= need && has_room(state))
@@ -107,17 +107,17 @@ impl Take<'_> {
     }
 
     /// What a cut leaves free, so that the takes after it need not cut.
-    fn headroom(&self, bucket: &Shard, state: &LimitState) -> MilliTokens {
+    fn headroom(&self, shard: &Shard, state: &LimitState) -> MilliTokens {
         let second = refill_between(
             &state.rule,
-            bucket.shard(),
-            bucket.refilled_at,
-            bucket.refilled_at.plus(Millis(1000)),
+            shard.shard(),
+            shard.refilled_at,
+            shard.refilled_at.plus(Millis(1000)),
         );
         if self.contention == Contention::Alone {
             MilliTokens::ZERO
         } else {
-            second.min(bucket.share(state) / 128)
+            second.min(shard.share(state) / 128)
         }
     }
 
@@ -159,7 +159,7 @@ impl Take<'_> {
         }
         self.write_leases(view, &mut update);
         match view {
-            Some(bucket) => self.write_ttl(bucket, bucket, now, &mut update),
+            Some(shard) => self.write_ttl(shard, shard, now, &mut update),
             None => self.check_ttl(now, &mut update),
         }
         update
@@ -168,21 +168,21 @@ impl Take<'_> {
     /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving
     /// `rf`: `tk` says what is there at `rf`, and may go below zero. So takes exclude each other
     /// only where there is not enough for both.
-    fn from_refill(&self, bucket: &Shard, now: EpochMillis) -> Update {
-        let mut update = self.update(Some(bucket), MilliTokens::ZERO);
-        require_refilled_at(bucket)
+    fn from_refill(&self, shard: &Shard, now: EpochMillis) -> Update {
+        let mut update = self.update(Some(shard), MilliTokens::ZERO);
+        require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
-        reclaim(&mut update, bucket, now);
-        for (name, state) in &bucket.limits {
+        reclaim(&mut update, shard, now);
+        for (name, state) in &shard.limits {
             let need = self.need(name);
-            let back = bucket.lease_return(name, bucket.reclaimable(now).map(|(_, lease)| lease));
+            let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
             if need == MilliTokens::ZERO && back == LeaseReturn::default() {
                 continue;
             }
-            let flowed = refill_between(&state.rule, bucket.shard(), bucket.refilled_at, now);
-            let ceiling = bucket.share(state);
-            let (guesses_room, slack) = (self.assumes_headroom(), self.headroom(bucket, state));
+            let flowed = refill_between(&state.rule, shard.shard(), shard.refilled_at, now);
+            let ceiling = shard.share(state);
+            let (guesses_room, slack) = (self.assumes_headroom(), self.headroom(shard, state));
             let is_soft = self.is_soft(name);
             let credit = BalanceUpdate {
                 refill: flowed,
@@ -202,35 +202,35 @@ impl Take<'_> {
         for (name, need) in self
             .amounts
             .iter()
-            .filter(|(name, _)| !bucket.limits.contains_key(*name))
+            .filter(|(name, _)| !shard.limits.contains_key(*name))
         {
             update
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
         }
-        self.write_leases(Some(bucket), &mut update);
-        self.write_ttl(bucket, bucket, now, &mut update);
+        self.write_leases(Some(shard), &mut update);
+        self.write_ttl(shard, shard, now, &mut update);
         update
     }
 
     /// Brings the callers' limits to the bucket along with the take. `rf` moves, so all that has
     /// flowed in by the old rules is credited; only if `rf` is the one seen.
-    fn with_new_limits(&self, bucket: &Shard, now: EpochMillis) -> Update {
-        let mut update = self.update(Some(bucket), units_credit(bucket, now));
-        require_refilled_at(bucket)
+    fn with_new_limits(&self, shard: &Shard, now: EpochMillis) -> Update {
+        let mut update = self.update(Some(shard), units_credit(shard, now));
+        require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
         // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
-        let rf = bucket.refilled_at.plus(Millis(1)).max(now);
+        let rf = shard.refilled_at.plus(Millis(1)).max(now);
         update
             .changes
             .push(AttributeUpdate::Set(Path::of(attr::RF), Value::Int(rf.0)));
-        update.changes.extend(self.set_version(bucket, now));
-        reclaim(&mut update, bucket, now);
-        let changed = bucket.projected(self.limits, now);
+        update.changes.extend(self.set_version(shard, now));
+        reclaim(&mut update, shard, now);
+        let changed = shard.projected(self.limits, now);
         let differs =
             |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
-        if self.limits.version.is_none() && bucket.limits.iter().any(differs) {
+        if self.limits.version.is_none() && shard.limits.iter().any(differs) {
             update.changes.push(AttributeUpdate::Set(
                 Path::of(attr::RULE_AT),
                 Value::Int(now.0),
@@ -238,7 +238,7 @@ impl Take<'_> {
         }
         for (name, next) in &changed.limits {
             let need = self.need(name);
-            let Some(state) = bucket.limits.get(name) else {
+            let Some(state) = shard.limits.get(name) else {
                 let next = LimitState {
                     available: next.available - need,
                     consumed: next.consumed + need,
@@ -246,7 +246,7 @@ impl Take<'_> {
                 };
                 update.conditions.push(Condition::Absent(tokens(name)));
                 let mut changes = item::write_limit(name, &next).to_vec();
-                if bucket.departed.contains_key(name) {
+                if shard.departed.contains_key(name) {
                     // It goes on counting where it stopped.
                     changes.retain(|change| !matches!(change, AttributeUpdate::Set(at, _) if attr::counts_usage(&at.0[0])));
                     changes.push(add_tokens(name, Field::Consumed, need));
@@ -254,14 +254,14 @@ impl Take<'_> {
                 update.changes.extend(changes);
                 continue;
             };
-            let back = bucket.lease_return(name, bucket.reclaimable(now).map(|(_, lease)| lease));
+            let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
             if state.rule.is_concurrent() == next.rule.is_concurrent() {
-                let (old, new) = (bucket.share(state), bucket.share(next));
+                let (old, new) = (shard.share(state), shard.share(next));
                 let is_slots = state.rule.is_concurrent();
                 let flowed = if is_slots {
                     new - old
                 } else {
-                    refill_between(&state.rule, bucket.shard(), bucket.refilled_at, now)
+                    refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
                 };
                 let (ceiling, slack) = (old.min(new), MilliTokens::ZERO);
                 let (is_soft, guesses_room) = (self.is_soft(name), false);
@@ -279,7 +279,7 @@ impl Take<'_> {
             } else {
                 // What is free is counted anew from the leases, so none may have come or gone
                 // since.
-                update.conditions.push(unchanged(bucket));
+                update.conditions.push(unchanged(shard));
                 let at_least = Value::Int((need - next.available + state.available).0);
                 update.conditions.extend(
                     (!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)),
@@ -297,8 +297,8 @@ impl Take<'_> {
                 update.changes.extend(super::set_rule(name, &next.rule));
             }
         }
-        self.write_leases(Some(bucket), &mut update);
-        self.write_ttl(bucket, &changed, now, &mut update);
+        self.write_leases(Some(shard), &mut update);
+        self.write_ttl(shard, &changed, now, &mut update);
         update
     }
 
@@ -352,13 +352,13 @@ impl Take<'_> {
     }
 
     /// The version of the limits that the bucket has then.
-    fn set_version(&self, bucket: &Shard, now: EpochMillis) -> Option<AttributeUpdate> {
+    fn set_version(&self, shard: &Shard, now: EpochMillis) -> Option<AttributeUpdate> {
         let path = Path::of(attr::VERSION);
-        match (self.limits.version, bucket.config_version) {
+        match (self.limits.version, shard.config_version) {
             (None, None) => None,
             (None, Some(_)) => self
                 .limits
-                .overrule(bucket, now)
+                .overrule(shard, now)
                 .then_some(AttributeUpdate::Remove(path)),
             (Some(ours), known) => {
                 (known < Some(ours)).then_some(AttributeUpdate::Set(path, Value::Int(ours)))
@@ -382,7 +382,7 @@ impl Take<'_> {
     /// A limit's rule and shard, as far as they are known.
     fn rule(&self, view: Option<&Shard>, name: &LimitName) -> Option<(RefillRule, ShardIndex)> {
         let rule = match view {
-            Some(bucket) => bucket.limits.get(name)?.rule,
+            Some(shard) => shard.limits.get(name)?.rule,
             None => *self
                 .limits
                 .limits
@@ -427,23 +427,23 @@ impl Take<'_> {
     /// The whole bucket, full but for what is taken, if it does not exist.
     #[must_use]
     pub fn create(&self, now: EpochMillis) -> Update {
-        let mut bucket = Shard::full(self.key.clone(), self.limits, now);
-        for (limit, state) in &mut bucket.limits {
+        let mut shard = Shard::full(self.key.clone(), self.limits, now);
+        for (limit, state) in &mut shard.limits {
             let need = self.need(limit);
             (state.available, state.consumed) = (state.available - need, need);
         }
-        bucket.write_units_left -= MilliTokens::from_tokens(1);
-        (bucket.hour, bucket.acquires.total) = (self.roll.hour, self.acquires);
-        bucket.leases = Some(self.leases.iter().cloned().collect());
-        bucket.due_at = self.first_expiry();
+        shard.write_units_left -= MilliTokens::from_tokens(1);
+        (shard.hour, shard.acquires.total) = (self.roll.hour, self.acquires);
+        shard.leases = Some(self.leases.iter().cloned().collect());
+        shard.due_at = self.first_expiry();
         let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
-        bucket.ttl = (!self.limits.is_own).then(|| ttl::first(&bucket, expires, now));
-        bucket.last_write_id = Some(self.write_id.clone());
+        shard.ttl = (!self.limits.is_own).then(|| ttl::first(&shard, expires, now));
+        shard.last_write_id = Some(self.write_id.clone());
         let conditions = vec![Condition::Absent(Path::of(attr::PK))];
         Update {
             key: self.key.item_key(),
             conditions,
-            changes: item::write_bucket(&bucket),
+            changes: item::write_bucket(&shard),
         }
     }
 
@@ -487,7 +487,7 @@ impl Take<'_> {
             return;
         };
         let map = Path::of(attr::LEASES);
-        if view.is_some_and(|bucket| bucket.leases.is_none()) {
+        if view.is_some_and(|shard| shard.leases.is_none()) {
             update.conditions.push(Condition::Absent(map.clone()));
             update.changes.push(AttributeUpdate::Set(
                 map,
@@ -500,18 +500,13 @@ impl Take<'_> {
             };
             update.changes.extend(self.leases.iter().map(set));
         }
-        super::due::not_after(
-            update,
-            self.key,
-            view.and_then(|bucket| bucket.due_at),
-            first,
-        );
+        super::due::not_after(update, self.key, view.and_then(|shard| shard.due_at), first);
     }
 }
 
 /// Removes the expired leases, if their holders have neither renewed nor adjusted them since.
-fn reclaim(update: &mut Update, bucket: &Shard, now: EpochMillis) {
-    for (id, lease) in bucket.reclaimable(now) {
+fn reclaim(update: &mut Update, shard: &Shard, now: EpochMillis) {
+    for (id, lease) in shard.reclaimable(now) {
         let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);
         update
             .conditions

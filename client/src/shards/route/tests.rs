@@ -61,32 +61,32 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
 
 /// A bucket of `count` shards.
 fn bucket_of(count: u32) -> Arc<BucketState> {
-    let shards = Arc::new(BucketState::new(
+    let bucket = Arc::new(BucketState::new(
         BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
         None,
         AgeClock::default(),
     ));
-    shards.summary().set_max_shards_seen(count);
-    shards
+    bucket.summary().set_max_shards_seen(count);
+    bucket
 }
 
 /// Shows what is left of both limits in each of these shards, in millitokens.
-fn see(shards: &BucketState, left: &[(u32, i64, i64)]) {
+fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
     for &(index, rate, slots) in left {
-        let full = Shard::full(shards.key.with_shard(index), &limits(), NOW);
-        let mut bucket = Shard {
-            shard_count: shards.summary().max_shards_seen(),
+        let full = Shard::full(bucket.key.with_shard(index), &limits(), NOW);
+        let mut shard = Shard {
+            shard_count: bucket.summary().max_shards_seen(),
             ..full
         };
-        for (state, left) in bucket.limits.values_mut().zip([rate, slots]) {
+        for (state, left) in shard.limits.values_mut().zip([rate, slots]) {
             state.available = MilliTokens(left);
         }
-        shards.queue(index).record_view(bucket);
+        bucket.queue(index).record_view(shard);
     }
 }
 
 /// A caller who has gone away, and nobody who serves the line.
-fn block(shards: &Arc<BucketState>) {
+fn block(bucket: &Arc<BucketState>) {
     let BucketRequest {
         amounts,
         soft_amounts,
@@ -95,9 +95,9 @@ fn block(shards: &Arc<BucketState>) {
         acquires,
         ..
     } = request(&[("rpd", 1)]);
-    let (enqueued_at, deadline, shards) = (Instant::now(), Instant::now(), Arc::clone(shards));
-    let (reply, line) = (oneshot::channel().0, shards.queue(0));
-    assert!(line.enqueue(Waiter {
+    let (enqueued_at, deadline, bucket) = (Instant::now(), Instant::now(), Arc::clone(bucket));
+    let (reply, queue) = (oneshot::channel().0, bucket.queue(0));
+    assert!(queue.enqueue(Waiter {
         amounts,
         soft_amounts,
         limits,
@@ -105,13 +105,13 @@ fn block(shards: &Arc<BucketState>) {
         acquires,
         enqueued_at,
         deadline,
-        shards,
+        bucket,
         reply
     }));
 }
 
-fn index(line: Option<Arc<ShardQueue>>) -> Option<u32> {
-    line.map(|line| line.key.shard)
+fn index(queue: Option<Arc<ShardQueue>>) -> Option<u32> {
+    queue.map(|queue| queue.key.shard)
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothi
 async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
     let inner = inner().await;
     let is_above = |count, needs: &[_]| {
-        let (shards, request) = (bucket_of(count), request(needs));
-        Router::new(&inner, &shards, &request, Instant::now()).exceeds_one_shard()
+        let (bucket, request) = (bucket_of(count), request(needs));
+        Router::new(&inner, &bucket, &request, Instant::now()).exceeds_one_shard()
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
@@ -153,14 +153,14 @@ async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
-    let (inner, shards) = (inner().await, bucket_of(4));
+    let (inner, bucket) = (inner().await, bucket_of(4));
     see(
-        &shards,
+        &bucket,
         &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)],
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let asking = Router::new(&inner, &shards, &request, Instant::now());
+        let asking = Router::new(&inner, &bucket, &request, Instant::now());
         index(
             Router {
                 tried: tried.to_vec(),
@@ -192,25 +192,25 @@ async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only_a_known_one() {
-    let (inner, shards, request) = (inner().await, bucket_of(4), request(&[("rpd", 1)]));
-    let asking = Router::new(&inner, &shards, &request, Instant::now());
-    let after = |missing| index(asking.replacement_for(&shards.queue(missing)));
+    let (inner, bucket, request) = (inner().await, bucket_of(4), request(&[("rpd", 1)]));
+    let asking = Router::new(&inner, &bucket, &request, Instant::now());
+    let after = |missing| index(asking.replacement_for(&bucket.queue(missing)));
     assert!(
         after(3).is_some(),
         "it is not known of any that it is there, but the first may be"
     );
     assert_eq!(after(0), None, "perhaps nothing is left");
-    see(&shards, &[(2, 0, 0)]);
+    see(&bucket, &[(2, 0, 0)]);
     assert_eq!(after(0), Some(2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
-    let (inner, shards) = (inner().await, bucket_of(1));
-    see(&shards, &[(0, 1_000, 1_000)]);
+    let (inner, bucket) = (inner().await, bucket_of(1));
+    see(&bucket, &[(0, 1_000, 1_000)]);
     let [enough, rate, slots] =
         [("rpd", 1_000), ("rpd", 2_000), ("slots", 1_001)].map(|need| request(&[need]));
-    let denies = |request| cached_denial(&inner, &shards, request).is_some();
+    let denies = |request| cached_denial(&inner, &bucket, request).is_some();
     let memory = inner.settings.denial_cache_ttl;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
     advance(SLOT_DENIAL_TTL - MOMENT).await;
@@ -226,25 +226,25 @@ async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
 /// What a shard lacks, the others may have.
 #[tokio::test(start_paused = true)]
 async fn of_several_shards_only_a_denial_by_all_is_remembered() {
-    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
-    let denies = || cached_denial(&inner, &shards, &request).is_some();
-    see(&shards, &[(0, 0, 0), (1, 0, 0)]);
+    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let denies = || cached_denial(&inner, &bucket, &request).is_some();
+    see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "nobody was denied by all");
-    shards.record_denial();
+    bucket.record_denial();
     assert!(denies());
-    shards.queue(1).clear_view();
+    bucket.queue(1).clear_view();
     assert!(!denies(), "not by those that are known");
     advance(inner.settings.denial_cache_ttl).await;
-    see(&shards, &[(0, 0, 0), (1, 0, 0)]);
+    see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "it was denied too long ago");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_remembered_of_several_shards_is_told_at_once() {
-    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
-    see(&shards, &[(0, 0, 0), (1, 0, 0)]);
-    shards.record_denial();
-    let verdict = acquire_from_table(&inner, &shards, &request, Instant::now())
+    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
+    bucket.record_denial();
+    let verdict = acquire_from_table(&inner, &bucket, &request, Instant::now())
         .await
         .unwrap();
     assert!(matches!(verdict, ShardDecision::Denied(_)));
@@ -254,17 +254,17 @@ async fn a_denial_remembered_of_several_shards_is_told_at_once() {
 /// Who came first may be served by what is still to come.
 #[tokio::test(start_paused = true)]
 async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
-    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1_000)]));
-    see(&shards, &[(0, 0, 0)]);
-    block(&shards);
+    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1_000)]));
+    see(&bucket, &[(0, 0, 0)]);
+    block(&bucket);
     let started = Instant::now();
     let serving = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        line::run_worker(Arc::clone(&inner), shards.queue(0)).await;
+        line::run_worker(Arc::clone(&inner), bucket.queue(0)).await;
     };
     let asking = async {
         (
-            acquire_from_table(&inner, &shards, &request, started)
+            acquire_from_table(&inner, &bucket, &request, started)
                 .await
                 .unwrap(),
             started.elapsed(),
@@ -282,22 +282,22 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
 /// not be read again.
 #[tokio::test(start_paused = true)]
 async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
-    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_001)]));
-    see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Router::new(&inner, &shards, &request, Instant::now());
+    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_001)]));
+    see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
+    let mut asking = Router::new(&inner, &bucket, &request, Instant::now());
     assert!(matches!(
         asking.decide_over_all_shards().await,
         Ok(Ok(ShardDecision::Denied(_)))
     ));
-    assert!(shards.denied().is_some());
-    see(&shards, &[(1, 1_001, 0)]);
-    let Ok(Err(line)) = asking.decide_over_all_shards().await else {
+    assert!(bucket.denied().is_some());
+    see(&bucket, &[(1, 1_001, 0)]);
+    let Ok(Err(queue)) = asking.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
-    assert_eq!(index(line), Some(1));
+    assert_eq!(index(queue), Some(1));
     assert_eq!(inner.counters.read().reads, 0);
     advance(MOMENT).await;
-    let mut later = Router::new(&inner, &shards, &request, Instant::now());
+    let mut later = Router::new(&inner, &bucket, &request, Instant::now());
     assert!(later.decide_over_all_shards().await.is_err());
     assert_eq!(inner.counters.read().reads, 1);
 }
@@ -306,17 +306,17 @@ async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
 /// transaction has shown since that they were wrong.
 #[tokio::test(start_paused = true)]
 async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
-    let (inner, shards, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let joined = Instant::now();
-    *shards.refreshed_at.lock().await =
-        Some((shards.summary().ages.of(joined), Consistency::Strong));
-    see(&shards, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Router::new(&inner, &shards, &request, joined);
+    *bucket.refreshed_at.lock().await =
+        Some((bucket.summary().ages.of(joined), Consistency::Strong));
+    see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
+    let mut asking = Router::new(&inner, &bucket, &request, joined);
     asking.must_refresh = true;
-    let Ok(Err(line)) = asking.decide_over_all_shards().await else {
+    let Ok(Err(queue)) = asking.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
-    assert_eq!((index(line), inner.counters.read().reads), (Some(1), 0));
+    assert_eq!((index(queue), inner.counters.read().reads), (Some(1), 0));
     asking.must_refresh = true;
     asking.pause().await;
     assert!(asking.decide_over_all_shards().await.is_err());
@@ -325,9 +325,9 @@ async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
 
 #[tokio::test(start_paused = true)]
 async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
-    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
     let joined = Instant::now();
-    let mut asking = Router::new(&inner, &shards, &request, joined);
+    let mut asking = Router::new(&inner, &bucket, &request, joined);
     asking.pause().await;
     asking.pause().await;
     assert_eq!(asking.failures, 2);
@@ -350,18 +350,18 @@ async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
 /// The line knows best why there is no answer, so its own is waited for.
 #[tokio::test(start_paused = true)]
 async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
-    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
-    block(&shards);
-    let (line, joined) = (shards.queue(0), Instant::now());
-    let asking = Router::new(&inner, &shards, &request, joined);
+    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    block(&bucket);
+    let (queue, joined) = (bucket.queue(0), Instant::now());
+    let asking = Router::new(&inner, &bucket, &request, joined);
     let deadline = asking.deadline;
     let serving = async {
         tokio::time::sleep_until(deadline).await;
-        line::run_worker(Arc::clone(&inner), Arc::clone(&line)).await;
+        line::run_worker(Arc::clone(&inner), Arc::clone(&queue)).await;
     };
     let asking = async {
         (
-            asking.enqueue_and_wait(&line, &request).await,
+            asking.enqueue_and_wait(&queue, &request).await,
             joined.elapsed(),
         )
     };
@@ -376,11 +376,11 @@ async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
 /// An operator looks for a network that hangs where there was none.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
-    let (inner, shards, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
-    block(&shards);
+    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    block(&bucket);
     let joined = Instant::now();
-    let told = Router::new(&inner, &shards, &request, joined)
-        .enqueue_and_wait(&shards.queue(0), &request)
+    let told = Router::new(&inner, &bucket, &request, joined)
+        .enqueue_and_wait(&bucket.queue(0), &request)
         .await;
     assert!(
         matches!(
@@ -403,12 +403,12 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
         clock,
         ..ConnectOptions::default()
     };
-    let (inner, shards) = (
+    let (inner, bucket) = (
         inner_of(Table::new(connect(connection).await, "limits")).await,
         bucket_of(1),
     );
-    let told = Router::new(&inner, &shards, &request, Instant::now())
-        .enqueue_and_wait(&shards.queue(0), &request)
+    let told = Router::new(&inner, &bucket, &request, Instant::now())
+        .enqueue_and_wait(&bucket.queue(0), &request)
         .await;
     let Err(Error::Timeout {
         after: TIMEOUT,
