@@ -7,15 +7,15 @@ use weirgate_shared::{
     BucketKey, ConfigStatus, EntityId, Limit, LimitMode, MAX_TOKENS, MilliTokens, Millis, Resource,
 };
 
-use crate::away;
+use crate::bucket::{BucketRequest, BucketState};
 use crate::config::{EffectiveConfig, Freshness, resolve};
 use crate::decide::{
     AcquireOptions, BucketTarget, Granted, ResolvedRequest, TakeMode, count_decision, decide,
 };
 use crate::limits::{Limits, check_limit_count};
-use crate::line::Amounts;
-use crate::shards::{BucketRequest, BucketState};
+use crate::queue::Amounts;
 use crate::telemetry::instrumented;
+use crate::unavailable;
 use crate::{Decision, Disabled, Error, Grant, OnUnavailable, RateLimiter};
 
 /// How long a lease lasts if nothing else is said.
@@ -378,7 +378,7 @@ impl<'a> Acquire<'a> {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
         }
-        away::check(self.options.on_unavailable)?;
+        unavailable::check(self.options.on_unavailable)?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
         for (name, amount) in &self.amounts {
             let amount = match *amount {

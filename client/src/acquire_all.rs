@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 
-use crate::away;
 use crate::config::Freshness;
 use crate::decide::{
     AcquireOptions, BucketTarget, Granted, ResolvedRequest, TakeMode, count_decision, decide,
 };
 use crate::telemetry::instrumented;
+use crate::unavailable;
 use crate::{Acquire, Decision, Error, Grant, OnUnavailable, RateLimiter, Settlement};
 
 /// The most requests that are decided together.
@@ -98,7 +98,7 @@ impl<'a> AcquireAll<'a> {
             }
             request.validate()?;
         }
-        away::check(self.options.on_unavailable)?;
+        unavailable::check(self.options.on_unavailable)?;
         let (inner, mut counts) = (&self.limiter.inner, vec![]);
         let decision =
             instrumented(inner, "several", "several", self.decision(&mut counts)).await?;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use weirgate_shared::{Namespace, Resource};
 use weirgate_store::{ConnectOptions, Table, connect};
 
-use crate::away;
 use crate::inner::{Inner, Settings};
 use crate::telemetry;
+use crate::unavailable;
 use crate::{CircuitBreakerConfig, Clock, Error, OnUnavailable, Prefetch, RateLimiter};
 
 /// Builds a [`RateLimiter`].
@@ -268,7 +268,7 @@ impl Builder {
                 Table::new(connect(connection).await, name)
             }
         };
-        away::check(self.on_unavailable)?;
+        unavailable::check(self.on_unavailable)?;
         let settings = Settings {
             timeout: self.timeout,
             denial_cache_ttl: self.denial_cache_ttl,

@@ -2,9 +2,9 @@
 //! none.
 
 mod audit;
-mod change;
+mod cache;
+mod edit;
 mod entities;
-mod known;
 mod resolve;
 mod schema;
 
@@ -18,10 +18,10 @@ use weirgate_store::{BY_RESOURCE, Item, Query};
 use crate::inner::Inner;
 use crate::{Error, RateLimiter};
 
-use change::ConfigEdit;
-use known::CacheKey;
-pub use known::CacheStats;
-pub(crate) use known::ConfigCache;
+use cache::CacheKey;
+pub use cache::CacheStats;
+pub(crate) use cache::ConfigCache;
+use edit::ConfigEdit;
 pub(crate) use resolve::{EffectiveConfig, Freshness, LimitsSlot, resolve};
 
 /// How many things a page of a list holds at most.

@@ -9,16 +9,16 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 use weirgate_shared::{BucketKey, LimitMode, LimitName, MilliTokens};
 
-use crate::away::{self, LocalHold, Permit};
-use crate::clock::deadline;
-use crate::decision::{self, Denied, LimitStatus, NeverFits};
-use crate::held::Hold;
-use crate::inner::Inner;
-use crate::line::{Amounts, ShardDecision, merge_amounts};
-use crate::shards::{
+use crate::bucket::{
     AllOrNone, BucketRequest, BucketState, acquire, cached_denial, take_in_transaction,
 };
+use crate::clock::deadline;
+use crate::decision::{self, Denied, LimitStatus, NeverFits};
+use crate::hold::Hold;
+use crate::inner::Inner;
+use crate::queue::{Amounts, ShardDecision, merge_amounts};
 use crate::stats::count;
+use crate::unavailable::{self, LocalHold, Permit};
 use crate::{Decision, Degraded, Disabled, Error, OnUnavailable};
 
 /// One bucket of a request.
@@ -117,7 +117,7 @@ pub(crate) async fn decide(
         ..
     } = match asked {
         Ok(asked) => asked,
-        Err(error) => return away::fall_back(inner, manner.on_unavailable, None, error),
+        Err(error) => return unavailable::fall_back(inner, manner.on_unavailable, None, error),
     };
     if let Some(disabled) = disabled {
         return Ok(Decision::Disabled(disabled));
@@ -136,7 +136,9 @@ pub(crate) async fn decide(
         Err(open) => Err(open.into()),
     };
     match decision {
-        Err(error) => away::fall_back(inner, manner.on_unavailable, Some(&deciding.targets), error),
+        Err(error) => {
+            unavailable::fall_back(inner, manner.on_unavailable, Some(&deciding.targets), error)
+        }
         Ok(decision) => Ok(decision.map(|given| Granted {
             has_unlimited: is_free,
             ..given

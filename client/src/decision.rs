@@ -9,7 +9,7 @@ use weirgate_shared::{
 };
 
 use crate::limits::Limits;
-use crate::line::Amounts;
+use crate::queue::Amounts;
 use crate::{Degraded, Grant};
 
 /// The answer of an acquire.

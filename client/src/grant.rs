@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate_shared::{EpochMillis, MilliTokens};
 
-use crate::away::LocalHold;
 use crate::decide::BucketGrant;
 use crate::decision::{self, Denied, LimitStatus};
-use crate::held::Hold;
+use crate::hold::Hold;
+use crate::unavailable::LocalHold;
 use crate::{Degraded, Error, acquire};
 
 /// Tokens that were taken, of a bucket and of those it cascades to.

@@ -13,10 +13,10 @@ use weirgate_shared::{BucketKey, EntityId, Millis, Namespace, Resource};
 use weirgate_store::Table;
 
 use crate::ages::AgeClock;
-use crate::away::{CircuitBreaker, LocalBuckets};
+use crate::bucket::BucketState;
 use crate::config::ConfigCache;
-use crate::shards::BucketState;
 use crate::stats::Counters;
+use crate::unavailable::{CircuitBreaker, LocalBuckets};
 use crate::{CircuitBreakerConfig, OnUnavailable, Prefetch};
 
 /// How many buckets a limiter remembers: of more than these, those used least are forgotten. Not

@@ -36,11 +36,11 @@
 //! - `acquire`: [`Acquire`]: one request, checked before anything is sent
 //! - `acquire_all`: [`AcquireAll`]: several requests, all or nothing
 //! - `decision`: [`Decision`] and what it says of every limit
-//! - `shards`: which shards of a bucket to ask, and when all of them
-//! - `line`: callers of one shard share its writes; the acquire protocol
+//! - `bucket`: which shards of a bucket to ask, and when all of them
+//! - `queue`: callers of one shard share its writes; the acquire protocol
 //! - `decide`: all buckets of a request give, or none does
-//! - `grant`, `held`, `settling`: [`Grant`]: adjust, renew, release, roll back
-//! - `away`: what is answered while DynamoDB is away, and when it is not asked; `requests` tells
+//! - `grant`, `hold`, `settle`: [`Grant`]: adjust, renew, release, roll back
+//! - `unavailable`: what is answered while DynamoDB is away, and when it is not asked; `requests` tells
 //! - `prefetch`: tokens taken ahead, and acquires served from memory
 //! - `peek`: [`Peek`]: balances, without taking
 //! - `scope`: a grant around a piece of work
@@ -48,15 +48,15 @@
 //! - `stats`, `telemetry`: what operators see
 //! - `http`: limits told to HTTP clients; `tower`: a layer that does it
 //! - `file`: limits from a YAML file; `blocking`: waiting without an async runtime
-//! - `planned`: the time that writes are planned by
+//! - `plan_time`: the time that writes are planned by
 //! - `clock`, `error`
 
 mod acquire;
 mod acquire_all;
 mod ages;
-mod away;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod bucket;
 mod builder;
 mod clock;
 mod config;
@@ -66,28 +66,27 @@ mod error;
 #[cfg(feature = "yaml")]
 mod file;
 mod grant;
-mod held;
+mod hold;
 pub mod http;
 mod inner;
 mod limiter;
 mod limits;
-mod line;
 mod peek;
-mod planned;
+mod plan_time;
 mod prefetch;
+mod queue;
 mod requests;
 mod scope;
-mod settling;
-mod shards;
+mod settle;
 mod stats;
 mod telemetry;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod unavailable;
 mod usage;
 
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
-pub use away::{CircuitBreakerConfig, Degraded, OnUnavailable};
 pub use builder::Builder;
 pub use clock::FakeClock;
 pub use config::{CacheStats, Page, PageToken};
@@ -101,6 +100,7 @@ pub use peek::{Balances, Peek};
 pub use prefetch::Prefetch;
 pub use scope::ScopeError;
 pub use stats::Stats;
+pub use unavailable::{CircuitBreakerConfig, Degraded, OnUnavailable};
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
     ConfigStatus, Entity, EntityId, EpochMillis, Limit, LimitError, LimitMode, LimitName,

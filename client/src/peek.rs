@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use weirgate_shared::{Bucket, ConfigStatus, Limit, Shard};
 
+use crate::bucket::refresh_all;
 use crate::config::Freshness;
 use crate::decide::{BucketTarget, ResolvedRequest};
 use crate::decision::{self, LimitStatus};
 use crate::inner::Inner;
-use crate::shards::refresh_all;
 use crate::{Acquire, Error};
 
 /// A look at what an acquire would meet. Nothing happens until [`send`](Self::send), and nothing is

@@ -7,7 +7,7 @@
 //! spent.
 
 mod demand;
-mod flight;
+mod fetch;
 mod pool;
 mod state;
 
@@ -17,7 +17,7 @@ use weirgate_shared::{MilliTokens, Millis};
 
 use crate::Error;
 
-pub(crate) use flight::{acquire, drain};
+pub(crate) use fetch::{acquire, drain};
 pub(crate) use pool::Pool;
 
 /// The longest load that one block is meant for.

@@ -1,5 +1,5 @@
 //! A client: what it knows, what it waits for, and what it does next. It does what
-//! `client/src/line/attempt.rs` and `client/src/settling.rs` do, with one caller.
+//! `client/src/queue/take.rs` and `client/src/settle.rs` do, with one caller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
 use weirgate_shared::{AuditChange, Entity, EntityId, EntityKey, WriteId, read_entity};
 use weirgate_store::{CHILDREN, Item, Query};
 
-use super::change::ConfigEdit;
-use super::known::CacheKey;
+use super::cache::CacheKey;
+use super::edit::ConfigEdit;
 use super::{PAGE, Page, PageToken};
 use crate::{Error, RateLimiter};
 

@@ -10,14 +10,14 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, Item};
 
-use super::known::Cached;
+use super::cache::Cached;
 use super::schema;
 use crate::Error;
 use crate::ages::Moment;
+use crate::bucket::BucketState;
 use crate::clock::deadline;
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::shards::BucketState;
 use crate::stats::count;
 
 /// What is younger than this is not asked for again, whatever speaks against it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weirgate_shared::{LimitName, MilliTokens, Millis};
 
 use crate::ages::Moment;
-use crate::line::Amounts;
+use crate::queue::Amounts;
 
 const WINDOW: Duration = Duration::from_secs(1);
 

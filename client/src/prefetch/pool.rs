@@ -13,11 +13,11 @@ use super::Prefetch;
 use super::state::{State, TokenReturn};
 use crate::Error;
 use crate::ages::{AgeClock, Moment};
+use crate::bucket::{BucketRequest, BucketState};
 use crate::decision::{Denied, LimitStatus};
-use crate::held::HoldPart;
+use crate::hold::HoldPart;
 use crate::limits::Limits;
-use crate::line::Amounts;
-use crate::shards::{BucketRequest, BucketState};
+use crate::queue::Amounts;
 
 /// A block pays if it serves so many requests like the one that asks for it. Two would be as many
 /// writes as without it, where the second request does not come and its tokens go back.

@@ -9,9 +9,9 @@ use weirgate_shared::{LimitName, MilliTokens, Shard};
 
 use super::demand::Demand;
 use crate::ages::Moment;
-use crate::held::HoldPart;
+use crate::hold::HoldPart;
 use crate::limits::Limits;
-use crate::line::{Amounts, ShardQueue};
+use crate::queue::{Amounts, ShardQueue};
 
 /// The tokens of one bucket that were taken ahead.
 #[derive(Debug)]

@@ -10,12 +10,12 @@ use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Shard, WriteI
 use weirgate_store::ErrorKind;
 
 use crate::ages::Moment;
+use crate::bucket::BucketState;
 use crate::decision::{self, LimitStatus};
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::line::{Amounts, ShardQueue};
-use crate::settling::{SettleAttempt, SettleOutcome};
-use crate::shards::BucketState;
+use crate::queue::{Amounts, ShardQueue};
+use crate::settle::{SettleAttempt, SettleOutcome};
 use crate::{Error, Settlement};
 
 /// What was taken of one bucket.

@@ -12,10 +12,10 @@ use weirgate_shared::{
 };
 use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
+use crate::bucket::BucketState;
 use crate::clock::deadline;
 use crate::inner::Inner;
-use crate::line::{Amounts, ShardQueue, backoff};
-use crate::shards::BucketState;
+use crate::queue::{Amounts, ShardQueue, backoff};
 use crate::stats::count;
 use crate::{Error, Settlement};
 

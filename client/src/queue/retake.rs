@@ -3,7 +3,7 @@
 use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
 
 use super::Amounts;
-use crate::held::Hold;
+use crate::hold::Hold;
 use crate::inner::Inner;
 use crate::stats::count;
 

@@ -9,12 +9,12 @@ use weirgate_shared::write::{Action, write_audit_event, write_schema_version};
 use weirgate_shared::{AuditChange, AuditEvent, ItemKey, schema_key};
 use weirgate_store::{ErrorKind, Item, TransactOutcome};
 
-use super::known::CacheKey;
+use super::cache::CacheKey;
 use super::schema;
 use crate::Error;
 use crate::clock::deadline;
 use crate::inner::Inner;
-use crate::line::backoff;
+use crate::queue::backoff;
 
 /// One change of what is configured.
 pub(super) struct ConfigEdit<'a> {

@@ -5,7 +5,7 @@ use weirgate_shared::{EpochMillis, Millis, Shard};
 use weirgate_store::Consistency;
 
 use super::ShardQueue;
-use super::roll::expected_acquires;
+use super::hour::expected_acquires;
 use crate::Error;
 use crate::ages::Moment;
 use crate::inner::Inner;

@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
     use crate::ages::AgeClock;
+    use crate::bucket::BucketState;
     use crate::limits::Limits;
-    use crate::shards::BucketState;
 
     const NOW: EpochMillis = EpochMillis(1_000_000);
     const RATE: i64 = 60;

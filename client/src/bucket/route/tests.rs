@@ -8,7 +8,7 @@ use weirgate_store::{ConnectOptions, Table, connect, connect_with};
 
 use super::*;
 use crate::ages::AgeClock;
-use crate::line::SLOT_DENIAL_TTL;
+use crate::queue::SLOT_DENIAL_TTL;
 use crate::{FakeClock, RateLimiter};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
@@ -260,7 +260,7 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
     let started = Instant::now();
     let serving = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        line::run_worker(Arc::clone(&inner), bucket.queue(0)).await;
+        queue::run_worker(Arc::clone(&inner), bucket.queue(0)).await;
     };
     let asking = async {
         (
@@ -357,7 +357,7 @@ async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
     let deadline = asking.deadline;
     let serving = async {
         tokio::time::sleep_until(deadline).await;
-        line::run_worker(Arc::clone(&inner), Arc::clone(&queue)).await;
+        queue::run_worker(Arc::clone(&inner), Arc::clone(&queue)).await;
     };
     let asking = async {
         (

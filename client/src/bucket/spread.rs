@@ -13,8 +13,8 @@ use weirgate_shared::{EpochMillis, MilliTokens};
 use super::BucketRequest;
 use super::route::Router;
 use crate::Error;
-use crate::held::Hold;
-use crate::line::{Amounts, QueueReply, RerouteReason, ShardDecision, Unclaimed};
+use crate::hold::Hold;
+use crate::queue::{Amounts, QueueReply, RerouteReason, ShardDecision, Unclaimed};
 
 /// How often what some shards lack is asked of others, before everything goes back and all shards
 /// are read again: meanwhile other requests are denied what this one holds.

@@ -1,13 +1,13 @@
 //! The shards of one bucket, as this process knows them, and which of them to ask.
 
-mod judge;
-mod look;
-mod parts;
+mod all_or_none;
+mod denial_stamp;
+mod evaluate;
+mod refresh;
 mod reshard;
 mod route;
+mod spread;
 mod stamp;
-mod stamped;
-mod together;
 mod transaction;
 mod unfinished;
 
@@ -20,12 +20,12 @@ use weirgate_store::Consistency;
 
 use crate::ages::{AgeClock, Moment};
 use crate::config::LimitsSlot;
-use crate::line::{Amounts, BucketSummary, ShardQueue, ShardView};
 use crate::prefetch::{Pool, Prefetch};
+use crate::queue::{Amounts, BucketSummary, ShardQueue, ShardView};
 
-pub(crate) use look::refresh_all;
+pub(crate) use all_or_none::{AllOrNone, take_in_transaction};
+pub(crate) use refresh::refresh_all;
 pub(crate) use route::{BucketRequest, acquire, acquire_from_table, cached_denial};
-pub(crate) use together::{AllOrNone, take_in_transaction};
 
 /// Of a shard that holds this many times what is asked, nobody takes the last tokens.
 pub(crate) const AMPLE_FACTOR: i64 = 8;

@@ -11,11 +11,11 @@ use super::pool::{Block, NextReturn, Pool, PoolResult};
 use super::state::TokenReturn;
 use crate::Error;
 use crate::Settlement;
-use crate::held::Hold;
+use crate::bucket::{BucketRequest, BucketState, acquire_from_table};
+use crate::hold::Hold;
 use crate::inner::Inner;
-use crate::line::{Amounts, ShardDecision};
-use crate::settling::{SettleAttempt, SettleOutcome};
-use crate::shards::{BucketRequest, BucketState, acquire_from_table};
+use crate::queue::{Amounts, ShardDecision};
+use crate::settle::{SettleAttempt, SettleOutcome};
 use crate::stats::count;
 
 /// How many blocks a request waits for before it goes the ordinary way.
@@ -101,7 +101,7 @@ async fn complete(
     }
     rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
     // If the caller goes away meanwhile, both parts go back.
-    let ours = crate::line::Unclaimed::from(ours);
+    let ours = crate::queue::Unclaimed::from(ours);
     if !rest.has_amounts() {
         pool.add_unreported(1);
         return Ok(Some(ShardDecision::Granted(ours)));

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::judge::{Allocation, evaluate};
+use super::evaluate::{Allocation, evaluate};
 use super::refresh_all;
 use super::transaction::{self, BucketAllocation};
 use super::{BucketRequest, BucketState};
 use crate::clock::deadline;
 use crate::inner::Inner;
-use crate::line::{Unclaimed, backoff};
+use crate::queue::{Unclaimed, backoff};
 use crate::{Denied, Error};
 
 /// The most items of one transaction.

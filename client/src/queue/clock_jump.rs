@@ -9,10 +9,10 @@ use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Va
 use weirgate_shared::{EpochMillis, LimitState, MilliTokens, Shard, attr, refill_between};
 
 use super::{Amounts, ShardQueue};
+use crate::bucket::BucketState;
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::settling::SettleAttempt;
-use crate::shards::BucketState;
+use crate::settle::SettleAttempt;
 
 /// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it
 /// brings no limits, begins no hour, and ends no leases.

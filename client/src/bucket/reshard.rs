@@ -17,7 +17,7 @@ use super::unfinished::finish_split;
 use crate::clock::deadline;
 use crate::inner::Inner;
 use crate::limits::check_limit_count;
-use crate::line::backoff;
+use crate::queue::backoff;
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {

@@ -6,7 +6,7 @@ use weirgate_shared::{BucketKey, EpochMillis, Millis, Shard, Stamp};
 
 use super::BucketRequest;
 use crate::decision::{self, Denied, LimitStatus};
-use crate::line::denial_ttl;
+use crate::queue::denial_ttl;
 
 /// So many shards are worth a stamp: to read fewer costs two units at most.
 pub(super) const WORTH: u32 = 8;

@@ -8,12 +8,12 @@ use weirgate_shared::write::{Contention, Take};
 use weirgate_shared::{EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::{ErrorKind, Item, StoreError, WriteOutcome};
 
-use super::{Amounts, ShardDecision, ShardQueue, ShardView, Waiter, early, late};
+use super::{Amounts, ShardDecision, ShardQueue, ShardView, Waiter, clock_jump, retake};
 use crate::Error;
-use crate::held::{Hold, HoldPart};
+use crate::hold::{Hold, HoldPart};
 use crate::inner::Inner;
 use crate::limits::check_bucket_limit_count;
-use crate::planned::PlanTime;
+use crate::plan_time::PlanTime;
 use crate::stats::count;
 
 /// What became of a group.
@@ -118,7 +118,7 @@ impl<'a> TakeAttempt<'a> {
             let roll = self.queue.roll(self.inner, now);
             let is_safe = |view: &ShardView| {
                 !view.predates_clock_jump
-                    || late::is_safe(&view.shard, &self.waiters[0].limits, roll, now)
+                    || clock_jump::is_safe(&view.shard, &self.waiters[0].limits, roll, now)
             };
             let view = self.queue.view().filter(is_safe);
             if view.is_none() && !self.missing {
@@ -170,7 +170,7 @@ impl<'a> TakeAttempt<'a> {
             let mut update =
                 shard.map_or_else(|| take.create(now), |shard| take.plan(Some(shard), now));
             if let Some(seen) = shard.filter(|_| is_doubted) {
-                late::require_unchanged(&mut update, &take, seen, now);
+                clock_jump::require_unchanged(&mut update, &take, seen, now);
             }
             self.queue.request_started("UpdateItem");
             let outcome = self.inner.update(&update).await;
@@ -408,7 +408,7 @@ impl<'a> TakeAttempt<'a> {
             self.is_doubted && self.planned.clock_was_fast(self.inner),
         ) {
             let owner = (self.queue, &self.waiters[0].bucket);
-            was_there = late::restore_cut(
+            was_there = clock_jump::restore_cut(
                 self.inner,
                 owner,
                 (seen, &shard),
@@ -417,7 +417,7 @@ impl<'a> TakeAttempt<'a> {
             .await;
         }
         let was_early = self.planned.clock_was_slow(self.inner);
-        let spilled = was_early && early::took_overflow(&self.amounts, &shard, self.inner.now());
+        let spilled = was_early && retake::took_overflow(&self.amounts, &shard, self.inner.now());
         let mut again = vec![];
         for (waiter, lease) in self.waiters.into_iter().zip(self.leases) {
             let lease = lease.map(|(id, lease)| (id, lease.expires_at));
@@ -436,7 +436,7 @@ impl<'a> TakeAttempt<'a> {
             if is_good {
                 waiter.reply(Ok(ShardDecision::Granted(hold.into())));
             } else {
-                early::undo_take(self.inner, hold, &waiter.amounts, &shard, spilled).await;
+                retake::undo_take(self.inner, hold, &waiter.amounts, &shard, spilled).await;
                 again.push(waiter);
             }
         }

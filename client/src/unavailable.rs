@@ -1,6 +1,6 @@
 //! What is answered while DynamoDB is away.
 
-mod breaker;
+mod circuit_breaker;
 mod local;
 
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::decision::{Decision, Denied};
 use crate::inner::Inner;
 use crate::stats::count;
 
-pub use breaker::CircuitBreakerConfig;
-pub(crate) use breaker::{CircuitBreaker, Open, Permit};
+pub use circuit_breaker::CircuitBreakerConfig;
+pub(crate) use circuit_breaker::{CircuitBreaker, Open, Permit};
 pub(crate) use local::{LocalBuckets, LocalHold};
 
 /// What an acquire answers while DynamoDB is away: it gives no answer, server errors, or is over

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 use weirgate_store::{ErrorKind, StoreError};
 
-use super::attempt::{self, TakeOutcome, pause};
-use super::make_way::maintain;
-use super::{RerouteReason, ShardDecision, ShardQueue, ShardView, Waiter, denial_ttl, plan};
+use super::maintenance::maintain;
+use super::take::{self, TakeOutcome, pause};
+use super::{RerouteReason, ShardDecision, ShardQueue, ShardView, Waiter, batch, denial_ttl};
+use crate::bucket::AMPLE_FACTOR;
 use crate::inner::Inner;
-use crate::shards::AMPLE_FACTOR;
 use crate::stats::count;
 use crate::{Error, decision};
 
@@ -74,7 +74,7 @@ impl QueueWorker {
         let view = self.queue.view();
         let shard = view.as_ref().map(|view| &*view.shard);
         let (mut chosen, others) =
-            plan::select_batch(shard, std::mem::take(&mut self.waiting), now);
+            batch::select_batch(shard, std::mem::take(&mut self.waiting), now);
         self.waiting = others;
         if let Some(view) = &view {
             if let (true, Some(first)) = (
@@ -104,7 +104,7 @@ impl QueueWorker {
             self.recheck().await;
             return;
         }
-        match attempt::take(&self.inner, &self.queue, chosen).await {
+        match take::take(&self.inner, &self.queue, chosen).await {
             TakeOutcome::Replied => self.failures = 0,
             TakeOutcome::Retry(chosen) => {
                 self.losses = losses + 1;
@@ -200,7 +200,7 @@ impl QueueWorker {
         };
         let seen = view.as_ref().map(|view| &*view.shard);
         let known = self.count();
-        let short = seen.and_then(|shard| plan::shortage(shard, first, self.inner.now()));
+        let short = seen.and_then(|shard| batch::shortage(shard, first, self.inner.now()));
         let lacks_slots = short
             .iter()
             .flatten()
@@ -249,7 +249,7 @@ impl QueueWorker {
     fn deny_insufficient(&mut self, view: &ShardView) {
         let now = self.inner.now();
         for waiter in std::mem::take(&mut self.waiting) {
-            match plan::shortage(&view.shard, &waiter, now) {
+            match batch::shortage(&view.shard, &waiter, now) {
                 Some(shortage) if !self.is_fresh(view, &waiter, &shortage, now) => {
                     self.waiting.push_back(waiter)
                 }
@@ -358,7 +358,7 @@ impl QueueWorker {
         self.queue
             .last_error()
             .filter(|error| is_key_range_throttle(error))?;
-        plan::shortage(&view.shard, waiter, self.inner.now())
+        batch::shortage(&view.shard, waiter, self.inner.now())
     }
 }
 

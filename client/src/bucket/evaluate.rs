@@ -6,7 +6,7 @@ use weirgate_shared::{Bucket, EpochMillis, MilliTokens};
 use super::{BucketRequest, BucketState};
 use crate::decision::{self, Denied};
 use crate::limits::Limits;
-use crate::line::{Amounts, ShardView};
+use crate::queue::{Amounts, ShardView};
 
 /// What becomes of a request.
 pub(super) enum Allocation {

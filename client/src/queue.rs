@@ -3,19 +3,19 @@
 //! While a take is in flight, those who come stand in line; the next write takes for all of them.
 //! The line is served by a task of its own, so a caller that goes away does not stop the others.
 
-mod attempt;
-mod check;
-mod early;
-mod gap;
-mod late;
-mod look;
-mod make_way;
-mod overview;
-mod pace;
-mod plan;
-mod promises;
-mod roll;
-mod serve;
+mod batch;
+mod clock_jump;
+mod contention;
+mod hour;
+mod maintenance;
+mod read;
+mod recheck;
+mod retake;
+mod retry_times;
+mod summary;
+mod take;
+mod throttle;
+mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -30,20 +30,20 @@ use weirgate_shared::{
 use weirgate_store::StoreError;
 
 use crate::ages::Moment;
-use crate::held::Hold;
+use crate::bucket::BucketState;
+use crate::hold::Hold;
 use crate::limits::Limits;
-use crate::shards::BucketState;
 use crate::{Denied, Error};
 
-pub(crate) use attempt::backoff;
+use contention::ContentionBackoff;
 #[cfg(test)]
-pub(crate) use check::SLOT_DENIAL_TTL;
-pub(crate) use check::denial_ttl;
-use gap::ThrottleBackoff;
-pub(crate) use overview::BucketSummary;
-use pace::ContentionBackoff;
-use promises::RetryTimes;
-pub(crate) use serve::run_worker;
+pub(crate) use recheck::SLOT_DENIAL_TTL;
+pub(crate) use recheck::denial_ttl;
+use retry_times::RetryTimes;
+pub(crate) use summary::BucketSummary;
+pub(crate) use take::backoff;
+use throttle::ThrottleBackoff;
+pub(crate) use worker::run_worker;
 
 /// What is asked of each limit.
 pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;

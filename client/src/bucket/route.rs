@@ -10,15 +10,15 @@ use weirgate_shared::{Bucket, EpochMillis, Limit, ShardIndex};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
 use super::BucketState;
-use super::judge::{Allocation, evaluate};
+use super::evaluate::{Allocation, evaluate};
 use crate::clock::after;
 use crate::inner::Inner;
 use crate::limits::Limits;
-use crate::line::{
+use crate::prefetch::{self, Pool};
+use crate::queue::{
     self, Amounts, QueueReply, RerouteReason, ShardDecision, ShardQueue, Waiter, backoff,
     denial_ttl,
 };
-use crate::prefetch::{self, Pool};
 use crate::stats::count;
 use crate::{Denied, Error};
 
@@ -417,7 +417,7 @@ impl<'a> Router<'a> {
             bucket,
             reply: answer,
         }) {
-            tokio::spawn(line::run_worker(Arc::clone(self.inner), Arc::clone(queue)));
+            tokio::spawn(queue::run_worker(Arc::clone(self.inner), Arc::clone(queue)));
         }
         // Only a runtime that shuts down drops the line unserved.
         let bucket = || queue.key.item_key().pk;

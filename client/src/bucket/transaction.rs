@@ -12,10 +12,10 @@ use weirgate_store::{
 
 use super::{BucketRequest, BucketState};
 use crate::Error;
-use crate::held::{Hold, HoldPart};
+use crate::hold::{Hold, HoldPart};
 use crate::inner::Inner;
 use crate::limits::check_bucket_limit_count;
-use crate::line::{Amounts, ShardQueue, Unclaimed, backoff, merge_amounts};
+use crate::queue::{Amounts, ShardQueue, Unclaimed, backoff, merge_amounts};
 use crate::stats::count;
 
 /// A transaction that did not happen: refused with this error, or the shards were not what they

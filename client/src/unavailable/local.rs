@@ -10,7 +10,7 @@ use weirgate_shared::{
 use crate::decide::BucketTarget;
 use crate::decision::{self, Denied};
 use crate::limits::Limits;
-use crate::line::Amounts;
+use crate::queue::Amounts;
 
 /// How many local buckets are remembered; more than these are forgotten.
 const MAX_BUCKETS: usize = 10_000;
