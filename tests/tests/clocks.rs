@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use fleet::{Fleet, PK, START, ask, config, denied, granted, leased, millis, pass, runtime, secs};
 use proptest::prelude::*;
-use weirgate::{Decision, EpochMillis, FakeClock, Limit, RateLimiter};
+use weirgate::{Decision, EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter};
 use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
 use weirgate_store::{ErrorKind, RetryPolicy, ReturnValues};
@@ -120,6 +120,24 @@ async fn i2_a_take_by_a_clock_set_ahead_cuts_nothing_of_what_others_left() {
     clock.skew(240_000);
     let _ = granted(&limiter, &rpm(600), &[("rpm", 10)]).await;
     let _ = granted(&fleet.limiter().await, &rpm(600), &[("rpm", 480)]).await;
+}
+
+/// The clock is set while the read that finds no bucket is under way.
+#[tokio::test(start_paused = true)]
+async fn i4_a_bucket_created_by_a_clock_set_ahead_refills_from_now() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let clock = off(0);
+    let limiter = fleet.limiter_by(&clock).await;
+    let first = tokio::spawn(async move {
+        granted(&limiter, &rpm(600), &[("rpm", 600)])
+            .await
+            .amount("rpm")
+    });
+    pass(millis(2)).await;
+    clock.skew(240_000);
+    assert_eq!(first.await.unwrap(), MilliTokens::from_tokens(600));
+    pass(secs(10)).await;
+    let _ = granted(&fleet.limiter().await, &rpm(600), &[("rpm", 90)]).await;
 }
 
 /// The request was sent before the clock was set, so its answer does not say that it was.

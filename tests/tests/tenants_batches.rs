@@ -12,7 +12,7 @@ use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_shared::write::{MAX_CARRIED_LIMITS, MAX_LIVES};
-use weirgate_shared::{BucketKey, MAX_BUCKET_LIMITS};
+use weirgate_shared::{BucketKey, MAX_BUCKET_LIMITS, Millis};
 use weirgate_store::Table;
 use weirgate_tests::{Dynamo, Fault, Lines};
 
@@ -53,7 +53,12 @@ async fn a_snapshot_that_stays_throttled_holds_up_nobody() {
         let writer = lines.clone();
         let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
         let started = Instant::now();
-        let handled = deliver(&table, &records).await;
+        let handled = deliver_text(
+            &table,
+            &event(&records),
+            HOUR.plus(Millis(3_600_000 + 30_000)),
+        )
+        .await;
         // Two seconds for all of them together, and what the tries take.
         assert!(
             started.elapsed() < Duration::from_secs(4),
@@ -78,6 +83,29 @@ async fn a_snapshot_that_stays_throttled_holds_up_nobody() {
             assert!(heard[0].contains(said), "{}", heard[0]);
         }
     }
+}
+
+/// I3: usage that the log alone has is not counted.
+#[tokio::test(start_paused = true)]
+async fn i3_a_young_record_comes_again_while_its_snapshot_is_throttled() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "slow", 1).await;
+    used(&table, "good", 1).await;
+    let records = records(&dynamo);
+    let slow_until = Instant::now() + Duration::from_secs(3);
+    dynamo.fail_when(move |write| {
+        let is_slow = pk(write).starts_with("slow/") && Instant::now() < slow_until;
+        is_slow.then_some(KEY_RANGE)
+    });
+    let handled = deliver(&table, &records).await;
+    assert_eq!(handled.summary.refused, 0);
+    let failures = handled.response.unwrap().batch_item_failures;
+    assert_eq!(failures.len(), 1);
+    assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.refused, handled.summary.failed), (0, 0));
+    assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
 }
 
 #[tokio::test(start_paused = true)]

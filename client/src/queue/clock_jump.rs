@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Value};
+use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Value, rewind};
 use weirgate_shared::{EpochMillis, LimitState, MilliTokens, Shard, attr, refill_between};
+use weirgate_store::WriteOutcome;
 
 use super::{Amounts, ShardQueue};
 use crate::bucket::BucketState;
@@ -74,6 +75,23 @@ pub(super) async fn restore_cut(
         tracing::warn!(%error, bucket, "what a clock that was ahead had cut could not be put back");
     }
     was_there
+}
+
+/// Sets the refill time of a shard back that a take has created by a clock that was ahead.
+pub(super) async fn correct_creation(inner: &Inner, queue: &ShardQueue, created: &Shard) {
+    let Some(update) = rewind(created, inner.now()) else {
+        return;
+    };
+    match inner.update_idempotent(&update).await {
+        Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
+            drop(item.bucket().map(|shard| queue.record_view(shard)));
+        }
+        Ok(_) => {}
+        Err(error) => {
+            let bucket = queue.key.item_key().pk;
+            tracing::warn!(%error, bucket, "the refill time of a shard that a fast clock created could not be set back");
+        }
+    }
 }
 
 /// What a take of `needs` cut too much, and whether it found what it took, at `now`.

@@ -416,6 +416,9 @@ impl<'a> TakeAttempt<'a> {
             )
             .await;
         }
+        if self.seen.is_none() && self.planned.clock_was_fast(self.inner) {
+            clock_jump::correct_creation(self.inner, self.queue, &shard).await;
+        }
         let was_early = self.planned.clock_was_slow(self.inner);
         let spilled = was_early && retake::took_overflow(&self.amounts, &shard, self.inner.now());
         let mut again = vec![];

@@ -1,6 +1,6 @@
 //! Runs planned writes side by side, each one safe to repeat, until the time is up.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -135,36 +135,46 @@ impl Why {
     }
 }
 
-/// Runs all writes, `concurrency` at a time, and none past `stop`: what is under way then is given
+/// How far a batch may go.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits<'a> {
+    /// Writes at a time.
+    pub concurrency: usize,
+    /// When the invocation must end.
+    pub stop: Instant,
+    /// Records that do not come again for an item that stays throttled.
+    pub old: &'a HashSet<usize>,
+}
+
+/// Runs all writes, so many at a time, and none past the end: what is under way then is given
 /// up, what has not started fails at once. Copies of a shard to the same snapshot are made one
 /// after the other, because those of an earlier life must come first. Only a failed final copy
 /// fails a record: everything else is made again by later records anyway.
 ///
 /// A final copy whose own item is throttled waits until all other writes had their turn. If the
-/// item stays throttled for [`PATIENCE`] after that, the copy is refused: a tenant can keep its
-/// snapshot throttled for as long as it likes.
+/// item stays throttled for [`PATIENCE`] after that, the record comes again; the copy of an old
+/// record is refused instead, because a tenant can keep its snapshot throttled indefinitely.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
-    concurrency: usize,
-    stop: Instant,
+    limits: Limits<'_>,
     budget: &LogBudget,
 ) -> Vec<Result<Effect, Failure>> {
     let (mut results, mut patience) = (vec![], None);
     let mut turns = in_turns(writes);
     while !turns.is_empty() {
         let is_over = patience.is_some_and(|until| Instant::now() >= until);
-        let run_all = async |turn: Vec<_>| run_all(table, turn, stop, is_over, budget).await;
+        let run_all = async |turn: Vec<_>| run_all(table, turn, limits, is_over, budget).await;
         let mut all = futures_util::stream::iter(std::mem::take(&mut turns))
             .map(run_all)
-            .buffer_unordered(concurrency);
+            .buffer_unordered(limits.concurrency);
         while let Some((done, throttled)) = all.next().await {
             results.extend(done);
             turns.extend((!throttled.is_empty()).then_some(throttled));
         }
         patience.get_or_insert_with(|| Instant::now() + PATIENCE);
         if !turns.is_empty() {
-            sleep_until((Instant::now() + PAUSE.mul_f64(fastrand::f64())).min(stop)).await;
+            sleep_until((Instant::now() + PAUSE.mul_f64(fastrand::f64())).min(limits.stop)).await;
         }
     }
     results
@@ -175,7 +185,7 @@ pub async fn execute(
 async fn run_all<'a, 'w>(
     table: &Table,
     turn: Vec<&'a Write<'w>>,
-    stop: Instant,
+    Limits { stop, old, .. }: Limits<'_>,
     is_over: bool,
     budget: &LogBudget,
 ) -> (Vec<Result<Effect, Failure>>, Vec<&'a Write<'w>>) {
@@ -198,10 +208,13 @@ async fn run_all<'a, 'w>(
             }
             // A tenant that may write an item may spoil it, and the records of all others would
             // come again with its own.
-            (kind, Err(why)) if why.is_lasting() || is_over && why.is_of_item() => {
+            (kind, Err(why))
+                if why.is_lasting()
+                    || is_over && why.is_of_item() && old.contains(&write.record) =>
+            {
                 Ok(refused(kind, &why, budget))
             }
-            (_, Err(why)) if why.is_of_item() => return (results, turn[at..].to_vec()),
+            (_, Err(why)) if why.is_of_item() && !is_over => return (results, turn[at..].to_vec()),
             (_, result) => result,
         };
         let is_failed = result.is_err();
@@ -322,20 +335,20 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
         let Some(item) = item else {
             return Ok(Effect::SplitLost);
         };
-        let bucket = match item.bucket() {
-            Ok(bucket) => bucket,
+        let shard = match item.bucket() {
+            Ok(shard) => shard,
             Err(error) => return Ok(put_off(split, &error.to_string(), budget)),
         };
-        let Some(escrow) = &bucket.escrow else {
-            if !split.is_wanted(&bucket) {
+        let Some(escrow) = &shard.escrow else {
+            if !split.is_wanted(&shard) {
                 return Ok(Effect::SplitLost);
             }
-            newer = Some(bucket);
+            newer = Some(shard);
             continue;
         };
         // Also where an answer was lost, and this one is of the same write once more.
         let is_ours = is_applied || escrow.last_write_id.as_ref() == Some(&op);
-        let done = finish_split(table, &bucket, until, budget).await?;
+        let done = finish_split(table, &shard, until, budget).await?;
         return Ok(if is_ours { Effect::Split } else { done });
     }
     Ok(put_off(

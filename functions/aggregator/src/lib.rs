@@ -73,10 +73,16 @@ pub async fn handle(
             &budget,
         );
     }
+    let old = plan::old_records(&batch.records, invocation.now);
     let shards = plan::shards(std::mem::take(&mut batch.records));
     let writes = plan::writes(&shards, config, invocation.now);
     let stop = stop(started, invocation.deadline);
-    let results = execute::execute(table, &writes, config.write_concurrency, stop, &budget).await;
+    let limits = execute::Limits {
+        concurrency: config.write_concurrency,
+        stop,
+        old: &old,
+    };
+    let results = execute::execute(table, &writes, limits, &budget).await;
     let (summary, response) = report::report(&batch, results);
     summary.log(started.elapsed());
     Ok(Handled { summary, response })

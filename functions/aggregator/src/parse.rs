@@ -287,7 +287,7 @@ impl RawRecord<'_> {
 impl After {
     const fn hour(&self) -> Option<Hour> {
         match self {
-            Self::Live(bucket) => Some(bucket.hour),
+            Self::Live(shard) => Some(shard.hour),
             Self::Merged(meter) => Some(meter.hour),
             Self::Gone => None,
         }
@@ -384,9 +384,9 @@ impl Image {
                 .map(After::Merged)
                 .map_err(|flaw| flaw.to_string());
         }
-        let mut bucket = self.reader.finish(key).map_err(|flaw| flaw.to_string())?;
-        (bucket.size_bytes, bucket.lease_bytes) = (size_bytes, self.lease_bytes);
-        Ok(After::Live(Box::new(bucket)))
+        let mut shard = self.reader.finish(key).map_err(|flaw| flaw.to_string())?;
+        (shard.size_bytes, shard.lease_bytes) = (size_bytes, self.lease_bytes);
+        Ok(After::Live(Box::new(shard)))
     }
 }
 

@@ -1,9 +1,11 @@
 //! Records to planned writes: copies of usage, refills and splits. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use weirgate_shared::write::{Update, UsageCopy, cap_write_units, refill};
-use weirgate_shared::{BucketKey, EpochMillis, LimitName, Meter, MilliTokens, Shard, Window};
+use weirgate_shared::{
+    BucketKey, EpochMillis, LimitName, Meter, MilliTokens, Millis, Shard, Window,
+};
 
 use crate::config::Config;
 use crate::parse::{After, Record};
@@ -61,6 +63,16 @@ pub enum Kind<'a> {
     Split(Box<Split<'a>>),
 }
 
+/// After this long a record does not come again for an item that stays throttled.
+const OLD: Millis = Millis(30_000);
+
+/// Returns the indices of the records that are older than [`OLD`] at `now`.
+#[must_use]
+pub fn old_records(records: &[Record], now: EpochMillis) -> HashSet<usize> {
+    let old = records.iter().filter(|record| now.since(record.at) >= OLD);
+    old.map(|record| record.index).collect()
+}
+
 /// Folds the records of a batch per bucket shard, in the order of their keys.
 #[must_use]
 pub fn shards(records: Vec<Record>) -> Vec<ShardFold> {
@@ -108,7 +120,7 @@ pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) ->
 impl Record {
     fn key(&self) -> &BucketKey {
         match (&self.after, &self.before) {
-            (After::Live(bucket), _) => &bucket.key,
+            (After::Live(shard), _) => &shard.key,
             (After::Merged(meter), _) => &meter.key,
             (After::Gone, Some(before)) => &before.key,
             (After::Gone, None) => unreachable!("a removal has an old image, or it was not read"),
@@ -137,8 +149,8 @@ impl ShardFold {
             after,
         } = record;
         self.writes += 1;
-        if let After::Live(bucket) = &after {
-            self.consume(before.as_ref(), bucket);
+        if let After::Live(shard) = &after {
+            self.consume(before.as_ref(), shard);
         }
         match (before, after) {
             (Some(before), After::Gone) => self.copies.push((before, Ends::Life, index)),
@@ -146,24 +158,24 @@ impl ShardFold {
             // Not final: a split may make the shard again within the window. Until then readers
             // find the item.
             (_, After::Merged(meter)) => self.copies.push((meter, Ends::Nothing, index)),
-            (before, After::Live(bucket)) => {
-                if let Some(before) = before.filter(|before| before.hour < bucket.hour) {
-                    let is_same_day = before.hour.is_same_day(bucket.hour);
+            (before, After::Live(shard)) => {
+                if let Some(before) = before.filter(|before| before.hour < shard.hour) {
+                    let is_same_day = before.hour.is_same_day(shard.hour);
                     self.copies.push((
                         before,
                         if is_same_day { Ends::Hour } else { Ends::Day },
                         index,
                     ));
                 }
-                if bucket.write_seq % INTERIM == 0 {
-                    self.copies.push((bucket.meter(), Ends::Nothing, index));
+                if shard.write_seq % INTERIM == 0 {
+                    self.copies.push((shard.meter(), Ends::Nothing, index));
                 }
                 if self
                     .last
                     .as_ref()
-                    .is_none_or(|(last, ..)| bucket.write_seq >= last.write_seq)
+                    .is_none_or(|(last, ..)| shard.write_seq >= last.write_seq)
                 {
-                    self.last = Some((bucket, at, index));
+                    self.last = Some((shard, at, index));
                 }
             }
         }

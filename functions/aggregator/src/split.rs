@@ -70,8 +70,8 @@ impl<'a> Split<'a> {
 
 /// Whether one partition no longer bears the shard: a client was throttled, its write units run
 /// out, or its leases make every write cost more than one.
-fn is_hot(bucket: &Shard, at: EpochMillis) -> bool {
-    bucket.scaling.is_hot || bucket.is_near_write_limit(at) || bucket.has_heavy_leases()
+fn is_hot(shard: &Shard, at: EpochMillis) -> bool {
+    shard.scaling.is_hot || shard.is_near_write_limit(at) || shard.has_heavy_leases()
 }
 
 #[cfg(test)]

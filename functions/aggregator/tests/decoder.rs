@@ -114,7 +114,7 @@ fn names_and_texts_may_be_escaped() {
     let of = |text: &str| parse::records(text).unwrap().records;
     assert_eq!(of(&escaped), of(SAMPLE));
     assert!(
-        matches!(&of(SAMPLE)[0].after, After::Live(bucket) if bucket.limits["tpm"].consumed.0 == 1_999_500)
+        matches!(&of(SAMPLE)[0].after, After::Live(shard) if shard.limits["tpm"].consumed.0 == 1_999_500)
     );
 }
 

@@ -23,7 +23,7 @@ fn one(text: &str) -> parse::Record {
 
 fn live(record: &parse::Record) -> &Shard {
     match &record.after {
-        After::Live(bucket) => bucket,
+        After::Live(shard) => shard,
         other => panic!("{other:?}"),
     }
 }
