@@ -88,9 +88,9 @@ impl RateLimiter {
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
-    /// use weirgate::{Config, Level, Limit};
+    /// use weirgate::{Config, ConfigLevel, Limit};
     /// let limits = [Limit::per_minute("rpm", 600)?, Limit::per_minute("tpm", 100_000)?];
-    /// limiter.set_config(&Level::Resource("gpt-4".try_into()?), &Config::of(limits)).await?;
+    /// limiter.set_config(&ConfigLevel::Resource("gpt-4".try_into()?), &Config::of(limits)).await?;
     /// # Ok(())
     /// # }
     /// ```

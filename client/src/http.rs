@@ -4,12 +4,12 @@
 //! The feature `tower` has a layer that does all of it (`weirgate::tower`). By hand:
 //!
 //! ```
-//! use weirgate::http::{Names, Policies, Problem};
+//! use weirgate::http::{PolicyNames, Policies, Problem};
 //! use weirgate::{Decision, Grant};
 //!
 //! /// Status, fields and body of an answer.
 //! fn answer(decision: &Decision) -> (u16, Vec<(&'static str, String)>, String) {
-//!     let names = Names::default();
+//!     let names = PolicyNames::default();
 //!     match decision {
 //!         Decision::Granted(grant) => (200, Policies::granted(&grant.limits(), &names).fields(), "done".to_owned()),
 //!         Decision::Denied(denied) => {

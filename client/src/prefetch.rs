@@ -37,7 +37,7 @@ const REFETCH_LEAD: Millis = Millis(100);
 /// ```
 /// # use std::time::Duration;
 /// # use weirgate::Prefetch;
-/// let prefetch = Prefetch::default().share(20).keep(Duration::from_secs(5));
+/// let prefetch = Prefetch::default().max_outstanding_percent(20).max_age(Duration::from_secs(5));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefetch {

@@ -5,21 +5,21 @@ use weirgate_shared::{EntityId, Resource};
 
 use crate::{LimitStatus, NeverFits};
 
-/// Names a limit of an entity on a resource.
+/// PolicyNames a limit of an entity on a resource.
 pub type PolicyName = fn(&EntityId, &Resource, &str) -> String;
 
 /// How the limits of an answer are named.
 ///
 /// A limit of the caller's own bucket has its own name, `rpm`; one on another resource has the
-/// resource before it, `api/search/rpm`. Names of entities are not told, as a client need not know
+/// resource before it, `api/search/rpm`. PolicyNames of entities are not told, as a client need not know
 /// whom it shares a limit with: a limit of another entity, as a parent, has a number, `rpm#2`. Of
 /// several others the number is their place in the answer, so who has more than one parent names
 /// them with [`PolicyNames::by`].
 ///
 /// ```
-/// use weirgate::http::Names;
+/// use weirgate::http::PolicyNames;
 ///
-/// let names = Names::by(|entity, _, limit| match entity.as_str().split_once(':') {
+/// let names = PolicyNames::by(|entity, _, limit| match entity.as_str().split_once(':') {
 ///     Some(("org", _)) => format!("organization-{limit}"),
 ///     _ => limit.to_owned(),
 /// });
@@ -34,7 +34,7 @@ pub struct PolicyNames {
 type Named<'a> = (&'a EntityId, &'a Resource, &'a str);
 
 impl PolicyNames {
-    /// Names limits by `name`. What no field can hold, which is all but printable ASCII, becomes
+    /// PolicyNames limits by `name`. What no field can hold, which is all but printable ASCII, becomes
     /// `_`, and a name given twice gets a number.
     #[must_use]
     pub fn by(name: PolicyName) -> Self {
