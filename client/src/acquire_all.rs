@@ -42,7 +42,7 @@ impl<'a> AcquireAll<'a> {
             options: AcquireOptions {
                 wait: Duration::ZERO,
                 take_mode: TakeMode::Concurrent,
-                on_unavailable: on_unavailable,
+                on_unavailable,
             },
         }
     }

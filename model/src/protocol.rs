@@ -369,7 +369,7 @@ impl Model for Protocol {
                 self.finish(&mut next);
             }
             Step::Restore(shard) => {
-                drop(self.write(&mut next, &self.planned_now(last, (Kind::Expire, shard))?))
+                _ = self.write(&mut next, &self.planned_now(last, (Kind::Expire, shard))?);
             }
         }
         Some(next)

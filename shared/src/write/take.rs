@@ -74,14 +74,14 @@ impl Take<'_> {
     #[must_use]
     pub fn plan(&self, view: Option<&Shard>, now: EpochMillis) -> Update {
         match view {
-            None => self.from_balance(None, self.assumed_refilled_at(now), now),
+            None => self.take_balance(None, self.assumed_refilled_at(now), now),
             Some(shard) if !shard.matches_rules(self.limits, now) => {
                 self.with_new_limits(shard, now)
             }
             Some(shard) if self.is_covered(shard, now) => {
-                self.from_balance(view, shard.refilled_at, now)
+                self.take_balance(view, shard.refilled_at, now)
             }
-            Some(shard) => self.from_refill(shard, now),
+            Some(shard) => self.take_refill(shard, now),
         }
     }
 
@@ -123,7 +123,7 @@ impl Take<'_> {
 
     /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`,
     /// which is `floor` or later, fits above it.
-    fn from_balance(&self, view: Option<&Shard>, floor: EpochMillis, now: EpochMillis) -> Update {
+    fn take_balance(&self, view: Option<&Shard>, floor: EpochMillis, now: EpochMillis) -> Update {
         let mut update = self.update(view, MilliTokens::ZERO);
         // Neither holds for a shard that is gone or merged away.
         push_new(&mut update, require_shard_count(self.shard(view)));
@@ -168,7 +168,7 @@ impl Take<'_> {
     /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving
     /// `rf`: `tk` says what is there at `rf`, and may go below zero. So takes exclude each other
     /// only where there is not enough for both.
-    fn from_refill(&self, shard: &Shard, now: EpochMillis) -> Update {
+    fn take_refill(&self, shard: &Shard, now: EpochMillis) -> Update {
         let mut update = self.update(Some(shard), MilliTokens::ZERO);
         require_refilled_at(shard)
             .into_iter()
