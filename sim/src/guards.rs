@@ -20,9 +20,9 @@ pub struct Guard {
 /// A test of the integration tests.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Test {
-    /// Its file in `tests/tests`, without the extension.
+    /// Its binary: a folder of `tests/tests`.
     pub suite: String,
-    /// Its name.
+    /// Its module in the folder, and its name: `module::name`.
     pub name: String,
 }
 

@@ -56,9 +56,10 @@ fn every_guard_is_where_the_table_says() {
         std::fs::read_to_string(format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
     };
     for test in guards::guards().into_iter().filter_map(|guard| guard.test) {
-        let suite = source(&format!("tests/tests/{}.rs", test.suite));
+        let (module, name) = test.name.split_once("::").expect("module::name");
+        let suite = source(&format!("tests/tests/{}/{module}.rs", test.suite));
         assert!(
-            suite.contains(&format!("async fn {}()", test.name)),
+            suite.contains(&format!("async fn {name}()")),
             "{} is in {}",
             test.name,
             test.suite

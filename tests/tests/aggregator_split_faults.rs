@@ -1,12 +1,13 @@
 //! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing
 //! waits for them.
 
-mod aggregator;
+mod fixtures;
 
+use crate::fixtures::aggregator;
 use std::time::Duration;
 
-use aggregator::usage::assert_exact;
-use aggregator::{
+use crate::fixtures::aggregator::usage::assert_exact;
+use crate::fixtures::aggregator::{
     HOUR, bucket, config, counts, deliver, deliver_until_done, event, held, marked, records,
     sequence_number, shards, take_in,
 };

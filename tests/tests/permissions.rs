@@ -2,17 +2,15 @@
 //! else; the README says the same. What each role and policy of the template allows stands in
 //! `tests/data/permissions.txt`, whole.
 
-mod fleet;
-mod policy;
-mod stored;
+mod fixtures;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use fleet::{Fleet, config, secs};
-use policy::{Asked, Call, Policy, enforce, is_like, listed};
+use crate::fixtures::fleet::{Fleet, config, secs};
+use crate::fixtures::policy::{Asked, Call, Policy, enforce, is_like, listed};
+use crate::fixtures::stored::{child, entity, resource, rpm};
 use proptest::prelude::*;
-use stored::{child, entity, resource, rpm};
 use weirgate::{
     AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Limit, Prefetch, RateLimiter, Window,
 };

@@ -1,9 +1,10 @@
 //! `docs/scaling.md`: its numbers are the program's, and the program's are those of the code and of
 //! `template.yaml`.
 
-mod aggregator;
+mod fixtures;
 
-use aggregator::{bucket, deliver_text, event, later, take, take_in};
+use crate::fixtures::aggregator;
+use crate::fixtures::aggregator::{bucket, deliver_text, event, later, take, take_in};
 use saphyr::{LoadableYamlNode, Yaml};
 use weirgate_aggregator::plan::INTERIM;
 use weirgate_shared::Window;

@@ -1,11 +1,11 @@
 //! What tracing sees of an acquire. Alone in its process: whether anybody listens is remembered for
 //! all threads.
 
-mod fleet;
+mod fixtures;
 
 use std::sync::{Arc, Mutex};
 
-use fleet::{Fleet, denied, granted, runtime};
+use crate::fixtures::fleet::{Fleet, denied, granted, runtime};
 use weirgate::Limit;
 
 fn rpm() -> [Limit; 1] {

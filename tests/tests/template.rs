@@ -1,15 +1,15 @@
 //! `template.yaml` says what the code says: the table, the filter, the variables, the permissions,
 //! the log text.
 
-mod policy;
+mod fixtures;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::fixtures::policy::{Asked, Policy, enforce};
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
-use policy::{Asked, Policy, enforce};
 use serde_json::{Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};

@@ -1,13 +1,16 @@
 //! What one tenant writes keeps no other tenant's records from being copied, credited and split,
 //! with the batch they are in.
 
-mod aggregator;
+mod fixtures;
 
+use crate::fixtures::aggregator;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aggregator::usage::snapshots;
-use aggregator::{HOUR, bucket, deliver, deliver_text, event, later, marked, records, take_in};
+use crate::fixtures::aggregator::usage::snapshots;
+use crate::fixtures::aggregator::{
+    HOUR, bucket, deliver, deliver_text, event, later, marked, records, take_in,
+};
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;

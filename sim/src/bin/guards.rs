@@ -167,7 +167,8 @@ fn ran(command: &mut Command) -> Output {
 fn missed(copy: &Copy, guard: &Guard, seeds: u32) -> Option<(String, String, String)> {
     if let Some(test) = &guard.test {
         let says = failure(copy, test)?;
-        return Some((format!("`{}`", test.name), "a test".to_owned(), says));
+        let name = test.name.rsplit("::").next().unwrap_or(&test.name);
+        return Some((format!("`{name}`"), "a test".to_owned(), says));
     }
     let (seed, says) = first_failure(copy, &guard.invariant, seeds)?;
     Some((seed.to_string(), (seed + 1).to_string(), says))

@@ -1,164 +1,493 @@
-//! What was used, by the table and by its stream.
+//! Usage is exact in every window (I3), however the stream is delivered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use crate::fixtures::aggregator;
+use std::time::Duration;
 
-use serde_json::Value;
-use weirgate_shared::{
-    BUCKET_SK, BucketKey, EpochMillis, Hour, ItemKey, LiveShard, MilliTokens, Snapshot,
-    SnapshotKey, Usage, Window, usage,
+use crate::fixtures::aggregator::usage::{
+    assert_exact, copied, hourly, of, read, snapshots, streamed,
 };
-use weirgate_tests::{Dynamo, live, snapshot};
+use crate::fixtures::aggregator::{
+    HOUR, bucket, deliver, deliver_until_done, later, limits, name, records, sequence_number,
+    settle, take, take_at, take_in,
+};
+use serde_json::{Value, json};
+use weirgate::RateLimiter;
+use weirgate_shared::{EpochMillis, MilliTokens, Window};
+use weirgate_store::Table;
+use weirgate_tests::{Dynamo, Fault};
 
-/// What was used of each bucket in each window of one kind; windows without usage are left out.
-pub type Used = BTreeMap<(BucketKey, EpochMillis), Usage>;
+/// Hours after [`HOUR`] in which the buckets of [`used`] are used: the last one is the first of the
+/// next day.
+const HOURS: [i64; 4] = [0, 0, 1, 6];
 
-/// What readers see: snapshots and items together.
-pub fn read(dynamo: &Dynamo, window: Window) -> Used {
-    let (items, snapshots) = (items(dynamo), snapshots(dynamo));
-    let starts = items
-        .values()
-        .flatten()
-        .map(|live| (live.meter.key.with_shard(0), live.meter.start(window)));
-    let copied = snapshots
-        .keys()
-        .filter(|key| key.window == window)
-        .map(|key| (bucket(key), key.start));
-    let all: BTreeSet<_> = starts.chain(copied).collect();
-    let none = vec![];
-    let read = |(key, start): (BucketKey, EpochMillis)| {
-        let live = items.get(&key).unwrap_or(&none);
-        let snapshot = snapshots
-            .get(&of(&key, window, start))
-            .cloned()
-            .unwrap_or_default();
-        let read = usage(window, start, &snapshot, live, EpochMillis(i64::MAX / 2));
-        ((key, start), read.usage)
-    };
-    without_nothing(all.into_iter().map(read).collect())
-}
-
-/// What snapshots alone say, for windows that are over.
-pub fn copied(dynamo: &Dynamo, window: Window) -> Used {
-    let snapshots = snapshots(dynamo)
-        .into_iter()
-        .filter(|(key, _)| key.window == window);
-    let sum = |(key, snapshot): (SnapshotKey, Snapshot)| {
-        (
-            (bucket(&key), key.start),
-            usage(window, key.start, &snapshot, &[], EpochMillis(i64::MAX / 2)).usage,
-        )
-    };
-    without_nothing(snapshots.map(sum).collect())
-}
-
-/// What the stream's records say: each write counts for the hour that its item has after it.
-pub fn streamed(records: &[Value], window: Window) -> Used {
-    let mut used = Used::new();
-    let is_written = |record: &&Value| {
-        record["eventName"] != "REMOVE" && record["dynamodb"]["Keys"]["SK"]["S"] == BUCKET_SK
-    };
-    for record in records.iter().filter(is_written) {
-        let image = |name: &str| {
-            let image = &record["dynamodb"][name];
-            image.is_object().then(|| live(image).meter)
-        };
-        let (after, before) = (image("NewImage").unwrap(), image("OldImage"));
-        let of = used
-            .entry((after.key.with_shard(0), after.start(window)))
-            .or_default();
-        of.acquires +=
-            after.acquires.total - before.as_ref().map_or(0, |before| before.acquires.total);
-        for (name, counter) in &after.limits {
-            let had = before
-                .as_ref()
-                .and_then(|before| before.limits.get(name))
-                .map_or(0, |counter| counter.total);
-            *of.tokens.entry(name.clone()).or_default() += MilliTokens(counter.total - had);
+/// Three entities, one of them with two shards, used in three hours of two days.
+async fn used() -> (Dynamo, Table, Vec<Value>) {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    for (round, hours) in (0..).zip(HOURS) {
+        for (entity, shard) in [("a", 0), ("b", 0), ("b", 1), ("c", 0)] {
+            let key = bucket(entity, shard);
+            take_in(&table, &key, 1_250 + round, hours).await;
+            if round == 1 {
+                settle(&table, &key, -2_001).await;
+            }
         }
     }
-    without_nothing(used)
+    let records = records(&dynamo);
+    assert_eq!(records.len(), 20);
+    (dynamo, table, records)
 }
 
-/// I3: what readers see is what the stream says, in every hour and day.
-pub fn assert_exact(dynamo: &Dynamo, records: &[Value]) {
-    for window in Window::ALL {
-        assert_eq!(read(dynamo, window), streamed(records, window), "{window}");
-    }
-}
-
-/// The snapshots of a bucket's windows.
-pub fn snapshots(dynamo: &Dynamo) -> BTreeMap<SnapshotKey, Snapshot> {
-    let items = dynamo.items();
-    let read = |item: &Value| {
-        let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
-        let key = SnapshotKey::parse(&ItemKey {
-            pk: text("PK"),
-            sk: text("SK"),
-        })?;
-        Some((key, snapshot(item)))
-    };
-    items.iter().filter_map(read).collect()
-}
-
-/// The snapshot of one window of a bucket.
-pub fn of(key: &BucketKey, window: Window, start: EpochMillis) -> SnapshotKey {
-    let BucketKey {
-        namespace,
-        entity,
-        resource,
-        ..
-    } = key.clone();
-    SnapshotKey {
-        namespace,
-        entity,
-        resource,
-        window,
-        start,
-    }
-}
-
-/// That of the hour.
-pub fn hourly(key: &BucketKey, at: EpochMillis) -> SnapshotKey {
-    of(key, Window::Hourly, Hour::of(at).start())
-}
-
-fn bucket(key: &SnapshotKey) -> BucketKey {
-    let SnapshotKey {
-        namespace,
-        entity,
-        resource,
-        ..
-    } = key.clone();
-    BucketKey {
-        namespace,
-        entity,
-        resource,
-        shard: 0,
-    }
-}
-
-fn items(dynamo: &Dynamo) -> BTreeMap<BucketKey, Vec<LiveShard>> {
-    let mut buckets: BTreeMap<_, Vec<_>> = BTreeMap::new();
+/// Forgets all snapshots.
+fn forget(dynamo: &Dynamo) {
     for item in dynamo
         .items()
         .iter()
-        .filter(|item| item["SK"]["S"] == BUCKET_SK)
+        .filter(|item| item["SK"]["S"] != "#STATE")
     {
-        let live = live(item);
-        buckets
-            .entry(live.meter.key.with_shard(0))
-            .or_default()
-            .push(live);
+        dynamo.delete(
+            item["PK"]["S"].as_str().unwrap(),
+            item["SK"]["S"].as_str().unwrap(),
+        );
     }
-    buckets
 }
 
-fn without_nothing(mut used: Used) -> Used {
-    for usage in used.values_mut() {
-        usage
-            .tokens
-            .retain(|_, amount| *amount != MilliTokens::ZERO);
+fn begins_an_hour(record: &Value) -> bool {
+    let [old, new] = ["OldImage", "NewImage"].map(|image| &record["dynamodb"][image]["uh"]);
+    old.is_object() && old != new
+}
+
+/// The record by which bucket `a` begins the hour `hours` after [`HOUR`].
+fn roll(records: &[Value], hours: i64) -> usize {
+    let hour = (later(hours).0 / 3_600_000).to_string();
+    let is_it = |record: &Value| {
+        begins_an_hour(record)
+            && record["dynamodb"]["Keys"]["PK"]["S"] == "default/BUCKET#a#gpt-4#0"
+            && record["dynamodb"]["NewImage"]["uh"]["N"] == hour.as_str()
+    };
+    records.iter().position(is_it).unwrap()
+}
+
+#[tokio::test]
+async fn i3_usage_equals_consumption_in_every_window() {
+    let (dynamo, table, records) = used().await;
+    let handled = deliver(&table, &records).await;
+    assert_eq!(handled.response.unwrap(), Default::default());
+    // Four shards, two hours and a day that ended.
+    assert_eq!((handled.summary.records, handled.summary.copied), (20, 12));
+    assert_exact(&dynamo, &records);
+    for window in Window::ALL {
+        let now = window.start(later(6));
+        let (mut ended, mut all) = (copied(&dynamo, window), streamed(&records, window));
+        ended.retain(|(_, start), _| *start < now);
+        all.retain(|(_, start), _| *start < now);
+        assert_eq!(
+            ended, all,
+            "a window that is over is in its snapshot: {window}"
+        );
+        assert!(!all.is_empty());
     }
-    used.retain(|_, usage| *usage != Usage::default());
-    used
+    let hour = &read(&dynamo, Window::Hourly)[&(bucket("a", 0), HOUR)];
+    assert_eq!(
+        (hour.acquires, hour.tokens["tpm"]),
+        (2, MilliTokens(1_250 + 1_251 - 2_001))
+    );
+}
+
+/// The hour and the day in progress are exact without the stream.
+#[tokio::test]
+async fn i3_a_window_in_progress_is_exact_before_anything_is_delivered() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    take(&table, &bucket("a", 0), 1_500).await;
+    take(&table, &bucket("a", 0), 700).await;
+    settle(&table, &bucket("a", 0), -300).await;
+    assert_exact(&dynamo, &records(&dynamo));
+    // Hours later the day in progress is as exact.
+    take_in(&table, &bucket("a", 0), 9, 5).await;
+    let day = &read(&dynamo, Window::Daily)[&(bucket("a", 0), Window::Daily.start(HOUR))];
+    assert_eq!((day.acquires, day.tokens["tpm"]), (3, MilliTokens(1_909)));
+}
+
+#[tokio::test]
+async fn i3_a_batch_delivered_twice_counts_once() {
+    let (dynamo, table, records) = used().await;
+    deliver(&table, &records).await;
+    let again = deliver(&table, &records).await;
+    assert_eq!((again.summary.copied, again.summary.superseded), (0, 12));
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test]
+async fn i3_a_record_twice_in_one_batch_counts_once() {
+    let (dynamo, table, records) = used().await;
+    let doubled: Vec<_> = records.iter().chain(&records).cloned().collect();
+    let handled = deliver(&table, &doubled).await;
+    assert_eq!(handled.summary.copied, 12, "and costs nothing");
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test]
+async fn i3_batches_cut_anywhere_count_once() {
+    let (dynamo, table, records) = used().await;
+    for at in 0..=records.len() {
+        // The first part was delivered before, with more behind it; now the rest comes with some of
+        // it again.
+        deliver(&table, &records[..at]).await;
+        deliver(&table, &records[at / 2..]).await;
+        assert_exact(&dynamo, &records);
+        forget(&dynamo);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i3_a_batch_that_fails_half_way_counts_once() {
+    let (dynamo, table, records) = used().await;
+    for fault in [
+        Fault::LoseAnswer,
+        Fault::LoseRequest,
+        Fault::ServerErrorApplied,
+        Fault::ServerError,
+    ] {
+        let mut writes = 0;
+        dynamo.fail_when(move |_| {
+            writes += 1;
+            (writes > 7).then_some(fault)
+        });
+        let half = deliver(&table, &records).await;
+        // The first copy of the day fails, and the one after it is not an earlier life's.
+        assert_eq!(
+            (
+                half.summary.copied,
+                half.summary.failed + half.summary.copies_put_off
+            ),
+            (7, 5),
+            "{fault:?}"
+        );
+        assert!(!half.response.unwrap().batch_item_failures.is_empty());
+        dynamo.fail_when(|_| None);
+        deliver_until_done(&table, &records).await;
+        assert_exact(&dynamo, &records);
+        forget(&dynamo);
+    }
+}
+
+#[tokio::test]
+async fn the_answer_names_the_record_of_each_final_copy_that_failed() {
+    let (dynamo, table, records) = used().await;
+    dynamo.fail_when(|request| {
+        let sk = request["Key"]["SK"]["S"].as_str().unwrap();
+        let hit =
+            request["Key"]["PK"]["S"] == "default/ENTITY#a" && sk.contains("#hourly#2026-11-20T19");
+        hit.then_some(Fault::Forbidden)
+    });
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.copied, handled.summary.failed), (11, 1));
+    let failures = handled.response.unwrap().batch_item_failures;
+    assert_eq!(failures.len(), 1);
+    assert_eq!(
+        failures[0].item_identifier.as_deref(),
+        Some(sequence_number(&records[roll(&records, 6)]))
+    );
+}
+
+/// Any number of records within an hour may be lost: the next copy of the shard says what they
+/// said.
+#[tokio::test]
+async fn i3_records_lost_within_an_hour_are_made_up_for_by_the_next_copy() {
+    let (dynamo, table, records) = used().await;
+    let rolls: Vec<_> = records
+        .iter()
+        .filter(|record| begins_an_hour(record))
+        .cloned()
+        .collect();
+    assert_eq!(rolls.len(), 8);
+    deliver(&table, &rolls).await;
+    assert_exact(&dynamo, &records);
+}
+
+/// A final copy that was lost is missing, is known to be, and is closed by a replay.
+#[tokio::test]
+async fn i3_a_lost_final_copy_is_closed_by_a_replay() {
+    let (dynamo, table, mut left) = used().await;
+    let records = left.clone();
+    let lost = left.remove(roll(&left, 1));
+    deliver(&table, &left).await;
+    let (first, day) = (
+        hourly(&bucket("a", 0), HOUR),
+        of(&bucket("a", 0), Window::Daily, Window::Daily.start(HOUR)),
+    );
+    assert!(
+        !snapshots(&dynamo).contains_key(&first),
+        "the hour's only copy was lost"
+    );
+    assert!(
+        snapshots(&dynamo)[&day].shards[&0].is_final,
+        "the day does not need it"
+    );
+    assert_ne!(
+        read(&dynamo, Window::Hourly),
+        streamed(&records, Window::Hourly)
+    );
+    assert_eq!(
+        read(&dynamo, Window::Daily),
+        streamed(&records, Window::Daily)
+    );
+    deliver(&table, &[lost]).await;
+    assert!(snapshots(&dynamo)[&first].shards[&0].is_final);
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test]
+async fn i3_records_out_of_order_in_a_batch_count_once() {
+    let (dynamo, table, records) = used().await;
+    let mut shuffled = records.clone();
+    shuffled.reverse();
+    deliver(&table, &shuffled).await;
+    assert_exact(&dynamo, &records);
+    shuffled.swap(3, 15);
+    deliver(&table, &shuffled).await;
+    assert_exact(&dynamo, &records);
+}
+
+/// Usage of both lives is in the hour, whichever copies come twice.
+#[tokio::test]
+async fn i3_a_bucket_that_is_deleted_and_made_again_counts_both_lives() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let key = bucket("a", 0);
+    take(&table, &key, 5_000).await;
+    dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
+    let needs = [(name("tpm"), MilliTokens(77))].into();
+    take_at(&table, &key, &limits(), needs, EpochMillis(HOUR.0 + 60_000)).await;
+    take_in(&table, &key, 1, 1).await;
+    let records = records(&dynamo);
+    let mut skipped = 0;
+    for _ in 0..2 {
+        for at in 0..records.len() {
+            skipped += deliver(&table, &records[at..=at]).await.summary.skipped;
+        }
+        assert_exact(&dynamo, &records);
+    }
+    assert_eq!(skipped, 0);
+    let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
+    assert_eq!(
+        (hour.carry.tokens["tpm"], hour.carry.acquires),
+        (MilliTokens(5_000), 1)
+    );
+    assert!(hour.shards[&0].is_final && hour.unfinished.is_empty());
+    // Both lives in one batch.
+    forget(&dynamo);
+    deliver(&table, &records).await;
+    assert_exact(&dynamo, &records);
+}
+
+/// The records of a life may come back from a failure file when a later life has long been copied.
+#[tokio::test(start_paused = true)]
+async fn i3_an_earlier_life_that_is_replayed_late_counts_once() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let key = bucket("a", 0);
+    for life in 0..3 {
+        let needs = [(name("tpm"), MilliTokens(5_000 + life))].into();
+        take_at(
+            &table,
+            &key,
+            &limits(),
+            needs,
+            EpochMillis(HOUR.0 + life * 60_000),
+        )
+        .await;
+        if life < 2 {
+            dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
+        }
+    }
+    take_in(&table, &key, 1, 1).await;
+    let records = records(&dynamo);
+    let is_removal = |record: &&Value| record["eventName"] == "REMOVE";
+    let removals: Vec<_> = records.iter().filter(is_removal).cloned().collect();
+    assert_eq!(removals.len(), 2);
+    deliver(&table, &records[records.len() - 1..]).await;
+    for at in [1, 0, 0, 1] {
+        // Two replays at once, whose answers are lost.
+        dynamo.fail_next([
+            Some(Fault::LoseAnswer),
+            None,
+            Some(Fault::ServerErrorApplied),
+        ]);
+        let slow = dynamo
+            .clone()
+            .with_latency(Duration::from_millis(1))
+            .table()
+            .await;
+        tokio::join!(
+            deliver(&slow, &removals[at..=at]),
+            deliver(&slow, &removals[at..=at])
+        );
+        dynamo.forget_faults();
+    }
+    assert_exact(&dynamo, &records);
+    deliver(&table, &records).await;
+    assert_exact(&dynamo, &records);
+    let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
+    assert_eq!((hour.carry.acquires, hour.carried[&0].len()), (2, 2));
+}
+
+/// A shard that is merged away and made again goes on counting: no carry, and no growth.
+#[tokio::test]
+async fn i3_splits_and_merges_within_an_hour_leave_one_copy_of_each_shard() {
+    let clock = weirgate::FakeClock::at(HOUR);
+    let dynamo = Dynamo::new().await.with_clock(clock.clone());
+    let table = dynamo.table_by(clock.clone()).await;
+    let limiter = RateLimiter::builder("weirgate")
+        .table(table.clone())
+        .build()
+        .await
+        .unwrap();
+    let limits = limits();
+    let take = async || {
+        for _ in 0..20 {
+            let take = limiter
+                .acquire("a", "gpt-4")
+                .limits(&limits)
+                .take("rpm", 1)
+                .take("tpm", 3);
+            assert!(take.send().await.unwrap().is_granted());
+        }
+    };
+    let mut records = vec![];
+    for (minutes, shards) in [(0, 4), (1, 1), (2, 4), (3, 2), (4, 4)] {
+        clock.skew(minutes * 60_000);
+        assert_eq!(
+            limiter
+                .set_shards("a", "gpt-4", &limits, shards)
+                .await
+                .unwrap(),
+            shards
+        );
+        take().await;
+        let new = aggregator::records(&dynamo);
+        deliver(&table, &new).await;
+        records.extend(new);
+        assert_exact(&dynamo, &records);
+    }
+    clock.skew(3_700_000);
+    take().await;
+    let new = aggregator::records(&dynamo);
+    deliver(&table, &new).await;
+    records.extend(new);
+    assert_exact(&dynamo, &records);
+    let hour = limiter
+        .usage("a", "gpt-4", Window::Hourly, HOUR)
+        .await
+        .unwrap()
+        .usage;
+    assert_eq!(
+        (hour.acquires, hour.tokens["rpm"]),
+        (100, MilliTokens::from_tokens(100))
+    );
+    let snapshot = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)];
+    assert_eq!(snapshot.carry, Default::default());
+    assert!(
+        snapshot.shards.keys().all(|shard| *shard < 4),
+        "{snapshot:?}"
+    );
+}
+
+/// `v` counts from the creation's milliseconds on; some millisecond comes shortly before an interim
+/// copy.
+async fn crossing() -> (Dynamo, Table, Vec<Value>) {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let at = (0..)
+        .map(|ms| EpochMillis(HOUR.0 + ms))
+        .find(|at| at.0 * 1000 % 4096 == 4088)
+        .unwrap();
+    for _ in 0..10 {
+        let needs = [(name("rpm"), MilliTokens::from_tokens(1))].into();
+        take_at(&table, &bucket("a", 0), &limits(), needs, at).await;
+    }
+    let records = records(&dynamo);
+    (dynamo, table, records)
+}
+
+#[tokio::test]
+async fn a_busy_bucket_is_copied_within_the_hour() {
+    let (dynamo, table, records) = crossing().await;
+    let handled = deliver(&table, &records).await;
+    assert_eq!(handled.summary.copied, 2);
+    let copied = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)].shards[&0];
+    assert_eq!(
+        (
+            copied.write_seq % 4096,
+            copied.usage.acquires,
+            copied.is_final
+        ),
+        (0, 9, false)
+    );
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interim_copy_that_fails_is_left_to_the_next_one() {
+    let (dynamo, table, records) = crossing().await;
+    dynamo.fail_when(|_| Some(Fault::Throttle { key_range: true }));
+    let handled = deliver(&table, &records).await;
+    assert_eq!(
+        (handled.summary.copies_put_off, handled.summary.failed),
+        (2, 0)
+    );
+    assert_eq!(handled.response.unwrap(), Default::default());
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test]
+async fn a_snapshot_has_the_attributes_that_readers_expect_and_no_others() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let (zero, one) = (bucket("user-1", 0), bucket("user-1", 1));
+    take(&table, &zero, 1_001).await;
+    take(&table, &zero, 2_000_000).await;
+    take(&table, &one, 5).await;
+    take_in(&table, &zero, 1, 1).await;
+    take_in(&table, &one, 1, 1).await;
+    deliver(&table, &records(&dynamo)).await;
+    let v = HOUR.0 * 1000;
+    let snapshot = dynamo.item(
+        "default/ENTITY#user-1",
+        "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z",
+    );
+    assert_eq!(
+        snapshot,
+        json!({
+            "PK": {"S": "default/ENTITY#user-1"},
+            "SK": {"S": "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z"},
+            "rpm": {"N": "2"},
+            "tpm": {"N": "2001.001"},
+            "total_events": {"N": "2"},
+            "q0": {"N": (v + 1).to_string()},
+            "rpm#1": {"N": "1"},
+            "tpm#1": {"N": "0.005"},
+            "#1": {"N": "1"},
+            "q1": {"N": v.to_string()},
+            "final": {"NS": ["0", "1"]},
+            "ttl": {"N": ((HOUR.0 + 3_600_000) / 1000 + 90 * 86_400).to_string()},
+        })
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_batches_of_one_bucket_at_the_same_time_count_once() {
+    let (dynamo, _, records) = used().await;
+    let table = dynamo
+        .clone()
+        .with_latency(Duration::from_millis(1))
+        .table()
+        .await;
+    tokio::join!(
+        deliver(&table, &records[..15]),
+        deliver(&table, &records[10..]),
+        deliver(&table, &records)
+    );
+    assert_exact(&dynamo, &records);
 }

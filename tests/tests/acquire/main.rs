@@ -1,0 +1,21 @@
+//! What an acquire takes, answers and costs.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod acquire;
+mod blocking;
+mod coalesce;
+mod cold;
+mod cost;
+mod frozen;
+mod items;
+mod limits;
+mod modes;
+mod peek;
+mod refused;
+mod scope;
+mod stale_views;
+mod tenants;
+mod together;
+mod transactions;

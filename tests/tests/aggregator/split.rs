@@ -1,0 +1,288 @@
+//! Hot shards are split: each reason, each bound, once, and never at the cost of what was used.
+
+use crate::fixtures::aggregator;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::fixtures::aggregator::usage::{assert_exact, copied, streamed};
+use crate::fixtures::aggregator::{
+    HOUR, bucket, config, counts, deliver, deliver_text, deliver_until_done, event, held, limits,
+    marked, name, new_id, records, run, shards, take, take_hot, take_in,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+use weirgate_aggregator::{Config, Handled, Invocation, handle};
+use weirgate_shared::write::{Contention, Roll, Take};
+use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, Millis, Shard, Window};
+use weirgate_store::Table;
+use weirgate_tests::Dynamo;
+use weirgate_tests::leased::{full, holding, store};
+
+async fn deliver_with(table: &Table, records: &[Value], config: &Config) -> Handled {
+    let invocation = Invocation {
+        now: HOUR,
+        deadline: Instant::now() + Duration::from_secs(60),
+    };
+    handle(&event(records), table, config, invocation)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn i6_a_shard_that_a_client_asks_to_split_is_split_once_and_no_token_is_made_or_lost() {
+    let (dynamo, table, records) = marked().await;
+    let before = held(&table).await;
+    let handled = deliver(&table, &records).await;
+    assert_eq!(
+        (
+            handled.summary.splits,
+            handled.summary.splits_lost,
+            handled.summary.refilled
+        ),
+        (1, 0, 0)
+    );
+    assert_eq!(handled.response.unwrap(), Default::default());
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_eq!(held(&table).await, before);
+    let [lower, upper] = &*shards(&table).await else {
+        panic!("two shards")
+    };
+    assert!(!lower.scaling.is_hot && !upper.scaling.is_hot);
+    assert!(lower.limits.iter().all(|(name, state)| {
+        let other = upper.limits[name].available;
+        (state.available.0 - other.0).abs() <= 1 && other > MilliTokens::ZERO
+    }));
+    let records = [records, aggregator::records(&dynamo)].concat();
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test]
+async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
+    let (dynamo, table, first) = marked().await;
+    take_hot(&table, &bucket("a", 0)).await;
+    take_hot(&table, &bucket("a", 0)).await;
+    let second = records(&dynamo);
+    assert_eq!(deliver(&table, &first).await.summary.splits, 1);
+    // Written before the split, delivered after it, and both once more.
+    for batch in [&second, &first, &second] {
+        let handled = deliver(&table, batch).await;
+        assert_eq!(
+            (
+                handled.summary.splits,
+                handled.summary.splits_lost,
+                handled.summary.failed
+            ),
+            (0, 1, 0)
+        );
+    }
+    // The split itself and what comes after it: both halves are cool.
+    for shard in [0, 1] {
+        take(&table, &bucket("a", shard), 10).await;
+    }
+    let after = records(&dynamo);
+    let handled = deliver(&table, &after).await;
+    assert_eq!(
+        (
+            handled.summary.splits,
+            handled.summary.splits_lost,
+            handled.summary.splits_put_off
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_exact(&dynamo, &[first, second, after].concat());
+}
+
+#[tokio::test]
+async fn a_shard_whose_write_units_run_out_is_split_and_one_that_only_seems_so_is_not() {
+    // Under 200 of 1,000. The write may have happened at the end of its second, but not after the
+    // batch came.
+    for (units, now, splits) in [
+        (149, 50, 1),
+        (150, 50, 0),
+        (-800, 5_000, 1),
+        (-799, 5_000, 0),
+    ] {
+        let dynamo = Dynamo::new().await;
+        let table = dynamo.table().await;
+        take(&table, &bucket("a", 0), 10).await;
+        let mut item = dynamo.items().pop().unwrap();
+        // The next take leaves one less.
+        item["wcu"]["N"] = ((units + 1) * 1000).to_string().into();
+        dynamo.put(&item);
+        take(&table, &bucket("a", 0), 10).await;
+        let (batch, now) = (records(&dynamo), HOUR.plus(Millis(now)));
+        let handled = deliver_text(&table, &event(&batch[2..]), now).await;
+        assert_eq!(handled.summary.splits, splits, "{units} units, {now:?}");
+        if splits == 1 {
+            let full = shards(&table)
+                .await
+                .iter()
+                .all(|shard| shard.write_units_left >= MilliTokens::from_tokens(990));
+            assert!(full, "neither half is hot before it was written to");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more_of_them() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let limits = [
+        Limit::per_day("rpm", 1_000_000).unwrap(),
+        Limit::concurrent("tpm", 1_000).unwrap(),
+    ];
+    let held = |mut bucket: Shard, from: u32, to: u32| {
+        for id in from..to {
+            bucket = holding(
+                bucket,
+                &format!("lease{id:08}"),
+                EpochMillis(HOUR.0 + 60_000),
+                &[("tpm", 1)],
+            );
+        }
+        bucket
+    };
+    let mut shard = held(full("a", &limits), 0, 4);
+    shard.refilled_at = HOUR;
+    let touch = async |shard: &Shard| {
+        store(&table, shard).await;
+        let batch = records(&dynamo);
+        let handled = deliver(&table, &batch).await;
+        assert_eq!(handled.summary.undecodable, 0);
+        handled.summary.splits
+    };
+    assert_eq!(touch(&shard).await, 0, "small");
+    assert_eq!(touch(&held(shard.clone(), 4, 30)).await, 1);
+    let halves = shards(&table).await;
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_eq!(
+        halves[0].scaling.lease_bytes_at_split,
+        i64::try_from(halves[0].lease_bytes).unwrap(),
+        "measured as the store does"
+    );
+    // Those it had are no reason any more; as many as fill a write unit's quarter again are.
+    let mut lower = halves[0].clone();
+    lower.write_seq += 1;
+    assert_eq!(touch(&lower).await, 0);
+    let mut lower = held(lower, 30, 40);
+    lower.write_seq += 1;
+    assert_eq!(touch(&lower).await, 1);
+    assert_eq!(counts(&table).await, [(0, 4), (1, 2), (2, 4)]);
+}
+
+#[tokio::test]
+async fn a_bucket_has_no_more_shards_than_the_operator_allows() {
+    for (max_shards, expected) in [
+        (1, vec![(0, 1)]),
+        (2, vec![(0, 2), (1, 2)]),
+        (4, vec![(0, 4), (1, 2), (2, 4)]),
+    ] {
+        let (dynamo, table, mut batch) = marked().await;
+        let config = Config {
+            max_shards,
+            ..config()
+        };
+        let mut all = batch.clone();
+        for _ in 0..3 {
+            assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
+            take_hot(&table, &bucket("a", 0)).await;
+            batch = records(&dynamo);
+            all.extend(batch.clone());
+        }
+        assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
+        assert_eq!(counts(&table).await, expected);
+        all.extend(records(&dynamo));
+        assert_exact(&dynamo, &all);
+    }
+}
+
+#[tokio::test]
+async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
+    // Of 10: the requests that one write grants, and how many callers share it.
+    for (requests, callers, splits) in [(5, 1, 1), (6, 1, 0), (10, 2, 1), (9, 2, 1), (10, 1, 0)] {
+        let dynamo = Dynamo::new().await;
+        let table = dynamo.table().await;
+        let limits = &[Limit::per_day("rpm", 10).unwrap()];
+        let key = &bucket("a", 0);
+        store(
+            &table,
+            &Shard {
+                refilled_at: HOUR,
+                ..full("a", limits)
+            },
+        )
+        .await;
+        let amounts = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
+        let take = Take {
+            key,
+            limits: limits.into(),
+            amounts,
+            soft_amounts: [].into(),
+            acquires: callers,
+            leases: vec![],
+            roll: Roll::to(Hour::of(HOUR)),
+            write_id: new_id(),
+            request_split: true,
+            contention: Contention::Alone,
+            unconfirmed: &[],
+        };
+        run(&table, &take, HOUR).await;
+        let batch = records(&dynamo);
+        let summary = deliver(&table, &batch).await.summary;
+        assert_eq!(
+            summary.splits, splits,
+            "{requests} requests of {callers} callers"
+        );
+    }
+}
+
+#[tokio::test]
+async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    let mut all = vec![];
+    take(&table, &bucket("a", 0), 5).await;
+    for round in 0..4 {
+        for shard in shards(&table).await {
+            take(&table, &shard.key, 100 + round).await;
+            take_hot(&table, &shard.key).await;
+        }
+        let batch = records(&dynamo);
+        all.extend(batch.clone());
+        // In other cuts, what was delivered in front, and all of it twice.
+        deliver_until_done(&table, &batch[..batch.len() / 2]).await;
+        deliver_until_done(&table, &all[all.len().saturating_sub(batch.len() + 3)..]).await;
+        deliver_until_done(&table, &batch).await;
+    }
+    assert_eq!(shards(&table).await.len(), 16);
+    let whole = Bucket::new(shards(&table).await);
+    assert!(whole.is_complete());
+    all.extend(records(&dynamo));
+    deliver_until_done(&table, &all).await;
+    assert_exact(&dynamo, &all);
+    // Of what was there, nothing else is gone.
+    let used: i64 = whole
+        .shards()
+        .iter()
+        .map(|shard| shard.limits["tpm"].consumed.0)
+        .sum();
+    assert_eq!(
+        whole.balance_at(&name("tpm"), HOUR),
+        limits()[1].rule().capacity - MilliTokens(used)
+    );
+    // The next hour begins in each shard, so the snapshot alone has all of this one.
+    for shard in whole.shards() {
+        take_in(&table, &shard.key, 1, 1).await;
+    }
+    all.extend(records(&dynamo));
+    deliver_until_done(&table, &all).await;
+    assert_exact(&dynamo, &all);
+    let mut hours = streamed(&all, Window::Hourly);
+    assert!(
+        hours
+            .remove(&(bucket("a", 0), HOUR.plus(Millis(3_600_000))))
+            .is_some()
+    );
+    assert_eq!(copied(&dynamo, Window::Hourly), hours);
+}

@@ -1,0 +1,227 @@
+//! Every change of what is configured leaves an event that tells who made it.
+
+use crate::fixtures::fleet;
+use crate::fixtures::fleet::{Fleet, pass, secs};
+use crate::fixtures::stored::{child, entity, resource, rpm};
+use weirgate::{AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity};
+use weirgate_tests::Fault;
+
+/// Whose change it was, and what came of it.
+fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {
+    events
+        .into_iter()
+        .map(|event| (event.principal, event.change))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_change_is_told_the_newest_first() {
+    let fleet = Fleet::new().await;
+    let ann = fleet
+        .builder()
+        .await
+        .principal("ann")
+        .build()
+        .await
+        .unwrap();
+    let bob = fleet.builder().await.owner("bob").build().await.unwrap();
+    let nobody = fleet.builder().await.owner("").build().await.unwrap();
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
+    let (five, off) = (
+        Config::of([rpm(5)]),
+        Config {
+            status: ConfigStatus::Disabled,
+            ..Config::default()
+        },
+    );
+    ann.set_config(&own, &five).await.unwrap();
+    ann.set_config(&ConfigLevel::Entity(entity("e-1")), &five)
+        .await
+        .unwrap();
+    pass(secs(1)).await;
+    bob.set_config(&own, &off).await.unwrap();
+    pass(secs(1)).await;
+    nobody.set_entity(&child("e-1", "team")).await.unwrap();
+    pass(secs(1)).await;
+    ann.set_entity(&Entity {
+        cascades: false,
+        ..child("e-1", "team")
+    })
+    .await
+    .unwrap();
+    ann.delete_entity(&entity("e-1")).await.unwrap();
+    ann.delete_config(&own).await.unwrap();
+    bob.set_config(&ConfigLevel::Resource(resource("gpt-4")), &five)
+        .await
+        .unwrap();
+    bob.set_config(&ConfigLevel::System, &off).await.unwrap();
+
+    let of_config = |level: &ConfigLevel, before: Option<&Config>, after: Option<&Config>| {
+        AuditChange::Config {
+            level: level.clone(),
+            before: before.cloned(),
+            after: after.cloned(),
+        }
+    };
+    let of_entity = |before: Option<Entity>, after: Option<Entity>| AuditChange::Entity {
+        id: entity("e-1"),
+        before,
+        after,
+    };
+    let (cascading, alone) = (
+        child("e-1", "team"),
+        Entity {
+            cascades: false,
+            ..child("e-1", "team")
+        },
+    );
+    let events = ann
+        .audit(&AuditSubject::Entity(entity("e-1")), None)
+        .await
+        .unwrap();
+    assert_eq!(events.items[0].id.at(), fleet.now());
+    assert_eq!(events.items.last().unwrap().id.at(), fleet::START);
+    let expected = [
+        ("ann", of_config(&own, Some(&off), None)),
+        ("ann", of_entity(Some(alone.clone()), None)),
+        ("ann", of_entity(Some(cascading.clone()), Some(alone))),
+        ("unknown", of_entity(None, Some(cascading))),
+        ("bob", of_config(&own, Some(&five), Some(&off))),
+        (
+            "ann",
+            of_config(&ConfigLevel::Entity(entity("e-1")), None, Some(&five)),
+        ),
+        ("ann", of_config(&own, None, Some(&five))),
+    ];
+    assert_eq!(
+        told(events.items),
+        expected.map(|(who, change)| (who.to_owned(), change))
+    );
+
+    let of_resource = bob
+        .audit(&AuditSubject::Resource(resource("gpt-4")), None)
+        .await
+        .unwrap()
+        .items;
+    let level = ConfigLevel::Resource(resource("gpt-4"));
+    assert_eq!(
+        told(of_resource),
+        [("bob".to_owned(), of_config(&level, None, Some(&five)))]
+    );
+    let of_system = bob.audit(&AuditSubject::System, None).await.unwrap().items;
+    assert_eq!(
+        told(of_system),
+        [(
+            "bob".to_owned(),
+            of_config(&ConfigLevel::System, None, Some(&off))
+        )]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_come_in_pages() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    for rate in 1..=230 {
+        limiter
+            .set_config(&ConfigLevel::System, &Config::of([rpm(rate)]))
+            .await
+            .unwrap();
+    }
+    let (mut rates, mut pages, mut next) = (vec![], 0, None);
+    loop {
+        let page = limiter
+            .audit(&AuditSubject::System, next.as_ref())
+            .await
+            .unwrap();
+        for (_, change) in told(page.items) {
+            let AuditChange::Config {
+                after: Some(after), ..
+            } = change
+            else {
+                panic!("{change:?}")
+            };
+            rates.push(after.limits[0].rule().capacity.whole_tokens());
+        }
+        pages += 1;
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!((rates, pages), ((1..=230).rev().collect::<Vec<_>>(), 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_says_when_it_may_be_deleted() {
+    let fleet = Fleet::new().await;
+    let day = 86_400;
+    for (at, kept, days) in [(1, None, 90), (2, Some(secs(7 * 86_400)), 7)] {
+        let builder = fleet.builder().await;
+        let builder = if let Some(kept) = kept {
+            builder.audit_retention(kept)
+        } else {
+            builder
+        };
+        let limiter = builder.build().await.unwrap();
+        pass(secs(1)).await;
+        limiter
+            .set_config(&ConfigLevel::System, &Config::of([rpm(at)]))
+            .await
+            .unwrap();
+        let id = limiter
+            .audit(&AuditSubject::System, None)
+            .await
+            .unwrap()
+            .items[0]
+            .id;
+        let item = fleet
+            .dynamo
+            .item("default/AUDIT##SYSTEM", &format!("#AUDIT#{id}"));
+        let ttl: i64 = item["ttl"]["N"].as_str().unwrap().parse().unwrap();
+        assert_eq!(ttl, fleet.now().0 / 1000 + days * day);
+        assert_eq!(item["at"]["N"].as_str().unwrap(), fleet.now().0.to_string());
+    }
+}
+
+/// The event and what it tells of are one write.
+#[tokio::test(start_paused = true)]
+async fn no_change_is_without_its_event_and_no_event_without_its_change() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    fleet.dynamo.fail_transactions(|_| Some(Fault::Forbidden));
+    let _ = limiter.set_entity(&child("e-1", "team")).await.unwrap_err();
+    assert_eq!(fleet.dynamo.items(), Vec::<serde_json::Value>::new());
+    fleet.dynamo.fail_transactions(|_| None);
+    let _ = fleet.dynamo.take_operations();
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    let operations = fleet.dynamo.take_operations();
+    assert_eq!(
+        operations,
+        [
+            ("BatchGetItem".to_owned(), 2),
+            ("TransactWriteItems".to_owned(), 1)
+        ]
+        .into()
+    );
+    assert_eq!(
+        fleet.dynamo.items().len(),
+        3,
+        "the entity, the event, and the schema's version"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_principal_that_is_no_name_is_refused() {
+    let fleet = Fleet::new().await;
+    for name in ["", &"x".repeat(257)] {
+        let error = fleet
+            .builder()
+            .await
+            .principal(name)
+            .build()
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("principal"), "{error}");
+    }
+}

@@ -1,0 +1,381 @@
+//! What was read of limits is used for a while, also where the table does not answer.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
+use crate::fixtures::stored::{child, configured, entity, resource, rpm, take};
+use futures_util::future::join_all;
+use weirgate::{CacheStats, Config, ConfigLevel, Decision, Entity, Error, RateLimiter};
+use weirgate_tests::Fault;
+
+/// Reads of configurations since the last call.
+fn reads(fleet: &Fleet) -> u64 {
+    fleet
+        .dynamo
+        .take_operations()
+        .get("BatchGetItem")
+        .copied()
+        .unwrap_or_default()
+}
+
+/// How many items each read asks for from now on.
+fn sizes(fleet: &Fleet) -> Arc<Mutex<Vec<usize>>> {
+    let sizes = Arc::new(Mutex::new(vec![]));
+    let seen = Arc::clone(&sizes);
+    fleet.dynamo.fail_reads(move |operation, request| {
+        if operation == "BatchGetItem" {
+            seen.lock().unwrap().push(
+                request["RequestItems"]["weirgate"]["Keys"]
+                    .as_array()
+                    .unwrap()
+                    .len(),
+            );
+        }
+        None
+    });
+    sizes
+}
+
+async fn acquire(limiter: &RateLimiter, entity: &str, resource: &str) -> Result<Decision, Error> {
+    limiter
+        .acquire(entity, resource)
+        .take("rpm", 1)
+        .send()
+        .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_read_once_a_minute_and_in_one_request() {
+    let fleet = Fleet::new().await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    let limiter = fleet.limiter().await;
+    let _ = reads(&fleet);
+    for minute in 0..3 {
+        for _ in 0..60 {
+            assert!(take(&limiter, 1).await.unwrap().is_granted());
+            pass(secs(1)).await;
+        }
+        assert_eq!(reads(&fleet), 1, "minute {minute}");
+    }
+    let stats = CacheStats {
+        hits: 3 * 59,
+        misses: 3,
+        loads: 3,
+        entries: 5,
+        ..CacheStats::default()
+    };
+    assert_eq!(limiter.cache_stats(), stats);
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_nothing_is_configured_is_remembered_too() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    for _ in 0..60 {
+        assert!(matches!(
+            take(&limiter, 1).await,
+            Err(Error::NotConfigured { .. })
+        ));
+        pass(secs(1)).await;
+    }
+    assert_eq!(reads(&fleet), 1);
+    assert_eq!(limiter.cache_stats().negative_hits, 59);
+    let _ = take(&limiter, 1).await.unwrap_err();
+    assert_eq!(reads(&fleet), 1, "after a minute again");
+}
+
+/// Levels are remembered on their own: an entity's second resource does not read the system's
+/// limits again.
+#[tokio::test(start_paused = true)]
+async fn only_what_is_not_known_is_read() {
+    let fleet = Fleet::new().await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    let (limiter, sizes) = (fleet.limiter().await, sizes(&fleet));
+    for (entity, resource) in [
+        ("e-1", "gpt-4"),
+        ("e-1", "gpt-5"),
+        ("e-2", "gpt-5"),
+        ("e-2", "gpt-4"),
+    ] {
+        assert!(
+            acquire(&limiter, entity, resource)
+                .await
+                .unwrap()
+                .is_granted()
+        );
+        pass(secs(10)).await;
+    }
+    // Four levels, the entity and the schema's version; then its own two; its own two and the
+    // entity; its own one. Each with its bucket.
+    assert_eq!(
+        std::mem::take(&mut *sizes.lock().unwrap()),
+        [6 + 1, 2 + 1, 3 + 1, 1 + 1]
+    );
+    pass(secs(20)).await;
+    // What is a minute old: read with the first.
+    let _ = acquire(&limiter, "e-2", "gpt-4").await.unwrap();
+    assert_eq!(*sizes.lock().unwrap(), [2], "the resource and the system");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_ask_at_once_share_one_read() {
+    let fleet = Fleet::slow(millis(20)).await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    let limiter = fleet.limiter().await;
+    let _ = reads(&fleet);
+    let answers = join_all((0..50).map(|_| take(&limiter, 1))).await;
+    assert!(
+        answers
+            .into_iter()
+            .all(|answer| answer.unwrap().is_granted())
+    );
+    assert_eq!(reads(&fleet), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_ask_at_once_share_a_failure_too() {
+    let fleet = Fleet::slow(millis(20)).await;
+    let limiter = fleet.limiter().await;
+    fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+    for answer in join_all((0..50).map(|_| take(&limiter, 1))).await {
+        let error = answer.unwrap_err();
+        assert!(
+            matches!(&error, Error::Store(_)) && error.is_transient(),
+            "{error}"
+        );
+    }
+    let sent = reads(&fleet);
+    assert!((1..=4).contains(&sent), "{sent} reads");
+    fleet.dynamo.fail_reads(|_, _| None);
+    assert!(
+        matches!(take(&limiter, 1).await, Err(Error::NotConfigured { .. })),
+        "a failure is not remembered"
+    );
+}
+
+/// Limits that were good a minute ago are better than no decision.
+#[tokio::test(start_paused = true)]
+async fn limits_that_cannot_be_read_again_stay_in_force() {
+    let fleet = Fleet::new().await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
+    let limiter = fleet.limiter().await;
+    let _ = take(&limiter, 1).await.unwrap();
+    admin
+        .set_config(&ConfigLevel::System, &Config::of([rpm(30)]))
+        .await
+        .unwrap();
+    pass(secs(60)).await;
+    fleet
+        .dynamo
+        .fail_reads(|_, _| Some(Fault::Throttle { key_range: false }));
+    for _ in 0..10 {
+        assert!(take(&limiter, 1).await.unwrap().is_granted());
+    }
+    assert_eq!(
+        limiter.cache_stats().stale,
+        1,
+        "it is not tried again with every acquire"
+    );
+    pass(secs(1)).await;
+    let _ = take(&limiter, 1).await.unwrap();
+    assert_eq!(limiter.cache_stats().stale, 2);
+    fleet.dynamo.fail_reads(|_, _| None);
+    assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(60));
+    pass(secs(1)).await;
+    let _ = take(&limiter, 1).await.unwrap();
+    assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(30));
+    // Of a neighbour nothing is known.
+    fleet
+        .dynamo
+        .fail_reads(|_, _| Some(Fault::Throttle { key_range: false }));
+    assert!(matches!(
+        acquire(&limiter, "e-2", "gpt-4").await,
+        Err(Error::Store(_))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_without_an_answer_ends_in_time() {
+    let builder = Fleet::slow(secs(600)).await.builder().await;
+    let limiter = builder.timeout(secs(2)).build().await.unwrap();
+    let started = tokio::time::Instant::now();
+    let error = take(&limiter, 1).await.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    assert!(started.elapsed() <= secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_this_limiter_changes_holds_for_it_at_once() {
+    let fleet = Fleet::new().await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
+    let (own, of_resource) = (
+        ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")),
+        ConfigLevel::Resource(resource("gpt-4")),
+    );
+    let capacity = async || {
+        let _ = take(&limiter, 1).await.unwrap();
+        fleet.bucket().await.limits["rpm"].rule.capacity
+    };
+    assert_eq!(capacity().await, tokens(60));
+    for (level, rate, expected) in [
+        (&of_resource, Some(50), 50),
+        (&own, Some(40), 40),
+        (&ConfigLevel::System, Some(70), 40),
+        (&own, None, 50),
+        (&of_resource, None, 70),
+    ] {
+        match rate {
+            Some(rate) => limiter
+                .set_config(level, &Config::of([rpm(rate)]))
+                .await
+                .unwrap(),
+            None => assert!(limiter.delete_config(level).await.unwrap()),
+        }
+        assert_eq!(capacity().await, tokens(expected), "{level}: {rate:?}");
+    }
+    // What is known to be wrong is not used, whatever happens.
+    limiter
+        .set_config(&own, &Config::of([rpm(1)]))
+        .await
+        .unwrap();
+    let fail = || fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+    fail();
+    assert!(take(&limiter, 1).await.is_err());
+    fleet.dynamo.fail_reads(|_, _| None);
+    let _ = take(&limiter, 1).await.unwrap();
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    fail();
+    assert!(
+        take(&limiter, 1).await.is_err(),
+        "its limits are known, its parent is not"
+    );
+}
+
+/// A change of one level does not make the others be read again.
+#[tokio::test(start_paused = true)]
+async fn a_change_is_read_again_and_nothing_else() {
+    let fleet = Fleet::new().await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
+    let _ = take(&limiter, 1).await.unwrap();
+    let alone = Entity {
+        id: entity("e-1"),
+        parent: None,
+        cascades: false,
+    };
+    limiter
+        .set_config(
+            &ConfigLevel::Resource(resource("gpt-4")),
+            &Config::of([rpm(50)]),
+        )
+        .await
+        .unwrap();
+    let sizes = sizes(&fleet);
+    let _ = take(&limiter, 1).await.unwrap();
+    limiter.set_entity(&alone).await.unwrap();
+    let _ = take(&limiter, 1).await.unwrap();
+    assert_eq!(
+        *sizes.lock().unwrap(),
+        [1, 1, 1],
+        "the resource; the entity, to change it; the entity"
+    );
+}
+
+/// One process after the other hears of a change by the bucket it meets, not only after a minute.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_with_newer_limits_has_them_read_again() {
+    let fleet = Fleet::new().await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
+    let limiter = fleet.limiter().await;
+    let _ = take(&limiter, 1).await.unwrap();
+    pass(secs(5)).await;
+    admin
+        .set_config(&ConfigLevel::System, &Config::of([rpm(30)]))
+        .await
+        .unwrap();
+    let _ = take(&admin, 1).await.unwrap();
+    let _ = reads(&fleet);
+    let _ = take(&limiter, 1).await.unwrap();
+    assert_eq!(reads(&fleet), 0);
+    assert_eq!(
+        fleet.bucket().await.limits["rpm"].rule.capacity,
+        tokens(30),
+        "not undone"
+    );
+    let _ = reads(&fleet);
+    assert!(matches!(
+        take(&limiter, 31).await.unwrap(),
+        Decision::NeverFits(_)
+    ));
+    assert_eq!(reads(&fleet), 1);
+    for _ in 0..20 {
+        let _ = take(&limiter, 1).await.unwrap();
+        pass(millis(100)).await;
+    }
+    assert_eq!(reads(&fleet), 0);
+}
+
+/// Items deleted by hand make the version fall; then no acquire may read each time.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_stays_newer_is_a_read_a_second_at_most() {
+    let fleet = Fleet::new().await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    admin
+        .set_config(&ConfigLevel::System, &Config::of([rpm(500)]))
+        .await
+        .unwrap();
+    let _ = take(&admin, 1).await.unwrap();
+    fleet.dynamo.delete("default/SYSTEM#", "#CONFIG");
+    configured(&fleet, &ConfigLevel::System, [rpm(400)]).await;
+    let limiter = fleet.limiter().await;
+    let _ = take(&limiter, 1).await.unwrap();
+    let _ = reads(&fleet);
+    for _ in 0..50 {
+        let _ = take(&limiter, 1).await.unwrap();
+        pass(millis(100)).await;
+    }
+    let sent = reads(&fleet);
+    assert!((1..=5).contains(&sent), "{sent} reads in 5 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn how_long_limits_are_good_is_the_builders() {
+    let fleet = Fleet::new().await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    for (ttl, expected) in [(secs(5), 6), (secs(3_600), 1), (Duration::ZERO, 30)] {
+        let limiter = fleet.builder().await.config_ttl(ttl).build().await.unwrap();
+        let _ = reads(&fleet);
+        for _ in 0..30 {
+            let _ = take(&limiter, 1).await.unwrap();
+            pass(secs(1)).await;
+        }
+        assert_eq!(reads(&fleet), expected, "{ttl:?}");
+    }
+    let error = fleet
+        .builder()
+        .await
+        .config_ttl(Duration::MAX)
+        .build()
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("config_ttl"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_that_cannot_be_read_is_named() {
+    let fleet = Fleet::new().await;
+    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
+    let mut item = fleet.dynamo.item("default/SYSTEM#", "#CONFIG");
+    item["limits"]["M"]["rpm"]["M"]["cp"] = serde_json::json!({"S": "many"});
+    fleet.dynamo.put(&item);
+    let limiter = fleet.limiter().await;
+    let error = take(&limiter, 1).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        ["default/SYSTEM#", "#CONFIG", "limits.rpm.cp", "many"]
+            .iter()
+            .all(|part| text.contains(part)),
+        "{text}"
+    );
+    assert!(limiter.config(&ConfigLevel::System).await.is_err());
+}

@@ -1,0 +1,357 @@
+//! Entities that are parts of others: what they take is taken of those too.
+
+use crate::fixtures::fleet;
+use crate::fixtures::fleet::{Fleet, secs, tokens};
+use crate::fixtures::stored::{child, entity, resource, rpm, take};
+use serde_json::json;
+use weirgate::{
+    Config, ConfigLevel, ConfigStatus, Decision, Entity, Error, Limit, PageToken, RateLimiter,
+};
+use weirgate_shared::BucketKey;
+use weirgate_tests::leased::load;
+
+/// What is left of a limit of an entity on `gpt-4`, in tokens; `None` if it has no bucket, or not
+/// this limit.
+async fn left(fleet: &Fleet, name: &str, limit: &str) -> Option<i64> {
+    let key = BucketKey::parse(&format!("default/BUCKET#{name}#gpt-4#0")).unwrap();
+    let bucket = load(&fleet.dynamo.table().await, &key).await?;
+    let state = bucket.limits.get(limit)?;
+    Some(bucket.balance(state, fleet.now()).whole_tokens())
+}
+
+/// A process where `e-1` is a part of `team`, and that of `company`, each with its own limits.
+async fn company(fleet: &Fleet) -> RateLimiter {
+    let limiter = fleet.limiter().await;
+    for (name, rate) in [("e-1", 10), ("team", 15), ("company", 20)] {
+        limiter
+            .set_config(&ConfigLevel::Entity(entity(name)), &Config::of([rpm(rate)]))
+            .await
+            .unwrap();
+    }
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter.set_entity(&child("team", "company")).await.unwrap();
+    limiter
+}
+
+async fn all_left(fleet: &Fleet) -> [Option<i64>; 3] {
+    [
+        left(fleet, "e-1", "rpm").await,
+        left(fleet, "team", "rpm").await,
+        left(fleet, "company", "rpm").await,
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_is_taken_of_every_ancestor_or_of_nobody() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    let grant = take(&limiter, 4).await.unwrap().granted().unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(6), Some(11), Some(16)]);
+    assert_eq!(grant.limits().len(), 3);
+    // The team runs dry through another of its parts.
+    limiter.set_entity(&child("e-2", "team")).await.unwrap();
+    limiter
+        .set_config(&ConfigLevel::Entity(entity("e-2")), &Config::of([rpm(99)]))
+        .await
+        .unwrap();
+    assert!(
+        limiter
+            .acquire("e-2", "gpt-4")
+            .take("rpm", 11)
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
+    let Decision::Denied(denied) = take(&limiter, 1).await.unwrap() else {
+        panic!("the team has nothing left")
+    };
+    let short: Vec<_> = denied
+        .short()
+        .map(|status| status.entity.as_str())
+        .collect();
+    assert_eq!((short, denied.retry_after), (vec!["team"], Some(secs(4))));
+    assert_eq!(all_left(&fleet).await, [Some(6), Some(0), Some(5)]);
+    let _ = grant.roll_back().await.unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(10), Some(4), Some(9)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_an_ancestor_ever_holds_never_fits() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    limiter
+        .set_config(
+            &ConfigLevel::Entity(entity("company")),
+            &Config::of([rpm(5)]),
+        )
+        .await
+        .unwrap();
+    let Decision::NeverFits(never) = take(&limiter, 6).await.unwrap() else {
+        panic!("the company holds 5")
+    };
+    assert_eq!(
+        (never.entity, never.capacity),
+        (entity("company"), tokens(5))
+    );
+    assert_eq!(all_left(&fleet).await, [None; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_cascade_ends_the_chain() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    limiter
+        .set_entity(&Entity {
+            cascades: false,
+            ..child("team", "company")
+        })
+        .await
+        .unwrap();
+    let _ = take(&limiter, 1).await.unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(9), Some(14), None]);
+    limiter
+        .set_entity(&Entity {
+            cascades: false,
+            ..child("e-1", "team")
+        })
+        .await
+        .unwrap();
+    let _ = take(&limiter, 1).await.unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(8), Some(14), None]);
+    assert!(limiter.delete_entity(&entity("e-1")).await.unwrap());
+    assert!(!limiter.delete_entity(&entity("e-1")).await.unwrap());
+    assert_eq!(limiter.entity(&entity("e-1")).await.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ancestor_is_asked_for_the_limits_it_has() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    let tpm = |rate| Limit::per_minute("tpm", rate).unwrap();
+    let slots = Limit::concurrent("slots", 2).unwrap();
+    limiter
+        .set_config(
+            &ConfigLevel::Entity(entity("e-1")),
+            &Config::of([rpm(10), tpm(90)]),
+        )
+        .await
+        .unwrap();
+    // The team has no limits at all, the company only one of those that are asked and one that is
+    // not.
+    limiter
+        .delete_config(&ConfigLevel::Entity(entity("team")))
+        .await
+        .unwrap();
+    limiter
+        .set_config(
+            &ConfigLevel::Entity(entity("company")),
+            &Config::of([tpm(100), slots]),
+        )
+        .await
+        .unwrap();
+    let ask = || {
+        limiter
+            .acquire("e-1", "gpt-4")
+            .take("rpm", 1)
+            .take("tpm", 30)
+    };
+    let grant = ask().send().await.unwrap().granted().unwrap();
+    assert_eq!((grant.amount("rpm"), grant.lease_id()), (tokens(1), None));
+    assert_eq!(
+        (
+            left(&fleet, "company", "tpm").await,
+            left(&fleet, "company", "slots").await
+        ),
+        (Some(70), Some(2))
+    );
+    assert_eq!(left(&fleet, "team", "tpm").await, None);
+    // None of those that are asked.
+    limiter
+        .set_config(
+            &ConfigLevel::Entity(entity("company")),
+            &Config::of([Limit::per_day("rpd", 1).unwrap()]),
+        )
+        .await
+        .unwrap();
+    let _ = fleet.writes();
+    assert!(ask().send().await.unwrap().is_granted());
+    assert_eq!(fleet.writes(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_of_an_ancestor_have_a_lease_and_go_back_with_the_grant() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    let slots = |count| Config::of([Limit::concurrent("slots", count).unwrap()]);
+    for (name, count) in [("e-1", 5), ("company", 2)] {
+        limiter
+            .set_config(&ConfigLevel::Entity(entity(name)), &slots(count))
+            .await
+            .unwrap();
+    }
+    let ask = || limiter.acquire("e-1", "gpt-4").take("slots", 2).send();
+    let grant = ask().await.unwrap().granted().unwrap();
+    assert!(!ask().await.unwrap().is_granted());
+    assert_eq!(
+        (
+            left(&fleet, "e-1", "slots").await,
+            left(&fleet, "company", "slots").await
+        ),
+        (Some(3), Some(0))
+    );
+    let _ = grant.release().await.unwrap();
+    assert_eq!(
+        (
+            left(&fleet, "e-1", "slots").await,
+            left(&fleet, "company", "slots").await
+        ),
+        (Some(5), Some(2))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_of_an_ancestor_counts() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    let set = async |name: &str, status| {
+        let config = Config {
+            limits: vec![rpm(20)],
+            status,
+            is_shadow: false,
+        };
+        limiter
+            .set_config(&ConfigLevel::Entity(entity(name)), &config)
+            .await
+            .unwrap();
+    };
+    set("company", ConfigStatus::Disabled).await;
+    let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
+        panic!("the company is disabled")
+    };
+    assert_eq!(
+        disabled.entity,
+        entity("company"),
+        "where it is to be enabled again"
+    );
+    set("company", ConfigStatus::Unlimited).await;
+    let _ = take(&limiter, 1).await.unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(9), Some(14), None]);
+    // Who is unlimited is not beyond the limits of those it is a part of.
+    set("e-1", ConfigStatus::Unlimited).await;
+    let _ = take(&limiter, 14).await.unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(9), Some(0), None]);
+    assert!(matches!(
+        take(&limiter, 1).await.unwrap(),
+        Decision::Denied(_)
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_are_given_are_taken_of_nobody_else() {
+    let fleet = Fleet::new().await;
+    company(&fleet).await;
+    let read = fleet::keys_read(&fleet);
+    let _ = fleet::granted(&fleet.limiter().await, &[rpm(10)], &[("rpm", 1)]).await;
+    assert_eq!(*read.lock().unwrap(), [fleet::PK], "only the bucket");
+    assert_eq!(all_left(&fleet).await, [Some(9), None, None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_is_one_read_for_each_of_it_and_then_none() {
+    let fleet = Fleet::new().await;
+    company(&fleet).await;
+    let limiter = fleet.limiter().await;
+    let _ = fleet.dynamo.take_operations();
+    for (reads, writes) in [(3, 3), (0, 3), (0, 3)] {
+        assert!(take(&limiter, 1).await.unwrap().is_granted());
+        let operations = fleet.dynamo.take_operations();
+        let sent = |operation: &str| operations.get(operation).copied().unwrap_or_default();
+        assert_eq!(
+            (sent("BatchGetItem"), sent("UpdateItem")),
+            (reads, writes),
+            "{operations:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn children_are_listed_in_pages() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    for at in 0..120 {
+        limiter
+            .set_entity(&child(&format!("e-{at:03}"), "team"))
+            .await
+            .unwrap();
+    }
+    limiter.set_entity(&child("e-000", "other")).await.unwrap();
+    limiter.delete_entity(&entity("e-001")).await.unwrap();
+    limiter
+        .set_entity(&Entity {
+            parent: None,
+            ..child("e-002", "team")
+        })
+        .await
+        .unwrap();
+    let (mut all, mut next): (Vec<_>, Option<PageToken>) = (vec![], None);
+    loop {
+        let page = limiter
+            .children(&entity("team"), next.as_ref())
+            .await
+            .unwrap();
+        all.extend(page.items);
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(
+        all,
+        (3..120)
+            .map(|at| entity(&format!("e-{at:03}")))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(
+        limiter
+            .children(&entity("other"), None)
+            .await
+            .unwrap()
+            .items,
+        [entity("e-000")]
+    );
+}
+
+/// Only by hand; then no acquire may go round for ever.
+#[tokio::test(start_paused = true)]
+async fn a_circle_made_by_hand_is_an_error_of_whoever_meets_it() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    let mut item = fleet.dynamo.item("default/ENTITY#team", "#META");
+    item["parent_id"] = json!({"S": "e-1"});
+    fleet.dynamo.put(&item);
+    let error = fleet
+        .limiter()
+        .await
+        .acquire("e-1", "gpt-4")
+        .take("rpm", 1)
+        .send()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::Invalid(text) if text.contains("its own ancestor")),
+        "{error}"
+    );
+    let error = limiter.set_entity(&child("e-3", "team")).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    limiter.set_entity(&child("team", "company")).await.unwrap();
+    assert!(
+        limiter
+            .acquire("e-1", resource("gpt-4").as_str())
+            .take("rpm", 1)
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
+}

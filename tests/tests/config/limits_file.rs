@@ -1,0 +1,393 @@
+//! Limits from a YAML file: every mistake has a line and a column, and a broken file changes
+//! nothing.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::fixtures::fleet::{Fleet, config, pass, secs, tokens};
+use proptest::prelude::*;
+use weirgate::{ConfigStatus, Decision, Error, Limit, LimitsFile, RateLimiter};
+
+/// A file of its own, removed in the end.
+struct File(PathBuf);
+
+impl File {
+    fn new(text: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "weirgate-{}-{}.yaml",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let file = Self(std::env::temp_dir().join(name));
+        file.write(text);
+        file
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.0, text).unwrap();
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const GOOD: &str = "\
+weirgate: 1
+system:
+  limits:
+    rpm: {per_minute: 1}
+resources:
+  gpt-4:
+    limits:
+      rpm: {per_minute: 600, burst: 700}
+      slots: {concurrent: 20}
+  legacy:
+    status: disabled
+  free:
+    status: unlimited
+entities:
+  team-a:
+    limits:
+      rpm: {capacity: 50, refill_amount: 1, refill_period_ms: 250}
+  user-1:
+    parent: team-a
+    resources:
+      gpt-4:
+        shadow: true
+        limits:
+          rpm: {per_minute: 30, mode: soft}
+";
+
+async fn limiter(fleet: &Fleet, file: &LimitsFile) -> RateLimiter {
+    fleet
+        .builder()
+        .await
+        .limits_file(file.clone())
+        .build()
+        .await
+        .unwrap()
+}
+
+/// The capacity in force, by the nearest level.
+async fn rpm(limiter: &RateLimiter, entity: &str, resource: &str) -> i64 {
+    let balances = limiter.peek(entity, resource).send().await.unwrap();
+    balances
+        .limit("rpm")
+        .expect("it is configured")
+        .capacity
+        .whole_tokens()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nearest_level_of_the_file_wins_and_the_table_is_not_asked_for_limits() {
+    let fleet = Fleet::new().await;
+    let file = File::new(GOOD);
+    let limiter = limiter(&fleet, &LimitsFile::open(&file.0).unwrap()).await;
+    for (entity, resource, capacity) in [
+        ("user-1", "gpt-4", 30),
+        ("team-a", "gpt-4", 50),
+        ("team-a", "other", 50),
+        ("user-2", "gpt-4", 700),
+        ("user-2", "other", 1),
+    ] {
+        assert_eq!(
+            rpm(&limiter, entity, resource).await,
+            capacity,
+            "{entity} on {resource}"
+        );
+    }
+    let ask = |resource: &str| limiter.acquire("user-2", resource).take("rpm", 1).send();
+    assert!(matches!(
+        ask("legacy").await.unwrap(),
+        Decision::Disabled(_)
+    ));
+    let _ = fleet.dynamo.take_operations();
+    assert!(ask("free").await.unwrap().is_granted());
+    assert_eq!(fleet.dynamo.take_requests(), 0);
+    assert_eq!(
+        limiter.peek("user-2", "free").send().await.unwrap().status,
+        ConfigStatus::Unlimited
+    );
+    // What user-1 takes is taken of its parent too, and a soft limit goes into debt.
+    let grant = limiter
+        .acquire("user-1", "gpt-4")
+        .take("rpm", 40)
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    let available: Vec<_> = grant
+        .limits()
+        .iter()
+        .map(|status| status.available)
+        .collect();
+    assert_eq!(available[0], tokens(-10));
+    assert!(available.contains(&tokens(10)), "{available:?}");
+    assert_eq!(
+        fleet.dynamo.take_operations().keys().collect::<Vec<_>>(),
+        ["UpdateItem"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
+    let fleet = Fleet::new().await;
+    let file = File::new("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 10}\n");
+    let limits = LimitsFile::open(&file.0).unwrap();
+    let limiter = limiter(&fleet, &limits).await;
+    assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 10);
+    file.write("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 200}\n");
+    pass(secs(2)).await;
+    assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 200);
+    assert_eq!(limits.error(), None);
+
+    file.write("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minuet: 3000}\n");
+    pass(secs(2)).await;
+    assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 200);
+    let error = limits.error().expect("a key is not known");
+    assert_eq!(error.place, Some((4, 11)));
+    assert!(
+        error
+            .to_string()
+            .contains(".yaml:4:11: system.limits.rpm: \"per_minuet\" is not known"),
+        "{error}"
+    );
+
+    std::fs::remove_file(&file.0).unwrap();
+    pass(secs(2)).await;
+    assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 200);
+    assert!(
+        limits
+            .error()
+            .unwrap()
+            .to_string()
+            .contains("cannot be read")
+    );
+
+    file.write("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 40000}\n");
+    pass(secs(2)).await;
+    assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 40_000);
+    assert_eq!(limits.error(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_changed_during_a_freeze_is_heard_of_after_it() {
+    let (fleet, text) = (Fleet::new().await, File::new(GOOD));
+    let file = LimitsFile::open(&text.0).unwrap();
+    let limiter = limiter(&fleet, &file).await;
+    // By this clock from now on.
+    pass(secs(1)).await;
+    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 700);
+    text.write(&GOOD.replace("burst: 700", "burst: 7000"));
+    assert_eq!(
+        rpm(&limiter, "e", "gpt-4").await,
+        700,
+        "it is looked at once a second"
+    );
+    fleet.clock.skew(1_000);
+    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 7_000);
+    // A clock that is set back makes it no younger.
+    text.write(GOOD);
+    fleet.clock.skew(-3_600_000);
+    pass(secs(1)).await;
+    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 700);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_file_says_nothing_about_is_in_the_table_or_nowhere() {
+    let fleet = Fleet::new().await;
+    let file =
+        File::new("weirgate: 1\nresources:\n  gpt-4:\n    limits:\n      rpm: {per_minute: 10}\n");
+    let limiter = limiter(&fleet, &LimitsFile::open(&file.0).unwrap()).await;
+    let error = limiter
+        .acquire("e-1", "other")
+        .take("rpm", 1)
+        .send()
+        .await
+        .expect_err("nobody has said");
+    assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
+    let level = weirgate::ConfigLevel::System;
+    limiter
+        .set_config(
+            &level,
+            &weirgate::Config::of([Limit::per_minute("rpm", 77).unwrap()]),
+        )
+        .await
+        .unwrap();
+    assert_eq!(rpm(&limiter, "e-1", "other").await, 77);
+    assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 10);
+}
+
+#[test]
+fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
+    let cases: &[(&str, (usize, usize), &str)] = &[
+        ("", (1, 1), "weirgate: 1"),
+        (
+            "system: {status: disabled}\n",
+            (1, 1),
+            "weirgate: 1 is missing",
+        ),
+        ("weirgate: 2\n", (1, 11), "it takes 1"),
+        (
+            "weirgate: 1\nsytem: {}\n",
+            (2, 1),
+            "\"sytem\" is not known, it takes weirgate, system",
+        ),
+        (
+            "weirgate: 1\nresources:\n  4gpt: {status: disabled}\n",
+            (3, 9),
+            "4gpt",
+        ),
+        (
+            "weirgate: 1\nresources:\n  gpt: {status: off}\n",
+            (3, 17),
+            "enforced, disabled or unlimited",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits: [rpm]\n",
+            (3, 11),
+            "a list, it takes a map",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: ten}\n",
+            (4, 23),
+            "\"ten\", it takes a whole number",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 0}\n",
+            (4, 10),
+            "capacity is 0",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 1, per_day: 5}\n",
+            (4, 10),
+            "one of per_second",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    rpm: {capacity: 1}\n",
+            (4, 10),
+            "one of per_second",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_day: 1, mode: hard}\n",
+            (4, 29),
+            "enforced, shadow or soft",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    wcu: {per_day: 1}\n",
+            (4, 10),
+            "wcu",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  shadow: maybe\n",
+            (3, 11),
+            "true or false",
+        ),
+        ("weirgate: 1\nsystem: {}\n", (2, 9), "enforces nothing"),
+        (
+            "weirgate: 1\nentities:\n  e:\n    parent: 'a b'\n",
+            (4, 13),
+            "a b",
+        ),
+        (
+            "weirgate: 1\nsystem: {status: unlimited}\nentities:\n  a: {parent: b}\n  b: {parent: a}\n",
+            (4, 15),
+            "its own ancestor",
+        ),
+        (
+            "weirgate: 1\nsystem: {status: unlimited}\nentities:\n  a: {parent: a}\n",
+            (4, 15),
+            "its own ancestor",
+        ),
+        (
+            "weirgate: 1\nentities:\n  a: {parent: b}\n",
+            (3, 15),
+            "no effect",
+        ),
+        ("weirgate: 1\nweirgate: 1\n", (2, 1), "duplicated key"),
+        ("weirgate: 1\nsystem: [\n", (3, 1), ""),
+        (
+            "weirgate: 1\n---\nweirgate: 1\n",
+            (3, 1),
+            "a second document",
+        ),
+    ];
+    for (text, place, named) in cases {
+        let file = File::new(text);
+        let error = LimitsFile::open(&file.0).expect_err(text);
+        assert_eq!(error.place, Some(*place), "{text:?}: {error}");
+        assert!(
+            error.to_string().contains(named),
+            "{text:?}: {error} must say {named:?}"
+        );
+    }
+    let error = LimitsFile::open("/nowhere/limits.yaml").expect_err("it is not there");
+    assert!(
+        error
+            .to_string()
+            .starts_with("/nowhere/limits.yaml: cannot be read"),
+        "{error}"
+    );
+}
+
+/// A few kilobytes of nesting overflowed the stack, which ends the process and not only the
+/// reading.
+#[test]
+fn nesting_deeper_than_any_meaning_is_refused_with_its_place() {
+    // The last two are ended by the scanner, which reads ahead.
+    let (ours, theirs) = ("nested deeper", "recursion limit");
+    for (part, place, says) in [
+        ("? ", 33, ours),
+        ("- ", 33, ours),
+        ("[", 256, theirs),
+        ("{", 256, theirs),
+    ] {
+        let file = File::new(&part.repeat(100_000));
+        let error = LimitsFile::open(&file.0).expect_err(part);
+        assert_eq!(error.place, Some((1, place)), "{part:?}: {error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn an_alias_stands_for_what_it_names_and_a_few_cannot_stand_for_millions() {
+    let file =
+        File::new("weirgate: 1\nresources:\n  a: &a {limits: {rpm: {per_minute: 1}}}\n  b: *a\n");
+    assert!(LimitsFile::open(&file.0).is_ok());
+    let line = |at: usize| {
+        format!(
+            "a{at}: &a{at} [{}]\n",
+            vec![format!("*a{}", at - 1); 10].join(",")
+        )
+    };
+    let text: String = std::iter::once("a0: &a0 [x]\n".to_owned())
+        .chain((1..10).map(line))
+        .collect();
+    let error = LimitsFile::open(&File::new(&text).0).expect_err("they are a billion");
+    assert!(error.to_string().contains("alias expansion"), "{error}");
+    assert_eq!(error.place.map(|(line, _)| line), Some(5), "{error}");
+}
+
+proptest! {
+    #![proptest_config(config(512))]
+
+    /// Whatever a file holds, it is read or refused, with a place in it.
+    #[test]
+    fn any_text_is_read_or_refused_with_its_place(
+        noise in "[a-z{}\\[\\]:,&*!|>'\"#%@` \\n0-9-]{0,60}",
+        cut in 0..GOOD.len(),
+        keep in any::<bool>(),
+    ) {
+        let text = if keep { format!("{}{noise}{}", &GOOD[..cut], &GOOD[cut..]) } else { noise };
+        let file = File::new(&text);
+        if let Err(error) = LimitsFile::open(&file.0) {
+            let (line, column) = error.place.expect("it could be read");
+            prop_assert!(line >= 1 && column >= 1 && line <= text.lines().count() + 2, "{}", error);
+        }
+    }
+}

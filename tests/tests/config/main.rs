@@ -1,0 +1,15 @@
+//! Limits that are stored, inherited, loaded from files, and audited.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod audit;
+mod cache;
+mod hierarchy;
+mod hierarchy_races;
+mod limits_file;
+mod props;
+mod releases;
+mod resolve;
+mod schema;
+mod set;

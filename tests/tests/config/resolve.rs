@@ -1,0 +1,244 @@
+//! Which limits are in force for an acquire that brings none.
+
+use crate::fixtures::fleet;
+use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
+use crate::fixtures::stored::{configured, entity, names, resource, rpm, take};
+use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, LimitMode};
+
+/// Every level that an entity and a resource have, the one that wins first.
+fn levels() -> [ConfigLevel; 4] {
+    ConfigLevel::of(&entity("e-1"), &resource("gpt-4"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_level_that_is_configured_wins_all_of_it() {
+    for set in 1_usize..16 {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        for (at, level) in levels()
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| set & (1 << at) != 0)
+        {
+            let rate = 10 + i64::try_from(at).unwrap();
+            let own = Limit::per_minute(&format!("only-{at}"), 7).unwrap();
+            limiter
+                .set_config(level, &Config::of([rpm(rate), own]))
+                .await
+                .unwrap();
+        }
+        let winner = i64::from(set.trailing_zeros());
+        let grant = take(&limiter, 1).await.unwrap().granted().unwrap();
+        let expected = [format!("only-{winner}"), "rpm".to_owned()];
+        assert_eq!(names(&grant.limits()), expected, "{set:04b}");
+        assert_eq!(
+            fleet.bucket().await.limits["rpm"].rule.capacity,
+            tokens(10 + winner),
+            "{set:04b}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_entities_and_resources_are_none_of_its_business() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let [own, of_entity, of_resource, _] = levels();
+    for level in [own, of_entity, of_resource] {
+        limiter
+            .set_config(&level, &Config::of([rpm(5)]))
+            .await
+            .unwrap();
+    }
+    let error = limiter
+        .acquire("e-2", "gpt-5")
+        .take("rpm", 1)
+        .send()
+        .await
+        .unwrap_err();
+    assert!(matches!(&error, Error::NotConfigured { entity, resource }
+        if entity.as_str() == "e-2" && resource.as_str() == "gpt-5"));
+    let text = error.to_string();
+    assert!(
+        ["e-2", "gpt-5", "set_config()", "limits()"]
+            .iter()
+            .all(|part| text.contains(part)),
+        "{text}"
+    );
+    assert!(!error.is_transient() && !error.is_unknown());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_not_configured_is_refused_by_the_name_of_its_level() {
+    let fleet = Fleet::new().await;
+    let limiter = configured(&fleet, &ConfigLevel::Entity(entity("e-1")), [rpm(5)]).await;
+    let _ = take(&limiter, 1).await.unwrap();
+    let _ = fleet.writes();
+    let error = limiter
+        .acquire("e-1", "gpt-4")
+        .take("tpm", 1)
+        .send()
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "limit \"tpm\" is not among those configured for entity e-1: [\"rpm\"]"
+    );
+    assert_eq!(fleet.writes(), 0);
+}
+
+/// Otherwise a limit that was just added could not be taken for a minute.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_new_is_found_before_it_is_refused() {
+    let fleet = Fleet::new().await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
+    let limiter = fleet.limiter().await;
+    let _ = take(&limiter, 1).await.unwrap();
+    admin
+        .set_config(
+            &ConfigLevel::System,
+            &Config::of([rpm(5), Limit::per_minute("tpm", 9).unwrap()]),
+        )
+        .await
+        .unwrap();
+    pass(secs(1)).await;
+    assert!(
+        limiter
+            .acquire("e-1", "gpt-4")
+            .take("tpm", 9)
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
+    let fleet = Fleet::new().await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
+    let _ = take(&limiter, 1).await.unwrap();
+    let of_entity = ConfigLevel::Entity(entity("e-1"));
+    for limits in [vec![], vec![rpm(1)]] {
+        let config = Config {
+            limits,
+            status: ConfigStatus::Disabled,
+            is_shadow: false,
+        };
+        limiter.set_config(&of_entity, &config).await.unwrap();
+        let _ = fleet.writes();
+        let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
+            panic!("it is disabled")
+        };
+        assert_eq!(
+            (disabled.entity, disabled.resource),
+            (entity("e-1"), resource("gpt-4"))
+        );
+        limiter
+            .set_config(
+                &of_entity,
+                &Config {
+                    status: ConfigStatus::Unlimited,
+                    ..config
+                },
+            )
+            .await
+            .unwrap();
+        let grant = limiter
+            .acquire("e-1", "gpt-4")
+            .take("anything", 1_000)
+            .wait_up_to(secs(9))
+            .send()
+            .await
+            .unwrap();
+        let grant = grant.granted().unwrap();
+        assert!(grant.limits().is_empty() && grant.lease_id().is_none());
+        let _ = grant.roll_back().await.unwrap();
+        assert_eq!(fleet.writes(), 0);
+    }
+    assert_eq!(fleet.tk_tc("rpm").await.1, 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_in_shadow_mode_denies_nobody() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let config = Config {
+        limits: vec![rpm(2)],
+        status: ConfigStatus::Enforced,
+        is_shadow: true,
+    };
+    limiter
+        .set_config(&ConfigLevel::System, &config)
+        .await
+        .unwrap();
+    for (need, would_deny) in [(2, false), (1, true), (99, true)] {
+        let grant = take(&limiter, need).await.unwrap().granted().unwrap();
+        assert_eq!(grant.would_deny().is_some(), would_deny, "{need}");
+    }
+    assert_eq!(limiter.stats().shadow_denied, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_mode_of_a_limit_is_configured_too() {
+    let fleet = Fleet::new().await;
+    let soft = Limit::per_minute("soft", 1)
+        .unwrap()
+        .in_mode(LimitMode::Soft);
+    let shadow = Limit::per_minute("shadow", 1)
+        .unwrap()
+        .in_mode(LimitMode::Shadow);
+    let slots = Limit::concurrent("slots", 3).unwrap();
+    configured(&fleet, &ConfigLevel::System, [soft, shadow, slots]).await;
+    let limiter = fleet.limiter().await;
+    let ask = limiter
+        .acquire("e-1", "gpt-4")
+        .take("soft", 3)
+        .take("shadow", 3)
+        .take("slots", 2);
+    let grant = ask.send().await.unwrap().granted().unwrap();
+    assert!(grant.would_deny().is_some() && grant.lease_id().is_some());
+    assert_eq!(fleet.tk_tc("soft").await, (-2_000, 3_000));
+    assert_eq!(fleet.tk_tc("shadow").await.1, 0);
+}
+
+/// What never fits is told for good: a caller would not come again.
+#[tokio::test(start_paused = true)]
+async fn never_is_not_told_by_limits_that_may_have_been_raised() {
+    let fleet = Fleet::new().await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
+    let limiter = fleet.limiter().await;
+    assert!(matches!(
+        take(&limiter, 6).await.unwrap(),
+        Decision::NeverFits(_)
+    ));
+    let _ = fleet.dynamo.take_requests();
+    pass(millis(900)).await;
+    assert!(matches!(
+        take(&limiter, 6).await.unwrap(),
+        Decision::NeverFits(_)
+    ));
+    assert_eq!(
+        fleet.dynamo.take_requests(),
+        0,
+        "what is told again and again is not read again and again"
+    );
+    admin
+        .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
+        .await
+        .unwrap();
+    pass(millis(100)).await;
+    assert!(take(&limiter, 6).await.unwrap().is_granted());
+}
+
+/// With limits given nothing is read, and what is configured does not count.
+#[tokio::test(start_paused = true)]
+async fn limits_that_are_given_overrule_what_is_configured_which_is_not_read() {
+    let fleet = Fleet::new().await;
+    configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
+    let limiter = fleet.limiter().await;
+    let read = fleet::keys_read(&fleet);
+    let grant = fleet::granted(&limiter, &[rpm(50)], &[("rpm", 40)]).await;
+    assert_eq!(grant.amount("rpm"), tokens(40));
+    assert_eq!(*read.lock().unwrap(), [fleet::PK], "only the bucket");
+}

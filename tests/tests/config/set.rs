@@ -1,0 +1,451 @@
+//! Limits that live in the table: set, read, deleted, listed; by several at once, and in trouble.
+
+use crate::fixtures::fleet;
+use std::collections::VecDeque;
+
+use crate::fixtures::fleet::{Fleet, millis, secs, tokens};
+use crate::fixtures::stored::{configured, entity, resource, rpm, take};
+use weirgate::{
+    AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Error, Limit,
+    LimitMode, RateLimiter,
+};
+use weirgate_tests::Fault;
+
+fn levels() -> [ConfigLevel; 4] {
+    ConfigLevel::of(&entity("e-1"), &resource("gpt-4"))
+}
+
+/// How often the configuration of the system was changed, as its item says.
+fn version(fleet: &Fleet) -> Option<i64> {
+    let item = fleet.dynamo.item("default/SYSTEM#", "#CONFIG");
+    item["cv"]["N"]
+        .as_str()
+        .map(|version| version.parse().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_set_is_read_back_until_it_is_deleted() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let limits = vec![
+        Limit::concurrent("slots", 3).unwrap(),
+        rpm(600).with_burst(900).unwrap().in_mode(LimitMode::Soft),
+        rpm_h(),
+    ];
+    for level in levels() {
+        for (status, is_shadow) in [
+            (ConfigStatus::Enforced, true),
+            (ConfigStatus::Disabled, false),
+            (ConfigStatus::Unlimited, false),
+        ] {
+            let config = Config {
+                limits: limits.clone(),
+                status,
+                is_shadow,
+            };
+            limiter.set_config(&level, &config).await.unwrap();
+            let read = other.config(&level).await.unwrap().unwrap();
+            let names: Vec<_> = read
+                .limits
+                .iter()
+                .map(|limit| limit.name().as_str())
+                .collect();
+            assert_eq!(
+                names,
+                ["rph", "rpm", "slots"],
+                "in the order of their names"
+            );
+            assert!(
+                limits.iter().all(|limit| read.limits.contains(limit)),
+                "{read:?}"
+            );
+            assert_eq!((read.status, read.is_shadow), (status, is_shadow));
+        }
+        assert!(other.delete_config(&level).await.unwrap());
+        assert!(
+            !limiter.delete_config(&level).await.unwrap(),
+            "there is none any more"
+        );
+        assert_eq!(limiter.config(&level).await.unwrap(), None);
+    }
+}
+
+fn rpm_h() -> Limit {
+    Limit::per_hour("rph", 7).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = fleet.dynamo.take_requests();
+    let many = |count: i64| {
+        (0..count)
+            .map(|at| Limit::per_day(&format!("limit-{at}"), 1).unwrap())
+            .collect::<Vec<_>>()
+    };
+    for (limits, says) in [
+        (
+            vec![rpm(1), rpm_h(), rpm(2)],
+            "limit \"rpm\" is configured twice",
+        ),
+        (vec![], "without limits"),
+        (many(21), "21 limits, it takes 20 at most"),
+    ] {
+        let error = limiter
+            .set_config(&ConfigLevel::System, &Config::of(limits))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains(says)),
+            "{error}"
+        );
+    }
+    assert_eq!(fleet.dynamo.take_requests(), 0);
+    limiter
+        .set_config(&ConfigLevel::System, &Config::of(many(20)))
+        .await
+        .unwrap();
+}
+
+/// A write that changes and takes as many limits as can be configured fits into DynamoDB's
+/// expressions.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_takes_of_as_many_limits_as_can_be_configured() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits =
+        |rate: i64| (0..20).map(move |at| Limit::per_minute(&format!("limit-{at}"), rate).unwrap());
+    fleet.dynamo.fail_when(|request| {
+        for expression in ["ConditionExpression", "UpdateExpression"] {
+            let length = request[expression].as_str().map_or(0, str::len);
+            assert!(length <= 4096, "{expression} of {length} bytes");
+        }
+        None
+    });
+    for rate in [60, 30, 90] {
+        limiter
+            .set_config(
+                &ConfigLevel::System,
+                &Config::of(limits(rate).collect::<Vec<_>>()),
+            )
+            .await
+            .unwrap();
+        let ask = limits(rate).fold(limiter.acquire("e-1", "gpt-4"), |ask, limit| {
+            ask.take(limit.name().as_str(), 1)
+        });
+        let first = ask.clone().lease(secs(1)).send().await.unwrap();
+        assert!(
+            first.is_granted()
+                && ask
+                    .clone()
+                    .lease(secs(1))
+                    .send()
+                    .await
+                    .unwrap()
+                    .is_granted()
+        );
+        std::mem::forget(first);
+        fleet::pass(secs(30)).await;
+        assert!(ask.send().await.unwrap().is_granted());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn saying_again_what_is_said_changes_nothing() {
+    let fleet = Fleet::new().await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5), rpm_h()]).await;
+    limiter
+        .set_config(&ConfigLevel::System, &Config::of([rpm_h(), rpm(5)]))
+        .await
+        .unwrap();
+    assert_eq!(version(&fleet), Some(1));
+    assert_eq!(
+        limiter
+            .audit(&AuditSubject::System, None)
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
+}
+
+/// The version counts on, or a bucket would keep the limits that were deleted.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_configuration_gives_way_in_buckets_too() {
+    let fleet = Fleet::new().await;
+    let admin = configured(&fleet, &ConfigLevel::System, [rpm(20)]).await;
+    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
+    admin
+        .set_config(&own, &Config::of([rpm(10)]))
+        .await
+        .unwrap();
+    let _ = take(&fleet.limiter().await, 1).await.unwrap();
+    assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(10));
+    for (config, capacity) in [(None, 20), (Some(rpm(30)), 30), (None, 20)] {
+        match config {
+            Some(limit) => admin.set_config(&own, &Config::of([limit])).await.unwrap(),
+            None => assert!(admin.delete_config(&own).await.unwrap()),
+        }
+        let limiter = fleet.limiter().await;
+        let _ = fleet.writes();
+        let _ = take(&limiter, 1).await.unwrap();
+        let bucket = fleet.bucket().await;
+        assert_eq!(bucket.limits["rpm"].rule.capacity, tokens(capacity));
+    }
+    assert_eq!(fleet.bucket().await.config_version, Some(1 + 4));
+    let item = fleet.dynamo.item("default/ENTITY#e-1", "#CONFIG#gpt-4");
+    assert!(
+        item["limits"].is_null() && item["cv"]["N"] == "4" && item["GSI2PK"].is_null(),
+        "{item}"
+    );
+}
+
+/// All pages of a list.
+async fn listed(limiter: &RateLimiter, of: ConfigFilter) -> Vec<(ConfigLevel, Config)> {
+    let (mut all, mut next) = (vec![], None);
+    loop {
+        let page = limiter.configs(&of, next.as_ref()).await.unwrap();
+        all.extend(page.items);
+        next = page.next;
+        if next.is_none() {
+            return all;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn configurations_are_listed_by_what_they_are_for() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let set = async |level: ConfigLevel, rate| {
+        limiter
+            .set_config(&level, &Config::of([rpm(rate)]))
+            .await
+            .unwrap()
+    };
+    for (at, name) in ["e-1", "e-2", "e-3"].into_iter().enumerate() {
+        let rate = i64::try_from(at).unwrap() + 1;
+        set(ConfigLevel::Entity(entity(name)), rate).await;
+        set(
+            ConfigLevel::EntityResource(entity(name), resource("gpt-4")),
+            rate * 10,
+        )
+        .await;
+        set(
+            ConfigLevel::EntityResource(entity(name), resource("gpt-5")),
+            rate * 100,
+        )
+        .await;
+    }
+    set(ConfigLevel::Resource(resource("gpt-4")), 7).await;
+    set(ConfigLevel::System, 9).await;
+    limiter
+        .delete_config(&ConfigLevel::EntityResource(
+            entity("e-2"),
+            resource("gpt-4"),
+        ))
+        .await
+        .unwrap();
+    limiter
+        .delete_config(&ConfigLevel::Entity(entity("e-3")))
+        .await
+        .unwrap();
+    // Buckets and usage are in the same partitions.
+    let _ = take(&limiter, 1).await.unwrap();
+
+    let expect = async |of: ConfigFilter, expected: &[(ConfigLevel, i64)]| {
+        let found = listed(&limiter, of.clone()).await;
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(level, rate)| (level.clone(), Config::of([rpm(*rate)])))
+            .collect();
+        assert_eq!(found, expected, "{of:?}");
+    };
+    let on = |name: &str, on: &str| ConfigLevel::EntityResource(entity(name), resource(on));
+    let of_e3 = [(on("e-3", "gpt-4"), 30), (on("e-3", "gpt-5"), 300)];
+    expect(ConfigFilter::Entity(entity("e-3")), &of_e3).await;
+    let of_e1 = [
+        (ConfigLevel::Entity(entity("e-1")), 1),
+        (on("e-1", "gpt-4"), 10),
+        (on("e-1", "gpt-5"), 100),
+    ];
+    expect(ConfigFilter::Entity(entity("e-1")), &of_e1).await;
+    expect(
+        ConfigFilter::Resource(resource("gpt-4")),
+        &[(on("e-1", "gpt-4"), 10), (on("e-3", "gpt-4"), 30)],
+    )
+    .await;
+    let defaults = [
+        (ConfigLevel::Entity(entity("e-1")), 1),
+        (ConfigLevel::Entity(entity("e-2")), 2),
+    ];
+    expect(ConfigFilter::Entities, &defaults).await;
+    expect(
+        ConfigFilter::Resources,
+        &[(ConfigLevel::Resource(resource("gpt-4")), 7)],
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_list_comes_in_pages() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    for at in 0..205 {
+        let own = ConfigLevel::EntityResource(entity(&format!("e-{at:03}")), resource("gpt-4"));
+        limiter
+            .set_config(&own, &Config::of([rpm(at + 1)]))
+            .await
+            .unwrap();
+    }
+    let found = listed(&limiter, ConfigFilter::Resource(resource("gpt-4"))).await;
+    let rates: Vec<_> = found
+        .iter()
+        .map(|(_, config)| config.limits[0].rule().capacity)
+        .collect();
+    assert_eq!(rates, (1..=205).map(tokens).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_who_set_at_once_each_has_been_in_force() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let limiters = [
+        fleet.limiter().await,
+        fleet.limiter().await,
+        fleet.limiter().await,
+    ];
+    let set = |at: usize| {
+        let rate = 10 * (i64::try_from(at).unwrap() + 1);
+        let limiter = &limiters[at];
+        async move {
+            limiter
+                .set_config(&ConfigLevel::System, &Config::of([rpm(rate)]))
+                .await
+        }
+    };
+    let (one, two, three) = tokio::join!(set(0), set(1), set(2));
+    assert!(one.is_ok() && two.is_ok() && three.is_ok());
+    assert_eq!(version(&fleet), Some(3));
+    let events = limiters[0]
+        .audit(&AuditSubject::System, None)
+        .await
+        .unwrap()
+        .items;
+    let told: Vec<_> = events
+        .into_iter()
+        .map(|event| match event.change {
+            AuditChange::Config { before, after, .. } => (before, after),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let mut chain = vec![None];
+    while let Some((_, after)) = told.iter().find(|(before, _)| Some(before) == chain.last()) {
+        chain.push(after.clone());
+    }
+    assert_eq!(chain.len(), 4, "each knew what it replaced: {told:?}");
+    assert_eq!(
+        limiters[1].config(&ConfigLevel::System).await.unwrap(),
+        chain[3]
+    );
+}
+
+const FAULTS: [Fault; 9] = [
+    Fault::LoseRequest,
+    Fault::LoseAnswer,
+    Fault::Repeat,
+    Fault::Throttle { key_range: true },
+    Fault::Throttle { key_range: false },
+    Fault::Conflict,
+    Fault::ServerError,
+    Fault::ServerErrorApplied,
+    Fault::Forbidden,
+];
+
+#[tokio::test(start_paused = true)]
+async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
+    let twice = FAULTS
+        .into_iter()
+        .flat_map(|first| FAULTS.into_iter().map(move |second| vec![first, second]));
+    for trouble in FAULTS.into_iter().map(|fault| vec![fault]).chain(twice) {
+        for another_is_faster in [false, true] {
+            let fleet = Fleet::new().await;
+            let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+            let before = i64::from(another_is_faster);
+            let mut faults: VecDeque<_> = trouble.iter().copied().collect();
+            if another_is_faster {
+                faults.push_front(Fault::LoseRequest);
+            }
+            let case = format!("{trouble:?}, faster: {another_is_faster}");
+            fleet.dynamo.fail_transactions(move |_| faults.pop_front());
+            let config = Config::of([rpm(5)]);
+            let set = limiter.set_config(&ConfigLevel::System, &config);
+            let answer = if another_is_faster {
+                // While the first waits to try again.
+                let early = async {
+                    tokio::task::yield_now().await;
+                    other
+                        .set_config(&ConfigLevel::System, &Config::of([rpm(1)]))
+                        .await
+                };
+                let (answer, early) = tokio::join!(set, early);
+                if early.is_err() {
+                    continue;
+                }
+                answer
+            } else {
+                set.await
+            };
+            fleet.dynamo.fail_transactions(|_| None);
+            let events = limiter
+                .audit(&AuditSubject::System, None)
+                .await
+                .unwrap()
+                .items
+                .len();
+            let changes = version(&fleet).unwrap_or_default();
+            assert_eq!(
+                i64::try_from(events).unwrap(),
+                changes,
+                "{case}: as many events as changes"
+            );
+            match answer {
+                Ok(()) => assert_eq!(changes, before + 1, "{case}"),
+                Err(error) => {
+                    assert!(trouble.contains(&Fault::Forbidden), "{case}: {error}");
+                    assert!(changes == before || error.is_unknown(), "{case}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_answer_never_comes_is_told_to_be_in_doubt_and_is_not_made_twice() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = limiter
+        .acquire("e-1", "gpt-4")
+        .take("rpm", 1)
+        .send()
+        .await
+        .unwrap_err();
+    fleet.dynamo.fail_transactions(|_| Some(Fault::LoseAnswer));
+    let error = limiter
+        .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
+        .await
+        .unwrap_err();
+    assert!(error.is_unknown() && error.is_transient(), "{error}");
+    assert_eq!(version(&fleet), Some(1));
+    fleet.dynamo.fail_transactions(|_| None);
+    assert!(
+        take(&limiter, 5).await.unwrap().is_granted(),
+        "what may have been changed is looked at again"
+    );
+    limiter
+        .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
+        .await
+        .unwrap();
+    assert_eq!(version(&fleet), Some(1), "it was made");
+}

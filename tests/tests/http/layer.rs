@@ -1,0 +1,508 @@
+//! The layer under axum: what clients are told, and what becomes of what a request took.
+
+use crate::fixtures::fleet;
+use std::convert::Infallible;
+use std::future::{Ready, pending, ready};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::fixtures::fleet::{Fleet, millis, pass, secs, settle};
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Extension;
+use axum::routing::{get, post};
+use futures_util::{FutureExt, StreamExt, stream};
+use http::{HeaderMap, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use weirgate::tower::{GrantHandle, OnError, RateLimitLayer};
+use weirgate::{Acquire, Limit, RateLimiter, Settlement};
+use weirgate_tests::Fault;
+
+type Parts = http::request::Parts;
+
+fn limits() -> [Limit; 2] {
+    [
+        Limit::per_hour("rph", 100).unwrap(),
+        Limit::concurrent("slots", 2).unwrap(),
+    ]
+}
+
+/// Charges whoever sends a key ten tokens and a slot.
+fn charge<'a>(limiter: &'a RateLimiter, request: &Parts) -> Option<Acquire<'a>> {
+    let key = request.headers.get("x-api-key")?.to_str().ok()?;
+    Some(
+        limiter
+            .acquire(key, "gpt-4")
+            .limits(&limits())
+            .take("rph", 10)
+            .take("slots", 1),
+    )
+}
+
+/// A request of the fleet's own entity.
+fn request(path: &str) -> Request<Body> {
+    Request::get(path)
+        .header("x-api-key", "e-1")
+        .body(Body::empty())
+        .unwrap()
+}
+
+fn field<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers
+        .get(name)
+        .map(|value| value.to_str().unwrap())
+        .unwrap_or_default()
+}
+
+async fn text(
+    response: Response<impl http_body::Body<Data = Bytes, Error = axum::Error> + Send + 'static>,
+) -> String {
+    let body = to_bytes(Body::new(response.into_body()), 10_000)
+        .await
+        .unwrap();
+    String::from_utf8(body.to_vec()).unwrap()
+}
+
+/// Tokens and slots that are left, in millitokens.
+async fn left(fleet: &Fleet) -> (i64, i64) {
+    (fleet.tk_tc("rph").await.0, fleet.tk_tc("slots").await.0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn i5_granted_then_denied_then_granted_when_retry_after_is_over() {
+    let fleet = Fleet::new().await;
+    let layer = RateLimitLayer::new(fleet.limiter().await, charge).with_x_rate_limit(true);
+    let app = Router::new().route("/", get(async || "done")).layer(layer);
+    let first = app.clone().oneshot(request("/")).await.unwrap();
+    assert_eq!(first.status(), StatusCode::OK);
+    let policy = r#""rph";q=100;w=3600, "slots";q=2;qu="concurrent-requests""#;
+    assert_eq!(field(first.headers(), "ratelimit-policy"), policy);
+    assert_eq!(
+        field(first.headers(), "ratelimit"),
+        r#""rph";r=90;t=36, "slots";r=1"#
+    );
+    assert_eq!(field(first.headers(), "x-ratelimit-remaining"), "1");
+    assert!(!first.headers().contains_key("retry-after"));
+    assert_eq!(text(first).await, "done");
+    for _ in 1..10 {
+        let granted = app.clone().oneshot(request("/")).await.unwrap();
+        assert_eq!(granted.status(), StatusCode::OK);
+        drop(granted);
+        settle().await;
+    }
+    let denied = app.clone().oneshot(request("/")).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        field(denied.headers(), "content-type"),
+        "application/problem+json"
+    );
+    assert_eq!(field(denied.headers(), "ratelimit-policy"), policy);
+    // 90 s of settling have brought two and a half tokens.
+    let wait = 10 * 36 - 90;
+    assert_eq!(
+        field(denied.headers(), "ratelimit"),
+        format!(r#""rph";r=2;t={wait}, "slots";r=2"#)
+    );
+    assert_eq!(field(denied.headers(), "retry-after"), wait.to_string());
+    assert_eq!(
+        field(denied.headers(), "x-ratelimit-reset"),
+        wait.to_string()
+    );
+    let problem: Value = serde_json::from_str(&text(denied).await).unwrap();
+    assert_eq!(
+        (&problem["status"], &problem["violated-policies"]),
+        (&json!(429), &json!(["rph"]))
+    );
+    assert_eq!(problem["retry_after"], json!(wait));
+    pass(secs(wait)).await;
+    assert_eq!(
+        app.oneshot(request("/")).await.unwrap().status(),
+        StatusCode::OK
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_not_charged_passes_as_it_is() {
+    let fleet = Fleet::new().await;
+    let layer = RateLimitLayer::new(fleet.limiter().await, charge);
+    let echo = post(
+        async |handle: Option<Extension<GrantHandle>>, body: String| {
+            assert!(handle.is_none());
+            body
+        },
+    );
+    let app = Router::new().route("/", echo).layer(layer);
+    let _ = fleet.dynamo.take_requests();
+    let response = app
+        .oneshot(Request::post("/").body(Body::from("as it is")).unwrap())
+        .await
+        .unwrap();
+    assert!(!response.headers().contains_key("ratelimit"));
+    assert_eq!(
+        (text(response).await.as_str(), fleet.dynamo.take_requests()),
+        ("as it is", 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_corrects_what_was_taken() {
+    let fleet = Fleet::new().await;
+    let handler = async |Extension(handle): Extension<GrantHandle>| {
+        assert_eq!(handle.adjust("rph", 4).await.unwrap(), Settlement::Applied);
+        let error = handle.adjust("tpm", 4).await.unwrap_err();
+        error.to_string()
+    };
+    let layer = RateLimitLayer::new(fleet.limiter().await, charge);
+    let app = Router::new().route("/", get(handler)).layer(layer);
+    let response = app.oneshot(request("/")).await.unwrap();
+    assert!(text(response).await.contains("\"tpm\" was not taken"));
+    settle().await;
+    assert_eq!(
+        (left(&fleet).await, fleet.tk_tc("rph").await.1),
+        ((96_277, 2_000), 4_000)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_held_while_the_body_streams() {
+    let fleet = Fleet::new().await;
+    let end = Arc::new(Notify::new());
+    let ends = Arc::clone(&end);
+    let handler = move || {
+        let ends = Arc::clone(&ends);
+        let last = stream::once(async move {
+            ends.notified().await;
+            Ok::<_, Infallible>("done")
+        });
+        ready(Body::from_stream(last))
+    };
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(RateLimitLayer::new(fleet.limiter().await, charge));
+    let response = app.oneshot(request("/")).await.unwrap();
+    settle().await;
+    assert_eq!(fleet.tk_tc("slots").await.0, 1_000);
+    end.notify_one();
+    assert_eq!(text(response).await, "done");
+    settle().await;
+    assert_eq!(fleet.tk_tc("slots").await.0, 2_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_held_while_a_task_has_a_handle_and_its_correction_counts() {
+    let fleet = Fleet::new().await;
+    let end = Arc::new(Notify::new());
+    let ends = Arc::clone(&end);
+    let handler = move |Extension(handle): Extension<GrantHandle>| {
+        let ends = Arc::clone(&ends);
+        tokio::spawn(async move {
+            ends.notified().await;
+            assert_eq!(handle.adjust("rph", 3).await.unwrap(), Settlement::Applied);
+        });
+        ready("done")
+    };
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(RateLimitLayer::new(fleet.limiter().await, charge));
+    assert_eq!(text(app.oneshot(request("/")).await.unwrap()).await, "done");
+    settle().await;
+    assert_eq!(fleet.tk_tc("slots").await.0, 1_000);
+    end.notify_one();
+    settle().await;
+    assert_eq!(
+        (fleet.tk_tc("slots").await.0, fleet.tk_tc("rph").await.1),
+        (2_000, 3_000)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_read_to_its_end_gives_its_slot_back_though_it_is_kept() {
+    let fleet = Fleet::new().await;
+    let app = Router::new()
+        .route("/", get(async || "done"))
+        .layer(RateLimitLayer::new(fleet.limiter().await, charge));
+    let mut body =
+        Body::new(app.oneshot(request("/")).await.unwrap().into_body()).into_data_stream();
+    while let Some(chunk) = body.next().await {
+        assert_eq!(chunk.unwrap(), "done");
+    }
+    settle().await;
+    assert_eq!(fleet.tk_tc("slots").await.0, 2_000);
+    drop(body);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_gives_its_slot_back() {
+    let fleet = Fleet::new().await;
+    let endless = get(async || Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()));
+    let app = Router::new()
+        .route("/stuck", get(async || pending::<()>().await))
+        .route("/endless", endless)
+        .layer(RateLimitLayer::new(fleet.limiter().await, charge));
+    let stuck = app.clone().oneshot(request("/stuck"));
+    assert!(
+        tokio::time::timeout(millis(50), stuck).await.is_err(),
+        "while it is worked on"
+    );
+    let response = app.oneshot(request("/endless")).await.unwrap();
+    settle().await;
+    assert_eq!(fleet.tk_tc("slots").await.0, 1_000, "the first has gone");
+    drop(response);
+    settle().await;
+    let bucket = fleet.bucket().await;
+    assert_eq!(
+        (fleet.tk_tc("slots").await.0, bucket.leases.unwrap().len()),
+        (2_000, 0),
+        "while it is streamed"
+    );
+    assert_eq!(
+        fleet.tk_tc("rph").await.1,
+        20_000,
+        "what was worked on counts"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_request_took_goes_back() {
+    let fleet = Fleet::new().await;
+    let layer = RateLimitLayer::new(fleet.limiter().await, charge);
+    let fails = layer.layer(service_fn(|_: Request<Body>| {
+        ready(Err::<Response<Body>, _>("the backend is down"))
+    }));
+    assert_eq!(
+        fails.oneshot(request("/")).await.unwrap_err(),
+        "the backend is down"
+    );
+    assert_eq!(
+        (left(&fleet).await, fleet.tk_tc("rph").await.1),
+        ((100_000, 2_000), 0)
+    );
+
+    let panics = layer.layer(service_fn(
+        async |_: Request<Body>| -> Result<Response<Body>, Infallible> {
+            pass(millis(5)).await;
+            std::panic::panic_any(17_u8)
+        },
+    ));
+    let panic = AssertUnwindSafe(panics.oneshot(request("/")))
+        .catch_unwind()
+        .await
+        .expect_err("the panic goes on");
+    assert_eq!(
+        panic.downcast_ref::<u8>(),
+        Some(&17),
+        "with its own payload"
+    );
+    assert_eq!(
+        (left(&fleet).await, fleet.tk_tc("rph").await.1),
+        ((100_000, 2_000), 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_with_a_status_to_be_refunded_costs_nothing_and_others_count() {
+    let fleet = Fleet::new().await;
+    let layer = RateLimitLayer::new(fleet.limiter().await, charge);
+    let refunds = layer.clone().refund_if(|status| status.is_server_error());
+    let app = Router::new()
+        .route("/502", get(async || StatusCode::BAD_GATEWAY))
+        .route("/404", get(async || StatusCode::NOT_FOUND));
+    for (layer, path, used) in [
+        (&layer, "/502", 10_000),
+        (&refunds, "/404", 10_000),
+        (&refunds, "/502", 0),
+    ] {
+        let before = fleet.dynamo.item(fleet::PK, "#STATE")["b_rph_tc"]["N"]
+            .as_str()
+            .map_or(0, |n| n.parse().unwrap());
+        let response = app
+            .clone()
+            .layer(layer.clone())
+            .oneshot(request(path))
+            .await
+            .unwrap();
+        assert!(
+            response.headers().contains_key("ratelimit"),
+            "{path} tells the limits too"
+        );
+        drop(response);
+        settle().await;
+        let (slots, after) = (fleet.tk_tc("slots").await.0, fleet.tk_tc("rph").await.1);
+        assert_eq!((after - before, slots), (used, 2_000), "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_fits_is_another_answer_than_a_denial() {
+    let fleet = Fleet::new().await;
+    let layer = RateLimitLayer::new(fleet.limiter().await, |limiter: &RateLimiter, _: &Parts| {
+        Some(
+            limiter
+                .acquire("e-1", "gpt-4")
+                .limits(&limits())
+                .take("rph", 101),
+        )
+    });
+    let app = Router::new()
+        .route(
+            "/",
+            get(async || -> StatusCode { unreachable!("it is not passed on") }),
+        )
+        .layer(layer);
+    let response = app.oneshot(request("/")).await.unwrap();
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(!response.headers().contains_key("retry-after"));
+    assert!(
+        text(response)
+            .await
+            .contains(r#"limit \"rph\" holds 100 at most, 101 asked: ask for less"#)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
+    let fleet = Fleet::new().await;
+    let refuses = RateLimitLayer::new(fleet.limiter().await, charge);
+    let passes = refuses.clone().on_error(|error| {
+        if error.is_transient() {
+            OnError::Pass
+        } else {
+            OnError::Refuse
+        }
+    });
+    let handler = get(async |Extension(handle): Extension<GrantHandle>| {
+        assert_eq!(
+            handle.adjust("rph", 4).await.unwrap(),
+            Settlement::LeaseGone
+        );
+        "uncounted"
+    });
+    let app = Router::new().route("/", handler);
+    let out_of_reach = || {
+        fleet
+            .dynamo
+            .fail_when(|_| Some(Fault::Throttle { key_range: false }))
+    };
+    out_of_reach();
+    let response = app
+        .clone()
+        .layer(refuses)
+        .oneshot(request("/"))
+        .await
+        .unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(
+        !text(response).await.contains("weirgate"),
+        "the table is nobody's business"
+    );
+    let response = app
+        .clone()
+        .layer(passes.clone())
+        .oneshot(request("/"))
+        .await
+        .unwrap();
+    assert_eq!(text(response).await, "uncounted");
+    // A key that is no name is not a way around.
+    let broken = Request::get("/")
+        .header("x-api-key", "a#b")
+        .body(Body::empty())
+        .unwrap();
+    let response = app.layer(passes).oneshot(broken).await.unwrap();
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_shadow_mode_nobody_is_denied_or_told() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
+    let app = Router::new()
+        .route("/", get(async || "done"))
+        .layer(RateLimitLayer::new(limiter.clone(), charge));
+    for _ in 0..12 {
+        let response = app.clone().oneshot(request("/")).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(!response.headers().contains_key("ratelimit"));
+    }
+    assert!(limiter.stats().shadow_denied >= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_layers_tell_both_their_limits() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    fn everybody<'a>(limiter: &'a RateLimiter, _: &Parts) -> Option<Acquire<'a>> {
+        let limits = [Limit::per_second("all", 50).unwrap()];
+        Some(
+            limiter
+                .acquire("everybody", "api")
+                .limits(&limits)
+                .take("all", 1),
+        )
+    }
+    let app = Router::new()
+        .route("/", get(async || "done"))
+        .layer(RateLimitLayer::new(limiter.clone(), charge))
+        .layer(
+            RateLimitLayer::new(limiter, everybody).names(|_, _, limit| format!("service-{limit}")),
+        );
+    let response = app.oneshot(request("/")).await.unwrap();
+    let told: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+    assert_eq!(
+        told,
+        [
+            r#""rph";r=90;t=36, "slots";r=1"#,
+            r#""service-all";r=49;t=1"#
+        ]
+    );
+}
+
+/// A service that may only be called where it was asked whether it is ready, as those that hold a
+/// permit.
+#[derive(Debug, Default)]
+struct Strict {
+    is_ready: bool,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Service<Request<Body>> for Strict {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.is_ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        assert!(
+            std::mem::take(&mut self.is_ready),
+            "called without being ready"
+        );
+        ready(Ok(Response::new(Body::empty())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_service_that_is_called_is_the_one_that_was_ready() {
+    let fleet = Fleet::new().await;
+    let mut service = RateLimitLayer::new(fleet.limiter().await, charge).layer(Strict::default());
+    for _ in 0..2 {
+        let response = service
+            .ready()
+            .await
+            .unwrap()
+            .call(request("/"))
+            .await
+            .unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+}

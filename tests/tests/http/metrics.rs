@@ -1,0 +1,161 @@
+//! What operators see: metrics through the facade, few of them however many callers there are.
+
+use std::collections::BTreeMap;
+
+use crate::fixtures::fleet::{Fleet, ask, denied, granted, millis, pass, runtime, secs};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use weirgate::{CircuitBreakerConfig, Limit, OnUnavailable};
+use weirgate_tests::Fault;
+
+fn rpm() -> [Limit; 1] {
+    [Limit::per_minute("rpm", 60).unwrap()]
+}
+
+/// Every metric that was told, with its labels: the sum of a counter, the number of values of a
+/// histogram.
+fn told(work: impl AsyncFnOnce(&Fleet)) -> BTreeMap<String, u64> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        runtime().block_on(async {
+            let fleet = Fleet::new().await;
+            work(&fleet).await;
+        });
+    });
+    let read = |(key, _, _, value): (metrics_util::CompositeKey, _, _, DebugValue)| {
+        let labels: Vec<_> = key
+            .key()
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()))
+            .collect();
+        let count = match value {
+            DebugValue::Counter(sum) => sum,
+            DebugValue::Histogram(values) => {
+                assert!(
+                    values
+                        .iter()
+                        .all(|seconds| (0.0..10.0).contains(&seconds.into_inner())),
+                    "seconds"
+                );
+                u64::try_from(values.len()).unwrap()
+            }
+            DebugValue::Gauge(_) => panic!("there is none"),
+        };
+        (
+            format!("{}{{{}}}", key.key().name(), labels.join(",")),
+            count,
+        )
+    };
+    snapshotter
+        .snapshot()
+        .into_vec()
+        .into_iter()
+        .map(read)
+        .collect()
+}
+
+#[test]
+fn every_decision_is_told_by_its_outcome() {
+    let metrics = told(async |fleet| {
+        let limiter = fleet.limiter().await;
+        let _ = granted(&limiter, &rpm(), &[("rpm", 60)]).await;
+        for _ in 0..4 {
+            pass(millis(1)).await;
+            denied(&limiter, &rpm(), &[("rpm", 1)]).await;
+        }
+        let _ = ask(&limiter, &rpm(), &[("rpm", 61)]).send().await.unwrap();
+        let _ = ask(&limiter, &rpm(), &[("rpm", 0)])
+            .send()
+            .await
+            .expect_err("nothing is asked");
+        let shadow = fleet.builder().await.shadow(true).build().await.unwrap();
+        let _ = granted(&shadow, &rpm(), &[("rpm", 1)]).await;
+        let breaker = CircuitBreakerConfig {
+            failure_threshold: 1,
+            ..CircuitBreakerConfig::default()
+        };
+        let away = fleet
+            .builder()
+            .await
+            .timeout(millis(50))
+            .circuit_breaker(breaker)
+            .build()
+            .await
+            .unwrap();
+        fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+        let _ = ask(&away, &rpm(), &[("rpm", 1)])
+            .on_unavailable(OnUnavailable::Allow)
+            .send()
+            .await
+            .unwrap();
+        let _ = ask(&away, &rpm(), &[("rpm", 1)])
+            .on_unavailable(OnUnavailable::Deny)
+            .send()
+            .await
+            .unwrap();
+    });
+    let outcomes = [
+        ("granted", 1),
+        ("denied", 4),
+        ("never_fits", 1),
+        ("error", 1),
+        ("granted_shadow", 1),
+        ("granted_degraded", 1),
+        ("denied_degraded", 1),
+    ];
+    for (outcome, times) in outcomes {
+        let name = format!("weirgate_decision_seconds{{outcome={outcome}}}");
+        assert_eq!(metrics.get(&name), Some(&times), "{name} of {metrics:?}");
+    }
+    let counters = [
+        ("granted", 3),
+        ("denied", 5),
+        ("local_denied", 4),
+        ("shadow_denied", 1),
+        ("degraded", 2),
+        ("breaker_opened", 1),
+    ];
+    for (name, times) in counters {
+        let name = format!("weirgate_{name}_total{{}}");
+        assert_eq!(metrics.get(&name), Some(&times), "{name} of {metrics:?}");
+    }
+    let at_least = |name: &str, times| metrics[&format!("weirgate_{name}_total{{}}")] >= times;
+    assert!(
+        at_least("reads", 3) && at_least("writes", 1) && at_least("refused", 1),
+        "{metrics:?}"
+    );
+}
+
+#[test]
+fn metrics_do_not_grow_with_callers_unless_they_are_asked_to() {
+    let busy = |by_resource: bool| {
+        told(async move |fleet: &Fleet| {
+            let limiter = fleet
+                .builder()
+                .await
+                .metrics_by_resource(by_resource)
+                .build()
+                .await
+                .unwrap();
+            for n in 0..20 {
+                let (entity, resource) = (format!("e-{n}"), format!("r-{n}"));
+                let request = limiter
+                    .acquire(&entity, &resource)
+                    .limits(&rpm())
+                    .take("rpm", 1);
+                assert!(request.send().await.unwrap().is_granted());
+                pass(secs(1)).await;
+            }
+        })
+    };
+    assert!(busy(false).len() < 10);
+    let by_resource = busy(true);
+    assert_eq!(
+        by_resource["weirgate_decision_seconds{outcome=granted,resource=r-7}"],
+        1
+    );
+    assert!(
+        by_resource.keys().all(|name| !name.contains("e-7")),
+        "never by entity"
+    );
+}

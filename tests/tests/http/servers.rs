@@ -1,0 +1,226 @@
+//! The layer in real servers on real sockets: hyper and tonic.
+
+use crate::fixtures::fleet;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use crate::fixtures::fleet::{Fleet, secs};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tonic::Code;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower::{Layer, service_fn};
+use weirgate::tower::RateLimitLayer;
+use weirgate::{Acquire, Limit, RateLimiter};
+
+type Parts = http::request::Parts;
+type Client = hyper::client::conn::http1::SendRequest<Empty<Bytes>>;
+
+/// Two requests an hour, and one at a time.
+fn charge<'a>(limiter: &'a RateLimiter, _: &Parts) -> Option<Acquire<'a>> {
+    let limits = [
+        Limit::per_hour("rph", 2).unwrap(),
+        Limit::concurrent("slots", 1).unwrap(),
+    ];
+    Some(
+        limiter
+            .acquire("e-1", "gpt-4")
+            .limits(&limits)
+            .take("rph", 1)
+            .take("slots", 1),
+    )
+}
+
+/// Waits until the slot is back, which happens after the answer.
+async fn slot_is_back(fleet: &Fleet) {
+    let is_back = async {
+        while fleet.tk_tc("slots").await.0 != 1_000 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(secs(30), is_back)
+        .await
+        .expect("the slot comes back");
+}
+
+/// A server whose answers never end.
+async fn endless(fleet: &Fleet) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = async |_: Request<Incoming>| {
+        let begin = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(
+            b"begun",
+        )))]);
+        let body = StreamBody::new(futures_util::StreamExt::chain(begin, stream::pending()));
+        Ok::<_, Infallible>(Response::new(body))
+    };
+    let service = RateLimitLayer::new(fleet.limiter().await, charge).layer(service_fn(answer));
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = TowerToHyperService::new(service.clone());
+            let serve = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::spawn(async move { drop(serve.await) });
+        }
+    });
+    address
+}
+
+async fn connect(address: SocketAddr) -> Client {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    client
+}
+
+fn get() -> Request<Empty<Bytes>> {
+    Request::get("/")
+        .header("host", "localhost")
+        .body(Empty::new())
+        .unwrap()
+}
+
+#[tokio::test]
+async fn hyper_a_slot_is_held_while_a_body_is_sent_and_comes_back_when_the_client_hangs_up() {
+    let fleet = Fleet::new().await;
+    let address = endless(&fleet).await;
+    let mut client = connect(address).await;
+    let mut response = client.send_request(get()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(
+        response.headers()["ratelimit"],
+        r#""rph";r=1;t=1800, "slots";r=0"#
+    );
+    assert_eq!(
+        response
+            .frame()
+            .await
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "begun"
+    );
+
+    let mut other = connect(address).await;
+    let denied = other.send_request(get()).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    let after: u64 = denied.headers()["retry-after"]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(
+        (1..=60).contains(&after),
+        "when the lease of 60 s expires: {after}"
+    );
+    let body = denied.into_body().collect().await.unwrap().to_bytes();
+    let problem: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(
+        (
+            problem["violated-policies"][0].as_str(),
+            problem["retry_after"].as_u64()
+        ),
+        (Some("slots"), Some(after))
+    );
+
+    drop((response, client));
+    slot_is_back(&fleet).await;
+    let again = other.send_request(get()).await.unwrap();
+    assert_eq!(again.status(), StatusCode::OK);
+}
+
+/// A server of health checks, and its client.
+async fn health(limiter: RateLimiter) -> HealthClient<Channel> {
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::builder()
+        .layer(RateLimitLayer::new(limiter, charge))
+        .add_service(health);
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+    HealthClient::new(channel.connect().await.unwrap())
+}
+
+#[tokio::test]
+async fn tonic_a_denial_is_a_status_with_the_time_to_come_back() {
+    let fleet = Fleet::new().await;
+    let mut client = health(fleet.limiter().await).await;
+    for left in [
+        r#""rph";r=1;t=1800, "slots";r=0"#,
+        r#""rph";r=0;t=1800, "slots";r=0"#,
+    ] {
+        let answer = client.check(HealthCheckRequest::default()).await.unwrap();
+        // The clock goes on, so a token may be there a second sooner.
+        let told = answer
+            .metadata()
+            .get("ratelimit")
+            .unwrap()
+            .to_str()
+            .unwrap();
+        assert_eq!(told.split("t=").next(), left.split("t=").next(), "{told}");
+        drop(answer);
+        slot_is_back(&fleet).await;
+    }
+    let denied = client
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    let number = |name| {
+        denied
+            .metadata()
+            .get(name)
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let (after, after_ms) = (number("retry-after"), number("grpc-retry-pushback-ms"));
+    assert!(
+        (1..=1_800).contains(&after) && after == after_ms.div_ceil(1_000),
+        "{after} s, {after_ms} ms"
+    );
+    let message = denied.message();
+    assert_eq!(
+        message,
+        format!("limit \"rph\" has 0 of 2 left, 1 asked: retry after {after} s")
+    );
+    assert!(denied.metadata().contains_key("ratelimit-policy"));
+}
+
+#[tokio::test]
+async fn tonic_without_a_decision_the_service_is_unavailable() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet
+        .builder()
+        .await
+        .timeout(fleet::millis(1))
+        .build()
+        .await
+        .unwrap();
+    fleet
+        .dynamo
+        .fail_when(|_| Some(weirgate_tests::Fault::Throttle { key_range: false }));
+    let mut client = health(limiter).await;
+    let refused = client
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+}

@@ -1,0 +1,8 @@
+//! Tokens taken ahead.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod edge;
+mod prefetch;
+mod props;

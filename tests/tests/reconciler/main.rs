@@ -1,0 +1,14 @@
+//! The reconciler on a table that others write.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod costs;
+mod cycle;
+mod interleaved;
+mod merge;
+mod merge_races;
+mod races;
+mod repair;
+mod restores;
+mod tenants_reconciler;

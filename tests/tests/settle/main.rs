@@ -1,0 +1,12 @@
+//! Grants after the acquire: adjustments, leases, answers that were lost.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod adjust_in_doubt;
+mod fault_props;
+mod leases;
+mod lifetimes;
+mod lifetimes_usage;
+mod unknown;
+mod unknown_settle;
