@@ -21,25 +21,27 @@ demo: cargo .venv/stack/.installed .venv/sam/.installed ## Deploy to an emulated
 	cargo run --locked --release $(thin) -p weirgate-tests --bin demo
 
 .PHONY: test
-test: cargo ## Formatting, lints, unit, property and integration tests
+test: cargo ## Unit, property and integration tests
+	cargo test --locked --workspace
+
+.PHONY: lint
+lint: cargo ## Formatting, words, lints, documentation, the list of the public surface
 	cargo fmt --all --check
 	$(PYTHON) scripts/check_words.py
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	cargo test --locked --workspace
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 	$(rustdoc_json)
-	cargo build --locked --workspace --bin api
-	$(cargo_target)/debug/api check $(cargo_target)/doc/weirgate.json
+	$(api)
 
-# With everything in the workspace, so that nothing else is built than for the tests.
+# With everything in the workspace, and as a test, so that nothing else is built than for the tests.
+api = JSON=$(abspath $(cargo_target))/doc/weirgate.json cargo test --locked --workspace --test api -- --ignored
 rustdoc_json = RUSTDOC=$(CURDIR)/scripts/rustdoc-json.sh RUSTDOCFLAGS="-Z unstable-options --output-format json" \
 	cargo doc --locked --workspace --no-deps --quiet
 
 .PHONY: api
 api: cargo ## List the public surface of the crate in docs/api.md
 	$(rustdoc_json)
-	cargo build --locked --workspace --bin api
-	$(cargo_target)/debug/api write $(cargo_target)/doc/weirgate.json
+	WRITTEN=1 $(api)
 
 # Not the release build: in this one arithmetic that overflows panics.
 .PHONY: sim
