@@ -137,6 +137,22 @@ fn a_shard_of_the_same_number_goes_on_counting() {
     assert_eq!(used(&table.shards()[&1]), [(2, 1), (10, 2)]);
 }
 
+/// The capacity was lowered, and the last write with the new one went to the lower shard.
+#[test]
+fn i1_a_merge_keeps_no_more_of_a_rate_than_its_capacity() {
+    let higher = [Limit::custom("rpm", 400, 100, 1000).unwrap()];
+    let lower = [Limit::custom("rpm", 100, 100, 1000).unwrap()];
+    let [first, second] = [0, 1].map(|index| ShardIndex { index, count: 2 });
+    let lower = bucket(first, &lower, START);
+    let upper = Shard {
+        limits_changed_at: Some(START),
+        ..bucket(second, &higher, START)
+    };
+    let merged = merged(&lower, &upper, START.plus(Millis(1))).unwrap();
+    let state = merged.limits[&limit_name("rpm")];
+    assert_eq!(state.available, state.rule.capacity);
+}
+
 /// Its copies would be taken for older ones.
 #[test]
 fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {

@@ -49,12 +49,12 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
             next.refilled_at,
             now,
         );
-        state.available = add
-            + if state.rule.is_concurrent() {
-                state.available
-            } else {
-                here
-            };
+        state.available = if state.rule.is_concurrent() {
+            state.available + add
+        } else {
+            // A rule that was changed in one shard only may have left more there.
+            here + add.min(upper.shard().share(state.rule.capacity))
+        };
     }
     next.write_units_left = next.write_units_at(now);
     next.refilled_at = now;
