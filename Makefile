@@ -25,9 +25,10 @@ test: cargo ## Unit, property and integration tests
 	cargo test --locked --workspace
 
 .PHONY: lint
-lint: cargo ## Formatting, words, lints, documentation, the list of the public surface
+lint: cargo ## Formatting, words, import cycles, lints, documentation, the list of the public surface
 	cargo fmt --all --check
 	$(PYTHON) scripts/check_words.py
+	$(PYTHON) scripts/check_layers.py
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 	$(rustdoc_json)

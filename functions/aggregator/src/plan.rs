@@ -64,7 +64,7 @@ pub enum Kind<'a> {
 }
 
 /// After this long a record does not come again for an item that stays throttled.
-const OLD: Millis = Millis(30_000);
+pub const OLD: Millis = Millis(30_000);
 
 /// Returns the indices of the records that are older than [`OLD`] at `now`.
 #[must_use]
