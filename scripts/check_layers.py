@@ -158,7 +158,7 @@ def main():
             wrong.append(f"{name} has {found} files in import cycles, {most} at most: see scripts/check_layers.py {name}")
         elif found < most:
             print(f"{name} has {found} files in import cycles: lower the {most} in scripts/check_layers.py")
-    sys.exit("\n".join(wrong))
+    sys.exit("\n".join(wrong) or 0)
 
 
 main()
