@@ -1,15 +1,28 @@
 //! What is logged, kept in memory.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde_json::Value;
+use tracing::dispatcher::Dispatch;
+use tracing::subscriber::NoSubscriber;
 
 use crate::template::template;
 
+/// Beside a subscriber that is the only one, tracing asks the thread that logs a line first whether
+/// anything listens, and keeps its answer for all threads. With a second one it asks all.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
+
 /// A log's lines. Clones share them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Default for Lines {
+    fn default() -> Self {
+        LazyLock::force(&SECOND);
+        Self(Arc::default())
+    }
+}
 
 impl Lines {
     /// Returns the lines that the template's metric filter `name` counts.
