@@ -171,9 +171,9 @@ impl Limit {
     /// The same limit in another mode: enforced if nothing is said.
     ///
     /// ```
-    /// # use weirgate_shared::{Limit, Mode};
-    /// let limit = Limit::per_minute("tpm", 100_000)?.in_mode(Mode::Shadow); // counts what it would deny
-    /// assert_eq!(limit.mode(), Mode::Shadow);
+    /// # use weirgate_shared::{Limit, LimitMode};
+    /// let limit = Limit::per_minute("tpm", 100_000)?.in_mode(LimitMode::Shadow); // counts what it would deny
+    /// assert_eq!(limit.mode(), LimitMode::Shadow);
     /// # Ok::<(), weirgate_shared::LimitError>(())
     /// ```
     #[must_use]
