@@ -1,4 +1,4 @@
-//! What was admitted and given back, entered beside the table and held against it.
+//! Ledger of grants and returns, kept beside the table and compared with it.
 
 use weirgate_shared::{EpochMillis, MilliTokens, RefillRule, ShardIndex, refill_between};
 
@@ -7,18 +7,18 @@ use weirgate_shared::{EpochMillis, MilliTokens, RefillRule, ShardIndex, refill_b
 struct Span {
     from: EpochMillis,
     to: EpochMillis,
-    /// Admitted less given back.
+    /// Grants less returns.
     net: i64,
 }
 
 /// The books of the one limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Books {
-    /// Admitted less what expired leases and returns gave back, by the takes that were applied.
+    /// Grants less what expired leases and returns gave back, by the applied takes.
     pub used: i64,
     /// The same by the records of the stream.
     pub recorded: i64,
-    /// Takes that were applied.
+    /// Number of applied takes.
     pub takes: i64,
     /// The same by the records of the stream.
     pub recorded_takes: i64,
@@ -57,7 +57,7 @@ impl Books {
         self.spans.retain(|span| !is_covered(span));
     }
 
-    /// I1: no interval holds more than the capacity and the credit meanwhile.
+    /// I1: returns whether no interval grants more than the capacity and its refill.
     #[must_use]
     pub fn is_within(&self, rule: &RefillRule) -> bool {
         let most = |span: &Span| {

@@ -1,51 +1,51 @@
-//! How large the model is.
+//! The size of the model.
 
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
 use crate::guard::{Guard, Kind};
 use crate::reached::Event;
 
-/// What may happen, how often, and what is taken out.
+/// Possible steps, their numbers, and the removed condition.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// The limit that clients compete for.
+    /// Limit that clients compete for.
     pub limit: Limit,
     /// Another one, which the second client brings to the bucket.
     pub brings: Option<Limit>,
     /// When it all begins.
     pub start: EpochMillis,
-    /// How long a tick of the clock is.
+    /// Length of a clock tick.
     pub tick: Millis,
-    /// How many there are.
+    /// Number of ticks.
     pub ticks: i64,
-    /// What a client may ask for, in tokens.
+    /// Amounts that a client may request, in tokens.
     pub needs: Vec<i64>,
-    /// How often each client asks.
+    /// Number of requests of each client.
     pub requests: [u8; 2],
-    /// How many writes a client makes for one request before it gives up.
+    /// Most writes of a client for one request.
     pub attempts: u8,
-    /// How many ticks the lease of a take lasts; without one, nothing is held.
+    /// Duration of a take's lease, in ticks; without one, takes have no lease.
     pub lease: Option<i64>,
-    /// Which client releases its lease; one that does not lets it expire.
+    /// Clients that release their lease; the others let it expire.
     pub releases: [bool; 2],
-    /// Whether leases are made to last a tick longer.
+    /// Whether leases are renewed for one more tick.
     pub renews: bool,
-    /// Whether what was taken is given back unused.
+    /// Whether takes are rolled back.
     pub rolls_back: bool,
-    /// Requests and answers lost, late or doubled, and crashes.
+    /// Number of faults: lost, late or duplicate requests and responses, and crashes.
     pub faults: u8,
-    /// What the functions do on images that may be old by then.
+    /// Number of function steps, on images that may be outdated.
     pub works: u8,
-    /// What the functions do.
+    /// Kinds of function steps.
     pub jobs: Vec<Kind>,
-    /// Whether shard 0 is split again after it was split.
+    /// Whether shard 0 is split a second time.
     pub splits_twice: bool,
     /// Whether nothing else happens between the writes of a split.
     pub splits_at_once: bool,
-    /// What must happen at least once in a model of this size.
+    /// Events that must happen at least once in a model of this size.
     pub happens: Vec<Event>,
-    /// Whether the images of the stream are kept, to be copied.
+    /// Whether the stream's images are kept, to be copied.
     pub keeps_stream: bool,
-    /// The condition that is taken out.
+    /// Condition that is removed.
     pub without: Option<Guard>,
 }

@@ -1,5 +1,5 @@
-//! A client: what it knows, what it waits for, and what it does next. It does what
-//! `client/src/queue/take.rs` and `client/src/settle.rs` do, with one caller.
+//! A client: its views, its open request, and its next steps. It does what
+//! `client/src/queue/take.rs` and `client/src/settle.rs` do, with one waiter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,24 +22,24 @@ pub struct Client {
     pub is_gone: bool,
     /// Requests it may still make.
     pub left: u8,
-    /// What it last saw of each shard.
+    /// Last view of each shard.
     pub views: [Option<Arc<Row>>; 2],
-    /// What it holds.
+    /// Grant that the client holds.
     pub grant: Option<Grant>,
-    /// What it waits for.
+    /// Request that the client waits for.
     pub doing: Option<Doing>,
 }
 
-/// A lease, as its holder knows it.
+/// A lease, as its holder has recorded it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// Where it is.
     pub shard: usize,
     /// Its id.
     pub id: WriteId,
-    /// What it holds.
+    /// Amount of the lease.
     pub amount: MilliTokens,
-    /// Until when.
+    /// Expiry of the lease.
     pub expires: EpochMillis,
     /// The shard's share of the limit when it was taken.
     ceiling: MilliTokens,
@@ -47,16 +47,16 @@ pub struct Grant {
     pub is_renewed: bool,
 }
 
-/// What a client wants of the bucket.
+/// A client's next request to the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wish {
     /// So many tokens.
     Take(MilliTokens),
     /// To end its lease.
     Release,
-    /// To give back what it did not use.
+    /// Rolls back the unused tokens.
     RollBack,
-    /// To keep its lease for longer.
+    /// Renews its lease.
     Renew,
 }
 
@@ -73,12 +73,12 @@ pub struct Doing {
     /// When the lease of this round begins.
     since: i64,
     creates: bool,
-    /// Only what fits is given back.
+    /// Whether only the part that fits is returned.
     is_cut: bool,
 }
 
 impl Client {
-    /// Whether it has heard of a second shard.
+    /// Returns whether a view shows a second shard.
     pub(crate) fn knows_of_two(&self) -> bool {
         self.views
             .iter()
@@ -247,7 +247,7 @@ impl Protocol {
             .map(|settled| (name.clone(), settled))
             .into_iter()
             .collect();
-        // Ending a lease gives back what it holds, so it must hold what its holder knows of.
+        // Ending a lease returns its tokens, so it must contain what its holder has recorded.
         let held = BTreeMap::from([(name.to_string(), Value::Int(grant.amount.0))]);
         let held = Condition::Equals(
             Path::lease(&grant.id).then(attr::LEASE_TOKENS),
@@ -389,7 +389,8 @@ impl Protocol {
             state.clients[who].grant = lease.map(grant);
             return None;
         }
-        // What was in doubt counts as taken. A new round asks for what there is, if that is enough.
+        // Unconfirmed tokens count as taken. A new round requests what is available, if that is
+        // enough.
         let terms = std::slice::from_ref(&self.bounds.limit);
         let there = row.bucket().projected(terms, self.at(state.now)).limits;
         if !may_try || there.values().any(|state| state.available < need) {

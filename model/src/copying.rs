@@ -46,14 +46,14 @@ struct Function {
     batch: usize,
     /// Copies of it that were made.
     done: usize,
-    /// What a failed condition showed, if it changes the next try.
+    /// Item that a failed condition returned, if it changes the next attempt.
     seen: Option<Arc<Item>>,
 }
 
-/// What happens next.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A function gets a batch.
+    /// A function receives a batch.
     Deliver(usize, usize),
     /// A function writes.
     Write(usize),
@@ -120,7 +120,7 @@ impl Copying {
         Some(next)
     }
 
-    /// Whether a copy has replaced a newer one.
+    /// Returns whether a copy has replaced a newer one.
     fn is_older(&self, was: &Item, is: &Item, copy: &UsageCopy) -> bool {
         self.reached.note(if copy.is_final {
             Event::Final
@@ -151,9 +151,9 @@ impl Copying {
         )
     }
 
-    /// Whether a reader finds what was used, at each moment by when all that ended the window was
-    /// delivered. If that was out of order, the end of an earlier life may be missing permanently,
-    /// and the snapshot says so.
+    /// Returns whether a reader finds the exact usage at each moment when all records that ended
+    /// the window are delivered. After a delivery out of order, the end of an earlier life may be
+    /// missing permanently, and the snapshot reports it.
     fn is_exact(&self, state: &Copies) -> bool {
         if state.is_overtaken && !state.snapshot.snapshot().unfinished.is_empty() {
             return true;
@@ -165,7 +165,7 @@ impl Copying {
         moments.all(|moment| is_same(&self.read(state, moment, Millis(0)).usage, &moment.truth))
     }
 
-    /// Whether the copies that are marked as final say what was used by the end of the run.
+    /// Returns whether the final copies contain the usage at the end of the run.
     fn is_marked_right(&self, state: &Copies) -> bool {
         let lives = &self.cases[state.case].lives;
         let mut finals = state
@@ -180,9 +180,9 @@ impl Copying {
         })
     }
 
-    /// Whether, at the end of the run, what reads as final soon after the window is what was used,
-    /// and a window reads as final at last if all that ended it was delivered. Of lives that no
-    /// item shows, only the stream tells.
+    /// Returns whether a window that reads as final soon after its end has the exact usage at the
+    /// end of the run. A window must read as final if all records that ended it were delivered.
+    /// Only the stream shows lives without an item.
     fn is_final_right(&self, state: &Copies) -> bool {
         let Case { moments, gone, .. } = &self.cases[state.case];
         let Some(last) = moments.last().filter(|_| gone & !state.ended == 0) else {
@@ -195,7 +195,7 @@ impl Copying {
     }
 }
 
-/// Whether both say the same, amounts of 0 aside.
+/// Returns whether both are equal, except for amounts of 0.
 fn is_same(one: &Usage, other: &Usage) -> bool {
     let holds = |one: &Usage, other: &Usage| {
         one.tokens

@@ -2,18 +2,18 @@
 
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 
-/// What a write is for.
+/// Purpose of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A client makes the bucket with its first take.
+    /// A client creates the bucket with its first take.
     Create,
-    /// A client takes what is there.
+    /// A client takes available tokens.
     Take,
     /// A client ends its lease.
     Release,
-    /// A client gives back what it did not use.
+    /// A client rolls back unused tokens.
     RollBack,
-    /// A client keeps its lease for longer.
+    /// A client renews its lease.
     Renew,
     /// The aggregator credits refill.
     Refill,
@@ -25,9 +25,9 @@ pub enum Kind {
     Clear,
     /// The reconciler makes one shard of two.
     Merge,
-    /// The reconciler gives back what expired leases held.
+    /// The reconciler returns the tokens of expired leases.
     Expire,
-    /// The reconciler looks how often a shard is written to.
+    /// The reconciler records an activity sample of a shard.
     Look,
     /// The aggregator copies usage.
     Copy,
@@ -41,7 +41,7 @@ pub enum Kind {
 /// begin alike: `h.id*`. One that is weakened, not taken out: `v <= as <>`.
 pub type Guard = (Kind, &'static str);
 
-/// What a condition asks, without its numbers.
+/// Returns a condition's name, without its numbers.
 #[must_use]
 pub fn name(condition: &Condition) -> String {
     match condition {
@@ -85,7 +85,7 @@ pub fn conditions(action: &Action) -> &[Condition] {
     }
 }
 
-/// Whether a write begins an hour: only those copy an attribute.
+/// Returns whether a write begins an hour: only those copy an attribute.
 pub(crate) fn rolls(action: &Action) -> bool {
     let Action::Update(update) = action else {
         return false;
@@ -107,7 +107,7 @@ fn weaken(condition: &mut Condition) {
     }
 }
 
-/// The same writes without a condition, if they are of its kind.
+/// Removes the condition from writes of its kind.
 pub(crate) fn strip(actions: &mut [Action], kind: Kind, without: Option<Guard>) {
     let Some((of, missing)) = without else { return };
     for action in actions

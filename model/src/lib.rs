@@ -1,10 +1,9 @@
-//! Weirgate's protocol as a state machine that is explored to its end: two clients, two shards, one
-//! limit.
+//! Weirgate's protocol as a state machine that is explored exhaustively: two clients, two shards,
+//! one limit.
 //!
-//! What is written is planned by `weirgate-shared`, as the client and the functions plan it, and
-//! applied to items by an evaluator of DynamoDB's conditions. So this is a model of that code, not
-//! of a drawing of it; what is modelled is the network, the clock, the clients' and the functions'
-//! steps between two writes.
+//! `weirgate-shared` plans the writes, as it does for the client and the functions. An evaluator of
+//! DynamoDB's conditions applies them to items. So the model runs the real plans; it models only
+//! the network, the clock, and the clients' and functions' steps between two writes.
 //!
 //! # Layout
 //!

@@ -17,16 +17,16 @@ use crate::work::Job;
 /// The model.
 #[derive(Debug)]
 pub struct Protocol {
-    /// How large it is.
+    /// Size of the model.
     pub bounds: Bounds,
     pub(crate) reached: Reached,
     pub(crate) keys: [BucketKey; 3],
 }
 
-/// What becomes of a request that is under way.
+/// The fate of a request in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives, and so does its answer.
+    /// The request and its response arrive.
     Answered,
     /// It arrives twice, the second time whenever.
     Doubled,
@@ -38,28 +38,28 @@ pub enum Fate {
     Late,
 }
 
-/// What happens next.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Time goes on.
+    /// Time passes.
     Tick,
     /// A client asks a shard.
     Ask(usize, usize, Wish),
     /// A request of a client arrives, or not.
     Arrive(usize, Fate),
-    /// A client in doubt tries again.
+    /// A client with an unconfirmed write tries again.
     Again(usize),
-    /// A client gives up what it is in doubt about.
+    /// A client gives up its unconfirmed write.
     GiveUp(usize),
-    /// A client ends; what it has under way may still arrive.
+    /// A client ends; its request in flight may still arrive.
     Crash(usize),
     /// The late request arrives.
     ArriveLate,
     /// A function reads.
     Read(Job),
-    /// Another one credits a shard meanwhile, at once.
+    /// Another function refills a shard at once.
     Credit(usize),
-    /// It writes: by the clock of now, with its answer lost.
+    /// The function writes: with the current clock, with its response lost.
     Work(bool, bool),
     /// It ends before it writes.
     Kill,
@@ -67,9 +67,9 @@ pub enum Step {
     Leave,
     /// It writes, and what it has sent arrives once more later.
     Double,
-    /// Another one finishes the split of shard 0 meanwhile, at once.
+    /// Another function finishes the split of shard 0 at once.
     Finish,
-    /// The reconciler gives back what expired leases held, at once.
+    /// The reconciler returns the tokens of expired leases at once.
     Restore(usize),
 }
 
@@ -220,7 +220,8 @@ impl Protocol {
         &bucket.limits[self.bounds.limit.name()]
     }
 
-    /// I1 over the whole run: admitted, and still to be admitted, is the capacity and the credit.
+    /// I1 over the whole run: checks that granted and still available tokens equal the capacity and
+    /// the refill.
     fn is_minted(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
         let Some(last) = state

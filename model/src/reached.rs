@@ -1,4 +1,4 @@
-//! What has happened in some state: a model in which nothing goes wrong proves nothing.
+//! Events that were reached in some state: a model without faults proves nothing.
 
 use std::collections::HashSet;
 use std::sync::RwLock;
@@ -12,13 +12,13 @@ pub enum Event {
     Done(Kind),
     /// A write of this kind whose condition did not hold.
     Lost(Kind),
-    /// A take of what `tk` says.
+    /// A take from the available tokens.
     Plain,
-    /// A take of the credit since `rf`.
+    /// A take from the refill since `refilled_at`.
     Credit,
     /// A take of a shard that was full, and was cut.
     Full,
-    /// A take that gave back what expired leases held.
+    /// A take that returned the tokens of expired leases.
     Reclaimed,
     /// A split of a shard that had been split and merged before.
     Revived,

@@ -12,7 +12,7 @@ use weirgate_shared::{EpochMillis, LiveShard, Meter, Usage, Window};
 use crate::protocol::Protocol;
 use crate::table::{Row, counted};
 
-/// What the writes of a run left, each of its shard.
+/// The states of shards after the writes of a run, each with its shard.
 type Stream = Vec<(usize, Option<Arc<Row>>)>;
 
 /// One window of a run. Sets of records are bits, by their place in the stream.
@@ -23,33 +23,33 @@ pub(crate) struct Case {
     pub(crate) batches: Vec<Batch>,
     /// After no write, after one, and so on.
     pub(crate) moments: Vec<Moment>,
-    /// What each life of a shard counts in the window, by number and birth.
+    /// Usage that each life of a shard counts in the window, by shard index and birth.
     pub(crate) lives: BTreeMap<(u32, i64), Usage>,
-    /// Records that end the window for lives that no item shows at the end of the run.
+    /// Records that end the window for lives without an item at the end of the run.
     pub(crate) gone: u32,
 }
 
 /// Consecutive records of one shard.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Batch {
-    /// What the aggregator copies to the snapshot of the window.
+    /// Copies that the aggregator writes to the window's snapshot.
     pub(crate) copies: Vec<UsageCopy>,
-    /// Those records that end the window for a life of the shard.
+    /// The records among them that end the window for a life of the shard.
     pub(crate) ends: u32,
     /// Earlier deletions of the shard, which a stream delivers first and a replay does not.
     pub(crate) follows: u32,
-    /// How many writes there are when the last of them happens.
+    /// Number of writes when the last of them happens.
     pub(crate) last: usize,
 }
 
-/// What holds between two writes.
+/// State between two writes.
 #[derive(Debug)]
 pub(crate) struct Moment {
-    /// What was counted in the window.
+    /// Usage counted in the window.
     pub(crate) truth: Usage,
-    /// What a reader finds of the shards.
+    /// Shards as a reader finds them.
     pub(crate) live: Vec<LiveShard>,
-    /// The records so far that end the window for a life of a shard.
+    /// Records so far that end the window for a life of a shard.
     pub(crate) ends: u32,
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn cases(protocol: &Protocol) -> Vec<Case> {
         .collect()
 }
 
-/// What the runs leave. A deleted item is made again later than its last write, by the clocks of
-/// both.
+/// Returns the streams of all runs. A deleted item is created again later than its last write, by
+/// the clocks of both.
 fn streams(protocol: &Protocol) -> HashSet<Stream> {
     let (mut seen, mut streams) = (HashSet::new(), HashSet::new());
     let mut open = protocol.init_states();

@@ -16,7 +16,8 @@ fn of(limit: Result<Limit, weirgate_shared::LimitError>) -> Limit {
     limit.expect("a limit")
 }
 
-/// What must happen: writes that are made, writes that lose a race, and more.
+/// Returns the events that must happen: writes that are applied, writes whose condition fails, and
+/// others.
 fn happens(done: &[Kind], lost: &[Kind], more: &[Event]) -> Vec<Event> {
     let (done, lost) = (
         done.iter().map(|kind| Done(*kind)),
@@ -25,8 +26,8 @@ fn happens(done: &[Kind], lost: &[Kind], more: &[Event]) -> Vec<Event> {
     done.chain(lost).chain(more.iter().copied()).collect()
 }
 
-/// A rate on one or two shards: takes of what is there, of credit and of what is full; refills by
-/// the aggregator, splits and merges.
+/// A rate on one or two shards: takes of available tokens, of refill and of a full balance; refills
+/// by the aggregator, splits and merges.
 #[must_use]
 pub fn rate() -> Bounds {
     Bounds {
@@ -139,7 +140,7 @@ pub fn looks() -> Bounds {
     }
 }
 
-/// A rate whose leases are made to last longer, and given back unused.
+/// A rate whose leases are renewed, and rolled back.
 #[must_use]
 pub fn renewals() -> Bounds {
     Bounds {
@@ -185,8 +186,7 @@ pub fn rested() -> Bounds {
     }
 }
 
-/// A bucket that is given back to while it rests, behind the back of a client that has seen it
-/// empty.
+/// A bucket that receives returns while idle, unseen by a client with a view of it as empty.
 #[must_use]
 pub fn returned() -> Bounds {
     Bounds {
@@ -241,7 +241,7 @@ pub fn recorded() -> Bounds {
     }
 }
 
-/// What leaves a stream in which items end within a window, and are made again.
+/// A stream in which items are deleted within a window, and created again.
 #[must_use]
 pub fn deleted() -> Bounds {
     Bounds {

@@ -1,4 +1,4 @@
-//! One state of the whole, and what a write does to it.
+//! One state of the model, and the effect of a write on it.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -25,34 +25,34 @@ pub struct State {
     pub clients: [Client; 2],
     /// A request that is still under way, though its client does not wait any more.
     pub late: Option<Arc<Sent>>,
-    /// What a function has read and not written yet.
+    /// What a function has read and not yet written.
     pub work: Option<Work>,
     /// Faults that may still happen.
     pub faults: u8,
     /// Works of the functions that may still begin.
     pub works: u8,
-    /// Admitted, given back, recorded.
+    /// Ledger of grants, returns and records.
     pub books: Books,
-    /// A split or a merge made or lost tokens.
+    /// Whether a split or a merge created or lost tokens.
     pub is_uneven: bool,
     /// A take happened right after one that was for the same.
     pub is_repeated: bool,
     /// A take counted for an hour before the one it was planned in.
     pub is_belated: bool,
-    /// What each write left of its shard, where it is asked for.
+    /// Shards after each write, if the bounds keep the stream.
     pub stream: Vec<(usize, Option<Arc<Row>>)>,
 }
 
 /// A request as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// What it is for.
+    /// Purpose of the write.
     pub kind: Kind,
-    /// What it writes.
+    /// Actions of the write.
     pub actions: Vec<Action>,
-    /// By which clock it was planned.
+    /// Clock that planned it.
     pub clock: EpochMillis,
-    /// What it takes.
+    /// Amount that it takes.
     pub admitted: MilliTokens,
     /// Writes of the same client for the same, this one among them, of which one at most may
     /// happen.
@@ -79,7 +79,7 @@ impl Sent {
 }
 
 impl Protocol {
-    /// What is done by a request that arrives; whether its conditions held.
+    /// Applies a request that arrives. Returns whether its conditions held.
     pub(crate) fn write(&self, state: &mut State, sent: &Sent) -> bool {
         let Sent {
             kind,
@@ -189,7 +189,7 @@ fn kind_of_take(actions: &[Action]) -> Event {
     }
 }
 
-/// What the leases held that are no longer there.
+/// Returns the tokens of the leases that are gone.
 fn gone(before: &Table, after: &Table) -> MilliTokens {
     let is_there = |id: &WriteId| {
         after.shards().any(|row| {

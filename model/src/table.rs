@@ -12,11 +12,11 @@ use weirgate_shared::{
 use crate::guard::conditions;
 use crate::item::Item;
 
-/// A shard's item, and what it says.
+/// A shard's item, and its decoded values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     item: Item,
-    /// What the shard has counted.
+    /// Usage counters of the shard.
     pub meter: Meter,
     /// `None` if the shard was merged away.
     live: Option<Shard>,
@@ -31,17 +31,17 @@ impl Row {
         Self { item, meter, live }
     }
 
-    /// The shard, which was not merged away.
+    /// Returns the shard, which must not be merged.
     pub fn bucket(&self) -> &Shard {
         self.live.as_ref().expect("it was not merged away")
     }
 
-    /// Whether the shard was merged away.
+    /// Returns whether the shard was merged.
     pub const fn is_merged(&self) -> bool {
         self.live.is_none()
     }
 
-    /// What a reader of usage finds.
+    /// Returns the shard as a reader of usage finds it.
     pub fn read(&self) -> LiveShard {
         self.item.live()
     }
@@ -55,7 +55,7 @@ impl Row {
             .expect("the bucket has its limit")
     }
 
-    /// What its leases hold, together.
+    /// Returns the sum of its leases.
     pub fn held(&self) -> MilliTokens {
         self.bucket()
             .leases
@@ -83,9 +83,9 @@ impl Hash for Row {
 /// The items of the shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Table {
-    /// By number, with those that were merged away.
+    /// Items by shard index, including merged shards.
     pub items: [Option<Arc<Row>>; 3],
-    /// The highest `v` that a shard of this number ever had.
+    /// Highest write sequence of each shard index.
     highest: [i64; 3],
     /// Some write left a `v` that was not above all before it.
     pub has_reused_v: bool,
@@ -131,7 +131,7 @@ impl Table {
         self.items[number] = Some(Arc::new(row));
     }
 
-    /// The shards, by number, without those that were merged away.
+    /// Returns the shards by index, without merged ones.
     pub fn rows(&self) -> [Option<&Arc<Row>>; 3] {
         [0, 1, 2].map(|shard| self.items[shard].as_ref().filter(|row| !row.is_merged()))
     }
@@ -158,7 +158,7 @@ impl Table {
     }
 }
 
-/// What a write counted.
+/// Returns what a write counted.
 pub fn counted(before: Option<&Meter>, after: &Meter) -> Usage {
     let had = |name| {
         before
@@ -175,8 +175,8 @@ pub fn counted(before: Option<&Meter>, after: &Meter) -> Usage {
     }
 }
 
-/// Whether the usage after a write is the usage before it, if that was in the same window, and what
-/// the write counted.
+/// Returns whether the usage after a write equals the usage before it, if that was in the same
+/// window, plus what the write counted.
 fn is_counted(before: Option<&Meter>, after: &Meter) -> bool {
     Window::ALL.into_iter().all(|window| {
         let is_same = |before: &&Meter| before.start(window) == after.start(window);

@@ -1,4 +1,4 @@
-//! What the functions do: they read, and write a while later by what they have read.
+//! Steps of the functions: they read, and later write from what they have read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::protocol::Protocol;
 use crate::state::{Sent, State};
 use crate::table::Row;
 
-/// What a function has read, to do something about it.
+/// A function's read that waits for its write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Work {
-    /// What it is to do.
+    /// Job of the function.
     pub job: Job,
-    /// When it has read.
+    /// When it read.
     pub read: i64,
     rows: [Option<Arc<Row>>; 3],
     /// Its answer was lost, and it is to write the same again.
@@ -38,7 +38,7 @@ impl Work {
 }
 
 impl Protocol {
-    /// What a function may begin to do in `state`.
+    /// Returns the jobs that a function may begin in `state`.
     pub(crate) fn jobs(&self, state: &State) -> Vec<Job> {
         let counts: Vec<_> = state
             .table
@@ -96,11 +96,11 @@ impl Protocol {
         self.go_on(state, &work);
     }
 
-    /// What the function does next that has done `work`: it finishes the split that it has begun.
+    /// Starts the function's next job after `work`: it finishes the split that it began.
     fn go_on(&self, state: &mut State, work: &Work) {
         let next = match work.job {
             (Kind::Split, shard) => Some(Work::of(state, (Kind::Make, shard))),
-            // By the same image: what became of the first write, it knows by its answer.
+            // Uses the same image: the response shows the outcome of the first write.
             (Kind::Make, shard) => Some(Work {
                 job: (Kind::Clear, shard),
                 sent: None,
@@ -124,7 +124,7 @@ impl Protocol {
         }
     }
 
-    /// What a function that splits has to send, to arrive later.
+    /// Returns the write of a splitting function, to arrive later.
     pub(crate) fn to_come(&self, state: &State) -> Option<Arc<Sent>> {
         let work = state.work.as_ref()?;
         let splits = matches!(work.job.0, Kind::Split | Kind::Make | Kind::Clear);
@@ -150,7 +150,7 @@ impl Protocol {
         }
     }
 
-    /// What a function writes that reads and writes at once.
+    /// Returns the write of a function that reads and writes at once.
     pub(crate) fn planned_now(&self, state: &State, job: Job) -> Option<Sent> {
         self.planned(&Work::of(state, job), self.at(state.now))
     }
@@ -186,8 +186,8 @@ impl Protocol {
         Some(Sent::of(kind, actions, clock))
     }
 
-    /// Whether the reconciler gives back at once what expired leases of a shard held: its run is
-    /// never given up.
+    /// Returns whether the reconciler returns the tokens of a shard's expired leases at once: its
+    /// run never ends early.
     pub(crate) fn is_due(&self, state: &State, shard: usize) -> bool {
         let now = self.at(state.now);
         let has_expired = |row: &Arc<Row>| row.bucket().expired(now).next().is_some();

@@ -1,5 +1,4 @@
-//! What a shard says of itself at the very edge: of its heat, of what can be taken, of what comes
-//! back.
+//! A shard's values at exact boundaries: its heat, what can be taken, and what returns.
 
 mod model;
 
@@ -10,7 +9,7 @@ use model::limit_name;
 use weirgate_shared::write::expire;
 use weirgate_shared::{Limit, LimitState, MilliTokens, Scaling, Shard, ShardIndex};
 
-/// What is given back is told, to the millitoken.
+/// The reported return is exact to the millitoken.
 #[test]
 fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
     let held = |tk| {
@@ -28,7 +27,7 @@ fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
     assert_eq!(expire(&none, later(100)).unwrap().1.tokens, BTreeMap::new());
 }
 
-/// What its leases and its write units say of a shard's heat.
+/// A shard's heat, from its leases and its write units.
 #[test]
 fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_split() {
     let mut shard = whole(0);
@@ -65,7 +64,7 @@ fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_sp
     }
 }
 
-/// What can be taken, and when, at the very edge of what there is.
+/// What can be taken, and when, at the exact boundary of the balance.
 #[test]
 fn a_shard_is_full_above_its_share_and_has_what_expired_leases_held() {
     let at_the_brim = whole(9000);

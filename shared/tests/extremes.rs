@@ -1,5 +1,5 @@
-//! Numbers that no bucket of ours has, and that an item or a record can hold all the same: nothing
-//! overflows on them, and what is written of them is read back.
+//! Numbers that no bucket of ours has, but that an item or a record can contain. Nothing overflows
+//! on them, and written values are read back.
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -58,7 +58,7 @@ fn the_last_hour_that_an_item_may_count_has_snapshots() {
     }
 }
 
-/// The number of a shard is in its key, so anybody can make it up.
+/// A shard's index is in its key, so any key may contain any index.
 #[test]
 fn a_shard_of_any_number_has_a_count_above_it() {
     for (index, count) in [

@@ -167,7 +167,7 @@ fn wild_name() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The attributes that must be whole numbers, in a bucket that has one limit.
+/// Attributes that must be integers, in a bucket with one limit.
 const NUMBERS: [&str; 19] = [
     "rt",
     "ttl",
@@ -342,7 +342,7 @@ proptest! {
         prop_assert!(others.iter().flat_map(|read| read.as_ref().err()).all(|error| !error.attribute.is_empty()));
         match read_bucket(base.attributes().chain(other)) {
             Err(error) => prop_assert!(!error.attribute.is_empty()),
-            // What can be read can be looked at: no number in it may break the math.
+            // An item that decodes can be used: no number in it may break the math.
             Ok(bucket) => {
                 let _ = (bucket.write_units(), bucket.projected(&[], EpochMillis(i64::MAX)));
                 for limit in bucket.limits.keys() {

@@ -1,4 +1,4 @@
-//! What is configured, as keys and items: what is written is read back, and what is wrong is named.
+//! Configuration as keys and items: written values are read back, and errors name the wrong value.
 
 mod model;
 
@@ -19,7 +19,7 @@ fn namespace() -> impl Strategy<Value = Namespace> {
     "[A-Za-z0-9][A-Za-z0-9_-]{0,31}".prop_map(|name| Namespace::new(name).unwrap())
 }
 
-/// Also names that look like parts of keys.
+/// Returns ids, also such that look like parts of keys.
 fn entity() -> impl Strategy<Value = EntityId> {
     let any = "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,20}".prop_map(|name| EntityId::new(name).unwrap());
     let odd = prop::sample::select(vec!["SYSTEM", "RESOURCE", "CONFIG", "default"]);
@@ -213,7 +213,7 @@ proptest! {
         prop_assert_eq!(of(&one) == of(&other), partition(&one) == partition(&other));
     }
 
-    /// Whatever is set and deleted in turn: the item says the last of it, and its version counts.
+    /// After any sets and deletes, the item has the last configuration, and its version counts.
     #[test]
     fn a_configuration_is_read_back_and_its_version_never_falls(
         (namespace, level) in (namespace(), level()), turns in vec(option::of(configuration()), 1..6),
@@ -287,7 +287,7 @@ proptest! {
     }
 }
 
-/// Puts another value at a place inside maps, or takes it away.
+/// Replaces a value at a path inside maps, or removes it.
 fn replace(map: &mut BTreeMap<String, Held>, path: &str, held: Option<Held>) {
     match path.split_once('.') {
         Some((first, rest)) => match map.get_mut(first) {

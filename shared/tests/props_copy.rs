@@ -17,7 +17,7 @@ use proptest::sample::Index;
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{EpochMillis, LiveShard, Millis, Usage, Window, usage};
 
-/// How far clocks are off at the most, in ms.
+/// Largest clock offset, in ms.
 const SKEW: i64 = 2_000;
 
 #[derive(Debug, Clone)]
@@ -101,15 +101,15 @@ type Gap = (Window, EpochMillis);
 struct World {
     fleet: Fleet,
     snapshots: Snapshots,
-    /// How many records of each item were delivered.
+    /// Number of delivered records of each item.
     delivered: BTreeMap<u32, usize>,
-    /// Final copies that were left out.
+    /// Final copies that were not written.
     left_out: Vec<UsageCopy>,
     /// The windows of which a final copy was ever left out.
     gaps: BTreeSet<Gap>,
-    /// What windows were said to have used, once they were final.
+    /// Usage of windows, as reported once they were final.
     settled: BTreeMap<(Window, EpochMillis), Usage>,
-    /// The live items after each step, and how many records there were.
+    /// Live items after each step, and the number of records.
     past: Vec<(Vec<LiveShard>, BTreeMap<u32, usize>)>,
 }
 

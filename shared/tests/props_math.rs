@@ -1,4 +1,4 @@
-//! Bucket math as properties: nothing is minted or lost by when and where one looks.
+//! Bucket math as properties: the times of reads create and lose no tokens.
 
 #![allow(clippy::as_conversions, reason = "a random fraction of an amount")]
 
@@ -39,8 +39,8 @@ fn shards(count: u32) -> impl Iterator<Item = ShardIndex> {
     (0..count).map(move |index| ShardIndex { index, count })
 }
 
-/// Whether it is exact: past `i64`, a million years of the fastest rate, amounts and instants
-/// saturate.
+/// Returns whether an amount is exact: beyond `i64`, a million years of the fastest rate, amounts
+/// and instants saturate.
 fn fits(amount: MilliTokens) -> bool {
     amount.0 < i64::MAX
 }
@@ -143,8 +143,8 @@ proptest! {
         prop_assert_eq!(refilled(tk, &rule, shard, rf, now), tk.min(shard.share(rule.capacity)));
     }
 
-    /// One millisecond earlier is not enough, the instant itself is: nobody waits longer than he
-    /// must, or in vain.
+    /// One millisecond earlier is not enough, the instant itself is: a retry-after is neither too
+    /// long nor too short.
     #[test]
     fn i5_ready_at_is_the_first_instant_that_holds_the_need(
         rule in rate(), shard in shard(), rf in instant(), need in 0.0..=1.0f64, tk in -MOST..=MOST,
@@ -183,8 +183,7 @@ proptest! {
         prop_assert_eq!(ready_at(tk, tk, &rule, shard, rf), Some(rf));
     }
 
-    /// An item can hold any number of 64 bits, whoever wrote it; the math saturates rather than
-    /// overflows.
+    /// An item can contain any 64-bit number; the math saturates and never overflows.
     #[test]
     fn no_numbers_of_an_item_make_the_math_panic(
         capacity in 0..=i64::MAX, refill in 0..=i64::MAX, period in 1..=i64::MAX, index in any::<u32>(),

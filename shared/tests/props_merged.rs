@@ -1,5 +1,5 @@
-//! I3 and I6 for a shard that was merged away: what its item keeps, what no write can do to it, and
-//! how it goes on counting when a split makes a shard of its number again.
+//! I3 and I6 for a merged shard: what its item keeps, that no write can change it, and how its
+//! counters continue when a split creates the shard again.
 
 mod model;
 
@@ -207,7 +207,7 @@ fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brough
     );
 }
 
-/// Every write that can be planned by an image of a shard, now that it is merged away.
+/// Returns every write that can be planned from an image of a shard that is now merged.
 fn planned(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Update> {
     let (key, limits, changed) = (
         &view.key,
@@ -311,7 +311,7 @@ fn planned(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Update> {
     updates
 }
 
-/// What is planned for several shards of which one, that is merged away now, was as in `view`.
+/// Returns the plans for several shards, of which one, now merged, was as in `view`.
 fn resharding(table: &Table, view: &Shard, at: EpochMillis) -> Vec<Vec<Action>> {
     let (whole, (_, new)) = (view.shard().parent(), view.shard().halves());
     let image = |number: u32| table.image(number, 0);
@@ -357,8 +357,7 @@ fn merge_all(fleet: &mut Fleet, pairs: &[Index]) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(config(64))]
 
-    /// Whatever a process knew of the shard: nothing is taken of it, given back to it, or left in
-    /// it.
+    /// With any view of the shard: no write takes from it, returns to it, or leaves anything in it.
     #[test]
     fn i1_no_write_reaches_a_shard_that_was_merged_away(
         mut fleet in fleet(false), ops in ops(0), pairs in vec(any::<Index>(), 1..6), by_others in any::<bool>(),

@@ -1,5 +1,5 @@
-//! Takes by callers who know the limits differently: configurations change while buckets are in
-//! use, and reach them with a take.
+//! Takes by processes with different limits: configurations change while buckets are in use, and
+//! reach the buckets with a take.
 
 mod model;
 
@@ -28,7 +28,8 @@ fn slots() -> [Limit; 3] {
     [5, 2, 9].map(|slots| Limit::concurrent("slots", slots).unwrap())
 }
 
-/// A limit that some know as a rate and some as slots, also of the same capacity.
+/// Returns limits that are a rate for some processes and slots for others, also of the same
+/// capacity.
 fn kinds() -> [Limit; 3] {
     [
         Limit::concurrent("both", 6).unwrap(),
@@ -144,8 +145,8 @@ proptest! {
         }
     }
 
-    /// With a view that is true: what `advanced` says is there can be taken, under the callers'
-    /// numbers.
+    /// With a current view: the balance that `projected` returns can be taken, under the request's
+    /// limits.
     #[test]
     fn a_changed_limit_takes_effect_with_the_take_that_brings_it(
         (old, new) in ((1..30i64, 1..30i64, 1..3000i64), (1..30i64, 1..30i64, 1..3000i64)),
@@ -169,8 +170,8 @@ proptest! {
         let applied = item.apply(&take.plan(Some(&item.bucket()), now));
         prop_assert_eq!(applied, need == MilliTokens::ZERO || there >= need);
         prop_assert!(there <= new_share, "above what the bucket now holds");
-        // Raising makes room that fills at the new rate: callers who disagree and take turns must
-        // not mint.
+        // A higher limit adds headroom that refills at the new rate: processes with different
+        // limits must not create tokens by turns.
         prop_assert_eq!(there, balance.min(new_share), "lowering takes only what is above the new share");
         if applied {
             let after = item.bucket();
@@ -198,7 +199,7 @@ proptest! {
     }
 }
 
-/// A take of `need` tokens by a process that knows `limit`.
+/// Returns a take of `need` tokens by a process with `limit`.
 fn take_of(
     limit: &Limit,
     need: i64,
@@ -214,7 +215,7 @@ fn take_of(
     take(&key, limits, needs, WriteId::from_bits(1), now).plan(Some(view), now)
 }
 
-/// Lowering takes away what was seen above the new number; it was taken by others meanwhile.
+/// A lower limit removes the balance above the new capacity; other processes took it in between.
 #[test]
 fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
     let (high, low) = (

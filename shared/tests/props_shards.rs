@@ -1,6 +1,5 @@
-//! A bucket of several shards as a model: callers with views of any age, and the two functions,
-//! take from it, give back, split and merge it in any order. After every write the books of the
-//! whole must balance.
+//! A bucket of several shards as a model: processes with views of any age, and the two functions,
+//! take, return, split and merge in any order. After every write the bucket's ledger must balance.
 
 mod model;
 
@@ -28,8 +27,8 @@ fn op(id: u64) -> WriteId {
 proptest! {
     #![proptest_config(config(10_000))]
 
-    /// By one clock, every balance is known to the millitoken at every moment; so is every slot,
-    /// and what was used.
+    /// With one clock, every balance is exact to the millitoken at every moment; so are slots and
+    /// usage.
     #[test]
     fn i1_i2_i3_i6_hold_through_any_takes_refills_releases_splits_and_merges(
         mut fleet in fleet(true), ops in ops(0),
@@ -65,8 +64,8 @@ proptest! {
         }
     }
 
-    /// A shard is deleted; whoever goes on with it or with the others, tokens are only ever lost,
-    /// and slots come back.
+    /// A shard is deleted. With any later writes to it or to the others, tokens are only lost, and
+    /// slots come back.
     #[test]
     fn i1_holds_when_items_are_deleted_manually_and_made_again(
         mut fleet in fleet(false), rounds in vec((ops(0), any::<Index>(), any::<bool>()), 1..4),
@@ -84,8 +83,7 @@ proptest! {
         fleet.check_intervals()?;
     }
 
-    /// Whatever was taken or given back since the image; and both halves refill to what they were a
-    /// part of.
+    /// With any takes or returns since the image; and both halves refill to what their parent had.
     #[test]
     fn i6_a_split_or_a_merge_creates_and_destroys_no_token(
         (capacity, amount, period, slots) in (1..30i64, 1..30i64, 1..5000i64, 1..12i64),
@@ -136,7 +134,7 @@ proptest! {
     }
 }
 
-/// Nothing is counted of an item's end, so what its expired leases give back is taken off the other
+/// An item's end counts nothing, so what its expired leases return is subtracted from the other
 /// half.
 #[test]
 fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
@@ -192,7 +190,7 @@ fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
     assert!(table.shards()[&1].write_seq > upper.write_seq);
 }
 
-/// A hot shard is written to all the time, and who splits it sees it as it was.
+/// A hot shard is written to all the time, and a split is planned from an earlier view.
 #[test]
 fn a_split_happens_though_others_took_since_it_was_seen() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
@@ -242,8 +240,7 @@ fn i6_a_merge_waits_for_the_leases_of_the_shard_that_goes() {
     assert_eq!(held(&joined, &limit_name("slots")), MilliTokens::ZERO);
 }
 
-/// The last shard of a bucket that was split is a part of the whole one that somebody made beside
-/// it.
+/// The last shard of a split bucket is a half of an unsplit one that was created beside it.
 #[test]
 fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     let limits = [Limit::per_minute("rpm", 10).unwrap()];
@@ -276,7 +273,7 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     for table in [&mut gone, &mut split_up, &mut used] {
         assert!(!table.transact(&plan), "{:?}", table.shards().keys());
     }
-    // Takes by callers who do not know yet do not keep it.
+    // Takes by processes without the current view do not keep it.
     there.put(&Shard {
         write_seq: part.write_seq + 1,
         ..part.clone()
@@ -326,7 +323,7 @@ fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
             MilliTokens::from_tokens(all)
         );
     }
-    // A credit, a take, a look and other limits leave it as it is.
+    // A refill, a take, a sample and other limits leave it unchanged.
     let later = START.plus(Millis(90_000));
     let changed = [
         Limit::per_minute("rpm", 100).unwrap(),

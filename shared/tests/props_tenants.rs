@@ -64,10 +64,10 @@ impl Thing {
         }
     }
 
-    /// What its keys are read back as, as everything that they could be.
+    /// Returns the result of every parser that accepts its key.
     fn read_back(&self) -> Vec<Self> {
         let key = self.key();
-        // A bucket's is told by its partition alone.
+        // A bucket's key is identified by its partition alone.
         let bucket = BucketKey::parse(&key.pk).map(Self::Bucket);
         let others = [
             SnapshotKey::parse(&key).map(Self::Snapshot),
@@ -183,8 +183,8 @@ proptest! {
         }
     }
 
-    /// What IAM compares: everything up to the first `/` is the namespace, in keys, in partitions
-    /// of indexes, and in those of lists.
+    /// The part that IAM compares: everything up to the first `/` is the namespace, in keys, in
+    /// partitions of indexes, and in those of lists.
     #[test]
     fn every_partition_begins_with_its_namespace_and_with_no_other(
         (one, other) in (namespace(), namespace()),
@@ -221,7 +221,7 @@ proptest! {
     }
 }
 
-/// What looks like a name, or would be one after some library has had its way with it.
+/// Texts that look like a name, or would be one after a library's normalization.
 #[test]
 fn look_alikes_of_names_are_refused() {
     let unicode = [

@@ -69,7 +69,7 @@ fn limits(capacity: i64) -> [Limit; 3] {
     ]
 }
 
-/// What is written by a process that saw the bucket as `view`; `None` if there is nothing to write.
+/// Returns the write planned from `view`, or `None` if there is nothing to write.
 fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> Option<Update> {
     let (key, id) = (bucket_key(0), WriteId::from_bits(id));
     let mut plain = take(&key, limits, BTreeMap::new(), id.clone(), now);

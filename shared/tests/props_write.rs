@@ -64,8 +64,8 @@ proptest! {
         }
     }
 
-    /// Also after a long rest: what a full bucket could not hold is gone, whoever empties it and
-    /// whatever he knew.
+    /// Also after a long rest: overflow of a full bucket is lost, with any view of the writer that
+    /// empties it.
     #[test]
     fn i1_over_any_interval_at_most_the_capacity_and_the_credit_are_admitted(
         (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64),
@@ -79,7 +79,7 @@ proptest! {
         for (wait, part, back, contention) in takes {
             now = now.plus(Millis(wait));
             let need = MilliTokens(capacity.0 * part / 1000);
-            // One in five knows nothing, as a caller that has just started.
+            // One in five has no view, as a process that has just started.
             let view = back.checked_sub(1).map(|back| &images[images.len().saturating_sub(back + 1)]);
             if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(view, now)) {
                 admitted.push((now, need));
@@ -96,8 +96,8 @@ proptest! {
         }
     }
 
-    /// I2, where many processes use less than there is: what a take forgoes to leave room is under
-    /// one part in a hundred, and who has just seen the bucket gets what is there.
+    /// I2, where many processes use less than the balance: a take leaves less than a hundredth as
+    /// headroom, and a writer with a current view gets the balance.
     #[test]
     fn i2_the_room_that_takes_leave_for_each_other_is_a_hundredth_of_the_share_at_most(
         (capacity, amount, period) in (100..30_000i64, 1..30i64, 1..5000i64),
@@ -158,8 +158,8 @@ proptest! {
         }
     }
 
-    /// What has flowed over would hide a load; only that goes, whoever wrote since, and no take
-    /// notices.
+    /// Overflow of write units would hide a load. Only overflow is removed, after any writes, and
+    /// no take is affected.
     #[test]
     fn write_units_are_cut_where_they_are_full_and_nowhere_else(
         left in -3_000_000..=1_000_000i64, elapsed in 0..10_000i64, written in 0..4_000i64,
@@ -184,7 +184,7 @@ proptest! {
         }
     }
 
-    /// A clock that ran ahead is pulled back: nobody gains by it, and nobody falls into debt.
+    /// A correction of a fast clock creates neither tokens nor debt.
     #[test]
     fn pulling_back_a_clock_neither_mints_nor_makes_debt(
         (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64), tk in -500..=1000i64, ahead in 0..100_000i64,
@@ -202,14 +202,14 @@ proptest! {
         prop_assert_eq!(after.refilled_at, START);
         let (old, new) = (before.limits[limit.name()], after.limits[limit.name()]);
         prop_assert!(new.available <= old.available && new.available >= old.available.min(MilliTokens::ZERO));
-        // What was there and not early stays.
+        // Tokens that were not early stay.
         let early = refill_between(limit.rule(), ShardIndex::UNSPLIT, after.refilled_at, before.refilled_at);
         prop_assert!(new.available >= old.available - early);
         prop_assert_eq!(expire(&after, START), None);
     }
 }
 
-/// A lost reply: the caller cannot know, so the item tells him.
+/// A response is lost: only the item shows the process whether the take was applied.
 #[test]
 fn a_take_that_may_have_happened_does_not_happen_again() {
     let limit = Limit::per_minute("rpm", 10).unwrap();

@@ -127,8 +127,8 @@ fn the_first_take_of_an_hour_begins_it_and_that_of_a_day_the_day_too() {
     );
 }
 
-/// What others consumed of a limit since the shard was seen would count for the new hour, as its
-/// base stays.
+/// Consumption of a limit by other processes since the view would count for the new hour, because
+/// its base stays.
 #[test]
 fn an_hour_begins_only_with_the_limits_that_were_seen() {
     let mut table = table();
@@ -230,7 +230,8 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
     }
 }
 
-/// What counts no usage needs no hour: it must neither fail at the boundary nor cost more there.
+/// Writes that count no usage need no hour: they must neither fail at the boundary nor cost more
+/// there.
 #[test]
 fn only_what_counts_usage_begins_an_hour() {
     let mut seen = bucket(ShardIndex { index: 0, count: 2 }, &limits(), START);

@@ -68,11 +68,11 @@ const NAMES: [&str; 9] = [
 #[test]
 fn a_bucket_of_two_limits_with_short_names_is_small() {
     let size = used("openai", &NAMES[..2], 0).size_bytes;
-    // As docs/architecture.md says.
+    // The same number as in docs/architecture.md.
     assert_eq!(size, 435);
 }
 
-/// The numbers of the page that says what a write costs.
+/// The numbers of the page on write costs.
 #[test]
 fn so_many_limits_and_leases_are_in_the_first_unit() {
     let fits = |bucket: &Shard| bucket.write_units() == 1;

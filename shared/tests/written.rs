@@ -1,7 +1,7 @@
-//! Every planned write as text, beside what it was: what is changed, and under which conditions.
+//! Compares every planned write, as text, with the stored one: its changes and its conditions.
 //!
-//! `WRITTEN=1 cargo test -p weirgate-shared --test written` writes the file again. What changes in
-//! it is to be understood, line by line: a condition that is gone is a guard that is gone.
+//! `WRITTEN=1 cargo test -p weirgate-shared --test written` writes the file again. Review each
+//! changed line: a missing condition is a missing guard.
 
 mod model;
 

@@ -1,4 +1,4 @@
-//! What one caller does: takes, holds, corrects, gives back, stops waiting, forgets.
+//! The actions of one caller: acquire, hold, adjust, release, stop waiting, drop.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,31 +10,31 @@ use crate::fault::{Event, Kind};
 use crate::told::{Ids, Of, Told};
 use crate::world::World;
 
-/// The callers' common record.
+/// Record that all callers share.
 pub type Record = Arc<Mutex<Told>>;
 
 pub(crate) fn told(record: &Record) -> MutexGuard<'_, Told> {
     record.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A caller of a process. Its process's claims are listed, to be ended when it dies.
+/// A caller of a process. The process's claims are listed, so that they end when it is killed.
 #[derive(Debug, Clone)]
 pub struct Caller {
     /// The world.
     pub world: World,
-    /// The process's limiter.
+    /// Limiter of the process.
     pub limiter: RateLimiter,
-    /// What callers were told.
+    /// Record of the callers' claims.
     pub record: Record,
     /// Claims of the whole process.
     pub held: Arc<Mutex<Ids>>,
-    /// Whether the process takes ahead.
+    /// Whether the process prefetches.
     pub takes_ahead: bool,
-    /// Whether the process is of another release.
+    /// Whether the process runs another release.
     pub is_of_release: bool,
 }
 
-/// What one call asks for.
+/// A call's arguments.
 struct Call {
     bucket: usize,
     other: Option<usize>,
@@ -46,7 +46,7 @@ struct Call {
 }
 
 impl Caller {
-    /// Calls until the world calms down.
+    /// Makes calls until the world is calm.
     pub async fn run(self) {
         while !self.world.is_calm() {
             let comes_in_a_burst = self.world.rng().u32(..4) == 0;
@@ -69,8 +69,8 @@ impl Caller {
                     told(&self.record).answered(&asked);
                     self.hold(&call, grants, sent).await;
                 }
-                // Several that are asked side by side may have granted some, and not have heard
-                // that these went back.
+                // One of several parallel requests may have been granted, and its rollback may be
+                // unconfirmed.
                 Some(Ok(None)) if asked.len() > 1 && !call.is_together => {}
                 Some(Ok(None)) => told(&self.record).answered(&asked),
                 Some(Err(error)) => {
@@ -90,8 +90,8 @@ impl Caller {
         Duration::from_millis(self.world.rng().u64(0..=most))
     }
 
-    /// Callers come all at once now and then, as schedules have them do, to a bucket that may have
-    /// rested.
+    /// Returns the time until the next burst. In a burst all callers call at once, as schedules do,
+    /// perhaps on an idle bucket.
     fn until_burst(&self) -> Duration {
         const EVERY: i64 = 7_000;
         let left = EVERY - self.world.now().0.rem_euclid(EVERY);
@@ -104,7 +104,7 @@ impl Caller {
         let bucket = rng.usize(..plans.len());
         let plan = &plans[bucket];
         let capacity = plan.limits[0].rule().capacity.whole_tokens();
-        // Now and then a large part of all there is.
+        // Sometimes a large part of the capacity.
         let is_large = rng.u32(..10) == 0 || comes_in_a_burst && rng.bool();
         let most = if is_large {
             capacity
@@ -171,7 +171,7 @@ impl Caller {
         request
     }
 
-    /// The grants, each with what it is of; nothing if it was denied.
+    /// Sends the call's request. Returns its grants, or `None` if it was denied.
     async fn ask(&self, call: &Call) -> Result<Option<Vec<Grant>>, Error> {
         let Some(other) = call.other else {
             let decision = self
@@ -212,7 +212,7 @@ impl Caller {
         });
     }
 
-    /// What is taken of rates if the call is granted, parents' parts included.
+    /// Returns the rate tokens that are taken if the call is granted, including those of parents.
     fn asked(&self, call: &Call) -> Vec<(Of, i64)> {
         let plans = &self.world.scenario().buckets;
         let buckets = [Some(call.bucket), call.other].into_iter().flatten();
@@ -226,7 +226,7 @@ impl Caller {
         charged.collect()
     }
 
-    /// Tokens of the rate of `bucket` that the call is for.
+    /// Returns the number of rate tokens that the call takes from `bucket`.
     fn rate(&self, bucket: usize, call: &Call) -> i64 {
         call.rate.min(
             self.world.scenario().buckets[bucket].limits[0]
@@ -236,7 +236,7 @@ impl Caller {
         )
     }
 
-    /// What a grant of `bucket` stands for, its parent's part included.
+    /// Returns the amounts that a grant of `bucket` stands for, including those of its parent.
     fn amounts(&self, bucket: usize, grant: &Grant) -> Vec<(Of, i64)> {
         let plans = &self.world.scenario().buckets;
         let mut amounts = vec![];
@@ -333,15 +333,15 @@ impl Caller {
         }
     }
 
-    /// What is confirmed to have gone back does so no more. With what a process has taken ahead, it
-    /// only goes to those.
+    /// Records the end of a grant. Confirmed returns cannot happen again. While processes prefetch,
+    /// this cannot be said, because returned tokens may go to a process's pool.
     fn ended(&self, event: Event, ids: &Ids, done: Option<&Result<Settlement, Error>>) {
         match done {
             None => self.world.count(Kind::CallerLeft),
             Some(Ok(Settlement::Applied)) => {
                 self.world.happened(event);
-                // A release gives nothing of a rate back; what was to go back before, and is in
-                // doubt, still may.
+                // A release returns nothing to a rate. An earlier, unconfirmed return may still
+                // arrive.
                 if event != Event::Released && self.world.scenario().prefetching == 0 {
                     told(&self.record).went_back(ids, self.world.now().0);
                 }

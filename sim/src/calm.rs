@@ -1,5 +1,5 @@
-//! What comes when nothing goes wrong any more: everything settles, writes end, and all that was
-//! promised is there.
+//! Checks after the last fault: everything settles, writes end, and all promised tokens are
+//! available.
 
 use std::time::Duration;
 
@@ -17,14 +17,15 @@ use crate::net::{Net, OPERATOR};
 use crate::scenario::Plan;
 use crate::world::World;
 
-/// Until every lease has expired, every balance is full again, and what was on its way has arrived.
+/// Time after which every lease has expired, every balance is full, and every delayed request has
+/// arrived.
 const REST: Duration = Duration::from_secs(120);
-/// Rounds of the functions after which writes must have ended: leases go back in one, four shards
-/// become one in three.
+/// Rounds of the functions after which writes must have ended: one round releases leases, three
+/// merge four shards into one.
 const ROUNDS: usize = 8;
 
-/// Lets everything settle, and holds what callers were told against the table. The `processes` live
-/// on, and nobody calls.
+/// Lets everything settle, then compares the callers' record with the table. The `processes` stay
+/// alive, but make no calls.
 pub async fn settle(
     world: &World,
     mapping: &mut Mapping,
@@ -78,7 +79,7 @@ pub async fn settle(
         ];
         for probe in probes {
             probe.await;
-            // What fails once, fails again and again, and takes long.
+            // A failed check would fail in every later round, and each takes long.
             if !world.violations().is_empty() {
                 return;
             }
@@ -86,14 +87,14 @@ pub async fn settle(
     }
     reconcile(world).await;
     mapping.drain().await;
-    // Windows of the run are over by now, and nothing of them is on its way.
+    // The run's windows are over, and none of their records is still to be delivered.
     world.pass(Duration::from_secs(26 * 3600)).await;
     check::counted(world);
     outlives_ttl(world, mapping, &limiter).await;
 }
 
-/// The buckets of which it is known what they must have. New numbers reach a shard with the next
-/// take of it, perhaps never.
+/// Returns the buckets whose expected balance is known. Changed limits reach a shard only with its
+/// next take, perhaps never.
 fn known(world: &World) -> &[Plan] {
     let (scenario, events) = (world.scenario(), world.events());
     let was_split = scenario.is_sharded || events.of(Event::SplitByFunction) > 0;
@@ -104,11 +105,11 @@ fn known(world: &World) -> &[Plan] {
     }
 }
 
-/// Sets the limits as they were at first, and brings them to the buckets.
+/// Sets the limits back to their first values, and writes them to the buckets.
 async fn restore(world: &World, record: &Record) {
     configure(world).await;
     if world.scenario().is_rolling {
-        // Until then a bucket keeps the rules of the release that came last.
+        // Until then a bucket keeps the rules of the latest release.
         world
             .pass(Duration::from(RULES_STAND) + Duration::from_secs(1))
             .await;
@@ -120,16 +121,16 @@ async fn restore(world: &World, record: &Record) {
     }
 }
 
-/// A process that has just begun, so close to the table that no time passes until it is answered.
+/// Returns the limiter of a new process without network latency.
 async fn newcomer(world: &World) -> RateLimiter {
     limiter(&Net::beside(world, "calm"), &world.clock(), false).await
 }
 
-/// When everything that has a `ttl` is past it: 90 days after a month at most.
+/// Time after which every `ttl` is over: at most 90 days after a month.
 const SEASON: Duration = Duration::from_secs(130 * 86_400);
 
-/// What TTL deletes, perhaps days late, is missed by nobody: usage goes on. A bucket that it
-/// deletes was full, and is again.
+/// Checks that deletions by TTL, perhaps days late, lose nothing: usage continues, and a deleted
+/// bucket was full and is full again.
 async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimiter) {
     world.pass(SEASON).await;
     for item in world.dynamo().items() {
@@ -164,7 +165,7 @@ async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimite
     check::counted_since(world, since);
 }
 
-/// Takes `tokens` of the rate; for how long it was denied, if it was.
+/// Takes `tokens` of the rate. If denied, returns the retry-after, if there is one.
 async fn take(
     world: &World,
     limiter: &RateLimiter,
@@ -190,7 +191,7 @@ async fn take(
     }
 }
 
-/// Takes all there is, token by token.
+/// Takes tokens one by one until the first denial.
 async fn empty(world: &World, limiter: &RateLimiter, plan: &Plan) {
     for _ in 0..=plan.limits[0].rule().capacity.whole_tokens() {
         if take(world, limiter, plan, 1).await.is_err() {
@@ -199,7 +200,7 @@ async fn empty(world: &World, limiter: &RateLimiter, plan: &Plan) {
     }
 }
 
-/// I4, I6, I7: after a rest, every token and every slot is there again.
+/// I4, I6, I7: checks that every token and every slot is available after a rest.
 async fn is_whole(world: &World, limiter: &RateLimiter, plan: &Plan) {
     let balances = limiter
         .peek(&plan.entity, &plan.resource)
@@ -222,12 +223,12 @@ async fn is_whole(world: &World, limiter: &RateLimiter, plan: &Plan) {
     }
 }
 
-/// I1: a bucket that is full again since it was last written to gives what it has and no more, also
-/// to processes that know nothing of it and ask at once.
+/// I1: checks that a bucket that is full again since its last write gives no more than its balance,
+/// also to processes without a view that request at once.
 async fn gives_no_more(world: &World, plan: &Plan) {
     let rule = *plan.limits[0].rule();
     let all = rule.capacity.whole_tokens();
-    // Such a process takes for granted that what has flowed in unseen is less than an eighth.
+    // A process without a view assumes that less than an eighth was refilled since the last write.
     world.pass(until_flowed(&rule, (all / 9).max(1))).await;
     let from = world.now();
     let mut given = 0;
@@ -248,14 +249,14 @@ async fn gives_no_more(world: &World, plan: &Plan) {
     }
 }
 
-/// How long it takes until `tokens` have flowed in.
+/// Returns the time in which `tokens` are refilled.
 fn until_flowed(rule: &RefillRule, tokens: i64) -> Duration {
     let ms = (tokens * 1000 * rule.refill_period_ms).div_euclid(rule.refill_amount.0) + 1;
     Duration::from_millis(ms.unsigned_abs())
 }
 
-/// I6, held against every transaction: a bucket is split, and merged while somebody takes of it;
-/// and I2: it gives all it has also in parts. It is full again then.
+/// I6, checked in every transaction: splits the bucket, and merges it during takes. I2: a split
+/// bucket gives its whole balance. The bucket is full afterwards.
 async fn moves_no_token(world: &World, plan: &Plan) {
     if !world.scenario().is_sharded {
         return;
@@ -284,7 +285,7 @@ async fn moves_no_token(world: &World, plan: &Plan) {
     }
 }
 
-/// I7: a take whose answer is lost is found by its id, and not made again.
+/// I7: checks that a take whose response is lost is found by its write id, and not repeated.
 async fn takes_once(world: &World, plan: &Plan) {
     let net = Net::beside(world, "calm");
     let limiter = limiter(&net, &world.clock(), false).await;
@@ -294,8 +295,8 @@ async fn takes_once(world: &World, plan: &Plan) {
         };
         world.consumed().iter().filter_map(of).sum::<i64>()
     };
-    // A bucket that is full is taken of only as it was seen, so that nothing happens twice; this
-    // one no longer is.
+    // A take from a full bucket requires an unchanged shard, so it cannot be applied twice. This
+    // take makes the bucket less than full.
     let _ = take(world, &limiter, plan, 1).await;
     let before = used();
     net.lose_next();
@@ -311,7 +312,8 @@ async fn takes_once(world: &World, plan: &Plan) {
     rest(world, plan).await;
 }
 
-/// I4: a lease that is made to last longer is its holder's, also for who has seen it expire.
+/// I4: checks that a renewed lease stays with its holder, also for a process that has seen it
+/// expire.
 async fn keeps_what_is_renewed(world: &World, plan: &Plan) {
     const LEASE: Duration = Duration::from_secs(1);
     let (holder, other) = (newcomer(world).await, newcomer(world).await);
@@ -330,7 +332,7 @@ async fn keeps_what_is_renewed(world: &World, plan: &Plan) {
     let _ = take(world, &other, plan, 1).await;
     world.pass(LEASE + Duration::from_millis(1)).await;
     let renewed = grant.renew(10 * LEASE).await;
-    // More than was there, so that what leases held is looked for.
+    // More than the balance, so the process looks for expired leases.
     let _ = take(
         world,
         &other,
@@ -356,7 +358,7 @@ async fn rest(world: &World, plan: &Plan) {
         .await;
 }
 
-/// I5: who is denied and waits as long as he was told is admitted, if nobody else takes.
+/// I5: checks that a denied request is granted after its retry-after if there are no other takes.
 async fn waits_it_out(world: &World, limiter: &RateLimiter, plan: &Plan) {
     let rule = plan.limits[0].rule();
     let all = rule.capacity.whole_tokens();
@@ -391,15 +393,15 @@ async fn waits_it_out(world: &World, limiter: &RateLimiter, plan: &Plan) {
     }
 }
 
-/// Processes that ask for twice as much as flows in, if each asks again as soon as it is answered,
-/// and three at least.
+/// Returns the number of processes whose requests add up to twice the refill, if each sends the
+/// next request after a response; at least three.
 fn rivals(world: &World, rule: &RefillRule) -> i64 {
     let round_trip = i64::try_from(2 * world.scenario().latency.end()).unwrap_or(i64::MAX);
     3.max(2 * flowed(rule, round_trip) / 1000 + 1)
 }
 
-/// I2: where more is asked than flows in, at least 99 % of what flows in is given, and I1: no more
-/// than that.
+/// I2: if demand exceeds the refill, at least 99 % of the refill is granted. I1: no more than the
+/// refill is granted.
 async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) {
     if !world.scenario().tries_edge {
         return;
@@ -424,7 +426,7 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
     };
     let given: i64 = join_all((0..rivals).map(rival)).await.into_iter().sum();
     let entitled = flowed(rule, world.now().since(from).0);
-    // The last of each may be on its way.
+    // The last request of each process may be in flight.
     if (given + rivals) * 100_000 < entitled * 99 {
         world.violated(format!(
             "I2: {given} of {} that flowed into {} were given",
@@ -432,7 +434,7 @@ async fn gives_what_flows_in(world: &World, limiter: &RateLimiter, plan: &Plan) 
             plan.entity
         ));
     }
-    // A part of a token may have been there.
+    // A part of a token may have been available.
     if given * 1000 > entitled + 1000 {
         world.violated(format!(
             "I1: {given} of {} that flowed into {} were given",

@@ -1,4 +1,4 @@
-//! What must hold when all is over: I1 to I7, by what callers were told.
+//! Checks I1 to I7 at the end of a run, from the callers' record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,16 @@ use crate::scenario::Scenario;
 use crate::told::{Back, Claim, Of, Told};
 use crate::world::World;
 
-/// What clocks may be off by after DynamoDB's answers have corrected them: a second, a request, and
-/// the other second for those who look at it with another clock (`docs/architecture.md`, Clocks).
+/// Largest difference between two clocks after corrections by DynamoDB's responses: a second, a
+/// request, and another second for a reader with a different clock (`docs/architecture.md`,
+/// Clocks).
 const CLOCKS_MS: i64 = 2_000;
 
-/// I1 for rates: over any interval, what callers were told to have is no more than the capacity and
-/// what flowed in.
+/// I1 for rates: checks that over any interval, callers are granted no more than the capacity and
+/// the refill.
 pub fn admitted(world: &World, told: &Told) {
     let (gone, held) = (world.gone(), world.held());
-    // How early a lease may be found expired.
+    // How early a lease may be taken for expired.
     let early = if world.scenario().has_wrong_clocks() {
         2 * CLOCKS_MS
     } else {
@@ -39,7 +40,7 @@ pub fn admitted(world: &World, told: &Told) {
             .iter()
             .flat_map(|claim| backs(claim, early, &gone))
             .collect();
-        // A lease of which nobody was told gives back all the same.
+        // An unreported lease returns its tokens too.
         let told: BTreeSet<_> = claims
             .iter()
             .filter_map(|claim| claim.lease.as_ref())
@@ -68,7 +69,7 @@ pub fn admitted(world: &World, told: &Told) {
     }
 }
 
-/// The numbers that a limit had at any time.
+/// Returns all rules that a limit had during the run.
 fn rules(scenario: &Scenario, (bucket, limit): Of) -> Vec<RefillRule> {
     let plan = &scenario.buckets[bucket];
     let later = plan.later.as_ref().filter(|_| scenario.has_changes());
@@ -79,15 +80,15 @@ fn rules(scenario: &Scenario, (bucket, limit): Of) -> Vec<RefillRule> {
         .collect()
 }
 
-/// What may be admitted beyond capacity and credit, in millitokens.
+/// Returns the tokens that may be granted beyond capacity and refill, in millitokens.
 fn slack(scenario: &Scenario, rules: &[RefillRule]) -> i64 {
     let capacity = rules
         .iter()
         .map(|rule| rule.capacity.0)
         .max()
         .unwrap_or_default();
-    // What processes that live at the same time have taken ahead before the interval; `Prefetch`
-    // says so.
+    // Tokens that concurrent processes have prefetched before the interval, as documented at
+    // `Prefetch`.
     let ahead = i64::from(scenario.prefetching) * capacity * i64::from(SHARE) / 100;
     let clocks = if scenario.has_wrong_clocks() {
         most_flowed(rules, CLOCKS_MS + request_ms(scenario))
@@ -97,13 +98,13 @@ fn slack(scenario: &Scenario, rules: &[RefillRule]) -> i64 {
     ahead + clocks
 }
 
-/// How long a request takes at most, if it is not delayed.
+/// Returns the longest time of a request that is not delayed, in ms.
 fn request_ms(scenario: &Scenario) -> i64 {
     i64::try_from(2 * scenario.latency.end()).unwrap_or(i64::MAX)
 }
 
-/// What flows into a bucket within `ms` at most, in millitokens, computed without the product's own
-/// arithmetic.
+/// Returns the largest refill of a bucket within `ms`, in millitokens. Computed without the
+/// product's own arithmetic.
 pub(crate) fn flowed(rule: &RefillRule, ms: i64) -> i64 {
     let (amount, period) = (
         i128::from(rule.refill_amount.0),
@@ -121,7 +122,8 @@ fn most_flowed(rules: &[RefillRule], ms: i64) -> i64 {
         .unwrap_or_default()
 }
 
-/// What may have gone back of a claim: by its holder, or by its lease, when that was found expired.
+/// Returns what may have been returned of a claim: by its holder, or when its lease was found
+/// expired.
 fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64)>) -> Vec<Back> {
     let gone = claim.lease.as_ref().and_then(|id| gone.get(id)).copied();
     let is_by_lease =
@@ -134,7 +136,7 @@ fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64)>) -> Vec<
             amount: claim.amount - claim.back(),
         }
     });
-    // Where there is a lease, nothing goes back once that is gone.
+    // If there is a lease, nothing is returned after it is removed.
     let by_holder = claim.backs.iter().cloned().map(|back| match gone {
         Some((first, last)) => Back {
             from: back.from.min(first),
@@ -146,8 +148,8 @@ fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64)>) -> Vec<
     by_holder.chain(by_lease).collect()
 }
 
-/// What is wrong with the intervals that begin at `from`: of any, what was surely admitted in it,
-/// less what may have gone back in it, is more than there was.
+/// Returns the violation among the intervals that begin at `from`, if there is one: the tokens that
+/// were certainly granted, less those perhaps returned, exceed the allowed amount.
 fn over(
     claims: &[&Claim],
     backs: &[Back],
@@ -170,7 +172,7 @@ fn over(
     let mut changes: Vec<_> = admitted
         .chain(back.map(|back| (back.from.max(from), -back.amount)))
         .collect();
-    // What goes back at an instant goes before what is admitted then.
+    // At one instant, returns come before grants.
     changes.sort_unstable();
     let mut admitted = 0;
     for (at, amount) in changes {
@@ -185,7 +187,7 @@ fn over(
     None
 }
 
-/// I1 for slots: at no instant more are held than there are.
+/// I1 for slots: checks that at no instant more slots are held than exist.
 fn slots_held(world: &World, of: Of, claims: &[&Claim], slots: i64, early: i64) {
     let mut changes = vec![];
     for claim in claims {
@@ -209,14 +211,14 @@ fn slots_held(world: &World, of: Of, claims: &[&Claim], slots: i64, early: i64) 
     }
 }
 
-/// I3: usage is exact. Of each limit, and of the acquires, what readers see of each window, from
-/// snapshots and items together, is what the stream says was consumed in it; and once a window has
-/// rested, readers are told that it is final.
+/// I3: checks that usage is exact. In each window and for each limit, and for acquires, the usage
+/// from snapshots and shards equals what the stream shows as consumed. Checks also that rested
+/// windows are reported as final.
 pub fn counted(world: &World) {
     counted_since(world, EpochMillis(0));
 }
 
-/// The same of the windows that began at `since` or later: snapshots of earlier ones are gone.
+/// Does the same for windows that began at `since` or later; earlier snapshots are deleted.
 pub fn counted_since(world: &World, since: EpochMillis) {
     let items = world.dynamo().items();
     let (mut live, mut snapshots) = (BTreeMap::<String, Vec<LiveShard>>::new(), BTreeMap::new());
@@ -289,12 +291,12 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     }
 }
 
-/// How long after its end a window is final, if everything was delivered and no lease is held.
+/// Time after its end when a window is final, if all records are delivered and no lease is held.
 const RESTED: Millis = Millis(25 * 3_600_000);
 
-/// I7: what callers were told to have, and have not given back, is consumed in the table, and no
-/// more than that and what was asked for without an answer, each once. What was in doubt when
-/// somebody else wrote is lost if it is taken again: the item no longer shows it.
+/// I7: checks the table's consumption. It is at least what callers were granted and have not
+/// returned. It is at most that plus unanswered requests, each once. An unconfirmed take before a
+/// write of another process may be repeated and lost: the item no longer shows it.
 pub fn consumed(world: &World, told: &Told) {
     let mut consumed: BTreeMap<(String, String), i64> = BTreeMap::new();
     for ((entity, limit, _), amount) in world.consumed() {
@@ -325,8 +327,8 @@ pub fn consumed(world: &World, told: &Told) {
         }
         let most: i64 = claims.iter().map(|claim| claim.amount + claim.more).sum();
         let most = most + told.unanswered(of) + doubted.get(&key).copied().unwrap_or_default();
-        // What a process has taken ahead, nobody has asked for; what was taken by a clock that
-        // turns out to be behind is taken anew, and may be forfeit.
+        // Prefetched tokens belong to no request. A take planned with a slow clock is retaken, and
+        // its first tokens may be lost.
         let is_known = world.scenario().prefetching == 0 && !world.scenario().has_wrong_clocks();
         if is_known && all > most {
             world.violated(format!(

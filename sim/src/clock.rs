@@ -1,11 +1,11 @@
-//! A process's clock: the true time, unless it was set wrong. A freeze moves both.
+//! A process's clock: the true time plus an offset. A freeze moves both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use weirgate::{Clock, EpochMillis, FakeClock};
 
-/// A process's wall clock. Clones share it.
+/// Wall clock of a process. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ProcessClock {
     truth: FakeClock,
@@ -13,7 +13,7 @@ pub struct ProcessClock {
 }
 
 impl ProcessClock {
-    /// A clock that shows the true time.
+    /// Returns a clock that shows the true time.
     #[must_use]
     pub fn of(truth: &FakeClock) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl ProcessClock {
         }
     }
 
-    /// Sets it `ms` milliseconds ahead of the true time, or behind if negative.
+    /// Sets the clock `ms` milliseconds ahead of the true time, or behind if negative.
     pub fn skew(&self, ms: i64) {
         self.off_ms.store(ms, Ordering::Relaxed);
     }

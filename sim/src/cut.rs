@@ -10,8 +10,8 @@ pub struct Cut<F> {
     polls: Option<u32>,
 }
 
-/// Runs `future` for `polls` polls at most, and drops it then; to its end if that is not said.
-/// Nothing, if it was dropped.
+/// Runs `future` for at most `polls` polls and then drops it; without `polls`, runs it to its end.
+/// Returns `None` if the future was dropped.
 pub fn cut<F: Future>(future: F, polls: Option<u32>) -> Cut<F> {
     Cut {
         future: Some(Box::pin(future)),

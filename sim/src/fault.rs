@@ -1,36 +1,36 @@
-//! What can go wrong, what must happen, and how often it did.
+//! Faults, required events, and their counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A kind of trouble.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A request never arrived; its sender was told at once.
+    /// A request never arrived; its sender got an error at once.
     RequestLost,
-    /// A request was applied, and its sender told that the connection broke.
+    /// A request was applied, and its sender got a connection error.
     AnswerLost,
-    /// A request arrived, and its sender was told nothing.
+    /// A request arrived, and its sender got no response.
     AnswerHung,
     /// A request arrived long after it was sent, perhaps after its sender had given up.
     Delayed,
     /// A request was applied twice.
     Repeated,
-    /// A partition took no writes for a while.
+    /// A partition refused writes for a while.
     Throttled,
     /// The server failed before applying a request.
     ServerError,
     /// The server failed after applying a request.
     ServerErrorApplied,
-    /// A request met a transaction.
+    /// A request conflicted with a transaction.
     Conflict,
-    /// A client's clock was off.
+    /// A client's clock was wrong.
     ClockSkewed,
-    /// A client's clock was set.
+    /// A client's clock was changed.
     ClockJumped,
-    /// A process died with all its requests, grants and what it had taken ahead.
+    /// A process died with all its requests, grants and prefetched tokens.
     ClientKilled,
-    /// A caller stopped waiting, at any await.
+    /// A caller dropped its request at any await.
     CallerLeft,
     /// A grant was dropped.
     GrantDropped,
@@ -42,15 +42,15 @@ pub enum Kind {
     FunctionTimedOut,
     /// A function ran twice at once.
     FunctionTwice,
-    /// Records were delivered again after they had been counted.
+    /// Records were delivered again after they were counted.
     DeliveredTwice,
-    /// A batch came again in other cuts.
+    /// A batch was delivered again with other boundaries.
     Recut,
     /// Records were delivered minutes late.
     StreamDelayed,
-    /// A batch was split after a part of it had failed.
+    /// A batch was split after a part of it failed.
     PartialFailure,
-    /// A batch was given up, and went to the failure file.
+    /// A batch was discarded to the failure file.
     Discarded,
     /// A failure file was replayed.
     Replayed,
@@ -64,20 +64,20 @@ pub enum Kind {
     ConfigChanged,
     /// An operator split or merged a bucket.
     Resharded,
-    /// All processes stood still for one second to one day: wall clocks went on, and connections
-    /// died.
+    /// All processes were frozen for one second to one day: wall clocks continued, and connections
+    /// broke.
     Frozen,
-    /// A request was sent on a connection that a freeze had killed.
+    /// A request was sent on a connection that a freeze had broken.
     ConnectionDied,
     /// A hostile tenant wrote under its own keys.
     HostileWrite,
-    /// A partition's balance was spent, so it refused a write.
+    /// A partition refused a write because its throughput was used up.
     WriteSpent,
-    /// The same for a read.
+    /// A partition refused a read because its throughput was used up.
     ReadSpent,
-    /// A read was answered without some of its keys.
+    /// A response to a read lacked some of its keys.
     KeysKeptBack,
-    /// A transaction, or a write beside one, was refused because they met.
+    /// A transaction, or a write beside one, was refused because they conflicted.
     Met,
 }
 
@@ -122,7 +122,7 @@ impl Kind {
         Self::Met,
     ];
 
-    /// Those that a table as AWS runs it causes, and the scenario only makes likely.
+    /// Faults that the table causes as AWS does; the scenario only makes them likely.
     pub const BY_TABLE: [Self; 5] = [
         Self::ConnectionDied,
         Self::WriteSpent,
@@ -132,18 +132,18 @@ impl Kind {
     ];
 }
 
-/// What a run is about; without it a run would show nothing.
+/// Events that runs must reach; otherwise they would prove nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Event {
-    /// A caller was granted what he asked for.
+    /// A request was granted.
     Granted,
-    /// He was granted it of two buckets, in one transaction or side by side.
+    /// A request for two buckets was granted, in one transaction or in parallel.
     GrantedTogether,
-    /// He was granted it by a process that takes ahead.
+    /// A request was granted by a process that prefetches.
     GrantedAhead,
-    /// A caller was denied.
+    /// A request was denied.
     Denied,
-    /// A caller was told nothing, or that nobody knows.
+    /// A request got no response, or its outcome is unknown.
     Unanswered,
     /// A grant was adjusted.
     Adjusted,
@@ -157,13 +157,13 @@ pub enum Event {
     LeaseEnded,
     /// A lease was ended after it had expired.
     LeaseExpired,
-    /// A shard was credited, and nothing was taken.
+    /// A shard was refilled, and nothing was taken.
     Refilled,
-    /// An operator split a shard while callers called.
+    /// An operator split a shard during calls.
     SplitByOperator,
     /// The aggregator split a shard.
     SplitByFunction,
-    /// An operator merged shards while callers called.
+    /// An operator merged shards during calls.
     MergedByOperator,
     /// The reconciler merged shards.
     MergedByFunction,
@@ -171,7 +171,7 @@ pub enum Event {
     Copied,
     /// A write began a new hour.
     Rolled,
-    /// A caller of another release, with other limits in its code, was granted what it asked for.
+    /// A request of another release, with other limits in its code, was granted.
     GrantedByRelease,
 }
 
@@ -200,7 +200,7 @@ impl Event {
     ];
 }
 
-/// How often each thing happened.
+/// Number of times that each thing happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts<T>(BTreeMap<T, u64>);
 
@@ -211,18 +211,18 @@ impl<T> Default for Counts<T> {
 }
 
 impl<T: Ord + Copy> Counts<T> {
-    /// One more.
+    /// Adds one.
     pub fn add(&mut self, what: T) {
         *self.0.entry(what).or_default() += 1;
     }
 
-    /// How often it happened.
+    /// Returns how often it happened.
     #[must_use]
     pub fn of(&self, what: T) -> u64 {
         self.0.get(&what).copied().unwrap_or_default()
     }
 
-    /// Those of another run too.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
         for (what, count) in &other.0 {
             *self.0.entry(*what).or_default() += count;

@@ -1,4 +1,4 @@
-//! The processes that call: born, skewed, killed, born again.
+//! The processes that call: started, skewed, killed, started again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::net::{Net, OPERATOR};
 use crate::told::Ids;
 use crate::world::World;
 
-/// How long a process believes what it has read of limits.
+/// Time that a process caches limits.
 pub const CONFIG_TTL: Duration = Duration::from_secs(10);
 
-/// A limiter whose requests go through `net`, with a clock of its own.
+/// Returns a limiter with its own clock, whose requests go through `net`.
 pub async fn limiter(net: &Net, clock: &ProcessClock, prefetches: bool) -> RateLimiter {
     let table = Dynamo::reached_by(net.clone(), clock.clone()).await;
     let builder = RateLimiter::builder("weirgate")
@@ -32,7 +32,7 @@ pub async fn limiter(net: &Net, clock: &ProcessClock, prefetches: bool) -> RateL
     builder.build().await.expect("the settings are good")
 }
 
-/// Percent of the capacity that a process takes ahead at most.
+/// Largest part of the capacity that a process prefetches, in percent.
 pub const SHARE: u32 = 20;
 
 /// A process and its callers.
@@ -87,7 +87,8 @@ impl Process {
     }
 
     fn set_clock(&self) {
-        // Signatures allow five minutes. What is further off is refused, and corrected.
+        // Signatures allow five minutes. A request with a larger offset is refused, and the clock
+        // corrected.
         let by = self.world.rng().i64(-400_000..400_000);
         let by = if self.world.rng().bool() {
             by
@@ -99,14 +100,14 @@ impl Process {
             .note(|| format!("{} clock off by {by}", self.name));
     }
 
-    /// It gives back what it had taken ahead.
+    /// Shuts the limiter down, which returns its prefetched tokens.
     pub async fn shut_down(&self) {
         let done = self.limiter.shutdown().await;
         self.world
             .note(|| format!("{} shut down: {done:?}", self.name));
     }
 
-    /// It dies: nothing it sends leaves it, and what it held is nobody's.
+    /// Kills the process: it sends nothing more, and its holds have no owner.
     async fn kill(&mut self, record: &Record) {
         self.net.kill();
         self.callers.shutdown().await;
@@ -120,8 +121,8 @@ impl Process {
     }
 }
 
-/// Runs the fleet until the world calms down, and its last calls have ended. The processes that are
-/// left call no more.
+/// Runs the fleet until the world is calm and its last calls have ended. Returns the processes that
+/// are left, without callers.
 pub async fn run(world: &World, record: &Record) -> Vec<Process> {
     let scenario = world.scenario().clone();
     configure(world).await;
@@ -165,7 +166,7 @@ async fn operator(world: &World) -> RateLimiter {
     limiter(&Net::new(world, OPERATOR), &world.clock(), false).await
 }
 
-/// Puts limits and parents into the table while nothing goes wrong.
+/// Writes limits and parents to the table without faults.
 pub async fn configure(world: &World) {
     let operator = RateLimiter::builder("weirgate")
         .table(world.dynamo().table().await)
@@ -205,7 +206,7 @@ fn level(entity: &str) -> ConfigLevel {
     )
 }
 
-/// What an operator does now and then.
+/// Does what an operator does from time to time.
 async fn operate(world: &World, operator: &RateLimiter) {
     let scenario = world.scenario();
     let at = world.rng().usize(..scenario.buckets.len());

@@ -1,4 +1,5 @@
-//! The functions as Lambda runs them: the stream's mapping, its failure file, and the schedule.
+//! The functions as Lambda runs them: the stream's event source mapping, its failure file, and the
+//! schedule.
 
 use std::time::Duration;
 
@@ -16,25 +17,25 @@ use crate::fault::{Event, Kind};
 use crate::net::Net;
 use crate::world::World;
 
-/// The stream's mapping: where it has come to, and what it has given up.
+/// The stream's event source mapping: its position, and the discarded batches.
 #[derive(Debug)]
 pub struct Mapping {
     world: World,
     /// Records that pass its filter.
     records: Vec<Value>,
-    /// How much of the stream has been looked at.
+    /// Number of stream records read.
     seen: usize,
-    /// The first record that has not been worked on with success.
+    /// Index of the first record that was not processed successfully.
     next: usize,
     attempts: u32,
-    /// It delivers nothing until then.
+    /// No deliveries before this instant.
     until: Option<Instant>,
-    /// The failure bucket: its objects.
+    /// Objects of the failure bucket.
     discarded: Vec<String>,
 }
 
 impl Mapping {
-    /// A mapping that begins with the first record.
+    /// Returns a mapping that begins with the first record.
     #[must_use]
     pub fn new(world: &World) -> Self {
         let world = world.clone();
@@ -49,7 +50,7 @@ impl Mapping {
         }
     }
 
-    /// Delivers, every second or so, until the world calms down.
+    /// Delivers batches about every second until the world is calm.
     pub async fn run(mut self) -> Self {
         while !self.world.is_calm() {
             let pause = self.world.rng().u64(200..1500);
@@ -64,7 +65,7 @@ impl Mapping {
         self
     }
 
-    /// Delivers all there is, and replays all that was given up, twice.
+    /// Delivers all remaining records, and replays all discarded batches twice.
     pub async fn drain(&mut self) {
         self.until = None;
         loop {
@@ -116,7 +117,7 @@ impl Mapping {
         let event = event(&self.records[self.next..self.next + size]);
         let done = if self.world.strikes(Kind::FunctionTwice) {
             let (one, other) = tokio::join!(self.invoke(&event), self.invoke(&event));
-            // Lambda knows of one of them only.
+            // Lambda gets only one of the two responses.
             if self.world.rng().bool() { one } else { other }
         } else {
             self.invoke(&event).await
@@ -147,7 +148,8 @@ impl Mapping {
         }
     }
 
-    /// How many of the batch's records Lambda takes for done: those before the first that failed.
+    /// Returns how many of the batch's records Lambda considers done: those before the first failed
+    /// one.
     fn place(&self, failed: &[String], size: usize) -> usize {
         let batch = &self.records[self.next..self.next + size];
         let place = |number: &String| {
@@ -157,7 +159,7 @@ impl Mapping {
         failed.iter().map(place).min().unwrap_or(size)
     }
 
-    /// What failed of a batch; nothing, if the function did not answer.
+    /// Returns the failed records of a batch, or `None` if the function did not respond.
     async fn invoke(&self, event: &str) -> Option<Vec<String>> {
         let world = &self.world;
         let net = Net::new(world, "aggregator");
@@ -222,7 +224,7 @@ fn event(records: &[Value]) -> String {
     json!({"Records": records}).to_string()
 }
 
-/// What Lambda leaves in the failure bucket of records that it gives up.
+/// Returns what Lambda stores in the failure bucket for discarded records.
 fn object(records: &[Value]) -> String {
     const STREAM: &str =
         "arn:aws:dynamodb:us-east-1:123456789012:table/weirgate/stream/2026-11-20T00:00:00.000";
@@ -234,7 +236,7 @@ fn object(records: &[Value]) -> String {
     json!({"requestContext": context, "version": "1.0", "payload": event(&records)}).to_string()
 }
 
-/// Days that a snapshot is kept.
+/// Retention of a snapshot, in days.
 const TTL_DAYS: i64 = 90;
 
 fn aggregator() -> weirgate_aggregator::Config {
@@ -247,7 +249,7 @@ fn aggregator() -> weirgate_aggregator::Config {
     }
 }
 
-/// The table as a function's process reaches it, whose clock may be off a little.
+/// Returns the table as a function's process reaches it, with a clock that may be slightly wrong.
 async fn table(world: &World, net: &Net) -> Table {
     let clock = world.clock();
     if world.strikes(Kind::ClockSkewed) {
@@ -292,8 +294,8 @@ pub async fn reconcile(world: &World) {
     }
 }
 
-/// How long a function has, and how long it believes to have: at times `most` at most, and less
-/// than it believes.
+/// Returns how long a function has, and how long it believes to have: sometimes at most `most`, and
+/// less than it believes.
 fn left(world: &World, most: Duration) -> (Duration, Duration) {
     const ALL: Duration = Duration::from_secs(60);
     let part = world.rng().f64();
@@ -306,7 +308,7 @@ fn left(world: &World, most: Duration) -> (Duration, Duration) {
     }
 }
 
-/// What a function answered; nothing if it was killed, or ran into its deadline.
+/// Returns a function's response, or `None` if it was killed or ran into its deadline.
 fn ended<T>(world: &World, net: &Net, run: Result<Option<T>, Elapsed>) -> Option<T> {
     match run {
         Ok(Some(answer)) => return Some(answer),

@@ -1,18 +1,18 @@
-//! What invariants rest on, each with the text that takes it out, to see the simulation find that
-//! it is gone, or a test where the simulation has too few items.
+//! Guards of the invariants, each with the text that removes it. The simulation must detect the
+//! removal, or a test if the simulation has too few items.
 
 use serde::Deserialize;
 
-/// What keeps an invariant.
+/// Code that keeps an invariant.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Guard {
-    /// The invariant, as the design names it.
+    /// Invariant, by its name in the design.
     pub invariant: String,
-    /// What it does.
+    /// Description of what the guard does.
     pub guard: String,
-    /// Where it is said; several, if it is said twice.
+    /// Source texts of the guard; several if it occurs more than once.
     pub texts: Vec<Text>,
-    /// The test that misses it, if it is not the simulation.
+    /// Test that detects the removal; without one, the simulation does.
     #[serde(default)]
     pub test: Option<Test>,
 }
@@ -20,9 +20,9 @@ pub struct Guard {
 /// A test of the integration tests.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Test {
-    /// Its binary: a folder of `tests/tests`.
+    /// Test binary: a folder of `tests/tests`.
     pub suite: String,
-    /// Its module in the folder, and its name: `module::name`.
+    /// Module and name of the test: `module::name`.
     pub name: String,
 }
 
@@ -31,15 +31,16 @@ pub struct Test {
 pub struct Text {
     /// The file, from the root of the repository.
     pub file: String,
-    /// What stands there once.
+    /// Text that occurs exactly once in the file.
     pub from: String,
-    /// What stands there without the guard.
+    /// Text without the guard.
     pub to: String,
 }
 
-/// All of them.
+/// Returns all guards.
 ///
 /// # Panics
+///
 /// If the list cannot be read.
 #[must_use]
 pub fn guards() -> Vec<Guard> {
@@ -47,7 +48,7 @@ pub fn guards() -> Vec<Guard> {
 }
 
 impl Text {
-    /// The file without the guard; nothing if its text is not there just once.
+    /// Returns the file without the guard, or `None` unless its text occurs exactly once.
     #[must_use]
     pub fn removed(&self, source: &str) -> Option<String> {
         (source.matches(&self.from).count() == 1).then(|| source.replace(&self.from, &self.to))

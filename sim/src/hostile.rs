@@ -1,5 +1,5 @@
-//! A tenant with the fenced caller policy that writes what it likes under its own keys, in a
-//! namespace of its own.
+//! A tenant with the fenced caller policy that writes arbitrary values under its own keys, in its
+//! own namespace.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -9,15 +9,15 @@ use crate::fault::Kind;
 use crate::image::Sender;
 use crate::world::World;
 
-/// What its keys begin with.
+/// Prefix of its keys.
 const NAMESPACE: &str = "hostile/";
 
-/// Whether an item is the tenant's.
+/// Returns whether an item is the tenant's.
 pub(crate) fn is_hostile(pk: &str) -> bool {
     pk.starts_with(NAMESPACE)
 }
 
-/// Writes an item, or deletes one, if the dice say so.
+/// Writes or deletes an item, if the random generator says so.
 pub fn act(world: &World) {
     if !world.strikes(Kind::HostileWrite) {
         return;
@@ -66,7 +66,7 @@ pub fn act(world: &World) {
     });
 }
 
-/// An honest bucket's item, with index keys of this tenant.
+/// Returns a copy of an honest bucket's item, with index keys of this tenant.
 fn copied(world: &World, rng: &mut Rng) -> Value {
     let mut honest: Vec<_> = world.dynamo().items();
     honest.retain(|item| {
@@ -90,7 +90,7 @@ fn copied(world: &World, rng: &mut Rng) -> Value {
     item
 }
 
-/// Gives some attributes values that no code of Weirgate writes.
+/// Gives some attributes values that Weirgate never writes.
 fn damage(item: &mut Value, rng: &mut Rng) {
     let names = [
         attr::RF,

@@ -1,5 +1,5 @@
-//! What the table's items say: each one as it is written, and buckets before and after they are
-//! split or merged.
+//! Reads the table's items: checks each one when it is written, and compares buckets before and
+//! after splits and merges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,8 @@ use crate::hostile::is_hostile;
 use crate::scenario::Scenario;
 use crate::world::World;
 
-/// The keys of the items that a request writes or, in a transaction, checks; none if it only reads.
+/// Returns the keys of the items that a request writes or, in a transaction, checks; none if it
+/// only reads.
 pub(crate) fn parts(request: &Request) -> Vec<(String, String)> {
     let text =
         |key: &Value, name: &str| key[name]["S"].as_str().expect("keys are texts").to_owned();
@@ -39,23 +40,23 @@ pub(crate) fn parts(request: &Request) -> Vec<(String, String)> {
     }
 }
 
-/// A live bucket shard from DynamoDB JSON; `None` for another item, one that was merged away, and
+/// Returns a live shard from DynamoDB JSON. Returns `None` for another item, a merged shard, and
 /// the hostile tenant's.
 fn bucket(pk: &str, item: &Value) -> Option<Shard> {
     BucketKey::parse(pk).filter(|_| !is_hostile(pk))?;
     item["rf"].is_object().then(|| weirgate_tests::bucket(item))
 }
 
-/// What all shards of a bucket hold together, as far as they are known.
+/// Sums over the known shards of a bucket.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Available of each limit.
+    /// Available tokens of each limit.
     available: BTreeMap<LimitName, MilliTokens>,
     /// Ids of leases that have not expired.
     leases: BTreeSet<String>,
 }
 
-/// Of the tokens of a rate that a shard has, no more than `cut` says are added.
+/// Sums shards at an instant. Of a rate's tokens in a shard, adds at most what `cut` returns.
 fn sums(
     shards: &[Shard],
     at: EpochMillis,
@@ -84,15 +85,16 @@ fn sums(
     sums
 }
 
-/// The parts of one bucket that a request writes, as they were before it.
+/// The shards of one bucket that a request writes, as they were before it.
 pub(crate) struct Parts {
     before: Vec<Shard>,
-    /// The shard that is written, if that is for a split.
+    /// The written shard, if the write is for a split.
     split: Option<BucketKey>,
 }
 
 impl Parts {
-    /// `None` if a request neither writes several shards of one bucket nor seems to be for a split.
+    /// Returns `None` if a request neither writes several shards of one bucket nor seems to be for
+    /// a split.
     pub(crate) fn read(
         world: &World,
         request: &Request,
@@ -122,7 +124,8 @@ impl Parts {
         })
     }
 
-    /// I6: a shard, its new half, and what is put aside for that, hold together what they did.
+    /// I6: checks that a shard, its new half and its escrow together have the same tokens as
+    /// before.
     fn compare_split(&self, key: &BucketKey, world: &World, by_operator: bool) {
         let after = all(world, key);
         let find = |shards: &[Shard]| shards.iter().find(|shard| shard.key == *key).cloned();
@@ -172,7 +175,7 @@ impl Parts {
         }
     }
 
-    /// I6: if there are more or fewer of them now, they hold together what they did.
+    /// I6: checks that shards together have the same tokens as before, if their number changed.
     pub(crate) fn compare(self, world: &World, parts: &[(String, String)], by_operator: bool) {
         if let Some(key) = &self.split {
             return self.compare_split(key, world, by_operator);
@@ -187,20 +190,20 @@ impl Parts {
             (true, true) => Event::MergedByOperator,
             (true, false) => Event::MergedByFunction,
         });
-        // When the change was planned: a merge credits all shards up to then, a split leaves that
-        // as it is. What was full flows over later, and what has become of it need not.
+        // When the change was planned: a merge refills all shards up to then, a split changes no
+        // refill. A full shard overflows later, and overflow need not be kept.
         let Some(at) = after.iter().map(|shard| shard.refilled_at).max() else {
             return;
         };
-        // A merge gives back what has expired. A split leaves leases where they are: what they give
-        // back later must fit into what is left there.
+        // A merge returns expired leases. A split leaves leases in place: their later returns must
+        // fit into the remaining share.
         let is_merge = after.len() < self.before.len();
         let (mut most, has) = (
             sums(&self.before, at, is_merge, |_, _| None),
             sums(&after, at, is_merge, |_, _| None),
         );
-        // Where new numbers have not reached all shards, what does not fit by those of the one that
-        // stays flows over; of each shard, or of what several are together, as they are merged.
+        // If new limits have not reached all shards, tokens above the capacity of the remaining
+        // shard overflow. In a merge, this holds for each shard, or for several merged ones.
         let smallest = |shard: &Shard, name: &LimitName| {
             let states = self
                 .before
@@ -248,7 +251,7 @@ impl Parts {
     }
 }
 
-/// All shards of a bucket.
+/// Returns all shards of a bucket.
 fn all(world: &World, key: &BucketKey) -> Vec<Shard> {
     let parts = (0..MAX_SHARDS)
         .map(|shard| key.with_shard(shard).item_key())
@@ -256,7 +259,7 @@ fn all(world: &World, key: &BucketKey) -> Vec<Shard> {
     shards(world, &parts.collect::<Vec<_>>())
 }
 
-/// Shards, and halves that are yet to be made of an escrow.
+/// Returns the shards, and the halves that an escrow still contains.
 fn with_escrows(shards: &[Shard]) -> Vec<Shard> {
     let is_there = |half: &&Shard| shards.iter().any(|shard| shard.key == half.key);
     let halves = shards
@@ -273,8 +276,8 @@ fn shards(world: &World, parts: &[(String, String)]) -> Vec<Shard> {
         .collect()
 }
 
-/// A bucket's image in short, for who replays a seed: of each limit what is available and consumed,
-/// and the leases.
+/// Returns a bucket's image in short, for the replay of a seed: available and consumed tokens of
+/// each limit, and the leases.
 pub(crate) fn told(record: &Value) -> String {
     let (record, what) = (&record["dynamodb"], &record["eventName"]);
     let keys = [&record["Keys"]["PK"]["S"], &record["Keys"]["SK"]["S"]]
@@ -302,53 +305,53 @@ pub(crate) fn told(record: &Value) -> String {
     )
 }
 
-/// What was consumed: in millitokens, by entity, limit, and the start of the hour that it counts
-/// for, in ms. Acquires are a limit of their own, [`ACQUIRES`].
+/// Consumed millitokens by entity, limit, and the start of the hour that they count for, in ms.
+/// Acquires are a limit of their own, [`ACQUIRES`].
 pub type Consumed = BTreeMap<(String, String, i64), i64>;
 
-/// The name under which acquires are consumed.
+/// Name under which acquires are consumed.
 pub(crate) const ACQUIRES: &str = "acquires";
 
-/// How far ahead the clock of a process may be when it begins an hour: one that was set since it
-/// was last compared is taken for right as long as it signs well.
+/// How far ahead a process's clock may be when it begins an hour. A clock that was changed after
+/// its last comparison is trusted while its requests pass signing.
 const WRONG_CLOCK: Millis = Millis(300_000);
-/// The same of clocks that are right: none is ahead of the dates of answers by more.
+/// The same for correct clocks: none is ahead of the responses' dates by more.
 const RIGHT_CLOCK: Millis = Millis(1_000);
 
-/// The name of what deletes items whose `ttl` is over.
+/// Name of the sender that deletes items with a past `ttl`.
 pub(crate) const TTL: &str = "ttl";
 
-/// Who sent a write.
+/// The sender of a write.
 pub(crate) struct Sender<'a> {
-    /// The name of the process.
+    /// Name of the process.
     pub(crate) name: &'a str,
-    /// Whether he is told in time what has become of it.
+    /// Whether it gets the response in time.
     pub(crate) is_told: bool,
-    /// Whether he has nothing else to send meanwhile, so that his next write is another try of this
+    /// Whether it sends nothing else at the same time, so that its next write is a retry of this
     /// one.
     pub(crate) is_alone: bool,
 }
 
-/// The buckets as the stream shows them.
+/// Shards as the stream shows them.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     live: BTreeMap<String, Shard>,
-    /// The last `v` of every item there ever was.
+    /// Last write sequence of every item that ever existed.
     last: BTreeMap<String, i64>,
     consumed: Consumed,
-    /// What every item has counted.
+    /// Usage counters of every item.
     meters: BTreeMap<String, Meter>,
-    /// What its writes consumed in its current hour and day, by limit.
+    /// Usage by the writes of its current hour and day, by limit.
     used: BTreeMap<String, [BTreeMap<String, i64>; 2]>,
-    /// When each lease that is no more was removed: from the first shard, and from the last one.
+    /// When each ended lease was removed: from the first shard, and from the last one.
     gone: BTreeMap<String, (i64, i64)>,
-    /// What it held then, by entity and limit.
+    /// What each ended lease held at its removal, by entity and limit.
     held: BTreeMap<String, BTreeMap<(String, String), i64>>,
-    /// The last write of an item, if its sender was not told: who he is, and what it consumed of
+    /// Last write of an item, if its sender got no response: the sender, and the consumption of
     /// each limit.
     doubts: BTreeMap<String, (String, Vec<(String, i64)>)>,
-    /// What was consumed by writes in doubt before others wrote, so that it may be taken again, by
-    /// entity and limit.
+    /// Consumption by unconfirmed writes before other processes wrote, by entity and limit. It may
+    /// be repeated.
     doubted: BTreeMap<(String, String), i64>,
     events: Vec<Event>,
     /// Slots of each bucket, by entity.
@@ -379,7 +382,7 @@ impl Images {
         }
     }
 
-    /// Looks at one write.
+    /// Checks one write.
     pub(crate) fn record(&mut self, record: &Value, now: EpochMillis, sender: &Sender<'_>) {
         let keys = &record["dynamodb"]["Keys"];
         if keys["SK"]["S"] != BUCKET_SK {
@@ -408,8 +411,8 @@ impl Images {
         let before = self.live.remove(pk);
         self.ends(before.as_ref(), shard.as_ref(), now);
         for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
-            // What was taken of a shard before it was split may go back to what is left of it, and
-            // flows over there.
+            // Tokens taken from a shard before its split may return to the remaining half, and
+            // overflow there.
             if state.available > state.rule.capacity {
                 let what = format!("{} of {}", state.available, state.rule.capacity);
                 self.violations
@@ -423,8 +426,8 @@ impl Images {
         self.live.extend(shard.map(|shard| (pk.to_owned(), shard)));
     }
 
-    /// Adds what a write consumed to the hour that its item counts then, and holds the item's own
-    /// numbers against it: what was consumed of each limit.
+    /// Adds a write's consumption to the hour that its item counts then, and compares it with the
+    /// item's own counters. Returns the consumption of each limit.
     fn consume(&mut self, pk: &str, meter: Meter, now: EpochMillis) -> Vec<(String, i64)> {
         let before = self.meters.get(pk);
         let Meter {
@@ -498,7 +501,7 @@ impl Images {
         consumed
     }
 
-    /// Notes which leases a write removed, and what else it was for.
+    /// Records the leases that a write removed, and what else the write was for.
     fn ends(&mut self, before: Option<&Shard>, after: Option<&Shard>, now: EpochMillis) {
         let Some(before) = before else { return };
         let is_there = |id: &WriteId| {
@@ -531,33 +534,34 @@ impl Images {
         }
     }
 
-    /// What was consumed so far.
+    /// Returns the consumption so far.
     pub(crate) fn consumed(&self) -> &Consumed {
         &self.consumed
     }
 
-    /// When each lease that is no more was removed: from the first shard, and from the last one.
+    /// Returns when each ended lease was removed: from the first shard, and from the last one.
     pub(crate) fn gone(&self) -> &BTreeMap<String, (i64, i64)> {
         &self.gone
     }
 
-    /// What writes in doubt consumed before others wrote, by entity and limit.
+    /// Returns the consumption by unconfirmed writes before other processes wrote, by entity and
+    /// limit.
     pub(crate) fn doubted(&self) -> &BTreeMap<(String, String), i64> {
         &self.doubted
     }
 
-    /// What each of them held then, by entity and limit.
+    /// Returns what each ended lease held at its removal, by entity and limit.
     pub(crate) fn held(&self) -> &BTreeMap<String, BTreeMap<(String, String), i64>> {
         &self.held
     }
 
-    /// What happened since the last time.
+    /// Returns the events since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// What does not hold. To be asked for when all records of a write have been looked at: a
-    /// transaction has several.
+    /// Returns the violations. Call it after all records of a write are checked: a transaction has
+    /// several.
     pub(crate) fn take_violations(&mut self) -> Vec<String> {
         let mut there: BTreeMap<&str, (i64, u32, bool)> = BTreeMap::new();
         let live: Vec<_> = self.live.values().cloned().collect();
@@ -581,7 +585,7 @@ impl Images {
         }
         for (entity, (slots, parts, has)) in there {
             let all = self.slots.get(entity).copied().unwrap_or_default();
-            // A child of a configured parent may lack the limit until somebody brings it.
+            // A child of a configured parent may lack the limit until a request brings it.
             if has && slots != all {
                 self.violations.push(format!(
                     "I4: {entity} has {slots} of {all} slots free or held, in {parts} shards"

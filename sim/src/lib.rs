@@ -1,6 +1,6 @@
 //! Weirgate in simulation: the real client, the real functions and the real AWS SDK over an
-//! embedded DynamoDB, on one thread, on virtual time, from one seed. What a seed decides happens
-//! again whenever it is run.
+//! embedded DynamoDB, on one thread, on virtual time, from one seed. Every run of a seed is the
+//! same.
 //!
 //! # Layout
 //!
@@ -43,31 +43,31 @@ use fault::{Counts, Event, Kind};
 use scenario::Scenario;
 use world::World;
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Its seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// What does not hold, as text; nothing if all does.
+    /// Violations as text; empty if every invariant holds.
     pub violations: Vec<String>,
-    /// What went wrong, how often.
+    /// Number of faults by kind.
     pub counts: Counts<Kind>,
-    /// What happened, how often.
+    /// Number of events by kind.
     pub events: Counts<Event>,
     /// Requests that wrote, or tried to.
     pub writes: u64,
-    /// The same for two runs in which the same happened.
+    /// Hash of everything that happened; two runs with the same events share it.
     pub hash: u64,
 }
 
-/// Runs a seed on a runtime of its own, whose time is virtual. What happens is printed if it is
-/// loud.
+/// Runs a seed on its own runtime with virtual time. Prints what happens if `is_loud`.
 ///
 /// # Panics
+///
 /// If the code panics.
 #[must_use]
 pub fn run(seed: u64, is_loud: bool) -> Outcome {
-    // Pauses before a second attempt and ids are drawn from the thread's dice.
+    // Backoff delays and ids come from the thread's random generator.
     fastrand::seed(seed);
     weirgate_store::seed_ids_of_thread();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -79,11 +79,12 @@ pub fn run(seed: u64, is_loud: bool) -> Outcome {
         .block_on(live(Scenario::of(seed), is_loud))
 }
 
-/// Runs many seeds, each on a thread of its own, as many at a time as is said. Each outcome is
-/// given to `each`; no further seed begins once that has said no. A seed that panics fails alone,
-/// and says so.
+/// Runs seeds, each on its own thread, `threads` at a time. Calls `each` with every outcome; no
+/// further seed begins after it returns false. A panic fails only its own seed, and becomes a
+/// violation.
 ///
 /// # Panics
+///
 /// If no thread can be started.
 pub fn run_all(seeds: Range<u64>, threads: usize, each: impl FnMut(Outcome) -> bool + Send) {
     let next = AtomicU64::new(seeds.start);

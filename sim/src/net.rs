@@ -21,38 +21,38 @@ use crate::fault::Kind;
 use crate::image::{self, Parts, Sender};
 use crate::world::{World, lock};
 
-/// The network of a process, which ends with it. Clones share it.
+/// Network of a process; it ends with the process. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Net {
     world: World,
     name: Arc<str>,
-    /// How long a request takes there, and back.
+    /// One-way latency, in ms.
     latency: RangeInclusive<u64>,
-    /// The answer to its next write is lost.
+    /// Loses the response to its next write.
     loses_next: Arc<AtomicBool>,
     /// The server fails each of its requests until then.
     down_until: Arc<Mutex<Option<Instant>>>,
     is_dead: Arc<AtomicBool>,
-    /// How often the world had been frozen when the connection was made.
+    /// Number of freezes when the connection was made.
     connected: Arc<AtomicU64>,
 }
 
-/// The name of an operator's network.
+/// Name of an operator's network.
 pub const OPERATOR: &str = "operator";
 
-/// What becomes of a request on its way.
+/// The fate of a request.
 struct Fate {
     there: Duration,
     back: Duration,
     fault: Option<Fault>,
-    /// Its sender hears nothing.
+    /// Its sender gets no response.
     is_hung: bool,
     /// Its sender may have given up before it arrives.
     is_delayed: bool,
 }
 
 impl Net {
-    /// The network of a process with this name.
+    /// Returns the network of a process with this name.
     #[must_use]
     pub fn new(world: &World, name: &str) -> Self {
         let latency = world.scenario().latency.clone();
@@ -69,7 +69,7 @@ impl Net {
         }
     }
 
-    /// That of a process beside the table, which requests reach at once.
+    /// Returns the network of a process without latency to the table.
     #[must_use]
     pub fn beside(world: &World, name: &str) -> Self {
         Self {
@@ -78,13 +78,12 @@ impl Net {
         }
     }
 
-    /// The answer to the next write is lost, also when nothing else goes wrong.
+    /// Loses the response to the next write, also without other faults.
     pub fn lose_next(&self) {
         self.loses_next.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the process: nothing it sends from now on leaves it, and no answer arrives. What is on
-    /// its way goes on.
+    /// Ends the process: it sends nothing more, and no response arrives. Requests in flight go on.
     pub fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
     }
@@ -146,7 +145,7 @@ impl Net {
         }
     }
 
-    /// The request arrives.
+    /// Delivers the request to the table. Returns the response.
     fn arrive(&self, request: &Request, fate: &Fate) -> Result<HttpResponse, ConnectorError> {
         let (world, fault) = (&self.world, fate.fault);
         let parts = image::parts(request);
@@ -198,8 +197,8 @@ impl Net {
     }
 }
 
-/// A value's text, with the names of its objects in order: those of the SDK and the database change
-/// with every process.
+/// Returns a value's text with the names in objects sorted: the SDK and the database order them
+/// differently in every process.
 fn in_order(value: &Value) -> String {
     match value {
         Value::Object(of) => {
@@ -214,7 +213,7 @@ fn in_order(value: &Value) -> String {
     }
 }
 
-/// Waits, not even for the millisecond that a timer takes if there is nothing to wait for.
+/// Waits. A zero span returns at once, without the millisecond that a timer takes.
 async fn pass(span: Duration) {
     if !span.is_zero() {
         sleep(span).await;
@@ -255,7 +254,7 @@ impl HttpConnector for Net {
             fate.back += net.world.partitions().runs_for(&request);
             let (answer, answered) = oneshot::channel();
             let there = net.clone();
-            // Whatever its sender does meanwhile: what was sent arrives.
+            // A sent request arrives even if its sender drops it.
             tokio::spawn(async move {
                 pass(fate.there).await;
                 let met = there.arrive(&request, &fate);

@@ -1,4 +1,4 @@
-//! What a seed decides before anything runs: the buckets, the fleet, and what goes wrong how often.
+//! What a seed decides before a run: buckets, fleet, and fault rates.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,67 +12,67 @@ use crate::fault::Kind;
 /// One bucket that callers use.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Who is limited.
+    /// Entity that is limited.
     pub entity: String,
-    /// On what.
+    /// Resource that it is limited on.
     pub resource: String,
-    /// Its limits; a rate `rate`, and slots `slots` if it has two.
+    /// Limits of the bucket: a rate `rate`, and slots `slots` if it has two.
     pub limits: Vec<Limit>,
-    /// Other numbers that it is given meanwhile.
+    /// Other limits that it gets during the run.
     pub later: Option<Vec<Limit>>,
-    /// The bucket, by its place, that is charged with it.
+    /// Index of the parent's bucket, which the bucket's takes cascade to.
     pub parent: Option<usize>,
 }
 
-/// A run.
+/// Parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What it was made from.
+    /// Seed of the scenario.
     pub seed: u64,
-    /// When its time begins.
+    /// Start of its time.
     pub start: EpochMillis,
-    /// How long callers call.
+    /// How long callers make calls.
     pub lasts: Duration,
     /// The buckets.
     pub buckets: Vec<Plan>,
-    /// Whether limits live in the table; callers bring them otherwise.
+    /// Whether limits are configured in the table; otherwise requests bring them.
     pub is_configured: bool,
-    /// Processes at the same time.
+    /// Number of concurrent processes.
     pub processes: u32,
     /// Callers of each process.
     pub callers: u32,
-    /// The longest pause of a caller between two calls.
+    /// Longest pause of a caller between two calls.
     pub pause: Duration,
-    /// Processes that take ahead, of the first ones.
+    /// Number of processes that prefetch; they are the first ones.
     pub prefetching: u32,
-    /// How long a request takes there and back, each.
+    /// One-way latency of a request, in ms.
     pub latency: RangeInclusive<u64>,
-    /// Of a thousand chances of each kind of trouble, how many happen.
+    /// Rate of each fault, in occurrences per thousand chances.
     rates: Vec<(Kind, u32)>,
     /// Whether an operator splits and merges buckets.
     pub is_sharded: bool,
-    /// Whether demand above the rate is tried at the end.
+    /// Whether demand above the rate is tested at the end.
     pub tries_edge: bool,
-    /// Whether every other process is of another release, which brings other limits with its calls.
+    /// Whether every other process runs another release, whose requests bring other limits.
     pub is_rolling: bool,
-    /// What the table's partitions take, and how transactions conflict.
+    /// Throughput of the table's partitions, and how transactions conflict.
     pub table: Limits,
 }
 
-/// The ends of windows that runs begin shortly before: of an hour, a day and a month; of an hour;
-/// and the middle of one.
+/// Window ends that runs begin shortly before: of an hour, a day and a month; of an hour; and the
+/// middle of one.
 const ENDS: [i64; 3] = [1_796_083_200_000, 1_795_172_400_000, 1_795_170_600_000];
 
 impl Scenario {
-    /// What `seed` says.
+    /// Returns the scenario of `seed`.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        // Trouble comes in swarms: each kind is off in half of the runs, or the loudest would hide
-        // the others.
+        // Faults come in groups: each kind is off in half of the runs, because frequent ones would
+        // hide the others.
         let is_quiet = rng.u32(..8) == 0;
         let mut rates = vec![];
-        // Dice of their own: what these decide leaves the rest of a seed as it is.
+        // A separate generator, so that its draws leave the rest of a seed unchanged.
         let mut aws = Rng::with_seed(seed ^ 0xA35);
         for kind in Kind::ALL
             .into_iter()
@@ -93,7 +93,7 @@ impl Scenario {
                 Kind::StreamDelayed => 10,
                 Kind::Throttled | Kind::Resharded | Kind::ConfigChanged => 30,
                 Kind::Delayed | Kind::AnswerHung => 60,
-                // There is little that fails a batch.
+                // Few faults make a batch fail.
                 Kind::Discarded | Kind::Replayed => 900,
                 Kind::ClockSkewed => 500,
                 _ => 200,
@@ -123,8 +123,8 @@ impl Scenario {
             }
         }
         let processes = rng.u32(1..=3);
-        // Shards are merged after two looks, a minute apart, and records come minutes late: some
-        // runs last until then.
+        // A merge needs two samples a minute apart, and records may be minutes late: some runs last
+        // long enough.
         let most = if rng.u32(..if is_sharded { 4 } else { 16 }) == 0 {
             150
         } else {
@@ -157,7 +157,7 @@ impl Scenario {
         }
     }
 
-    /// Of a thousand chances, how many come true.
+    /// Returns how many of a thousand chances become a fault.
     #[must_use]
     pub fn rate(&self, kind: Kind) -> u32 {
         self.rates
@@ -166,28 +166,29 @@ impl Scenario {
             .map_or(0, |(_, rate)| *rate)
     }
 
-    /// Whether clocks are wrong at times.
+    /// Returns whether clocks are sometimes wrong.
     #[must_use]
     pub fn has_wrong_clocks(&self) -> bool {
         self.rate(Kind::ClockSkewed) + self.rate(Kind::ClockJumped) > 0
     }
 
-    /// Whether a process does one thing at a time: it has one caller, who waits for what he began.
+    /// Returns whether a process does one thing at a time: its single caller awaits each call to
+    /// the end.
     #[must_use]
     pub fn has_single_minds(&self) -> bool {
         self.callers == 1 && self.rate(Kind::GrantDropped) + self.rate(Kind::CallerLeft) == 0
     }
 
-    /// Whether limits change meanwhile.
+    /// Returns whether limits change during the run.
     #[must_use]
     pub fn has_changes(&self) -> bool {
         self.is_rolling || self.is_configured && self.rate(Kind::ConfigChanged) > 0
     }
 }
 
-/// Partitions that take what DynamoDB's do, or so little that the fleet's few requests are too
-/// many; transactions that conflict with what was written within some milliseconds, or only with
-/// what is in their way.
+/// Returns the table's behaviour. Its partitions have DynamoDB's throughput, or so little that the
+/// fleet's few requests exceed it. Transactions conflict with writes of the last milliseconds, or
+/// only with concurrent ones.
 fn table(rng: &mut Rng) -> Limits {
     let conflict_window = Duration::from_millis([0, 0, 1, 2, 5, 10][rng.usize(..6)]);
     let limits = Limits {
@@ -244,7 +245,7 @@ fn buckets(rng: &mut Rng, is_configured: bool, is_sharded: bool) -> Vec<Plan> {
             parent,
         });
     }
-    // Who cascades has the limits of the parent too.
+    // A bucket that cascades has the parent's limits too.
     for at in 1..buckets.len() {
         if buckets[at].parent.is_some() && buckets[0].limits.len() < buckets[at].limits.len() {
             buckets[at].limits.truncate(1);

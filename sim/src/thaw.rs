@@ -1,4 +1,4 @@
-//! What a process that was frozen goes by: nothing that is older than it may be.
+//! Checks that a process uses no outdated state after a freeze.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::world::World;
 /// A resource that nothing else uses.
 const RESOURCE: &str = "thaw";
 
-/// Checks that limits that were disabled while a process was frozen are disabled for it afterwards.
+/// Checks that limits that are disabled during a freeze are disabled for the process afterwards.
 pub async fn thaw(world: &World) {
     let operator = RateLimiter::builder("weirgate")
         .table(world.dynamo().table().await)

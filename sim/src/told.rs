@@ -1,49 +1,49 @@
-//! What callers were told: the checker's own record, which knows nothing of the table.
+//! The checker's own record of responses to callers; it never reads the table.
 
 use std::collections::BTreeMap;
 
-/// A limit of a bucket, by their places in the scenario.
+/// A limit of a bucket, by their indexes in the scenario.
 pub type Of = (usize, usize);
 
-/// Tokens that a caller was told to have. Times are the world's, in ms.
+/// Tokens granted to a caller. Times are the world's, in ms.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// Of what.
+    /// Limit of the claim.
     pub of: Of,
-    /// How many, in millitokens.
+    /// Amount, in millitokens.
     pub amount: i64,
-    /// When it was asked for.
+    /// When the request was sent.
     pub sent: i64,
-    /// When it was told.
+    /// When the grant was received.
     pub told: i64,
-    /// From when on its lease may have given it back, if it has one.
+    /// Earliest instant at which its lease may have returned it, if it has one.
     pub expires: Option<i64>,
-    /// The id of that lease.
+    /// Id of that lease.
     pub lease: Option<String>,
     /// When its holder began to end it, or died.
     pub ended: Option<i64>,
-    /// Whether a lease can give it back no more, as its end was confirmed.
+    /// Whether its end is confirmed, so that no lease can return it.
     pub is_settled: bool,
-    /// What may have gone back.
+    /// Possible returns.
     pub backs: Vec<Back>,
-    /// What may have been used beyond it, as its holder said afterwards.
+    /// Usage above the claim, as adjusted by its holder; perhaps applied.
     pub more: i64,
 }
 
-/// A part of a claim that its holder gave back.
+/// A part of a claim that its holder returned.
 #[derive(Debug, Clone)]
 pub struct Back {
-    /// When he began to.
+    /// When the return began.
     pub from: i64,
-    /// When he was told that it is done; until then, and for ever if he never was, it may happen
-    /// yet.
+    /// When the return was confirmed. Until then, and indefinitely if it never is, it may still
+    /// happen.
     pub until: Option<i64>,
-    /// How much, in millitokens.
+    /// Amount, in millitokens.
     pub amount: i64,
 }
 
 impl Claim {
-    /// What may have gone back.
+    /// Returns the sum of the possible returns.
     #[must_use]
     pub fn back(&self) -> i64 {
         self.backs.iter().map(|back| back.amount).sum()
@@ -54,35 +54,35 @@ impl Claim {
 #[derive(Debug, Default)]
 pub struct Told {
     claims: Vec<Claim>,
-    /// What was asked for and never answered, so that it may have been taken, once.
+    /// Requested amounts without a response; each may have been taken once.
     unanswered: BTreeMap<Of, i64>,
 }
 
-/// Which claims a grant stands for.
+/// Claims that a grant stands for.
 pub type Ids = Vec<usize>;
 
 impl Told {
-    /// A caller asks for `amounts`.
+    /// Records a request for `amounts`.
     pub fn asks(&mut self, amounts: &[(Of, i64)]) {
         for (of, amount) in amounts {
             *self.unanswered.entry(*of).or_default() += amount;
         }
     }
 
-    /// He is told what has become of it.
+    /// Records a response to a request for `amounts`.
     pub fn answered(&mut self, amounts: &[(Of, i64)]) {
         for (of, amount) in amounts {
             *self.unanswered.entry(*of).or_default() -= amount;
         }
     }
 
-    /// What may have been taken of a limit for callers who were never told.
+    /// Returns what unanswered requests may have taken of a limit.
     #[must_use]
     pub fn unanswered(&self, of: Of) -> i64 {
         self.unanswered.get(&of).copied().unwrap_or_default()
     }
 
-    /// A caller has been told that it has `amounts`.
+    /// Records a grant of `amounts`. Returns its claims.
     pub fn granted(
         &mut self,
         amounts: &[(Of, i64)],
@@ -107,21 +107,21 @@ impl Told {
         (first..self.claims.len()).collect()
     }
 
-    /// Its holder begins to end a grant, or is no more.
+    /// Records that the holder begins to end a grant, or died.
     pub fn ends(&mut self, ids: &Ids, now: i64) {
         for id in ids {
             self.claims[*id].ended.get_or_insert(now);
         }
     }
 
-    /// The end of a grant is confirmed: no lease gives it back any more.
+    /// Records the confirmed end of a grant: no lease returns it any more.
     pub fn settled(&mut self, ids: &Ids) {
         for id in ids {
             self.claims[*id].is_settled = true;
         }
     }
 
-    /// All of a grant may go back from now on.
+    /// Records that all of a grant may be returned from now on.
     pub fn goes_back(&mut self, ids: &Ids, now: i64) {
         for id in ids {
             let claim = &mut self.claims[*id];
@@ -134,7 +134,7 @@ impl Told {
         }
     }
 
-    /// What was to go back of a grant has done so.
+    /// Records that the possible returns of a grant are done.
     pub fn went_back(&mut self, ids: &Ids, now: i64) {
         for id in ids {
             for back in &mut self.claims[*id].backs {
@@ -143,7 +143,7 @@ impl Told {
         }
     }
 
-    /// The claims of `limit` are for `actual` now, of which what is less than before may go back
+    /// Changes the claims of `limit` to `actual`; the difference to a larger amount may be returned
     /// from now on.
     pub fn adjusts(&mut self, ids: &Ids, limit: usize, actual: i64, now: i64) {
         for id in ids {
@@ -163,7 +163,7 @@ impl Told {
         }
     }
 
-    /// A grant may last longer.
+    /// Records that a grant may last longer.
     pub fn renewed(&mut self, ids: &Ids, expires: i64) {
         for id in ids {
             let known = &mut self.claims[*id].expires;
@@ -171,7 +171,7 @@ impl Told {
         }
     }
 
-    /// The claims of each limit.
+    /// Returns the claims of each limit.
     #[must_use]
     pub fn by_limit(&self) -> BTreeMap<Of, Vec<&Claim>> {
         let mut by: BTreeMap<Of, Vec<&Claim>> = BTreeMap::new();

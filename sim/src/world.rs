@@ -1,4 +1,4 @@
-//! What all of a run share: the table, the true time, the dice, and what was seen.
+//! State that a whole run shares: table, true time, random generators, and observations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::hostile::is_hostile;
 use crate::image::{self, Consumed, Images, Sender};
 use crate::scenario::Scenario;
 
-/// The world of a run. Clones share it.
+/// World of a run. Clones share it.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
@@ -28,28 +28,28 @@ struct Inner {
     dynamo: Dynamo,
     partitions: Partitions,
     clock: FakeClock,
-    /// How often all processes stood still, and for how long in all.
+    /// Number of freezes, and their total time in ms.
     frozen: Mutex<(u64, i64)>,
     rng: Mutex<Rng>,
     aws_rng: Mutex<Rng>,
     counts: Mutex<Counts<Kind>>,
     events: Mutex<Counts<Event>>,
-    /// Nothing goes wrong any more.
+    /// Whether faults are over.
     is_calm: AtomicBool,
-    /// A partition that takes no writes, and until when.
+    /// A partition that refuses writes, and until when.
     spent: Mutex<Option<(String, Instant)>>,
     stream: Mutex<Vec<Value>>,
     images: Mutex<Images>,
     seen: Mutex<Seen>,
     /// Requests that wrote.
     writes: AtomicU64,
-    /// An instant, and how many requests were sent in it.
+    /// An instant, and the number of requests sent in it.
     rush: Mutex<(EpochMillis, u32)>,
-    /// Prints what happens as it does.
+    /// Whether events are printed.
     is_loud: bool,
 }
 
-/// What happened, and what of it should not have.
+/// What happened, and the violations.
 #[derive(Default)]
 struct Seen {
     hash: DefaultHasher,
@@ -63,7 +63,7 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    /// A fresh table, and a time that begins now.
+    /// Creates a world with an empty table, at the scenario's start.
     pub async fn new(scenario: Scenario, is_loud: bool) -> Self {
         let clock = FakeClock::at(scenario.start);
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
@@ -93,38 +93,38 @@ impl World {
         Self(Arc::new(inner))
     }
 
-    /// What the seed says.
+    /// Returns the seed's scenario.
     #[must_use]
     pub fn scenario(&self) -> &Scenario {
         &self.0.scenario
     }
 
-    /// The database.
+    /// Returns the database.
     #[must_use]
     pub fn dynamo(&self) -> &Dynamo {
         &self.0.dynamo
     }
 
-    /// The database behind its partitions.
+    /// Returns the database behind its partitions.
     #[must_use]
     pub fn partitions(&self) -> &Partitions {
         &self.0.partitions
     }
 
-    /// A process's clock, which is right.
+    /// Returns a process's clock that shows the true time.
     #[must_use]
     pub fn clock(&self) -> ProcessClock {
         ProcessClock::of(&self.0.clock)
     }
 
-    /// All processes stand still for a second to a day.
+    /// Freezes all processes for a second to a day.
     pub fn freeze(&self) {
         const LONGEST_SECONDS: f64 = 86_400.0;
         let span = Duration::from_secs(1).mul_f64(LONGEST_SECONDS.powf(self.aws_rng().f64()));
         self.freeze_for(span);
     }
 
-    /// All processes stand still for so long: wall clocks and the table's go on, while monotonic
+    /// Freezes all processes for `span`: wall clocks and the table's clock continue; monotonic
     /// clocks, timers and connections do not.
     pub fn freeze_for(&self, span: Duration) {
         let mut frozen = lock(&self.0.frozen);
@@ -135,30 +135,30 @@ impl World {
         self.note(|| format!("frozen for {span:?}"));
     }
 
-    /// How often all processes have stood still. A connection that was made before the last time is
-    /// dead.
+    /// Returns the number of freezes. A connection from before the last freeze is broken.
     #[must_use]
     pub fn freezes(&self) -> u64 {
         lock(&self.0.frozen).0
     }
 
-    /// The true time, which is the table's.
+    /// Returns the true time, which is the table's.
     #[must_use]
     pub fn now(&self) -> EpochMillis {
         self.0.clock.now()
     }
 
-    /// The dice for what AWS does: those of others fall as they did without.
+    /// Returns the generator for AWS's own faults. It is separate, so that the other draws stay the
+    /// same.
     pub fn aws_rng(&self) -> MutexGuard<'_, Rng> {
         lock(&self.0.aws_rng)
     }
 
-    /// The dice.
+    /// Returns the random generator.
     pub fn rng(&self) -> MutexGuard<'_, Rng> {
         lock(&self.0.rng)
     }
 
-    /// Whether this kind of trouble happens now; it is counted if it does.
+    /// Returns whether this kind of fault happens now, and counts it.
     #[must_use]
     pub fn strikes(&self, kind: Kind) -> bool {
         let strikes = self.threatens(kind);
@@ -168,7 +168,7 @@ impl World {
         strikes
     }
 
-    /// Whether this kind of trouble is due now; whoever makes it happen counts it.
+    /// Returns whether this kind of fault is due now; the code that causes it must count it.
     #[must_use]
     pub fn threatens(&self, kind: Kind) -> bool {
         let rate = self.0.scenario.rate(kind);
@@ -177,17 +177,16 @@ impl World {
         } else {
             &self.0.rng
         };
-        // The dice are thrown in any case, so that a run goes the same way up to where it calms
-        // down.
+        // Draws in any case, so that a run is the same up to the point where it calms down.
         lock(dice).u32(..1000) < rate && !self.is_calm()
     }
 
-    /// Counts what happened.
+    /// Counts a fault.
     pub fn count(&self, kind: Kind) {
         lock(&self.0.counts).add(kind);
     }
 
-    /// What went wrong so far.
+    /// Returns the faults so far.
     #[must_use]
     pub fn counts(&self) -> Counts<Kind> {
         lock(&self.0.counts).clone()
@@ -198,26 +197,26 @@ impl World {
         lock(&self.0.events).add(event);
     }
 
-    /// What happened so far.
+    /// Returns the events so far.
     #[must_use]
     pub fn events(&self) -> Counts<Event> {
         lock(&self.0.events).clone()
     }
 
-    /// From now on nothing goes wrong.
+    /// Ends all faults.
     pub fn calm_down(&self) {
         self.0.is_calm.store(true, Ordering::Relaxed);
         self.0.partitions.lift();
         self.note(|| "calm".to_owned());
     }
 
-    /// Whether nothing goes wrong any more.
+    /// Returns whether faults are over.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         self.0.is_calm.load(Ordering::Relaxed)
     }
 
-    /// Whether the partition takes no writes now. At times one begins to, for a while.
+    /// Returns whether the partition refuses writes now. Sometimes starts such a time.
     #[must_use]
     pub fn is_spent(&self, pk: &str) -> bool {
         let begins = self.strikes(Kind::Throttled);
@@ -237,8 +236,7 @@ impl World {
         tokio::time::sleep(span).await;
     }
 
-    /// Notes what happens. What is too long to be read, `all` of it, makes a difference to the hash
-    /// only.
+    /// Notes what happens. `all` is too long to print, so it changes only the hash.
     pub fn note_with(&self, all: &impl Hash, line: impl FnOnce() -> String) {
         let line = format!("{:>8} {}", self.now().0 - self.0.scenario.start.0, line());
         let mut seen = lock(&self.0.seen);
@@ -253,32 +251,32 @@ impl World {
         self.note_with(&(), line);
     }
 
-    /// An invariant does not hold.
+    /// Records a violation of an invariant.
     pub fn violated(&self, what: impl fmt::Display) {
         let what = what.to_string();
         self.note(|| format!("VIOLATED {what}"));
         lock(&self.0.seen).violations.push(what);
     }
 
-    /// What does not hold.
+    /// Returns the violations.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         lock(&self.0.seen).violations.clone()
     }
 
-    /// A number that two runs share if the same happened in both.
+    /// Returns a number that two runs share if the same happened in both.
     #[must_use]
     pub fn hash(&self) -> u64 {
         lock(&self.0.seen).hash.finish()
     }
 
-    /// Requests that wrote, or tried to.
+    /// Returns the number of requests that wrote, or tried to.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.0.writes.load(Ordering::Relaxed)
     }
 
-    /// A request is sent; whether it is one of more than anybody has to send in a millisecond. Time
+    /// Counts a sent request. Returns whether it exceeds the 500 that a millisecond may have. Time
     /// must go on then, or a run that repeats itself would never end.
     pub(crate) fn is_rushed(&self) -> bool {
         const MOST: u32 = 500;
@@ -301,13 +299,13 @@ impl World {
         self.0.writes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes what the last write put into the stream, and looks at it.
+    /// Takes the last write's records from the stream, and checks them.
     pub(crate) fn look(&self, sender: &Sender<'_>) {
         let now = self.now();
         let mut images = lock(&self.0.images);
         for mut record in self.0.dynamo.stream() {
-            // The database stamps records with the machine's time; DynamoDB does with its own, in
-            // whole seconds.
+            // The database stamps records with the machine's time; DynamoDB uses its own, in whole
+            // seconds.
             record["dynamodb"]["ApproximateCreationDateTime"] = now.0.div_euclid(1000).into();
             if sender.name == image::TTL {
                 record["userIdentity"] =
@@ -332,38 +330,38 @@ impl World {
         }
     }
 
-    /// What was consumed by all writes so far.
+    /// Returns the consumption of all writes so far.
     #[must_use]
     pub fn consumed(&self) -> Consumed {
         lock(&self.0.images).consumed().clone()
     }
 
-    /// What writes in doubt consumed before others wrote, so that nobody could tell and it may have
-    /// been taken again.
+    /// Returns the consumption by unconfirmed writes before other processes wrote. It cannot be
+    /// confirmed after that, so it may have been repeated.
     #[must_use]
     pub fn doubted(&self) -> BTreeMap<(String, String), i64> {
         lock(&self.0.images).doubted().clone()
     }
 
-    /// When each lease that is no more was removed: from the first shard, and from the last one.
+    /// Returns when each ended lease was removed: from the first shard, and from the last one.
     #[must_use]
     pub fn gone(&self) -> BTreeMap<String, (i64, i64)> {
         lock(&self.0.images).gone().clone()
     }
 
-    /// How many records the stream has had.
+    /// Returns the number of records in the stream so far.
     #[must_use]
     pub fn streamed(&self) -> usize {
         lock(&self.0.stream).len()
     }
 
-    /// What each lease that is no more held when it was removed, by entity and limit.
+    /// Returns what each ended lease held at its removal, by entity and limit.
     #[must_use]
     pub fn held(&self) -> BTreeMap<String, BTreeMap<(String, String), i64>> {
         lock(&self.0.images).held().clone()
     }
 
-    /// Records of the stream.
+    /// Returns records of the stream.
     #[must_use]
     pub fn records(&self, range: std::ops::Range<usize>) -> Vec<Value> {
         lock(&self.0.stream)[range].to_vec()

@@ -91,7 +91,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         (self.progress)(what);
     }
 
-    /// A caller that knows nothing yet.
+    /// Returns a new limiter without views.
     async fn limiter(&self) -> Result<RateLimiter, String> {
         let table = Table::new(connected(&self.endpoint).await, self.table.name());
         RateLimiter::builder("drill")

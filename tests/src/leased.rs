@@ -193,7 +193,7 @@ pub fn assert_sound(bucket: &Shard) {
     }
 }
 
-/// A take with a lease, as the caller plans it who has seen `view`.
+/// Returns a take with a lease, planned from `view`.
 #[must_use]
 pub fn take(
     bucket: &Shard,

@@ -112,7 +112,7 @@ pub struct Counts {
     pub index_units: u64,
     /// Reads that were refused as a whole because all their partitions were spent.
     pub reads_throttled: u64,
-    /// Keys that a `BatchGetItem` gave back unprocessed.
+    /// Keys that a `BatchGetItem` returned unprocessed.
     pub kept_back: u64,
     /// Read units, of the table and its indexes, in halves.
     pub half_reads: u64,

@@ -275,7 +275,7 @@ async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
         MilliTokens(77),
         "not what the image showed"
     );
-    // Whoever credited it cleared the mark: nobody asks any more.
+    // The process that refilled it cleared the mark, so no request for a split is left.
     let (dynamo, table, batch) = marked().await;
     let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
     item["rf"]["N"] = rf.to_string().into();

@@ -91,7 +91,7 @@ fn stuck(value: i64) -> [Option<i64>; 9] {
     std::array::from_fn(|minute| (minute % 4 == 0).then_some(value))
 }
 
-/// An idle stream is read all the same: an empty poll is a value of 0, and is counted as a sample.
+/// An idle stream is polled too: an empty poll is a value of 0, and counts as a sample.
 #[test]
 fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
     let alarm = &resources()["StreamUnreadAlarm"]["Properties"];

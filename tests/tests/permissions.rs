@@ -36,7 +36,7 @@ async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
         .unwrap()
 }
 
-/// All that somebody does who takes tokens.
+/// All requests of a caller that takes tokens.
 async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     let limiter = limiter(fleet, namespace).await;
     limiter.check().await?;
@@ -80,7 +80,7 @@ async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
         .await?
         .granted()
         .unwrap();
-    // More than a shard of the eight that somebody has split has.
+    // More than the balance of one of the eight shards after a split.
     let whole = limiter
         .acquire("e-8", "gpt-4")
         .limits(&limits)
@@ -108,7 +108,7 @@ async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     limiter.shutdown().await
 }
 
-/// All that somebody does who looks.
+/// All requests of a caller that only reads.
 async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     let limiter = limiter(fleet, namespace).await;
     limiter.check().await?;
@@ -145,7 +145,8 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// All that somebody does who sets limits: `looks` and `takes` find what they need afterwards.
+/// All requests of an operator that sets limits: `looks` and `takes` find what they need
+/// afterwards.
 async fn changes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     let limiter = limiter(fleet, namespace).await;
     limiter.check().await?;
@@ -284,7 +285,7 @@ async fn who_may_only_take_changes_no_limit_and_who_may_only_look_nothing() {
         let _ = enforce(&fleet.dynamo, Some(Policy::of(&policy, false)), tag);
         assert!(changes(&fleet, "acme").await.is_err(), "{policy}");
         assert!(looks(&fleet, "acme").await.is_err(), "{policy}");
-        // Nor by hand: the client asks in a transaction, others need not.
+        // Not by manual requests either: the client asks in a transaction, others need not.
         let of = Policy::of(&policy, false);
         for key in [
             "acme/SYSTEM#",

@@ -201,7 +201,7 @@ async fn it_stops_before_its_deadline_and_what_is_left_is_still_due() {
         "what was begun was finished, and counted"
     );
 
-    // Pages that nobody came to cannot be counted; that there are some is said.
+    // Unread pages cannot be counted; the report only says that there are some.
     let summary = run_for(&slow, 1, left).await.unwrap();
     assert!(summary.partitions_unfinished > 0, "{summary:?}");
 

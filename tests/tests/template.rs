@@ -171,7 +171,7 @@ async fn the_stream_filter_takes_every_record_of_a_bucket_and_none_of_the_aggreg
     );
 }
 
-/// What a parameter is if nobody says, as the function's environment has it.
+/// A parameter's default, as the function's environment has it.
 fn default(parameter: &Value) -> String {
     let default = &parameter["Default"];
     default
@@ -312,7 +312,7 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
         ),
     )
     .await;
-    // A bucket of four shards: one gone by hand, two cold.
+    // A bucket of four shards: one deleted manually, two cold.
     let bucket = full("e-3", &limits());
     store(&table, &bucket).await;
     for shard in [0, 0, 1] {

@@ -1,4 +1,4 @@
-//! A bucket of several shards, those who write to it, and the books kept beside it.
+//! A bucket of several shards, its writers, and the ledger kept beside it.
 
 mod books;
 mod hands;
@@ -26,7 +26,7 @@ type Needs = BTreeMap<LimitName, MilliTokens>;
 /// More shards than this are not made. Whole tokens have even shares in up to 8.
 const MAX_SHARDS: u32 = 32;
 
-/// What the holder of a grant knows of it.
+/// A grant, as its holder has recorded it.
 #[derive(Debug, Clone)]
 struct Grant {
     rate: MilliTokens,
@@ -35,14 +35,14 @@ struct Grant {
     ceiling: MilliTokens,
 }
 
-/// A write that was applied: by which clock, what it admitted of the rate and what leases and
-/// rollbacks gave back.
+/// An applied write: its clock, the tokens that it granted of the rate, and those that leases and
+/// rollbacks returned.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     clock: Option<EpochMillis>,
     admitted: MilliTokens,
     back: MilliTokens,
-    /// What shards owed then.
+    /// Debt of the shards at that time.
     owed: MilliTokens,
 }
 
@@ -51,15 +51,15 @@ pub struct Fleet {
     limits: Vec<Limit>,
     table: Table,
     now: EpochMillis,
-    /// What there was after each write.
+    /// Shards after each write.
     past: Vec<Shards>,
-    /// Kept while all clocks are right.
+    /// Kept while all clocks are correct.
     mirror: Option<Mirror>,
-    /// What leases hold, by shard and id.
+    /// Amounts of the leases, by shard and id.
     leased: BTreeMap<(u32, WriteId), Grant>,
-    /// What was taken without a lease, and where.
+    /// Takes without a lease, with their shards.
     loose: Vec<(u32, Grant)>,
-    /// Of each limit, admitted less given back; slots that are given back were used.
+    /// Grants less returns, by limit; returned slots count as used.
     used: Needs,
     granted: i64,
     events: Vec<Event>,
@@ -68,9 +68,9 @@ pub struct Fleet {
     /// Every write that finished a split, or tried.
     finishing: Vec<Update>,
     ids: u64,
-    /// Shards that were at rest at a look, and are not looked at again.
+    /// Shards that were idle at a sample, and are not sampled again.
     rested: BTreeSet<u32>,
-    /// Somebody deleted items manually; what those owed is forgotten, and a new bucket begins full.
+    /// Whether items were deleted manually. Their debts are dropped, and a new bucket begins full.
     is_torn: bool,
     forgotten: MilliTokens,
 }
@@ -303,7 +303,7 @@ impl Fleet {
 
     /// Makes the new half of a shard that is being split, and removes the escrow if `clear`.
     fn finish(&mut self, shard: u32, back: Back, clear: bool) -> Result<(), TestCaseError> {
-        // A write comes within seconds, and does not meet what was deleted meanwhile.
+        // A write arrives within seconds, and does not meet items deleted in between.
         let back = if self.is_torn { 0 } else { back };
         let Some([make, remove]) = self
             .table

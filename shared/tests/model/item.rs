@@ -107,7 +107,7 @@ impl Item {
         !self.0.is_empty()
     }
 
-    /// Runs the update if its conditions hold; says whether they did.
+    /// Runs the update if its conditions hold. Returns whether they did.
     pub fn apply(&mut self, update: &Update) -> bool {
         assert_no_overlap(&update.changes);
         if !update
@@ -178,7 +178,7 @@ impl Item {
         true
     }
 
-    /// Whether the condition holds, as for a transaction that must know before it writes.
+    /// Returns whether the condition holds, as a transaction checks it before its writes.
     pub fn holds(&self, condition: &Condition) -> bool {
         let number = |path, value: &Value| match (self.get(path), Held::from(value)) {
             (Some(Held::Number(here, _)), Held::Number(there, _)) => Some((*here, there)),
@@ -244,12 +244,12 @@ impl Item {
             .unwrap_or_else(|error| panic!("a write broke the bucket: {error}"))
     }
 
-    /// Whether this item is a shard that was merged away.
+    /// Returns whether this item is a merged shard.
     pub fn is_merged(&self) -> bool {
         is_merged(self.0.keys().map(String::as_str))
     }
 
-    /// What the shard that this item is, live or merged away, has counted.
+    /// Returns the usage counters of this shard, live or merged.
     pub fn live(&self) -> LiveShard {
         read_live(self.attributes())
             .unwrap_or_else(|error| panic!("a write broke the counters: {error}"))

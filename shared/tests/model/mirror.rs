@@ -1,6 +1,6 @@
-//! What a rate of a bucket and its shards must hold, kept the plain way: every balance is brought
-//! up to the moment with everything that happens. The items do not: they stay at their `rf`, and
-//! say under which condition that is the same.
+//! A rate's balances in a bucket and its shards, computed the simple way: every step refills each
+//! balance up to the current time. Items do not do so: they keep their `refilled_at`, and their
+//! conditions make both equal.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub struct Mirror {
     born: EpochMillis,
     at: EpochMillis,
     balances: BTreeMap<u32, (ShardIndex, MilliTokens)>,
-    /// What flowed or was given back into shards that were full.
+    /// Refill and returns that full shards lost.
     lost: MilliTokens,
 }
 
 impl Mirror {
-    /// A whole bucket that is full.
+    /// Returns a full, unsplit bucket.
     pub fn new(rule: RefillRule, born: EpochMillis) -> Self {
         let balances = [(0, (ShardIndex::UNSPLIT, rule.capacity))].into();
         Self {
@@ -42,7 +42,7 @@ impl Mirror {
         self.at = now;
     }
 
-    /// What does not fit under the share is lost.
+    /// Returns tokens to a shard; those above its share are lost.
     pub fn give(&mut self, number: u32, amount: MilliTokens) {
         let (shard, balance) = self.balances.get_mut(&number).unwrap();
         let sum = *balance + amount;
@@ -50,7 +50,7 @@ impl Mirror {
         self.lost += sum - *balance;
     }
 
-    /// Tokens that were given back to nobody's use.
+    /// Returns tokens that no request can use.
     pub fn forfeit(&mut self, amount: MilliTokens) {
         self.lost += amount;
     }
@@ -65,8 +65,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// More was used than taken. `over` is what has flowed over since the item's `rf`: a settlement
-    /// does not know what time it is, so a debt falls on that first.
+    /// Records usage above the amount taken. `over` is the overflow since the item's `refilled_at`:
+    /// a settlement has no current time, so a debt uses up the overflow first.
     pub fn owe(&mut self, number: u32, debt: MilliTokens, over: MilliTokens) {
         let balance = &mut self.balances.get_mut(&number).unwrap().1;
         let spared = debt.min(over);

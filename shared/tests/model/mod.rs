@@ -1,4 +1,4 @@
-//! What planned writes do to a table, in memory and without I/O, and the books kept beside it.
+//! Applies planned writes to a table in memory, without I/O, and keeps a ledger beside it.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -23,8 +23,8 @@ use weirgate_shared::{
 
 pub use item::{Held, Item};
 
-/// `cases` cases, or as many as `PROPTEST_CASES` says if that is fewer; the seeds of failures are
-/// kept beside the test's source, to be checked in.
+/// Returns a configuration with `cases` cases, or `PROPTEST_CASES` if that is fewer. Seeds of
+/// failures are kept beside the test's source, to be checked in.
 pub fn config(cases: u32) -> Config {
     let asked = std::env::var("PROPTEST_CASES")
         .ok()
@@ -49,7 +49,7 @@ pub fn limit_name(name: &str) -> LimitName {
     LimitName::new(name).unwrap()
 }
 
-/// A take of one acquire without a lease, by a process that is alone and whose clock says `now`.
+/// Returns an uncontended take of one acquire without a lease, planned at `now`.
 pub fn take<'a>(
     key: &'a BucketKey,
     limits: &'a [Limit],
@@ -72,7 +72,7 @@ pub fn take<'a>(
     }
 }
 
-/// A settlement by a process whose clock says `now`.
+/// Returns a settlement planned at `now`.
 pub fn settle<'a>(
     key: &'a BucketKey,
     op: WriteId,
@@ -90,7 +90,7 @@ pub fn settle<'a>(
     }
 }
 
-/// What `name` holds in the leases of `bucket`, together.
+/// Returns the sum of `name` in the leases of `bucket`.
 pub fn held(bucket: &Shard, name: &LimitName) -> MilliTokens {
     bucket
         .leases

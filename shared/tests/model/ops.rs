@@ -1,15 +1,15 @@
-//! What those who share a bucket of several shards may do next, as data: dense where it is
-//! dangerous.
+//! Steps of the processes that share a bucket of several shards, as data; dense around dangerous
+//! values.
 
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// How many writes ago a shard was as its writer believes it to be.
+/// Age of a writer's view of a shard, in writes.
 pub type Back = usize;
 
-/// What happens next.
+/// The next step.
 #[derive(Debug, Clone)]
 pub enum Op {
     Wait(i64),
@@ -63,27 +63,27 @@ pub enum Op {
     /// A split or a merge planned some time ago comes again, or only now: its answer was lost, or
     /// it was late.
     Repeat(Index),
-    /// The same of a write that finishes a split.
+    /// The same for a write that finishes a split.
     Late(Index),
 }
 
-/// What a take asks for.
+/// The amounts of a take.
 #[derive(Debug, Clone)]
 pub struct Ask {
     pub rate: Much,
     pub slots: i64,
-    /// How long the lease lasts; without one, if no slots are asked.
+    /// Duration of the lease; without one, if no slots are requested.
     pub lease: Option<i64>,
-    /// Takes for granted that another process has begun the hour.
+    /// Assumes that another process has begun the hour.
     pub by_others: bool,
 }
 
-/// How much of a rate.
+/// Amount of a rate.
 #[derive(Debug, Clone, Copy)]
 pub enum Much {
     /// So many thousandths of the capacity, or of a shard's share.
     Part(i64),
-    /// What is there and so much more.
+    /// The balance plus this amount.
     There(i64),
 }
 
@@ -126,7 +126,7 @@ pub fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Operations, and how far the clocks of those who do them are off, in ms: up to `skew`.
+/// Returns operations, each with its writer's clock offset in ms: up to `skew`.
 pub fn ops(skew: i64) -> impl Strategy<Value = Vec<(Op, i64)>> {
     let skew = prop_oneof![2 => Just(0), 1 => -skew..=skew];
     vec((op(), skew), 1..40)

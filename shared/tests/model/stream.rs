@@ -8,7 +8,7 @@ use weirgate_shared::{BucketKey, EpochMillis, ItemKey, Meter, Snapshot, Snapshot
 
 use super::{Item, bucket_key};
 
-/// An item before or after a write, as the stream says it.
+/// An item before or after a write, as the stream shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Image {
     pub meter: Meter,
@@ -83,7 +83,7 @@ impl Record {
 pub struct Snapshots(BTreeMap<ItemKey, Item>);
 
 impl Snapshots {
-    /// What was copied for a window.
+    /// Returns the copied usage of a window.
     pub fn read(&self, window: Window, start: EpochMillis) -> Snapshot {
         let BucketKey {
             namespace,

@@ -13,7 +13,7 @@ use weirgate_shared::{
 use super::Item;
 use super::stream::{Image, Record};
 
-/// The shards there are at a moment, by number. A shard that was merged away is none.
+/// The shards at an instant, by index, without merged ones.
 pub type Shards = BTreeMap<u32, Rc<Shard>>;
 
 /// All items of one bucket.
@@ -25,13 +25,13 @@ pub struct Table {
     images: BTreeMap<u32, Vec<Rc<Shard>>>,
     /// The records of each item, in their order.
     stream: BTreeMap<u32, Vec<Record>>,
-    /// What each life of each shard used in each hour: every change of a counter belongs to the
-    /// hour of the item after it.
+    /// Usage of each life of each shard in each hour: a counter's change belongs to the hour of the
+    /// item after it.
     used: BTreeMap<(u32, i64, Hour), Usage>,
 }
 
 impl Table {
-    /// Runs all parts if the conditions of all hold; says whether they did.
+    /// Runs all actions if all their conditions hold. Returns whether they did.
     pub fn transact(&mut self, actions: &[Action]) -> bool {
         let (none, keys) = (
             Item::default(),
@@ -192,7 +192,7 @@ impl Table {
             .filter_map(|(number, item)| Some((item, self.shards.get(number)?)))
     }
 
-    /// The items of shards that were merged away, by number.
+    /// Returns the items of merged shards, by index.
     pub fn merged(&self) -> impl Iterator<Item = (u32, &Item)> {
         let is_merged = |(number, _): &(&u32, &Item)| !self.shards.contains_key(number);
         self.items
@@ -201,7 +201,7 @@ impl Table {
             .map(|(number, item)| (*number, item))
     }
 
-    /// What all items, live or merged away, have counted.
+    /// Returns the usage counters of all items, live or merged.
     pub fn live(&self) -> Vec<LiveShard> {
         self.items.values().map(Item::live).collect()
     }
@@ -229,7 +229,7 @@ impl Table {
         self.images.keys().copied()
     }
 
-    /// What the shard of this number was so many writes ago, or at first.
+    /// Returns the image of this shard `back` writes ago, or its first one.
     pub fn image(&self, shard: u32, back: usize) -> Option<Rc<Shard>> {
         let images = self.images.get(&shard)?;
         images
@@ -253,12 +253,13 @@ impl Table {
         starts
     }
 
-    /// What was used in a window, by all shards.
+    /// Returns the usage of all shards in a window.
     pub fn used(&self, window: Window, start: EpochMillis) -> Usage {
         self.used_by(window, start, |_, _| true)
     }
 
-    /// What was used in a window by the life of a shard that the image `v` is of.
+    /// Returns the usage in a window by the life of a shard that the image with write sequence `v`
+    /// belongs to.
     pub fn used_by_life(&self, window: Window, start: EpochMillis, shard: u32, v: i64) -> Usage {
         let births = self
             .used
@@ -285,7 +286,7 @@ impl Table {
         plain(sum)
     }
 
-    /// What was consumed of `limit`, in all hours.
+    /// Returns the consumption of `limit` in all hours.
     pub fn consumed(&self, limit: &LimitName) -> MilliTokens {
         self.used
             .values()
@@ -294,7 +295,7 @@ impl Table {
             .sum()
     }
 
-    /// How many acquires were granted, in all hours.
+    /// Returns the number of granted acquires in all hours.
     pub fn takes(&self) -> i64 {
         self.used.values().map(|used| used.acquires).sum()
     }

@@ -1,4 +1,4 @@
-//! One bucket shard, those who write to it, and the books kept beside it.
+//! One shard, its writers, and the ledger kept beside it.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name, set
 /// Some seconds before a day begins.
 pub const START: EpochMillis = EpochMillis(1_700_006_400_000 - 5_000);
 
-/// How old the view of a writer is: none, or so many images ago.
+/// Age of a writer's view, in images; `None` without a view.
 pub type View = Option<usize>;
 
-/// What happens next.
+/// The next step.
 #[derive(Debug, Clone)]
 pub enum Op {
     Wait(i64),
@@ -66,13 +66,14 @@ pub fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// An operation, and how far the clock of the one who does it is off, in ms.
+/// Returns operations, each with its writer's clock offset in ms.
 pub fn ops() -> impl Strategy<Value = Vec<(Op, i64)>> {
     let skew = prop_oneof![3 => Just(0), 1 => -2000..2000i64];
     vec((op(), skew), 1..60)
 }
 
-/// Capacities, rates and slots small enough to run dry, whole or one of some shards.
+/// Returns capacities, rates and slots small enough to be used up, of an unsplit bucket or of one
+/// shard among several.
 pub fn world() -> impl Strategy<Value = World> {
     let shard = prop_oneof![
         3 => Just(ShardIndex::UNSPLIT),
@@ -104,13 +105,13 @@ pub struct World {
     shard: ShardIndex,
     item: Item,
     now: EpochMillis,
-    /// What the bucket was after each write, and when.
+    /// Shard after each write, and the time of the write.
     images: Vec<(EpochMillis, Shard)>,
-    /// What the holder of each lease knows it holds: of the rate, and slots.
+    /// Amounts that the holder of each lease has recorded: of the rate, and slots.
     held: BTreeMap<WriteId, (MilliTokens, MilliTokens)>,
-    /// What was taken without a lease and not given back.
+    /// Takes without a lease that were not returned.
     loose: Vec<MilliTokens>,
-    /// Of the rate, admitted less given back.
+    /// Grants less returns, of the rate.
     used: MilliTokens,
     takes: i64,
     ids: u64,
@@ -164,8 +165,8 @@ impl World {
         })
     }
 
-    /// Leases that are in neither the item nor the books of their holders were given back just now,
-    /// whole.
+    /// Closes the leases that are gone from the item but still recorded by their holders: the last
+    /// write returned them in full.
     fn close_leases_given_back(&mut self, after: &Shard) {
         let leases = after.leases.as_ref().unwrap();
         let gone: Vec<_> = self
@@ -179,7 +180,7 @@ impl World {
         }
     }
 
-    /// What must hold after every write.
+    /// Checks the invariants that hold after every write.
     fn check(&self) -> Result<(), TestCaseError> {
         if !self.item.exists() {
             return Ok(());
@@ -201,7 +202,7 @@ impl World {
             self.used,
             "usage is not what was admitted less what came back"
         );
-        // Slots: all that are not free are held, by somebody who knows.
+        // Slots: all that are not free are held by a recorded holder.
         let in_use: MilliTokens = self.held.values().map(|(_, slots)| *slots).sum();
         prop_assert_eq!(held(&bucket, self.limits[1].name()), in_use);
         prop_assert_eq!(
@@ -213,8 +214,7 @@ impl World {
             slots.available >= MilliTokens::ZERO,
             "more slots are held than there are"
         );
-        // I1 over the whole run, exact: admitted, and still to be admitted, is no more than what
-        // flowed in.
+        // I1 over the whole run, exact: granted and still available tokens are at most the refill.
         let flowed = self.share(0)
             + refill_between(
                 &rate.rule,
@@ -444,11 +444,11 @@ impl World {
             };
             let is_enough = has(&free);
             if view.as_ref() == Some(before) {
-                // I5: who knows how it stands is never denied what is there, and never given what
-                // is not.
+                // I5: a writer with a current view is never denied available tokens, and never
+                // granted others.
                 prop_assert_eq!(applied, is_enough || has(before));
             } else if applied {
-                // Any other view may fail, but never give what is not there.
+                // Any other view may fail, but never gets unavailable tokens.
                 prop_assert!(is_enough, "taken: {:?}", update);
             }
         }
@@ -466,8 +466,7 @@ impl World {
             None => self.loose.push(need),
         }
         if let Some(before) = before.filter(|before| before.refilled_at != after.refilled_at) {
-            // A take that credits never leaves more than what was there, with all that the leases
-            // gave back.
+            // A take from refill never leaves more than the balance and all returns from leases.
             let state = &before.limits[&limit_name("rpm")];
             let ended = before
                 .leases

@@ -1,5 +1,5 @@
-//! Takes out one guard after the other, in a copy of what is committed, and prints which seed or
-//! test finds that it is gone.
+//! Removes one guard after the other from a copy of the committed sources, and prints which seed or
+//! test detects it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
@@ -8,18 +8,18 @@ use std::{env, fs};
 use clap::Parser;
 use weirgate_sim::guards::{Guard, Test, guards};
 
-/// Takes each guard out of the committed sources, builds the simulation without it, and runs seeds
-/// until one fails, or runs the test that is there for it.
+/// Removes each guard from the committed sources, builds the simulation without it, and runs seeds
+/// until one fails, or runs the guard's own test.
 ///
-/// The copy and its build are kept in the target folder; the first build takes as long as that of a
+/// The copy and its build are kept in the target folder. The first build takes as long as that of a
 /// fresh clone.
 #[derive(Debug, Parser)]
 #[command(name = "guards")]
 struct Args {
-    /// Seeds to run at most for each.
+    /// Most seeds to run for each guard.
     #[arg(long, default_value_t = 2_000)]
     seeds: u32,
-    /// Only guards whose file, invariant or words hold this text.
+    /// Only guards whose file, invariant or description contains this text.
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -75,8 +75,8 @@ fn files(guard: &Guard) -> String {
         .join(", ")
 }
 
-/// What is committed, checked out a second time, so that no guard is ever missing where people
-/// work.
+/// A second checkout of the committed sources, so that guards are never removed from the working
+/// tree.
 struct Copy {
     source: PathBuf,
     target: PathBuf,
@@ -118,7 +118,7 @@ impl Copy {
         ran(Command::new("git").current_dir(&self.source).args(args));
     }
 
-    /// Takes out a guard, and puts back what was taken out before.
+    /// Restores the sources, then removes a guard.
     fn remove(&self, guard: &Guard) {
         self.git(&["checkout", "--quiet", "--force", "--", "."]);
         for text in &guard.texts {
@@ -140,7 +140,7 @@ impl Copy {
         cargo
     }
 
-    /// Builds the simulation as the sources are; where it is.
+    /// Builds the simulation from the current sources. Returns the path of the binary.
     fn simulation(&self) -> PathBuf {
         ran(&mut self.cargo(&["build", "--locked", "--workspace", "--bin", "sim"]));
         self.target.join("debug/sim")
@@ -150,7 +150,8 @@ impl Copy {
 /// Runs a command to its end.
 ///
 /// # Panics
-/// If it fails, with what it says.
+///
+/// If the command fails; the message has its output.
 fn ran(command: &mut Command) -> Output {
     let output = command
         .output()
@@ -163,7 +164,8 @@ fn ran(command: &mut Command) -> Output {
     output
 }
 
-/// What misses the guard: a seed or test, how many of them that took, and what it says.
+/// Returns what detects the missing guard: the seed or test, the number of seeds run, and the
+/// failure's message.
 fn missed(copy: &Copy, guard: &Guard, seeds: u32) -> Option<(String, String, String)> {
     if let Some(test) = &guard.test {
         let says = failure(copy, test)?;
@@ -174,7 +176,7 @@ fn missed(copy: &Copy, guard: &Guard, seeds: u32) -> Option<(String, String, Str
     Some((seed.to_string(), (seed + 1).to_string(), says))
 }
 
-/// What the test says if it fails.
+/// Returns the test's message if it fails.
 fn failure(copy: &Copy, test: &Test) -> Option<String> {
     let suite = ["test", "--locked", "--workspace", "--test", &test.suite];
     ran(copy.cargo(&suite).arg("--no-run"));
@@ -202,8 +204,8 @@ fn failure(copy: &Copy, test: &Test) -> Option<String> {
     (!run.status.success()).then_some(says)
 }
 
-/// The first seed that fails with the invariant, and what it says; the first one that fails at all,
-/// if none does.
+/// Returns the first seed that fails with the invariant, and its message. If there is none, returns
+/// the first seed that fails at all.
 fn first_failure(copy: &Copy, invariant: &str, seeds: u32) -> Option<(u32, String)> {
     let seeds = seeds.to_string();
     let mut sim = Command::new(copy.simulation());

@@ -1,4 +1,4 @@
-//! Runs seeds, and prints those that fail.
+//! Runs seeds and prints those that fail.
 
 use std::process::ExitCode;
 use std::thread;
@@ -7,27 +7,27 @@ use clap::Parser;
 use weirgate_sim::fault::Counts;
 use weirgate_sim::{Outcome, run, run_all};
 
-/// Runs Weirgate in simulation: each seed is a fleet, its functions, and what goes wrong, and runs
-/// the same every time.
+/// Runs Weirgate in simulation. A seed decides the fleet, its functions and the faults; every run
+/// of it is the same.
 #[derive(Debug, Parser)]
 #[command(name = "sim")]
 struct Args {
-    /// The first seed.
+    /// First seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
-    /// Runs just this seed, and prints all that happens.
+    /// Runs only this seed, and prints everything that happens.
     #[arg(long)]
     seed: Option<u64>,
-    /// Goes on after the first seed that fails.
+    /// Continues after the first seed that fails.
     #[arg(long)]
     all: bool,
-    /// Goes on until a seed fails with what begins so, such as I4.
+    /// Continues until a seed fails with a message that begins with this text, such as I4.
     #[arg(long)]
     until: Option<String>,
-    /// Threads, each with a seed at a time; as many as the machine has if not said.
+    /// Number of threads, each with one seed at a time; default: one per CPU.
     #[arg(long)]
     threads: Option<usize>,
 }

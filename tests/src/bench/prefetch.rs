@@ -42,7 +42,7 @@ async fn acquire(limiter: &RateLimiter, limits: &Arc<[Limit]>) {
     assert!(request.send().await.expect("a decision").is_granted());
 }
 
-/// One caller who asks again as soon as it is answered.
+/// One caller that sends its next request as soon as it gets a response.
 async fn from_memory() {
     let dynamo = Dynamo::new().await;
     let (limiter, meter) = limiter(&dynamo).await;

@@ -16,7 +16,7 @@ use super::ledger::{Bucket, Consumed, Ledger};
 use super::{Options, connected};
 
 const ESTIMATE: i64 = 500;
-/// The slots that only the reconciler can give back: nobody else asks for them.
+/// Slots that only the reconciler can release: no other request uses their bucket.
 pub(super) const HELD: (&str, &str) = ("fleet", "batch-jobs");
 pub(super) const HELD_SLOTS: i64 = 2;
 const HELD_FOR: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(super) struct Driven {
 }
 
 struct Fleet {
-    /// Two, as if in two processes: each knows only what its own answers show.
+    /// Two limiters, as if in two processes: each sees only its own responses.
     limiters: [RateLimiter; 2],
     ledger: Ledger,
     settlements: AtomicU64,

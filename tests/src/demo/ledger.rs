@@ -1,4 +1,4 @@
-//! What the driver knows it consumed: the other side of every comparison in the report.
+//! The driver's own record of its consumption, which the report compares with the table.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! The report: what the table says, beside what the driver knows.
+//! The report: the table's state beside the driver's record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -81,8 +81,9 @@ impl Report {
         !self.consumed.is_empty() && self.consumed.iter().all(agrees)
     }
 
-    /// Whether usage is exact, the aggregator has read the stream, and the killed holder's slots
-    /// are back. Nobody else asks for them, so nobody but the reconciler can have given them back.
+    /// Returns whether usage is exact, the aggregator has read the stream, and the killed holder's
+    /// slots are free. No other request uses their bucket, so only the reconciler can have released
+    /// them.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.is_exact()

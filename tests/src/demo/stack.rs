@@ -257,8 +257,8 @@ fn root() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// `sam`, but for its build, which takes the functions as they are. What was built is deployed
-/// once: who forgets to build deploys nothing.
+/// `sam`, except for its build, which uses the existing functions. Each build is deployed once: a
+/// deployment without a new build deploys nothing.
 const SAM: &str = r#"#!/usr/bin/env bash
 set -euo pipefail
 case $1 in

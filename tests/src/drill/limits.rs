@@ -1,4 +1,4 @@
-//! Limits are wrong, and set by hand.
+//! Limits are wrong, and are set manually.
 
 use std::time::Duration;
 

@@ -54,7 +54,8 @@ mod tests {
         assert!(blocks("```sh\n```\n").is_err() && blocks("```sh a\n```\n```sh a\n```\n").is_err());
     }
 
-    /// What a block asks of `aws` and `sam`, word by word, with nobody there to do it.
+    /// Returns the arguments of a block's calls of `aws` and `sam`, word by word, without running
+    /// them.
     fn asked(block: &str, variables: &[(&str, &str)]) -> Vec<Vec<String>> {
         let nobody = r#"ask() { { printf '%s\0' "$@"; printf '\036'; } >&2; }; aws() { ask aws "$@"; }; sam() { ask sam "$@"; }"#;
         let output = std::process::Command::new("bash")

@@ -5,8 +5,8 @@ use weirgate::Table;
 use super::{Drill, expect};
 use crate::demo::connected;
 
-/// What the emulator calls a table without a name in the new stack. After an import it looks for it
-/// under that name, where CloudFormation keeps the one it was told.
+/// The emulator's name for a table without a name in the new stack. After an import, the emulator
+/// looks the table up by this name; CloudFormation keeps the imported name.
 const RESTORED: &str = "weirgate-2-Table-7113D788A4B0E";
 
 /// A resource whose records were discarded before the backup.

@@ -92,7 +92,7 @@ impl Shell {
         }
     }
 
-    /// The blocks that nobody has run.
+    /// Returns the blocks that were not run.
     #[must_use]
     pub fn left(&self) -> Vec<&'static str> {
         self.blocks

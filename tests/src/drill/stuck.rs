@@ -1,5 +1,5 @@
-//! A function is stuck: a lag, a damaged snapshot, a reconciler that fails, leases that nobody
-//! gives back, an item that cannot be read.
+//! A function is stuck: a lag, a damaged snapshot, a failing reconciler, leases that are never
+//! released, an undecodable item.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::demo::now;
 
 /// A resource whose bucket has two shards.
 const WIDE: &str = "wide";
-/// What nobody but a lease's holder gives back.
+/// Time of a lease that only its holder releases.
 const HOUR: Duration = Duration::from_secs(3600);
-/// A run on schedule may be faster than the one by hand, but comes once a minute.
+/// A scheduled run may come before the manual one, but at most once a minute.
 const TRIES: u32 = 3;
 
 impl<P: Fn(&str)> Drill<'_, P> {
@@ -169,7 +169,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         Ok(())
     }
 
-    /// Runs the reconciler by hand: how many buckets were due, and its answer.
+    /// Runs the reconciler manually. Returns the number of due buckets, and its response.
     async fn reconcile(&self) -> Result<(u64, Value), String> {
         let said = self.shell.block("reconcile", &[]).await?;
         let read = || {

@@ -38,7 +38,7 @@ pub enum Fault {
     Forbidden,
     /// Its credentials are not valid yet, or not any more.
     StaleCredentials,
-    /// It is refused with a code that nobody knows.
+    /// The request is refused with an unknown error code.
     Rejected,
 }
 

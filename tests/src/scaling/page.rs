@@ -12,7 +12,7 @@ use super::{
 /// The rates the tables have a row for.
 pub const RATES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];
 
-/// The page with its computed parts written anew.
+/// Returns the page with its computed parts written again.
 ///
 /// # Errors
 /// If a part's marks are missing.

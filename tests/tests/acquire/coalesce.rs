@@ -1,4 +1,4 @@
-//! Callers of one bucket in one process share its writes, and each gets the answer that is his own.
+//! Requests to one bucket in one process share its writes, and each gets its own response.
 
 use crate::fixtures::fleet;
 use std::time::Duration;
@@ -165,7 +165,7 @@ async fn i7_the_tokens_of_a_caller_cancelled_in_flight_go_back() {
     );
     assert_eq!(fleet.bucket().await.leases.unwrap().len(), 0);
 
-    // Among others, who keep theirs.
+    // Among other waiters, which keep theirs.
     let impatient = tokio::time::timeout(
         millis(3),
         ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send(),
@@ -296,8 +296,8 @@ fn someone() -> impl Strategy<Value = Someone> {
 proptest! {
     #![proptest_config(config(48))]
 
-    /// I1: whoever comes, waits or goes away, what is admitted is no more than was there, and the
-    /// item says the same.
+    /// I1: with any arrivals, waits and drops, the granted tokens are at most the balance, and the
+    /// item agrees.
     #[test]
     fn i1_callers_in_one_line_never_take_more_than_is_there(people in prop::collection::vec(someone(), 1..40)) {
         runtime().block_on(async {

@@ -1,4 +1,4 @@
-//! Limits that deny nobody: shadow limits say and count whom they would deny, soft ones go into
+//! Limits that never deny: shadow limits report and count what they would deny, soft ones go into
 //! debt.
 
 use crate::fixtures::fleet;
@@ -52,7 +52,7 @@ async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
     );
 }
 
-/// Neither a limit in debt nobody asks for nor a shadow limit keeps a caller waiting.
+/// Neither an unrequested limit in debt nor a shadow limit makes a request wait.
 #[tokio::test(start_paused = true)]
 async fn only_enforced_limits_that_are_asked_are_waited_for() {
     let fleet = Fleet::new().await;

@@ -320,8 +320,8 @@ proptest! {
     }
 }
 
-/// IAM fences partition keys of the table, not attributes that an index takes for its own: anybody
-/// who may write at all can put an item of his into any partition of an index.
+/// IAM fences partition keys of the table, but not attributes that are an index's keys: any
+/// principal with write access can put an item into any partition of an index.
 #[tokio::test(start_paused = true)]
 async fn an_item_of_another_namespace_in_an_index_is_in_no_list_of_ours() {
     let fleet = Fleet::new().await;
@@ -468,7 +468,7 @@ const REACHING: [&str; 10] = [
     "b/ENTITY#e",
 ];
 
-/// A file names the same things as a call, and comes from whoever may write it.
+/// A file names the same things as a call, and comes from anyone with write access to it.
 #[test]
 fn a_file_with_a_name_that_could_reach_another_namespace_is_refused_at_its_place() {
     let file = |entity: &str, parent: &str, resource: &str, limit: &str| {

@@ -120,7 +120,7 @@ async fn one_that_denies_leaves_nothing_taken_and_is_named() {
                 .await
                 .is_none_or(|seen| seen == (60_000, 0))
         );
-        // Denied from memory: nobody is written to for nothing.
+        // Denied from memory: no bucket is written to in vain.
         let _ = fleet.dynamo.take_requests();
         assert!(
             !ask(&limiter, &needs, 60, is_transaction)
@@ -130,7 +130,7 @@ async fn one_that_denies_leaves_nothing_taken_and_is_named() {
                 .is_granted()
         );
         assert_eq!(fleet.dynamo.take_requests(), 0);
-        // I5: whoever waits it out is admitted, and no sooner.
+        // I5: a request is granted after its retry-after, and no sooner.
         pass(secs(3) - millis(1)).await;
         assert!(
             !ask(&limiter, &needs, 60, is_transaction)

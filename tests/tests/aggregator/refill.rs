@@ -157,8 +157,8 @@ async fn refills_end_when_callers_do() {
     assert!(records.is_empty());
 }
 
-/// Takes that rely on `rf` lose their race when it moves: at the refill edge, batches that come
-/// fast must not move it with every one of them, or nobody gets a decision.
+/// A take that relies on `refilled_at` fails its condition when that moves. At the refill edge,
+/// batches in quick succession must not each move it, or no request gets a decision.
 #[tokio::test]
 async fn a_bucket_that_was_credited_just_now_is_left_to_its_callers() {
     let (dynamo, table, records) = nearly_dry().await;

@@ -101,7 +101,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// The key says whose a record is; its images are what somebody has written.
+    /// The key identifies a record's tenant; its images may contain anything.
     #[test]
     fn a_record_counts_for_the_namespace_of_its_key_whatever_its_images_say(
         new in prop::collection::vec(lie(), 0..6), old in prop::collection::vec(lie(), 0..6), at in 1..3_usize,
@@ -352,9 +352,8 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// A snapshot has an attribute for each limit, a number. Where an index wants a text there,
-/// DynamoDB refuses the whole write, and the records of everybody behind it come again until they
-/// are given up.
+/// A snapshot has a number attribute for each limit. If an index needs a text there, DynamoDB
+/// refuses the whole write, and all later records are delivered again until they are discarded.
 #[test]
 fn no_limit_has_the_name_of_an_indexed_attribute() {
     for index in weirgate_store::indexes() {

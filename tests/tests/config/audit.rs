@@ -1,4 +1,4 @@
-//! Every change of what is configured leaves an event that tells who made it.
+//! Every configuration change leaves an event with its author.
 
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, pass, secs};

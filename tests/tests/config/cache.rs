@@ -315,7 +315,7 @@ async fn a_bucket_with_newer_limits_has_them_read_again() {
     assert_eq!(reads(&fleet), 0);
 }
 
-/// Items deleted by hand make the version fall; then no acquire may read each time.
+/// Manually deleted items lower the version; then no acquire may read each time.
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_stays_newer_is_a_read_a_second_at_most() {
     let fleet = Fleet::new().await;

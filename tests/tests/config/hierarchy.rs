@@ -322,7 +322,7 @@ async fn children_are_listed_in_pages() {
     );
 }
 
-/// Only by hand; then no acquire may go round for ever.
+/// Only manual writes make a cycle; then no acquire may loop indefinitely.
 #[tokio::test(start_paused = true)]
 async fn a_circle_made_by_hand_is_an_error_of_whoever_meets_it() {
     let fleet = Fleet::new().await;

@@ -1,4 +1,4 @@
-//! No entity becomes its own ancestor, whoever changes parents at the same time.
+//! No entity becomes its own ancestor, with any concurrent changes of parents.
 
 use std::collections::BTreeSet;
 

@@ -117,8 +117,8 @@ proptest! {
             let flowed = refill_between(&rule, weirgate_shared::ShardIndex::UNSPLIT, fleet::START, fleet.now());
             prop_assert!(tokens(total) <= rule.capacity + flowed, "{total} admitted");
 
-            // After a minute everybody has heard, and the bucket gets the limits last set with the
-            // next take.
+            // After a minute every process has read the limits, and the bucket gets the last ones
+            // with the next take.
             pass(secs(61)).await;
             let _ = fleet.writes();
             let loads = || limiters.iter().map(|limiter| limiter.cache_stats().loads).sum::<u64>();

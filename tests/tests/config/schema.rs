@@ -1,5 +1,5 @@
-//! A namespace says which version of the schema it is written in, and nobody who knows another
-//! writes to it.
+//! A namespace stores the version of its schema, and processes with another version do not write to
+//! it.
 
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::Fleet;

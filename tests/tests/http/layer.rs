@@ -30,7 +30,7 @@ fn limits() -> [Limit; 2] {
     ]
 }
 
-/// Charges whoever sends a key ten tokens and a slot.
+/// Charges each request with a key ten tokens and a slot.
 fn charge<'a>(limiter: &'a RateLimiter, request: &Parts) -> Option<Acquire<'a>> {
     let key = request.headers.get("x-api-key")?.to_str().ok()?;
     Some(

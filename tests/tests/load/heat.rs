@@ -112,7 +112,7 @@ async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
     }
 }
 
-/// I1 and I2, for callers who ask for twice as much as there is.
+/// I1 and I2, for callers with twice the demand that the limit allows.
 #[tokio::test(start_paused = true)]
 async fn i1_i2_callers_who_compete_for_eight_shards_get_all_there_is_and_no_more() {
     let load = Load {

@@ -418,7 +418,7 @@ async fn several_buckets_are_answered_together() {
     );
 }
 
-/// A port that nobody listens on: no connection is made, so nothing was sent.
+/// A port without a listener: no connection is made, so nothing was sent.
 #[tokio::test]
 async fn an_endpoint_that_cannot_be_reached_is_left_alone_too() {
     let port = std::net::TcpListener::bind("127.0.0.1:0")

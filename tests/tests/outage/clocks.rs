@@ -438,7 +438,7 @@ proptest! {
 proptest! {
     #![proptest_config(config(12))]
 
-    /// Callers who always want more get what flows in, whatever their clocks show.
+    /// Callers with unlimited demand get the refill, with any clock offsets.
     #[test]
     fn i2_no_under_admission_by_clocks_that_are_off_and_set(
         starts in prop::collection::vec(ahead(), PROCESSES),

@@ -19,7 +19,7 @@ async fn failure(endpoint: &str) -> StoreError {
         .expect_err("nothing answers there")
 }
 
-/// An endpoint on this machine where nobody listens.
+/// An endpoint on this machine without a listener.
 fn closed_port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())

@@ -1,5 +1,5 @@
-//! Tokens taken ahead where there are few left: who is denied, for how long, and what is settled
-//! afterwards.
+//! Prefetched tokens when few are left: which requests are denied, for how long, and what is
+//! settled afterwards.
 
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::shards::{holds, per_minute, split};
@@ -330,7 +330,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A bucket that nobody takes ahead of.
+/// A bucket without prefetch.
 struct Model {
     state: LimitState,
     rf: weirgate::EpochMillis,

@@ -11,7 +11,7 @@ use weirgate::{Error, Limit, Prefetch, RateLimiter};
 use weirgate_store::CapacityMeter;
 use weirgate_tests::Fault;
 
-/// A limit nobody reaches, of which 10 % are more than a second's worth.
+/// A limit that is never reached, of which 10 % are more than a second's worth.
 fn far() -> Vec<Limit> {
     vec![Limit::per_minute("rpm", 600_000).unwrap()]
 }
@@ -199,8 +199,7 @@ async fn what_is_left_goes_back_when_it_has_been_kept_for_long_enough_and_every_
     );
 }
 
-/// What was taken more than `keep` ago is not spent, also when nobody has been there to give it
-/// back.
+/// Tokens prefetched more than `keep` ago are not spent, also if no task has returned them.
 #[tokio::test(start_paused = true)]
 async fn no_token_is_spent_after_it_was_kept_for_long_enough() {
     let fleet = Fleet::new().await;

@@ -97,8 +97,7 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
     take(&table, &key, 1_234, false, None, at).await;
     (used, takes) = (used + 1_234, takes + 1);
 
-    // Load: callers everywhere, some of whom are throttled and some of whom never come back for
-    // their lease.
+    // Load: callers on all buckets; some are throttled, and some never end their lease.
     for second in 0..20 {
         at = later(begin, second * 1_000);
         for shard in shards(&table, &key).await {

@@ -71,7 +71,7 @@ fn faults() -> impl Strategy<Value = Vec<Option<Fault>>> {
     proptest::collection::vec(fault, 0..12)
 }
 
-/// How leases began and ended, as those who did it know.
+/// How leases began and ended, as their processes have recorded it.
 #[derive(Debug, Default)]
 struct Ends {
     taken: u64,

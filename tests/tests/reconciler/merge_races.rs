@@ -179,7 +179,7 @@ async fn i7_a_merge_whose_answer_is_lost_happens_once_and_one_that_is_refused_is
     }
 }
 
-/// Every write of the shard is preceded by one of somebody else.
+/// Every write of the shard is preceded by one of another process.
 fn busy(dynamo: &Dynamo, key: &BucketKey, shard: u32) {
     let (other, pk) = (dynamo.clone(), key.with_shard(shard).item_key().pk);
     dynamo.fail_when(move |request| {

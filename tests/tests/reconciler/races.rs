@@ -236,7 +236,8 @@ async fn what_a_caller_reclaimed_after_a_lost_request_is_not_reported() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     expired(&table).await;
-    // The write never arrived; then the caller ran dry and took the expired lease back himself.
+    // The write never arrived; then the caller's tokens ran out, and it took the expired lease back
+    // itself.
     let db = dynamo.clone();
     dynamo.fail_next([Some(Fault::LoseRequest)]);
     let mut reads = 0;

@@ -1,4 +1,4 @@
-//! Shards deleted by hand: the bucket is whole again, and no slot is made by it.
+//! Manually deleted shards: the bucket becomes complete again, and the repair creates no slot.
 
 use crate::fixtures::sharded;
 use std::collections::BTreeMap;
@@ -104,8 +104,7 @@ async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are
 
 #[tokio::test]
 async fn slots_that_leases_hold_are_not_made_a_second_time() {
-    // Leases stay where they are when a shard is split, so shares say nothing about who has how
-    // many.
+    // A split leaves leases where they are, so shares do not show the leases of a shard.
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 1).await;
@@ -253,7 +252,7 @@ async fn a_first_shard_made_anew_by_who_knew_nothing_of_the_others_is_the_whole_
     assert_eq!(run(&table, later(end, 3_600_000)).await.buckets_seen, 0);
 }
 
-/// Callers who knew the shards before go on writing to them; that does not keep them.
+/// Writes by processes with views of the old shards continue; that does not keep the shards.
 #[tokio::test]
 async fn shards_that_a_new_first_one_covers_are_removed_while_they_are_in_use() {
     let dynamo = Dynamo::new().await;

@@ -59,7 +59,7 @@ async fn a_due_item_restores_itself_whatever_it_says_of_its_indexes() {
         &[("rpm", 3), ("slots", 1)],
     );
     for pk in ["b/BUCKET#e#gpt-4#0", "a-b/BUCKET#e#gpt-4#0"] {
-        // Expired too, and not due: nobody may look at them.
+        // Expired too, and not due: no function may read them.
         store(
             &table,
             &Shard {
@@ -148,7 +148,7 @@ async fn a_merge_joins_shards_of_one_namespace_only() {
     };
     let before: Vec<_> = kept(&dynamo).collect();
     let summary = run(&table, NOW).await;
-    // The half that is missing is made anew.
+    // The missing half is created again.
     assert_eq!(summary.shards_merged, 0);
     let after: Vec<_> = kept(&dynamo)
         .filter(|item| item["PK"]["S"] != "a/BUCKET#e#gpt-4#1")

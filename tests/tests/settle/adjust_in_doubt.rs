@@ -1,4 +1,4 @@
-//! An adjustment whose answer is lost, or that nobody waits for, and what comes after it:
+//! An adjustment whose response is lost, or whose future is dropped, and what follows it:
 //! everything counts once.
 
 use std::time::Duration;
@@ -73,8 +73,8 @@ async fn i4_a_renewal_in_doubt_is_not_done_once_the_lease_is_gone() {
         (sent == 1).then_some(Fault::LoseRequest)
     });
     let renewed = tokio::spawn(async move { grant.renew(secs(60)).await.unwrap() });
-    // The renewal is sent and lost; before it is tried again, somebody who has run dry takes the
-    // slots.
+    // The renewal is sent and lost. Before it is retried, a process without free slots takes the
+    // leased ones.
     tokio::task::yield_now().await;
     let taken = granted(&other, &limits(), &[("slots", 4)]).await;
     assert_eq!(renewed.await.unwrap(), Settlement::LeaseGone);

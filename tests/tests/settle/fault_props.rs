@@ -1,5 +1,5 @@
-//! Two processes on one bucket, and everything that can go wrong, at random: what is admitted never
-//! passes what the table says was taken, and no slot is lost for ever.
+//! Two processes on one bucket, with random faults of every kind: grants never exceed what the
+//! table shows as taken, and no slot is lost permanently.
 
 use crate::fixtures::fleet;
 use std::collections::VecDeque;
@@ -62,7 +62,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    /// `more` was consumed, or less if negative; `None` if nobody knows whether it was.
+    /// `more` was consumed, or less if negative; `None` if the outcome is unknown.
     fn consumed(&mut self, more: i64, happened: Option<bool>) {
         if happened != Some(false) {
             self.least += more.min(if happened.is_none() { 0 } else { i64::MAX });
@@ -105,7 +105,7 @@ impl Ledger {
         match step {
             Step::Release(_) => drop(grant.release().await),
             Step::Rollback(_) => {
-                // A lease that expired was given back by whoever found it.
+                // An expired lease was returned by the process that found it.
                 let answer = grant.roll_back().await;
                 self.consumed(-held, happened(&answer));
             }

@@ -239,7 +239,8 @@ async fn where_the_id_is_gone_the_tokens_count_as_taken_once_each() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
-    // Applied three times, with another process between each and the next: nobody can tell.
+    // Applied three times, with another process's write between each two: the outcome cannot be
+    // found out.
     fleet.trouble(vec![Some(Fault::LoseAnswer); 2], Some("rph"));
     let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
     assert_eq!(fleet.tk_tc("rph").await.1, 1_000 + 3 * 5_000 + 2_000);

@@ -191,7 +191,7 @@ async fn writes_that_are_throttled_leave_reads_alone_which_are_counted() {
     );
 }
 
-/// A run of callers who try again, with everything that can be seen of it.
+/// A run of callers that retry, with everything that can be observed of it.
 async fn run(seed: u64) -> (Vec<(usize, Duration)>, Vec<(u64, Counts)>) {
     // Pauses before a second attempt are the callers' own.
     fastrand::seed(7);

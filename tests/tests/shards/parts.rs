@@ -251,7 +251,7 @@ async fn whether_a_slot_is_free_on_any_shard_is_read_as_it_is() {
     }
 }
 
-/// Slots of several shards that nobody gives back are leases of each.
+/// Slots of several shards that are never returned are leases of each.
 #[tokio::test(start_paused = true)]
 async fn parts_of_a_crashed_caller_come_back_when_they_expire() {
     let (fleet, limiter) = eight().await;

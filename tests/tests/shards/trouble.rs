@@ -36,7 +36,7 @@ async fn a_shard_deleted_by_hand_is_gone_and_nobody_waits_for_it() {
     let _ = granted(&limiter, &limits, &[("rpm", there)]).await;
     let denied = denied(&limiter, &limits, &[("rpm", 1)]).await;
     assert!(denied.retry_after.is_some());
-    // And when all are gone, the bucket begins anew.
+    // When all shards are deleted, the bucket begins again.
     for shard in 0..8 {
         fleet.dynamo.delete(&key(shard).item_key().pk, "#STATE");
     }
@@ -90,7 +90,7 @@ async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_
     );
 }
 
-/// A throttled shard is left alone for a while by those who know others.
+/// Processes that have views of other shards avoid a throttled shard for a while.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_caller_goes_to_another_shard() {
     let fleet = Fleet::new().await;

@@ -1,4 +1,4 @@
-//! What must hold of a bucket and all its shards, after every write.
+//! Invariants of a bucket and all its shards, checked after every write.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,8 +22,8 @@ impl Fleet {
         self.transact(&[Action::Update(update)], clock)
     }
 
-    /// Runs the transaction, and enters what it gave back, split and merged; by `clock`, if it was
-    /// planned by one.
+    /// Runs the transaction, and records what it returned, split and merged. `clock` is the clock
+    /// that planned it, if there was one.
     pub(super) fn transact(
         &mut self,
         actions: &[Action],
@@ -64,8 +64,8 @@ impl Fleet {
             }
         }
         *self.used.entry(limit_name("rpm")).or_default() -= back;
-        // A clock that is ahead takes what flows in later. The shard owes it until then, but not
-        // its half that is made meanwhile by a clock that is right.
+        // A fast clock takes later refill. The shard has a debt until then, but a half that a
+        // correct clock creates in between has none.
         let at = clock.unwrap_or(self.now);
         let owes =
             |shard: &Rc<Shard>| (-free(shard, &limit_name("rpm"), at)).max(MilliTokens::ZERO);
@@ -94,7 +94,7 @@ impl Fleet {
             let is_same =
                 |lower: &Rc<Shard>| lower.shard_count == after[&lower.key.shard].shard_count;
             if self.is_torn && before.get(&lower).is_none_or(is_same) {
-                // It was not split off, but made anew.
+                // It was not split off, but created again.
                 continue;
             }
             for limit in &self.limits {
@@ -150,7 +150,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// What must hold at any time.
+    /// Checks the invariants that hold at any time.
     pub(super) fn check(&mut self) -> Result<(), TestCaseError> {
         if self.table.shards().is_empty() {
             return Ok(());
@@ -161,11 +161,11 @@ impl Fleet {
             self.table.shards().keys()
         );
         let (rate, slots) = (&self.limits[0], &self.limits[1]);
-        // What an escrow holds is there, though it cannot be taken yet.
+        // Tokens in an escrow exist, though they cannot be taken yet.
         let all = self.table.all();
         let shards = || all.values();
 
-        // I4: what leases hold is what their holders know of.
+        // I4: leases contain what their holders have recorded.
         let leases = shards().flat_map(|shard| {
             let amount = |lease: &weirgate_shared::Lease, limit| {
                 lease.tokens.get(limit).copied().unwrap_or_default()
@@ -204,7 +204,7 @@ impl Fleet {
             "I6: a slot was lost"
         );
 
-        // I3: what the stream says was consumed.
+        // I3: the stream shows the same consumption.
         for limit in &self.limits {
             let used = self.used.get(limit.name()).copied().unwrap_or_default();
             prop_assert_eq!(
@@ -216,8 +216,8 @@ impl Fleet {
         }
         prop_assert_eq!(self.table.takes(), self.granted, "I3: acquires");
 
-        // I1 over the whole run, whatever the clocks: admitted, and still to be admitted, is what
-        // there was and flowed in.
+        // I1 over the whole run, with any clocks: granted and still available tokens equal the
+        // first balance and the refill.
         let last = shards()
             .map(|shard| shard.refilled_at)
             .max()
@@ -256,9 +256,9 @@ impl Fleet {
         Ok(())
     }
 
-    /// I1 between any two writes: what takes were admitted is at most the capacity, the credit
-    /// between the first and the last clock of those who wrote, and what was given back; by clocks
-    /// that differ, also what is owed in the end.
+    /// I1 between any two writes: checks that takes get at most the capacity, the refill between
+    /// the first and the last writer's clock, and the returns. With different clocks, the final
+    /// debt is added.
     pub fn check_intervals(&self) -> Result<(), TestCaseError> {
         let rule = self.limits[0].rule();
         for (at, _) in self
@@ -295,7 +295,7 @@ impl Fleet {
     }
 }
 
-/// What is free of a limit at `at`, with no lease given back.
+/// Returns the free amount of a limit at `at`, without returns from leases.
 pub(super) fn free(shard: &Shard, name: &LimitName, at: EpochMillis) -> MilliTokens {
     let state = &shard.limits[name];
     if state.rule.is_concurrent() {

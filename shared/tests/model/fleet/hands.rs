@@ -11,7 +11,7 @@ use crate::model::table::Shards;
 use crate::model::{held, limit_name};
 
 impl Fleet {
-    /// Deletes a shard, but not the last one. What it held is lost, and so are its leases.
+    /// Deletes a shard, but not the last one. Its tokens and leases are lost.
     pub fn delete_manually(&mut self, which: Index) {
         let numbers: Vec<_> = self.table.shards().keys().copied().collect();
         if numbers.len() > 1 {
@@ -19,7 +19,7 @@ impl Fleet {
         }
     }
 
-    /// Deletes what is left of a shard that was merged away.
+    /// Deletes the item of a merged shard.
     pub fn delete_merged(&mut self, which: Index) {
         let numbers: Vec<_> = self.table.merged().map(|(number, _)| number).collect();
         if !numbers.is_empty() {

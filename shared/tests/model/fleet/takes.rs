@@ -77,7 +77,7 @@ impl Fleet {
         });
         let (mut needs, lease) = self.asked(ask, share, holds, clock);
         if creates {
-            // More than the whole bucket holds is never asked.
+            // A request for more than the bucket's capacity is never written.
             for limit in &self.limits {
                 needs
                     .entry(limit.name().clone())
@@ -127,7 +127,7 @@ impl Fleet {
         ask: &Ask,
         clock: EpochMillis,
     ) -> Result<(), TestCaseError> {
-        // What there is no shard of is created by a take.
+        // A take creates the shard if there is none.
         let is_there = !self.table.shards().is_empty();
         let Some(seen) = self
             .past
