@@ -18,9 +18,9 @@ use crate::telemetry::instrumented;
 use crate::unavailable;
 use crate::{Decision, Disabled, Error, Grant, OnUnavailable, RateLimiter};
 
-/// How long a lease lasts if nothing else is said.
+/// Default duration of a lease, 60 s.
 const LEASE: Duration = Duration::from_secs(60);
-/// The longest lease: a day. Who holds longer renews.
+/// Longest duration of a lease, one day. A longer hold renews it.
 const LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 
 /// A request for tokens of one bucket. Nothing happens until [`send`](Self::send) or
@@ -65,69 +65,68 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// The limits of the bucket. They create it on first use, and change it where they differ from
-    /// its own. Nothing is read then, and nothing is taken of the entity's parents; without them
-    /// the limits are those that are configured.
+    /// Sets the limits of the bucket. They create it on first use, and change it where they differ.
+    /// Then no configuration is read, and nothing is taken from the entity's parents. Without this
+    /// call, the configured limits apply.
     ///
-    /// Where two releases bring different limits side by side, the bucket keeps those of one for 30
-    /// s before it takes those of the other. Give them a [version](Self::limits_version), and the
-    /// newer ones stay.
+    /// If two releases give different limits at the same time, the bucket keeps one release's
+    /// limits for 30 s before it adopts the other's. With a [version](Self::limits_version), the
+    /// newer limits stay.
     pub fn limits(mut self, limits: &[Limit]) -> Self {
         self.limits = Some(Limits::new(limits.into(), None));
         self
     }
 
-    /// [`limits`](Self::limits) without copying them.
+    /// Sets the limits as [`limits`](Self::limits) does, without copying them.
     pub fn shared_limits(mut self, limits: &Arc<[Limit]>) -> Self {
         self.limits = Some(Limits::new(Arc::clone(limits), None));
         self
     }
 
-    /// Version of the limits given with the call, from 0: the bucket takes them from a newer
-    /// version only, so an older release gives way to a newer one. A version is never taken back:
-    /// limits that go back to former numbers need a newer version too. All callers of a bucket give
-    /// one, or none does.
+    /// Sets the version of the given limits, from 0. The bucket adopts only limits of a newer
+    /// version, so an older release cannot replace newer ones. To restore former limits, give them
+    /// a newer version. Either all callers of a bucket give a version, or none does.
     pub const fn limits_version(mut self, version: i64) -> Self {
         self.version = Some(version);
         self
     }
 
-    /// Takes `tokens` of a limit: 1 to 10^12. All that is taken is taken together or not at all.
+    /// Takes `tokens` of a limit, 1 to 10^12. A request takes all its amounts, or none.
     pub fn take(mut self, limit: &str, tokens: i64) -> Self {
         self.amounts
             .push((limit.to_owned(), Amount::Tokens(tokens)));
         self
     }
 
-    /// [`take`](Self::take) to the millitoken.
+    /// Takes an amount as [`take`](Self::take) does, in millitokens.
     pub fn take_milli(mut self, limit: &str, amount: MilliTokens) -> Self {
         self.amounts.push((limit.to_owned(), Amount::Milli(amount)));
         self
     }
 
-    /// Waits up to this long for the tokens instead of being denied at once. A wait that cannot
-    /// succeed is not begun.
+    /// Waits up to this long for the tokens before it denies. A wait that cannot succeed does not
+    /// begin.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
         self.options.wait = wait;
         self
     }
 
-    /// How long the decision may take before it fails, or is made without DynamoDB. Waiting for
-    /// tokens is not part of it. As the [limiter](crate::Builder::timeout) has it if not said.
+    /// Sets the time allowed for the decision, after which it fails or is made without DynamoDB.
+    /// Waiting for tokens is not included. Default: the [limiter's](crate::Builder::timeout).
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::on_unavailable)
-    /// says.
+    /// Sets the decision if DynamoDB is unavailable. Default: the
+    /// [limiter's](crate::Builder::on_unavailable).
     pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.options.on_unavailable = on_unavailable;
         self
     }
 
-    /// Holds the tokens under a durable lease: if this process dies, they go back when it expires.
-    /// Slots always have one, of 60 s if nothing else is said here. 1 ms to a day.
+    /// Holds the tokens under a durable lease of 1 ms to a day: if this process dies, they return
+    /// when it expires. Slots always have a lease, 60 s by default.
     pub const fn lease(mut self, lasts: Duration) -> Self {
         self.lease = Some(lasts);
         self
@@ -136,7 +135,8 @@ impl<'a> Acquire<'a> {
     /// Sends the request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] before anything is written; the others if no decision could be made.
+    /// [`Error::Invalid`] before anything is written; the other errors if no decision could be
+    /// made.
     pub async fn send(self) -> Result<Decision, Error> {
         let (inner, entity, resource) = (&self.limiter.inner, &self.entity, &self.resource);
         let decision = instrumented(inner, entity, resource, self.decision()).await?;
@@ -150,7 +150,7 @@ impl<'a> Acquire<'a> {
         let is_old = asked.as_ref().is_ok_and(|asked| asked.limits_may_be_stale);
         let decision = decide(inner, asked, self.options).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
-            // That is told for good, so not by limits that may have been raised since.
+            // A permanent denial must not rest on limits that may have been raised since.
             return decide(inner, self.targets(Freshness::Recent).await, self.options).await;
         }
         Ok(decision)
@@ -164,19 +164,19 @@ impl<'a> Acquire<'a> {
         !self.options.wait.is_zero()
     }
 
-    /// Who is limited, unchecked.
+    /// Returns the entity, unchecked.
     #[cfg(feature = "tower")]
     pub(crate) fn entity(&self) -> &str {
         &self.entity
     }
 
-    /// On what, unchecked.
+    /// Returns the resource, unchecked.
     #[cfg(feature = "tower")]
     pub(crate) fn resource(&self) -> &str {
         &self.resource
     }
 
-    /// Checks what can be checked before anything is sent.
+    /// Checks the request without sending anything.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let (_, _) = (
             EntityId::new(&*self.entity)?,
@@ -188,7 +188,7 @@ impl<'a> Acquire<'a> {
         self.amounts().map(drop)
     }
 
-    /// The buckets that are asked.
+    /// Returns the buckets of the request.
     pub(crate) async fn targets(&self, age: Freshness) -> Result<ResolvedRequest, Error> {
         if self.amounts.is_empty() {
             return invalid("nothing is asked for: say what with take()".to_owned());
@@ -196,8 +196,8 @@ impl<'a> Acquire<'a> {
         self.resolve_targets(age).await
     }
 
-    /// The buckets that are asked, perhaps for nothing: the one of the limits given, or those of
-    /// the limits configured.
+    /// Returns the buckets of the request, perhaps without amounts: that of the given limits, or
+    /// those of the configured ones.
     pub(crate) async fn resolve_targets(&self, age: Freshness) -> Result<ResolvedRequest, Error> {
         let amounts = self.amounts()?;
         let Some(limits) = &self.limits else {
@@ -245,8 +245,8 @@ impl<'a> Acquire<'a> {
         })
     }
 
-    /// The buckets that are asked by what is configured: the entity's own, and those of its
-    /// ancestors as far as it cascades. This is the one place where limits are looked for.
+    /// Returns the buckets by the configured limits: the entity's own, and those of its ancestors
+    /// as far as it cascades. Limits are looked up only here.
     async fn resolve_configured(
         &self,
         amounts: &NamedAmounts<'_>,
@@ -284,7 +284,7 @@ impl<'a> Acquire<'a> {
                     missing_limit(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
                 {
                     if resolved.may_be_stale(inner.ages.now()) && age == Freshness::AnyAge {
-                        // It may be new.
+                        // The limit may be new.
                         age = Freshness::Recent;
                         next = Some(bucket);
                         continue;
@@ -334,7 +334,7 @@ impl<'a> Acquire<'a> {
         Ok(asked)
     }
 
-    /// What is asked of one bucket: of those of its limits that are taken.
+    /// Returns the request on one bucket, with the amounts of that bucket's limits.
     fn target(
         &self,
         bucket: Arc<BucketState>,
@@ -373,7 +373,7 @@ impl<'a> Acquire<'a> {
         }
     }
 
-    /// What is asked, whatever the limits are.
+    /// Returns the validated amounts, without looking at limits.
     fn amounts(&self) -> Result<NamedAmounts<'_>, Error> {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
@@ -401,14 +401,14 @@ impl<'a> Acquire<'a> {
     }
 }
 
-/// What is asked of each limit, by name.
+/// Amounts by limit name.
 type NamedAmounts<'a> = Vec<(&'a str, MilliTokens)>;
 
 fn invalid<T>(message: String) -> Result<T, Error> {
     Err(Error::Invalid(message))
 }
 
-/// What is asked of a limit that is not there.
+/// Returns a requested limit that is not among `limits`.
 fn missing_limit<'a>(amounts: &NamedAmounts<'a>, limits: &[Limit]) -> Option<&'a str> {
     let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
     amounts
@@ -421,7 +421,7 @@ fn names(limits: &[Limit]) -> Vec<&str> {
     limits.iter().map(|limit| limit.name().as_str()).collect()
 }
 
-/// Whole tokens from `least` to 10^12.
+/// Converts whole tokens, from `least` to 10^12.
 pub(crate) fn parse_amount(limit: &str, tokens: i64, least: i64) -> Result<MilliTokens, Error> {
     if (least..=MAX_TOKENS).contains(&tokens) {
         Ok(MilliTokens::from_tokens(tokens))

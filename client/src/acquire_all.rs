@@ -1,4 +1,4 @@
-//! Several requests, all or nothing.
+//! Several requests, all granted or none.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
@@ -15,16 +15,14 @@ use crate::telemetry::instrumented;
 use crate::unavailable;
 use crate::{Acquire, Decision, Error, Grant, OnUnavailable, RateLimiter, Settlement};
 
-/// The most requests that are decided together.
+/// Most requests in one decision, 100.
 const MAX_REQUESTS: usize = 100;
 
-/// Requests for tokens of several buckets, all of which are granted, or none. Nothing happens until
-/// [`send`](Self::send).
+/// Requests on several buckets, all granted or none. Nothing happens until [`send`](Self::send).
 ///
-/// The buckets are asked at the same time; if one denies, what the others gave goes back, a write
-/// each. Meanwhile it is missing there, so others may be denied who would not have been.
-/// [`in_one_transaction`](Self::in_one_transaction) keeps that from happening, at twice the write
-/// units.
+/// The buckets are asked at the same time. If one denies, the tokens of the others return, with one
+/// write each; until then other requests may be denied those tokens.
+/// [`in_one_transaction`](Self::in_one_transaction) prevents that, at twice the write units.
 #[derive(Debug, Clone)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct AcquireAll<'a> {
@@ -47,23 +45,22 @@ impl<'a> AcquireAll<'a> {
         }
     }
 
-    /// Waits up to this long for all the tokens instead of being denied at once. A wait that cannot
-    /// succeed is not begun.
+    /// Waits up to this long for all the tokens before it denies. A wait that cannot succeed does
+    /// not begin.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {
         self.options.wait = wait;
         self
     }
 
-    /// Takes all in one transaction of DynamoDB: two write units for each bucket, and nothing is
-    /// ever taken and given back. It holds 100 items, of buckets and their shards, each bucket
-    /// once.
+    /// Takes everything in one DynamoDB transaction: two write units per bucket, and no token is
+    /// ever taken and returned. It has at most 100 items (shards of buckets), and each bucket once.
     pub const fn in_one_transaction(mut self) -> Self {
         self.options.take_mode = TakeMode::Transaction;
         self
     }
 
-    /// What is answered if DynamoDB is away, whatever the [limiter](crate::Builder::on_unavailable)
-    /// and the requests say.
+    /// Sets the decision if DynamoDB is unavailable, instead of the
+    /// [limiter's](crate::Builder::on_unavailable) and the requests' settings.
     pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.options.on_unavailable = on_unavailable;
         self
@@ -72,9 +69,9 @@ impl<'a> AcquireAll<'a> {
     /// Sends the requests.
     ///
     /// # Errors
-    /// [`Error::Invalid`] before anything is sent: no request or more than 100, one that breaks its
-    /// own rules, waits by itself or is another limiter's, or a bucket that a transaction would
-    /// have twice. The others if no decision could be made.
+    /// [`Error::Invalid`] before anything is sent: no request or more than 100, a request that is
+    /// invalid, waits by itself or belongs to another limiter, or a bucket twice in a transaction.
+    /// The other errors if no decision could be made.
     pub async fn send(self) -> Result<Decision<Grants>, Error> {
         let invalid = |message: String| Err(Error::Invalid(message));
         let count = self.requests.len();
@@ -116,14 +113,14 @@ impl<'a> AcquireAll<'a> {
         }))
     }
 
-    /// The decision, and how many buckets each request asks.
+    /// Returns the decision, and the number of buckets per request.
     async fn decision(&self, counts: &mut Vec<usize>) -> Result<Decision<Granted>, Error> {
         let inner = &self.limiter.inner;
         let asked = self.targets(Freshness::AnyAge, counts).await;
         let is_old = asked.as_ref().is_ok_and(|asked| asked.limits_may_be_stale);
         let decision = decide(inner, asked, self.options).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
-            // That is told for good, so not by limits that may have been raised since.
+            // A permanent denial must not rest on limits that may have been raised since.
             return decide(
                 inner,
                 self.targets(Freshness::Recent, counts).await,
@@ -134,7 +131,7 @@ impl<'a> AcquireAll<'a> {
         Ok(decision)
     }
 
-    /// The buckets that all ask, and how many each does.
+    /// Returns the buckets of all requests, and their number per request.
     async fn targets(
         &self,
         age: Freshness,
@@ -157,7 +154,7 @@ impl<'a> AcquireAll<'a> {
     }
 }
 
-/// A transaction can change an item once.
+/// Requires different buckets, because a transaction can change an item only once.
 fn check_different(targets: &[BucketTarget]) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     let twice = targets
@@ -172,8 +169,8 @@ fn check_different(targets: &[BucketTarget]) -> Result<(), Error> {
     })
 }
 
-/// The grants of several requests, in their order. Each can be adjusted, and all be released or
-/// rolled back.
+/// The grants of several requests, in their order. Each can be adjusted; all can be released or
+/// rolled back together.
 #[derive(Debug)]
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grants(Vec<Grant>);
@@ -182,7 +179,7 @@ impl Grants {
     /// [Releases](Grant::release) all.
     ///
     /// # Errors
-    /// The first one's that failed; the others are released all the same.
+    /// The first error; the other grants are released anyway.
     pub async fn release(self) -> Result<Settlement, Error> {
         Settlement::all(join_all(self.0.into_iter().map(Grant::release)).await)
     }
@@ -190,7 +187,7 @@ impl Grants {
     /// [Rolls back](Grant::roll_back) all.
     ///
     /// # Errors
-    /// The first one's that failed; the others are rolled back all the same.
+    /// The first error; the other grants are rolled back anyway.
     pub async fn roll_back(self) -> Result<Settlement, Error> {
         Settlement::all(join_all(self.0.into_iter().map(Grant::roll_back)).await)
     }

@@ -1,5 +1,5 @@
-//! Ages by the larger of two clocks: in a frozen function the monotonic clock stands still, and a
-//! wall clock can be set back.
+//! Ages by the larger of two clocks: the monotonic clock stops in a frozen function, and a wall
+//! clock can be set back.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,19 +12,19 @@ use weirgate_store::CorrectedClock;
 
 use crate::clock::after;
 
-/// How far the wall clock may run ahead of the monotonic one before the difference counts as missed
-/// time, in ms: both are read in whole milliseconds, one after the other.
+/// Lead of the wall clock over the monotonic one from which the difference counts as missed time,
+/// in ms: both are read in whole milliseconds, one after the other.
 const AGREEMENT_MS: i64 = 5;
 
-/// An instant that ages are measured from. Later ones are larger.
+/// An instant that ages are measured from. Later instants are larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(Instant);
 
-/// A clock for ages: the monotonic clock, and the time that it has missed by the wall clock. Clones
-/// share it.
+/// A clock for ages: the monotonic clock, plus the time it missed by the wall clock. Clones share
+/// it.
 ///
-/// Missed time only grows, so a wall clock that is set back makes nothing younger. One that is set
-/// ahead makes all that is known older, which costs a read.
+/// Missed time only grows, so setting the wall clock back makes nothing younger. Setting it ahead
+/// makes all views older, which costs a read.
 #[derive(Debug, Clone)]
 pub(crate) struct AgeClock(Arc<State>);
 
@@ -32,8 +32,8 @@ pub(crate) struct AgeClock(Arc<State>);
 struct State {
     wall: CorrectedClock,
     started: Instant,
-    /// By how much the wall clock is ahead of the time since `started`, in ms: the least that was
-    /// read since the last missed time was noticed.
+    /// Smallest lead of the wall clock over the time since `started`, in ms, since time was last
+    /// missed.
     ahead_ms: AtomicI64,
     missed_ms: AtomicI64,
     turn: Mutex<()>,
@@ -63,39 +63,37 @@ impl AgeClock {
         self.of(now)
     }
 
-    /// Returns the moment of an instant of a call that is under way. Time that was missed during
-    /// the call counts as missed before it, so whatever was learned before a freeze is older than
-    /// the call.
+    /// Returns the moment of an instant within a running request. Time missed during the request
+    /// counts as missed before it, so a view from before a freeze is older than the request.
     pub(crate) fn of(&self, instant: Instant) -> Moment {
         let missed = Duration::from(Millis(self.0.missed_ms.load(Ordering::Relaxed)));
         Moment(after(instant, missed))
     }
 
-    /// Returns the time of what is refilled in this process alone: it only grows, and a freeze
-    /// counts.
+    /// Returns the time for refills in this process alone: it only grows, and a freeze counts.
     pub(crate) fn time(&self) -> EpochMillis {
         EpochMillis::default().plus(self.now().since(Moment(self.0.started)).into())
     }
 
-    /// Returns how long ago a moment was; zero if it is yet to come.
+    /// Returns the age of a moment; zero if it is in the future.
     pub(crate) fn age(&self, at: Moment) -> Duration {
         self.now().since(at)
     }
 }
 
 impl State {
-    /// Reads both clocks. The monotonic one comes first, so a thread that is put aside in between
-    /// sees the wall clock ahead and never behind.
+    /// Reads both clocks, the monotonic one first, so a thread preempted in between sees the wall
+    /// clock ahead and never behind.
     fn read(&self) -> (Instant, i64) {
         let now = Instant::now();
         let passed = Millis::from(now.saturating_duration_since(self.started));
         (now, self.wall.local().0.saturating_sub(passed.0))
     }
 
-    /// Reads the clocks again, and keeps the time that the monotonic one has missed.
+    /// Reads the clocks again, and adds the time that the monotonic clock has missed.
     fn compare(&self) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // A thread is rarely put aside three times in a row.
+        // A thread is rarely preempted three times in a row.
         let ahead = (0..3).map(|_| self.read().1).min().unwrap_or_default();
         let known = self.ahead_ms.load(Ordering::Relaxed);
         let missed = ahead.saturating_sub(known);
@@ -108,7 +106,7 @@ impl State {
         } else if missed >= 0 {
             return;
         }
-        // After the missed time: a reader that agrees with this has that too.
+        // Stored after the missed time, so a reader that sees this value sees that one too.
         self.ahead_ms.store(ahead, Ordering::Release);
     }
 }
@@ -119,7 +117,7 @@ impl Moment {
         self.0.saturating_duration_since(earlier.0)
     }
 
-    /// Returns the moment a while before, or this one where there is none.
+    /// Returns the moment `span` earlier, or this one if there is none.
     pub(crate) fn before(self, span: Duration) -> Self {
         Self(self.0.checked_sub(span).unwrap_or(self.0))
     }
@@ -151,11 +149,11 @@ mod tests {
 
     #[derive(Debug, Clone, Copy)]
     enum Step {
-        /// Both clocks run, for so many ms.
+        /// Both clocks run, for this many ms.
         Run(u64),
-        /// The wall clock alone runs, and the truth with it.
+        /// Only the wall clock runs, and real time with it.
         Freeze(i64),
-        /// The wall clock is set by so much.
+        /// The wall clock is set by this many ms.
         Set(i64),
     }
 
@@ -176,8 +174,8 @@ mod tests {
     }
 
     proptest! {
-        /// The clock is read after each step, as each acquire does: a step back and a freeze
-        /// between two readings cannot be told from a shorter freeze.
+        /// The clock is read after each step, as each acquire does: a step back plus a freeze
+        /// between two readings looks like a shorter freeze.
         #[test]
         fn nothing_seems_younger_than_it_is(steps in prop::collection::vec(step(), 1..40), since in 0..40_usize) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -231,7 +229,7 @@ mod tests {
         assert!(ages.now() >= ages.of(joined));
     }
 
-    /// A clock may show anything.
+    /// A clock may show any time.
     #[tokio::test(start_paused = true)]
     async fn a_wall_clock_at_the_end_of_time_breaks_nothing() {
         let (wall, ages) = clocks();

@@ -1,4 +1,4 @@
-//! For callers without an async runtime: every future of this crate can be waited for.
+//! Waits for futures of this crate, for callers without an async runtime.
 //!
 //! ```no_run
 //! use weirgate::blocking::Wait;
@@ -15,9 +15,8 @@
 //! # }
 //! ```
 //!
-//! The futures run on a thread of this module, the same for all limiters, which is started with the
-//! first wait and lives as long as the process. So callers on different threads share writes as
-//! tasks do.
+//! The futures run on one thread for all limiters. The first wait starts it, and it lives as long
+//! as the process. So callers on different threads share writes as tasks do.
 
 use std::sync::OnceLock;
 
@@ -25,11 +24,11 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Waits for a future.
 pub trait Wait: Future + Sized {
-    /// Blocks this thread until the future is ready, and gives its output.
+    /// Blocks this thread until the future is ready, and returns its output.
     ///
     /// # Panics
-    /// On a thread of an async runtime, which must not be blocked: use `.await` there. If the
-    /// operating system gives no thread.
+    /// On a thread of an async runtime, which must not be blocked: use `.await` there. Also if the
+    /// operating system cannot start the thread.
     fn wait(self) -> Self::Output {
         assert!(
             tokio::runtime::Handle::try_current().is_err(),

@@ -1,4 +1,4 @@
-//! The shards of one bucket, as this process knows them, and which of them to ask.
+//! State of one bucket in this process: the queues of its shards, and the choice among them.
 
 mod all_or_none;
 mod denial_stamp;
@@ -27,29 +27,30 @@ pub(crate) use all_or_none::{AllOrNone, take_in_transaction};
 pub(crate) use refresh::refresh_all;
 pub(crate) use route::{BucketRequest, acquire, acquire_from_table, cached_denial};
 
-/// Of a shard that holds this many times what is asked, nobody takes the last tokens.
+/// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
+/// far, so there is no contention for them.
 pub(crate) const AMPLE_FACTOR: i64 = 8;
 
-/// The lines of one bucket, one for each shard that was met.
+/// The queues of one bucket, one for each shard that was used.
 #[derive(Debug)]
 pub(crate) struct BucketState {
-    /// Of shard 0.
+    /// Key of shard 0.
     pub(crate) key: BucketKey,
-    /// The line of shard 0, the only one of most buckets.
+    /// Queue of shard 0, the only shard of most buckets.
     first: Arc<ShardQueue>,
-    /// The lines of the others.
+    /// Queues of the other shards.
     others: Mutex<BTreeMap<u32, Arc<ShardQueue>>>,
-    /// When the bucket as a whole was last too short for somebody.
+    /// Time of the last denial by all shards together.
     denied_at: Mutex<Option<Moment>>,
-    /// What a denied process left for the others.
+    /// Denial stamp of another process, or of this one.
     stamp: Mutex<Option<Arc<Stamp>>>,
-    /// By which this process draws when it stops to believe a stamp.
+    /// Random seed that decides when this process stops using a stamp.
     salt: u64,
-    /// What is configured for it.
+    /// Limits configured for the bucket.
     pub(crate) config: LimitsSlot,
-    /// When all shards were last read, and how.
+    /// Time and consistency of the last read of all shards.
     refreshed_at: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
-    /// What was taken ahead, where that is asked for.
+    /// Pool of prefetched tokens, if prefetch is on.
     pub(crate) pool: Option<Pool>,
 }
 
@@ -79,7 +80,7 @@ impl BucketState {
         &self.first.summary
     }
 
-    /// The line of one shard.
+    /// Returns the queue of one shard, and creates it if needed.
     pub(crate) fn queue(&self, shard: u32) -> Arc<ShardQueue> {
         if shard == 0 {
             return Arc::clone(&self.first);
@@ -88,7 +89,7 @@ impl BucketState {
         if let Some(known) = others.get(&shard) {
             return Arc::clone(known);
         }
-        // The shard that it was split off, as far as that is known: their processes are the same.
+        // Find the nearest known shard that this one was split off: the same processes write to it.
         let olders = std::iter::successors(Some(shard), |shard| {
             (*shard > 0).then(|| shard ^ (1 << shard.ilog2()))
         });
@@ -105,7 +106,7 @@ impl BucketState {
         new
     }
 
-    /// Every line there is.
+    /// Returns all queues.
     fn queues(&self) -> Vec<Arc<ShardQueue>> {
         std::iter::once(&self.first)
             .chain(self.others().values())
@@ -114,7 +115,7 @@ impl BucketState {
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<ShardQueue>>> {
-        // The map is whole between any two statements: a panic elsewhere does not spoil it.
+        // Ignore poisoning: the map is consistent between any two statements.
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +125,7 @@ impl BucketState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bucket as a whole is too short for somebody.
+    /// Records a denial by all shards together.
     fn record_denial(&self) {
         *self.denied() = Some(self.summary().ages.now());
     }
@@ -133,19 +134,20 @@ impl BucketState {
         self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what was seen of all shards.
+    /// Removes the views of all shards.
     pub(crate) fn clear_views(&self) {
         self.queues().iter().for_each(|queue| queue.clear_view());
     }
 
-    /// The wall clock has jumped ahead since all shards were seen.
+    /// Marks the views of all shards as older than a jump of the wall clock.
     pub(crate) fn mark_clock_jump(&self) {
         self.queues()
             .iter()
             .for_each(|queue| queue.mark_clock_jump());
     }
 
-    /// The most that a shard has of `limit`; where none is known, that is all it can have.
+    /// Returns the largest balance of `limit` in a shard. Without a view, returns a shard's full
+    /// share.
     pub(crate) fn max_balance(&self, limit: &Limit, now: EpochMillis) -> MilliTokens {
         let lines = self.queues();
         let views = lines.iter().filter_map(|queue| queue.view());
@@ -161,15 +163,15 @@ impl BucketState {
         })
     }
 
-    /// Forgets all shards but the first, as nothing is left of the bucket, or nothing else.
+    /// Forgets all shards but the first, because the bucket has no others or no items at all.
     fn reset(&self) {
         self.others().clear();
         self.summary().set_max_shards_seen(1);
     }
 
-    /// The shard to ask, none of `tried`: one whose next write can be shared, if it has plenty or
-    /// is being read for the first time; or else of two picked at random the one that has more, as
-    /// far as it is known.
+    /// Returns the queue of the shard to try, avoiding `tried`. Prefers the last shard if its
+    /// worker's next write can be shared, and it has ample tokens or is being read for the first
+    /// time. Otherwise picks two at random and returns the one with the higher score.
     fn pick_shard(
         &self,
         amounts: &Amounts,
@@ -222,8 +224,8 @@ impl BucketState {
     }
 }
 
-/// The shard that has the tokens of `pick`, a number below `most` drawn for one caller: the one
-/// that the newest answer says is whole there, or the smallest that may exist.
+/// Returns the shard that has the tokens of `pick`, a random number below `most`: the one that the
+/// newest view shows as not split further, or else the deepest that may exist.
 fn live_shard(lines: &BTreeMap<u32, Arc<ShardQueue>>, most: u32, pick: u32) -> u32 {
     let (mut whole, mut deepest): (Option<(Moment, u32)>, _) = (None, None);
     let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2))
@@ -245,8 +247,8 @@ fn live_shard(lines: &BTreeMap<u32, Arc<ShardQueue>>, most: u32, pick: u32) -> u
     whole.map(|(_, index)| index).or(deepest).unwrap_or(0)
 }
 
-/// How many times a shard has what is asked, in thousandths; one that is not known is taken for
-/// full, or it would never be known, and one that is too hot comes last.
+/// Returns how many times a shard covers the amounts, in thousandths. A shard without a view counts
+/// as full, or it would never be tried; a throttled one comes last.
 fn score(
     queue: Option<&Arc<ShardQueue>>,
     shard: ShardIndex,

@@ -1,4 +1,4 @@
-//! How a limiter is built: everything is checked before anything is sent.
+//! Builds a limiter, and checks every setting before anything is sent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,99 +61,97 @@ impl Builder {
         }
     }
 
-    /// The tenant whose buckets these are; `default` if not said.
+    /// Sets the tenant of the buckets. Default: `default`.
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
         self
     }
 
-    /// Written into leases, for people who look at who holds what; up to 64 characters.
+    /// Sets the owner written into leases, for operators; up to 64 characters.
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = owner.into();
         self
     }
 
-    /// Who changes what is configured, for audit events; up to 256 characters. The owner if not
-    /// said, or `unknown`.
+    /// Sets the author of configuration changes in audit events; up to 256 characters. Default: the
+    /// owner, or `unknown`.
     #[must_use]
     pub fn principal(mut self, principal: impl Into<String>) -> Self {
         self.principal = Some(principal.into());
         self
     }
 
-    /// How old what was read of a configuration may be: 60 s if not said, a day at most. A change
-    /// made through another limiter takes as long to be heard of here, or until a bucket is met
-    /// that it has reached.
+    /// Sets how old a cached configuration may be: 60 s by default, at most a day. A change by
+    /// another limiter takes effect here after that time, or once a bucket shows the newer version.
     #[must_use]
     pub const fn config_ttl(mut self, config_ttl: Duration) -> Self {
         self.config_ttl = config_ttl;
         self
     }
 
-    /// How long the audit events of this limiter are kept: 90 days if not said, 100 years at most.
+    /// Sets how long audit events of this limiter are kept: 90 days by default, at most 100 years.
     #[must_use]
     pub const fn audit_retention(mut self, audit_retention: Duration) -> Self {
         self.audit_retention = audit_retention;
         self
     }
 
-    /// How long a decision may take, its retries included, before it fails with [`Error::Timeout`]:
-    /// 5 s if not said. Waiting for tokens is not part of it.
+    /// Sets the time allowed for a decision, retries included, before it fails with
+    /// [`Error::Timeout`]: 5 s by default. Waiting for tokens is not included.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The longest that a denial is answered from memory before the table is read again: 30 s by
-    /// default.
+    /// Sets the longest time for which a denial is repeated from cache, without reading the table:
+    /// 30 s by default.
     ///
-    /// A denial by a rate is remembered for a tenth of its retry-after, between 1 s and 30 s; one
-    /// by slots for 50 ms. This setting makes both shorter, never longer. A caller that comes back
-    /// at its retry time is not denied from memory.
+    /// A denial by a rate is cached for a tenth of its retry-after, between 1 s and 30 s; one by
+    /// slots for 50 ms. This setting can only make both shorter. A request that comes at its retry
+    /// time is not denied from cache.
     #[must_use]
     pub const fn denial_cache_ttl(mut self, denial_cache_ttl: Duration) -> Self {
         self.denial_cache_ttl = denial_cache_ttl;
         self
     }
 
-    /// Whether the metric of decisions names the resource, as a label: not if not said, as there
-    /// may be many.
+    /// Sets whether the metric of decisions has the resource as a label. Default: no, because there
+    /// may be many resources.
     #[must_use]
     pub const fn metrics_by_resource(mut self, has_resource_metrics: bool) -> Self {
         self.has_resource_metrics = has_resource_metrics;
         self
     }
 
-    /// What is answered while DynamoDB is away: an error if not said. An acquire can say otherwise
-    /// for itself.
+    /// Sets the decision while DynamoDB is unavailable. Default: an error. An acquire can override
+    /// it.
     #[must_use]
     pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.on_unavailable = on_unavailable;
         self
     }
 
-    /// When DynamoDB is not asked any more, as it is away: after 10 failures in a row, for 1 s to
-    /// 30 s, if not said.
+    /// Sets the circuit breaker. Default: it opens after 10 failures in a row, for 1 s to 30 s.
     #[must_use]
     pub const fn circuit_breaker(mut self, breaker: CircuitBreakerConfig) -> Self {
         self.breaker = breaker;
         self
     }
 
-    /// Denies nobody: an acquire that would be denied is granted, says so, and counts in
-    /// [`Stats::shadow_denied`](crate::Stats::shadow_denied). What it was short of is not taken, so
-    /// that the numbers are those of a limiter that denies.
+    /// Grants every acquire. One that would be denied says so in its grant, and counts in
+    /// [`Stats::shadow_denied`](crate::Stats::shadow_denied). Amounts that are short are not taken,
+    /// so the numbers are those of a limiter that denies.
     #[must_use]
     pub const fn shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
         self
     }
 
-    /// Limits from a file, for acquires that bring none: what it has a level for is not looked up
-    /// in the table.
+    /// Sets a file with limits for acquires without limits. Where the file configures a level, the
+    /// table is not read.
     #[cfg(feature = "yaml")]
     #[must_use]
     pub fn limits_file(mut self, file: crate::LimitsFile) -> Self {
@@ -161,25 +159,25 @@ impl Builder {
         self
     }
 
-    /// Takes tokens of `resource` ahead, and serves acquires from memory: a write about every
-    /// second instead of one for each. For rates that are enforced; a request with a lease, slots
-    /// or soft limits goes to the table as always.
+    /// Prefetches tokens of `resource`, and serves acquires from memory: about one write a second
+    /// instead of one per acquire. It applies to enforced rates; a request with a lease, slots or
+    /// soft limits goes to the table as usual.
     ///
-    /// End the limiter with [`RateLimiter::shutdown`], or what it has taken ahead then is lost.
+    /// End the limiter with [`RateLimiter::shutdown`], or its prefetched tokens are lost.
     #[must_use]
     pub fn prefetch(mut self, resource: impl Into<String>, prefetch: Prefetch) -> Self {
         self.prefetch.push((resource.into(), prefetch));
         self
     }
 
-    /// Another clock than the machine's, for tests. DynamoDB's answers correct it too.
+    /// Replaces the machine's clock, for tests. DynamoDB's responses correct this one too.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
-    /// How to reach DynamoDB, if not by the defaults.
+    /// Sets the options of the connection to DynamoDB.
     #[must_use]
     pub fn connection(mut self, connection: ConnectOptions) -> Self {
         if let TableSource::Name(_, known) = &mut self.table {
@@ -188,18 +186,18 @@ impl Builder {
         self
     }
 
-    /// A table that is connected already, with the clock of its [`ConnectOptions`].
+    /// Uses a connected table, with the clock of its [`ConnectOptions`].
     #[must_use]
     pub fn table(mut self, table: Table) -> Self {
         self.table = TableSource::Table(table);
         self
     }
 
-    /// Connects. No request is sent yet.
+    /// Connects, without sending a request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a namespace, owner, principal, table name or time or prefetch that
-    /// breaks its rule, or a second clock.
+    /// [`Error::Invalid`] for an invalid namespace, owner, principal, table name, time or prefetch,
+    /// or a second clock.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {

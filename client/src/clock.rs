@@ -1,4 +1,4 @@
-//! A clock that tests move, and deadlines.
+//! A clock for tests, and deadlines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -8,19 +8,19 @@ use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 use weirgate_store::Clock;
 
-/// The instant `span` from now; the end of time is far away.
+/// Returns the instant `span` from now, or a far one on overflow.
 pub(crate) fn deadline(span: Duration) -> Instant {
     after(Instant::now(), span)
 }
 
-/// The instant `span` after `start`; the end of time is far away.
+/// Returns the instant `span` after `start`, or a far one on overflow.
 pub(crate) fn after(start: Instant, span: Duration) -> Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
     start.checked_add(span).unwrap_or_else(|| start + FAR)
 }
 
-/// A clock for tests: follows the runtime's time, which a test can pause and advance, and can be
-/// set off from it. Clones share the time.
+/// A clock for tests: it follows the runtime's time, which a test can pause and advance, plus a
+/// skew. Clones share the skew.
 #[derive(Debug, Clone)]
 pub struct FakeClock {
     started: Instant,
@@ -29,7 +29,7 @@ pub struct FakeClock {
 }
 
 impl FakeClock {
-    /// A clock that shows `start` now.
+    /// Returns a clock that shows `start` now.
     #[must_use]
     pub fn at(start: EpochMillis) -> Self {
         Self {

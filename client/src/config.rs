@@ -1,5 +1,4 @@
-//! Limits that live in the table: set, read, listed, and resolved for every acquire that brings
-//! none.
+//! Limits in the table: set, read, listed, and resolved for every acquire without limits.
 
 mod audit;
 mod cache;
@@ -24,29 +23,29 @@ pub(crate) use cache::ConfigCache;
 use edit::ConfigEdit;
 pub(crate) use resolve::{EffectiveConfig, Freshness, LimitsSlot, resolve};
 
-/// How many things a page of a list holds at most.
+/// Most entries on a page of a list, 100.
 const PAGE: i32 = 100;
 
-/// A part of a list.
+/// One page of a list.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
-    /// What it holds; a page before the last one may hold nothing.
+    /// Entries; a page before the last one may be empty.
     pub items: Vec<T>,
-    /// Where the next page begins; `None` after the last one.
+    /// Token of the next page; `None` after the last one.
     pub next: Option<PageToken>,
 }
 
-/// Where the next page of a list begins.
+/// Position of the next page of a list.
 #[derive(Debug, Clone)]
 pub struct PageToken {
     after: Item,
-    /// The index and the partition that are listed.
+    /// Index and partition of the list.
     of: (Option<&'static str>, String),
 }
 
 impl Inner {
-    /// One page of a list, whose items are of this namespace or of none: an index takes what any
-    /// item says of itself, so one of another namespace could stand in it.
+    /// Reads one page of a list. Skips items of other namespaces, because an item can name any
+    /// partition of an index.
     async fn page(
         &self,
         listing: Query<'_>,
@@ -81,9 +80,9 @@ impl Inner {
 }
 
 impl RateLimiter {
-    /// Configures a level: what it said before is replaced. It holds at once for acquires of this
-    /// limiter, within [`Builder::config_ttl`](crate::Builder::config_ttl) for those of others, and
-    /// reaches each bucket with its next acquire. Saying again what is said already changes
+    /// Sets the configuration of a level, and replaces the one before. It holds at once for
+    /// acquires of this limiter, and within [`Builder::config_ttl`](crate::Builder::config_ttl) for
+    /// others. It reaches each bucket with its next acquire. An equal configuration changes
     /// nothing.
     ///
     /// ```no_run
@@ -96,21 +95,21 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a configuration that breaks a rule, before anything is sent.
-    /// [`Error::Contended`] if others were faster all the time, [`Error::Store`] if it could not be
-    /// decided.
+    /// [`Error::Invalid`] for an invalid configuration, before anything is sent.
+    /// [`Error::Contended`] if other processes kept changing it, [`Error::Store`] if the outcome is
+    /// not known.
     pub async fn set_config(&self, level: &ConfigLevel, config: &Config) -> Result<(), Error> {
         config.check()?;
         let mut config = config.clone();
-        // As they are read back.
+        // In the order in which they are read back.
         config
             .limits
             .sort_by(|one, other| one.name().cmp(other.name()));
         self.change_config(level, Some(config)).await.map(|_| ())
     }
 
-    /// Deletes the configuration of a level, so that the next one that has any wins. Whether there
-    /// was one.
+    /// Deletes the configuration of a level, so that the next level with one applies. Returns
+    /// whether there was one.
     ///
     /// # Errors
     /// As [`set_config`](Self::set_config).
@@ -118,18 +117,18 @@ impl RateLimiter {
         self.change_config(level, None).await
     }
 
-    /// The configuration of a level itself, read from the table; `None` if it has none.
+    /// Returns the configuration of exactly this level, read from the table; `None` if it has none.
     ///
     /// # Errors
-    /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written it.
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
     pub async fn config(&self, level: &ConfigLevel) -> Result<Option<Config>, Error> {
         let key = key(&self.inner.namespace, level).item_key();
         let items = self.inner.table.read(std::slice::from_ref(&key)).await?;
         stored(&key, &items).map(|stored| stored.value)
     }
 
-    /// Lists configurations, a page at a time, `after` the page before it. What was changed a
-    /// moment ago may be missing in lists of more than one entity.
+    /// Lists configurations, one page at a time; `after` is the previous page's token. Recent
+    /// changes may be missing in lists of more than one entity.
     ///
     /// # Errors
     /// As [`config`](Self::config).
@@ -171,13 +170,13 @@ impl RateLimiter {
         })
     }
 
-    /// What the memory of configurations has done since the limiter was built.
+    /// Returns the counters of the configuration cache since the limiter was built.
     #[must_use]
     pub fn cache_stats(&self) -> CacheStats {
         self.inner.config_cache.stats()
     }
 
-    /// Whether there was one before.
+    /// Changes or deletes a configuration. Returns whether there was one before.
     async fn change_config(
         &self,
         level: &ConfigLevel,
@@ -217,7 +216,7 @@ fn key(namespace: &Namespace, level: &ConfigLevel) -> ConfigKey {
     }
 }
 
-/// The configuration that is among `items`; one that is not there was never made.
+/// Returns the configuration among `items`, or the default if it was never created.
 fn stored(key: &ItemKey, items: &[Item]) -> Result<Versioned<Config>, Error> {
     let item = items.iter().find(|item| item.key().as_ref() == Some(key));
     let stored = item.map(|item| read_config(item.attributes())).transpose();

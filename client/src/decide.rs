@@ -1,4 +1,4 @@
-//! Decides about all buckets of a request together: all of them give, or none does.
+//! Decides over all buckets of a request: takes from all of them, or from none.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,31 +26,31 @@ use crate::{Decision, Degraded, Disabled, Error, OnUnavailable};
 pub(crate) struct BucketTarget {
     pub(crate) bucket: Arc<BucketState>,
     pub(crate) request: BucketRequest,
-    /// Its limits deny nobody, whatever their own mode.
+    /// Whether its limits never deny, whatever their mode.
     pub(crate) is_shadow: bool,
 }
 
 impl BucketTarget {
-    /// What is asked of each limit.
+    /// Returns the amounts of all limits, soft ones included.
     pub(crate) fn needs(&self) -> Amounts {
         merge_amounts(&self.request.amounts, &self.request.soft_amounts)
     }
 }
 
-/// Whom a request asks.
+/// The buckets of a request, resolved from its limits.
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedRequest {
     pub(crate) targets: Vec<BucketTarget>,
-    /// Nobody: it is disabled.
+    /// Set if the configuration disables the request.
     pub(crate) disabled: Option<Disabled>,
-    /// The entity itself is unlimited.
+    /// Whether the entity itself is unlimited.
     pub(crate) has_unlimited: bool,
-    /// By limits that may have changed since they were read.
+    /// Whether the limits may have changed since they were read.
     pub(crate) limits_may_be_stale: bool,
 }
 
 impl ResolvedRequest {
-    /// All that both ask.
+    /// Merges two resolved requests.
     pub(crate) fn merge(mut self, other: Self) -> Self {
         self.targets.extend(other.targets);
         let disabled = self.disabled.or(other.disabled);
@@ -63,48 +63,48 @@ impl ResolvedRequest {
     }
 }
 
-/// What all buckets of a request gave.
+/// Tokens taken for a request.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// Each in its place; none if nothing is counted.
+    /// One per bucket, in order; empty if nothing is counted.
     pub(crate) by_bucket: Vec<BucketGrant>,
-    /// Why DynamoDB was not asked.
+    /// Reason for a decision without DynamoDB.
     pub(crate) degraded: Option<Degraded>,
-    /// Nothing is counted of some limits, as they are not enforced.
+    /// Whether some limits are not enforced, so that nothing is counted for them.
     pub(crate) has_unlimited: bool,
 }
 
-/// What one bucket gave.
+/// Tokens taken from one bucket.
 #[derive(Debug, Default)]
 pub(crate) struct BucketGrant {
-    /// Nothing, if all that was asked would have been denied in shadow mode.
+    /// `None` if shadow mode waived all amounts.
     pub(crate) hold: Option<Hold>,
-    /// What was taken of a bucket in this process instead.
+    /// Tokens taken from a local bucket instead.
     pub(crate) local: Option<LocalHold>,
-    /// What would have been denied.
+    /// Denial that shadow mode waived.
     pub(crate) would_deny: Option<Denied>,
 }
 
-/// How a request wants to be decided.
+/// Options of a decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcquireOptions {
-    /// Waits for tokens up to this long.
+    /// Longest wait for tokens.
     pub(crate) wait: Duration,
     pub(crate) take_mode: TakeMode,
     pub(crate) on_unavailable: OnUnavailable,
 }
 
-/// How several buckets are taken from.
+/// How to take from several buckets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum TakeMode {
-    /// Side by side, and what some gave goes back if another denies.
+    /// Concurrently; if one bucket denies, the tokens of the others return.
     #[default]
     Concurrent,
     /// In one transaction.
     Transaction,
 }
 
-/// Decides, or answers without DynamoDB if that is away.
+/// Decides a request, or falls back if DynamoDB is unavailable.
 pub(crate) async fn decide(
     inner: &Arc<Inner>,
     asked: Result<ResolvedRequest, Error>,
@@ -146,7 +146,7 @@ pub(crate) async fn decide(
     }
 }
 
-/// Counts what was decided.
+/// Counts a decision.
 pub(crate) fn count_decision(inner: &Inner, decision: &Decision<Granted>) {
     let counters = &inner.counters;
     match decision {
@@ -180,15 +180,15 @@ impl Decider<'_> {
         }
         let give_up = deadline(wait);
         loop {
-            // Listening begins before the request, or a release between its answer and the wait
-            // would be missed.
+            // Subscribe before the request, or a release between its response and the wait would be
+            // missed.
             let given_back = if wait.is_zero() {
                 vec![]
             } else {
                 self.subscribe_to_returns()
             };
             let answer = self.take().await?;
-            // Whoever waits for tokens does not keep others from asking.
+            // A request that waits for tokens must not hold the permit.
             permit.take();
             let denials = match answer {
                 Ok(holds) => {
@@ -216,7 +216,7 @@ impl Decider<'_> {
                 return Ok(Decision::Denied(denied));
             };
             tokio::select! {
-                // What a process does then depends on nothing but what it meets.
+                // A fixed order, so that a run depends only on its inputs.
                 biased;
                 _ = select_all(given_back) => {}
                 () = tokio::time::sleep(pause) => {}
@@ -224,7 +224,7 @@ impl Decider<'_> {
         }
     }
 
-    /// Whether all that is asked has been taken ahead.
+    /// Returns whether the pools cover all amounts.
     fn is_prefetched(&self) -> bool {
         let has = |target: &BucketTarget| {
             target
@@ -236,8 +236,8 @@ impl Decider<'_> {
         !self.targets.is_empty() && self.targets.iter().all(has)
     }
 
-    /// What is asked for and is more than a limit ever holds, by one request or by several of the
-    /// same bucket.
+    /// Returns an amount above its limit's capacity, from one request or from several on the same
+    /// bucket. In shadow mode, waives it instead.
     fn never_fits(&mut self) -> Option<NeverFits> {
         let sum = |key: &BucketKey, limit: &LimitName| -> MilliTokens {
             let same = self
@@ -286,7 +286,8 @@ impl Decider<'_> {
         None
     }
 
-    /// Asks all buckets: what they gave, or who denied and why; then nothing is taken.
+    /// Takes from all buckets. Returns the holds, or the denials with their places if nothing was
+    /// taken.
     async fn take(&self) -> Result<Result<Vec<Option<Hold>>, Vec<(usize, Denied)>>, Error> {
         let asked: Vec<_> = self
             .targets
@@ -301,7 +302,7 @@ impl Decider<'_> {
                 ShardDecision::Denied(denied) => return Ok(Err(vec![(*at, denied)])),
             },
             several => {
-                // Where one is known to deny, nothing is asked of the others.
+                // If one denial is cached, the other buckets need no request.
                 let remembered = |(at, target): &(usize, &BucketTarget)| {
                     Some((
                         *at,
@@ -339,8 +340,8 @@ impl Decider<'_> {
         Ok(Ok(holds))
     }
 
-    /// Takes out what is short in shadow mode, if that is all that was; whether less is asked for
-    /// now.
+    /// Waives the amounts that are short, if all of them are in shadow mode. Returns whether any
+    /// was removed.
     fn waive_shadow_limits(&mut self, denials: &[(usize, Denied)]) -> bool {
         let is_shadow = |(at, denied): &(usize, Denied)| {
             denied
@@ -365,7 +366,7 @@ impl Decider<'_> {
                 ));
             }
         }
-        // Asking the same again would not end.
+        // Without a change, the same attempt would repeat indefinitely.
         asks_less
     }
 
@@ -380,7 +381,7 @@ impl Decider<'_> {
     }
 }
 
-/// Asks all buckets at the same time; what some gave goes back if another denies, or cannot say.
+/// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
 async fn take_concurrently(
     inner: &Arc<Inner>,
     asked: &[(&Arc<BucketState>, &BucketRequest)],
@@ -402,7 +403,7 @@ async fn take_concurrently(
     if denials.is_empty() && failed.is_none() {
         return Ok(Ok(deliveries));
     }
-    // In tasks of their own: they come to an end also if the caller goes away.
+    // Tasks of their own, so they finish even if the request is dropped.
     let tasks: Vec<_> = deliveries
         .into_iter()
         .map(|delivery| tokio::spawn(delivery.claim().roll_back()))
@@ -415,8 +416,8 @@ async fn take_concurrently(
     failed.map_or(Ok(Err(denials)), Err)
 }
 
-/// How long to wait after a denial, with `left` to wait in all; `None` if the wait cannot succeed.
-/// Slots may come back at any moment, so they are asked for again now and then, and at the end.
+/// Returns the pause after a denial, with `left` of the wait; `None` if the wait cannot succeed.
+/// Slots may return at any time, so they are polled, and once more at the end.
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
     let (slots, rates): (Vec<_>, Vec<_>) =
         decision::blocking_limits(&denied.limits).partition(|status| status.is_concurrent());

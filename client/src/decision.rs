@@ -1,4 +1,4 @@
-//! What an acquire answers: granted, denied with a time to come back, or never.
+//! Decisions of an acquire: granted, denied with a retry-after, never fits, or disabled.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use crate::limits::Limits;
 use crate::queue::Amounts;
 use crate::{Degraded, Grant};
 
-/// The answer of an acquire.
+/// Decision of an acquire.
 #[derive(Debug)]
 #[must_use = "a denial is an answer, not an error: look at it"]
 pub enum Decision<G = Grant> {
     /// The tokens were taken.
     Granted(G),
-    /// Not now; nothing was taken.
+    /// Denied for now; nothing was taken.
     Denied(Denied),
-    /// Not at any time: more was asked than a limit holds when full.
+    /// Never grantable: the amount exceeds the capacity of a limit.
     NeverFits(NeverFits),
-    /// Not until somebody enables it: the configuration says so.
+    /// Disabled by the configuration, until it is enabled there.
     Disabled(Disabled),
 }
 
 impl<G> Decision<G> {
-    /// The grant, if there is one.
+    /// Returns the grant, if there is one.
     #[must_use]
     pub fn granted(self) -> Option<G> {
         match self {
@@ -36,7 +36,7 @@ impl<G> Decision<G> {
         }
     }
 
-    /// Whether the tokens were taken.
+    /// Returns whether the tokens were taken.
     #[must_use]
     pub const fn is_granted(&self) -> bool {
         matches!(self, Self::Granted(_))
@@ -52,33 +52,33 @@ impl<G> Decision<G> {
     }
 }
 
-/// Why not now, and when.
+/// A denial: the limits that are short, and when to retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// How long until what was asked is there, if nobody else takes it: exact for rates. For slots
-    /// it is when enough leases expire, and an earlier release makes it sooner. `None` if time
-    /// alone does not bring it.
+    /// Time until the tokens are available, if no other request takes them: exact for rates. For
+    /// slots it is when enough leases expire; a release can make it sooner. `None` if time alone
+    /// does not help.
     pub retry_after: Option<Duration>,
-    /// Every limit of the buckets that denied, the ones in the way among them.
+    /// Every limit of the buckets that denied, including those that are not short.
     pub limits: Vec<LimitStatus>,
-    /// Why DynamoDB was not what denied.
+    /// Reason for a denial without DynamoDB.
     pub degraded: Option<Degraded>,
 }
 
 impl Denied {
-    /// The limits in the way.
+    /// Returns the limits that are short.
     pub fn short(&self) -> impl Iterator<Item = &LimitStatus> {
         self.limits.iter().filter(|status| status.is_short())
     }
 
-    /// The limit that is in the way for longest.
+    /// Returns the short limit with the longest wait.
     #[must_use]
     pub fn blocking(&self) -> Option<&LimitStatus> {
         blocking_limits(&self.limits)
             .max_by_key(|status| status.retry_after.unwrap_or(Duration::MAX))
     }
 
-    /// The limit that has least left of its capacity.
+    /// Returns the limit with the smallest part of its capacity left.
     #[must_use]
     pub fn most_restrictive(&self) -> Option<&LimitStatus> {
         most_restrictive(&self.limits)
@@ -104,48 +104,48 @@ impl fmt::Display for Denied {
     }
 }
 
-/// One limit of a bucket, as the last answer showed it, with the refill since then.
+/// One limit of a bucket, by the last response and the refill since then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitStatus {
-    /// Who is limited.
+    /// The entity.
     pub entity: EntityId,
-    /// On what.
+    /// The resource.
     pub resource: Resource,
-    /// Its name.
+    /// Name of the limit.
     pub limit: String,
-    /// What becomes of a request that it has not enough for.
+    /// Mode of the limit.
     pub mode: LimitMode,
-    /// The most it holds.
+    /// Capacity.
     pub capacity: MilliTokens,
-    /// What flows back every `refill_period`; zero for a concurrency limit.
+    /// Refill per `refill_period`; zero for slots.
     pub refill_amount: MilliTokens,
-    /// The refill period.
+    /// Refill period.
     pub refill_period: Duration,
-    /// What is there; negative in debt.
+    /// Balance; negative in debt.
     pub available: MilliTokens,
-    /// What this request asked of it.
+    /// Amount requested.
     pub requested: MilliTokens,
-    /// How long until `requested` is there. Zero if it is; `None` if time alone does not bring it.
+    /// Time until `requested` is available: zero if it is now; `None` if time alone does not help.
     pub retry_after: Option<Duration>,
 }
 
 impl LimitStatus {
-    /// Whether it has not enough for the request. A soft limit has always enough, and so has one of
-    /// which nothing is asked.
+    /// Returns whether the limit has too little for the request. A soft limit, or one without a
+    /// requested amount, is never short.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let is_asked = self.requested > MilliTokens::ZERO;
         is_asked && self.requested > self.available && self.mode != LimitMode::Soft
     }
 
-    /// Whether it is a number of slots held at the same time.
+    /// Returns whether it is a concurrency limit, with slots.
     #[must_use]
     pub const fn is_concurrent(&self) -> bool {
         self.refill_amount.0 == 0
     }
 }
 
-/// The limit that has least left of its capacity.
+/// Returns the limit with the smallest part of its capacity left.
 pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
     let left = |status: &&LimitStatus| {
         i128::from(status.available.0) * 1_000_000 / i128::from(status.capacity.0.max(1))
@@ -153,12 +153,12 @@ pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
     limits.iter().min_by_key(left)
 }
 
-/// Disabled by its configuration: a switch for emergencies.
+/// A decision by a configuration that disables the resource: a switch for emergencies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disabled {
-    /// Who is limited.
+    /// The entity.
     pub entity: EntityId,
-    /// What is disabled for them.
+    /// The resource that is disabled for the entity.
     pub resource: Resource,
 }
 
@@ -172,18 +172,18 @@ impl fmt::Display for Disabled {
     }
 }
 
-/// More was asked than the limit holds when full.
+/// A request for more than the limit's capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeverFits {
-    /// Who is limited.
+    /// The entity.
     pub entity: EntityId,
-    /// On what.
+    /// The resource.
     pub resource: Resource,
-    /// The limit.
+    /// Name of the limit.
     pub limit: String,
-    /// What was asked.
+    /// Amount requested.
     pub requested: MilliTokens,
-    /// What it holds when full.
+    /// Capacity of the limit.
     pub capacity: MilliTokens,
 }
 
@@ -202,7 +202,7 @@ impl fmt::Display for NeverFits {
     }
 }
 
-/// Every limit's status at `now`, as `needs` sees it.
+/// Returns the status of every limit of a shard at `now`, for the requested `amounts`.
 pub(crate) fn status(
     shard: &Shard,
     limits: &Limits,
@@ -230,7 +230,8 @@ pub(crate) fn status(
     shard.limits.iter().map(status).collect()
 }
 
-/// Every limit's status at `now`, over all shards. The shards have the callers' own limits already.
+/// Returns the status of every limit at `now`, over all shards. They already have the request's
+/// limits.
 pub(crate) fn bucket_status(
     bucket: &Bucket,
     limits: &Limits,
@@ -256,7 +257,7 @@ pub(crate) fn bucket_status(
     shard.limits.iter().map(status).collect()
 }
 
-/// The status of a limit that never holds what is asked.
+/// Returns the status of a limit whose capacity is below the requested amount.
 pub(crate) fn never_status(key: &BucketKey, limit: &Limit, requested: MilliTokens) -> LimitStatus {
     let limits = std::slice::from_ref(limit);
     limit_status(
@@ -290,8 +291,8 @@ fn limit_status(
     }
 }
 
-/// The limits that are waited for. Nobody waits for a shadow limit, unless that is all there is to
-/// say.
+/// Returns the limits that a retry waits for: the enforced ones that are short, or all short ones
+/// if none is enforced.
 pub(crate) fn blocking_limits(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
     let is_enforced =
         |status: &LimitStatus| status.is_short() && status.mode == LimitMode::Enforced;
@@ -305,7 +306,7 @@ pub(crate) fn blocking_limits(limits: &[LimitStatus]) -> impl Iterator<Item = &L
     })
 }
 
-/// The denial that `status` amounts to.
+/// Returns the denial with these limits.
 pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
     let waits: Option<Vec<Duration>> = blocking_limits(&limits)
         .map(|status| status.retry_after)
@@ -318,7 +319,7 @@ pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
     }
 }
 
-/// What would have been denied in all.
+/// Merges two denials that shadow mode waived.
 pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
     match (one, other) {
         (Some(one), Some(other)) => Some(merge_denials([one, other])),
@@ -326,7 +327,7 @@ pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<De
     }
 }
 
-/// The denial of several buckets.
+/// Merges the denials of several buckets.
 pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied {
     denial_of(
         denials

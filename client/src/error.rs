@@ -1,4 +1,4 @@
-//! What keeps the limiter from deciding. A denial is no error: see [`crate::Decision`].
+//! Errors that prevent a decision. A denial is no error: see [`crate::Decision`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,86 +6,85 @@ use std::time::Duration;
 use weirgate_shared::{ConfigError, EntityId, ItemError, LimitError, NameError, Resource};
 use weirgate_store::{ErrorKind, StoreError};
 
-/// A decision could not be made. Nothing was taken, unless [`Error::is_unknown`] says that it may
-/// have been.
+/// A decision could not be made. Nothing was taken, unless [`Error::is_unknown`] returns true.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The request breaks a rule; nothing was changed.
+    /// The request is invalid; nothing was changed.
     #[error("{0}")]
     Invalid(String),
-    /// DynamoDB refused, or did not answer.
+    /// DynamoDB rejected a request, or did not respond.
     #[error(transparent)]
     Store(Arc<StoreError>),
-    /// No decision within the time allowed for one; the last error, if there was one, says why.
+    /// No decision within the time allowed; `last` has the reason, if there was an error.
     #[error("no decision on bucket {bucket} within {after:?}{}", last.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
     Timeout {
         /// The bucket's partition key.
         bucket: String,
         /// The time allowed: see [`crate::Builder::timeout`].
         after: Duration,
-        /// The last error met.
+        /// The last error, if there was one.
         last: Option<Arc<StoreError>>,
     },
-    /// Nothing was sent: the last requests had no answer, so DynamoDB is left alone for a while.
+    /// Nothing was sent, because the circuit breaker is open after failed requests.
     #[error("DynamoDB is away, and not asked for {retry_after:?} more: {last}")]
     Unavailable {
-        /// Until it is asked again.
+        /// Time until the next attempt.
         retry_after: Duration,
-        /// The failure after which it was left alone.
+        /// The failure that opened the circuit breaker.
         last: String,
     },
-    /// No limits were given, and no level has a configuration.
+    /// No limits were given, and no limit level has a configuration.
     #[error(
         "no limits are configured for entity {entity} on resource {resource}: set_config() for one of them, their resource or the system, or give limits()"
     )]
     NotConfigured {
-        /// Who is limited.
+        /// The entity.
         entity: EntityId,
-        /// On what.
+        /// The resource.
         resource: Resource,
     },
-    /// The namespace is written in another version of the schema than this code knows.
+    /// The namespace has a schema version that this code does not support.
     #[error(
         "namespace {namespace} is of schema version {found}, this limiter knows {supported}: use one that knows {found}"
     )]
     UnsupportedSchema {
         /// The namespace.
         namespace: String,
-        /// The version it is of.
+        /// Its schema version.
         found: i64,
-        /// The version that this code reads and writes.
+        /// The schema version that this code reads and writes.
         supported: i64,
     },
-    /// Others changed the same thing all the time; nothing was changed.
+    /// Other processes kept changing the same item; nothing was changed.
     #[error("{what} was changed by others again and again for {after:?}: try again")]
     Contended {
-        /// What was to be changed.
+        /// The item to be changed.
         what: String,
         /// The time allowed: see [`crate::Builder::timeout`].
         after: Duration,
     },
-    /// An item of what is configured cannot be read. Somebody else has written to it.
+    /// A configuration item cannot be read, because it was changed by other means.
     #[error("item {pk} {sk} cannot be read: {error}; correct or delete it")]
     UnreadableItem {
         /// Its partition key.
         pk: String,
         /// Its sort key.
         sk: String,
-        /// What is wrong with it.
+        /// The decoding error.
         error: ItemError,
     },
-    /// The bucket's item cannot be read. Somebody else has written to it.
+    /// A bucket's item cannot be read, because it was changed by other means.
     #[error("bucket {bucket} cannot be read: {error}; correct or delete the item")]
     Unreadable {
         /// The bucket's partition key.
         bucket: String,
-        /// What is wrong with it.
+        /// The decoding error.
         error: ItemError,
     },
 }
 
 impl Error {
-    /// Whether the write may have been applied all the same.
+    /// Returns whether the write may have been applied anyway.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         match self {
@@ -97,7 +96,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without any change.
+    /// Returns whether the same call may succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {

@@ -16,7 +16,7 @@ use crate::config::EffectiveConfig;
 
 pub use parse::FileError;
 
-/// How often the file is looked at, at most.
+/// Shortest interval between checks of the file, 1 s.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Limits from a YAML file. Clones share it.
@@ -47,10 +47,10 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 ///           rpm: {per_minute: 30}
 /// ```
 ///
-/// The levels are those of [`ConfigLevel`]; what the file has a level for is not looked up in the
-/// table. The file is looked at again once a second while there are acquires. One that is broken
-/// changes nothing: the last good one stays, and [`error`](Self::error) and the log say what is
-/// wrong, with line and column.
+/// The levels are those of [`ConfigLevel`]. Where the file configures a level, the table is not
+/// read. The file is checked once a second while there are acquires. A broken file changes nothing:
+/// the last good one stays, and [`error`](Self::error) and the log report the problem with line and
+/// column.
 #[derive(Debug, Clone)]
 pub struct LimitsFile(Arc<Shared>);
 
@@ -64,20 +64,19 @@ struct Shared {
 struct State {
     rules: Arc<Levels>,
     stamp: Option<FileStamp>,
-    /// When the file was looked at, by both clocks: the monotonic one stands still in a frozen
-    /// process.
+    /// Time of the last check by both clocks, because the monotonic one stops in a frozen process.
     looked: (Instant, EpochMillis),
     error: Option<FileError>,
 }
 
-/// What tells that a file has changed, without reading it.
+/// Metadata that shows a change of the file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     modified: Option<SystemTime>,
     bytes: u64,
 }
 
-/// What a file says, by level.
+/// Configurations of a file, by level.
 #[derive(Debug, Default)]
 struct Levels {
     entity_resource: HashMap<EntityId, HashMap<Resource, Arc<EffectiveConfig>>>,
@@ -91,7 +90,7 @@ impl LimitsFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`FileError`] with line and column, or why it cannot be read.
+    /// [`FileError`] with line and column, or the reason that the file cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
         let (rules, stamp) = read(&path)?;
@@ -108,15 +107,15 @@ impl LimitsFile {
         })))
     }
 
-    /// What is wrong with the file as it is now; the limits are those of the last good one.
+    /// Returns the error in the current file; the limits are those of the last good one.
     #[must_use]
     pub fn error(&self) -> Option<FileError> {
         self.reload_if_changed(CorrectedClock::default().local());
         self.state().error.clone()
     }
 
-    /// The rules for an entity on a resource, and whom it cascades to; nothing if no level of the
-    /// file has any. The process's wall clock shows `wall`.
+    /// Returns the configuration for an entity on a resource, and the parent it cascades to; `None`
+    /// if the file has no level for it. `wall` is the process's wall clock.
     pub(crate) fn rules(
         &self,
         (entity, resource): (&EntityId, &Resource),
@@ -135,7 +134,7 @@ impl LimitsFile {
         Some((Arc::clone(config), levels.parents.get(entity).cloned()))
     }
 
-    /// Reads the file again if it has changed.
+    /// Reloads the file if it has changed.
     fn reload_if_changed(&self, wall: EpochMillis) {
         let mut state = self.state();
         let (at, at_wall) = state.looked;
@@ -163,7 +162,7 @@ impl LimitsFile {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements: a panic elsewhere does not spoil it.
+        // Ignore poisoning: the state is consistent between any two statements.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -177,7 +176,7 @@ fn stamp(path: &Path) -> Option<FileStamp> {
 }
 
 fn read(path: &Path) -> Result<(Levels, Option<FileStamp>), FileError> {
-    // Before the text: a change meanwhile is then seen the next time.
+    // Read before the text, so a change in between is seen at the next check.
     let stamp = stamp(path);
     let unreadable = |error| FileError {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Taken tokens, and what happens to them: adjust, renew, release, roll back.
+//! Grants, and their settlements: adjust, renew, release, roll back.
 
 use std::time::Duration;
 
@@ -11,45 +11,45 @@ use crate::hold::Hold;
 use crate::unavailable::LocalHold;
 use crate::{Degraded, Error, acquire};
 
-/// Tokens that were taken, of a bucket and of those it cascades to.
+/// Tokens taken from a bucket, and from the buckets it cascades to.
 ///
-/// Rate tokens are used up unless they are rolled back. A durable lease, which slots always have,
-/// ends with [`release`](Self::release), [`roll_back`](Self::roll_back), or its expiry; dropping the
-/// grant releases it in the background.
+/// Rate tokens are consumed unless they are rolled back. A durable lease, which slots always have,
+/// ends with [`release`](Self::release), [`roll_back`](Self::roll_back), or its expiry. Dropping
+/// the grant releases it in the background.
 ///
-/// A Lambda function is frozen as soon as its handler has returned, and its background stands
-/// still: the slots of a grant that is dropped there are released with the next invocation, or when
-/// the lease expires. So await `release` before returning.
+/// A Lambda function is frozen once its handler has returned, with its background tasks. The slots
+/// of a grant dropped there are released in the next invocation, or when the lease expires. So
+/// await `release` before returning.
 #[derive(Debug)]
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grant {
-    /// Of each bucket, the one that was asked for first.
+    /// Holds of the buckets, the requested one first.
     holds: Vec<Hold>,
-    /// Of buckets in this process, while DynamoDB was away.
+    /// Holds of local buckets, taken while DynamoDB was unavailable.
     local: Vec<LocalHold>,
     would_deny: Option<Denied>,
     degraded: Option<Degraded>,
-    /// Nothing is counted of some limits, as they are not enforced.
+    /// Whether some limits are not enforced, so that nothing is counted for them.
     has_unlimited: bool,
 }
 
-/// What became of a settlement.
+/// Outcome of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a lease that has ended settles nothing"]
 pub enum Settlement {
-    /// It counts, once.
+    /// Applied exactly once.
     Applied,
-    /// The lease had ended before: it was released, or it expired and its tokens went back. Nothing
-    /// was changed.
+    /// The lease had already ended: it was released, or it expired and its tokens returned. Nothing
+    /// changed.
     LeaseGone,
 }
 
 impl Settlement {
-    /// What became of several: all must count.
+    /// Combines several outcomes: `Applied` only if all were applied.
     pub(crate) fn all(
         settled: impl IntoIterator<Item = Result<Self, Error>>,
     ) -> Result<Self, Error> {
-        // None of them keeps the others; the worst is told.
+        // None stops the others; the worst outcome is returned.
         settled
             .into_iter()
             .reduce(|one, other| match (one, other) {
@@ -62,7 +62,7 @@ impl Settlement {
 }
 
 impl Grant {
-    /// What the buckets of one request gave.
+    /// Builds the grant of one request.
     pub(crate) fn of(
         given: impl IntoIterator<Item = BucketGrant>,
         degraded: Option<Degraded>,
@@ -88,28 +88,26 @@ impl Grant {
         grant
     }
 
-    /// Why DynamoDB was not asked: it was away, and the limiter is set to [answer without
-    /// it](crate::OnUnavailable).
+    /// Returns why the decision was made without DynamoDB: it was unavailable, and the limiter is
+    /// set to [decide without it](crate::OnUnavailable).
     #[must_use]
     pub const fn degraded(&self) -> Option<&Degraded> {
         self.degraded.as_ref()
     }
 
-    /// What would have been denied, were it not for shadow mode. Of the limits in the way nothing
-    /// was taken.
+    /// Returns the denial that shadow mode waived. Nothing was taken of the limits that were short.
     #[must_use]
     pub const fn would_deny(&self) -> Option<&Denied> {
         self.would_deny.as_ref()
     }
 
-    /// Id of the durable lease in the bucket that was asked for; where several shards gave, the
-    /// first one's.
+    /// Returns the id of the durable lease in the requested bucket, in the first shard of the hold.
     #[must_use]
     pub fn lease_id(&self) -> Option<&str> {
         self.holds.first()?.lease().map(|(id, _)| id.as_str())
     }
 
-    /// When the durable lease expires.
+    /// Returns the earliest expiry of the durable leases.
     #[must_use]
     pub fn expires_at(&self) -> Option<EpochMillis> {
         self.holds
@@ -118,7 +116,7 @@ impl Grant {
             .min()
     }
 
-    /// What was taken of a limit, as adjusted.
+    /// Returns the amount taken of a limit, as adjusted.
     #[must_use]
     pub fn amount(&self, limit: &str) -> MilliTokens {
         let held = self
@@ -130,32 +128,32 @@ impl Grant {
             .unwrap_or_default()
     }
 
-    /// Every limit of the buckets as it was right after the take. Of a bucket of several shards,
-    /// those that gave something; they hold a part of what the bucket does.
+    /// Returns every limit of the buckets as it was right after the take. In a split bucket, only
+    /// the shards of this grant count, with their shares.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStatus> {
         self.holds.iter().flat_map(Hold::limits).collect()
     }
 
-    /// The limit that has least left of its capacity.
+    /// Returns the limit with the smallest part of its capacity left.
     #[must_use]
     pub fn most_restrictive(&self) -> Option<LimitStatus> {
         decision::most_restrictive(&self.limits()).cloned()
     }
 
-    /// Corrects an estimate: `tokens` of `limit` were used in truth. More than taken goes into debt
-    /// if need be; less gives back. Costs nothing if the estimate was right.
+    /// Corrects an estimate: `tokens` of `limit` were really used. The difference is taken, into
+    /// debt if needed, or returned. A correct estimate costs nothing.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `limit` was not taken, or `tokens` is negative or above 10^12.
-    /// [`Error::Store`] if it could not be decided; an outcome that stays unknown without a lease
-    /// is not repeated, and what was to be given back counts as used.
+    /// [`Error::Store`] if the outcome is not known. Without a lease, an unconfirmed write is not
+    /// repeated, and tokens to be returned count as consumed.
     pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
         self.adjust_milli(limit, acquire::parse_amount(limit, tokens, 0)?)
             .await
     }
 
-    /// [`adjust`](Self::adjust) to the millitoken.
+    /// Adjusts as [`adjust`](Self::adjust) does, in millitokens.
     ///
     /// # Errors
     /// As [`adjust`](Self::adjust).
@@ -186,11 +184,10 @@ impl Grant {
         Settlement::all(join_all(holds.iter_mut().map(|hold| hold.adjust(limit, actual))).await)
     }
 
-    /// Makes the durable lease last for `lasts` from now, or as long as it does already if that is
-    /// longer. Without a lease there is nothing to renew.
+    /// Renews the durable lease to expire `lasts` from now; never earlier than before.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a lease, [`Error::Store`] if it could not be decided.
+    /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         if self.lease_id().is_none() && !self.has_unlimited && self.would_deny.is_none() {
             return Err(Error::Invalid(
@@ -201,16 +198,16 @@ impl Grant {
         Settlement::all(join_all(self.holds.iter_mut().map(|hold| hold.renew(lasts))).await)
     }
 
-    /// Ends the grant: its slots go back, its rate tokens were used. Without a lease there is
-    /// nothing to do.
+    /// Ends the grant: its slots return, its rate tokens stay consumed. Without a lease it writes
+    /// nothing.
     ///
     /// # Errors
-    /// [`Error::Store`] if it could not be decided; the lease then expires by itself.
+    /// [`Error::Store`] if the outcome is not known; the lease then expires by itself.
     pub async fn release(self) -> Result<Settlement, Error> {
         Settlement::all(join_all(self.holds.into_iter().map(Hold::release)).await)
     }
 
-    /// Ends the grant as if it had not been: everything goes back.
+    /// Ends the grant and returns all tokens.
     ///
     /// # Errors
     /// As [`adjust`](Self::adjust).

@@ -1,4 +1,5 @@
-//! What was taken of one bucket, and what happens to it: adjust, renew, release, roll back.
+//! Tokens taken from one bucket, and the writes that change them: adjust, renew, release, roll
+//! back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,36 +19,36 @@ use crate::queue::{Amounts, ShardQueue};
 use crate::settle::{SettleAttempt, SettleOutcome};
 use crate::{Error, Settlement};
 
-/// What was taken of one bucket.
+/// Tokens taken from one bucket.
 #[derive(Debug)]
 pub(crate) struct Hold {
     inner: Arc<Inner>,
     bucket: Arc<BucketState>,
-    /// Of each shard that gave some, first come first.
+    /// Parts of the shards, in the order of their takes.
     parts: Vec<HoldPart>,
     limits: Limits,
     at: EpochMillis,
-    /// Acquires that its writes have counted and that are not to be: they were not granted.
+    /// Acquires that the takes counted, but that are not granted yet: a rollback subtracts them.
     uncounted: i64,
     is_settled: bool,
 }
 
-/// What one shard gave.
+/// Tokens taken from one shard.
 #[derive(Debug, Clone)]
 pub(crate) struct HoldPart {
     pub(crate) queue: Arc<ShardQueue>,
     pub(crate) amounts: Amounts,
     /// The shard after the take.
     pub(crate) shard: Arc<Shard>,
-    /// When it was taken, if that was ahead.
+    /// Time of the take, if the tokens were prefetched.
     pub(crate) prefetched_at: Option<Moment>,
-    /// The id of the durable lease in this shard, and when it expires. Either all parts have one or
+    /// Id of the durable lease in this shard, and its expiry. Either all parts have a lease or
     /// none.
     pub(crate) lease: Option<(WriteId, EpochMillis)>,
 }
 
 impl HoldPart {
-    /// Giving back `amount` of a rate.
+    /// Returns the change that returns `amount` of a rate to the shard.
     pub(crate) fn rate_return(&self, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
         let ceiling = self
             .shard
@@ -61,7 +62,7 @@ impl HoldPart {
         }
     }
 
-    /// So much of it.
+    /// Returns the same part with other amounts.
     fn with_amounts(&self, amounts: Amounts) -> Self {
         Self {
             amounts,
@@ -88,7 +89,7 @@ impl Hold {
         }
     }
 
-    /// The durable lease: its id in the first shard, and when the first part expires.
+    /// Returns the durable lease: its id in the first shard, and the earliest expiry of a part.
     pub(crate) fn lease(&self) -> Option<(&WriteId, EpochMillis)> {
         let (id, _) = self.parts.first()?.lease.as_ref()?;
         let expires = self
@@ -109,7 +110,7 @@ impl Hold {
             .any(|part| part.amounts.contains_key(limit))
     }
 
-    /// What was taken of a limit, as adjusted.
+    /// Returns the amount taken of a limit, as adjusted.
     pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
         self.parts
             .iter()
@@ -118,10 +119,10 @@ impl Hold {
             .sum()
     }
 
-    /// Every limit of the bucket as it was right after the take. Of a bucket of several shards,
-    /// those that gave something; they hold a part of what the bucket does.
+    /// Returns every limit of the bucket as it was right after the take. In a split bucket, only
+    /// the shards of this hold count, with their shares.
     pub(crate) fn limits(&self) -> Vec<LimitStatus> {
-        // Of parts taken ahead from one shard, the last one saw it last.
+        // Of prefetched parts from one shard, the last one has the newest state.
         let is_last = |(at, part): &(usize, &HoldPart)| {
             self.parts[at + 1..]
                 .iter()
@@ -144,7 +145,7 @@ impl Hold {
         decision::bucket_status(&Bucket::new(shards), &self.limits, &Amounts::new(), self.at)
     }
 
-    /// `actual` of `limit` was used in truth, which was taken.
+    /// Adjusts `limit` to the `actual` amount used.
     pub(crate) async fn adjust(
         &mut self,
         limit: &str,
@@ -158,7 +159,7 @@ impl Hold {
             let Some(taken) = self.parts[at].amounts.get(limit).copied() else {
                 continue;
             };
-            // The first gives all that is needed more; each takes back what it gave at most.
+            // The first part takes all that is missing; each part returns at most what it took.
             let change = more.max(-taken);
             if change == MilliTokens::ZERO {
                 continue;
@@ -193,7 +194,7 @@ impl Hold {
             settled.consumed = more;
         }
         let change = LeaseChange::SetAmounts(BTreeMap::from([(limit.clone(), (taken, actual))]));
-        // Until it is known what became of it, a rollback gives back only what is taken either way.
+        // Until the outcome is known, a rollback returns only the smaller amount.
         self.parts[at]
             .amounts
             .insert(limit.clone(), taken.min(actual));
@@ -214,7 +215,7 @@ impl Hold {
         done
     }
 
-    /// Makes the durable lease last for `lasts` from now, if there is one.
+    /// Renews the durable lease, if there is one, to expire `lasts` from now.
     pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         let untils = self
             .parts
@@ -224,11 +225,11 @@ impl Hold {
             return Ok(Settlement::Applied);
         };
         let planned = self.inner.plan_time();
-        // Never sooner: a shard's `due` is a lower bound of every expiry.
+        // Never earlier than before, because a shard's `due` is a lower bound of every expiry.
         let mut expires = planned.now.plus(lasts.into()).max(until);
         let mut renewed = self.renew_until(expires).await;
         let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::ClockSkew);
-        // The clock was off, and an answer has corrected it.
+        // The clock was wrong, and a response has corrected it.
         if renewed.as_ref().is_err_and(is_skewed)
             || renewed.is_ok() && planned.clock_was_slow(&self.inner)
         {
@@ -257,39 +258,40 @@ impl Hold {
         Ok(Settlement::Applied)
     }
 
-    /// Its slots go back, its rate tokens were used. Without a lease there is nothing to do.
+    /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes
+    /// nothing.
     pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
         let done = if self.has_lease() {
             self.end(Self::is_concurrent).await
         } else {
             Ok(Settlement::Applied)
         };
-        // Only now: whoever gives up waiting for the answer has not released anything yet.
+        // Set after the await, so a hold dropped before the response is still released.
         self.is_settled = true;
         done
     }
 
-    /// Everything goes back.
+    /// Ends the hold and returns all tokens.
     pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
         let done = self.end(|_, _| true).await;
         self.is_settled = true;
         done
     }
 
-    /// The request is not granted yet: if this goes back, the `takes` acquires that its write
-    /// counted are none.
+    /// Marks the hold as not granted yet: a rollback also subtracts the `takes` acquires that its
+    /// take counted.
     pub(crate) fn provisional(mut self, takes: i64) -> Self {
         self.uncounted = takes;
         self
     }
 
-    /// The request is granted: a rollback gives back tokens, and the acquire stays one.
+    /// Marks the hold as granted: a rollback returns tokens, but the acquire stays counted.
     pub(crate) fn granted(self) -> Self {
         self.provisional(0)
     }
 
-    /// Ends the hold and gives back the limits that go back. A part that fails does not keep the
-    /// others.
+    /// Ends the hold and returns the limits for which `goes_back` is true. A failed part does not
+    /// stop the others.
     async fn end(&mut self, goes_back: fn(&Self, &LimitName) -> bool) -> Result<Settlement, Error> {
         let mut ended = Ok(Settlement::Applied);
         for at in 0..self.parts.len() {
@@ -298,7 +300,7 @@ impl Hold {
                 other if ended.is_ok() => ended = other,
                 _ => {}
             }
-            // The first write has said so.
+            // The first write has subtracted the acquires.
             self.uncounted = 0;
         }
         ended
@@ -323,14 +325,14 @@ impl Hold {
                 .collect();
             match self.settling(part, LeaseChange::End, back).run().await? {
                 SettleOutcome::Done(settlement) => return Ok(settlement),
-                // An adjustment of unknown outcome was made after all, or was not: the lease says
-                // what is held.
+                // An unconfirmed adjustment was applied, or was not: the lease has the real
+                // amounts.
                 SettleOutcome::LeaseDiffers(amounts) => self.parts[at].amounts = amounts,
             }
         }
     }
 
-    /// Takes more of a limit from what was taken ahead, if that is there.
+    /// Takes more of a limit from the pool. Returns whether the pool had enough.
     fn take_from_pool(&mut self, limit: &str, more: MilliTokens) -> bool {
         let Some(pool) = self.bucket.pool.as_ref().filter(|_| !self.has_lease()) else {
             return false;
@@ -346,8 +348,7 @@ impl Hold {
         is_there
     }
 
-    /// Puts back what was taken ahead and not used after all, where it can still be used by another
-    /// acquire.
+    /// Returns unused prefetched tokens to the pool, if another acquire can still use them.
     fn return_to_pool(&self, at: usize, amounts: Amounts) -> bool {
         let part = &self.parts[at];
         let pool = self
@@ -363,7 +364,7 @@ impl Hold {
         is_back
     }
 
-    /// What it holds, taken ahead at this instant, or later.
+    /// Returns the parts as prefetched at `at`.
     pub(crate) fn into_prefetched_parts(mut self, at: Moment) -> Vec<HoldPart> {
         let mut parts = std::mem::take(&mut self.parts);
         parts
@@ -372,7 +373,7 @@ impl Hold {
         parts
     }
 
-    /// Both of two holds on one bucket: both have a lease, or neither has.
+    /// Merges two holds on one bucket. Either both have a lease or neither.
     pub(crate) fn merge(mut self, mut other: Self) -> Self {
         self.parts.append(&mut other.parts);
         self.uncounted += other.uncounted;
@@ -385,7 +386,7 @@ impl Hold {
             .any(|known| known.name() == limit && known.rule().is_concurrent())
     }
 
-    /// Giving back `amount` of a limit. A slot has counted when it was taken.
+    /// Returns the change that returns `amount` of a limit. A slot stays counted as consumed.
     fn returned_delta(
         &self,
         part: &HoldPart,
@@ -435,7 +436,7 @@ impl Hold {
         }
     }
 
-    /// Gives everything back in the background, where nobody is left to wait for it.
+    /// Rolls the hold back in a background task, because no request waits for it.
     pub(crate) fn roll_back_in_background(self) {
         let Some(runtime) = self.inner.runtime() else {
             return;

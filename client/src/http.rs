@@ -1,7 +1,7 @@
-//! Limits told to HTTP clients: the fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, the
-//! older `X-RateLimit-*`, and problem bodies. Plain strings and numbers, for any server.
+//! Limits for HTTP clients: the fields `RateLimit-Policy`, `RateLimit` and `Retry-After`, the older
+//! `X-RateLimit-*`, and problem bodies. Plain strings and numbers, for any server.
 //!
-//! The feature `tower` has a layer that does all of it (`weirgate::tower`). By hand:
+//! The feature `tower` has a layer that does all of it (`weirgate::tower`). Manually:
 //!
 //! ```
 //! use weirgate::http::{PolicyNames, Policies, Problem};
@@ -43,26 +43,24 @@
 //! |---|---|
 //! | `q` | the limit's capacity, in whole tokens |
 //! | `w` | the seconds in which an empty limit is full again; none for slots |
-//! | `qu` | `concurrent-requests` for slots. Of rates none is said, whatever their tokens are: the draft knows no LLM tokens |
-//! | `r` | what is left, in whole tokens rounded down; 0 in debt |
-//! | `t` | the seconds, rounded up, until one more token is there; after a denial until what was asked is there |
+//! | `qu` | `concurrent-requests` for slots; none for rates: the draft has no unit for LLM tokens |
+//! | `r` | the balance, in whole tokens rounded down; 0 in debt |
+//! | `t` | the seconds, rounded up, until one more token, or after a denial the requested amount |
 //!
-//! - After a denial only limits in the way have a `t`, so that none is later than `Retry-After`.
-//!   Neither is ever too early; where slots are in the way, it is when enough leases expire, and a
-//!   release makes it sooner.
-//! - A full limit has no `t`, nor has a number of slots that could be held: time brings neither any
-//!   more.
-//! - Soft limits are told like others, and deny nobody: who reads that nothing is left can slow
-//!   down by himself.
-//! - Shadow limits are not told. They are somebody's trial, which its subjects must not act on.
-//! - Of a bucket of several shards `r` is what the shard that was asked has left, which is less.
+//! - After a denial only short limits have a `t`, so none is later than `Retry-After`. Neither is
+//!   ever too early; for slots it is when enough leases expire, and a release can make it sooner.
+//! - A full limit has no `t`, nor has a concurrency limit: time adds nothing to either.
+//! - Soft limits are sent like others, but never deny: a client that reads 0 left can slow down.
+//! - Shadow limits are not sent. They are a trial, and clients must not react to it.
+//! - In a split bucket, `r` is the balance of the shard that decided, which is less than the
+//!   bucket's.
 //!
 //! # Layout
 //!
 //! - `policy`: [`Policies`]: limits in whole tokens and seconds
-//! - `names`: [`PolicyNames`]: what limits are called, so that each name stands for one
+//! - `names`: [`PolicyNames`]: unique names of limits
 //! - `fields`: policies as field values
-//! - `problem`: [`Problem`]: a body that says why not (RFC 9457)
+//! - `problem`: [`Problem`]: a body with the reason for a refusal (RFC 9457)
 
 mod fields;
 mod names;

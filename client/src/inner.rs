@@ -1,4 +1,4 @@
-//! What all clones of a limiter share: the table, the settings, and what is known of every bucket.
+//! State that all clones of a limiter share: the table, the settings, and every bucket.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;
@@ -19,10 +19,9 @@ use crate::stats::Counters;
 use crate::unavailable::{CircuitBreaker, LocalBuckets};
 use crate::{CircuitBreakerConfig, OnUnavailable, Prefetch};
 
-/// How many buckets a limiter remembers: of more than these, those used least are forgotten. Not
-/// one that is in use.
+/// Buckets that a limiter keeps, 10,000. Beyond that, the least used are dropped unless in use.
 const MAX_BUCKETS: usize = 10_000;
-/// The latest that a process begins to count for a new hour.
+/// Longest delay before a process counts for a new hour, 2 s.
 const MAX_ROLL_LAG: Millis = Millis(2_000);
 
 #[derive(Debug)]
@@ -34,16 +33,15 @@ pub(crate) struct Inner {
     pub(crate) breaker: CircuitBreaker,
     pub(crate) local_buckets: LocalBuckets,
     pub(crate) config_cache: ConfigCache,
-    /// Where a decision was made last: grants may be dropped on other threads.
+    /// Runtime of the last decision, because grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
-    /// What ages are measured by.
+    /// Clock for ages.
     pub(crate) ages: AgeClock,
     pub(crate) started: Instant,
-    /// By how much the machine's clock was ahead of the time since then when it was last read, in
-    /// ms.
+    /// Lead of the machine's clock over the time since `started`, when it was last read, in ms.
     pub(crate) clock_offset_ms: AtomicI64,
-    /// How long after an hour has begun this process goes on counting for the hour before: random,
-    /// so that processes do not all begin a bucket's new hour at once.
+    /// Delay before this process counts for a new hour. Random, so that processes do not all begin
+    /// a bucket's new hour at once.
     pub(crate) roll_lag: Millis,
     buckets: Mutex<Buckets>,
 }
@@ -51,7 +49,7 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 struct Buckets {
     known: Cache<BucketKey, Arc<BucketState>, UnitWeighter, DefaultHashBuilder, Used>,
-    /// Nothing is taken ahead any more.
+    /// Whether prefetch has ended.
     is_shut_down: bool,
 }
 
@@ -72,7 +70,7 @@ impl Buckets {
     }
 }
 
-/// Keeps buckets that callers, grants, or the keepers of pools hold.
+/// Pins buckets that requests, grants or expiry tasks use.
 #[derive(Debug)]
 struct Used;
 
@@ -125,19 +123,19 @@ impl Inner {
         }
     }
 
-    /// A runtime for what is to be done in the background.
+    /// Returns a runtime for background tasks.
     pub(crate) fn runtime(&self) -> Option<Handle> {
         Handle::try_current()
             .ok()
             .or_else(|| self.runtime.get().cloned())
     }
 
-    /// Remembers the runtime that decides.
+    /// Stores the current runtime.
     pub(crate) fn remember_runtime(&self) {
         self.runtime.get_or_init(Handle::current);
     }
 
-    /// What is known of a bucket.
+    /// Returns the state of a bucket, and creates it if needed.
     pub(crate) fn bucket(&self, entity: EntityId, resource: Resource) -> Arc<BucketState> {
         let key = BucketKey {
             namespace: self.namespace.clone(),
@@ -164,7 +162,7 @@ impl Inner {
         bucket
     }
 
-    /// Forgets what was seen of all buckets.
+    /// Removes the views of all buckets.
     pub(crate) fn forget_views(&self) {
         self.buckets()
             .known
@@ -172,7 +170,7 @@ impl Inner {
             .for_each(|(_, bucket)| bucket.clear_views());
     }
 
-    /// The wall clock has jumped ahead since all buckets were seen.
+    /// Marks the views of all buckets as older than a jump of the wall clock.
     pub(crate) fn doubt_views(&self) {
         self.buckets()
             .known
@@ -180,7 +178,7 @@ impl Inner {
             .for_each(|(_, bucket)| bucket.mark_clock_jump());
     }
 
-    /// The buckets that tokens may have been taken ahead of; from now on none are.
+    /// Ends prefetch. Returns the buckets that have a pool.
     pub(crate) fn shut_down(&self) -> Vec<Arc<BucketState>> {
         let mut buckets = self.buckets();
         buckets.is_shut_down = true;

@@ -1,5 +1,5 @@
-//! Rate limits shared through one DynamoDB table: token buckets taken in a single write,
-//! concurrency slots that come back when their holder crashes, and usage that counts once.
+//! Rate limits shared through one DynamoDB table: token buckets taken from in a single write,
+//! concurrency slots that return when their holder crashes, and usage that is counted once.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -32,21 +32,22 @@
 //!
 //! # Layout
 //!
-//! - `limiter`, `builder`: [`RateLimiter`] and its [`Builder`]; `inner`: what its clones share
+//! - `limiter`, `builder`: [`RateLimiter`] and its [`Builder`]; `inner`: state that its clones
+//!   share
 //! - `acquire`: [`Acquire`]: one request, checked before anything is sent
-//! - `acquire_all`: [`AcquireAll`]: several requests, all or nothing
-//! - `decision`: [`Decision`] and what it says of every limit
-//! - `bucket`: which shards of a bucket to ask, and when all of them
-//! - `queue`: callers of one shard share its writes; the acquire protocol
-//! - `decide`: all buckets of a request give, or none does
+//! - `acquire_all`: [`AcquireAll`]: several requests, all or none
+//! - `decision`: [`Decision`], with the status of every limit
+//! - `bucket`: the shards of a bucket, and the router that chooses among them
+//! - `queue`: the waiters of one shard, which share its writes, and their worker
+//! - `decide`: takes from all buckets of a request, or from none
 //! - `grant`, `hold`, `settle`: [`Grant`]: adjust, renew, release, roll back
-//! - `unavailable`: what is answered while DynamoDB is away, and when it is not asked; `requests` tells
+//! - `unavailable`: decisions without DynamoDB, and the circuit breaker; `requests` reports to it
 //! - `prefetch`: tokens taken ahead, and acquires served from memory
 //! - `peek`: [`Peek`]: balances, without taking
 //! - `scope`: a grant around a piece of work
-//! - `config`: limits and entities that live in the table; which of them are in force
-//! - `stats`, `telemetry`: what operators see
-//! - `http`: limits told to HTTP clients; `tower`: a layer that does it
+//! - `config`: limits and entities in the table, and which limits are in force
+//! - `stats`, `telemetry`: counters, metrics and spans for operators
+//! - `http`: limits in HTTP fields and bodies; `tower`: a layer that sends them
 //! - `file`: limits from a YAML file; `blocking`: waiting without an async runtime
 //! - `plan_time`: the time that writes are planned by
 //! - `clock`, `error`
@@ -108,7 +109,7 @@ pub use weirgate_shared::{
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 
-/// The examples of the README and of the guide are compiled with the tests.
+/// Compiles the examples of the README and of the guide with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/guide/acquire.md")]

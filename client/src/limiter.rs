@@ -1,4 +1,4 @@
-//! The limiter, as callers hold it.
+//! The limiter that an application uses.
 
 use std::sync::Arc;
 
@@ -20,18 +20,18 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// A limiter on the table `table`, whose name is among the deployed stack's outputs.
+    /// Builds a limiter on the table `table`, whose name is among the deployed stack's outputs.
     #[must_use]
     pub fn builder(table: impl Into<String>) -> Builder {
         Builder::new(table.into())
     }
 
-    /// Asks for tokens of `entity` on `resource`.
+    /// Requests tokens of `entity` on `resource`.
     pub fn acquire(&self, entity: &str, resource: &str) -> Acquire<'_> {
         Acquire::new(self, entity, resource)
     }
 
-    /// Looks at the balances of `entity` on `resource`, without taking.
+    /// Reads the balances of `entity` on `resource`, without taking.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
@@ -44,7 +44,7 @@ impl RateLimiter {
         Peek::new(self.acquire(entity, resource))
     }
 
-    /// Asks for tokens of several buckets, all or nothing.
+    /// Requests tokens of several buckets, all or none.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
@@ -66,17 +66,16 @@ impl RateLimiter {
         AcquireAll::new(self, requests.into_iter().collect())
     }
 
-    /// Gives back what was taken ahead, and has the table count every acquire granted until now.
-    /// Whatever is asked afterwards goes to the table. Without [prefetch](Builder::prefetch) there
-    /// is nothing to do, and nothing the second time. A limiter that is dropped without it forfeits
-    /// what it had taken ahead.
+    /// Returns all prefetched tokens, and writes the count of every granted acquire. Later requests
+    /// go to the table. Without [prefetch](Builder::prefetch), or the second time, it does nothing.
+    /// A limiter that is dropped without this call forfeits its prefetched tokens.
     ///
     /// # Errors
-    /// [`Error::Store`] or [`Error::Timeout`] if something could not be given back: it counts as
-    /// used. The rest was.
+    /// [`Error::Store`] or [`Error::Timeout`] if some tokens could not be returned: they count as
+    /// consumed. The others were returned.
     pub async fn shutdown(&self) -> Result<(), Error> {
         let pools = self.inner.shut_down();
-        // Tasks of their own: they come to an end also if the caller goes away.
+        // Tasks of their own, so they finish even if this future is dropped.
         let tasks: Vec<_> = pools
             .into_iter()
             .map(|bucket| tokio::spawn(prefetch::drain(Arc::clone(&self.inner), bucket)))
@@ -89,13 +88,13 @@ impl RateLimiter {
         done
     }
 
-    /// What this limiter has done since it was built.
+    /// Returns the counters of this limiter since it was built.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.counters.read()
     }
 
-    /// Whether it denies nobody: see [`Builder::shadow`].
+    /// Returns whether the limiter never denies: see [`Builder::shadow`].
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.inner.settings.is_shadow

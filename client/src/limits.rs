@@ -1,4 +1,4 @@
-//! The limits that a request brings.
+//! The limits of a request.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use weirgate_shared::{Limit, MAX_BUCKET_LIMITS, MAX_LIMITS, Shard, VersionedLimi
 
 use crate::Error;
 
-/// Limits, and the version of the configuration they are from. Clones share them.
+/// Limits and their configuration version. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Limits {
     list: Arc<[Limit]>,
     pub(crate) version: Option<i64>,
-    /// Configured for this very entity and resource.
+    /// Whether they are configured for exactly this entity and resource.
     is_own: bool,
 }
 
@@ -25,7 +25,7 @@ impl Limits {
         }
     }
 
-    /// The same limits, configured for this very entity and resource.
+    /// Returns the same limits, as configured for exactly this entity and resource.
     pub(crate) fn own(self) -> Self {
         Self {
             is_own: true,
@@ -33,7 +33,7 @@ impl Limits {
         }
     }
 
-    /// The same limits, said to be of another version.
+    /// Returns the same limits with another version.
     pub(crate) fn with_version(&self, version: i64) -> Self {
         Self {
             version: Some(version),
@@ -42,7 +42,7 @@ impl Limits {
     }
 }
 
-/// That a call does not bring more limits than one write can take of.
+/// Requires that a request has no more limits than one write can take from.
 pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
     if limits.len() <= MAX_LIMITS {
         return Ok(());
@@ -53,7 +53,7 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
     )))
 }
 
-/// That `bucket` does not get more limits than any write to it can name.
+/// Requires that the shard does not get more limits than a write can name.
 pub(crate) fn check_bucket_limit_count(shard: &Shard, limits: &Limits) -> Result<(), Error> {
     let number = shard.limit_count_with(limits);
     if number <= MAX_BUCKET_LIMITS {

@@ -1,4 +1,4 @@
-//! Looking at balances without taking.
+//! Reads balances without taking.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use crate::decision::{self, LimitStatus};
 use crate::inner::Inner;
 use crate::{Acquire, Error};
 
-/// A look at what an acquire would meet. Nothing happens until [`send`](Self::send), and nothing is
-/// taken then.
+/// A request for balances. Nothing happens until [`send`](Self::send), and no token is taken.
 #[derive(Debug, Clone)]
 #[must_use = "a look does nothing until it is sent"]
 pub struct Peek<'a> {
@@ -21,26 +20,26 @@ pub struct Peek<'a> {
     max_age: Duration,
 }
 
-/// What there is of every limit, and when there is enough.
+/// The balance of every limit, and the time until there is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balances {
-    /// How long until all that is needed is there, if nobody takes it: zero if it is; `None` if
-    /// time alone does not bring it.
+    /// Time until all needed tokens are available, if no request takes them: zero if they are now;
+    /// `None` if time alone does not help.
     pub retry_after: Option<Duration>,
-    /// Whether the limits are asked at all.
+    /// Status of the configuration: whether the limits are enforced.
     pub status: ConfigStatus,
     /// Every limit.
     pub limits: Vec<LimitStatus>,
 }
 
 impl Balances {
-    /// The limit `name` of the bucket that was asked for.
+    /// Returns the limit `name` of the requested bucket.
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<&LimitStatus> {
         self.limits.iter().find(|status| status.limit == name)
     }
 
-    /// The limit that has least left of its capacity.
+    /// Returns the limit with the smallest part of its capacity left.
     #[must_use]
     pub fn most_restrictive(&self) -> Option<&LimitStatus> {
         decision::most_restrictive(&self.limits)
@@ -55,31 +54,30 @@ impl<'a> Peek<'a> {
         }
     }
 
-    /// The limits of the bucket, as for an [acquire](Acquire::limits).
+    /// Sets the limits of the bucket, as for an [acquire](Acquire::limits).
     pub fn limits(mut self, limits: &[Limit]) -> Self {
         self.request = self.request.limits(limits);
         self
     }
 
-    /// How much of a limit is needed, 1 to 10^12 tokens: the answer says how long until it is
-    /// there.
+    /// Sets how much of a limit is needed, 1 to 10^12 tokens. The result has the time until it is
+    /// available.
     pub fn need(mut self, limit: &str, tokens: i64) -> Self {
         self.request = self.request.take(limit, tokens);
         self
     }
 
-    /// Is content with what this limiter has seen of the bucket within `max_age`, by a look or an
-    /// acquire, and then reads nothing: 50 ms is a good one for pages that show balances. Always
-    /// reads if nothing is said.
+    /// Accepts views of this limiter up to `max_age`, from a peek or an acquire, and then reads
+    /// nothing: 50 ms suits pages that show balances. By default it always reads.
     pub const fn cached(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
         self
     }
 
-    /// Looks: one read, of all shards.
+    /// Reads all shards with one read.
     ///
     /// # Errors
-    /// [`Error::Invalid`] before anything is sent; the others if the table could not be read.
+    /// [`Error::Invalid`] before anything is sent; the other errors if the table could not be read.
     pub async fn send(self) -> Result<Balances, Error> {
         let inner = &self.request.limiter().inner;
         let ResolvedRequest {
@@ -135,7 +133,7 @@ impl<'a> Peek<'a> {
     }
 }
 
-/// What there is of a bucket by what is known of it; one that is not there is full.
+/// Returns the status of a bucket by its views; a bucket without an item is full.
 fn status(inner: &Inner, target: &BucketTarget) -> Vec<LimitStatus> {
     let (request, now) = (&target.request, inner.now());
     let mut bucket = target.bucket.cached_bucket(&request.limits, now);

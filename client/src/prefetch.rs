@@ -1,9 +1,8 @@
-//! Tokens taken ahead: a client takes a block of tokens about every second, and serves acquires
-//! from memory.
+//! Prefetch: a client takes a block of tokens about every second, and serves acquires from memory.
 //!
-//! A bucket of a resource with prefetch has a [`Pool`]. Whoever finds enough in it needs no write;
-//! whoever does not waits for the next block, or goes the ordinary way. What is left of a block
-//! goes back when it is too old. A block is never restored by anybody else, as it may have been
+//! A bucket of a resource with prefetch has a [`Pool`]. A request that the pool covers needs no
+//! write; any other waits for the next block, or goes to the table. Tokens of a block return when
+//! they are too old. No other process ever restores a block, because its tokens may have been
 //! spent.
 
 mod demand;
@@ -20,19 +19,20 @@ use crate::Error;
 pub(crate) use fetch::{acquire, drain};
 pub(crate) use pool::Pool;
 
-/// The longest load that one block is meant for.
+/// Longest time whose demand one block covers, 1 s.
 const HORIZON: Millis = Millis(1_000);
-/// What is left when the next block is fetched lasts for this long: an answer takes some 10 ms,
-/// with a margin.
+/// Time that the remaining tokens last when the next block is fetched, 100 ms: a response takes
+/// some 10 ms, with a margin.
 const REFETCH_LEAD: Millis = Millis(100);
 
-/// How many tokens of a bucket one client takes ahead, and for how long it keeps them. The size of
-/// a block is what the client needs in about a second, as observed.
+/// How many tokens of a bucket one client prefetches, and for how long it keeps them. A block
+/// covers about one second of the client's observed demand.
 ///
-/// What was taken ahead counts as used in the table until it goes back. So at the table the limit
-/// holds as always; what is spent in any interval is at most capacity and refill of that interval,
-/// and what its clients had outstanding at its beginning: at most `share` of the capacity each,
-/// none of it for longer than `keep`. A client that dies forfeits as much.
+/// In the table, prefetched tokens count as consumed until they return, so the limit holds there as
+/// always. Within any interval, clients spend at most the capacity, its refill, and the tokens that
+/// were outstanding at its beginning. Each client has at most `max_outstanding_percent` of the
+/// capacity outstanding, none of it for longer than `max_age`. A client that dies forfeits that
+/// amount.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -56,24 +56,23 @@ impl Default for Prefetch {
 }
 
 impl Prefetch {
-    /// The most of each limit's capacity that one client has outstanding at any time, in percent: 1
-    /// to 100, 10 if not said. A request for more than this goes to the table, as if there were no
-    /// prefetch.
+    /// Sets the largest part of each limit's capacity that one client has outstanding, in percent:
+    /// 1 to 100, 10 by default. A request for more goes to the table, as without prefetch.
     #[must_use]
     pub const fn max_outstanding_percent(mut self, percent: u32) -> Self {
         self.max_outstanding_percent = percent;
         self
     }
 
-    /// How long after it was taken a token can be spent: 100 ms to a minute, 2 s if not said. Then
-    /// it goes back.
+    /// Sets how long a prefetched token can be spent: 100 ms to a minute, 2 s by default. Then it
+    /// returns.
     #[must_use]
     pub const fn max_age(mut self, keep: Duration) -> Self {
         self.max_age = keep;
         self
     }
 
-    /// Checks the numbers given for `resource`.
+    /// Checks the settings for `resource`.
     pub(crate) fn check(self, resource: &str) -> Result<Self, Error> {
         let Self {
             max_outstanding_percent: share_percent,
@@ -92,7 +91,7 @@ impl Prefetch {
         Ok(self)
     }
 
-    /// The most that may be outstanding of a limit of this capacity.
+    /// Returns the most that may be outstanding of a limit with this capacity.
     fn max_outstanding(self, capacity: MilliTokens) -> MilliTokens {
         MilliTokens(
             capacity
@@ -101,13 +100,13 @@ impl Prefetch {
         ) / 100
     }
 
-    /// The load that a block is meant for. Half of what it could be kept for: the other half is for
-    /// a load that sinks.
+    /// Returns the time whose demand a block covers: at most half of `max_age`, because demand may
+    /// fall.
     fn horizon(self) -> Millis {
         HORIZON.min(Millis(Millis::from(self.max_age).0 / 2))
     }
 
-    /// When so much of the load is left, the next block is fetched.
+    /// Returns how long the remaining tokens last when the next block is fetched.
     fn refetch_lead(self) -> Millis {
         REFETCH_LEAD.min(Millis(self.horizon().0 / 4))
     }

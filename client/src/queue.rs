@@ -1,7 +1,7 @@
-//! Callers of one bucket shard share its writes, and the acquire protocol.
+//! The queue of one shard: the waiters of one process share its writes.
 //!
-//! While a take is in flight, those who come stand in line; the next write takes for all of them.
-//! The line is served by a task of its own, so a caller that goes away does not stop the others.
+//! While a take is in flight, new requests wait in the queue; the next write takes for all of them.
+//! A worker task of its own drains the queue, so a dropped request does not stop the others.
 
 mod batch;
 mod clock_jump;
@@ -45,11 +45,11 @@ pub(crate) use take::backoff;
 use throttle::ThrottleBackoff;
 pub(crate) use worker::run_worker;
 
-/// What is asked of each limit.
+/// Amount per limit.
 pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;
 
-/// What is taken of each limit: what must be there, and what is taken in any case. They are of
-/// different limits.
+/// Merges the amounts that must be available with the soft amounts, which are taken in any case.
+/// The two name different limits.
 pub(crate) fn merge_amounts(amounts: &Amounts, soft_amounts: &Amounts) -> Amounts {
     amounts
         .iter()
@@ -58,46 +58,47 @@ pub(crate) fn merge_amounts(amounts: &Amounts, soft_amounts: &Amounts) -> Amount
         .collect()
 }
 
-/// What becomes of a request.
+/// Decision of one shard on a request.
 #[derive(Debug)]
 pub(crate) enum ShardDecision {
     Granted(Unclaimed),
     Denied(Denied),
 }
 
-/// What a caller in line is told.
+/// Reply to a waiter.
 #[derive(Debug)]
 pub(crate) enum QueueReply {
     Decided(ShardDecision),
-    /// This shard cannot say: others of the bucket must be asked.
+    /// This shard cannot decide: the router must try other shards of the bucket.
     Reroute(RerouteReason),
 }
 
-/// Why other shards must be asked.
+/// Reason to try other shards.
 #[derive(Debug, Clone)]
 pub(crate) enum RerouteReason {
-    /// It is not there.
+    /// The shard has no item.
     ShardMissing,
-    /// It has not enough, which says nothing about the others.
+    /// This shard has too few tokens; others may have enough.
     Insufficient,
-    /// Its partition is too hot.
+    /// DynamoDB throttles the shard's partition.
     Throttled(Arc<StoreError>),
-    /// It is the first of several, which its callers did not know: they spread over all of them.
+    /// The bucket has several shards, which the router did not expect: waiters spread over all of
+    /// them.
     BucketWasSplit,
 }
 
-/// What was taken, on its way to its caller. If the caller has gone away nobody will use the
-/// tokens: they go back.
+/// A hold on its way to the waiter. Dropping it rolls the hold back, so the tokens of a dropped
+/// request return.
 #[derive(Debug)]
 pub(crate) struct Unclaimed(Option<Hold>);
 
 impl Unclaimed {
-    /// What was taken, granted to the caller.
+    /// Returns the hold as granted.
     pub(crate) fn claim(self) -> Hold {
         self.claim_provisionally().granted()
     }
 
-    /// What was taken, which may still go back as if it had not been.
+    /// Returns the hold, which can still be rolled back as if it had not been taken.
     pub(crate) fn claim_provisionally(mut self) -> Hold {
         self.0.take().expect("nothing else takes it out")
     }
@@ -117,25 +118,25 @@ impl Drop for Unclaimed {
     }
 }
 
-/// A caller in line.
+/// A request in a queue.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) amounts: Amounts,
-    /// What is taken whether it is there or not.
+    /// Amounts that are taken even into debt.
     pub(crate) soft_amounts: Amounts,
     pub(crate) limits: Limits,
-    /// How long a durable lease lasts, and its owner.
+    /// Duration of a durable lease, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
     /// Acquires that the write counts.
     pub(crate) acquires: i64,
     pub(crate) enqueued_at: Instant,
     pub(crate) deadline: Instant,
-    /// The bucket the line is of.
+    /// Bucket of the queue.
     pub(crate) bucket: Arc<BucketState>,
     pub(crate) reply: oneshot::Sender<Result<QueueReply, Error>>,
 }
 
-/// The callers of one bucket shard, and what the last answer showed of it.
+/// The waiters of one shard, and the view from the last response.
 #[derive(Debug)]
 pub(crate) struct ShardQueue {
     pub(crate) key: BucketKey,
@@ -149,24 +150,25 @@ struct State {
     served: bool,
     view: Option<ShardView>,
     pace: ContentionBackoff,
-    /// Others have written to the shard between what was seen of it last and the time before.
+    /// Whether other processes wrote to the shard between the last two responses; `None` until
+    /// known.
     has_company: Option<bool>,
-    /// The first read of the shard showed that others must be expected to write between a read and
-    /// the write after it.
+    /// Whether the first read of the shard showed so much traffic that other processes probably
+    /// write between a read and the write after it.
     is_crowded: Option<bool>,
-    /// When the shard was found missing, if that is the last that is known of it: there is no view
-    /// then.
+    /// Time at which the shard was found missing, if that is the latest information; there is no
+    /// view then.
     absent: Option<Moment>,
     throttled: Option<Throttled>,
-    /// What throttles leave of this process's writes.
+    /// Pause between this process's writes while DynamoDB throttles the shard.
     gap: ThrottleBackoff,
-    /// Until when what was seen counts as new, because the shard is too hot to be read.
+    /// End of the time in which the view counts as fresh, because a throttled shard cannot be read.
     trusted_until: Option<Moment>,
-    /// When the only lease of the shard ended last.
+    /// Time at which the shard's only lease last ended.
     lone_end: Option<Instant>,
-    /// The operation that is under way, and since when.
+    /// Operation in flight, and its start.
     asking: Option<(&'static str, Instant)>,
-    /// Why the last one failed, if it did.
+    /// Error of the last request, if it failed.
     failure: Option<Arc<StoreError>>,
 }
 
@@ -174,29 +176,29 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Throttled {
     at: Moment,
-    /// There was another a moment before.
+    /// Whether another throttle came shortly before.
     again: bool,
-    /// No write has passed since.
+    /// Whether no write has passed since.
     is_last: bool,
 }
 
-/// What an answer showed of the bucket, and when.
+/// A copy of the shard as a response showed it, and the time of that response.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardView {
     pub(crate) shard: Arc<Shard>,
     pub(crate) seen_at: Moment,
-    /// This process has taken from it since, by a write that does not answer with the item.
+    /// Whether this process has since taken by a write that does not return the item.
     pub(crate) is_plan_only: bool,
-    /// The wall clock has jumped ahead since: the process was frozen, or the clock was set.
+    /// Whether the wall clock has since jumped ahead: the process was frozen, or the clock was set.
     pub(crate) predates_clock_jump: bool,
 }
 
-/// For how long a throttle is a reason to ask for a split.
+/// Time after a throttle in which it is a reason to request a split, 5 s.
 const SPLIT_SIGNAL_WINDOW: Duration = Duration::from_secs(5);
-/// Leases that end more often than this are not rare: leaving `due` to the reconciler costs less
-/// than to move it with each of them.
+/// Shortest interval between ends of *rare* leases, 60 s. For more frequent ends, leaving `due` to
+/// the reconciler costs less than moving it each time.
 const RARE_LEASE_INTERVAL: Duration = Duration::from_secs(60);
-/// For how long it is a reason to go elsewhere.
+/// Time after a throttle in which requests avoid the shard, 1 s.
 const AVOID_FOR: Duration = Duration::from_secs(1);
 
 impl ShardQueue {
@@ -208,7 +210,7 @@ impl ShardQueue {
         }
     }
 
-    /// Puts a caller in line. `true` if nobody serves it: the caller must see to that.
+    /// Adds a waiter. Returns whether the queue has no worker, so that one must be started.
     #[must_use]
     pub(crate) fn enqueue(&self, waiter: Waiter) -> bool {
         let mut state = self.state();
@@ -216,8 +218,8 @@ impl ShardQueue {
         !std::mem::replace(&mut state.served, true)
     }
 
-    /// Whether others write to the shard too. Before it is known: of several shards yes, or there
-    /// were not several.
+    /// Returns whether other processes write to the shard too. Until that is known, returns whether
+    /// the bucket has had several shards.
     fn is_contended(&self) -> bool {
         let state = self.state();
         state
@@ -226,8 +228,8 @@ impl ShardQueue {
             .unwrap_or_else(|| self.summary.max_shards_seen() > 1)
     }
 
-    /// Whether the lease that ends is alone in the shard, as `seen`, and such leases are rare: then
-    /// `due` goes with it.
+    /// Returns whether the ending lease is the only one in `seen`, and such ends are rare. Then the
+    /// write that ends it moves `due` as well.
     pub(crate) fn ends_rare_lease(&self, seen: &Shard) -> bool {
         if self.is_contended() || seen.leases.as_ref().is_none_or(|leases| leases.len() != 1) {
             return false;
@@ -240,12 +242,12 @@ impl ShardQueue {
         self.state().has_company = Some(others);
     }
 
-    /// A request of this operation is under way from now on.
+    /// Records that a request of this operation is in flight.
     fn request_started(&self, operation: &'static str) {
         self.state().asking = Some((operation, Instant::now()));
     }
 
-    /// What became of it: what failed last, if the last request did.
+    /// Records that the request has ended, and its error if it failed.
     fn request_finished<T>(&self, outcome: &Result<T, StoreError>) {
         let failure = outcome
             .as_ref()
@@ -255,12 +257,12 @@ impl ShardQueue {
         (state.asking, state.failure) = (None, failure);
     }
 
-    /// Why its last request failed, if it did.
+    /// Returns the error of the last request, if it failed.
     pub(crate) fn last_error(&self) -> Option<Arc<StoreError>> {
         self.state().failure.clone()
     }
 
-    /// The operation of a request that has been without an answer for this long.
+    /// Returns the operation in flight if it has had no response for at least this long.
     pub(crate) fn in_flight_for(&self, least: Duration) -> Option<&'static str> {
         self.state()
             .asking
@@ -268,12 +270,13 @@ impl ShardQueue {
             .map(|(operation, _)| operation)
     }
 
-    /// Whether callers are in it: a newcomer shares their next write.
+    /// Returns whether a worker drains the queue: a new request then shares its next write.
     pub(crate) fn has_worker(&self) -> bool {
         self.state().served
     }
 
-    /// All who came since the last call, in order; whoever serves the line is done when nobody did.
+    /// Removes and returns the waiters in order. If there are none and the worker has none either,
+    /// marks the queue as without a worker.
     fn drain(&self, has_callers: bool) -> VecDeque<Waiter> {
         let mut state = self.state();
         if state.waiting.is_empty() && !has_callers {
@@ -282,8 +285,7 @@ impl ShardQueue {
         std::mem::take(&mut state.waiting)
     }
 
-    /// Nobody serves the line any more, and whoever did has not come to its end: those in it are
-    /// told so.
+    /// Drops the waiters after the worker stopped early: their reply channels close.
     fn abort_waiters(&self) {
         let mut state = self.state();
         state.served = false;
@@ -294,7 +296,7 @@ impl ShardQueue {
         self.state().view.clone()
     }
 
-    /// Keeps what an answer showed, unless a later one is known already.
+    /// Records the shard of a response, unless the view has a later write sequence.
     pub(crate) fn record_view(&self, shard: Shard) -> Arc<Shard> {
         self.record_view_at(shard, self.summary.ages.now())
     }
@@ -304,7 +306,7 @@ impl ShardQueue {
         let mut state = self.state();
         let is_older = |view: &ShardView| view.shard.write_seq > shard.write_seq;
         if !state.view.as_ref().is_some_and(is_older) {
-            // An item may say what it likes; so many keys are read, when all shards are.
+            // Cap a damaged item's shard count, because a refresh reads that many keys.
             self.summary
                 .record_shard_count(shard.shard().count.min(MAX_SHARDS), at);
             self.summary
@@ -316,7 +318,7 @@ impl ShardQueue {
                 .as_ref()
                 .is_some_and(|view| view.shard.shard() != shard.shard())
             {
-                // It was split or merged: the heat was another shard's.
+                // It was split or merged: the throttles were another shard's.
                 state.throttled = None;
                 state.gap.shrink();
             }
@@ -330,65 +332,65 @@ impl ShardQueue {
         shard
     }
 
-    /// How old a view is.
+    /// Returns the age of a view.
     pub(crate) fn age(&self, view: &ShardView) -> Duration {
         self.summary.ages.age(view.seen_at)
     }
 
-    /// Whether a view is of after a call had `joined`.
+    /// Returns whether a view is from after a request was enqueued, at `joined`.
     pub(crate) fn is_since(&self, view: &ShardView, joined: Instant) -> bool {
         view.seen_at >= self.summary.ages.of(joined)
     }
 
-    /// What of the pace changes with what became of a write.
+    /// Changes the contention backoff by the outcome of a write.
     fn with_backoff<T>(&self, change: impl FnOnce(&mut ContentionBackoff) -> T) -> T {
         change(&mut self.state().pace)
     }
 
-    /// Forgets what was seen of the bucket.
+    /// Removes the view.
     pub(crate) fn clear_view(&self) {
         self.state().view = None;
     }
 
-    /// What was seen is good for planning a write, and for nothing else.
+    /// Restricts the view to planning writes; it can no longer deny.
     pub(crate) fn mark_plan_only(&self) {
         if let Some(view) = &mut self.state().view {
             view.is_plan_only = true;
         }
     }
 
-    /// The wall clock has jumped ahead since it was seen.
+    /// Marks the view as older than a jump of the wall clock.
     pub(crate) fn mark_clock_jump(&self) {
         if let Some(view) = &mut self.state().view {
             view.predates_clock_jump = true;
         }
     }
 
-    /// What was seen, by a time that is beyond doubt.
+    /// Returns the view, if the wall clock has not jumped since.
     pub(crate) fn view_since_clock_jump(&self) -> Option<ShardView> {
         self.view().filter(|view| !view.predates_clock_jump)
     }
 
-    /// Keeps a bucket that was made by a write which does not answer with it.
+    /// Records a shard that was created by a write which does not return the item.
     pub(crate) fn record_created(&self, shard: &Shard) {
         drop(self.record_view(shard.clone()));
         self.mark_plan_only();
     }
 
-    /// Forgets the shard, and remembers for a while that it is gone.
+    /// Removes the view, and marks the shard as missing for 1 s.
     pub(crate) fn mark_missing(&self) {
         let mut state = self.state();
         (state.view, state.absent) = (None, Some(self.summary.ages.now()));
     }
 
-    /// Whether the shard was missing a moment ago.
+    /// Returns whether the shard was found missing less than 1 s ago.
     pub(crate) fn is_missing(&self) -> bool {
         self.state()
             .absent
             .is_some_and(|at| self.summary.ages.age(at) < Duration::from_secs(1))
     }
 
-    /// The shard is too hot.
+    /// Records a throttle of the shard.
     fn record_throttle(&self) {
         let mut state = self.state();
         let at = self.summary.ages.now();
@@ -409,7 +411,7 @@ impl ShardQueue {
         state.gap.widen(&self.summary.ages);
     }
 
-    /// A write was not throttled.
+    /// Records a write that was not throttled.
     fn record_unthrottled_write(&self) {
         let mut state = self.state();
         if let Some(throttled) = &mut state.throttled {
@@ -418,19 +420,19 @@ impl ShardQueue {
         state.gap.narrow(&self.summary.ages);
     }
 
-    /// Until when this process leaves the shard to others, after throttles.
+    /// Returns the end of this process's pause after throttles, if it is still ahead.
     fn paused_until(&self) -> Option<Instant> {
         self.state().gap.until(&self.summary.ages)
     }
 
-    /// Takes over the gap of the shard that this one was split off: its first write need not wait,
-    /// and if that is throttled the next one comes as late as it would there.
+    /// Copies the pause length of the shard that this one was split off. The first write need not
+    /// wait; if it is throttled, the next waits as long as it would in the old shard.
     pub(crate) fn inherit_pause(&self, older: &Self) {
         let gap = older.state().gap;
         self.state().gap.inherit(gap);
     }
 
-    /// The shard is too hot to be read: what was seen of it counts as new for a moment.
+    /// Lets the view count as fresh for `span`, because the shard is too throttled to be read.
     fn trust_view_for(&self, span: Duration) {
         self.state().trusted_until = Some(self.summary.ages.now() + span);
     }
@@ -441,39 +443,40 @@ impl ShardQueue {
             .is_some_and(|until| self.summary.ages.now() < until)
     }
 
-    /// How long ago the shard was last throttled, if that was twice in a row and a moment ago. Once
-    /// is a crest, which a partition that is used to the full meets now and then.
+    /// Returns the age of the last throttle, if it was the second within a short time and is
+    /// recent. A partition near its limit throttles now and then, so one throttle alone is no
+    /// signal.
     fn repeatedly_throttled_for(&self) -> Option<Duration> {
         let throttled = self.state().throttled.filter(|throttled| throttled.again)?;
         Some(self.summary.ages.age(throttled.at)).filter(|age| *age < SPLIT_SIGNAL_WINDOW)
     }
 
-    /// Whether the shard is to be left alone for a moment, or this process does not write to it
-    /// yet.
+    /// Returns whether requests should avoid the shard: it was throttled less than 1 s ago, or this
+    /// process pauses its writes.
     pub(crate) fn is_throttled(&self) -> bool {
         let state = self.state();
         let is_recent = |throttled: Throttled| self.summary.ages.age(throttled.at) < AVOID_FOR;
         state.throttled.is_some_and(is_recent) || state.gap.until(&self.summary.ages).is_some()
     }
 
-    /// A write asked for the split: that is enough.
+    /// Clears the throttle, because a write has requested the split.
     fn clear_throttle(&self) {
         self.state().throttled = None;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent between any two statements: a panic elsewhere does not spoil it.
+        // Ignore poisoning: the state is consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Waiter {
-    /// What is taken of each limit.
+    /// Returns the amounts of all limits, soft ones included.
     pub(crate) fn all(&self) -> Amounts {
         merge_amounts(&self.amounts, &self.soft_amounts)
     }
 
-    /// The lease as it will be written, if the caller wants one.
+    /// Returns a new lease for the request, if it wants one.
     fn new_lease(&self, now: EpochMillis) -> Option<(WriteId, Lease)> {
         let (lasts, owner) = self.lease.as_ref()?;
         let expires = now.plus((*lasts).into());
@@ -485,12 +488,12 @@ impl Waiter {
         Some((weirgate_store::random_id(), lease))
     }
 
-    /// Answers the caller. One that has gone away needs no answer, and a grant goes back by itself.
+    /// Sends the decision. If the request was dropped, a dropped grant returns its tokens.
     fn reply(self, verdict: Result<ShardDecision, Error>) {
         let _ = self.reply.send(verdict.map(QueueReply::Decided));
     }
 
-    /// Sends the caller to other shards.
+    /// Sends the waiter to other shards.
     fn reroute(self, why: RerouteReason) {
         let _ = self.reply.send(Ok(QueueReply::Reroute(why)));
     }

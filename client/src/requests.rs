@@ -1,4 +1,4 @@
-//! The requests of a limiter: each is counted, and its outcome tells whether DynamoDB is away.
+//! The requests of a limiter. Each is counted, and its outcome goes to the circuit breaker.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::inner::Inner;
 use crate::stats::count;
 
 impl Inner {
-    /// Runs a planned write once, which answers with the item.
+    /// Sends a planned write once. It returns the item.
     pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
         count(&self.counters.writes, 1);
         self.record_outcome(self.table.update(update, ReturnValues::AllNew).await)
     }
 
-    /// Runs a planned write that can be repeated, again where its outcome is unknown; it answers
-    /// with the item.
+    /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown.
+    /// It returns the item.
     pub(crate) async fn update_idempotent(
         &self,
         update: &Update,
@@ -34,7 +34,7 @@ impl Inner {
         )
     }
 
-    /// Runs a transaction once.
+    /// Sends a transaction once.
     pub(crate) async fn transact(
         &self,
         actions: &[Action],
@@ -44,7 +44,7 @@ impl Inner {
         self.record_outcome(self.table.transact(actions, token).await)
     }
 
-    /// Runs a transaction, again under the same token where its outcome is unknown.
+    /// Sends a transaction, and repeats it with the same token while its outcome is unknown.
     pub(crate) async fn transact_idempotent(
         &self,
         actions: &[Action],
@@ -64,8 +64,8 @@ impl Inner {
         self.record_outcome(self.table.read(keys).await)
     }
 
-    /// Reads up to 100 items, as consistent as is asked; a throttled read is repeated until the
-    /// deadline, if there is one.
+    /// Reads up to 100 items with this consistency. Repeats a throttled read until the deadline, if
+    /// there is one.
     pub(crate) async fn read_with(
         &self,
         keys: &[ItemKey],
@@ -86,13 +86,14 @@ impl Inner {
         self.record_outcome(self.table.read_once(key, consistency).await)
     }
 
-    /// Reads up to 100 items, with shards that were merged away.
+    /// Reads up to 100 items, including shards that were merged away.
     pub(crate) async fn read_with_merged(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
         self.record_outcome(self.table.read_all(keys).await)
     }
 
-    /// A request that was not answered in time, and perhaps is yet.
+    /// Returns and records the error of a request without a timely response, whose outcome is
+    /// unknown.
     pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
         let (request, table) = (request.to_owned(), self.table.name().to_owned());
         let error = StoreError {

@@ -1,4 +1,4 @@
-//! A grant around a piece of work: released when it succeeds, rolled back when it fails or panics.
+//! Runs a piece of work with a grant: releases it on success, rolls it back on an error or a panic.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -7,18 +7,18 @@ use futures_util::FutureExt;
 
 use crate::{Acquire, Decision, Denied, Disabled, Error, Grant, NeverFits};
 
-/// Why a [scope](Acquire::scope) has no result.
+/// Reason that a [scope](Acquire::scope) has no result.
 #[derive(Debug)]
 pub enum ScopeError<E> {
-    /// Not now; the work was not begun.
+    /// Denied for now; the work was not begun.
     Denied(Denied),
-    /// Not at any time; the work was not begun.
+    /// Never grantable; the work was not begun.
     NeverFits(NeverFits),
     /// Disabled by its configuration; the work was not begun.
     Disabled(Disabled),
     /// No decision could be made; the work was not begun.
     Limiter(Error),
-    /// The work failed; what it took was given back.
+    /// The work failed; its tokens were rolled back.
     Work(E),
 }
 
@@ -45,14 +45,14 @@ impl<E: std::error::Error + 'static> std::error::Error for ScopeError<E> {
 }
 
 impl Acquire<'_> {
-    /// Takes the tokens, does the work, and releases on success or rolls back on an error or a
-    /// panic, which goes on.
+    /// Takes the tokens, runs the work, and releases on success, or rolls back on an error or a
+    /// panic. The panic then resumes.
     ///
     /// Both are awaited, so a Lambda function that is frozen when its handler returns holds
     /// nothing.
     ///
-    /// A release or rollback that fails is logged and left to the lease's expiry: the work's own
-    /// result stands.
+    /// A failed release or rollback is logged and left to the lease's expiry; the result of the
+    /// work stays.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), Box<dyn std::error::Error>> {
@@ -70,7 +70,7 @@ impl Acquire<'_> {
     /// ```
     ///
     /// # Errors
-    /// [`ScopeError`]: why the work was not begun, or its own error.
+    /// [`ScopeError`]: the reason that the work was not begun, or its own error.
     pub async fn scope<T, E>(
         self,
         work: impl AsyncFnOnce(&mut Grant) -> Result<T, E>,
@@ -82,7 +82,7 @@ impl Acquire<'_> {
             Ok(Decision::Disabled(disabled)) => return Err(ScopeError::Disabled(disabled)),
             Err(error) => return Err(ScopeError::Limiter(error)),
         };
-        // The grant is given back and dropped whatever state the work left it in.
+        // The grant is settled and dropped in any state the work left it in.
         let done = AssertUnwindSafe(work(&mut grant)).catch_unwind().await;
         let settled = match &done {
             Ok(Ok(_)) => grant.release().await,

@@ -1,4 +1,4 @@
-//! Settling a part of a grant: one write, repeated until its outcome is known, where that is safe.
+//! Settles one part of a hold: one write, repeated until its outcome is known if that is safe.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::queue::{Amounts, ShardQueue, backoff};
 use crate::stats::count;
 use crate::{Error, Settlement};
 
-/// How far apart the clocks of two processes are at most, once DynamoDB's answers have corrected
-/// them.
+/// Largest difference between the clocks of two processes, 2 s, once DynamoDB's responses have
+/// corrected them.
 const MAX_CLOCK_SKEW: Millis = Millis(2_000);
 
 /// One settlement, until its outcome is known.
@@ -30,20 +30,20 @@ pub(crate) struct SettleAttempt<'a> {
     pub(crate) queue: Arc<ShardQueue>,
     /// Id of the write.
     pub(crate) write_id: WriteId,
-    /// The durable lease, when it expires, and what becomes of it.
+    /// Durable lease, its expiry, and its change.
     pub(crate) lease: Option<(&'a WriteId, EpochMillis, LeaseChange)>,
     pub(crate) amounts: BTreeMap<LimitName, LimitDelta>,
-    /// Acquires granted before that the write counts; negative for those that were counted and not
-    /// granted.
+    /// Acquires that the write adds to the counters: prefetched ones granted since the last write,
+    /// or a negative number for acquires that were counted but not granted.
     pub(crate) acquires: i64,
-    /// What the lease holds, as far as its holder knows.
+    /// Amounts in the lease, as far as this hold has seen.
     pub(crate) held_amounts: &'a Amounts,
 }
 
-/// What became of a settlement, to the grant itself.
+/// Outcome of a settlement, for the hold.
 pub(crate) enum SettleOutcome {
     Done(Settlement),
-    /// The lease holds other amounts than the grant knows of, and was not ended.
+    /// The lease has other amounts than the hold, and was not ended.
     LeaseDiffers(Amounts),
 }
 
@@ -70,8 +70,8 @@ impl SettleAttempt<'_> {
                 Ok(WriteOutcome::ConditionFailed(None))
                     if self.lease.is_none() && self.queue.key.shard > 0 =>
                 {
-                    // Its shard has become part of the one it was split off, and so have its
-                    // tokens. (Shards with leases stay.)
+                    // The shard was merged into the one it was split off, with its tokens. Shards
+                    // with leases are not merged.
                     self.queue = self.bucket.queue(split_off_from(self.queue.key.shard));
                     update = self.full_update();
                 }
@@ -97,15 +97,15 @@ impl SettleAttempt<'_> {
                             last: doubt.map(Arc::new),
                         });
                     }
-                    // The first time the answer is all it takes; who loses more often meets a
-                    // crowd.
+                    // After the first race the response is enough to plan again; repeated races
+                    // mean contention.
                     races += 1;
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
                     update = self.require_held_amounts(self.settle().capped(&shard));
                 }
-                // By when a lease is to last is to be said anew.
+                // A renewal needs a new expiry by the corrected clock.
                 Err(error) if error.kind == ErrorKind::ClockSkew && self.is_renewal() => {
                     return Err(error.into());
                 }
@@ -115,8 +115,8 @@ impl SettleAttempt<'_> {
                         if self.lease.is_none() {
                             return Err(self.forfeit(error.into()));
                         }
-                        // The lease tells, when the same write is tried again, whether it has
-                        // happened.
+                        // The write is tried again, and the lease then shows whether the first was
+                        // applied.
                         doubt = Some(error);
                     } else {
                         count(&self.inner.counters.refused, 1);
@@ -124,7 +124,7 @@ impl SettleAttempt<'_> {
                     failures += 1;
                     tokio::time::sleep(backoff(failures)).await;
                 }
-                // What was in doubt before stays so.
+                // An earlier unconfirmed write stays unconfirmed.
                 Err(error) => return Err(doubt.unwrap_or(error).into()),
             }
         }
@@ -162,7 +162,7 @@ impl SettleAttempt<'_> {
         update
     }
 
-    /// Ending a lease gives back what it holds, so it must hold what the grant knows of.
+    /// Requires that an ending lease has the amounts of the hold, because these return.
     fn require_held_amounts(&self, mut update: Update) -> Update {
         if let Some((id, _, LeaseChange::End)) = &self.lease {
             let held = self
@@ -178,7 +178,7 @@ impl SettleAttempt<'_> {
         update
     }
 
-    /// What the bucket says of the lease, if that settles the matter.
+    /// Returns the outcome that the shard's lease shows, if it is certain.
     fn outcome_in(
         &self,
         shard: &Shard,
@@ -198,15 +198,15 @@ impl SettleAttempt<'_> {
         let (id, expires, change) = self.lease.as_ref()?;
         let Some(held) = shard.leases.as_ref().and_then(|leases| leases.get(*id)) else {
             return match doubt.take() {
-                // By the write in doubt, or by somebody who found it expired, perhaps by a clock
-                // that is ahead of this one: nobody knows.
+                // The unconfirmed write ended the lease, or another process found it expired,
+                // perhaps by a clock ahead of this one: the outcome stays unknown.
                 Some(doubt)
                     if *change == LeaseChange::End
                         && *expires <= self.inner.now().plus(MAX_CLOCK_SKEW) =>
                 {
                     Some(Err(doubt.into()))
                 }
-                // By the write in doubt if that one ends it, or before it.
+                // The unconfirmed write ended it if it was to; otherwise it ended before.
                 doubt => settled(doubt.is_some() && *change == LeaseChange::End),
             };
         };
@@ -233,7 +233,8 @@ impl SettleAttempt<'_> {
         )
     }
 
-    /// What was to be given back counts as used: to repeat it could give back twice.
+    /// Counts the tokens to be returned as consumed, because a second write could return them
+    /// twice.
     fn forfeit(&self, error: Error) -> Error {
         let given: MilliTokens = self
             .amounts
@@ -255,7 +256,7 @@ impl SettleAttempt<'_> {
     }
 }
 
-/// The shard that `shard` was split off from: its number without the highest bit.
+/// Returns the shard that `shard` was split off: its number without the highest bit.
 fn split_off_from(shard: u32) -> u32 {
     shard & !(1 << shard.ilog2())
 }

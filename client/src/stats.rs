@@ -1,9 +1,8 @@
-//! What a limiter has done: counters that only rise, for whoever asks it and for the process's
-//! recorder of metrics.
+//! Counters of a limiter, which only rise, for the application and the process's metrics recorder.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter of a limiter, and of the metric that all limiters of the process share.
+/// A counter of a limiter, and the metric that all limiters of the process share.
 #[derive(Debug)]
 pub(crate) struct Counter {
     total: AtomicU64,
@@ -30,7 +29,7 @@ pub(crate) fn count(counter: &Counter, by: u64) {
     }
 }
 
-/// Counters, each with the name and description of its metric, and what they amount to as a value.
+/// Defines counters, each with its metric's name and description, and a struct with their values.
 macro_rules! counters {
     (
         $(#[$doc:meta])* $stats:ident { $($name:ident: $metric:literal, $what:literal;)* }

@@ -1,5 +1,5 @@
-//! What operators see of decisions: a histogram through the `metrics` facade, and a span of
-//! `tracing` for each.
+//! Metrics and traces of decisions: a histogram through the `metrics` facade, and a `tracing` span
+//! each.
 
 use std::future::Future;
 
@@ -11,17 +11,17 @@ use crate::decide::Granted;
 use crate::inner::Inner;
 use crate::{Decision, Error};
 
-/// How long decisions take, by outcome: waiting for tokens is part of it.
+/// Duration of decisions by outcome, in seconds, including the wait for tokens.
 const SECONDS: &str = "weirgate_decision_seconds";
 
-/// Describes the histogram to the process's recorder of metrics.
+/// Describes the histogram to the process's metrics recorder.
 pub(crate) fn describe() {
     let what = "How long decisions take, by outcome, waiting for tokens included.";
     metrics::describe_histogram!(SECONDS, metrics::Unit::Seconds, what);
 }
 
-/// Makes a decision within a span, and tells how long it took and what it was. `resource` is told
-/// as well if the limiter is set to: there may be many.
+/// Makes a decision within a span, and records its duration and outcome. Records `resource` too if
+/// the limiter is set to, because there may be many.
 pub(crate) async fn instrumented(
     inner: &Inner,
     entity: &str,
@@ -50,7 +50,7 @@ fn tell(span: &Span, decision: &Result<Decision<Granted>, Error>, outcome: &'sta
     }
 }
 
-/// A few words that never become many: they are a label.
+/// Returns the outcome as a label, from a small fixed set.
 fn outcome(decision: &Result<Decision<Granted>, Error>) -> &'static str {
     match decision {
         Ok(Decision::Granted(Granted {

@@ -14,44 +14,44 @@
 //! }
 //! ```
 //!
-//! Authenticate first, and take the key from what was verified. Each key that a client makes up
-//! costs writes (a bucket, its entries in the indexes, its usage) and has a full bucket of its own.
+//! Authenticate first, and take the key from what was verified. Each key that a client invents
+//! costs writes (a bucket, its index entries, its usage) and has a full bucket of its own.
 //!
 //! `axum::Router::layer`, `tower::ServiceBuilder::layer` and `tonic::transport::Server::layer` take
 //! it.
 //!
 //! # What it does
 //!
-//! - **Granted**: the request goes on, with a [`GrantHandle`] in its extensions by which a handler
-//!   corrects what was taken. The answer gets the fields of [`crate::http`].
-//! - **Not granted**: the request is answered without being passed on, by the fields and
+//! - **Granted**: the request goes on, with a [`GrantHandle`] in its extensions, through which a
+//!   handler adjusts the taken amounts. The response gets the fields of [`crate::http`].
+//! - **Not granted**: the layer responds itself, with the fields and the
 //!   [`Problem`](crate::http::Problem) of [`crate::http`], which has the statuses: 429 for a
-//!   denial. A gRPC request (content type `application/grpc`) is answered by a status,
-//!   `RESOURCE_EXHAUSTED` for a denial, with the fields as its metadata and
-//!   `grpc-retry-pushback-ms`, which gRPC clients that retry wait for.
+//!   denial. A gRPC request (content type `application/grpc`) gets a status, `RESOURCE_EXHAUSTED`
+//!   for a denial, with the fields as metadata and `grpc-retry-pushback-ms`, which gRPC clients
+//!   that retry wait for.
 //! - **No decision**: 503, unless [`RateLimitLayer::on_error`] lets the request pass. The error is
 //!   logged.
 //!
-//! # When tokens go back
+//! # When tokens return
 //!
 //! | the request | its rate tokens | its slots |
 //! |---|---|---|
-//! | is answered | are used | go back when the body has ended and all handles are gone |
-//! | is answered with a status that is [to be refunded](RateLimitLayer::refund_if) | go back | go back |
-//! | fails (the service returns an error) or panics | go back | go back |
-//! | goes away while it waits, is worked on, or its answer is streamed | are used | go back |
+//! | gets a response | stay consumed | return when the body has ended and all handles are dropped |
+//! | gets a response with a [refunded](RateLimitLayer::refund_if) status | return | return |
+//! | fails (the service returns an error) or panics | return | return |
+//! | is dropped at any time before its response has ended | stay consumed | return |
 //!
-//! Slots are held under a lease, of 60 s if the request does not say: one that lasts longer, as a
-//! long stream may, says so ([`Acquire::lease`](crate::Acquire::lease)) or renews it by its handle.
-//! After that they count as free.
+//! Slots are held under a lease, of 60 s by default. A request that takes longer, such as a long
+//! stream, sets a longer one ([`Acquire::lease`](crate::Acquire::lease)) or renews it through its
+//! handle. After the expiry its slots count as free.
 //!
 //! # Layout
 //!
 //! - `layer`: [`RateLimitLayer`] and its options
 //! - `service`: [`RateLimit`]: decide, pass on, settle
-//! - `handle`: [`GrantHandle`]: a handler's hold on what was taken
+//! - `handle`: [`GrantHandle`]: the handler's access to the grant
 //! - `body`: [`LimitedBody`]: keeps slots until it has been sent
-//! - `answer`: answers of the limiter itself, HTTP and gRPC
+//! - `answer`: responses of the limiter itself, HTTP and gRPC
 
 mod answer;
 mod body;

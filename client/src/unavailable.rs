@@ -1,4 +1,4 @@
-//! What is answered while DynamoDB is away.
+//! Decisions while DynamoDB is unavailable.
 
 mod circuit_breaker;
 mod local;
@@ -17,11 +17,10 @@ pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Open, Permit};
 pub(crate) use local::{LocalBuckets, LocalHold};
 
-/// What an acquire answers while DynamoDB is away: it gives no answer, server errors, or is over
-/// its throughput, or the process cannot load its credentials for now.
+/// Decision of an acquire while DynamoDB is unavailable: it does not respond, returns server
+/// errors, throttles the whole table, or the process cannot load its credentials for now.
 ///
-/// Everything else it says is no reason: missing permission, a table that is not there and requests
-/// that are refused stay errors.
+/// Other failures stay errors: missing permission, a missing table, and rejected requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnUnavailable {
     /// An error: the caller decides.
@@ -29,24 +28,24 @@ pub enum OnUnavailable {
     Error,
     /// Denied.
     Deny,
-    /// Granted, and nothing is counted.
+    /// Granted, and not counted.
     Allow,
-    /// By a bucket in this process, with its own part of every limit. Of N processes with a part of
-    /// 100/N each, all together admit what the limits do.
+    /// Decided by a local bucket, with a percentage of every limit. N processes with 100/N percent
+    /// each together admit what the limits allow.
     Local {
-        /// The part, 1 to 100 percent of the capacity and of the rate.
+        /// Percentage of the capacity and of the refill, 1 to 100.
         percent: u8,
     },
 }
 
-/// Why an answer was given without DynamoDB.
+/// Reason for a decision without DynamoDB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Degraded {
-    /// The error that would have been the answer, or that was met last.
+    /// The error of this request, or the last error before it.
     pub reason: String,
 }
 
-/// That a part is one.
+/// Requires that a local percentage is 1 to 100.
 pub(crate) fn check(on_unavailable: OnUnavailable) -> Result<(), Error> {
     match on_unavailable {
         OnUnavailable::Local { percent } if !(1..=100).contains(&percent) => Err(Error::Invalid(
@@ -56,9 +55,9 @@ pub(crate) fn check(on_unavailable: OnUnavailable) -> Result<(), Error> {
     }
 }
 
-/// Whether `error` says that DynamoDB is away.
+/// Returns whether `error` shows that DynamoDB is unavailable.
 fn is_unavailable(error: &Error) -> bool {
-    // One bucket that is too hot says nothing about DynamoDB, nor does an index.
+    // One throttled bucket or index does not make DynamoDB unavailable.
     let is_busy = |kind| {
         matches!(
             kind,
@@ -71,14 +70,14 @@ fn is_unavailable(error: &Error) -> bool {
     match error {
         Error::Unavailable { .. } => true,
         Error::Store(error) => is_away(error.kind),
-        // Without one, it was competition that took so long.
+        // Without an error, contention took the time.
         Error::Timeout { last, .. } => last.as_ref().is_some_and(|error| is_away(error.kind)),
         _ => false,
     }
 }
 
-/// The answer in place of `error`, if that says that DynamoDB is away and another is wanted. Of
-/// `targets` nothing is known if not even the limits could be read.
+/// Returns the decision in place of `error`, if DynamoDB is unavailable and a fallback is set.
+/// `targets` is `None` if not even the limits could be read.
 pub(crate) fn fall_back(
     inner: &Inner,
     on_unavailable: OnUnavailable,

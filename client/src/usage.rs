@@ -1,4 +1,4 @@
-//! What was used in a window: copied usage, and what the items have counted since.
+//! Returns the usage of a window: the copied usage, plus what the items have counted since.
 
 use weirgate_shared::{
     BucketKey, EntityId, EpochMillis, ItemKey, LiveShard, MAX_SHARDS, Resource, Snapshot,
@@ -11,15 +11,14 @@ use crate::inner::Inner;
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
-    /// Returns what `entity` used of `resource` in the hour or day (UTC) that `at` lies in.
+    /// Returns the usage of `entity` on `resource` in the hour or day (UTC) that contains `at`.
     ///
-    /// The window in progress is exact as of the read, without waiting for the stream. A past one
-    /// is exact once it is [final](WindowUsage::is_final). An amount may be negative: tokens that
-    /// were taken in one window may return in the next. What is prefetched counts as used until it
-    /// is given back.
+    /// The current window is exact as of the read, without waiting for the stream. A past window is
+    /// exact once it is [final](WindowUsage::is_final). An amount may be negative, because tokens
+    /// taken in one window may return in the next. Prefetched tokens count as consumed until they
+    /// return.
     ///
-    /// Costs two consistent reads; a bucket that was ever split is read with all shards it may
-    /// have.
+    /// Costs two consistent reads. If the bucket was ever split, all its possible shards are read.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, now: weirgate::EpochMillis) -> Result<(), weirgate::Error> {
@@ -30,9 +29,8 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that breaks its rule; [`Error::Unreadable`] or
-    /// [`Error::UnreadableItem`] for an item that cannot be read; the others if the table could not
-    /// be read.
+    /// [`Error::Invalid`] for an invalid name; [`Error::Unreadable`] or [`Error::UnreadableItem`]
+    /// for an item that cannot be read; the other errors if the table could not be read.
     pub async fn usage(
         &self,
         entity: &str,
@@ -62,8 +60,8 @@ impl RateLimiter {
     }
 }
 
-/// The items first: one that rolls over in between has its final copy in the snapshot, or on its
-/// way there.
+/// Reads the items before the snapshot: an item that rolls in between has its final copy in the
+/// snapshot, or in flight.
 async fn read(
     inner: &Inner,
     bucket: &BucketKey,
@@ -111,7 +109,7 @@ async fn read(
     Ok((live, snapshot))
 }
 
-/// Whether the bucket whose first shard this is was ever split.
+/// Returns whether the bucket with this first shard was ever split.
 fn was_split(first: &Item) -> bool {
     first
         .bucket()

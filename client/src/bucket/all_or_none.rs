@@ -1,4 +1,4 @@
-//! Several buckets asked in one transaction.
+//! Takes from several buckets in one transaction.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::inner::Inner;
 use crate::queue::{Unclaimed, backoff};
 use crate::{Denied, Error};
 
-/// The most items of one transaction.
+/// Most items of one transaction.
 const MAX_ITEMS: usize = 100;
 
-/// What several buckets gave, in their order, or who denied, by their places.
+/// Holds of several buckets, in their order, or the denials with the places of their buckets.
 pub(crate) type AllOrNone = Result<Vec<Unclaimed>, Vec<(usize, Denied)>>;
 
-/// Asks all buckets at once: all give, or nothing happens.
+/// Takes from all buckets in one transaction: from all, or from none.
 ///
-/// It is planned on what is known of them, and goes through or shows what has changed; a denial is
-/// told only by what was seen since the request was made. The buckets must differ.
+/// The transaction is planned on the views; if they have changed, it fails and shows the current
+/// items. A denial rests only on views from after the request began. The buckets must differ.
 pub(crate) async fn take_in_transaction(
     inner: &Arc<Inner>,
     asked: &[(&Arc<BucketState>, &BucketRequest)],
@@ -68,14 +68,14 @@ pub(crate) async fn take_in_transaction(
             });
         }
         failures += 1;
-        // The first time the answer is all it takes.
+        // After the first failure, the response is enough to plan again without a wait.
         if failures > 1 {
             tokio::time::sleep(backoff(failures - 1)).await;
         }
     }
 }
 
-/// Which shards give how much, and which buckets have not enough.
+/// Returns the shards to take from with their amounts, and the denials of short buckets.
 async fn plan<'a>(
     inner: &Inner,
     asked: &[(&'a Arc<BucketState>, &'a BucketRequest)],
@@ -96,7 +96,7 @@ async fn plan<'a>(
     for (at, (bucket, request)) in asked.iter().enumerate() {
         let known = bucket.cached_bucket(&request.limits, now);
         let parts = match evaluate(&known, request, now) {
-            // Nothing is there: it is made with the transaction.
+            // The bucket has no item: the transaction creates it.
             _ if known.shards().is_empty() => {
                 bucket.reset();
                 vec![(0, request.amounts.clone())]

@@ -1,4 +1,4 @@
-//! When a request goes by the stamp of a bucket, and when a process leaves one.
+//! When a request uses the denial stamp of a bucket, and when a process writes one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,10 @@ use super::{BucketRequest, BucketState};
 use crate::Denied;
 use crate::inner::Inner;
 
-/// How long a process waits for the stamp of another before it reads all shards, for each shard, at
-/// most.
+/// Longest wait for the stamp of another process before reading all shards, per shard: 1 ms.
 const MIN_RETRY_AFTER: Duration = Duration::from_millis(1);
-/// A stamp of this age was renewed by others until a moment ago, so it is this process that renews
-/// it now.
+/// Age below which a stamp that no longer denies is renewed by this process without a wait, 60 s:
+/// other processes renewed it until a moment ago.
 const RENEWED: Millis = Millis(60_000);
 
 impl BucketState {
@@ -24,8 +23,7 @@ impl BucketState {
         self.summary().max_shards_seen() >= WORTH
     }
 
-    /// Returns the denial that the stamp this process has read implies, for as long as it is
-    /// remembered.
+    /// Returns the denial that the cached stamp implies, while it is valid.
     pub(super) fn denied_by_stamp(&self, inner: &Inner, request: &BucketRequest) -> Option<Denied> {
         let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
         let now = inner.now();
@@ -50,7 +48,7 @@ impl BucketState {
         (!is_void).then_some(denied)
     }
 
-    /// Leaves a stamp of the `whole` bucket as it was read at `now`, if it is worth one.
+    /// Writes a stamp of `bucket` as it was read at `now`, if the bucket has enough shards.
     pub(super) fn write_stamp(&self, inner: &Arc<Inner>, bucket: &Bucket, now: EpochMillis) {
         let Some(stamp) = Stamp::of(bucket, now).filter(|_| self.is_stamped()) else {
             return;
@@ -66,8 +64,8 @@ impl BucketState {
 }
 
 impl Router<'_> {
-    /// Whether the stamp that was read last says that the bucket is short, however old it is: then
-    /// no shard is asked alone.
+    /// Returns whether the cached stamp, at any age, shows that the bucket is short. Then no shard
+    /// is tried alone.
     pub(super) fn is_stamped_short(&self) -> bool {
         let stamp = self
             .bucket
@@ -80,7 +78,8 @@ impl Router<'_> {
         })
     }
 
-    /// Reads the stamp that another process may have left, and returns the denial that it implies.
+    /// Reads the stamp that another process may have written, and returns the denial that it
+    /// implies.
     pub(super) async fn ask_the_stamp(&self) -> Option<Denied> {
         let asks_rate = |limit: &Limit| {
             !limit.rule().is_concurrent() && self.request.amounts.contains_key(limit.name())
@@ -91,7 +90,7 @@ impl Router<'_> {
         let key = Stamp::key(&self.bucket.key);
         for is_second in [false, true] {
             let read = self.inner.read_once(&key, Consistency::Eventual);
-            // Without it, or if it makes no sense, all shards are read.
+            // Without a readable stamp, all shards are read.
             let item = tokio::time::timeout_at(self.deadline, read)
                 .await
                 .ok()?
@@ -107,7 +106,7 @@ impl Router<'_> {
             if denied.is_some() || is_second || is_renewal || !self.is_far_from_enough() {
                 return denied;
             }
-            // Many processes may have been denied at this moment: one of them leaves a stamp while
+            // Many processes may have been denied at this moment: one of them writes a stamp while
             // the others wait.
             let most = MIN_RETRY_AFTER * self.bucket.summary().max_shards_seen();
             let wait =
@@ -117,8 +116,9 @@ impl Router<'_> {
         None
     }
 
-    /// Whether no shard that was seen has enough of its rates within a second. For what no shard
-    /// can have alone: whether all have not, if the others hold as much as those that were seen.
+    /// Returns whether no viewed shard has enough of its rates within a second. For a request above
+    /// a shard's share, returns whether all shards together lack it, if the others hold as much on
+    /// average as the viewed ones.
     fn is_far_from_enough(&self) -> bool {
         let BucketRequest {
             amounts, limits, ..

@@ -1,5 +1,4 @@
-//! What the bucket as a whole says to a request, from what is known of its shards. Pure but for
-//! reading the views.
+//! Evaluates a request by the views of all shards. Pure but for reading the views.
 
 use weirgate_shared::{Bucket, EpochMillis, MilliTokens};
 
@@ -8,19 +7,19 @@ use crate::decision::{self, Denied};
 use crate::limits::Limits;
 use crate::queue::{Amounts, ShardView};
 
-/// What becomes of a request.
+/// How the shards can serve a request.
 pub(super) enum Allocation {
-    /// All shards together have not enough.
+    /// All shards together are short.
     Denied(Denied),
-    /// This one has enough.
+    /// This shard has enough.
     Single(u32),
-    /// These have, each so much.
+    /// These shards together have enough, each with its amounts.
     Spread(Vec<(u32, Amounts)>),
 }
 
 impl BucketState {
-    /// The shards with the callers' own limits at `now`, as far as they are known: good for
-    /// planning a write, and what they seem to lack proves nothing.
+    /// Returns the viewed shards with the request's limits at `now`. Good for planning a write, but
+    /// no proof that a shard is short.
     pub(crate) fn cached_bucket(&self, limits: &Limits, now: EpochMillis) -> Bucket {
         let views = self
             .queues()
@@ -33,7 +32,7 @@ impl BucketState {
         )
     }
 
-    /// The shards with the callers' own limits at `now`, from views that are `fresh`.
+    /// Returns the shards with the request's limits at `now`, from views that are `fresh`.
     pub(crate) fn seen_bucket(
         &self,
         limits: &Limits,
@@ -54,7 +53,7 @@ impl BucketState {
     }
 }
 
-/// Judges a request by the `whole` bucket.
+/// Evaluates a request by all shards of `bucket`.
 pub(super) fn evaluate(
     bucket: &Bucket,
     BucketRequest {
@@ -79,11 +78,11 @@ pub(super) fn evaluate(
     let fits =
         |shard: &&weirgate_shared::Shard| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
     let fitting: Vec<_> = bucket.shards().iter().filter(fits).collect();
-    // Not the best one: others who have looked at the same time would take it too.
+    // A random one, because other processes that read at the same time would all take the best one.
     if let Some(one) = fastrand::choice(&fitting) {
         return Allocation::Single(one.key.shard);
     }
-    // Together they have enough, so the parts are there.
+    // Together they have enough, so the parts fit.
     Allocation::Spread(bucket.spread(amounts, now).unwrap_or_default())
 }
 
@@ -109,7 +108,7 @@ mod tests {
         Limits::new(limits.into(), None)
     }
 
-    /// Of a rate and of slots.
+    /// Amounts of a rate and of slots.
     fn needs([rate, slots]: [i64; 2]) -> Amounts {
         let all = [("rpm", rate), ("slots", slots)]
             .map(|(name, need)| (name, MilliTokens::from_tokens(need)));
@@ -159,8 +158,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-        /// I1, and no denial while there is enough: all that is given is there, and one shard gives
-        /// it if one can.
+        /// I1, and no denial while there is enough: all amounts are available, and one shard gives
+        /// them if one can.
         #[test]
         fn i1_one_gives_what_one_has_and_several_what_they_have_together(
             bucket in whole(), asked in [0..6_i64, 0..6_i64],
@@ -206,8 +205,8 @@ mod tests {
             .collect()
     }
 
-    /// A view from before a write without an answer, or of long ago, or of a shard that is gone
-    /// would be a false denial.
+    /// A view from before an unconfirmed write, an old view, or a view of a missing shard would
+    /// cause a false denial.
     #[test]
     fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
         let bucket = Arc::new(BucketState::new(
@@ -229,7 +228,7 @@ mod tests {
         assert_eq!(indices(&bucket.seen_bucket(&limits(), NOW, is_fresh)), [0]);
     }
 
-    /// A limit that a shard has never met counts as full, by the callers' own numbers.
+    /// A limit that a shard does not have yet counts as full, with the request's capacity.
     #[test]
     fn shards_are_seen_with_the_limits_that_callers_bring() {
         let bucket = Arc::new(BucketState::new(

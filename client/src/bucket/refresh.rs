@@ -1,4 +1,4 @@
-//! Reading all shards of a bucket at once, when one of them cannot say.
+//! Reads all shards of a bucket at once, when one shard cannot decide.
 
 use std::collections::BTreeMap;
 use weirgate_shared::MAX_SHARDS;
@@ -12,8 +12,8 @@ use crate::inner::Inner;
 use futures_util::future::try_join_all;
 use std::sync::Arc;
 
-/// Reads all shards of several buckets, unless somebody has done so since `since`: those that seem
-/// to have one shard in one request for a hundred of them.
+/// Reads all shards of several buckets, unless that was done since `since`. Buckets with one known
+/// shard are read together, a hundred per request.
 pub(crate) async fn refresh_all(
     inner: &Inner,
     buckets: &[&Arc<BucketState>],
@@ -37,7 +37,7 @@ pub(crate) async fn refresh_all(
             match found.remove(&bucket.key) {
                 Some(first) if first.shard().count > 1 => several.push(bucket),
                 Some(first) => drop(bucket.queue(0).record_view(first)),
-                // Perhaps somebody deleted the first of several.
+                // The first of several shards may have been deleted.
                 None if bucket.queue(0).view().is_some() => several.push(bucket),
                 None => bucket.queue(0).mark_missing(),
             }
@@ -53,9 +53,9 @@ pub(crate) async fn refresh_all(
 }
 
 impl BucketState {
-    /// Reads all shards, unless that was done since `since`, and not less consistently. An
-    /// eventually consistent read that shows less than is known is old, and followed by a strongly
-    /// consistent one.
+    /// Reads all shards, unless that was done since `since` with the same consistency or a stronger
+    /// one. If an eventually consistent read shows less than the views, it is old, so a strongly
+    /// consistent one follows.
     pub(super) async fn refresh(
         &self,
         inner: &Inner,
@@ -92,7 +92,7 @@ impl BucketState {
                 .unwrap_or(1)
                 .min(MAX_SHARDS);
             if there > most {
-                // It was split meanwhile.
+                // The bucket was split meanwhile.
                 most = there;
                 continue;
             }

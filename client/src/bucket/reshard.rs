@@ -1,4 +1,4 @@
-//! The operator's say: a bucket split in advance, or merged back.
+//! Splits a bucket in advance, or merges it back, for an operator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,18 +21,16 @@ use crate::queue::backoff;
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
-    /// Splits a bucket into `shards` before it gets hot, or merges it back; how many shards there
-    /// are then.
+    /// Splits a bucket into `shards` ahead of a load, or merges it back. Returns the resulting
+    /// shard count.
     ///
-    /// A bucket splits by itself when it is written to more often than one partition of DynamoDB
-    /// takes (1,000 times a second), and merges when that is over. Ahead of a load that comes all
-    /// at once it can be split by hand: it then stays split into `shards` at least, until this is
-    /// asked for again with fewer; 1 leaves it to itself. A bucket that is not there is made, with
-    /// `limits`. No token is made or lost.
+    /// A bucket splits by itself when its writes exceed what one DynamoDB partition takes (1,000 a
+    /// second), and merges again later. For a sudden load, split it manually: it keeps at least
+    /// `shards` shards until this is called again with fewer; 1 leaves it to automatic splits. A
+    /// missing bucket is created with `limits`. No token is made or lost.
     ///
-    /// Merging waits for nobody: a shard that holds leases stays, and so does one that is written
-    /// to all the time; the answer then is more than `shards`, and the reconciler merges the rest
-    /// when it can.
+    /// A merge does not wait: a shard that holds leases, or is written to all the time, stays. The
+    /// result is then above `shards`, and the reconciler merges the rest when it can.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
@@ -41,10 +39,9 @@ impl RateLimiter {
     /// # }
     /// ```
     ///
-    /// # Errors
     /// [`Error::Invalid`] if `shards` is not a power of two from 1 to 64, or so many that a shard
-    /// would hold less than one token of a limit; [`Error::Store`] or [`Error::Timeout`] if not
-    /// everything could be done: what was done stays, and asking again goes on from there.
+    /// would hold less than one token of a limit; [`Error::Store`] or [`Error::Timeout`] if the
+    /// work is incomplete: finished steps stay, and another call continues.
     pub async fn set_shards(
         &self,
         entity: &str,
@@ -84,7 +81,7 @@ struct Resharding<'a> {
     deadline: Instant,
 }
 
-/// One thing to do to a bucket.
+/// One write or transaction on a bucket.
 enum Work {
     /// A single write.
     Write(Update),
@@ -92,11 +89,11 @@ enum Work {
     Split(Update),
     /// The rest of a split that another process has begun.
     Finish(Box<Shard>),
-    /// Two shards become one.
+    /// A merge of two shards.
     Merge(Vec<Action>),
 }
 
-/// How often merges are tried that lose their race: a shard in use stays.
+/// Attempts of merges that lose their race, 4: a shard in use stays.
 const TRIES: u32 = 4;
 
 impl Resharding<'_> {
@@ -113,7 +110,7 @@ impl Resharding<'_> {
             if work.is_empty() || can_wait && failures == TRIES {
                 return Ok(u32::try_from(there.len()).unwrap_or(u32::MAX));
             }
-            // None of these is in the way of another; after all of them the bucket is read anew.
+            // These do not conflict with each other; then the bucket is read again.
             let mut done = false;
             for work in work {
                 done |= self.make(work).await?;
@@ -136,7 +133,7 @@ impl Resharding<'_> {
         }
     }
 
-    /// Does one thing; returns whether no other process was faster.
+    /// Executes one piece of work. Returns whether it took effect.
     async fn make(&self, work: Work) -> Result<bool, Error> {
         match work {
             Work::Write(update) => Ok(matches!(
@@ -144,7 +141,8 @@ impl Resharding<'_> {
                 WriteOutcome::Applied(_)
             )),
             Work::Split(update) => {
-                // Another process may have begun the split, or this one, and the answer was lost.
+                // Another process may have begun the split, or this one did and the response was
+                // lost.
                 let (WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item)) =
                     self.inner.update_idempotent(&update).await?;
                 let unreadable = |error| Error::Unreadable {
@@ -173,7 +171,7 @@ impl Resharding<'_> {
         }
     }
 
-    /// Every shard there is.
+    /// Reads and returns all shards.
     async fn read(&self) -> Result<Vec<Shard>, Error> {
         self.bucket.summary().set_max_shards_seen(MAX_SHARDS);
         self.bucket
@@ -187,13 +185,13 @@ impl Resharding<'_> {
         Ok(seen.map(|view| Shard::clone(&view.shard)).collect())
     }
 
-    /// The least number of shards that the items keep; none for one that is left to itself.
+    /// Returns the minimum shard count for the items; 0 leaves the bucket to automatic splits.
     const fn min_shards(&self) -> u32 {
         if self.shards == 1 { 0 } else { self.shards }
     }
 
-    /// Makes the bucket, splits what is too large, and says everywhere how many shards there are to
-    /// be.
+    /// Returns the work that creates the bucket, splits shards that are too large, and sets the
+    /// minimum shard count.
     fn splits(&self, there: &[Shard], now: EpochMillis) -> Result<Vec<Work>, Error> {
         if there.is_empty() {
             return Ok(vec![Work::Write(self.create_bucket(now))]);
@@ -220,7 +218,7 @@ impl Resharding<'_> {
         Ok(work)
     }
 
-    /// Every pair of shards that can be one, and is not to stay two.
+    /// Returns the merges of all pairs that can and should become one shard.
     fn merges(&self, there: &[Shard], now: EpochMillis) -> Vec<Work> {
         let mut work = vec![];
         for upper in there
@@ -265,7 +263,7 @@ impl Resharding<'_> {
     }
 }
 
-/// That each of so many shards would hold a token of every limit.
+/// Requires that each of `shards` shards holds at least one token of every limit.
 fn check_capacity<'a>(
     limits: impl Iterator<Item = (&'a LimitName, &'a RefillRule)>,
     shards: u32,

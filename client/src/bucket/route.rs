@@ -1,5 +1,5 @@
-//! One request on a bucket of any number of shards: whom to ask, and in which order, until it is
-//! decided.
+//! Router of one request: chooses the shards of a bucket, and their order, until a decision is
+//! made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,36 +22,36 @@ use crate::queue::{
 use crate::stats::count;
 use crate::{Denied, Error};
 
-/// How long a line may take to say that the time is over.
+/// Time after the deadline in which a queue may still reply with its own timeout, 20 ms.
 const QUEUE_GRACE: Duration = Duration::from_millis(20);
-/// After how long without an answer a request is said to hang.
+/// Time without a response after which a request counts as hanging, 1 s.
 const HANG_THRESHOLD: Duration = Duration::from_secs(1);
-/// How many shards are asked one by one before all are read.
+/// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
 
-/// What is asked of a bucket.
+/// What one acquire asks of one bucket.
 #[derive(Debug, Clone)]
 pub(crate) struct BucketRequest {
     pub(crate) amounts: Amounts,
-    /// What is taken whether it is there or not.
+    /// Amounts that are taken even into debt.
     pub(crate) soft_amounts: Amounts,
     pub(crate) limits: Limits,
-    /// How long a durable lease lasts, and its owner.
+    /// Duration of a durable lease, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
-    /// How long the decision may take.
+    /// Time allowed for the decision.
     pub(crate) timeout: Duration,
-    /// Acquires that the write counts: 1, or those that were granted from tokens taken ahead.
+    /// Acquires that the write counts: 1, or those that were granted from prefetched tokens.
     pub(crate) acquires: i64,
 }
 
 impl BucketRequest {
-    /// Whether anything is asked.
+    /// Returns whether the request asks for any amount.
     pub(crate) fn has_amounts(&self) -> bool {
         !self.amounts.is_empty() || !self.soft_amounts.is_empty()
     }
 }
 
-/// Decides about one request.
+/// Decides one request, from the pool or from the table.
 pub(crate) async fn acquire(
     inner: &Arc<Inner>,
     bucket: &Arc<BucketState>,
@@ -65,7 +65,7 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Decides about one request that `joined` a while ago, by the table.
+/// Decides one request, enqueued at `joined`, by the table.
 pub(crate) async fn acquire_from_table(
     inner: &Arc<Inner>,
     bucket: &Arc<BucketState>,
@@ -75,7 +75,7 @@ pub(crate) async fn acquire_from_table(
     Router::new(inner, bucket, request, joined).run().await
 }
 
-/// A denial that a former answer already implies: nothing is sent.
+/// Returns the denial that the views or the stamp imply. Sends nothing.
 pub(crate) fn cached_denial(
     inner: &Inner,
     bucket: &BucketState,
@@ -96,11 +96,10 @@ pub(crate) fn cached_denial(
     Some(denied)
 }
 
-/// A denial that what was seen of all shards implies.
+/// Returns the denial that the views of all shards imply.
 fn denial_by_views(inner: &Inner, bucket: &BucketState, request: &BucketRequest) -> Option<Denied> {
     let most = inner.settings.denial_cache_ttl;
-    // What one shard of several lacks says nothing about the others: only a denial by all of them
-    // is remembered.
+    // In a split bucket, one short shard proves nothing: only a denial by all shards is cached.
     let moment = inner.ages.now();
     let denied = bucket.denied().map(|at| moment.since(at));
     if bucket.summary().max_shards_seen() > 1 && denied.is_none_or(|age| age >= most) {
@@ -132,12 +131,13 @@ pub(super) struct Router<'a> {
     pub(super) request: &'a BucketRequest,
     enqueued_at: Instant,
     pub(super) deadline: Instant,
-    /// Shards that had not enough.
+    /// Shards that were short.
     tried: Vec<u32>,
     failures: u32,
-    /// Shards were not what they seemed when they were to give a part each.
+    /// Whether shards had changed when the request was spread over them, so that all must be read
+    /// again.
     must_refresh: bool,
-    /// Why the last shard could not be asked.
+    /// Error of the last shard that could not be used.
     pub(super) last_error: Option<Arc<StoreError>>,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Router<'a> {
     }
 
     async fn run(mut self) -> Result<ShardDecision, Error> {
-        // A bucket of one shard is asked in its line, where it is first come, first served.
+        // With one shard, its queue decides, first come, first served.
         if self.bucket.summary().max_shards_seen() > 1
             && let Some(denied) = cached_denial(self.inner, self.bucket, self.request)
         {
@@ -200,7 +200,7 @@ impl<'a> Router<'a> {
         }
     }
 
-    /// The shard to ask first; `None` for asking the whole bucket.
+    /// Returns the shard to try first; `None` to decide over all shards.
     fn first(&self) -> Option<Arc<ShardQueue>> {
         (!self.exceeds_one_shard() && !self.is_stamped_short()).then(|| self.choose())
     }
@@ -213,7 +213,7 @@ impl<'a> Router<'a> {
             .pick_shard(amounts, limits, self.inner.now(), &self.tried)
     }
 
-    /// Whether no shard of a bucket of so many can have what is asked.
+    /// Returns whether the request exceeds the share of the largest shard.
     pub(super) fn exceeds_one_shard(&self) -> bool {
         let largest = ShardIndex {
             index: 0,
@@ -226,8 +226,8 @@ impl<'a> Router<'a> {
         largest.count > 1 && self.request.limits.iter().any(is_above)
     }
 
-    /// After a shard that had not enough: another that is known to have, or `None` for asking the
-    /// whole bucket.
+    /// Returns the next shard after a short one: the one with the most room by its view. `None` to
+    /// decide over all shards.
     fn next_candidate(&self) -> Option<Arc<ShardQueue>> {
         if self.tried.len() >= MAX_SHARDS_TRIED {
             return None;
@@ -253,8 +253,8 @@ impl<'a> Router<'a> {
             .map(|(_, queue)| Arc::clone(queue))
     }
 
-    /// After a shard that is missing: the one it was split off, or any other that is known; `None`
-    /// for asking the whole bucket, of which there may be nothing left.
+    /// Returns a shard to try instead of a missing one: after shard 0, any with a view. `None` to
+    /// decide over all shards, because the bucket may have no items left.
     fn replacement_for(&self, missing: &ShardQueue) -> Option<Arc<ShardQueue>> {
         if missing.key.shard > 0 {
             return Some(self.choose());
@@ -265,8 +265,8 @@ impl<'a> Router<'a> {
             .find(|queue| queue.view().is_some())
     }
 
-    /// Decides by all shards together: a verdict, or else the shard to ask, or nothing if they are
-    /// not what they seemed.
+    /// Decides over all shards together. Returns the decision, or else the shard to try, or nothing
+    /// if the shards have changed.
     async fn decide_over_all_shards(
         &mut self,
     ) -> Result<Result<ShardDecision, Option<Arc<ShardQueue>>>, Error> {
@@ -320,14 +320,14 @@ impl<'a> Router<'a> {
         Ok(Ok(verdict))
     }
 
-    /// All shards as they are, and when they were read if they were; `None` if they could not be
-    /// read for now.
+    /// Returns the state of all shards, and the time of the read if there was one; `None` if they
+    /// could not be read for now.
     async fn refresh_all_shards(&mut self) -> Result<Option<(Bucket, Option<EpochMillis>)>, Error> {
         let BucketRequest {
             amounts, limits, ..
         } = self.request;
         let joined = self.inner.ages.of(self.enqueued_at);
-        // Whether there is enough of a rate can be half a second old; whether a slot is free, not.
+        // A balance of a rate may be half a second old; a count of free slots may not.
         let asks_slots = limits
             .iter()
             .any(|limit| limit.rule().is_concurrent() && amounts.contains_key(limit.name()));
@@ -343,8 +343,8 @@ impl<'a> Router<'a> {
             bucket = Bucket::default();
         }
         let (mut looked_at, mut is_unread) = (None, false);
-        // Read twice, they may have been of two times; if they still are no whole, items were
-        // deleted by hand, and the shards that are there decide.
+        // One read may see shards at different times, so read twice. If they are still incomplete,
+        // items were deleted manually, and the existing shards decide.
         for (since, consistency) in [
             (Some(joined).filter(|_| self.failures == 0), first),
             (None, Consistency::Strong),
@@ -379,17 +379,17 @@ impl<'a> Router<'a> {
             bucket = self.bucket.seen_bucket(limits, self.inner.now(), |_| true);
         }
         if !bucket.is_complete() && is_unread {
-            // Those that could not be read may have what these lack.
+            // The shards that could not be read may have the missing tokens.
             return Ok(None);
         }
         if !bucket.is_complete() {
-            // What a split has put aside is there; it can only be taken a little later.
+            // Tokens in the escrow of a split count as present; they can be taken a little later.
             bucket = self.bucket.seen_with_escrows(limits, self.inner.now());
         }
         Ok(Some((bucket, looked_at)))
     }
 
-    /// Stands in the line of one shard with the request, or a part of it.
+    /// Enqueues the request, or a part of it, at one shard. Returns the reply.
     pub(super) async fn enqueue_and_wait(
         &self,
         queue: &Arc<ShardQueue>,
@@ -419,10 +419,9 @@ impl<'a> Router<'a> {
         }) {
             tokio::spawn(queue::run_worker(Arc::clone(self.inner), Arc::clone(queue)));
         }
-        // Only a runtime that shuts down drops the line unserved.
+        // Only a runtime that shuts down drops the queue without a reply.
         let bucket = || queue.key.item_key().pk;
-        // The line answers in time itself, unless its request hangs; what that gives in the end
-        // goes back.
+        // The queue replies in time unless its request hangs; tokens of a later reply return.
         match tokio::time::timeout_at(deadline + QUEUE_GRACE, verdict).await {
             Ok(told) => told.unwrap_or_else(|_| {
                 Err(Error::Timeout {
@@ -433,7 +432,7 @@ impl<'a> Router<'a> {
             }),
             Err(_) => {
                 let after = self.request.timeout;
-                // Otherwise it is competition that takes so long.
+                // Without a hanging request, contention took the time.
                 let hanging = queue
                     .in_flight_for(HANG_THRESHOLD.min(after / 2))
                     .map(|operation| {

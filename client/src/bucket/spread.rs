@@ -1,9 +1,8 @@
-//! Takes from several shards of a bucket, none of which has enough alone.
+//! Takes from several shards of a bucket, when none of them has enough alone.
 //!
-//! Each shard gives its part in a write of its own, which other callers of the process share. A
-//! transaction would cost twice as much, and any write of another process to one of the shards
-//! within the moment it takes would cancel it: on shards in steady use it practically never
-//! succeeds.
+//! Each part is a write of its own, which other requests of the process share. A transaction would
+//! cost twice as much, and any concurrent write to one of the shards would cancel it: on busy
+//! shards it practically never succeeds.
 
 use std::time::Duration;
 
@@ -16,23 +15,21 @@ use crate::Error;
 use crate::hold::Hold;
 use crate::queue::{Amounts, QueueReply, RerouteReason, ShardDecision, Unclaimed};
 
-/// How often what some shards lack is asked of others, before everything goes back and all shards
-/// are read again: meanwhile other requests are denied what this one holds.
+/// Rounds in which other shards replace short ones, 4, before all parts return and all shards are
+/// read again. Meanwhile other requests are denied the tokens that this one holds.
 const ROUNDS: usize = 4;
 
-/// What shards have given of a request that is not granted yet. Dropped, it goes back in the
-/// background.
+/// Parts of a request that is not granted yet. Dropping it returns them in the background.
 struct SpreadTake {
     left: Amounts,
     parts: Vec<Unclaimed>,
-    /// One of the parts counts the acquire, and has what is taken in any case.
+    /// Whether one part counts the acquire and has the soft amounts.
     has_first: bool,
 }
 
 impl Router<'_> {
-    /// Takes what is `planned` of each shard, side by side. What some of them lack by then, any
-    /// others give that are known to have it. If they have not enough, everything goes back:
-    /// `None`.
+    /// Takes the `planned` parts concurrently. If some shards are short by then, others with a
+    /// sufficient view give the rest. If that is not enough, returns all parts, and then `None`.
     pub(super) async fn take_parts(
         &mut self,
         mut planned: Vec<(u32, Amounts)>,
@@ -71,7 +68,7 @@ impl Router<'_> {
         Ok(None)
     }
 
-    /// Asks each shard for its part.
+    /// Takes the part of each shard.
     async fn take_round(
         &mut self,
         planned: &[(u32, Amounts)],
@@ -117,8 +114,7 @@ impl Router<'_> {
         failed
     }
 
-    /// A part of the request. What is taken in any case goes with the first, which counts the
-    /// acquire.
+    /// Returns a part of the request. The first part has the soft amounts and counts the acquire.
     fn part(&self, amounts: &Amounts, is_first: bool) -> BucketRequest {
         let (soft_amounts, takes) = if is_first {
             (self.request.soft_amounts.clone(), self.request.acquires)
@@ -133,8 +129,8 @@ impl Router<'_> {
         }
     }
 
-    /// Whether its leases last long enough to be granted: an early part may nearly have expired
-    /// before the last one came.
+    /// Returns whether at least half of its lease time is left: an early part may nearly have
+    /// expired before the last one came.
     fn lasts(&self, hold: &Hold) -> bool {
         let half = self
             .request
@@ -145,14 +141,14 @@ impl Router<'_> {
         !hold.lease().is_some_and(|(_, expires)| is_late(expires))
     }
 
-    /// Gives back, in tasks that go on if the caller goes away, and waits for them as long as the
-    /// request has time.
+    /// Returns the parts, in tasks that continue if the request is dropped. Waits for them until
+    /// the deadline.
     async fn roll_back(&self, parts: Vec<Unclaimed>) {
         let back = parts.into_iter().map(|part| {
             let hold = part.claim_provisionally();
             tokio::spawn(async move {
                 if let Err(error) = hold.roll_back().await {
-                    // It counts as used; a lease of it expires.
+                    // The part counts as consumed; its lease, if any, expires.
                     tracing::warn!(%error, "a part of a request that was not granted could not be given back");
                 }
             })

@@ -1,4 +1,4 @@
-//! What a stamp says to a request: a denial, and for how long that is believed.
+//! The denial that a stamp implies for a request, and how long it is valid.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use super::BucketRequest;
 use crate::decision::{self, Denied, LimitStatus};
 use crate::queue::denial_ttl;
 
-/// So many shards are worth a stamp: to read fewer costs two units at most.
+/// Shard count from which a stamp is used, 8: reading fewer shards costs two read units at most.
 pub(super) const WORTH: u32 = 8;
-/// A stamp from further ahead was dated by a clock that is off.
+/// Time ahead, 1 s, from which a stamp counts as dated by a wrong clock.
 const AHEAD: Millis = Millis(1_000);
 
-/// Returns the denial that the stamp implies for a request on a bucket of so many shards, whatever
-/// its age.
+/// Returns the denial that the stamp implies for a request on a bucket with this shard count, at
+/// any age.
 pub(super) fn denies(
     stamp: &Stamp,
     key: &BucketKey,
@@ -50,11 +50,11 @@ pub(super) fn denies(
     (denied.short().next().is_some() && denied.short().all(is_sure)).then_some(denied)
 }
 
-/// Whether a denial by it is not remembered any more by a process that has drawn `salt`.
+/// Returns whether a process with this `salt` no longer uses the stamp for `denied`.
 ///
-/// A process stops to believe it in the second half of its life, the more probably the nearer its
-/// end is. So about one of any number of processes reads all shards again and renews it before the
-/// others need that.
+/// A process stops using it in the second half of its life, the more probably the nearer the end.
+/// So about one of any number of processes reads all shards again, and renews the stamp before the
+/// others need to.
 pub(super) fn is_over(
     stamp: &Stamp,
     denied: &Denied,
@@ -72,8 +72,8 @@ pub(super) fn is_over(
     })
 }
 
-/// A number from 0 to 10,000 that is 1,000 smaller half as often as not: 0 for most, 10,000 for one
-/// of a thousand.
+/// Returns a random number from 0 to 10,000. Each further 1,000 is half as likely: 0 for most,
+/// 10,000 for one in a thousand.
 pub(super) fn draw(rng: &mut fastrand::Rng) -> u32 {
     rng.u64(..).trailing_zeros().min(9) * 1_000 + rng.u32(0..=1_000)
 }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     proptest! {
-        /// A stamp is any process's word, and a hostile one's too in its own namespace.
+        /// Any process of the namespace can write a stamp, even a hostile one.
         #[test]
         fn a_stamp_of_any_numbers_is_answered(
             at in number(), until in number(), available in number(), now in number(), need in number(), salt in any::<u64>(),

@@ -1,5 +1,5 @@
-//! Takes from the buckets of several requests in one transaction, and from several shards of those
-//! of which no shard has enough alone.
+//! Takes from several buckets in one transaction, and from several shards of a bucket where no
+//! shard has enough alone.
 
 use std::sync::Arc;
 
@@ -18,37 +18,37 @@ use crate::limits::check_bucket_limit_count;
 use crate::queue::{Amounts, ShardQueue, Unclaimed, backoff, merge_amounts};
 use crate::stats::count;
 
-/// A transaction that did not happen: refused with this error, or the shards were not what they
-/// seemed.
+/// Reason that a transaction was not applied: DynamoDB's error, or `None` if the shards had
+/// changed.
 pub(super) type TransactionFailure = Option<Arc<StoreError>>;
 
-/// What a transaction takes of one bucket.
+/// What a transaction takes from one bucket.
 pub(super) struct BucketAllocation<'a> {
     pub(super) bucket: &'a Arc<BucketState>,
     pub(super) request: &'a BucketRequest,
-    /// How much of each shard.
+    /// Amounts per shard.
     pub(super) parts: Vec<(u32, Amounts)>,
 }
 
-/// One shard's part.
+/// What a transaction takes from one shard.
 struct ShardTake<'a> {
     request: &'a BucketRequest,
     queue: Arc<ShardQueue>,
-    /// As it was seen; nothing for a bucket that is yet to be made.
+    /// Shard as it was viewed; `None` if the transaction creates the bucket.
     shard: Option<Arc<Shard>>,
     needs: Amounts,
-    /// What is taken whether it is there or not, which the first of a bucket gives.
+    /// Soft amounts, which the first shard of a bucket takes.
     soft: Amounts,
     is_first: bool,
-    /// One id and expiry in all parts of a request.
+    /// Lease id and expiry, the same in all parts of a request.
     lease: Option<(WriteId, EpochMillis)>,
 }
 
-/// Takes all `parts` of all buckets, in their order. Nothing if one of the shards is not what it
-/// seemed any more, or DynamoDB refused for now: then with its error.
+/// Takes all parts of all buckets in one transaction. Returns the holds in the order of the
+/// buckets, or a failure if a shard had changed or DynamoDB rejected the transaction for now.
 ///
-/// A transaction of unknown outcome is sent again under the same token, which DynamoDB remembers
-/// for ten minutes: it happens once, and the answer tells.
+/// An unconfirmed transaction is sent again with the same token, which DynamoDB remembers for ten
+/// minutes. So it is applied once, and the response shows the outcome.
 pub(super) async fn take(
     inner: &Arc<Inner>,
     buckets: &[BucketAllocation<'_>],
@@ -85,8 +85,8 @@ pub(super) async fn take(
 }
 
 impl<'a> BucketAllocation<'a> {
-    /// What is known of the shards, each with its part; `None` if one is gone, or holds more
-    /// expired leases than its part of the transaction could give back: those are given back first.
+    /// Returns the take of each shard. Returns `None` if a shard is missing, or holds more expired
+    /// leases than its take can return; those are returned first.
     async fn shares(
         &self,
         inner: &Inner,
@@ -145,7 +145,7 @@ impl ShardTake<'_> {
         merge_amounts(&self.needs, &self.soft)
     }
 
-    /// The share's part of the transaction `op`.
+    /// Returns this shard's write in the transaction `op`.
     fn update(&self, inner: &Inner, op: &WriteId, now: EpochMillis) -> Update {
         let owner = self
             .request
@@ -168,7 +168,7 @@ impl ShardTake<'_> {
             limits: (&self.request.limits).into(),
             amounts: self.needs.clone(),
             soft_amounts: self.soft.clone(),
-            // The acquire counts once.
+            // Only the first part counts the acquire.
             acquires: if self.is_first {
                 self.request.acquires
             } else {
@@ -179,7 +179,7 @@ impl ShardTake<'_> {
             write_id: op.clone(),
             request_split: false,
             contention: Contention::Alone,
-            // The token tells what became of the transaction.
+            // The token identifies the transaction, so no unconfirmed ids are needed.
             unconfirmed: &[],
         };
         if self.shard.is_some() {
@@ -189,7 +189,7 @@ impl ShardTake<'_> {
         }
     }
 
-    /// The part that was taken.
+    /// Returns the part that was taken, and updates the view.
     fn taken(self, now: EpochMillis) -> HoldPart {
         let (
             amounts,
@@ -201,7 +201,7 @@ impl ShardTake<'_> {
                 ..
             },
         ) = (self.all(), self);
-        // A transaction does not answer with the items.
+        // A transaction does not return the items.
         let mut shard = match shard {
             Some(shard) => {
                 queue.mark_plan_only();
@@ -242,7 +242,7 @@ async fn release_expired(
             drop(record_item(queue, &item)?)
         }
         Ok(_) => queue.mark_missing(),
-        // Restoring is conditional on what was seen, so another try does no harm.
+        // The write requires an unchanged shard, so another attempt is safe.
         Err(error) if error.kind.is_transient() => {
             tracing::debug!(%error, "could not give back yet")
         }
@@ -251,7 +251,7 @@ async fn release_expired(
     Ok(())
 }
 
-/// Sends the transaction until it is known what became of it.
+/// Sends the transaction until its outcome is known.
 async fn send(
     inner: &Inner,
     shares: &[&ShardTake<'_>],
@@ -267,7 +267,7 @@ async fn send(
             Ok(TransactOutcome::ConditionFailed(unheld)) => {
                 count(&inner.counters.lost_races, 1);
                 if doubt.is_some() {
-                    // The first request may still be on its way.
+                    // The first request may still be in flight.
                     count_unconfirmed_tokens(inner, shares);
                 }
                 for (share, part) in shares.iter().zip(unheld) {
@@ -324,7 +324,7 @@ fn record_item(queue: &ShardQueue, item: &weirgate_store::Item) -> Result<Arc<Sh
     Ok(queue.record_view(item.bucket().map_err(unreadable)?))
 }
 
-/// The tokens count as taken.
+/// Counts the tokens of an unconfirmed transaction as taken.
 fn count_unconfirmed_tokens(inner: &Inner, shares: &[&ShardTake<'_>]) {
     let needs: MilliTokens = shares
         .iter()

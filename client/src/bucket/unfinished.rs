@@ -8,10 +8,10 @@ use super::BucketState;
 use crate::inner::Inner;
 use crate::limits::Limits;
 
-/// Makes the new half of `parent`, if its split is not finished.
+/// Writes the new half of `parent`, if its split is unfinished.
 pub(super) async fn finish_split(inner: &Inner, parent: &Shard) -> Result<(), StoreError> {
     for update in finish_writes(parent).into_iter().flatten() {
-        // Whether the write is made now or was made before does not matter.
+        // The outcome does not matter: either this write or an earlier one created the half.
         inner.update_idempotent(&update).await?;
     }
     Ok(())
@@ -26,8 +26,8 @@ impl BucketState {
         Ok(())
     }
 
-    /// All shards that were seen, with the callers' own limits at `now`, and halves that are yet to
-    /// be made: nothing can be taken of those yet, but it is there.
+    /// Returns all viewed shards with the request's limits at `now`, and the halves in escrow.
+    /// Tokens in escrow count, though they cannot be taken yet.
     pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Bucket {
         let bucket = self.seen_bucket(limits, now, |_| true);
         let is_made = |half: &Shard| {

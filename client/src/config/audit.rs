@@ -1,4 +1,4 @@
-//! Who changed what is configured.
+//! Audit events of configuration changes.
 
 use weirgate_shared::{AuditEvent, AuditKey, AuditSubject, ItemKey, read_audit};
 use weirgate_store::{Item, Query};
@@ -7,12 +7,12 @@ use super::{PAGE, Page, PageToken};
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
-    /// What was changed of an entity or of limits, the newest change first, a page at a time,
-    /// `after` the page before it. Events are kept for
+    /// Returns the changes of an entity or of limits, newest first, one page at a time; `after` is
+    /// the previous page's token. Events are kept for
     /// [`Builder::audit_retention`](crate::Builder::audit_retention).
     ///
     /// # Errors
-    /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written an event.
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if an event was changed by other means.
     pub async fn audit(
         &self,
         of: &AuditSubject,

@@ -1,4 +1,4 @@
-//! What was read of configurations and entities, for as long as it is good.
+//! Cache of configurations and entities.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,35 +9,35 @@ use weirgate_shared::{AuditId, Config, ConfigLevel, Entity, EntityId, EpochMilli
 use crate::ages::Moment;
 use crate::stats::counters;
 
-/// The most configurations and entities that are remembered, missing ones among them.
+/// Most cached configurations and entities, 20,000, including missing ones.
 const MAX_ENTRIES: usize = 20_000;
 
-/// Something as it was read.
+/// A cached value.
 #[derive(Debug, Clone)]
 pub(crate) struct Cached<T> {
-    /// When, before it was asked for.
+    /// Time just before the read.
     pub(crate) read_at: Moment,
     pub(crate) value: T,
 }
 
-/// What was read of the table, by what it is about.
+/// Cached configurations and entities.
 #[derive(Debug)]
 pub(crate) struct ConfigCache {
     levels: Cache<ConfigLevel, Cached<Arc<Versioned<Config>>>>,
     entities: Cache<EntityId, Cached<Option<Arc<Entity>>>>,
-    /// Counts what this process has changed: what was read before is then looked at again.
+    /// Number of changes by this process; a change invalidates resolved limits.
     generation: AtomicU64,
-    /// What is read is remembered, or forgotten, in turn.
+    /// Lock that orders inserts and invalidations.
     update_lock: Mutex<()>,
-    /// The namespace says that it is written in the version this code knows.
+    /// Whether the namespace was seen to have this code's schema version.
     pub(crate) has_schema: AtomicBool,
     last_event: Mutex<Option<AuditId>>,
     pub(crate) counters: Counters,
 }
 
 counters! {
-    /// What a limiter's memory of configurations has done since it was built. All but the entries
-    /// are metrics too.
+    /// Counters of a limiter's configuration cache since it was built. All but the entries are
+    /// metrics too.
     CacheStats {
         hits: "weirgate_config_hits_total", "Acquires, and their ancestors', whose limits were known.";
         misses: "weirgate_config_misses_total", "Acquires, and their ancestors', whose limits were not known, or no more.";
@@ -45,7 +45,7 @@ counters! {
         loads: "weirgate_config_loads_total", "Reads of what is configured.";
         stale: "weirgate_config_stale_total", "Reads that failed, where what was known before was used instead.";
     }
-    /// Configurations and entities that are remembered, missing ones among them.
+    /// Cached configurations and entities, including missing ones.
     entries
 }
 
@@ -76,7 +76,7 @@ impl ConfigCache {
         self.entities.get(entity)
     }
 
-    /// Remembers what was read, unless this process has changed something since `generation`.
+    /// Inserts what was read, unless this process has changed something since `generation`.
     pub(crate) fn insert(
         &self,
         generation: u64,
@@ -98,7 +98,7 @@ impl ConfigCache {
         }
     }
 
-    /// Forgets what this process has changed, or may have.
+    /// Removes an entry that this process has changed, or may have.
     pub(crate) fn invalidate(&self, what: &CacheKey) {
         let _turn = self
             .update_lock
@@ -111,7 +111,7 @@ impl ConfigCache {
         }
     }
 
-    /// An id for the event of a change made now. Those of one process sort as they were made.
+    /// Returns an id for the audit event of a change made now. Ids of one process sort by time.
     pub(crate) fn next_event(&self, now: EpochMillis) -> AuditId {
         let random = u128::from(weirgate_store::random_bits()) << 16;
         let mut last = self
@@ -134,7 +134,7 @@ impl ConfigCache {
     }
 }
 
-/// What this process changes.
+/// Key of an entry that this process changes.
 #[derive(Debug, Clone)]
 pub(crate) enum CacheKey {
     Level(ConfigLevel),
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::ages::AgeClock;
 
-    /// What was read before a change must not be remembered after it.
+    /// A value read before a change must not be cached after it.
     #[test]
     fn what_was_read_before_a_change_is_not_remembered_after_it() {
         let (known, read) = (

@@ -1,5 +1,5 @@
-//! Changing what is configured: read, plan, write if nobody else did in between, until the outcome
-//! is known.
+//! Changes the configuration: read, plan, write if nothing changed in between, until the outcome is
+//! known.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,10 +16,10 @@ use crate::clock::deadline;
 use crate::inner::Inner;
 use crate::queue::backoff;
 
-/// One change of what is configured.
+/// One change of the configuration.
 pub(super) struct ConfigEdit<'a> {
     inner: &'a Inner,
-    /// What is changed, for errors.
+    /// Description of the changed item, for errors.
     what: String,
     changed: CacheKey,
     until: Instant,
@@ -37,8 +37,7 @@ impl<'a> ConfigEdit<'a> {
         }
     }
 
-    /// Items, and the write that says which version of the schema they are of, if nobody has said
-    /// so yet.
+    /// Reads items. Also returns the write of the schema version, if the namespace has none yet.
     pub(super) async fn read(
         &self,
         keys: &[ItemKey],
@@ -54,7 +53,7 @@ impl<'a> ConfigEdit<'a> {
         ))
     }
 
-    /// The event that tells of the change.
+    /// Returns the write of the change's audit event.
     pub(super) fn record(&self, change: AuditChange) -> Action {
         let Inner {
             namespace,
@@ -70,7 +69,8 @@ impl<'a> ConfigEdit<'a> {
         write_audit_event(namespace, &event, settings.audit_retention.into())
     }
 
-    /// Writes all or nothing; whether it was all. If others were faster, it is to be planned anew.
+    /// Writes all actions or none. Returns whether they were applied; if not, the change must be
+    /// planned again.
     pub(super) async fn write(&mut self, actions: &[Action]) -> Result<bool, Error> {
         if self.transact(actions).await? {
             return Ok(true);
@@ -86,9 +86,9 @@ impl<'a> ConfigEdit<'a> {
         Ok(false)
     }
 
-    /// The same token makes a write of unknown outcome happen once.
+    /// Sends the transaction. With the same token, an unconfirmed one is applied only once.
     async fn transact(&self, actions: &[Action]) -> Result<bool, Error> {
-        // Also if nobody waits for the answer any more, or there is none.
+        // On drop, so that it also happens if the future is dropped or the transaction fails.
         let _forgetting = InvalidateOnDrop(self);
         let token = weirgate_store::random_id();
         let (mut failures, mut doubt) = (0, None);
@@ -103,7 +103,7 @@ impl<'a> ConfigEdit<'a> {
                         doubt = Some(Arc::clone(&error));
                     }
                     if !kind.is_transient() || Instant::now() >= self.until {
-                        // What was in doubt before stays so.
+                        // An earlier unconfirmed write stays unconfirmed.
                         return Err(Error::Store(doubt.unwrap_or(error)));
                     }
                     failures += 1;
@@ -114,7 +114,7 @@ impl<'a> ConfigEdit<'a> {
     }
 }
 
-/// Forgets what a write has changed, or may have, when it is over.
+/// Invalidates the changed entry when the write has ended in any way.
 struct InvalidateOnDrop<'a, 'i>(&'a ConfigEdit<'i>);
 
 impl Drop for InvalidateOnDrop<'_, '_> {

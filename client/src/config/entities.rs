@@ -10,8 +10,8 @@ use super::{PAGE, Page, PageToken};
 use crate::{Error, RateLimiter};
 
 impl RateLimiter {
-    /// Makes an entity what is said: whose part it is, and whether what it takes is taken of its
-    /// parent too. An entity need not be set to be limited, and a parent need not be either.
+    /// Sets an entity: its parent, and whether it cascades to it. An entity can be limited, or be a
+    /// parent, without being set.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
@@ -24,16 +24,16 @@ impl RateLimiter {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the entity would be its own ancestor, or have more than 97 ancestors:
-    /// one transaction checks that all of them are what they were. [`Error::Contended`] if others
-    /// were faster all the time, [`Error::Store`] if it could not be decided.
+    /// one transaction checks that none of them has changed. [`Error::Contended`] if other
+    /// processes kept changing it, [`Error::Store`] if the outcome is not known.
     pub async fn set_entity(&self, entity: &Entity) -> Result<(), Error> {
         self.change_entity(&entity.id, Some(entity))
             .await
             .map(|_| ())
     }
 
-    /// Deletes an entity; its limits stay. Its children go on naming it as their parent. Whether
-    /// there was one.
+    /// Deletes an entity. Its limits stay, and its children keep it as their parent. Returns
+    /// whether there was one.
     ///
     /// # Errors
     /// As [`set_entity`](Self::set_entity).
@@ -41,18 +41,18 @@ impl RateLimiter {
         self.change_entity(id, None).await
     }
 
-    /// An entity, read from the table; `None` if it was not set.
+    /// Returns an entity, read from the table; `None` if it was not set.
     ///
     /// # Errors
-    /// [`Error::Store`], or [`Error::UnreadableItem`] if somebody else has written it.
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
     pub async fn entity(&self, id: &EntityId) -> Result<Option<Entity>, Error> {
         let key = self.entity_key(id);
         let items = self.inner.read(&[key.item_key()]).await?;
         Ok(seen(&key, &items)?.map(|(entity, _)| entity))
     }
 
-    /// The children of an entity, a page at a time, `after` the page before it. What was changed a
-    /// moment ago may not show yet.
+    /// Returns the children of an entity, one page at a time; `after` is the previous page's token.
+    /// Recent changes may be missing.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -84,7 +84,7 @@ impl RateLimiter {
         }
     }
 
-    /// Whether there was one before.
+    /// Changes or deletes an entity. Returns whether there was one before.
     async fn change_entity(&self, id: &EntityId, next: Option<&Entity>) -> Result<bool, Error> {
         let key = self.entity_key(id);
         let mut editing = ConfigEdit::new(
@@ -121,8 +121,8 @@ impl RateLimiter {
         }
     }
 
-    /// That every ancestor is still a child of the parent it is seen with. Of two changes that
-    /// together would close a circle, each then stands in the other's way.
+    /// Returns checks that every ancestor still has its parent. If two changes together would close
+    /// a cycle, each then fails the other's check.
     async fn ancestors(&self, id: &EntityId, parent: &EntityId) -> Result<Vec<Action>, Error> {
         let (mut checks, mut next) = (vec![], Some(parent.clone()));
         while let Some(ancestor) = next {
@@ -146,7 +146,7 @@ impl RateLimiter {
     }
 }
 
-/// The entity that is among `items`, and its last write.
+/// Returns the entity among `items`, and the id of its last write.
 fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, WriteId)>, Error> {
     let item_key = key.item_key();
     let item = items

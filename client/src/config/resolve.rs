@@ -1,4 +1,4 @@
-//! Which limits are in force for an entity on a resource: from memory, or with one read.
+//! Resolves the limits in force for an entity on a resource: from the cache, or with one read.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,33 +20,33 @@ use crate::inner::Inner;
 use crate::limits::Limits;
 use crate::stats::count;
 
-/// What is younger than this is not asked for again, whatever speaks against it.
+/// Age below which a configuration is not read again for any reason, 1 s.
 pub(crate) const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The limits in force for an entity on a resource, and whom else they concern.
+/// The limits in force for an entity on a resource, and the parent.
 #[derive(Debug)]
 pub(crate) struct ResolvedConfig {
-    /// Nothing if no level has a configuration.
+    /// `None` if no level has a configuration.
     pub(crate) config: Option<Arc<EffectiveConfig>>,
-    /// Whom the entity cascades to.
+    /// Parent that the entity cascades to.
     pub(crate) parent: Option<EntityId>,
-    /// When the table was last asked for the oldest part, answered or not.
+    /// Time of the last read of the oldest part, successful or not.
     read_at: Moment,
     valid_until: Moment,
     generation: u64,
 }
 
-/// What the level that wins says.
+/// Configuration of the level that applies.
 #[derive(Debug)]
 pub(crate) struct EffectiveConfig {
     pub(crate) level: ConfigLevel,
     pub(crate) status: ConfigStatus,
-    /// Of the version that all levels together have: it rises with every change of any of them.
+    /// Limits, with the sum of all levels' versions, which rises with every change of any level.
     pub(crate) limits: Limits,
 }
 
 impl EffectiveConfig {
-    /// In shadow mode all enforced limits are shadow limits.
+    /// Creates it. In shadow mode all enforced limits become shadow limits.
     pub(crate) fn new(level: ConfigLevel, config: &Config, version: Option<i64>) -> Self {
         let in_mode = |limit: &Limit| {
             let is_shadow = config.is_shadow && limit.mode() == LimitMode::Enforced;
@@ -70,7 +70,7 @@ impl EffectiveConfig {
     }
 }
 
-/// The limits of one bucket as they were last resolved, and who is at it.
+/// Resolved limits of one bucket, and the lock of their load.
 #[derive(Debug, Default)]
 pub(crate) struct LimitsSlot {
     state: Mutex<State>,
@@ -80,23 +80,23 @@ pub(crate) struct LimitsSlot {
 #[derive(Debug, Default)]
 struct State {
     resolved: Option<Arc<ResolvedConfig>>,
-    /// How many loads have ended.
+    /// Number of finished loads.
     loads: u64,
-    /// Why the last one failed, if it did.
+    /// Error of the last load, if it failed.
     failed: Option<Error>,
 }
 
-/// How old limits may be.
+/// Greatest age of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// As old as the limiter's settings say.
+    /// The limiter's setting.
     AnyAge,
-    /// [`RECENT`]: something speaks for a change since.
+    /// [`MIN_REREAD_INTERVAL`], because the limits have probably changed.
     Recent,
 }
 
 impl ResolvedConfig {
-    /// What a file says, which needs no table.
+    /// Returns the configuration of a file, which needs no table.
     #[cfg(feature = "yaml")]
     fn of_file(
         file: &crate::LimitsFile,
@@ -115,13 +115,13 @@ impl ResolvedConfig {
         }))
     }
 
-    /// Whether it may have changed long enough ago to be asked for again.
+    /// Returns whether it is old enough to be read again.
     pub(crate) fn may_be_stale(&self, now: Moment) -> bool {
         now.since(self.read_at) >= MIN_REREAD_INTERVAL
     }
 
-    /// Whether a bucket of a `newer` version was met, which is known of limits that are in force by
-    /// now.
+    /// Returns whether a bucket showed a `newer` version, and this one is old enough to be read
+    /// again.
     fn is_older_than(&self, newer: i64, now: Moment) -> bool {
         self.config
             .as_ref()
@@ -132,15 +132,15 @@ impl ResolvedConfig {
 
 impl LimitsSlot {
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements: a panic elsewhere does not spoil it.
+        // Ignore poisoning: the state is consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The limits in force for the entity and resource of a bucket.
+/// Returns the limits in force for the entity and resource of a bucket.
 ///
 /// # Errors
-/// The store's, if nothing is known and the table does not answer.
+/// The store's, if nothing is cached and the table cannot be read.
 pub(crate) async fn resolve(
     inner: &Inner,
     bucket: &BucketState,
@@ -185,7 +185,7 @@ pub(crate) async fn resolve(
         if let Some(known) = state.resolved.clone().filter(|known| is_good(known, age)) {
             return Ok(known);
         }
-        // Who came while it was tried takes the failure too.
+        // A request that waited for this load takes its failure too.
         if let Some(error) = state.failed.clone().filter(|_| state.loads > loads) {
             return Err(error);
         }
@@ -205,12 +205,12 @@ pub(crate) async fn resolve(
 
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
 
-/// One load of what is not known.
+/// One load of missing or old entries.
 struct ConfigLoad<'a> {
     age: Freshness,
     inner: &'a Inner,
     bucket: &'a BucketState,
-    /// In the order in which they win.
+    /// Levels in order of precedence.
     levels: [(ConfigLevel, KnownLevel); 4],
     entity: Option<Cached<Option<Arc<Entity>>>>,
     max_age: Duration,
@@ -248,7 +248,7 @@ impl<'a> ConfigLoad<'a> {
         let Err(error) = self.read().await else {
             return Ok(self.resolved(None));
         };
-        // Limits that were good a minute ago are better than no decision.
+        // Old limits are better than no decision.
         if !self.has_all() {
             return Err(error);
         }
@@ -259,13 +259,12 @@ impl<'a> ConfigLoad<'a> {
         Ok(self.resolved(Some(failed)))
     }
 
-    /// Whether everything is known, however long ago it was read.
+    /// Returns whether everything is cached, at any age.
     fn has_all(&self) -> bool {
         self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
     }
 
-    /// A moment counts only where something speaks for a change since, or this process has made
-    /// one.
+    /// Returns strong consistency only if a change is probable, or this process has made one.
     const fn consistency(&self) -> Consistency {
         match self.age {
             Freshness::AnyAge if self.generation == 0 => Consistency::Eventual,
@@ -273,8 +272,8 @@ impl<'a> ConfigLoad<'a> {
         }
     }
 
-    /// Reads what is not known, or too old, in one request, and the bucket along with it if nothing
-    /// is known of that.
+    /// Reads missing or old entries in one request, together with the bucket's first shard if there
+    /// is no view of it.
     async fn read(&mut self) -> Result<(), Error> {
         let (inner, namespace) = (self.inner, &self.inner.namespace);
         let at = inner.ages.now();
@@ -301,7 +300,7 @@ impl<'a> ConfigLoad<'a> {
         }
         let asks_schema = !inner.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
-        // The acquire that asks for the limits would read it next.
+        // The acquire that needs the limits would read it next.
         let queue = self.bucket.queue(0);
         let bucket = queue.is_unknown().then(|| queue.key.item_key());
         keys.extend(bucket.clone());
@@ -324,7 +323,7 @@ impl<'a> ConfigLoad<'a> {
             schema::check(inner, items.iter())?;
         }
         if let Some(key) = &bucket {
-            // One that cannot be read is for its line to say.
+            // The bucket's queue reports an unreadable item.
             match find(key).map(Item::bucket).transpose() {
                 Ok(seen) => queue.record_read(seen, at, inner.now()),
                 Err(error) => tracing::debug!(%error, bucket = key.pk, "a bucket is not readable"),
@@ -377,7 +376,7 @@ impl<'a> ConfigLoad<'a> {
         Ok(())
     }
 
-    /// What the levels amount to; `failed` is when they could not be read again.
+    /// Combines the levels. `failed` is the time of a failed read.
     fn resolved(self, failed: Option<Moment>) -> ResolvedConfig {
         let oldest = self
             .levels

@@ -1,4 +1,4 @@
-//! Whether the table is one that this code can use.
+//! Checks the schema version of a namespace.
 
 use std::sync::atomic::Ordering;
 
@@ -8,8 +8,7 @@ use weirgate_store::Item;
 use crate::inner::Inner;
 use crate::{Error, RateLimiter};
 
-/// Whether the namespace says which version of the schema it is written in, if it is the one this
-/// code knows.
+/// Returns whether the namespace has a schema version. Requires that it is this code's version.
 pub(super) fn check<'a>(
     inner: &Inner,
     mut items: impl Iterator<Item = &'a Item>,
@@ -37,12 +36,11 @@ pub(super) fn check<'a>(
 }
 
 impl RateLimiter {
-    /// Whether this limiter can work: one read tells if the table is there, may be read, and is
-    /// written in the version of the schema that this code knows. A namespace in which nothing was
-    /// configured yet is good.
+    /// Checks with one read that the table exists, may be read, and has the schema version of this
+    /// code. A namespace without any configuration passes.
     ///
     /// # Errors
-    /// [`Error::Store`] and [`Error::UnsupportedSchema`]: why not.
+    /// [`Error::Store`] and [`Error::UnsupportedSchema`]: the reason that the limiter cannot work.
     pub async fn check(&self) -> Result<(), Error> {
         let inner = &self.inner;
         let items = inner.read(&[schema_key(&inner.namespace)]).await?;

@@ -1,24 +1,24 @@
-//! A limits file's text to its tree of nodes, with bounds on what a few bytes can ask for.
+//! Parses a limits file into a tree of nodes, with bounds, so a few bytes cannot cause much work.
 
 use saphyr::{MarkedYaml, ScanError, YamlLoader};
 use saphyr_parser::{Event, Parser, Span, SpannedEventReceiver};
 
-/// How deep nodes may lie in each other. What a file can say is seven deep; the tree is dropped and
-/// compared by recursion, so a few kilobytes of nesting would end the process.
+/// Deepest nesting of nodes, 16. A valid file needs seven. The tree is dropped and compared by
+/// recursion, so a few kilobytes of nesting would overflow the stack.
 const DEPTH: usize = 16;
-/// How many nodes aliases may stand for, all together.
+/// Most nodes that all aliases together may stand for, 10,000.
 const ALIASED: usize = 10_000;
 
-/// The documents of a text, two at most: the second one is wrong already.
+/// Returns the documents of a text, at most two, because a second one is an error already.
 ///
 /// # Errors
-/// [`ScanError`] with its place, for a text that is no YAML or goes past a bound.
+/// [`ScanError`] with its place, if the text is not YAML or exceeds a bound.
 pub(super) fn load(text: &str) -> Result<Vec<MarkedYaml<'_>>, ScanError> {
     let mut loader = YamlLoader::default();
     loader.alias_limit(ALIASED);
     let mut depth = 0_usize;
     let mut documents = 0;
-    // Not by `load_from_str`, which follows the nesting by recursion.
+    // Not with `load_from_str`, which recurses into the nesting.
     for event in Parser::new_from_iter(text.chars()) {
         let (event, span): (Event<'_>, Span) = event?;
         match event {

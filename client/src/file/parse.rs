@@ -1,5 +1,5 @@
-//! The text of a limits file to what it says. Never guesses: whatever it does not know has a line
-//! and a column.
+//! Parses the text of a limits file. It never guesses: an error for anything unknown has line and
+//! column.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,29 +9,29 @@ use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, Limit, LimitM
 
 use super::load::load;
 
-/// What is wrong with a limits file, and where.
+/// An error in a limits file, and its place.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}: {message}", path.display(), place.map(|(line, column)| format!(":{line}:{column}")).unwrap_or_default())]
 pub struct FileError {
     /// The file.
     pub path: PathBuf,
-    /// Line and column, both from 1; nothing if it cannot be read at all.
+    /// Line and column, both from 1; `None` if the file cannot be read at all.
     pub place: Option<(usize, usize)>,
-    /// What is wrong there, and what it takes.
+    /// The error, and the accepted values.
     pub message: String,
 }
 
-/// What a file says.
+/// Contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct ParsedFile {
     pub(super) configs: Vec<(ConfigLevel, Config)>,
     pub(super) parents: HashMap<EntityId, EntityId>,
 }
 
-/// The version of the format.
+/// Version of the format, 1.
 const VERSION: i64 = 1;
 
-/// Reads the text of the file at `path`.
+/// Parses the text of the file at `path`.
 pub(super) fn parse(path: &Path, text: &str) -> Result<ParsedFile, FileError> {
     let documents = load(text).map_err(|error| {
         let at = error.marker();
@@ -68,11 +68,11 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ParsedFile, FileError> {
 struct Reader<'p> {
     path: &'p Path,
     said: ParsedFile,
-    /// Where each parent stands.
+    /// Place of each parent in the file.
     places: Vec<(EntityId, (usize, usize))>,
 }
 
-/// A part of the file, and where in its tree: `resources.gpt-4.limits`.
+/// A part of the file, and its path in the tree: `resources.gpt-4.limits`.
 #[derive(Clone)]
 struct Node<'y> {
     at: String,
@@ -92,7 +92,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `node` is not what it takes.
+    /// Returns the error of a node that is not as expected.
     fn refuse(&self, node: &Node<'_>, takes: &str) -> FileError {
         let name = if node.at.is_empty() {
             "the file"
@@ -140,8 +140,8 @@ impl Reader<'_> {
         }
     }
 
-    /// That nobody is his own ancestor, and that the file has limits for whoever it gives a parent:
-    /// they are all that makes it looked at.
+    /// Requires that no entity is its own ancestor, and that the file has limits for each entity
+    /// with a parent: without limits here, the parent has no effect.
     fn parents(&self) -> Result<(), FileError> {
         for (entity, place) in &self.places {
             let above = |entity: &&EntityId| self.said.parents.get(*entity);
@@ -201,7 +201,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One level's configuration, `besides` other keys that are somebody else's.
+    /// Reads the configuration of one level. Skips the `besides` keys, which are read elsewhere.
     fn config(
         &mut self,
         level: ConfigLevel,
@@ -278,7 +278,7 @@ impl Reader<'_> {
         Ok(limit.in_mode(mode))
     }
 
-    /// The parts of a map, by their keys.
+    /// Returns the entries of a map, with their keys.
     fn entries<'y>(
         &self,
         node: &Node<'y>,
@@ -351,7 +351,7 @@ impl Reader<'_> {
     }
 }
 
-/// A value as it is told in an error.
+/// Returns a value as an error shows it.
 fn shown(yaml: &MarkedYaml<'_>) -> String {
     match &yaml.data {
         YamlData::Value(Scalar::Null) => "nothing".to_owned(),

@@ -1,15 +1,15 @@
-//! Policies as field values: structured fields (RFC 9651) of the draft, and the older ones.
+//! Policies as field values: the draft's structured fields (RFC 9651), and the older fields.
 
 use crate::http::{Policies, Policy};
 
 impl Policies {
-    /// Names, in small letters, and values of all fields: `ratelimit-policy` and `ratelimit`,
-    /// `retry-after` after a denial, and where [wanted](Self::with_x_rate_limit)
+    /// Returns the lowercase names and the values of all fields: `ratelimit-policy` and
+    /// `ratelimit`, `retry-after` after a denial, and if [enabled](Self::with_x_rate_limit)
     /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset` of the
     /// [strictest](Self::strictest) limit, the last in seconds from now.
     ///
-    /// An answer that has `ratelimit` fields already, of another limiter, keeps them: these are
-    /// more members of the list.
+    /// If a response already has `ratelimit` fields of another limiter, append these: the fields
+    /// are lists.
     #[must_use]
     pub fn fields(&self) -> Vec<(&'static str, String)> {
         let mut fields = vec![];
@@ -33,8 +33,8 @@ impl Policies {
         fields
     }
 
-    /// Value of `RateLimit-Policy`: `"rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests"`.
-    /// Empty without limits: no field is sent then.
+    /// Returns the value of `RateLimit-Policy`: `"rpm";q=600;w=60,
+    /// "slots";q=20;qu="concurrent-requests"`. Empty without limits; then no field is sent.
     #[must_use]
     pub fn rate_limit_policy(&self) -> String {
         list(&self.policies, |policy| match policy.window_seconds {
@@ -43,8 +43,8 @@ impl Policies {
         })
     }
 
-    /// Value of `RateLimit`: `"rpm";r=0;t=1, "slots";r=17`. Empty without limits: no field is sent
-    /// then.
+    /// Returns the value of `RateLimit`: `"rpm";r=0;t=1, "slots";r=17`. Empty without limits; then
+    /// no field is sent.
     #[must_use]
     pub fn rate_limit(&self) -> String {
         list(&self.policies, |policy| match policy.seconds {
@@ -54,10 +54,10 @@ impl Policies {
     }
 }
 
-/// A list of the policies' names, with parameters.
+/// Returns a list of the policies' names, with parameters.
 fn list(policies: &[Policy], parameters: fn(&Policy) -> String) -> String {
     let member = |policy: &Policy| {
-        // Names hold nothing but printable ASCII, so this is all that a string escapes.
+        // Names are printable ASCII, so a string escapes only these two.
         let name = policy.name.replace('\\', "\\\\").replace('"', "\\\"");
         format!("\"{name}\";{}", parameters(policy))
     };

@@ -1,20 +1,19 @@
-//! What limits are called in an answer: each name stands for one, and none gives away who else is
-//! limited.
+//! Names of limits in a response. Each name is unique, and none reveals another entity.
 
 use weirgate_shared::{EntityId, Resource};
 
 use crate::{LimitStatus, NeverFits};
 
-/// PolicyNames a limit of an entity on a resource.
+/// A function that names an entity's limit on a resource.
 pub type PolicyName = fn(&EntityId, &Resource, &str) -> String;
 
-/// How the limits of an answer are named.
+/// Names the limits of a response.
 ///
-/// A limit of the caller's own bucket has its own name, `rpm`; one on another resource has the
-/// resource before it, `api/search/rpm`. PolicyNames of entities are not told, as a client need not know
-/// whom it shares a limit with: a limit of another entity, as a parent, has a number, `rpm#2`. Of
-/// several others the number is their place in the answer, so who has more than one parent names
-/// them with [`PolicyNames::by`].
+/// A limit of the requested bucket has its own name, `rpm`. One on another resource has the
+/// resource as a prefix, `api/search/rpm`. Entities are not named, because a client need not know
+/// which other entities share its limits: a limit of another entity, such as a parent, has a
+/// number, `rpm#2`. With several other entities the number is the place in the response; to name
+/// more than one parent, use [`PolicyNames::by`].
 ///
 /// ```
 /// use weirgate::http::PolicyNames;
@@ -30,12 +29,12 @@ pub struct PolicyNames {
     by: Option<PolicyName>,
 }
 
-/// What is named: an entity's limit on a resource.
+/// An entity's limit on a resource.
 type Named<'a> = (&'a EntityId, &'a Resource, &'a str);
 
 impl PolicyNames {
-    /// PolicyNames limits by `name`. What no field can hold, which is all but printable ASCII, becomes
-    /// `_`, and a name given twice gets a number.
+    /// Names limits by `name`. Characters other than printable ASCII become `_`, and a duplicate
+    /// name gets a number.
     #[must_use]
     pub fn by(name: PolicyName) -> Self {
         Self {
@@ -44,9 +43,9 @@ impl PolicyNames {
         }
     }
 
-    /// The bucket whose limits are the caller's own: that of the first limit, if nothing is said. A
-    /// denial tells of the buckets that denied only, so without this a parent's limit may be named
-    /// like the caller's.
+    /// Sets the requested bucket, whose limits need no prefix or number. Default: the bucket of the
+    /// first limit. A denial has only the buckets that denied, so without this a parent's limit may
+    /// get the requested bucket's name.
     #[must_use]
     pub fn own(mut self, entity: &str, resource: &str) -> Self {
         self.own = Some((entity.to_owned(), resource.to_owned()));

@@ -1,4 +1,4 @@
-//! Limits as a client is told of them: in whole tokens and whole seconds.
+//! Limits in the units of a response: whole tokens and whole seconds.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Denied, LimitStatus};
 const SF_INTEGER_MAX: i64 = 999_999_999_999_999;
 const MILLIS_PER_SECOND: i128 = 1000;
 
-/// The limits of one answer, as its client is told of them.
+/// The limits of one response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policies {
     pub(crate) policies: Vec<Policy>,
@@ -19,29 +19,28 @@ pub struct Policies {
     pub(crate) has_x_rate_limit: bool,
 }
 
-/// One limit, as a client is told of it. Numbers are 0 to 10^15 - 1.
+/// One limit of a response. Numbers are 0 to 10^15 - 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// What it is called in this answer.
+    /// Name of the limit in this response.
     pub name: String,
-    /// The most it holds, in tokens.
+    /// Capacity, in tokens.
     pub quota: i64,
-    /// The seconds in which it fills, from empty, at its rate: at least 1, rounded up. `None` for a
-    /// number of slots.
+    /// Time to fill from empty, in seconds, rounded up, at least 1. `None` for slots.
     pub window_seconds: Option<i64>,
-    /// What is left, in tokens, rounded down; 0 in debt.
+    /// Balance, in tokens, rounded down; 0 in debt.
     pub remaining: i64,
-    /// The seconds until there is more, at least 1, rounded up: one token more, or after a denial
-    /// what was asked. `None` if time does not bring it, and after a denial for limits that are not
-    /// in the way.
+    /// Time until one more token is available, or after a denial the requested amount: seconds,
+    /// rounded up, at least 1. `None` if time does not help, and after a denial for limits that are
+    /// not short.
     pub seconds: Option<i64>,
-    /// What was asked, in tokens, rounded up, if that is more than what is left.
+    /// Amount requested, in tokens, rounded up, if the limit is short.
     pub denied: Option<i64>,
 }
 
 impl Policies {
-    /// What is told along with a granted request: `limits` as
-    /// [`Grant::limits`](crate::Grant::limits) has them.
+    /// Returns the policies of a granted request; `limits` are those of
+    /// [`Grant::limits`](crate::Grant::limits).
     #[must_use]
     pub fn granted(limits: &[LimitStatus], names: &PolicyNames) -> Self {
         Self::new(limits, names, |status| Policy {
@@ -50,7 +49,7 @@ impl Policies {
         })
     }
 
-    /// What is told along with a denial.
+    /// Returns the policies of a denial.
     #[must_use]
     pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
         let policies = Self::new(&denied.limits, names, |status| {
@@ -70,28 +69,27 @@ impl Policies {
         }
     }
 
-    /// Whether [`fields`](Self::fields) has the older `X-RateLimit-*` too. It has not, if nothing
-    /// is said.
+    /// Sets whether [`fields`](Self::fields) includes the older `X-RateLimit-*`. Default: no.
     #[must_use]
     pub const fn with_x_rate_limit(mut self, is_wanted: bool) -> Self {
         self.has_x_rate_limit = is_wanted;
         self
     }
 
-    /// Every limit told.
+    /// Iterates over the limits.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.policies.iter()
     }
 
-    /// The seconds after which to try again, at least 1, rounded up. `None` if nothing was denied,
-    /// or time alone does not help.
+    /// Returns the retry-after in seconds, rounded up, at least 1. `None` if nothing was denied, or
+    /// time alone does not help.
     #[must_use]
     pub const fn retry_after_seconds(&self) -> Option<i64> {
         self.retry_after
     }
 
-    /// The limit that keeps the client waiting for longest, or else the one that has least left of
-    /// its quota.
+    /// Returns the short limit with the longest wait, or else the one with the smallest part of its
+    /// quota left.
     #[must_use]
     pub fn strictest(&self) -> Option<&Policy> {
         let in_the_way = self
@@ -131,7 +129,7 @@ impl Policies {
     }
 }
 
-/// What is told of a limit in any case.
+/// Returns the policy of a limit without the fields that depend on the decision.
 fn known(status: &LimitStatus) -> Policy {
     Policy {
         name: String::new(),
@@ -143,17 +141,17 @@ fn known(status: &LimitStatus) -> Policy {
     }
 }
 
-/// Whole tokens, rounded down.
+/// Returns whole tokens, rounded down.
 pub(crate) fn tokens(amount: MilliTokens) -> i64 {
     amount.whole_tokens().clamp(0, SF_INTEGER_MAX)
 }
 
-/// Whole tokens, rounded up.
+/// Returns whole tokens, rounded up.
 pub(crate) fn tokens_ceil(amount: MilliTokens) -> i64 {
     ceil_div(amount.0.into(), 1000)
 }
 
-/// Whole seconds, rounded up; at least 1, as who is told 0 comes back at once.
+/// Returns whole seconds, rounded up; at least 1, because a client retries a 0 at once.
 pub(crate) fn seconds(wait: Duration) -> i64 {
     let started = u64::from(wait.subsec_nanos() > 0);
     i64::try_from(wait.as_secs().saturating_add(started))
@@ -161,19 +159,19 @@ pub(crate) fn seconds(wait: Duration) -> i64 {
         .clamp(1, SF_INTEGER_MAX)
 }
 
-/// In how many seconds an empty limit is full.
+/// Returns the seconds in which an empty limit fills.
 fn window(status: &LimitStatus) -> Option<i64> {
     (!status.is_concurrent()).then(|| seconds_for(status, status.capacity.0.into()))
 }
 
-/// In how many seconds one more whole token is left, if there will be.
+/// Returns the seconds until one more whole token is available, if one can be.
 fn more_in(status: &LimitStatus) -> Option<i64> {
     let next = (i128::from(tokens(status.available)) + 1) * 1000;
     let can_be = !status.is_concurrent() && next <= status.capacity.0.into();
     can_be.then(|| seconds_for(status, next - i128::from(status.available.0)))
 }
 
-/// The seconds in which `milli` flow in for certain: a difference of floors is never below the
+/// Returns the seconds in which `milli` surely refill: a difference of floors is never below the
 /// floor of the difference.
 fn seconds_for(status: &LimitStatus, milli: i128) -> i64 {
     let period_ms = i128::try_from(status.refill_period.as_millis()).unwrap_or(i128::MAX);
@@ -181,7 +179,7 @@ fn seconds_for(status: &LimitStatus, milli: i128) -> i64 {
     ceil_div(milli.saturating_mul(period_ms), per_second).max(1)
 }
 
-/// `a / b` rounded up, within what a field can hold; `b` is not 0.
+/// Returns `a / b` rounded up, within the range of a field; `b` is not 0.
 fn ceil_div(a: i128, b: i128) -> i64 {
     let quotient = a.div_euclid(b) + i128::from(a.rem_euclid(b) != 0);
     i64::try_from(quotient.clamp(0, SF_INTEGER_MAX.into())).unwrap_or(SF_INTEGER_MAX)

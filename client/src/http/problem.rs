@@ -1,4 +1,4 @@
-//! A body that says why not, for programs and people: `application/problem+json` (RFC 9457).
+//! A response body with the reason for a refusal: `application/problem+json` (RFC 9457).
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use crate::{Denied, Disabled, Error, NeverFits};
 
 /// The problem type of the draft for requests above a quota.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// The type of problems that their status says all of.
+/// The type of problems that need no more than their status.
 const BLANK: &str = "about:blank";
 
-/// Why a request was not served. It names limits and resources, and no entity.
+/// The reason that a request was not served. It names limits and resources, but no entity.
 ///
-/// | why | status | gRPC | because |
+/// | reason | status | gRPC | because |
 /// |---|---|---|---|
-/// | [denied](Self::denied) | 429 | 8 | later it succeeds |
-/// | [never fits](Self::never_fits) | 413 | 9 | it does not, unless it asks for less: clients repeat a 429 |
-/// | [disabled](Self::disabled) | 403 | 7 | somebody wanted it to stop: clients repeat a 503 |
-/// | [no decision](Self::unavailable), which may be made later | 503 | 14 | it is not the client's fault, and passes |
-/// | [no decision](Self::unavailable) without a change | 500 | 13 | it is not the client's fault, and stays |
+/// | [denied](Self::denied) | 429 | 8 | a later attempt succeeds |
+/// | [never fits](Self::never_fits) | 413 | 9 | less may fit; clients repeat a 429 |
+/// | [disabled](Self::disabled) | 403 | 7 | the operator stopped it; clients repeat a 503 |
+/// | [no decision](Self::unavailable) for now | 503 | 14 | a server fault, temporary |
+/// | [no decision](Self::unavailable) until a repair | 500 | 13 | a server fault, permanent |
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     #[serde(rename = "type")]
@@ -39,7 +39,7 @@ pub struct Problem {
     grpc_status: u8,
 }
 
-/// The limit in the way, in tokens.
+/// The short limit with the longest wait, in tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Blocking {
     policy: String,
@@ -49,9 +49,9 @@ struct Blocking {
 }
 
 impl Problem {
-    /// A denial. Beside what every problem has there are `violated-policies`, the names of the
-    /// limits in the way; `retry_after`, in seconds, as in the field; and `blocking`, the limit
-    /// that keeps the client waiting for longest, with its numbers in tokens.
+    /// Returns the problem of a denial. It also has `violated-policies`, the names of the short
+    /// limits; `retry_after`, in seconds, as in the field; and `blocking`, the short limit with the
+    /// longest wait, with its numbers in tokens.
     #[must_use]
     pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
         let policies = Policies::denied(denied, names);
@@ -95,8 +95,8 @@ impl Problem {
         }
     }
 
-    /// More was asked than a limit holds when full. It has `violated-policies` and `blocking`, as a
-    /// denial.
+    /// Returns the problem of a request above a limit's capacity. It has `violated-policies` and
+    /// `blocking`, as a denial.
     #[must_use]
     pub fn never_fits(never: &NeverFits, names: &PolicyNames) -> Self {
         let (policy, quota) = (names.of_never(never), tokens(never.capacity));
@@ -116,7 +116,7 @@ impl Problem {
         }
     }
 
-    /// The resource is disabled for the caller.
+    /// Returns the problem of a disabled resource.
     #[must_use]
     pub fn disabled(disabled: &Disabled) -> Self {
         Self::new(
@@ -129,8 +129,8 @@ impl Problem {
         )
     }
 
-    /// No decision could be made. The error itself is not told: it is the service's own business,
-    /// and names its table.
+    /// Returns the problem of a request without a decision. It omits the error, which is internal
+    /// and names the table.
     #[must_use]
     pub fn unavailable(error: &Error) -> Self {
         if error.is_transient() {
@@ -157,26 +157,26 @@ impl Problem {
         }
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub const fn status(&self) -> u16 {
         self.status
     }
 
-    /// The gRPC status code.
+    /// Returns the gRPC status code.
     #[must_use]
     pub const fn grpc_status(&self) -> u8 {
         self.grpc_status
     }
 
-    /// The body, whose content type is `application/problem+json`.
+    /// Returns the body; its content type is `application/problem+json`.
     #[must_use]
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("strings and numbers are JSON")
     }
 }
 
-/// Its detail: a sentence for people.
+/// Writes the detail, a sentence for people.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)

@@ -1,4 +1,4 @@
-//! How much is asked of each limit in a second, as observed. Pure.
+//! Demand per second of each limit, as observed. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use crate::queue::Amounts;
 
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What was asked lately.
+/// Demand of the last windows.
 #[derive(Debug)]
 pub(super) struct Demand {
-    /// When the window began.
+    /// Beginning of the current window.
     since: Moment,
     flows: BTreeMap<LimitName, LimitDemand>,
 }
 
 #[derive(Debug, Default)]
 struct LimitDemand {
-    /// In this window.
+    /// Amount requested in this window.
     asked: MilliTokens,
-    /// A second, in the windows before: the older, the less it counts.
+    /// Demand per second in earlier windows; older ones count less.
     rate: MilliTokens,
 }
 
@@ -34,7 +34,7 @@ impl Demand {
         }
     }
 
-    /// Begins another window if this one is over.
+    /// Begins a new window if the current one is over.
     pub(super) fn advance(&mut self, now: Moment) {
         let elapsed = now.since(self.since);
         if elapsed < WINDOW {
@@ -43,7 +43,7 @@ impl Demand {
         let elapsed_ms = Millis::from(elapsed).0;
         for flow in self.flows.values_mut() {
             let seen = MilliTokens(flow.asked.0.saturating_mul(1000)) / elapsed_ms;
-            // After a pause, what was before it says nothing.
+            // After a pause, earlier windows say nothing.
             flow.rate = if elapsed < 2 * WINDOW {
                 (flow.rate + seen) / 2
             } else {
@@ -54,7 +54,7 @@ impl Demand {
         self.since = now;
     }
 
-    /// Somebody asks for this.
+    /// Adds the amounts of a request.
     pub(super) fn count(&mut self, amounts: &Amounts) {
         for (limit, need) in amounts {
             if let Some(flow) = self.flows.get_mut(limit) {
@@ -71,8 +71,8 @@ impl Demand {
         }
     }
 
-    /// What is asked of a limit in `span`. A load that rises shows at once, by what was asked in
-    /// this window so far.
+    /// Returns the demand of a limit within `span`. A rising demand shows at once, through the
+    /// current window.
     pub(super) fn within(&self, limit: &LimitName, span: Millis) -> MilliTokens {
         let rate = self
             .flows
@@ -93,7 +93,8 @@ mod tests {
         LimitName::new("rpm").unwrap()
     }
 
-    /// Asks for a token every `every_ms` for `seconds`; what is expected of the next second then.
+    /// Requests a token every `every_ms` for `seconds`. Returns the expected demand of the next
+    /// second.
     fn ask(demand: &mut Demand, now: &mut Moment, every_ms: u64, seconds: u64) -> i64 {
         for _ in 0..seconds * 1000 / every_ms {
             demand.advance(*now);
@@ -118,7 +119,7 @@ mod tests {
         let mut now = AgeClock::default().now();
         let mut demand = Demand::new(now);
         ask(&mut demand, &mut now, 100, 5);
-        // Not whole seconds: a window is under way.
+        // Not whole seconds, so a window is in progress.
         for _ in 0..500 {
             demand.advance(now);
             demand.count(&Amounts::from([(name(), MilliTokens::from_tokens(1))]));

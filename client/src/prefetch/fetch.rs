@@ -1,4 +1,4 @@
-//! Serving acquires from a pool, fetching its blocks, and giving back what is left of them.
+//! Serves acquires from a pool, fetches its blocks, and returns unspent tokens.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -18,12 +18,12 @@ use crate::queue::{Amounts, ShardDecision};
 use crate::settle::{SettleAttempt, SettleOutcome};
 use crate::stats::count;
 
-/// How many blocks a request waits for before it goes the ordinary way.
+/// Blocks that a request waits for before it goes to the table, 3.
 const MAX_BLOCKS_AWAITED: u32 = 3;
-/// For how long no block is fetched after one failed.
+/// Time without a fetch after a failed one, 1 s.
 const FAILURE_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Decides about a request on a bucket with a pool, from the pool if it can.
+/// Decides a request on a bucket with a pool, from the pool if possible.
 pub(crate) async fn acquire(
     inner: &Arc<Inner>,
     bucket: &Arc<BucketState>,
@@ -75,7 +75,7 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Gives back in the background what cannot be spent by a request that was not served at once.
+/// Returns tokens that can no longer be spent, in the background.
 fn shed(inner: &Arc<Inner>, bucket: &Arc<BucketState>, pool: &Pool, request: &BucketRequest) {
     let outdated = pool.outdated(&request.limits);
     if !outdated.is_empty() {
@@ -86,7 +86,7 @@ fn shed(inner: &Arc<Inner>, bucket: &Arc<BucketState>, pool: &Pool, request: &Bu
     }
 }
 
-/// Asks the table for what `ours` lacks of a request; `None` if that is denied.
+/// Takes from the table what `ours` lacks for the request. Returns `None` if that is denied.
 async fn complete(
     inner: &Arc<Inner>,
     bucket: &Arc<BucketState>,
@@ -100,7 +100,7 @@ async fn complete(
         *need -= ours.amount(limit.as_str());
     }
     rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
-    // If the caller goes away meanwhile, both parts go back.
+    // If the request is dropped meanwhile, both holds return.
     let ours = crate::queue::Unclaimed::from(ours);
     if !rest.has_amounts() {
         pool.add_unreported(1);
@@ -147,7 +147,7 @@ async fn fetch(inner: Arc<Inner>, under_way: InFlight, block: Block) {
         Err(error) => {
             tracing::debug!(%error, "tokens could not be taken ahead");
             pool.set_last_error(Some(&error));
-            // What may have been counted is not counted again.
+            // Acquires that may have been counted are not counted again.
             if !error.is_unknown() {
                 pool.add_unreported(takes);
             }
@@ -159,8 +159,8 @@ async fn fetch(inner: Arc<Inner>, under_way: InFlight, block: Block) {
     });
 }
 
-/// Gives back what has become too old, until there is nothing. The limiter may go away meanwhile:
-/// what is left then is forfeited.
+/// Returns expired tokens until the pool is empty. If the limiter is dropped meanwhile, the rest is
+/// forfeited.
 async fn return_expired(inner: Weak<Inner>, bucket: Arc<BucketState>) {
     let Some(pool) = &bucket.pool else { return };
     loop {
@@ -170,14 +170,14 @@ async fn return_expired(inner: Weak<Inner>, bucket: Arc<BucketState>) {
             NextReturn::Now(returns) => {
                 let returns = into_in_flight(&bucket, returns);
                 let Some(inner) = inner.upgrade() else { return };
-                // Told by the counters and the log.
+                // The counters and the log report errors.
                 give_back(inner, returns).await.ok();
             }
         }
     }
 }
 
-/// Gives back everything, and counts all acquires; nothing is taken ahead any more.
+/// Ends the pool: returns all tokens, and counts all acquires.
 pub(crate) async fn drain(inner: Arc<Inner>, bucket: Arc<BucketState>) -> Result<(), Error> {
     let Some(pool) = &bucket.pool else {
         return Ok(());
@@ -186,7 +186,7 @@ pub(crate) async fn drain(inner: Arc<Inner>, bucket: Arc<BucketState>) -> Result
     let mut returns = pool.close();
     loop {
         closed = closed.and(give_back(Arc::clone(&inner), into_in_flight(&bucket, returns)).await);
-        // A block that was on its way arrives in the pool.
+        // A block in flight may still arrive in the pool.
         pool.wait_idle().await;
         returns = pool.close();
         if returns.is_empty() {
@@ -195,7 +195,7 @@ pub(crate) async fn drain(inner: Arc<Inner>, bucket: Arc<BucketState>) -> Result
     }
 }
 
-/// A write of a pool, until it has arrived. A runtime that shuts down drops it half way.
+/// A write of a pool in flight. A runtime that shuts down drops it early.
 struct InFlight {
     bucket: Arc<BucketState>,
     amounts: Amounts,
@@ -243,8 +243,8 @@ fn into_in_flight(
     returns.into_iter().map(under_way).collect()
 }
 
-/// Gives back what was not spent, one write for each shard, like a rollback. One of unknown outcome
-/// is not repeated, as nothing in the item would tell: its tokens count as used.
+/// Returns unspent tokens with one write per shard, like a rollback. An unconfirmed write is not
+/// repeated, because nothing in the item would show it: its tokens count as consumed.
 async fn give_back(inner: Arc<Inner>, returns: Vec<(InFlight, TokenReturn)>) -> Result<(), Error> {
     let mut done = Ok(());
     for (under_way, TokenReturn { part, takes }) in returns {
@@ -268,10 +268,10 @@ async fn give_back(inner: Arc<Inner>, returns: Vec<(InFlight, TokenReturn)>) -> 
             Ok(SettleOutcome::Done(Settlement::Applied)) => {
                 count(&inner.counters.prefetch_returned_millitokens, milli)
             }
-            // The bucket was deleted, and its tokens with it.
+            // The bucket was deleted, with its tokens.
             Ok(_) => count(&inner.counters.prefetch_forfeited_millitokens, milli),
             Err(error) => {
-                // What may have been counted is not counted again.
+                // Acquires that may have been counted are not counted again.
                 if let Some(pool) = under_way
                     .bucket
                     .pool

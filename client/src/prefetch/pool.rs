@@ -1,4 +1,4 @@
-//! The tokens of one bucket that this client has taken ahead. Nothing here waits or sends.
+//! The prefetched tokens of one bucket. Nothing here waits or sends.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,50 +19,49 @@ use crate::hold::HoldPart;
 use crate::limits::Limits;
 use crate::queue::Amounts;
 
-/// A block pays if it serves so many requests like the one that asks for it. Two would be as many
-/// writes as without it, where the second request does not come and its tokens go back.
+/// Requests like the current one that a block must serve to be worth its write, 3. With two,
+/// prefetch would cost as many writes if the second request does not come and its tokens return.
 const MIN_REQUESTS_PER_BLOCK: i64 = 3;
 
-/// What one client has taken ahead of one bucket.
+/// Prefetched tokens of one bucket.
 #[derive(Debug)]
 pub(crate) struct Pool {
     prefetch: Prefetch,
     ages: AgeClock,
     state: Mutex<State>,
-    /// Why the last block could not be fetched, if it could not.
+    /// Error of the last fetch, if it failed.
     trouble: Mutex<Option<Arc<StoreError>>>,
-    /// Something that was under way has arrived.
+    /// Notification that a write in flight has ended.
     arrived: Notify,
 }
 
-/// What a request finds.
+/// Result of serving a request from the pool.
 #[derive(Debug)]
 pub(super) enum PoolResult {
-    /// What it asks.
+    /// Parts that cover the request.
     Served(Vec<HoldPart>),
-    /// Not enough, but a block is on its way.
+    /// Not enough, but a block is in flight.
     Wait(OwnedNotified),
-    /// Not enough: the table must be asked.
+    /// Not enough: the table must decide.
     Miss,
 }
 
-/// Tokens to be taken ahead, by one write.
+/// Tokens to prefetch with one write.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) limits: Limits,
     pub(super) amounts: Amounts,
     /// Acquires that the write counts.
     pub(super) takes: i64,
-    /// When it was asked for. Its tokens are taken after that, so they are never older than they
-    /// seem.
+    /// Time of the request for it. The tokens are taken later, so they are never older than this.
     pub(super) asked: Moment,
 }
 
-/// What is to be done about what has become too old.
+/// What to do about expired tokens.
 pub(super) enum NextReturn {
     Now(Vec<TokenReturn>),
     In(Duration),
-    /// Nothing is there.
+    /// The pool is empty.
     Never,
 }
 
@@ -78,7 +77,7 @@ impl Pool {
         }
     }
 
-    /// Whether the request can be served from here: it asks for enforced rates, without a lease.
+    /// Returns whether a pool can serve the request: enforced rates only, without a lease.
     pub(crate) fn supports(request: &BucketRequest) -> bool {
         let is_rate = |name: &LimitName| {
             let limit = request.limits.iter().find(|limit| limit.name() == name);
@@ -91,7 +90,7 @@ impl Pool {
             && request.amounts.keys().all(is_rate)
     }
 
-    /// Whether it has all that is asked.
+    /// Returns whether the pool covers the request.
     pub(crate) fn covers(&self, request: &BucketRequest) -> bool {
         let state = self.state();
         Self::supports(request)
@@ -99,8 +98,8 @@ impl Pool {
             && state.has(&request.amounts, self.cutoff(self.ages.now()))
     }
 
-    /// Serves a request, and says which block is to be fetched. `is_new` if the request comes for
-    /// the first time.
+    /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
+    /// request is served for the first time.
     pub(super) fn serve(
         &self,
         bucket: &BucketState,
@@ -165,7 +164,8 @@ impl Pool {
         }
     }
 
-    /// Whether what is left will be gone when a block that is fetched now arrives.
+    /// Returns whether the remaining tokens will be spent before a block that is fetched now
+    /// arrives.
     fn is_low(&self, state: &State, amounts: &Amounts, oldest: Moment) -> bool {
         let is_low = |limit: &Limit| {
             let low = state
@@ -177,11 +177,11 @@ impl Pool {
         state.limits.iter().any(is_low)
     }
 
-    /// The block to fetch, if one pays: what `request` needs, if it waits for it, and what is
-    /// expected to be asked.
+    /// Returns the block to fetch, if it is worth its write: the amounts of a waiting `request`,
+    /// and the expected demand.
     ///
-    /// No more than may be outstanding. And of what the bucket has, as far as that is known, half
-    /// is left for others.
+    /// Never more than may be outstanding. Of the bucket's balance, as far as it was seen, half is
+    /// left for other processes.
     fn block(
         &self,
         state: &mut State,
@@ -228,8 +228,8 @@ impl Pool {
         })
     }
 
-    /// Takes all of `needs` for a grant that turned out to need more; nothing if not all of it is
-    /// there.
+    /// Takes all `amounts` for a grant that needs more. Returns no parts if the pool has too
+    /// little.
     pub(crate) fn take_extra(&self, amounts: &Amounts, limits: &Limits) -> Vec<HoldPart> {
         let oldest = self.cutoff(self.ages.now());
         let mut state = self.state();
@@ -240,8 +240,8 @@ impl Pool {
         state.draw(amounts, oldest)
     }
 
-    /// Takes what the table lacked for a request that it denied; nothing if both together have not
-    /// enough.
+    /// Takes what the table lacked for a denied request. Returns no parts if both together have too
+    /// little.
     pub(super) fn cover_shortfall(
         &self,
         denied: &Denied,
@@ -267,8 +267,7 @@ impl Pool {
         state.draw(&lack, oldest)
     }
 
-    /// Takes back what came from here and was not used after all; `false` if it must go to the
-    /// table.
+    /// Puts unused tokens back into the pool. Returns `false` if they must go to the table.
     pub(crate) fn put_back(&self, part: HoldPart, limits: &Limits) -> bool {
         let mut state = self.state();
         let oldest = self.cutoff(self.ages.now());
@@ -291,7 +290,7 @@ impl Pool {
         true
     }
 
-    /// Keeps the parts of a block that has arrived.
+    /// Adds the parts of a block that has arrived.
     pub(super) fn add_block(&self, parts: Vec<HoldPart>) {
         let mut state = self.state();
         for part in parts {
@@ -300,7 +299,7 @@ impl Pool {
         }
     }
 
-    /// Something on its way has arrived, or never will.
+    /// Ends a write in flight, whether it arrived or failed.
     pub(super) fn end_in_flight(&self, amounts: &Amounts, is_block: bool) {
         let mut state = self.state();
         state.end_in_flight(amounts);
@@ -311,12 +310,12 @@ impl Pool {
         self.arrived.notify_waiters();
     }
 
-    /// Acquires were granted that no write has counted.
+    /// Adds granted acquires that no write has counted.
     pub(super) fn add_unreported(&self, takes: i64) {
         self.state().unreported += takes;
     }
 
-    /// Keeps why a block could not be fetched, for those who wait for it.
+    /// Stores the error of a fetch, for requests that wait for the block.
     pub(super) fn set_last_error(&self, error: Option<&Error>) {
         let why = match error {
             Some(Error::Store(error)) => Some(Arc::clone(error)),
@@ -326,7 +325,7 @@ impl Pool {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// `error`, with the reason why those who waited for a block have no time left.
+    /// Adds the last fetch error to a timeout that has none.
     pub(super) fn attach_last_error(&self, error: Error) -> Error {
         match error {
             Error::Timeout {
@@ -349,13 +348,13 @@ impl Pool {
         }
     }
 
-    /// Fetches nothing for so long.
+    /// Fetches nothing for `span`.
     pub(super) fn pause(&self, span: Duration) {
         self.state().paused_until = self.ages.now() + span;
     }
 
-    /// What is to be done about what has become too old, and acquires that no write has counted for
-    /// as long.
+    /// Returns what to do about expired tokens, and about acquires that have been uncounted for as
+    /// long.
     pub(super) fn due(&self) -> NextReturn {
         let mut state = self.state();
         let now = self.ages.now();
@@ -379,8 +378,8 @@ impl Pool {
         }
     }
 
-    /// What goes back before its time: all if the limits of a request are others, and what has
-    /// become too old while the keeper was frozen.
+    /// Returns the tokens to return early: all if the request has other limits, and those that
+    /// expired while the expiry task was frozen.
     pub(super) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
         let mut state = self.state();
         let oldest = self.cutoff(self.ages.now());
@@ -392,19 +391,19 @@ impl Pool {
         }
     }
 
-    /// Ends the pool: all goes back, and everything is counted.
+    /// Ends the pool. Returns all tokens and uncounted acquires.
     pub(super) fn close(&self) -> Vec<TokenReturn> {
         let mut state = self.state();
         state.is_closed = true;
         state.give_back_all()
     }
 
-    /// How long a block is fetched before it is needed.
+    /// Returns how long before it is needed a block is fetched.
     pub(super) fn refetch_lead(&self) -> Duration {
         self.prefetch.refetch_lead().into()
     }
 
-    /// Waits until nothing is on its way.
+    /// Waits until nothing is in flight.
     pub(super) async fn wait_idle(&self) {
         loop {
             let arrived = self.arrived.notified();
@@ -415,7 +414,7 @@ impl Pool {
         }
     }
 
-    /// Sees to it that somebody keeps the pool, by `keeper` if nobody does.
+    /// Starts the expiry task with `keeper` if the pool needs one and has none.
     pub(super) fn ensure_expiry_task(&self, keeper: impl FnOnce() -> AbortHandle) {
         let mut state = self.state();
         let is_kept = state
@@ -427,13 +426,13 @@ impl Pool {
         }
     }
 
-    /// Before or at this instant were taken what cannot be spent at `now` any more.
+    /// Returns the instant up to which prefetched tokens have expired at `now`.
     fn cutoff(&self, now: Moment) -> Moment {
         now.before(self.prefetch.max_age)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent between any two statements: a panic elsewhere does not spoil it.
+        // Ignore poisoning: the state is consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

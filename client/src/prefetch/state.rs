@@ -1,4 +1,4 @@
-//! What a pool holds, and what of it is on its way. Pure.
+//! Contents of a pool, and its tokens in flight. Pure.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,34 +13,34 @@ use crate::hold::HoldPart;
 use crate::limits::Limits;
 use crate::queue::{Amounts, ShardQueue};
 
-/// The tokens of one bucket that were taken ahead.
+/// Prefetched tokens of one bucket.
 #[derive(Debug)]
 pub(super) struct State {
-    /// The limits that everything here was taken under.
+    /// Limits under which all tokens were taken.
     pub(super) limits: Limits,
     pub(super) demand: Demand,
-    /// What is left of each block, those taken first at the front.
+    /// Remaining tokens of each block, oldest first.
     pub(super) batches: VecDeque<HoldPart>,
-    /// On the way from the table or back to it, so outstanding too.
+    /// Tokens in flight to or from the table; they count as outstanding.
     away: Amounts,
-    /// Writes on the way.
+    /// Number of writes in flight.
     pub(super) under_way: usize,
-    /// Told when the block on its way has arrived.
+    /// Notification that the block in flight has arrived.
     pub(super) landing: Option<Arc<Notify>>,
-    /// Acquires granted from here that no write has counted yet.
+    /// Granted acquires that no write has counted.
     pub(super) unreported: i64,
-    /// When the last acquire was granted from here.
+    /// Time of the last grant from the pool.
     pub(super) granted: Moment,
-    /// The shard that gave the last block.
+    /// Shard of the last block.
     pub(super) last: Option<(Arc<ShardQueue>, Arc<Shard>)>,
-    /// No block is fetched until then.
+    /// End of the pause between fetches.
     pub(super) paused_until: Moment,
-    /// Gives back what has become too old.
+    /// Expiry task, which returns expired tokens.
     pub(super) keeper: Option<AbortHandle>,
     pub(super) is_closed: bool,
 }
 
-/// Tokens that go back to one shard, and acquires that the write counts.
+/// Tokens that return to one shard, and the acquires that the write counts.
 #[derive(Debug)]
 pub(super) struct TokenReturn {
     pub(super) part: HoldPart,
@@ -65,7 +65,7 @@ impl State {
         }
     }
 
-    /// Whether it is under these limits, which it may become while nothing is outstanding.
+    /// Returns whether the pool has these limits. It adopts them if nothing is outstanding.
     pub(super) fn adopt_limits(&mut self, limits: &Limits) -> bool {
         if self.limits == *limits {
             return true;
@@ -77,7 +77,7 @@ impl State {
         is_free
     }
 
-    /// What is there of a limit that was taken after `oldest`.
+    /// Returns the tokens of a limit that were taken after `oldest`.
     pub(super) fn left(&self, limit: &LimitName, oldest: Moment) -> MilliTokens {
         self.young(oldest)
             .filter_map(|batch| batch.amounts.get(limit))
@@ -85,7 +85,7 @@ impl State {
             .sum()
     }
 
-    /// What was taken of a limit and is neither spent nor known to be back.
+    /// Returns the outstanding tokens of a limit.
     pub(super) fn outstanding(&self, limit: &LimitName) -> MilliTokens {
         let all = self
             .batches
@@ -107,7 +107,7 @@ impl State {
             .filter(move |batch| is_younger(batch, oldest))
     }
 
-    /// Takes what there is of `needs`, the oldest first.
+    /// Takes what the pool has of `amounts`, oldest first.
     pub(super) fn draw(&mut self, amounts: &Amounts, oldest: Moment) -> Vec<HoldPart> {
         let mut wanted = amounts.clone();
         let mut parts = vec![];
@@ -141,7 +141,7 @@ impl State {
         parts
     }
 
-    /// Keeps a part of a block, in the order in which they were taken.
+    /// Adds a part of a block, in the order of the takes.
     pub(super) fn add_batch(&mut self, part: HoldPart) {
         let at = self
             .batches
@@ -160,13 +160,13 @@ impl State {
         }
     }
 
-    /// A write is on its way, with these amounts.
+    /// Adds a write in flight with these amounts.
     pub(super) fn begin_in_flight(&mut self, amounts: &Amounts) {
         self.under_way += 1;
         add(&mut self.away, amounts);
     }
 
-    /// It has arrived, or never will.
+    /// Ends a write in flight.
     pub(super) fn end_in_flight(&mut self, amounts: &Amounts) {
         self.under_way -= 1;
         for (limit, amount) in amounts {
@@ -176,8 +176,8 @@ impl State {
         }
     }
 
-    /// Sends back the batches taken at an instant that `is_due`: one write for each shard. The
-    /// first counts acquires.
+    /// Removes the batches whose instant `is_due`. Returns one write per shard; the first counts
+    /// the acquires.
     pub(super) fn give_back(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<TokenReturn> {
         let mut returns: Vec<TokenReturn> = vec![];
         let (due, left) = std::mem::take(&mut self.batches)
@@ -205,13 +205,13 @@ impl State {
         returns
     }
 
-    /// Sends back everything, and counts all acquires.
+    /// Removes all batches, and counts all acquires.
     pub(super) fn give_back_all(&mut self) -> Vec<TokenReturn> {
         let all = self.give_back(|_| true);
         if all.is_empty() { self.report() } else { all }
     }
 
-    /// Counts acquires where there is nothing to send back.
+    /// Returns a write that only counts acquires.
     pub(super) fn report(&mut self) -> Vec<TokenReturn> {
         let takes = std::mem::take(&mut self.unreported);
         let Some((queue, shard)) = self.last.clone().filter(|_| takes > 0) else {
@@ -239,8 +239,8 @@ fn add(sum: &mut Amounts, more: &Amounts) {
     }
 }
 
-/// Moves what is `wanted` out of `left`, as far as it is there. Neither keeps a limit of which
-/// nothing is left.
+/// Moves `wanted` amounts out of `left`, as far as available. Removes limits with nothing left from
+/// both.
 fn give(left: &mut Amounts, wanted: &mut Amounts) -> Amounts {
     let has = |(limit, want): (&LimitName, &MilliTokens)| {
         left.get(limit).is_some_and(|left| left >= want)

@@ -1,5 +1,5 @@
-//! Who of the line goes into the next write: first come, first served, and a smaller one behind may
-//! pass. Pure.
+//! Selects the batch of the next write: first come, first served, but a smaller waiter may pass a
+//! larger one. Pure.
 
 use std::collections::VecDeque;
 use weirgate_shared::{EpochMillis, Shard};
@@ -7,13 +7,13 @@ use weirgate_shared::{EpochMillis, Shard};
 use super::{Amounts, Waiter};
 use crate::decision::{self, LimitStatus};
 
-/// The most leases one write carries: an expression holds 4 KB.
+/// Most leases in one write, because an expression holds 4 KB.
 const LEASES_PER_WRITE: usize = 50;
 
-/// Splits the line into those whose sum fits into what is there, and the others, both in order.
+/// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
 ///
-/// Without a view the limits' own capacities are what is there. Callers who bring other limits than
-/// the first wait for a write of their own.
+/// Without a view, the limits' capacities count as the balances. Waiters with other limits than the
+/// first wait for a write of their own.
 pub(super) fn select_batch(
     view: Option<&Shard>,
     line: VecDeque<Waiter>,
@@ -60,7 +60,7 @@ pub(super) fn select_batch(
     (chosen, others)
 }
 
-/// Why `bucket` does not have what the caller asks at `now`; `None` if it has.
+/// Returns the status of the limits if `shard` has too few tokens for the waiter at `now`.
 pub(super) fn shortage(
     shard: &Shard,
     waiter: &Waiter,
@@ -90,7 +90,7 @@ mod tests {
     const RATE: i64 = 60;
     const SLOTS: i64 = 40;
 
-    /// Of a rate and of slots.
+    /// Amounts of a rate and of slots.
     fn needs([rate, slots]: [i64; 2]) -> Amounts {
         let all = [("rpm", rate), ("slots", slots)]
             .map(|(name, need)| (name, MilliTokens::from_tokens(need)));
@@ -116,7 +116,7 @@ mod tests {
         ))
     }
 
-    /// A bucket seen so many seconds ago, when this was left.
+    /// A shard as viewed `seconds_ago`, with these balances.
     fn seen(left: [i64; 2], seconds_ago: i64) -> Shard {
         let mut shard = Shard::full(
             shards().key.clone(),
@@ -136,7 +136,7 @@ mod tests {
         brings_others: bool,
     }
 
-    /// The caller at `place`, who is known by what he counts.
+    /// Returns the waiter at `place`, identified by its acquires.
     fn caller(place: usize, asked: &Asked) -> Waiter {
         Waiter {
             amounts: needs(asked.needs),
@@ -180,8 +180,8 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody is lost or passed by one who came later and asks for as much; what is chosen is
-        /// there in full.
+        /// No waiter is lost, or passed by a later one that asks for as much. The batch fits in
+        /// full.
         #[test]
         fn i1_a_write_takes_for_everybody_who_fits_behind_those_before(
             line in vec(asked(), 0..120), there in prop::option::of(there()),
@@ -209,7 +209,7 @@ mod tests {
             prop_assert_eq!((chosen, others), expected);
         }
 
-        /// A denial says of each limit what is true of it.
+        /// A denial has the right status of every limit.
         #[test]
         fn there_is_a_shortage_of_just_those_limits_that_have_less_than_is_asked(
             (left, seconds_ago) in there(), asked in asked(),
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// A write with more would be refused for its length, and everybody in it with it.
+    /// DynamoDB would reject a longer write, and the whole batch with it.
     #[test]
     fn a_write_carries_fifty_leases_and_any_number_of_others() {
         let ask = |place| {

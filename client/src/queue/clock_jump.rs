@@ -1,6 +1,6 @@
-//! Takes on a view from before the wall clock jumped ahead. Mostly the process was frozen, and the
-//! view is as good as before. Where the clock was set instead, the answer tells, and what the take
-//! moved out of its place is put back.
+//! Takes planned on a view from before the wall clock jumped ahead. Usually the process was frozen,
+//! and the view is still valid. If the clock was set instead, the response shows it, and the take's
+//! wrong changes are corrected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::inner::Inner;
 use crate::limits::Limits;
 use crate::settle::SettleAttempt;
 
-/// Returns whether a take on such a view can be put right if the clock turns out to be ahead: it
+/// Returns whether a take on such a view can be corrected if the clock turns out to be ahead: it
 /// brings no limits, begins no hour, and ends no leases.
 pub(super) fn is_safe(seen: &Shard, limits: &Limits, roll: Roll, now: EpochMillis) -> bool {
     seen.matches_rules(limits, now) && seen.hour == roll.hour && seen.expired(now).next().is_none()
 }
 
-/// Requires that nothing was written since the view, unless the take needs no credit, and so no
-/// time.
+/// Requires that the shard has not changed since the view, unless the take needs no refill and so
+/// does not depend on the time.
 pub(super) fn require_unchanged(
     update: &mut Update,
     take: &Take<'_>,
@@ -37,8 +37,8 @@ pub(super) fn require_unchanged(
     }
 }
 
-/// Puts back what a take of `needs` cut from a bucket that was full only by a clock that was ahead.
-/// Returns whether all that was taken was there.
+/// Restores the tokens that a take of `amounts` cut, because a fast clock made the shard look full.
+/// Returns whether the shard had all that was taken.
 pub(super) async fn restore_cut(
     inner: &Inner,
     (queue, bucket): (&Arc<ShardQueue>, &Arc<BucketState>),
@@ -77,7 +77,7 @@ pub(super) async fn restore_cut(
     was_there
 }
 
-/// Sets the refill time of a shard back that a take has created by a clock that was ahead.
+/// Sets back the refill time of a shard that a take created with a fast clock.
 pub(super) async fn correct_creation(inner: &Inner, queue: &ShardQueue, created: &Shard) {
     let Some(update) = rewind(created, inner.now()) else {
         return;
@@ -94,10 +94,11 @@ pub(super) async fn correct_creation(inner: &Inner, queue: &ShardQueue, created:
     }
 }
 
-/// What a take of `needs` cut too much, and whether it found what it took, at `now`.
+/// Returns the tokens that a take of `amounts` cut too much, and whether the shard had what it took
+/// at `now`.
 fn cut(seen: &Shard, after: &Shard, amounts: &Amounts, now: EpochMillis) -> (Amounts, bool) {
     let (mut back, mut was_there) = (BTreeMap::new(), true);
-    // Only then is it known what was there before.
+    // Only the very next write shows the balance before the take.
     let is_next = after.write_seq == seen.write_seq + 1;
     for (name, need) in amounts {
         let (Some(old), Some(new)) = (seen.limits.get(name), after.limits.get(name)) else {

@@ -1,4 +1,4 @@
-//! Which hour a write counts for, and whether it begins it.
+//! The hour that a write counts for, and whether the write begins it.
 
 use weirgate_shared::write::Roll;
 use weirgate_shared::{EpochMillis, Hour, Millis, Shard, Window};
@@ -6,14 +6,13 @@ use weirgate_shared::{EpochMillis, Hour, Millis, Shard, Window};
 use super::ShardQueue;
 use crate::inner::Inner;
 
-/// Acquires that must be expected since an hour began, and have been counted before, until a
-/// process takes for granted that one of them began it.
+/// Acquires that a process must expect since the hour began before it assumes that one of them
+/// began the hour, 4.
 const MIN_EXPECTED_ACQUIRES: i64 = 4;
 
 impl ShardQueue {
-    /// The hour that a write at `now` counts for. Where others write often, one of them has begun
-    /// the hour by now: to begin it once more would fail, for each of as many processes as there
-    /// are.
+    /// Returns the hour that a write at `now` counts for. Where other processes write often, one of
+    /// them has already begun the hour: beginning it again would fail, once per process.
     pub(crate) fn roll(&self, inner: &Inner, now: EpochMillis) -> Roll {
         let hour = Hour::of(EpochMillis(now.0.saturating_sub(inner.roll_lag.0)));
         let begun = now.since(hour.start());
@@ -26,7 +25,7 @@ impl ShardQueue {
             .is_some_and(|view| {
                 let age = Millis::from(now_aged.since(view.seen_at));
                 let seen = EpochMillis(now.0.saturating_sub(age.0));
-                // What was seen since the hour began shows whether it was.
+                // A view from after the hour's beginning shows whether it was begun.
                 age > begun && expected_acquires(&view.shard, seen, begun) >= MIN_EXPECTED_ACQUIRES
             });
         Roll {
@@ -36,8 +35,8 @@ impl ShardQueue {
     }
 }
 
-/// The acquires expected within `time`, if there are as many as in the bucket's hour, or its life,
-/// until it was `seen`; no more than were counted then.
+/// Returns the acquires expected within `time`, at the rate of the shard's hour, or of its life if
+/// shorter, until it was `seen`. Never more than were counted by then.
 pub(super) fn expected_acquires(shard: &Shard, seen: EpochMillis, time: Millis) -> i64 {
     let since = shard.hour.start().max(EpochMillis(shard.birth_seq / 1000));
     let counted = shard.acquires.used(Window::Hourly);

@@ -1,6 +1,5 @@
-//! Writes that take nothing, but without which nobody could be served: they bring changed limits to
-//! a bucket that has not enough by its old ones, and give back more expired leases than one take
-//! can.
+//! Writes that take nothing but let waiters be served. They bring changed limits to a shard that is
+//! short by its old ones, and return more expired leases than one take can.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +11,9 @@ use super::{ShardQueue, Waiter};
 use crate::inner::Inner;
 use crate::limits::check_bucket_limit_count;
 
-/// Makes way for `first`, for whom `bucket` has not enough. Whether it did, and the line's view is
-/// new.
+/// Writes so that `first`, for which `shard` is short, may fit. Returns whether the view is new.
 ///
-/// A failure is no reason to fail anybody: the ordinary write, or denial, comes next.
+/// A failure fails no waiter: the usual write or denial follows.
 pub(super) async fn maintain(
     inner: &Inner,
     queue: &ShardQueue,

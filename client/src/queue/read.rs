@@ -1,5 +1,5 @@
-//! A line that knows nothing of its shard reads it before it writes: a write that fails costs ten
-//! times as much, and takes one of the thousand writes a second of the shard's partition.
+//! Reads a shard without a view before the first write. A failed write costs ten times as much as
+//! the read, and uses one of the partition's thousand writes a second.
 
 use weirgate_shared::{EpochMillis, Millis, Shard};
 use weirgate_store::Consistency;
@@ -10,20 +10,19 @@ use crate::Error;
 use crate::ages::Moment;
 use crate::inner::Inner;
 
-/// How old the answer of an eventually consistent read is at most, as a rule, with the time that it
-/// takes.
+/// Usual greatest age of an eventually consistent response, latency included, 10 ms.
 const MAX_READ_AGE: Millis = Millis(10);
-/// So many acquires by others within [`MAX_READ_AGE`] are a crowd, in which a plan by what was read
-/// must expect their writes.
+/// Acquires within [`MAX_READ_AGE`] from which a plan on a read expects writes of other processes,
+/// 2.
 const CONTENDED_ACQUIRES: i64 = 2;
 
 impl ShardQueue {
-    /// Whether the shard was seen, or is known to be missing where it may be made.
+    /// Returns whether there is a view, or the shard is missing where a take may create it.
     pub(super) fn is_known(&self) -> bool {
         self.view().is_some() || self.may_be_created()
     }
 
-    /// Whether the shard has probably been split since it was seen, as others were.
+    /// Returns whether the shard has probably been split since the view, as other shards were.
     pub(super) fn is_outgrown(&self) -> bool {
         self.view().is_some_and(|view| {
             self.summary
@@ -31,17 +30,17 @@ impl ShardQueue {
         })
     }
 
-    /// Whether the shard is missing, and is the only one: then a take creates the bucket.
+    /// Returns whether the shard is missing and is the only one: a take then creates the bucket.
     pub(super) fn may_be_created(&self) -> bool {
         self.view().is_none() && self.is_missing() && self.is_only()
     }
 
-    /// Whether the shard is missing, and is one of several: its tokens are elsewhere.
+    /// Returns whether the shard is missing and is one of several: its tokens are in other shards.
     pub(super) fn was_merged_away(&self) -> bool {
         self.view().is_none() && self.is_missing() && !self.is_only()
     }
 
-    /// Whether it is the only shard of its bucket, as far as is known.
+    /// Returns whether this is the bucket's only shard, as far as this process has seen.
     pub(super) fn is_only(&self) -> bool {
         self.key.shard == 0 && self.summary.max_shards_seen() == 1
     }
@@ -70,8 +69,8 @@ impl ShardQueue {
         Ok(())
     }
 
-    /// Keeps what a read showed that was sent at `at`, unless something newer is known: the shard,
-    /// or that it is missing.
+    /// Records the result of a read sent at `at`, unless the view is newer. The shard may be
+    /// missing.
     pub(crate) fn record_read(&self, shard: Option<Shard>, at: Moment, now: EpochMillis) {
         match shard {
             Some(shard) => {
@@ -84,7 +83,7 @@ impl ShardQueue {
         }
     }
 
-    /// Whether nothing is known of the bucket.
+    /// Returns whether nothing was seen of the bucket yet.
     pub(crate) fn is_unknown(&self) -> bool {
         self.is_only() && !self.is_known()
     }

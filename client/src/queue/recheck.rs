@@ -1,5 +1,5 @@
-//! A shard that was seen short is read, not written to, before its retry time: a write that fails
-//! costs twice to ten times as much, and a partition takes a thousand of them a second.
+//! Before its retry time, a short shard is read instead of written to. A failed write costs two to
+//! ten times as much, and a partition takes a thousand writes a second.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use super::ShardQueue;
 use crate::inner::Inner;
 use crate::{Error, LimitStatus};
 
-/// How long a denial for want of slots is remembered: another process may release one at any
-/// moment.
+/// Time for which a denial for lack of slots is cached, 50 ms: another process may release a slot
+/// at any time.
 pub(crate) const SLOT_DENIAL_TTL: Duration = Duration::from_millis(50);
-/// The shortest memory of a denial by a rate.
+/// Shortest time for which a denial by a rate is cached, 1 s.
 const MIN_DENIAL_TTL: Duration = Duration::from_secs(1);
-/// The longest.
+/// Longest time for which a denial by a rate is cached, 30 s.
 const MAX_DENIAL_TTL: Duration = Duration::from_secs(30);
 
-/// How long a denial by one limit is remembered that was seen short so long ago: for a rate a tenth
-/// of its retry-after, between 1 s and 30 s; no longer than `most`.
+/// Returns how long a denial by one limit is cached, if the view has this `age`: for a rate a tenth
+/// of its retry-after, between 1 s and 30 s; at most `most`.
 pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
     if short.is_concurrent() {
         return SLOT_DENIAL_TTL.min(most);
@@ -31,8 +31,8 @@ pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> 
 }
 
 impl ShardQueue {
-    /// Reads the shard, which was `seen` short, or was never seen and is throttled. The read is
-    /// strongly consistent for slots; for rates, a balance may be half a second old.
+    /// Reads the shard because `seen` is short, or because there is no view and DynamoDB throttles.
+    /// The read is strongly consistent for slots; for rates, a balance may be half a second old.
     ///
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.
@@ -63,7 +63,7 @@ impl ShardQueue {
                 .map_err(unreadable)?;
             match shard {
                 Some(shard) if shard.write_seq >= known => drop(self.record_view_at(shard, at)),
-                // From before what was seen, or of an item that was deleted since.
+                // The response is older than the view, or the item was deleted since.
                 _ if consistency == Consistency::Eventual => {
                     consistency = Consistency::Strong;
                     continue;

@@ -1,4 +1,4 @@
-//! Takes that were planned by a clock that was behind, as their answers showed.
+//! Takes that were planned by a slow clock, as their responses showed.
 
 use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
 
@@ -7,8 +7,7 @@ use crate::hold::Hold;
 use crate::inner::Inner;
 use crate::stats::count;
 
-/// Whether such a take, of `needs` and with the bucket as it was after it, took what had flowed
-/// over by then.
+/// Returns whether such a take of `amounts`, which left the shard as `after`, took overflow.
 pub(super) fn took_overflow(amounts: &Amounts, after: &Shard, now: EpochMillis) -> bool {
     let before = |state: &LimitState, need: &MilliTokens| LimitState {
         available: state.available + *need,
@@ -22,8 +21,8 @@ pub(super) fn took_overflow(amounts: &Amounts, after: &Shard, now: EpochMillis) 
     })
 }
 
-/// Takes back what one caller was to be granted, to be taken again. What was there goes back; for
-/// what had flowed over nothing does, and it counts as taken.
+/// Undoes the take of one waiter, so that it can be made again. Available tokens are rolled back.
+/// Tokens that were overflow do not return, and count as consumed.
 pub(super) async fn undo_take(
     inner: &Inner,
     hold: Hold,
@@ -39,7 +38,7 @@ pub(super) async fn undo_take(
     };
     let stays = match &ended {
         Ok(_) => spilled,
-        // An unknown outcome without a lease has been counted where it was met.
+        // An unconfirmed return without a lease was already counted where it failed.
         Err(error) => has_lease || !error.is_unknown(),
     };
     let is_rate = |name: &LimitName| {

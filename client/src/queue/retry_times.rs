@@ -1,24 +1,24 @@
-//! The instants that denied callers were told to come back at.
+//! Instants at which denied requests may retry.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use weirgate_shared::{EpochMillis, Millis};
 
-/// The most instants that are kept; the nearest ones.
+/// Most instants kept, the nearest ones.
 const MOST: usize = 64;
 
-/// The instants that denied callers were told to come back at. A caller that comes back then is not
-/// denied by what was seen before.
+/// Instants at which denied requests may retry. A request that comes after such an instant is not
+/// denied by a view from before it.
 #[derive(Debug, Default)]
 pub(super) struct RetryTimes {
     ahead: BTreeSet<EpochMillis>,
-    /// The latest that has passed.
+    /// Latest instant that has passed.
     due: Option<EpochMillis>,
 }
 
 impl RetryTimes {
-    /// Keeps when a caller that is denied at `now` may come back.
+    /// Inserts the retry time of a request that is denied at `now`.
     pub(super) fn insert(&mut self, now: EpochMillis, retry_after: Option<Duration>) {
         let Some(after) = retry_after.filter(|after| !after.is_zero()) else {
             return;
@@ -29,7 +29,7 @@ impl RetryTimes {
         }
     }
 
-    /// Returns whether what was seen so long ago is older than an instant that has come since.
+    /// Returns whether a view of this `age` is older than a retry time that has passed.
     pub(super) fn passed_since(&mut self, now: EpochMillis, age: Duration) -> bool {
         while let Some(at) = self.ahead.first().copied().filter(|at| *at <= now) {
             self.ahead.pop_first();

@@ -1,4 +1,4 @@
-//! A bucket as the lines of all its shards see it together.
+//! State that the queues of all shards of a bucket share.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,23 +10,23 @@ use weirgate_shared::EpochMillis;
 use super::RetryTimes;
 use crate::ages::{AgeClock, Moment};
 
-/// A bucket as the lines of all its shards see it together.
+/// State that the queues of all shards of a bucket share.
 #[derive(Debug)]
 pub(crate) struct BucketSummary {
-    /// What the ages of all that was seen are measured by.
+    /// Clock for the ages of views.
     pub(crate) ages: AgeClock,
-    /// Tokens came back to the bucket through this process.
+    /// Notification that tokens returned to the bucket through this process.
     pub(crate) tokens_returned: Arc<Notify>,
-    /// The largest number of shards seen.
+    /// Largest shard count seen.
     max_shards_seen: AtomicU32,
-    /// When that last rose.
+    /// Time of the view in which it last rose.
     rose: Mutex<Option<Moment>>,
-    /// The shard chosen last.
+    /// Shard that the router chose last.
     last_shard: AtomicU32,
-    /// The newest version of configured limits that a shard was seen with.
+    /// Newest version of configured limits that a shard was seen with.
     pub(super) version: AtomicI64,
     promises: Mutex<RetryTimes>,
-    /// When this process last gave tokens of a rate back, epoch ms.
+    /// Time at which this process last returned tokens of a rate, epoch ms.
     returned_at: AtomicI64,
 }
 
@@ -56,15 +56,15 @@ impl BucketSummary {
         self.version.load(Ordering::Relaxed)
     }
 
-    /// A shard was seen of a bucket of so many.
+    /// Records the shard count of a view.
     pub(super) fn record_shard_count(&self, count: u32, at: Moment) {
         if self.max_shards_seen.fetch_max(count, Ordering::Relaxed) < count {
             *self.rose.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
         }
     }
 
-    /// Whether a shard of so many, as it was seen at `at`, has probably been split since: others
-    /// were seen to be.
+    /// Returns whether a shard with this count, seen at `at`, has probably been split since,
+    /// because a later view showed a higher count.
     pub(super) fn is_outgrown(&self, count: u32, at: Moment) -> bool {
         count < self.max_shards_seen()
             && self
@@ -82,7 +82,7 @@ impl BucketSummary {
         self.max_shards_seen.store(most, Ordering::Relaxed);
     }
 
-    /// This process gave tokens of a rate back: what others saw of the bucket before is too little.
+    /// Records that this process returned tokens of a rate: older views show too little.
     pub(crate) fn record_return(&self, now: EpochMillis) {
         self.returned_at.fetch_max(now.0, Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl BucketSummary {
         self.returned_at.load(Ordering::Relaxed) >= at.0
     }
 
-    /// A caller is denied at `now`, and told to come back.
+    /// Records the retry time of a request that is denied at `now`.
     pub(crate) fn record_retry_time(&self, now: EpochMillis, retry_after: Option<Duration>) {
         self.promises
             .lock()
@@ -99,8 +99,7 @@ impl BucketSummary {
             .insert(now, retry_after);
     }
 
-    /// Whether what was seen so long ago is older than an instant that a denied caller was told to
-    /// come back at, and that has come.
+    /// Returns whether a view of this `age` is older than a retry time that has passed.
     pub(crate) fn retry_time_passed(&self, now: EpochMillis, age: Duration) -> bool {
         self.promises
             .lock()

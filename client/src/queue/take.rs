@@ -1,4 +1,4 @@
-//! One take for a group of callers, until its outcome is known.
+//! One take for a batch of waiters, until its outcome is known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,34 +16,33 @@ use crate::limits::check_bucket_limit_count;
 use crate::plan_time::PlanTime;
 use crate::stats::count;
 
-/// What became of a group.
+/// Outcome of a batch.
 pub(super) enum TakeOutcome {
-    /// Everybody was answered.
+    /// Every waiter has its reply.
     Replied,
-    /// Nothing was taken, and the line's view shows why: choose again.
+    /// Nothing was taken, and the queue's view shows why: select again.
     Retry(Vec<Waiter>),
-    /// Nothing was taken: the shard is not there, and is not the one that may be made.
+    /// Nothing was taken: the shard has no item, and a take may not create it.
     ShardMissing(Vec<Waiter>),
-    /// Nothing was taken: DynamoDB refused for now.
+    /// Nothing was taken: DynamoDB rejected the write for now.
     Rejected(Vec<Waiter>, Arc<StoreError>),
 }
 
-/// For how long what was seen of a shard that others write to is news.
+/// Age below which a view of a contended shard counts as fresh, 3 ms.
 const FRESH_VIEW: Duration = Duration::from_millis(3);
 
-/// For how long no other process must have written to a shard until this one is said to be alone:
-/// longer than a read and the write after it.
+/// Time without writes of other processes after which this one is alone, 20 ms: longer than a read
+/// and the write after it.
 const ALONE_AFTER: Duration = Duration::from_millis(20);
 
-/// How long a shard that was just split is left alone: about as long as all callers take to learn
-/// of it.
+/// Time after a split in which no other is requested, 1 s: about as long as all processes need to
+/// see it.
 const SPLIT_COOLDOWN: Millis = Millis(1_000);
 
-/// Takes for the whole group in one write.
+/// Takes for the whole batch in one write.
 ///
-/// A write of unknown outcome is followed by another that cannot happen if the first one was the
-/// last write of the item, so the answer tells. Where somebody else has written since, the tokens
-/// count as taken.
+/// After an unconfirmed write it sends another, which fails if the first was the item's last write;
+/// the response then shows which. If another process has written since, the tokens count as taken.
 pub(super) async fn take(
     inner: &Arc<Inner>,
     queue: &Arc<ShardQueue>,
@@ -56,28 +55,28 @@ struct TakeAttempt<'a> {
     inner: &'a Arc<Inner>,
     queue: &'a Arc<ShardQueue>,
     waiters: Vec<Waiter>,
-    /// The first plan of which it is not known that it did not happen.
+    /// Time of the first plan that may have been applied.
     planned: PlanTime,
-    /// In the callers' order.
+    /// Leases in the order of the waiters.
     leases: Vec<Option<(WriteId, Lease)>>,
     amounts: Amounts,
     soft_amounts: Amounts,
     /// Ids of the writes sent so far.
     write_ids: Vec<WriteId>,
-    /// What the last write was planned on.
+    /// Shard that the last write was planned on.
     seen: Option<Arc<Shard>>,
-    /// How long before it was seen.
+    /// Age of that view.
     age: Duration,
-    /// Since then the wall clock has jumped ahead.
+    /// Whether the wall clock has jumped ahead since.
     is_doubted: bool,
     unconfirmed: Option<Unconfirmed>,
     missing: bool,
 }
 
-/// Writes whose outcome is unknown.
+/// Unconfirmed writes of an attempt.
 struct Unconfirmed {
     writes: i64,
-    /// `v` when the first of them was made, as far as it was known.
+    /// Write sequence before the first of them, if it was seen.
     v_before: Option<i64>,
     error: Arc<StoreError>,
 }
@@ -122,7 +121,7 @@ impl<'a> TakeAttempt<'a> {
             };
             let view = self.queue.view().filter(is_safe);
             if view.is_none() && !self.missing {
-                // Nothing is known any more that a write may rest on.
+                // No view is left that a write could be planned on.
                 self.queue.clear_view();
                 if self.unconfirmed.is_none() {
                     return TakeOutcome::Retry(self.waiters);
@@ -145,14 +144,15 @@ impl<'a> TakeAttempt<'a> {
             if let Some(Err(error)) =
                 shard.map(|shard| check_bucket_limit_count(shard, &self.waiters[0].limits))
             {
-                // The next one looks again: somebody may have deleted the item, as the error says.
+                // The next batch reads again, because an operator may have deleted the item as the
+                // error advises.
                 self.queue.clear_view();
                 return self.fail(error);
             }
             let op = weirgate_store::random_id();
             let hot = self.wants_split(shard, now);
-            // Its own id is among them: a network that repeats the request does not take twice
-            // either.
+            // The write's own id is included, so a request that the network repeats does not take
+            // twice.
             self.write_ids.push(op.clone());
             let take = Take {
                 key: &self.queue.key,
@@ -213,8 +213,7 @@ impl<'a> TakeAttempt<'a> {
                     if self.unconfirmed.is_none() {
                         return TakeOutcome::Rejected(self.waiters, Arc::new(error));
                     }
-                    // The earlier write is still in doubt: it must be found out about before
-                    // anything else.
+                    // An earlier write is still unconfirmed: its outcome comes first.
                     if self.expire_waiters() {
                         return TakeOutcome::Replied;
                     }
@@ -225,7 +224,7 @@ impl<'a> TakeAttempt<'a> {
         }
     }
 
-    /// Reads the shard, of which nothing is known any more while an earlier write is in doubt.
+    /// Reads the shard, because there is no view while an earlier write is unconfirmed.
     async fn look(&mut self) -> Result<(), Error> {
         match self.queue.read_shard(self.inner).await {
             Ok(()) => self.missing = self.queue.may_be_created(),
@@ -235,7 +234,7 @@ impl<'a> TakeAttempt<'a> {
         Ok(())
     }
 
-    /// The time to plan the next write by. What may have happened already keeps its leases.
+    /// Returns the time for the next plan. An unconfirmed write keeps its leases.
     fn replan(&mut self) -> EpochMillis {
         let planned = self.inner.plan_time();
         if self.unconfirmed.is_none() {
@@ -249,7 +248,8 @@ impl<'a> TakeAttempt<'a> {
         planned.now
     }
 
-    /// Who else writes to the shard.
+    /// Returns whether other processes write to the shard, and whether the view may miss their
+    /// writes.
     fn contention(&self) -> Contention {
         match (self.queue.is_contended(), self.age >= FRESH_VIEW) {
             (false, _) => Contention::Alone,
@@ -258,9 +258,9 @@ impl<'a> TakeAttempt<'a> {
         }
     }
 
-    /// Whether the shard, as it was seen, should be split: its write units have run out, or it was
-    /// throttled, and not just after a split, when everybody pays for a write or two to learn of
-    /// it. Once is enough to ask.
+    /// Returns whether the write should request a split: the shard has no write units left, or was
+    /// throttled repeatedly. Not just after a split, when every process pays for a write or two to
+    /// see it, and not twice.
     fn wants_split(&self, seen: Option<&Shard>, now: EpochMillis) -> bool {
         let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else {
             return false;
@@ -277,7 +277,7 @@ impl<'a> TakeAttempt<'a> {
         was_throttled || seen.is_near_write_limit(now)
     }
 
-    /// One more write of unknown outcome; how many there are.
+    /// Records one more unconfirmed write. Returns how many there are.
     fn note_unconfirmed(&mut self, error: StoreError) -> u32 {
         let (error, v_before) = (
             Arc::new(error),
@@ -294,7 +294,7 @@ impl<'a> TakeAttempt<'a> {
         u32::try_from(doubt.writes).unwrap_or(u32::MAX)
     }
 
-    /// The take happened: everybody is granted.
+    /// Grants all waiters after an applied write.
     async fn applied(self, item: Option<Item>, now: EpochMillis) -> TakeOutcome {
         self.queue.with_backoff(super::ContentionBackoff::won_race);
         let shard = match item.map(|item| item.bucket()) {
@@ -305,7 +305,7 @@ impl<'a> TakeAttempt<'a> {
         self.count_unconfirmed_tokens(0, Some(shard.write_seq - 1));
         if let Some(seen) = &self.seen {
             let others = shard.write_seq - seen.write_seq > 1;
-            // That no other process wrote within a moment says nothing.
+            // Absence of other writes within a shorter time proves nothing.
             if others || self.age >= ALONE_AFTER {
                 self.queue.set_contended(others);
             }
@@ -313,7 +313,8 @@ impl<'a> TakeAttempt<'a> {
         self.grant(shard, now).await
     }
 
-    /// A condition did not hold, and `item` tells why.
+    /// Grants all waiters if `item` shows that an earlier write was applied; otherwise returns
+    /// them.
     async fn condition_failed(self, item: &Item, now: EpochMillis) -> TakeOutcome {
         let shard = match item.bucket() {
             Ok(shard) => shard,
@@ -330,13 +331,12 @@ impl<'a> TakeAttempt<'a> {
                 .is_some_and(|leases| leases.contains_key(id))
         };
         if ours.is_some() || self.leases.iter().flatten().any(holds) {
-            // It is known of one write in doubt, unless it is this very one that arrived twice.
+            // One unconfirmed write is then known, unless the last write arrived twice.
             let known = i64::from(ours != Some(self.write_ids.len() - 1));
             self.count_unconfirmed_tokens(known, Some(shard.write_seq - 1));
             return self.grant(shard, now).await;
         }
-        // A write that was planned on this very state has failed because of it, not because of
-        // somebody else.
+        // If the item equals the view, the state itself failed the condition, not a race.
         if self.seen.as_deref().is_some_and(|seen| *seen != shard) {
             count(&self.inner.counters.lost_races, 1);
             self.queue.with_backoff(super::ContentionBackoff::lost_race);
@@ -347,15 +347,15 @@ impl<'a> TakeAttempt<'a> {
         self.count_unconfirmed_tokens(0, Some(shard.write_seq));
         self.record_view(shard);
         if self.planned.clock_jumped(self.inner) {
-            // The clock may have been set after this request was sent; then its answer has not
-            // corrected it.
+            // The clock may have been set after this request was sent; then its response has not
+            // corrected the clock.
             self.queue.clear_view();
         }
         TakeOutcome::Retry(self.waiters)
     }
 
-    /// Keeps what the answer showed. An item with a lower `v` than the one seen before the write
-    /// was made anew.
+    /// Records the shard of a response. An item with a lower write sequence than the view was
+    /// created again.
     fn record_view(&self, shard: Shard) -> Arc<Shard> {
         if self
             .seen
@@ -367,9 +367,9 @@ impl<'a> TakeAttempt<'a> {
         self.queue.record_view(shard)
     }
 
-    /// Tokens that writes in doubt may have taken beside what is known: all but `known` of them, as
-    /// far as `v` does not show that fewer were made since. Leases leave no doubt: a take does not
-    /// happen where one of them is already.
+    /// Counts tokens that unconfirmed writes may have taken. `known` of these writes are accounted
+    /// for, and the write sequence `v` may show that fewer were applied. Leases are certain: a take
+    /// fails if one of its leases is already in the item.
     fn count_unconfirmed_tokens(&self, known: i64, v: Option<i64>) {
         let Some(doubt) = &self.unconfirmed else {
             return;
@@ -397,9 +397,8 @@ impl<'a> TakeAttempt<'a> {
         );
     }
 
-    /// The take happened: everybody is granted. One that was planned too early is made again if it
-    /// took what had flowed over by then, or wrote leases, which would end too soon; otherwise it
-    /// is as good as any.
+    /// Grants all waiters. A take that was planned too early is made again if it took overflow, or
+    /// if it wrote leases, which would end too soon; otherwise it stands.
     async fn grant(self, shard: Shard, at: EpochMillis) -> TakeOutcome {
         let shard = self.record_view(shard);
         let mut was_there = true;
@@ -450,7 +449,7 @@ impl<'a> TakeAttempt<'a> {
         }
     }
 
-    /// Answers all once nobody has time left to find out; whether it did.
+    /// Replies to all waiters with a timeout once none has time left. Returns whether it did.
     fn expire_waiters(&mut self) -> bool {
         let now = Instant::now();
         if self
@@ -477,7 +476,7 @@ impl<'a> TakeAttempt<'a> {
         true
     }
 
-    /// The shard is not there, and is not the one that may be made.
+    /// Returns the waiters for another shard, because this one is missing and may not be created.
     fn shard_missing(self) -> TakeOutcome {
         self.queue.mark_missing();
         self.count_unconfirmed_tokens(0, None);
@@ -489,7 +488,7 @@ impl<'a> TakeAttempt<'a> {
         self.fail(Error::Unreadable { bucket, error })
     }
 
-    /// Nothing can be found out any more. What was in doubt before stays so.
+    /// Fails all waiters. Unconfirmed writes stay unconfirmed, and their error takes precedence.
     fn fail(self, error: Error) -> TakeOutcome {
         self.count_unconfirmed_tokens(0, None);
         let error = self
@@ -503,14 +502,14 @@ impl<'a> TakeAttempt<'a> {
     }
 }
 
-/// Waits after failures in a row, and no longer than anybody of the callers has time.
+/// Waits after failures in a row, at most until the latest deadline of the waiters.
 pub(super) async fn pause<'a>(failures: u32, waiters: impl IntoIterator<Item = &'a Waiter>) {
     let until = Instant::now() + backoff(failures);
     let last = waiters.into_iter().map(|waiter| waiter.deadline).max();
     tokio::time::sleep_until(last.map_or(until, |last| until.min(last))).await;
 }
 
-/// Full jitter, doubling from 25 ms to 800 ms.
+/// Returns a random time up to a bound that doubles from 25 ms to 800 ms (full jitter).
 pub(crate) fn backoff(failures: u32) -> Duration {
     let most = 25_000_u64 << failures.saturating_sub(1).min(5);
     Duration::from_micros(fastrand::u64(0..=most))

@@ -1,8 +1,8 @@
-//! How rarely a process writes to a shard whose partition throttles it.
+//! Pause between a process's writes to a shard while DynamoDB throttles its partition.
 //!
-//! The gap between its writes doubles with each throttle and halves with each write that passes. So
-//! as many processes as there are offer a partition about twice what it takes, and a single write,
-//! such as a split, gets through.
+//! The pause doubles with each throttle and halves with each write that passes. So any number of
+//! processes offer a partition about twice what it accepts, and a single write, such as a split,
+//! gets through.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::ages::{AgeClock, Moment};
 
 const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(4);
-/// After so long without a throttle there is no gap: longer than the longest wait, so a shard that
-/// is throttled with each write keeps its gap.
+/// Time without a throttle after which the pause ends, 10 s. It exceeds the longest wait, so a
+/// shard that throttles every write keeps its pause.
 const OVER: Duration = Duration::from_secs(10);
 
-/// The gap between two writes; zero where none is throttled.
+/// Pause between two writes; zero without throttles.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct ThrottleBackoff {
     length: Duration,
     until: Option<Instant>,
-    /// When a write was throttled last. A frozen process counts the time that it missed.
+    /// Time of the last throttle, by a clock that includes the time a process was frozen.
     throttled: Option<Moment>,
 }
 
 impl ThrottleBackoff {
-    /// A write was throttled.
+    /// Doubles the pause after a throttle.
     pub(super) fn widen(&mut self, ages: &AgeClock) {
         let length = if self.is_over(ages) {
             Duration::ZERO
@@ -37,7 +37,7 @@ impl ThrottleBackoff {
         self.set((length * 2).clamp(FIRST, LONGEST));
     }
 
-    /// A write was not throttled.
+    /// Halves the pause after a write that was not throttled.
     pub(super) fn narrow(&mut self, ages: &AgeClock) {
         self.set(if self.is_over(ages) {
             Duration::ZERO
@@ -46,23 +46,23 @@ impl ThrottleBackoff {
         });
     }
 
-    /// The shard was split, so its partition has half of the load.
+    /// Halves the pause after a split, because the partition has half of the load.
     pub(super) fn shrink(&mut self) {
         self.length = self.half();
     }
 
-    /// The shard was split off one with this gap.
+    /// Copies the pause of the shard that this one was split off.
     pub(super) fn inherit(&mut self, older: Self) {
         (self.length, self.throttled) = (older.length, older.throttled);
     }
 
-    /// Until when no write is due; `None` if that has passed.
+    /// Returns the end of the pause; `None` if it has passed.
     pub(super) fn until(&self, ages: &AgeClock) -> Option<Instant> {
         self.until
             .filter(|until| Instant::now() < *until && !self.is_over(ages))
     }
 
-    /// Reads the clock only if a write was throttled before.
+    /// Returns whether the pause is over. Reads the clock only if a write was throttled before.
     fn is_over(&self, ages: &AgeClock) -> bool {
         self.throttled.is_none_or(|at| ages.now().since(at) >= OVER)
     }
@@ -75,8 +75,8 @@ impl ThrottleBackoff {
         }
     }
 
-    /// The next write is due after half of the gap to one and a half of it, so processes do not
-    /// stay in step.
+    /// Sets the pause. The next write waits a random half to one and a half of it, so that
+    /// processes do not stay in step.
     fn set(&mut self, length: Duration) {
         self.length = length;
         let micros = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);

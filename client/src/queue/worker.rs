@@ -1,4 +1,4 @@
-//! Serves a line until nobody is in it: chooses, writes, answers.
+//! Drains a queue until it is empty: reads, selects a batch, writes, replies.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::inner::Inner;
 use crate::stats::count;
 use crate::{Error, decision};
 
-/// For how long what was seen counts as new where the shard is too hot to be read.
+/// Time in which a view of a throttled shard counts as fresh, 1 s.
 const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
 
-/// Serves `line` until it is empty.
+/// Drains `queue` until it is empty.
 pub(crate) async fn run_worker(inner: Arc<Inner>, queue: Arc<ShardQueue>) {
     let mut server = QueueWorker {
         inner,
@@ -40,7 +40,8 @@ pub(crate) async fn run_worker(inner: Arc<Inner>, queue: Arc<ShardQueue>) {
     }
 }
 
-/// Serving ends half way if its runtime shuts down; others may still come, from another one.
+/// If the runtime shuts down, the worker stops early. Aborting the waiters lets a later request,
+/// from another runtime, start a new worker.
 impl Drop for QueueWorker {
     fn drop(&mut self) {
         if !self.is_done {
@@ -55,16 +56,17 @@ struct QueueWorker {
     waiting: VecDeque<Waiter>,
     /// Failed requests in a row.
     failures: u32,
-    /// Writes lost to others in a row.
+    /// Lost races in a row.
     losses: u32,
     is_done: bool,
 }
 
 impl QueueWorker {
-    /// Answers whom it can from what is known, and makes one write for the others.
+    /// Decides waiters from the view where it can, and makes one write for the others.
     async fn step(&mut self) {
         self.expire_waiters();
-        // Only of the write just before: whoever comes after an answer has lost nothing.
+        // Races count only from the write just before: waiters that come after a reply have lost
+        // none.
         let losses = std::mem::take(&mut self.losses);
         self.back_off(losses).await;
         if (!self.queue.is_known() || self.queue.is_outgrown()) && !self.read_view().await {
@@ -86,7 +88,7 @@ impl QueueWorker {
             }
             self.deny_insufficient(view);
             if chosen.is_empty() {
-                // Nobody fits into what was seen a while ago: a read shows how it is now.
+                // No waiter fits into an old view, so read the current state.
                 self.recheck().await;
                 return;
             }
@@ -100,7 +102,7 @@ impl QueueWorker {
         if let Some(until) = self.queue.paused_until() {
             self.requeue(chosen);
             self.wait_until(until).await;
-            // By now it may be short, or split.
+            // By now the shard may be short, or split.
             self.recheck().await;
             return;
         }
@@ -124,7 +126,7 @@ impl QueueWorker {
                 self.requeue(chosen);
                 self.failures += 1;
                 if is_key_range_throttle(&error) {
-                    // It may be short by now, or split.
+                    // By now the shard may be short, or split.
                     self.recheck().await;
                 } else {
                     pause(self.failures, &self.waiting).await;
@@ -133,8 +135,8 @@ impl QueueWorker {
         }
     }
 
-    /// Reads the shard, of which nothing is known; whether its callers can be served here then.
-    /// Callers that come meanwhile share what was read.
+    /// Reads the shard, because there is no view or it is outgrown. Returns whether its waiters can
+    /// be served here. Waiters that arrive meanwhile share the read.
     async fn read_view(&mut self) -> bool {
         if self.waiting.is_empty() {
             return false;
@@ -154,7 +156,7 @@ impl QueueWorker {
                 self.expire_waiters();
                 return true;
             }
-            // Then a write by what was seen before tells as much.
+            // A write planned on the old view shows as much as the read would.
             Err(Error::Store(error)) if is_key_range_throttle(&error) && self.queue.is_known() => {
                 return true;
             }
@@ -175,13 +177,13 @@ impl QueueWorker {
         false
     }
 
-    /// How many shards the bucket had when this one was seen last.
+    /// Returns the bucket's shard count in the view.
     fn count(&self) -> Option<u32> {
         self.queue.view().map(|view| view.shard.shard().count)
     }
 
-    /// Whether the shard, which was one of so many, has been split since: others have a part of its
-    /// tokens.
+    /// Returns whether the shard was split since the bucket had `count` shards. Other shards then
+    /// hold some of its tokens.
     fn was_split(&self, count: Option<u32>) -> bool {
         count.is_some_and(|count| self.count().is_some_and(|now| count < now))
     }
@@ -192,8 +194,8 @@ impl QueueWorker {
         }
     }
 
-    /// Reads the shard for those in line. If it is too hot for that, denies those for whom it was
-    /// seen short.
+    /// Reads the shard for its waiters. If the read is throttled, denies the waiters for which the
+    /// view is short.
     async fn recheck(&mut self) {
         let (view, Some(first)) = (self.queue.view(), self.waiting.front()) else {
             return;
@@ -227,14 +229,14 @@ impl QueueWorker {
         }
     }
 
-    /// Waits for others to write, and no longer than those in line have time.
+    /// Waits until `until`, or until the first deadline of a waiter.
     async fn wait_until(&mut self, until: Instant) {
         let first = self.waiting.iter().map(|waiter| waiter.deadline).min();
         tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
         self.waiting.extend(self.queue.drain(true));
     }
 
-    /// Whether it is this shard that is too hot, and not the only one.
+    /// Returns whether DynamoDB throttles this shard alone, and the bucket has others.
     fn can_reroute(&self, error: &StoreError) -> bool {
         is_key_range_throttle(error) && self.queue.summary.max_shards_seen() > 1
     }
@@ -245,7 +247,8 @@ impl QueueWorker {
         }
     }
 
-    /// Denies everybody whom a view that is new enough says the bucket has not enough for.
+    /// Denies the waiters for which a fresh view is short. In a split bucket, reroutes them
+    /// instead.
     fn deny_insufficient(&mut self, view: &ShardView) {
         let now = self.inner.now();
         for waiter in std::mem::take(&mut self.waiting) {
@@ -291,11 +294,11 @@ impl QueueWorker {
                     || short.all(|status| age < denial_ttl(status, age, most)))
     }
 
-    /// Waits a moment where processes compete for the last tokens, while more callers come.
+    /// Waits a random time where processes compete for the last tokens; more waiters may arrive
+    /// meanwhile.
     async fn back_off(&mut self, losses: u32) {
-        // Who has just lost a race knows how it stands, and would know it no more after a wait. Who
-        // loses the next one too may be in step with somebody who always comes first, and be so for
-        // ever if he does not wait.
+        // After one lost race the view is current, and a wait would make it old. After a second one
+        // in a row this process may be in step with another that always wins, so it waits.
         if losses % 2 == 1 {
             return;
         }
@@ -325,7 +328,8 @@ impl QueueWorker {
         }
     }
 
-    /// Answers those whose time for a decision is over, and forgets those who have gone away.
+    /// Denies waiters past their deadline or fails them with a timeout, and removes dropped
+    /// requests.
     fn expire_waiters(&mut self) {
         let now = Instant::now();
         for waiter in std::mem::take(&mut self.waiting) {
@@ -349,7 +353,7 @@ impl QueueWorker {
         }
     }
 
-    /// What the caller lacks by what was seen last, if the shard is too hot to tell how it is now.
+    /// Returns what the waiter lacks by the last view, if the shard is too throttled to be read.
     fn last_seen_short(&self, waiter: &Waiter) -> Option<Vec<decision::LimitStatus>> {
         let view = self
             .queue
@@ -362,7 +366,7 @@ impl QueueWorker {
     }
 }
 
-/// Whether it is the item's own partition that is over its throughput.
+/// Returns whether the throttle is of the item's own key range.
 fn is_key_range_throttle(error: &StoreError) -> bool {
     error.kind == (ErrorKind::Throttled { key_range: true })
 }

@@ -1,4 +1,4 @@
-//! Answers of the limiter itself, as the client understands them.
+//! Responses of the limiter itself, for HTTP and gRPC clients.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use weirgate_shared::Millis;
 use crate::http::Problem;
 use crate::tower::LimitedBody;
 
-/// What kind of answer a client understands.
+/// Protocol of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
@@ -28,8 +28,8 @@ impl Protocol {
         }
     }
 
-    /// Says why a request is not served. `retry_after` is for gRPC clients, which wait for
-    /// milliseconds.
+    /// Returns the response for a request that is not served. `retry_after` is for gRPC clients,
+    /// which wait in milliseconds.
     pub(crate) fn answer<B>(
         self,
         problem: &Problem,
@@ -65,7 +65,7 @@ impl Protocol {
     }
 }
 
-/// Adds fields to an answer. Those that are lists go on; of the others the answer's own stays.
+/// Adds fields to a response. List fields are appended; any other field of the response stays.
 pub(crate) fn insert_headers(
     headers: &mut HeaderMap,
     fields: impl IntoIterator<Item = (&'static str, String)>,
@@ -80,7 +80,8 @@ pub(crate) fn insert_headers(
     }
 }
 
-/// A gRPC status message: all but printable ASCII, and `%`, as `%` and two hexadecimal digits.
+/// Returns a gRPC status message: `%`, and all but printable ASCII, as `%` and two hexadecimal
+/// digits.
 fn percent_encoded(message: &str) -> String {
     message
         .bytes()

@@ -1,4 +1,4 @@
-//! The body of an answer, which keeps slots until it has been sent.
+//! The body of a response, which keeps slots until it has been sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,21 +10,21 @@ use pin_project_lite::pin_project;
 use crate::tower::GrantHandle;
 
 pin_project! {
-    /// The body of an answer: the service's own, with what its request holds, or the limiter's.
+    /// The body of a response: the service's own, with the grant of its request, or the limiter's.
     ///
-    /// What is held goes back when the body has ended or is dropped, and no other handle is left.
+    /// The grant's slots return when the body has ended or is dropped, and no other handle is left.
     #[derive(Debug)]
     pub struct LimitedBody<B> {
         #[pin]
         inner: Option<B>,
-        // What the limiter says where there is no inner body.
+        // The limiter's own text, if there is no inner body.
         own: Option<Bytes>,
         held: Option<GrantHandle>,
     }
 }
 
 impl<B> LimitedBody<B> {
-    /// The body of a request that is not limited.
+    /// Returns the body of a request that is not limited.
     pub(crate) const fn free(inner: B) -> Self {
         Self {
             inner: Some(inner),
@@ -41,7 +41,7 @@ impl<B> LimitedBody<B> {
         }
     }
 
-    /// The limiter's own answer; empty if `text` is.
+    /// Returns the limiter's own body; empty if `text` is.
     pub(crate) fn own(text: String) -> Self {
         Self {
             inner: None,

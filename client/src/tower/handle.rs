@@ -1,4 +1,4 @@
-//! A handler's hold on what its request took.
+//! A handler's access to the grant of its request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use tokio::sync::Mutex;
 
 use crate::{Error, Grant, Settlement};
 
-/// A hold on what a request took, in its extensions. Clones share it.
+/// Access to the grant of a request, in the request's extensions. Clones share it.
 ///
-/// Slots go back when the last handle is gone, and the answer's body keeps one until it has been
-/// sent. So a handler may keep a clone: to correct an estimate when a stream ends, or in a task
-/// that goes on after the answer.
+/// Slots return when the last handle is dropped, and the response's body keeps one until it has
+/// been sent. So a handler may keep a clone: to correct an estimate when a stream ends, or in a
+/// task that continues after the response.
 ///
 /// ```
 /// use weirgate::tower::GrantHandle;
@@ -25,7 +25,7 @@ use crate::{Error, Grant, Settlement};
 /// ```
 #[derive(Debug, Clone)]
 pub struct GrantHandle {
-    /// Nothing once it is rolled back, and where a request passed without a decision.
+    /// `None` after a rollback, and for a request that passed without a decision.
     grant: Arc<Mutex<Option<Grant>>>,
 }
 
@@ -36,8 +36,8 @@ impl GrantHandle {
         }
     }
 
-    /// Corrects an estimate: see [`Grant::adjust`]. [`Settlement::LeaseGone`] if nothing is held any
-    /// more.
+    /// Corrects an estimate: see [`Grant::adjust`]. Returns [`Settlement::LeaseGone`] if nothing is
+    /// held any more.
     ///
     /// # Errors
     /// As [`Grant::adjust`].
@@ -48,7 +48,7 @@ impl GrantHandle {
         }
     }
 
-    /// Makes the lease last longer: see [`Grant::renew`]. [`Settlement::LeaseGone`] if nothing is held
+    /// Renews the lease: see [`Grant::renew`]. Returns [`Settlement::LeaseGone`] if nothing is held
     /// any more.
     ///
     /// # Errors
@@ -60,8 +60,8 @@ impl GrantHandle {
         }
     }
 
-    /// Gives everything back at once, for a request that turns out to cost nothing: see
-    /// [`Grant::roll_back`]. [`Settlement::LeaseGone`] if nothing is held any more.
+    /// Returns all tokens at once, for a request that turns out to cost nothing: see
+    /// [`Grant::roll_back`]. Returns [`Settlement::LeaseGone`] if nothing is held any more.
     ///
     /// # Errors
     /// As [`Grant::roll_back`].

@@ -11,16 +11,16 @@ use crate::http::{PolicyName, PolicyNames};
 use crate::tower::RateLimit;
 use crate::{Acquire, Error, RateLimiter};
 
-/// What becomes of a request about which no decision could be made.
+/// What to do with a request without a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
-    /// It is answered with 503, or 500 if it would not be decided later either.
+    /// Respond with 503, or with 500 if a later attempt would fail too.
     Refuse,
-    /// It goes on, uncounted, as if there was no limit.
+    /// Pass the request on, uncounted, as if there was no limit.
     Pass,
 }
 
-/// Limits the requests of the service it is put around: see [`crate::tower`]. Clones are cheap and
+/// Limits the requests of the service that it wraps: see [`crate::tower`]. Clones are cheap and
 /// share everything.
 pub struct RateLimitLayer<F> {
     limiter: RateLimiter,
@@ -40,12 +40,12 @@ impl<F> RateLimitLayer<F>
 where
     F: for<'a> Fn(&'a RateLimiter, &Parts) -> Option<Acquire<'a>>,
 {
-    /// Takes of `limiter` what `charge` asks for a request; `None` lets the request pass,
+    /// Limits each request by the acquire that `charge` returns; `None` lets the request pass,
     /// uncounted.
     ///
-    /// `charge` sees all of a request but its body. What it asks is checked when it is sent: a name
-    /// that breaks its rule is an [`Error::Invalid`], so a key that clients send is best looked up
-    /// before it names anybody.
+    /// `charge` sees all of a request but its body. Its acquire is checked when it is sent, and an
+    /// invalid name is an [`Error::Invalid`]. So verify a key that clients send before it names an
+    /// entity.
     pub fn new(limiter: RateLimiter, charge: F) -> Self {
         let options = Options {
             names: PolicyNames::default(),
@@ -60,31 +60,31 @@ where
         }
     }
 
-    /// Tells the strictest limit by `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds from
-    /// now) too.
+    /// Also sends the strictest limit as `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds
+    /// from now).
     #[must_use]
     pub const fn with_x_rate_limit(mut self, is_wanted: bool) -> Self {
         self.options.has_x_rate_limit = is_wanted;
         self
     }
 
-    /// Names the limits in answers: by [`PolicyNames`]' own rule if nothing is said.
+    /// Names the limits in responses. Default: the rule of [`PolicyNames`].
     #[must_use]
     pub fn names(mut self, name: PolicyName) -> Self {
         self.options.names = PolicyNames::by(name);
         self
     }
 
-    /// Gives back what was taken for an answer with such a status. None, if nothing is said: a
-    /// request that fails has been worked on, and one that can be made to fail would else be free.
-    /// gRPC tells failures after the body, so these are not seen here.
+    /// Returns the tokens of a response with such a status. Default: none, because a failed request
+    /// has caused work, and a request that can be made to fail would otherwise be free. gRPC sends
+    /// failures after the body, so these are not seen here.
     #[must_use]
     pub const fn refund_if(mut self, is_refunded: fn(StatusCode) -> bool) -> Self {
         self.options.refund_if = is_refunded;
         self
     }
 
-    /// What to do where no decision can be made: refuse, if nothing is said.
+    /// Sets what to do without a decision. Default: refuse.
     ///
     /// ```
     /// # use weirgate::tower::{OnError, RateLimitLayer};

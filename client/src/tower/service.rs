@@ -1,4 +1,4 @@
-//! Decides about a request, passes it on, settles what it took.
+//! Decides a request, passes it on, and settles its grant.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -19,7 +19,7 @@ use crate::tower::layer::Options;
 use crate::tower::{GrantHandle, LimitedBody, OnError};
 use crate::{Acquire, Decision, RateLimiter};
 
-/// A service whose requests are limited: made by [`RateLimitLayer`](crate::tower::RateLimitLayer).
+/// A service with limited requests, made by [`RateLimitLayer`](crate::tower::RateLimitLayer).
 pub struct RateLimit<S, F> {
     inner: S,
     limiter: RateLimiter,
@@ -61,7 +61,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // It is this service that was asked whether it is ready, not its clone.
+        // `poll_ready` was called on this service, not on its clone.
         let clone = self.clone();
         let ready = std::mem::replace(self, clone);
         Box::pin(ready.run(request))
@@ -101,7 +101,7 @@ impl<S, F> RateLimit<S, F> {
         };
         Ok(match decision {
             Decision::Granted(grant) => {
-                // In shadow mode nobody is limited, so there is nothing to tell.
+                // In shadow mode no request is limited, so no field is sent.
                 let fields = if limiter.is_shadow() {
                     vec![]
                 } else {
@@ -133,7 +133,7 @@ impl<S, F> RateLimit<S, F> {
     }
 }
 
-/// Has the request answered, and gives back what it took if that fails.
+/// Passes the request on, and rolls its grant back if that fails.
 async fn pass_on<S, B, R>(
     mut inner: S,
     mut request: Request<B>,
@@ -144,7 +144,7 @@ where
     S: Service<Request<B>, Response = Response<R>>,
 {
     request.extensions_mut().insert(handle.clone());
-    // Nothing of the service is looked at after a panic but what the handle holds.
+    // After a panic only the handle's grant is used, not the service.
     let done = AssertUnwindSafe(async { inner.call(request).await })
         .catch_unwind()
         .await;

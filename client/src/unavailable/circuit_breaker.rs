@@ -1,5 +1,5 @@
-//! A circuit breaker: after failures in a row DynamoDB is not asked for a while, then by one caller
-//! alone.
+//! A circuit breaker: after failures in a row it stops requests for a while, then lets one probe
+//! through.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,19 +8,18 @@ use weirgate_store::{ErrorKind, StoreError};
 
 use crate::ages::{AgeClock, Moment};
 
-/// When a limiter stops asking DynamoDB, and for how long.
+/// Sets when a limiter stops sending requests to DynamoDB, and for how long.
 ///
-/// A failure is a connection that cannot be made, a request without an answer, a server error, or a
-/// table or account over its throughput. Whatever else DynamoDB answers shows that it is there. A
-/// single bucket, index or partition that is too hot is neither.
+/// A failure is a connection that cannot be made, a request without a response, a server error, or
+/// a throttled table or account. Any other response closes the breaker. A throttled bucket, index
+/// or partition counts as neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CircuitBreakerConfig {
-    /// Failed requests in a row after which it opens; 0 never. 10 if nothing is said.
+    /// Failed requests in a row after which it opens; 0 for never. Default: 10.
     pub failure_threshold: u32,
-    /// How long nothing is sent then, before one caller tries again; doubles with each try that
-    /// fails. 1 s if nothing is said.
+    /// First pause before one probe; it doubles with each failed probe. Default: 1 s.
     pub open_for: Duration,
-    /// The longest pause. 30 s if nothing is said.
+    /// Longest pause. Default: 30 s.
     pub max_open_for: Duration,
 }
 
@@ -34,7 +33,7 @@ impl Default for CircuitBreakerConfig {
     }
 }
 
-/// The breaker of a limiter.
+/// The circuit breaker of a limiter.
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
     settings: CircuitBreakerConfig,
@@ -44,31 +43,31 @@ pub(crate) struct CircuitBreaker {
 
 #[derive(Debug)]
 enum State {
-    /// Everybody asks; failures in a row.
+    /// Requests pass; the number of failures in a row.
     Closed(u32),
-    /// Nobody does.
+    /// No request passes.
     Open {
         until: Moment,
         pause: Duration,
         why: String,
     },
-    /// One does.
+    /// One probe passes.
     HalfOpen { pause: Duration, why: String },
 }
 
-/// May ask.
+/// Permission to send a request.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     circuit: &'a CircuitBreaker,
     is_probe: bool,
 }
 
-/// Nobody asks now.
+/// Rejection by the open circuit breaker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// The failure that opened it.
+    /// Failure that opened it.
     pub(crate) cause: String,
-    /// Until somebody may ask again.
+    /// Time until a probe may pass.
     pub(crate) retry_after: Duration,
 }
 
@@ -81,12 +80,12 @@ impl CircuitBreaker {
         }
     }
 
-    /// The shortest pause.
+    /// Returns the shortest pause.
     pub(crate) const fn pause(&self) -> Duration {
         self.settings.open_for
     }
 
-    /// Whether to ask.
+    /// Returns a permit, or the rejection if the breaker is open.
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
         let mut state = self.state();
         let (pause, why) = match &*state {
@@ -120,7 +119,7 @@ impl CircuitBreaker {
         })
     }
 
-    /// What a request met; whether the circuit opened by it.
+    /// Records the outcome of a request. Returns whether the breaker opened.
     pub(crate) fn record(&self, error: Option<&StoreError>) -> bool {
         let mut state = self.state();
         let Some(failure) = error.filter(|error| is_failure(error.kind)) else {
@@ -153,7 +152,7 @@ impl CircuitBreaker {
                 pause
             }
             State::HalfOpen { pause, .. } => pause.saturating_mul(2).min(longest),
-            // Requests from before it opened.
+            // These requests were sent before it opened.
             State::Open { .. } => return false,
         };
         *state = State::Open {
@@ -165,12 +164,12 @@ impl CircuitBreaker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole between any two statements: a panic elsewhere does not spoil it.
+        // Ignore poisoning: the state is consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A probe that ends without having asked leaves it to the next one.
+/// Lets another probe through if this one ends without a recorded outcome.
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         if !self.is_probe {

@@ -1,4 +1,4 @@
-//! LocalBuckets in this process, for as long as DynamoDB is away.
+//! Local buckets, used while DynamoDB is unavailable.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use crate::decision::{self, Denied};
 use crate::limits::Limits;
 use crate::queue::Amounts;
 
-/// How many local buckets are remembered; more than these are forgotten.
+/// Local buckets that are kept, 10,000; beyond that, all are dropped.
 const MAX_BUCKETS: usize = 10_000;
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, LocalBucket>>>);
 
-/// A bucket, and what it was made from.
+/// A local bucket, and the limits and percentage it was created with.
 #[derive(Debug)]
 struct LocalBucket {
     shard: Shard,
@@ -27,18 +27,18 @@ struct LocalBucket {
     percent: u8,
 }
 
-/// What was taken of a local bucket.
+/// Tokens taken from a local bucket.
 #[derive(Debug)]
 pub(crate) struct LocalHold {
     buckets: LocalBuckets,
     key: BucketKey,
-    /// Only its slots go back when it is released.
+    /// Amounts taken. A release returns only the slots.
     taken: Amounts,
 }
 
 impl LocalBuckets {
-    /// Takes what all `targets` ask of their local buckets, which have `percent` of every limit; or
-    /// says what is short. `now` is of the clock that ages are measured by.
+    /// Takes the amounts of all `targets` from their local buckets, which have `percent` of every
+    /// limit. Returns the holds, or a denial. `now` is by the clock for ages.
     pub(crate) fn take(
         &self,
         targets: &[BucketTarget],
@@ -52,8 +52,7 @@ impl LocalBuckets {
         let (mut taken, mut short) = (vec![], vec![]);
         for target in targets {
             let (key, amounts) = (&target.bucket.key, target.needs());
-            // The numbers of the limits give way to those of the local bucket, which are of the
-            // same version.
+            // With the same version, the scaled limits of the local bucket take precedence.
             let limits = target.request.limits.with_version(0);
             let new = || LocalBucket {
                 shard: scaled_shard(key, &limits, percent, now),
@@ -74,7 +73,7 @@ impl LocalBuckets {
                 short.extend(status);
                 continue;
             }
-            // Now, so that another target of the same bucket finds what is left.
+            // Subtract now, so that another target of the same bucket sees the rest.
             for (limit, need) in &amounts {
                 change(&mut buckets, key, limit, -*need);
             }
@@ -97,18 +96,18 @@ impl LocalBuckets {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, LocalBucket>> {
-        // The map is whole between any two statements: a panic elsewhere does not spoil it.
+        // Ignore poisoning: the map is consistent between any two statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl LocalHold {
-    /// What was taken of a limit, as adjusted.
+    /// Returns the amount taken of a limit, as adjusted.
     pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
         self.taken.get(limit).copied().unwrap_or_default()
     }
 
-    /// `actual` of `limit` was used in truth, which was taken.
+    /// Adjusts `limit` to the `actual` amount used.
     pub(crate) fn adjust(&mut self, limit: &str, actual: MilliTokens) {
         if let Some((limit, taken)) = self
             .taken
@@ -120,7 +119,7 @@ impl LocalHold {
         }
     }
 
-    /// Gives everything back.
+    /// Returns all tokens.
     pub(crate) fn roll_back(mut self) {
         self.give_back(|_| true);
     }
@@ -138,7 +137,7 @@ impl LocalHold {
     }
 }
 
-/// Slots go back however the hold ends.
+/// Returns the slots, however the hold ends.
 impl Drop for LocalHold {
     fn drop(&mut self) {
         self.give_back(|rule| rule.is_concurrent());
@@ -159,8 +158,8 @@ fn change(
     }
 }
 
-/// A full bucket with `percent` of every limit: of its capacity, which holds one token at least,
-/// and of its rate.
+/// Returns a full shard with `percent` of every limit: of its capacity, at least one token, and of
+/// its refill.
 fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
     let part = |amount: MilliTokens| {
         amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100

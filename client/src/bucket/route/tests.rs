@@ -1,5 +1,4 @@
-//! Whom a request goes to and what it is told, as far as no table is needed: there is none, and
-//! what is sent fails.
+//! Routing and cached decisions, without a table: every request that is sent fails.
 
 use tokio::net::TcpListener;
 use tokio::time::advance;
@@ -12,10 +11,10 @@ use crate::queue::SLOT_DENIAL_TTL;
 use crate::{FakeClock, RateLimiter};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
-/// Of both limits.
+/// Capacity of both limits.
 const CAPACITY: i64 = 80;
 const TIMEOUT: Duration = Duration::from_millis(600);
-/// The least that passes.
+/// The shortest time step.
 const MOMENT: Duration = Duration::from_millis(1);
 
 async fn inner_of(table: Table) -> Arc<Inner> {
@@ -27,7 +26,7 @@ async fn inner_of(table: Table) -> Arc<Inner> {
         .inner
 }
 
-/// Whatever it sends fails, for want of credentials.
+/// Every request it sends fails, for lack of credentials.
 async fn inner() -> Arc<Inner> {
     let connection = ConnectOptions {
         clock: Arc::new(FakeClock::at(NOW)),
@@ -44,7 +43,7 @@ fn limits() -> Limits {
     )
 }
 
-/// In millitokens.
+/// A request with these amounts, in millitokens.
 fn request(needs: &[(&str, i64)]) -> BucketRequest {
     let needs = needs
         .iter()
@@ -70,7 +69,7 @@ fn bucket_of(count: u32) -> Arc<BucketState> {
     bucket
 }
 
-/// Shows what is left of both limits in each of these shards, in millitokens.
+/// Records views of these shards with these balances of both limits, in millitokens.
 fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
     for &(index, rate, slots) in left {
         let full = Shard::full(bucket.key.with_shard(index), &limits(), NOW);
@@ -85,7 +84,7 @@ fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
     }
 }
 
-/// A caller who has gone away, and nobody who serves the line.
+/// Enqueues a dropped request, without a worker.
 fn block(bucket: &Arc<BucketState>) {
     let BucketRequest {
         amounts,
@@ -131,8 +130,8 @@ fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothi
     );
 }
 
-/// One shard can have its share and no more; a bucket of one shard is not asked as a whole for
-/// that.
+/// One shard can have its share and no more. A bucket of one shard is not decided over all shards
+/// for that.
 #[tokio::test]
 async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
     let inner = inner().await;
@@ -223,7 +222,7 @@ async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
     assert_eq!([&enough, &rate, &slots].map(denies), [false, false, false]);
 }
 
-/// What a shard lacks, the others may have.
+/// Other shards may have what one lacks.
 #[tokio::test(start_paused = true)]
 async fn of_several_shards_only_a_denial_by_all_is_remembered() {
     let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
@@ -251,7 +250,7 @@ async fn a_denial_remembered_of_several_shards_is_told_at_once() {
     assert_eq!(inner.counters.read().local_denied, 1);
 }
 
-/// Who came first may be served by what is still to come.
+/// A waiter that came first may be served by tokens that are still to come.
 #[tokio::test(start_paused = true)]
 async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
     let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1_000)]));
@@ -278,8 +277,7 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
     );
 }
 
-/// A denial must not rest on what was seen before the request came, and what was seen since need
-/// not be read again.
+/// A denial must not rest on a view from before the request; a later view need not be read again.
 #[tokio::test(start_paused = true)]
 async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
     let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_001)]));
@@ -302,8 +300,8 @@ async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
     assert_eq!(inner.counters.read().reads, 1);
 }
 
-/// Others who have read all shards since have done so for everybody, but not for one whose
-/// transaction has shown since that they were wrong.
+/// One read of all shards serves every request, except one whose transaction has since shown that
+/// the views were wrong.
 #[tokio::test(start_paused = true)]
 async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
     let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
@@ -347,7 +345,7 @@ async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
     assert!(asking.check_deadline().is_err());
 }
 
-/// The line knows best why there is no answer, so its own is waited for.
+/// The queue has the best reason for a missing response, so the router waits for the queue's error.
 #[tokio::test(start_paused = true)]
 async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
     let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
@@ -373,7 +371,7 @@ async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
     );
 }
 
-/// An operator looks for a network that hangs where there was none.
+/// Otherwise an operator would search for a hanging network where there was none.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
@@ -394,7 +392,7 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
         "{told:?}"
     );
 
-    // Nobody takes the connections.
+    // The listener accepts no connections.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let clock = Arc::new(FakeClock::at(NOW));
