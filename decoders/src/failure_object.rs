@@ -54,7 +54,7 @@ pub fn failure_object(bytes: &[u8]) {
     assert_eq!(found, known, "nothing is lost and nothing comes twice");
 }
 
-/// The objects in a text, as far as they can be told apart.
+/// Returns the objects in a text, up to the first invalid one.
 fn read(bytes: &[u8]) -> Vec<Object> {
     let place = open(&["-".into()], bytes)
         .expect("bytes can be read")

@@ -1,8 +1,7 @@
-//! What is done with bytes from elsewhere: one function for each decoder, which also does with what
-//! it read what the functions and the client do with it.
+//! One function for each decoder of external bytes, and for the code that uses its result.
 //!
-//! Each takes any bytes and panics where a promise is broken. The fuzz targets in `fuzz/` and the
-//! properties in `tests/` call the same functions, so neither can rot without the other.
+//! Each takes any bytes and panics if a guarantee is broken. The fuzz targets in `fuzz/` and the
+//! properties in `tests/` call the same functions, so both stay current.
 //!
 //! # Layout
 //!

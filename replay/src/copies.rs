@@ -1,4 +1,4 @@
-//! An object's event to copies of usage, planned and made as the aggregator does it.
+//! Plans and makes the copies of usage for an object's event, as the aggregator does.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use weirgate_store::{ErrorKind, RetryPolicy, Table};
 use crate::object::{TableArn, event, tables};
 use crate::report::Done;
 
-/// How to replay.
+/// The options of a replay.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Days that a snapshot is kept after its window.
     pub ttl_days: i64,
-    /// The table that the records come from, if it is not the one that is written to.
+    /// Table that the records come from, if it is not the target table.
     pub from_table: Option<String>,
-    /// Whether nothing is written.
+    /// Whether to write nothing.
     pub dry_run: bool,
-    /// The most copies under way at once.
+    /// Maximum number of concurrent copies.
     pub concurrency: usize,
 }
 
-/// A replay under way.
+/// A replay in progress.
 #[derive(Debug)]
 pub struct Replay<'t> {
     table: &'t Table,
     options: Options,
     now: EpochMillis,
-    /// The table that the records of the objects so far come from.
+    /// Table of the records so far.
     from: Option<TableArn>,
 }
 
@@ -47,7 +47,7 @@ impl<'t> Replay<'t> {
         }
     }
 
-    /// Makes the copies that the records of one object ask for, and returns what became of them.
+    /// Makes the copies for the records of one object, and returns their outcome.
     pub async fn object(&mut self, name: &str, text: &str) -> Done {
         let mut done = Done::new(name.to_owned());
         if let Err(why) = self.replay(text, &mut done).await {
@@ -101,8 +101,7 @@ impl<'t> Replay<'t> {
         Ok(())
     }
 
-    /// Checks that all records come from the expected table, which is one and the same in all
-    /// objects.
+    /// Checks that all records come from the expected table, the same one in all objects.
     fn belongs(&mut self, event: &str) -> Result<(), String> {
         let own = self.table.name();
         let expected = self.options.from_table.as_deref().unwrap_or(own);
@@ -141,14 +140,14 @@ impl<'t> Replay<'t> {
                 _ => first = Some(from),
             }
         }
-        // An object that is left says nothing of those behind it.
+        // Set only here, so a rejected object does not decide the table of later ones.
         self.from = first;
         Ok(())
     }
 }
 
-/// Copies one shard to one snapshot, image after image: an earlier life must come before a later
-/// one. So the first copy that fails ends the turn.
+/// Copies one shard to one snapshot, image by image, because an earlier life must come before a
+/// later one. So the first failed copy ends the sequence.
 async fn in_turn(table: &Table, copies: Vec<UsageCopy>) -> Vec<Result<Effect, String>> {
     let mut results = vec![];
     for copy in copies {

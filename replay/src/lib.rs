@@ -1,6 +1,5 @@
-//! Gives the stream records that the aggregator gave up to it once more, from what Lambda left of
-//! them in the failure bucket. Copies are absolute, so a replay may run often, and beside the
-//! aggregator.
+//! Replays stream records that the aggregator gave up, from the objects that Lambda left in the
+//! failure bucket. Copies are absolute, so a replay may run repeatedly, and beside the aggregator.
 //!
 //! # Layout
 //!
@@ -10,8 +9,7 @@
 //! - `copies`: [`Replay`]: an event to the copies that the aggregator makes of it
 //! - `report`: [`Done`]: what became of an object, and their sum
 //!
-//! Only usage is copied. Old images say nothing about today's buckets, so no bucket is refilled and
-//! none is split.
+//! Only usage is copied. Old images do not show the current shards, so none is refilled or split.
 
 mod args;
 mod copies;
@@ -52,7 +50,8 @@ pub async fn replay(
     input: impl Read,
     out: &mut impl Write,
 ) -> Result<Sum, ReplayError> {
-    // Shows early that the table is there, and corrects the clock by which snapshots have expired.
+    // Checks early that the table exists, and corrects the clock that decides which snapshots have
+    // expired.
     table.warm().await?;
     let mut replay = Replay::new(table, args.options(), table.skew().now());
     let mut sum = Sum::default();

@@ -1,5 +1,5 @@
-//! One object of the failure bucket to its event: an invocation record, whose payload is the whole
-//! event as text.
+//! Reads the event of one object of the failure bucket: an invocation record, whose payload is the
+//! whole event as text.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -8,20 +8,20 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What Lambda writes about a batch it gave up. Other fields say which function, and why.
+/// Lambda's record of a batch it gave up. Other fields name the function and the reason.
 #[derive(Deserialize)]
 struct Invocation<'a> {
-    /// The event, as a text of JSON. Taken also as the JSON itself, as which some tools unpack it.
+    /// The event as JSON text. Accepts JSON itself too, which some tools unpack it to.
     #[serde(borrow)]
     payload: Option<&'a RawValue>,
     #[serde(borrow, rename = "DDBStreamBatchInfo")]
     batch: Option<&'a RawValue>,
-    /// Of an event that stands by itself, such as a record that was kept from the log.
+    /// Records of a bare event, such as one from the log.
     #[serde(borrow, rename = "Records")]
     records: Option<&'a RawValue>,
 }
 
-/// The event in an object.
+/// Returns the event in an object.
 ///
 /// # Errors
 /// What is wrong with it, and what to do.
@@ -47,13 +47,12 @@ pub fn event(text: &str) -> Result<Cow<'_, str>, String> {
     }
 }
 
-/// A table that records come from. One of the same name in another region or account is another
-/// table.
+/// A table of records. A table of the same name in another region or account is another table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TableArn(String);
 
 impl TableArn {
-    /// The table in `arn:aws:dynamodb:{region}:{account}:table/{name}/stream/{label}`.
+    /// Returns the table in `arn:aws:dynamodb:{region}:{account}:table/{name}/stream/{label}`.
     #[must_use]
     pub fn of_stream(arn: &str) -> Option<Self> {
         let table = arn.split_once("/stream/").map_or(arn, |(table, _)| table);
@@ -63,13 +62,13 @@ impl TableArn {
         is_named.then(|| Self(table.to_owned()))
     }
 
-    /// Its name.
+    /// Returns the table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.rsplit_once(":table/").map_or("", |(_, name)| name)
     }
 
-    /// Its region.
+    /// Returns the table's region.
     #[must_use]
     pub fn region(&self) -> &str {
         self.0.split(':').nth(3).unwrap_or_default()
@@ -82,7 +81,7 @@ impl fmt::Display for TableArn {
     }
 }
 
-/// The tables that the event's records come from; `None` stands for a record that does not say.
+/// Returns the tables of the event's records; `None` for a record that does not name one.
 ///
 /// # Errors
 /// What is wrong with it, if it is no event.
@@ -100,7 +99,7 @@ pub fn tables(event: &str) -> Result<BTreeSet<Option<TableArn>>, String> {
         arn: Option<Cow<'a, str>>,
     }
     let event: Event<'_> = serde_json::from_str(event).map_err(|error| error.to_string())?;
-    // Of another service nothing is copied, so its name does not matter.
+    // Records of another service are not copied, so the name does not matter.
     let ours = event.records.iter().filter(|record| {
         record
             .service

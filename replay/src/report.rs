@@ -1,16 +1,17 @@
-//! What became of an object, and their sum, as text.
+//! The outcome of each object, and their sum, as text.
 
 use std::fmt;
 
-/// Most lines about what is left of one object. A bad object says the same thousands of times.
+/// Maximum number of lines about the failures of one object. A bad object has the same failure
+/// thousands of times.
 const MOST_LINES: usize = 10;
 
-/// What became of one object.
+/// The outcome of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
-    /// The object's file.
+    /// File of the object.
     pub name: String,
-    /// Records in it, also those that ask for no copy.
+    /// Number of its records, including those without a copy.
     pub records: usize,
     /// Copies that were made.
     pub copied: usize,
@@ -18,18 +19,18 @@ pub struct Done {
     pub superseded: usize,
     /// Copies of a run that writes nothing, as text.
     pub planned: Vec<String>,
-    /// Copies that were not made and records that cannot be read, each with its reason.
+    /// Failed copies and undecodable records, each with its reason.
     pub left: Vec<String>,
 }
 
-/// What became of all objects.
+/// The outcome of all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Number of objects.
     pub objects: usize,
-    /// Objects of which something is left.
+    /// Number of objects with failures.
     pub incomplete: usize,
-    /// Records in them.
+    /// Number of their records.
     pub records: usize,
     /// Copies that were made.
     pub copied: usize,
@@ -47,7 +48,7 @@ impl Done {
         }
     }
 
-    /// An object of which nothing can be read.
+    /// Returns the outcome of an unreadable object.
     pub(crate) fn unreadable(name: String, why: String) -> Self {
         Self {
             left: vec![why],
@@ -66,7 +67,7 @@ impl Sum {
         self.planned += done.planned.len();
     }
 
-    /// Returns whether nothing is left.
+    /// Returns whether there are no failures.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.incomplete == 0

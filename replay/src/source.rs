@@ -1,7 +1,8 @@
-//! Files, folders and standard input to the objects in them, in the order given, a folder's by
+//! Reads the objects in files, folders and standard input, in the order given, and in a folder by
 //! name.
 //!
-//! Lambda's names begin with the stream's shard and the time, so that is the order of the writes.
+//! Lambda's file names begin with the stream's shard and the time, so this is the order of the
+//! writes.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,41 +13,41 @@ use serde_json::value::RawValue;
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be read: {source}", place.display())]
 pub struct SourceError {
-    /// Its path, or `standard input`.
+    /// Path, or `standard input`.
     pub place: PathBuf,
-    /// Why.
+    /// Reason.
     #[source]
     pub source: std::io::Error,
 }
 
-/// A file with one object or several after each other, or what came from standard input.
+/// A file with one or several objects, or the content of standard input.
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
-    /// Of standard input, which is read only once. Files are read when it is their turn: a bad day
-    /// leaves more than fits into memory.
+    /// Content of standard input, which is read only once. Files are read in their turn, because
+    /// all of them may exceed the memory.
     text: Option<Vec<u8>>,
 }
 
-/// The text of one object.
+/// One object.
 #[derive(Debug)]
 pub struct Object {
-    /// Its file, and its place in there.
+    /// File, and position in it.
     pub name: String,
-    /// All of it.
+    /// Complete text.
     pub text: String,
 }
 
-/// A part of a file that is no JSON; nothing behind it can be told apart either.
+/// A part of a file that is not JSON. The objects after it cannot be found.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// Its file, and its place in there.
+    /// File, and position in it.
     pub name: String,
-    /// What is wrong with it.
+    /// Parse error.
     pub why: String,
 }
 
-/// Returns the places that `paths` name; `-` is `input`, a folder all files in it and below it.
+/// Returns the sources in `paths`: `-` is `input`, and a folder stands for all files below it.
 ///
 /// # Errors
 /// [`SourceError`] for the first one that is missing, before anything is copied.
@@ -89,7 +90,7 @@ fn failed(place: &Path) -> impl Fn(std::io::Error) -> SourceError {
 }
 
 impl Place {
-    /// Returns its objects, one after the other.
+    /// Returns its objects in their order.
     ///
     /// # Errors
     /// [`SourceError`] if the file cannot be read.
@@ -123,10 +124,10 @@ impl Place {
     }
 }
 
-/// The JSON values in a text, one after the other; it ends with the first that is none.
+/// Returns the JSON values in a text, up to the first invalid one.
 fn texts(text: &[u8]) -> impl Iterator<Item = serde_json::Result<&RawValue>> {
     let mut has_ended = false;
-    // After a number with something strange behind it the library's own goes on.
+    // The library's own iterator continues after a number with an invalid suffix.
     let goes_on =
         move |found: &serde_json::Result<_>| !std::mem::replace(&mut has_ended, found.is_err());
     serde_json::Deserializer::from_slice(text)

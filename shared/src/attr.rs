@@ -6,17 +6,17 @@ use crate::LimitName;
 pub const PK: &str = "PK";
 /// Sort key.
 pub const SK: &str = "SK";
-/// Epoch ms up to which refill has been credited; also the refill's optimistic lock.
+/// Epoch ms up to which refill is credited; also the optimistic lock of refills.
 pub const RF: &str = "rf";
-/// Counts every write to the bucket; starts at creation epoch ms × 1000.
+/// Write sequence: number of writes to the shard. Starts at creation epoch ms × 1000.
 pub const V: &str = "v";
-/// `v` at creation. A later life of the same key has a higher one than any `v` of the earlier life.
+/// `v` at creation. It is above every `v` of an earlier life of the same key.
 pub const BIRTH: &str = "birth";
-/// The hour that usage is counted for, in hours since 1970.
+/// Hour in which usage is counted, in hours since 1970.
 pub const HOUR: &str = "uh";
 /// Write units left in the partition at `rf`, in thousandths of a unit; may be negative.
 pub const WRITE_UNITS: &str = "wcu";
-/// How many shards there were when this one was last split or merged.
+/// Number of shards when this one was last split or merged.
 pub const SHARD_COUNT: &str = "shard_count";
 /// Leases held in this item: `h.{id} = {e, t, w}`.
 pub const LEASES: &str = "h";
@@ -32,62 +32,61 @@ pub const DUE: &str = "due";
 pub const DUE_SHARD: &str = "due_shard";
 /// Id of the last write.
 pub const OP: &str = "op";
-/// Counts granted acquires.
+/// Number of granted acquires.
 pub const TAKES: &str = "takes";
 /// `takes` at the start of the hour.
 pub const TAKES_HOUR_BASE: &str = "th";
 /// `takes` at the start of the day.
 pub const TAKES_DAY_BASE: &str = "td";
-/// A client asks for a split: the shard was throttled, or is out of write units.
+/// Request of a client for a split: the shard was throttled, or is out of write units.
 pub const HOT: &str = "hot";
-/// Epoch ms of the last look at how often the shard is written to; also of its last split or merge.
+/// Epoch ms of the last activity sample, split or merge.
 pub const LOOK_AT: &str = "look_at";
-/// `v` at the last look.
+/// `v` of the last activity sample.
 pub const LOOK_V: &str = "look_v";
-/// Shards an operator asked for; cold ones are not merged below it.
+/// Number of shards that an operator set; idle ones are not merged below it.
 pub const MIN_SHARDS: &str = "min_shards";
-/// Bytes of the leases when the shard was last split: those stay where they are, so they are no
-/// reason to split again.
+/// Bytes of the leases at the last split. They stay in the shard, so they are no reason to split
+/// again.
 pub const SPLIT_BYTES: &str = "split_bytes";
-/// What a split has taken off the shard for its new half, until that is made: a map of the new
-/// half's attributes.
+/// Escrow: a map of the new half's attributes, until that half has an item.
 pub const ESCROW: &str = "escrow";
-/// Version of a configuration: counts its changes. In a bucket, the sum of all levels' whose limits
-/// it has; absent where a caller has brought them with a call.
+/// Version of a configuration: number of its changes. In a bucket, the sum over the levels that its
+/// limits are from; absent if an acquire without a version brought them.
 pub const VERSION: &str = "cv";
 /// Limits of a configuration, or of a stamp, by name.
 pub const LIMITS: &str = "limits";
-/// What becomes of a request that a limit of a configuration has not enough for.
+/// Mode of a limit in a configuration: what happens to a request that the limit cannot cover.
 pub const MODE: &str = "mode";
-/// Whether the limits of a configuration are asked.
+/// Status of a configuration: whether its limits apply.
 pub const STATUS: &str = "status";
-/// All limits of a configuration deny nobody.
+/// Whether all limits of a configuration are in shadow mode.
 pub const SHADOW: &str = "shadow";
-/// What an entity is a part of.
+/// Parent of an entity.
 pub const PARENT_ID: &str = "parent_id";
-/// What an entity takes is taken of its parent too.
+/// Whether takes of an entity also take from its parent.
 pub const CASCADE: &str = "cascade";
 /// Version of the schema that a namespace is written in.
 pub const SCHEMA: &str = "schema";
-/// When a change was made, or a bucket held what a stamp says, epoch ms.
+/// Epoch ms of a change, or of the balances in a stamp.
 pub const AT: &str = "at";
-/// Until when what a stamp says is true, epoch ms.
+/// Epoch ms until which a stamp is valid.
 pub const UNTIL: &str = "until";
-/// Shards that a stamp is of.
+/// Number of shards that a stamp covers.
 pub const SHARDS: &str = "n";
-/// Who made a change.
+/// Principal that made a change.
 pub const PRINCIPAL: &str = "principal";
-/// What a change did.
+/// Kind of a change.
 pub const ACTION: &str = "action";
-/// What was changed, as it was.
+/// Value before a change.
 pub const BEFORE: &str = "before";
-/// What was changed, as it is from then on.
+/// Value after a change.
 pub const AFTER: &str = "after";
 /// Partition key of the index of children.
 pub const GSI1PK: &str = "GSI1PK";
 /// Sort key of the index of children.
 pub const GSI1SK: &str = "GSI1SK";
-/// Partition key of the index of who uses a resource, and for whom it is configured.
+/// Partition key of the index of a resource's buckets and configured entities.
 pub const GSI2PK: &str = "GSI2PK";
 /// Sort key of the same.
 pub const GSI2SK: &str = "GSI2SK";
@@ -95,22 +94,21 @@ pub const GSI2SK: &str = "GSI2SK";
 pub const GSI3PK: &str = "GSI3PK";
 /// Sort key of the same.
 pub const GSI3SK: &str = "GSI3SK";
-/// Who is limited.
+/// Id of the entity.
 pub const ENTITY_ID: &str = "entity_id";
-/// What is used.
+/// Name of the resource.
 pub const RESOURCE: &str = "resource";
-/// Epoch ms at which a call without a version last changed a rule of the bucket.
+/// Epoch ms at which an acquire without a version last changed a rule of the bucket.
 pub const RULE_AT: &str = "rt";
 /// Epoch seconds after which DynamoDB may delete the item.
 pub const TTL: &str = "ttl";
-/// Granted acquires of shard 0 in a snapshot. Those of shard i are in `#{i}`.
+/// Granted acquires of shard 0 in a snapshot. Those of shard i have the suffix `#{i}`.
 pub const TOTAL_EVENTS: &str = "total_events";
-/// Number set in a snapshot: the shards whose numbers are final, because the window was over when
-/// they were copied.
+/// Number set in a snapshot: shards with a final copy, made after the window had ended.
 pub const FINAL: &str = "final";
-/// Number set in a snapshot: the shards of which an earlier life ended without a final copy.
+/// Number set in a snapshot: shards of which an earlier life ended without a final copy.
 pub const UNFINISHED: &str = "unfinished#c";
-/// The index of what the reconciler must look at.
+/// Index of the shards that the reconciler must process.
 pub const DUE_INDEX: &str = "DueIndex";
 
 /// A number of one limit in a bucket: `b_{limit}_{field}`.
@@ -133,7 +131,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// Every field, in the order of [`Self::index`].
+    /// All fields, in the order of [`Self::index`].
     pub const ALL: [Self; 7] = [
         Self::Tokens,
         Self::Consumed,
@@ -144,7 +142,7 @@ impl Field {
         Self::DayBase,
     ];
 
-    /// The field's place in [`Self::ALL`].
+    /// Returns the field's position in [`Self::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -158,7 +156,7 @@ impl Field {
         }
     }
 
-    /// The last part of the attribute's name.
+    /// Returns the last part of the attribute's name.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -172,13 +170,13 @@ impl Field {
         }
     }
 
-    /// The attribute's name for one limit.
+    /// Returns the attribute's name for one limit.
     #[must_use]
     pub fn of(self, limit: &LimitName) -> String {
         format!("b_{limit}_{}", self.suffix())
     }
 
-    /// The limit and field an attribute is of; `None` if it is another attribute.
+    /// Returns the limit and field of an attribute; `None` if it is another attribute.
     #[must_use]
     pub fn parse(attribute: &str) -> Option<(&str, Self)> {
         let (limit, suffix) = attribute.strip_prefix("b_")?.rsplit_once('_')?;
@@ -189,14 +187,14 @@ impl Field {
     }
 }
 
-/// Attribute of a snapshot: the `v` of the image that a shard's numbers were copied from.
+/// Returns the snapshot attribute with the `v` of the image that a shard's usage was copied from.
 #[must_use]
 pub fn copied_at(shard: u32) -> String {
     format!("q{shard}")
 }
 
-/// Attribute of a snapshot: what a shard used of `limit`, in tokens. Shard 0 has the limit's plain
-/// name, so that the snapshot of an unsharded bucket reads at a glance.
+/// Returns the snapshot attribute with a shard's usage of `limit`, in tokens. Shard 0 has the
+/// limit's plain name, so that the snapshot of an unsplit bucket is easy to read.
 #[must_use]
 pub fn copied(limit: &LimitName, shard: u32) -> String {
     if shard == 0 {
@@ -206,7 +204,7 @@ pub fn copied(limit: &LimitName, shard: u32) -> String {
     }
 }
 
-/// Attribute of a snapshot: the acquires of a shard.
+/// Returns the snapshot attribute with the acquires of a shard.
 #[must_use]
 pub fn copied_takes(shard: u32) -> String {
     if shard == 0 {
@@ -216,17 +214,17 @@ pub fn copied_takes(shard: u32) -> String {
     }
 }
 
-/// Attribute of a snapshot, a number set: the `v` at which each earlier life of a shard was added
-/// to the carry.
+/// Returns the snapshot attribute, a number set, with the `v` at which each earlier life of a shard
+/// was added to the carry.
 #[must_use]
 pub fn carried(shard: u32) -> String {
     format!("#c{shard}")
 }
 
-/// What the attribute of a limit ends with that holds the usage of earlier lives of all shards.
+/// Suffix of a limit's attribute with the usage of earlier lives of all shards.
 pub const CARRY: &str = "#c";
 
-/// Whether an attribute of a bucket shard counts usage. A shard that is merged away keeps these,
+/// Returns whether an attribute of a shard counts usage. A shard that is merged away keeps these,
 /// and `v`.
 #[must_use]
 pub fn counts_usage(attribute: &str) -> bool {

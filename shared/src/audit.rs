@@ -1,43 +1,43 @@
-//! What an audit event tells: who changed what, and when.
+//! An audit event: the principal, the time and the change.
 
 use crate::{AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityId};
 
-/// One change of what is configured.
+/// One change of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEvent {
-    /// When, and which one.
+    /// Time and id of the event.
     pub id: AuditId,
-    /// Who made it, as they called themselves.
+    /// Name of the principal, as given by the caller.
     pub principal: String,
-    /// What was changed.
+    /// The change.
     pub change: AuditChange,
 }
 
-/// What was changed. Nothing before is something new; nothing after was deleted.
+/// A change of limits or of an entity. `before` is `None` for a new one, `after` for a deleted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditChange {
-    /// The limits of a level.
+    /// A change of a level's limits.
     Config {
-        /// Whose.
+        /// The level.
         level: ConfigLevel,
-        /// What they were.
+        /// Limits before the change.
         before: Option<Config>,
-        /// What they are from then on.
+        /// Limits after the change.
         after: Option<Config>,
     },
-    /// An entity.
+    /// A change of an entity.
     Entity {
-        /// Which.
+        /// Id of the entity.
         id: EntityId,
-        /// What it was.
+        /// Entity before the change.
         before: Option<Entity>,
-        /// What it is from then on.
+        /// Entity after the change.
         after: Option<Entity>,
     },
 }
 
 impl AuditChange {
-    /// Whose events tell of it.
+    /// Returns the subject that the change is listed under.
     #[must_use]
     pub fn of(&self) -> AuditSubject {
         match self {

@@ -1,4 +1,4 @@
-//! A bucket shard as one value: what an item says, and what can be taken from it at an instant.
+//! A bucket shard as one value: the fields of its item, and its balance at an instant.
 
 use std::collections::BTreeMap;
 
@@ -14,107 +14,108 @@ use crate::{
 pub struct Shard {
     /// Which shard of which bucket.
     pub key: BucketKey,
-    /// How many shards there were when this one was last split or merged.
+    /// Number of shards of the bucket when this one was last split or merged.
     pub shard_count: u32,
-    /// Up to when refill has been credited.
+    /// Instant up to which refill is credited.
     pub refilled_at: EpochMillis,
-    /// Counts every write.
+    /// Number of writes, from `birth_seq` on.
     pub write_seq: i64,
-    /// `v` at creation.
+    /// `write_seq` at creation.
     pub birth_seq: i64,
-    /// The hour that usage is counted for.
+    /// Hour in which usage is counted.
     pub hour: Hour,
-    /// Counts granted acquires.
+    /// Number of granted acquires.
     pub acquires: Counter,
-    /// The limits, by name; the hidden `wcu` is not among them.
+    /// Limits by name, without the hidden `wcu`.
     pub limits: BTreeMap<LimitName, LimitState>,
-    /// Limits that it does not hold any more and has counted: the shard was merged away with them,
-    /// and made again without.
+    /// Usage of limits that the shard no longer has: it was merged away with them, and created
+    /// again without.
     pub departed: BTreeMap<LimitName, Counter>,
-    /// Version of the configuration the limits are from; `None` if a caller brought them with a
-    /// call.
+    /// Version of the configuration that the limits are from; `None` if an acquire without a
+    /// version brought them.
     pub config_version: Option<i64>,
-    /// When a call without a version last changed a rule; `None` if none did.
+    /// Instant at which an acquire without a version last changed a rule; `None` if none did.
     pub limits_changed_at: Option<EpochMillis>,
-    /// When DynamoDB may delete the item: it is full then, and holds no lease. `None` for a bucket
-    /// that is kept.
+    /// Instant after which DynamoDB may delete the item, which is then full and has no lease.
+    /// `None` if the bucket is kept.
     pub ttl: Option<EpochSeconds>,
-    /// Write units left in the partition at `rf`, in thousandths: of 1,000 a second.
+    /// Write units left in the partition at `refilled_at`, in thousandths. A partition has 1,000
+    /// units a second.
     pub write_units_left: MilliTokens,
-    /// Leases held here; `None` if the item lacks the map.
+    /// Leases stored in the item; `None` if the item lacks the map.
     pub leases: Option<BTreeMap<WriteId, Lease>>,
-    /// At or before the earliest expiry of a lease.
+    /// Instant at or before the earliest expiry of a lease.
     pub due_at: Option<EpochMillis>,
-    /// Id of the last write.
+    /// Id of the last write that has one.
     pub last_write_id: Option<WriteId>,
-    /// What decides about its splits and merges.
+    /// Inputs of the next split or merge.
     pub scaling: Scaling,
-    /// Its new half, if its split is not finished: see
-    /// [`finish_writes`](crate::write::finish_writes).
+    /// New half of an unfinished split: see [`finish_writes`](crate::write::finish_writes).
     pub escrow: Option<Box<Self>>,
     /// Size of the item as DynamoDB bills it, in bytes.
     pub size_bytes: usize,
-    /// Of this, the leases.
+    /// Bytes of the leases, part of `size_bytes`.
     pub lease_bytes: usize,
 }
 
-/// What decides about the splits and merges of a shard, beside its write units and its size.
+/// Inputs of a shard's splits and merges, besides its write units and its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scaling {
-    /// A client asks for a split.
+    /// Whether a client requests a split.
     pub is_hot: bool,
-    /// The last look at how often it is written to; `None` until its first split.
+    /// Last activity sample; `None` until the first split.
     pub sample: Option<ActivitySample>,
-    /// Shards an operator asked for, 0 if none did: cold ones are not merged below it.
+    /// Number of shards that an operator set, 0 for none. Idle shards are not merged below it.
     pub min_shards: u32,
-    /// Bytes of the leases when it was last split.
+    /// Bytes of the leases at the last split.
     pub lease_bytes_at_split: i64,
 }
 
-/// A look at how often a shard is written to.
+/// A write sequence with its time, from which the write rate follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivitySample {
-    /// When.
+    /// Time of the sample.
     pub at: EpochMillis,
-    /// `v` then.
+    /// `write_seq` at that time.
     pub write_seq: i64,
 }
 
 /// One limit of a bucket shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitState {
-    /// Available in this shard, credited up to `rf`; may be negative.
+    /// Available tokens of this shard, with refill up to `refilled_at`; negative for a debt.
     pub available: MilliTokens,
-    /// Net consumed in this shard since it was created.
+    /// Net consumption in this shard since its creation.
     pub consumed: MilliTokens,
-    /// `tc` at the start of the current hour and day.
+    /// `consumed` at the start of the current hour and day.
     pub bases: Bases,
-    /// The numbers of the whole bucket.
+    /// Capacity and refill of the whole bucket.
     pub rule: RefillRule,
 }
 
-/// Tokens held under an id until an instant.
+/// Tokens held under an id until an expiry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// When it expires.
+    /// Instant of expiry.
     pub expires_at: EpochMillis,
-    /// What it holds, by limit.
+    /// Held tokens, by limit.
     pub tokens: BTreeMap<LimitName, MilliTokens>,
-    /// Who holds it, for people who look.
+    /// Free-text owner, for operators. The protocol ignores it.
     pub owner: String,
 }
 
-/// What an expired or rolled back lease gives back to one limit.
+/// Tokens that an expired or rolled back lease returns to one limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseReturn {
-    /// Added to the balance.
+    /// Amount added to the balance.
     pub available: MilliTokens,
-    /// Taken off the consumption: rate tokens were not used; a slot counted when it was taken.
+    /// Amount subtracted from the consumption: unused tokens of a rate. Zero for slots, which count
+    /// when they are taken.
     pub consumed: MilliTokens,
 }
 
 impl LimitState {
-    /// A limit of which nothing was consumed.
+    /// Returns a limit without consumption.
     #[must_use]
     pub fn new(tk: MilliTokens, rule: RefillRule) -> Self {
         Self {
@@ -127,7 +128,7 @@ impl LimitState {
 }
 
 impl Shard {
-    /// A bucket as it is made: full.
+    /// Returns a new, full shard.
     #[must_use]
     pub fn full<'a>(
         key: BucketKey,
@@ -135,7 +136,7 @@ impl Shard {
         now: EpochMillis,
     ) -> Self {
         let terms = terms.into();
-        // Callers make only the first shard.
+        // Acquires create only shard 0.
         let shard = ShardIndex::at_creation(key.shard);
         let state = |limit: &Limit| {
             let (tk, rule) = (shard.share(limit.rule().capacity), *limit.rule());
@@ -166,11 +167,11 @@ impl Shard {
         }
     }
 
-    /// Which shard this is, of how many.
+    /// Returns the shard's index and count.
     #[must_use]
     pub const fn shard(&self) -> ShardIndex {
-        // A count that does not hold the index is another writer's mistake; the shard is then the
-        // last one.
+        // Another writer may have stored a count that is not above the index. The shard is then
+        // treated as the last one.
         let count = if self.shard_count > self.key.shard {
             self.shard_count
         } else {
@@ -182,20 +183,20 @@ impl Shard {
         }
     }
 
-    /// This shard's part of a limit's capacity.
+    /// Returns this shard's share of a limit's capacity.
     #[must_use]
     pub fn share(&self, state: &LimitState) -> MilliTokens {
         self.shard().share(state.rule.capacity)
     }
 
-    /// Whether the write units of its partition run out at `at`: under a fifth of a second's is
-    /// left. A partition that is only throttled does not show it; its callers do.
+    /// Returns whether the partition has under a fifth of a second's write units left at `at`. A
+    /// throttled partition need not show this; throttled requests do.
     #[must_use]
     pub fn is_near_write_limit(&self, at: EpochMillis) -> bool {
         self.write_units_at(at) < WCU.capacity / 5
     }
 
-    /// The write units left in its partition at `at`, in thousandths.
+    /// Returns the write units left in the partition at `at`, in thousandths.
     pub(crate) fn write_units_at(&self, at: EpochMillis) -> MilliTokens {
         math::refilled(
             self.write_units_left,
@@ -206,7 +207,7 @@ impl Shard {
         )
     }
 
-    /// Its usage counters.
+    /// Returns the usage counters.
     #[must_use]
     pub fn meter(&self) -> Meter {
         let counter = |(name, state): (&LimitName, &LimitState)| {
@@ -233,15 +234,16 @@ impl Shard {
         }
     }
 
-    /// Whether its leases make every write to it cost more than one unit. Those it had when it was
-    /// split do not count: they stay, and splitting again would not help.
+    /// Returns whether leases make every write cost more than one unit. Leases from before the last
+    /// split do not count: they stay, so another split would not help.
     #[must_use]
     pub fn has_heavy_leases(&self) -> bool {
         let leases = i64::try_from(self.lease_bytes).unwrap_or(i64::MAX);
         self.size_bytes > 1024 && leases.saturating_sub(self.scaling.lease_bytes_at_split) >= 256
     }
 
-    /// Write units that one write of this item costs the table: 1 for each KB begun.
+    /// Returns the write units that DynamoDB bills for one write of this item: one for each KB
+    /// begun.
     #[must_use]
     pub fn write_units(&self) -> i64 {
         i64::try_from(self.size_bytes.div_ceil(1024))
@@ -249,7 +251,7 @@ impl Shard {
             .max(1)
     }
 
-    /// A limit's balance at `now`, with the credit since `rf`.
+    /// Returns a limit's balance at `now`, with the refill since `refilled_at`.
     #[must_use]
     pub fn balance(&self, state: &LimitState, now: EpochMillis) -> MilliTokens {
         math::refilled(
@@ -261,17 +263,19 @@ impl Shard {
         )
     }
 
-    /// Whether the credit since `rf` has flowed over at `now`.
+    /// Returns whether refill since `refilled_at` overflows at `now`.
     #[must_use]
     pub fn is_full(&self, state: &LimitState, now: EpochMillis) -> bool {
         let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
         !state.rule.is_concurrent() && state.available + flowed > self.share(state)
     }
 
-    /// What can be taken of a limit at `now` in one write: the balance, what expired leases give
-    /// `back`, and the change from the bucket's rule to `rule`. A raised rate flows in faster at
-    /// once, and up to the new capacity; a lowered one cuts the balance and makes no debt. Slots
-    /// come and go with their number; those held stay held.
+    /// Returns the balance that one write can take from at `now`: the balance, the tokens `back` of
+    /// expired leases, and the change from the shard's rule to `rule`.
+    ///
+    /// A raised rate refills faster at once, up to the new capacity. A lowered one cuts the balance
+    /// and makes no debt. A changed number of slots adds or removes free slots; held slots stay
+    /// held.
     fn takeable(
         &self,
         limit: &LimitName,
@@ -289,7 +293,7 @@ impl Shard {
                     .min(old)
                     .min(new)
             }
-            // From one kind to the other: all that is held is what the leases say.
+            // A rate becomes slots, or slots a rate: only the tokens in leases are held.
             _ => {
                 let held = |(_, lease): (&WriteId, &Lease)| lease.tokens.get(limit).copied();
                 new - self.leases.iter().flatten().filter_map(held).sum() + back.available
@@ -297,9 +301,9 @@ impl Shard {
         }
     }
 
-    /// What the bucket is after a write at `now` that credits refill, reclaims expired leases and
-    /// brings the callers' own limits, but takes nothing. Limits that are older than the bucket's
-    /// add what it lacks, and change nothing.
+    /// Returns the shard after a write at `now` that credits refill, reclaims expired leases and
+    /// applies the acquire's limits, but takes nothing. Older limits only add those that the shard
+    /// lacks.
     #[must_use]
     pub fn projected<'a>(&self, terms: impl Into<VersionedLimits<'a>>, now: EpochMillis) -> Self {
         let terms = terms.into();
@@ -332,13 +336,13 @@ impl Shard {
         next
     }
 
-    /// The expired leases that one take gives back: each costs it two comparisons, and DynamoDB
-    /// takes 300 operators.
+    /// Returns the expired leases that one take reclaims, at most 8: each adds two comparisons, and
+    /// DynamoDB accepts 300 operators.
     pub fn reclaimable(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
         self.expired(now).take(8)
     }
 
-    /// The leases that have expired at `now`, by id.
+    /// Returns the leases that have expired at `now`, by id.
     pub fn expired(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
         self.leases
             .iter()
@@ -346,7 +350,7 @@ impl Shard {
             .filter(move |(_, lease)| lease.expires_at <= now)
     }
 
-    /// What there is of `limit` at `at`, if nobody takes or gives back until then.
+    /// Returns the balance of `limit` at `at` if no other write takes or returns tokens before.
     #[must_use]
     pub fn balance_at(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
         let Some(state) = self.limits.get(limit) else {
@@ -363,7 +367,7 @@ impl Shard {
         }
     }
 
-    /// What `leases` give back to `limit` when they end unused.
+    /// Returns the tokens that `leases` return to `limit` if they end unused.
     #[must_use]
     pub fn lease_return<'a>(
         &self,
@@ -384,9 +388,9 @@ impl Shard {
         }
     }
 
-    /// When `need` of `limit` is available if nobody else takes or gives back: by refill for a
-    /// rate, by the expiry of leases for slots. `None` if never: the limit is unknown, or `need` is
-    /// above the shard's share.
+    /// Returns when `need` of `limit` is available if no other write takes or returns tokens: by
+    /// refill for a rate, by the expiry of leases for slots. Returns `None` if the limit is
+    /// unknown, or if `need` exceeds the shard's share.
     #[must_use]
     pub fn ready_at(&self, limit: &LimitName, need: MilliTokens) -> Option<EpochMillis> {
         let state = self.limits.get(limit)?;
@@ -418,15 +422,15 @@ impl Shard {
         best
     }
 
-    /// How many limits the bucket has once those of `terms` that it lacks are brought to it.
+    /// Returns the number of limits the shard has after it gets those of `terms` that it lacks.
     #[must_use]
     pub fn limit_count_with<'a>(&self, terms: impl Into<VersionedLimits<'a>>) -> usize {
         let lacks = |limit: &&Limit| !self.limits.contains_key(limit.name());
         self.limits.len() + terms.into().limits.iter().filter(lacks).count()
     }
 
-    /// Whether every limit of `terms` is in the bucket, and with the same numbers unless those do
-    /// not overrule its own at `now`.
+    /// Returns whether the shard has every limit of `terms`. The rules of limits that overrule the
+    /// shard's at `now` must be equal too.
     #[must_use]
     pub fn matches_rules<'a>(
         &self,

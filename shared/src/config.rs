@@ -1,4 +1,4 @@
-//! What is configured: limits at four levels, and the entities they are for.
+//! The configuration: limits at four levels, and the entities they are for.
 
 use std::fmt;
 
@@ -7,45 +7,46 @@ use crate::{EntityId, Limit, LimitMode, Resource};
 /// Version of the table's schema that this code reads and writes.
 pub const SCHEMA_VERSION: i64 = 2;
 
-/// The most limits of one configuration, or given with a call: a write that changes and takes all
-/// of them still fits into an expression.
+/// Maximum number of limits of one configuration or acquire. A write that changes all of them and
+/// takes from them still fits into an expression.
 pub const MAX_LIMITS: usize = 20;
 
-/// The most limits of one bucket, the hidden `wcu` not counted: a write that splits, credits or
-/// counts all of them still fits into an expression, of 4 KB. A bucket keeps every limit that it
-/// was ever given, so this is one configuration and another in its place.
+/// Maximum number of limits of one bucket, without the hidden `wcu`. A write that splits, credits
+/// or counts all of them still fits into an expression of 4 KB. A bucket keeps every limit that it
+/// ever had, so this is one configuration and its replacement.
 pub const MAX_BUCKET_LIMITS: usize = 2 * MAX_LIMITS;
 
 /// A configuration that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// A limit's name stands for one limit.
+    /// A limit is configured twice.
     #[error("limit {0:?} is configured twice: configure it once")]
     Twice(String),
-    /// It enforces nothing.
+    /// The configuration has no limits, so it enforces nothing.
     #[error(
         "a configuration without limits enforces nothing: give it limits, or make it unlimited or disabled"
     )]
     NoLimits,
-    /// It has more limits than one write can take of.
+    /// The configuration has more limits than one write can take from.
     #[error("a configuration of {0} limits, it takes {MAX_LIMITS} at most: use fewer")]
     TooMany(usize),
 }
 
-/// What is configured at one level. The first level that has a configuration wins, all of it:
-/// levels are not mixed.
+/// The configuration of one level. The first level with a configuration wins entirely: levels are
+/// not mixed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Config {
-    /// The limits, each name once.
+    /// Limits, each name once.
     pub limits: Vec<Limit>,
-    /// Whether they are asked at all.
+    /// Whether the limits apply.
     pub status: ConfigStatus,
-    /// All its limits deny nobody, and count whom they would deny.
+    /// Whether all its limits are in shadow mode: they deny nothing, and count what they would
+    /// deny.
     pub is_shadow: bool,
 }
 
 impl Config {
-    /// These limits, enforced.
+    /// Returns a configuration of these enforced limits.
     #[must_use]
     pub fn of(limits: impl Into<Vec<Limit>>) -> Self {
         Self {
@@ -54,7 +55,7 @@ impl Config {
         }
     }
 
-    /// Checks what the types of its parts do not.
+    /// Checks the rules that the types of its parts do not.
     ///
     /// # Errors
     /// [`ConfigError`] with the rule that it breaks.
@@ -77,12 +78,12 @@ impl Config {
     }
 }
 
-/// What an item holds, and how often it was changed.
+/// A stored value and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned<T> {
-    /// Counts the changes of the item, deletions among them; 0 if there never was one.
+    /// Number of changes of the item, deletions included; 0 if there was none.
     pub version: i64,
-    /// Nothing, if there never was anything or it was deleted.
+    /// Value; `None` if it was never set, or deleted.
     pub value: Option<T>,
 }
 
@@ -95,15 +96,15 @@ impl<T> Default for Versioned<T> {
     }
 }
 
-/// Whether limits are asked.
+/// Whether limits apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ConfigStatus {
-    /// They are.
+    /// Limits apply.
     #[default]
     Enforced,
-    /// Nobody gets anything: a switch for emergencies.
+    /// All requests are denied: a switch for emergencies.
     Disabled,
-    /// Everybody gets everything, and nothing is counted.
+    /// All requests are granted, and nothing is counted.
     Unlimited,
 }
 
@@ -151,12 +152,12 @@ impl LimitMode {
     }
 }
 
-/// Whom or what a configuration is for; the first of these that has one wins.
+/// What a configuration is for. The first level that has one wins, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigLevel {
     /// One entity on one resource.
     EntityResource(EntityId, Resource),
-    /// One entity on every resource that has none of its own.
+    /// One entity on every resource without a configuration for this entity.
     Entity(EntityId),
     /// Every entity on one resource.
     Resource(Resource),
@@ -165,7 +166,7 @@ pub enum ConfigLevel {
 }
 
 impl ConfigLevel {
-    /// The levels of one (entity, resource), the one that wins first.
+    /// Returns the levels of one (entity, resource), the winning one first.
     #[must_use]
     pub fn of(entity: &EntityId, resource: &Resource) -> [Self; 4] {
         [
@@ -190,14 +191,14 @@ impl fmt::Display for ConfigLevel {
     }
 }
 
-/// Who is limited, and by whom beside.
+/// An entity and, optionally, the parent whose limits apply as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entity {
-    /// Its name.
+    /// Id of the entity.
     pub id: EntityId,
-    /// What it is a part of.
+    /// Parent.
     pub parent: Option<EntityId>,
-    /// Whether what it takes is taken of its parent too.
+    /// Whether its takes also take from its parent.
     pub cascades: bool,
 }
 

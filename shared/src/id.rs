@@ -1,16 +1,16 @@
-//! Names that cannot hold a key delimiter: checked once, when they are made.
+//! Names that cannot contain a key delimiter, validated once, at construction.
 
 use std::fmt;
 
-/// A name that breaks its rule; nothing was sent.
+/// An invalid name; nothing was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {value:?} is not a valid name: {rule}")]
 pub struct NameError {
-    /// What was named: `entity`, `resource`, `limit`, `namespace` or `lease`.
+    /// Kind of name: `entity`, `resource`, `limit`, `namespace` or `lease`.
     pub kind: &'static str,
-    /// The refused value.
+    /// Rejected value.
     pub value: String,
-    /// What the name may be made of.
+    /// Rule for the name.
     pub rule: &'static str,
 }
 
@@ -36,7 +36,7 @@ macro_rules! name {
                 }
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -78,21 +78,21 @@ name!(
     "1 to 32 of A-Z a-z 0-9 _ -, starting with a letter or digit"
 );
 name!(
-    /// Who is limited: `user-123`, `openai`.
+    /// An entity, which is limited: `user-123`, `openai`.
     EntityId, "entity", 256,
     |b| b.is_ascii_alphanumeric(),
     |b| b.is_ascii_alphanumeric() || b"_.-:@".contains(&b),
     "1 to 256 of A-Z a-z 0-9 _ . - : @, starting with a letter or digit"
 );
 name!(
-    /// What is used: `gpt-4`, `api/search`.
+    /// A resource that an entity is limited on: `gpt-4`, `api/search`.
     Resource, "resource", 64,
     |b| b.is_ascii_alphabetic(),
     |b| b.is_ascii_alphanumeric() || b"_.-/:".contains(&b),
     "1 to 64 of A-Z a-z 0-9 _ . - / :, starting with a letter"
 );
 name!(
-    /// A rule on a resource: `rpm`, `tpm`, `slots`.
+    /// A limit on a resource: `rpm`, `tpm`, `slots`.
     LimitName, "limit", 64,
     |b| b.is_ascii_alphabetic(),
     |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
@@ -101,7 +101,7 @@ name!(
      GSI3PK, GSI3SK, due_shard, due, q0, q1, ..."
 );
 name!(
-    /// A lease or the last write of an item: random, unique for as long as it is looked at.
+    /// Id of a lease or of the last write of an item: random, and unique while it is compared.
     WriteId, "lease", 32,
     |b| b.is_ascii_lowercase() || b.is_ascii_digit(),
     |b| b.is_ascii_lowercase() || b.is_ascii_digit(),
@@ -118,8 +118,9 @@ macro_rules! any_is_free {
 any_is_free!(Namespace, EntityId, Resource, WriteId);
 
 impl LimitName {
-    /// Usage snapshots hold one attribute per limit beside their own, so the names must differ;
-    /// also from those that an index takes for its keys, which are no numbers.
+    /// Returns whether a limit can have this name. Usage snapshots have one attribute per limit
+    /// beside their own, so the names must differ. They must also differ from the key attributes of
+    /// indexes, which are no numbers.
     fn is_free(name: &str) -> bool {
         const TAKEN: [&str; 14] = [
             "wcu",
@@ -144,7 +145,7 @@ impl LimitName {
 }
 
 impl WriteId {
-    /// Thirteen characters of base 32: 64 random bits.
+    /// Returns thirteen characters of base 32 for 64 random bits.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";

@@ -1,5 +1,5 @@
-//! Item codec: attributes in, [`Shard`](crate::Shard) or [`Snapshot`](crate::Snapshot) out, and
-//! back. Never guesses: a wrong attribute is named.
+//! Item codec: attributes to [`Shard`](crate::Shard) or [`Snapshot`](crate::Snapshot), and back.
+//! Never guesses: an error names the wrong attribute.
 
 mod audit;
 mod bucket;
@@ -22,7 +22,7 @@ pub use lease::{write_lease, write_leases};
 pub use snapshot::read_snapshot;
 pub use stamp::read_stamp;
 
-/// An attribute as DynamoDB holds it, borrowed from wherever it came.
+/// An attribute as DynamoDB stores it, borrowed from its source.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Attr<'a> {
     /// A number, in its decimal text.
@@ -39,21 +39,21 @@ pub enum Attr<'a> {
     Other,
 }
 
-/// An item that cannot be read: which attribute is wrong, what it holds, what it takes.
+/// An undecodable item: the wrong attribute, its value, and the permitted values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("attribute {attribute} is {value}, it takes {takes}")]
 pub struct ItemError {
-    /// The attribute's name.
+    /// Name of the attribute.
     pub attribute: String,
-    /// What it holds.
+    /// Value of the attribute.
     pub value: String,
-    /// What it takes.
+    /// Permitted values.
     pub takes: &'static str,
 }
 
 impl ItemError {
     fn new(attribute: &str, value: &Attr<'_>, takes: &'static str) -> Self {
-        // An item may hold 400 KB, and what is wrong with it shows at the beginning.
+        // An item can have 400 KB, and the beginning of a value shows the mistake.
         const SHOWN: usize = 200;
         let mut value = match value {
             Attr::N(text) | Attr::S(text) => format!("{text:?}"),
@@ -87,7 +87,7 @@ fn integer(name: &str, value: &Attr<'_>) -> Result<i64, ItemError> {
     .ok_or_else(|| ItemError::new(name, value, "a whole number within 64 bits"))
 }
 
-/// A name that an attribute holds.
+/// Parses a name that an attribute has.
 fn name<'a, T: TryFrom<&'a str, Error = NameError>>(
     name: &str,
     value: &Attr<'a>,
@@ -98,7 +98,8 @@ fn name<'a, T: TryFrom<&'a str, Error = NameError>>(
     }
 }
 
-/// Size of a value as DynamoDB bills it: text by its bytes, a number by about two digits a byte.
+/// Returns the size of a value as DynamoDB bills it: text by its bytes, a number by about two
+/// digits a byte.
 fn size_bytes(value: &Attr<'_>) -> usize {
     match value {
         Attr::N(text) => text.len().div_ceil(2) + 1,
@@ -117,8 +118,8 @@ fn size_bytes(value: &Attr<'_>) -> usize {
     }
 }
 
-/// Write units that one write of this item costs the table: 1 for each KB begun, also when its
-/// condition fails.
+/// Returns the write units that DynamoDB bills for one write of this item: one for each KB begun,
+/// also if its condition fails.
 #[must_use]
 pub fn write_units<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> u32 {
     let bytes: usize = item
@@ -129,7 +130,7 @@ pub fn write_units<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> u32 {
         .max(1)
 }
 
-/// The key attributes of an item; `None` if one is missing or no string.
+/// Returns the key of an item; `None` if an attribute is missing or no string.
 #[must_use]
 pub fn read_key<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Option<ItemKey> {
     let (mut pk, mut sk) = (None, None);

@@ -25,18 +25,18 @@ pub struct ItemKey {
 /// One shard of a bucket: all limits of one (entity, resource).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketKey {
-    /// The tenant.
+    /// Namespace of the tenant.
     pub namespace: Namespace,
-    /// Who is limited.
+    /// Entity.
     pub entity: EntityId,
-    /// What is used.
+    /// Resource.
     pub resource: Resource,
-    /// Which shard, from 0.
+    /// Shard index, from 0.
     pub shard: u32,
 }
 
 impl BucketKey {
-    /// `{ns}/BUCKET#{entity}#{resource}#{shard}`, `#STATE`.
+    /// Returns `{ns}/BUCKET#{entity}#{resource}#{shard}`, `#STATE`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
         let Self {
@@ -51,7 +51,7 @@ impl BucketKey {
         }
     }
 
-    /// The shard whose partition key is `pk`; `None` if it is no bucket's.
+    /// Returns the shard whose partition key is `pk`; `None` if it is not a bucket's.
     #[must_use]
     pub fn parse(pk: &str) -> Option<Self> {
         let (namespace, rest) = pk.split_once('/')?;
@@ -65,7 +65,7 @@ impl BucketKey {
         parts.next().is_none().then_some(key)
     }
 
-    /// Another shard of the same bucket.
+    /// Returns the key of another shard of the same bucket.
     #[must_use]
     pub fn with_shard(&self, shard: u32) -> Self {
         Self {
@@ -74,8 +74,9 @@ impl BucketKey {
         }
     }
 
-    /// `GSI2PK`, `GSI2SK`: the buckets of a resource, in one of [`resource_partitions`]. Many new
-    /// buckets of one resource write to all of them, because a partition takes 1,000 a second.
+    /// Returns `GSI2PK` and `GSI2SK`: the buckets of a resource, in one of [`resource_partitions`].
+    /// Many new buckets of one resource spread over all of them, because a partition accepts 1,000
+    /// writes a second.
     #[must_use]
     pub fn by_resource(&self) -> (String, String) {
         let Self {
@@ -90,7 +91,7 @@ impl BucketKey {
         )
     }
 
-    /// `GSI3PK`, `GSI3SK`: the buckets of an entity.
+    /// Returns `GSI3PK` and `GSI3SK`: the buckets of an entity.
     #[must_use]
     pub fn by_entity(&self) -> (String, String) {
         let Self {
@@ -105,35 +106,34 @@ impl BucketKey {
         )
     }
 
-    /// The partition of `DueIndex` this bucket is found in: one of [`due_shards`].
+    /// Returns the partition of `DueIndex` for this bucket: one of [`due_shards`].
     #[must_use]
     pub fn due_shard(&self) -> String {
         due_shard(spread(&self.item_key().pk))
     }
 }
 
-/// A number from 0 to 15: FNV-1a. Any hash would do, but it must be the same for every writer
-/// indefinitely.
+/// Returns a number from 0 to 15, by FNV-1a. Every writer must permanently use the same hash.
 fn spread(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     }) % PARTITIONS
 }
 
-/// Leading zeros would give one shard two spellings.
+/// Parses a shard index. Rejects leading zeros, so that each shard has one spelling.
 fn canonical_shard(digits: &str) -> Option<u32> {
     let shard: u32 = digits.parse().ok()?;
     (shard.to_string() == digits).then_some(shard)
 }
 
-/// The partitions over which an index spreads what would otherwise share one key.
+/// Number of partitions over which an index spreads items that would otherwise share one key.
 const PARTITIONS: u32 = 16;
 
 fn due_shard(shard: u32) -> String {
     format!("DUE#{shard:02}")
 }
 
-/// The partitions of `DueIndex`: `DUE#00` to `DUE#15`.
+/// Returns the partitions of `DueIndex`: `DUE#00` to `DUE#15`.
 pub fn due_shards() -> impl Iterator<Item = String> {
     (0..PARTITIONS).map(due_shard)
 }
@@ -142,8 +142,8 @@ fn resource_partition(namespace: &Namespace, resource: &Resource, partition: u32
     format!("{namespace}/RESOURCE#{resource}#{partition:02}")
 }
 
-/// The partitions of `GSI2` that hold the buckets of a resource: `{ns}/RESOURCE#{resource}#00` to
-/// `#15`.
+/// Returns the partitions of `GSI2` with the buckets of a resource: `{ns}/RESOURCE#{resource}#00`
+/// to `#15`.
 pub fn resource_partitions(
     namespace: &Namespace,
     resource: &Resource,
@@ -154,20 +154,20 @@ pub fn resource_partitions(
 /// The usage snapshot of one (entity, resource) in one window.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotKey {
-    /// The tenant.
+    /// Namespace of the tenant.
     pub namespace: Namespace,
-    /// Who used it.
+    /// Entity.
     pub entity: EntityId,
-    /// What was used.
+    /// Resource.
     pub resource: Resource,
-    /// How long the window is.
+    /// Length of the window.
     pub window: Window,
-    /// Its first instant, on the window's boundary.
+    /// First instant of the window, on the window's boundary.
     pub start: EpochMillis,
 }
 
 impl SnapshotKey {
-    /// `{ns}/ENTITY#{entity}`, `#USAGE#{resource}#{window}#{start}`.
+    /// Returns `{ns}/ENTITY#{entity}`, `#USAGE#{resource}#{window}#{start}`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
         let Self {
@@ -186,7 +186,7 @@ impl SnapshotKey {
         }
     }
 
-    /// The snapshot an item is; `None` if the keys are not a snapshot's.
+    /// Returns the snapshot that an item is; `None` if the keys are not a snapshot's.
     #[must_use]
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, entity) = key.pk.split_once("/ENTITY#")?;

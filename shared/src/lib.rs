@@ -4,17 +4,17 @@
 //!
 //! - `units`: [`MilliTokens`], [`EpochMillis`], [`Millis`]: one type per unit
 //! - `id`: validated names that cannot hold a key delimiter
-//! - `limit`: [`Limit`] and its [`RefillRule`]: what a bucket holds and how fast it refills
+//! - `limit`: [`Limit`] and its [`RefillRule`]: capacity and refill
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
-//! - `audit`: [`AuditEvent`]: who changed what is configured
-//! - `terms`: [`VersionedLimits`]: the limits that a caller brings, and how new they are
-//! - `math`: credit, share, retry-after
+//! - `audit`: [`AuditEvent`]: a change of the configuration, with its principal
+//! - `terms`: [`VersionedLimits`]: the limits of an acquire, and their version
+//! - `math`: refill, share, retry-after
 //! - `bucket`: [`Shard`]: one shard as a value, and what can be taken from it
 //! - `whole`: [`Bucket`]: all shards of a bucket together
 //! - `meter`: [`Meter`]: what a shard has used in its current hour and day
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
 //!   live items
-//! - `stamp`: [`Stamp`]: what all shards held together, which a denied process leaves for others
+//! - `stamp`: [`Stamp`]: the balances of all shards, which a denied process writes
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,

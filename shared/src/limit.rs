@@ -1,4 +1,4 @@
-//! Limits: what a bucket holds and how fast it refills.
+//! Limits: the capacity and the refill of a bucket.
 
 use crate::{LimitName, MilliTokens, NameError};
 
@@ -11,20 +11,20 @@ pub enum LimitError {
     /// A number is out of its range.
     #[error("limit {limit:?}: {field} is {value}, it takes {takes}")]
     OutOfRange {
-        /// The limit's name.
+        /// Returns the limit's name.
         limit: String,
         /// Which number: `capacity`, `refill_amount`, `refill_period_ms` or `burst`.
         field: &'static str,
-        /// The refused value.
+        /// Rejected value.
         value: i64,
-        /// The range.
+        /// Permitted range.
         takes: &'static str,
     },
 }
 
-/// The most tokens a limit can hold or refill: 10^12.
+/// Maximum tokens that a limit can hold or refill: 10^12.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000;
-/// The longest refill period: 366 days, in milliseconds.
+/// Maximum refill period: 366 days, in milliseconds.
 pub const MAX_PERIOD_MS: i64 = 366 * 86_400_000;
 
 /// A named rule on a resource: a rate, or a number of slots held at the same time.
@@ -35,31 +35,32 @@ pub struct Limit {
     mode: LimitMode,
 }
 
-/// What becomes of a request that a limit has not enough for.
+/// What happens to a request that a limit cannot cover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum LimitMode {
-    /// It is denied.
+    /// Denies the request.
     #[default]
     Enforced,
-    /// It is granted without taking of this limit, and told that it would have been denied.
+    /// Grants the request without taking from this limit, and reports that it would have been
+    /// denied.
     Shadow,
-    /// It is granted, and the limit goes into debt.
+    /// Grants the request, and the limit goes into debt.
     Soft,
 }
 
-/// The numbers of a limit, of the whole bucket, undivided by shards.
+/// Capacity and refill of a limit, for the whole bucket, undivided by shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RefillRule {
-    /// The most the bucket holds (the burst of a rate, the slots of a concurrency limit).
+    /// Maximum balance: the burst of a rate, the slots of a concurrency limit.
     pub capacity: MilliTokens,
-    /// What flows back every `refill_period_ms`; zero for a concurrency limit.
+    /// Refill in every `refill_period_ms`; zero for a concurrency limit.
     pub refill_amount: MilliTokens,
-    /// The refill period in milliseconds, at least 1.
+    /// Refill period in milliseconds, at least 1.
     pub refill_period_ms: i64,
 }
 
 impl RefillRule {
-    /// Whether this is a concurrency limit: slots come back when they are released, never by time.
+    /// Returns whether this is a concurrency limit: its slots are released, never refilled.
     #[must_use]
     pub const fn is_concurrent(&self) -> bool {
         self.refill_amount.0 == 0
@@ -84,7 +85,8 @@ impl Limit {
     per!(per_hour, 3_600_000, "hour");
     per!(per_day, 86_400_000, "day");
 
-    /// `capacity` tokens at most; `refill_amount` tokens flow back every `refill_period_ms`.
+    /// Returns a limit of at most `capacity` tokens, with a refill of `refill_amount` tokens every
+    /// `refill_period_ms`.
     ///
     /// # Errors
     /// [`LimitError`] for a bad name, amounts outside 1 to 10^12 tokens, or a period outside 1 ms
@@ -123,8 +125,8 @@ impl Limit {
         ))
     }
 
-    /// `slots` that can be held at the same time. A slot comes back when its lease is released or
-    /// expires.
+    /// Returns a limit of `slots` that can be held at the same time. A slot is free again when its
+    /// lease is released or expires.
     ///
     /// # Errors
     /// [`LimitError`] for a bad name or slots outside 1 to 10^12.
@@ -139,7 +141,8 @@ impl Limit {
         Ok(Self::of(name, rule))
     }
 
-    /// The same rate with another capacity: how much can be taken at once after a quiet time.
+    /// Returns the same rate with another capacity: the amount that can be taken at once after idle
+    /// time.
     ///
     /// # Errors
     /// [`LimitError::OutOfRange`] outside 1 to 10^12 tokens, or for a concurrency limit, which has
@@ -159,7 +162,7 @@ impl Limit {
         Ok(self)
     }
 
-    /// What an item says that a limit is.
+    /// Returns the limit that an item stores.
     pub(crate) const fn of(name: LimitName, rule: RefillRule) -> Self {
         Self {
             name,
@@ -182,19 +185,19 @@ impl Limit {
         self
     }
 
-    /// The limit's name.
+    /// Returns the limit's name.
     #[must_use]
     pub const fn name(&self) -> &LimitName {
         &self.name
     }
 
-    /// What becomes of a request that the limit has not enough for.
+    /// Returns the mode: what happens to a request that the limit cannot cover.
     #[must_use]
     pub const fn mode(&self) -> LimitMode {
         self.mode
     }
 
-    /// The limit's numbers.
+    /// Returns the capacity and the refill.
     #[must_use]
     pub const fn rule(&self) -> &RefillRule {
         &self.rule
@@ -220,7 +223,7 @@ fn check(
     }
 }
 
-/// The hidden rule of every shard: the write units one DynamoDB partition takes a second.
+/// Hidden rule of every shard: the write units of one DynamoDB partition in a second.
 pub(crate) const WCU: RefillRule = RefillRule {
     capacity: MilliTokens::from_tokens(1000),
     refill_amount: MilliTokens::from_tokens(1000),

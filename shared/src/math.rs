@@ -1,18 +1,18 @@
-//! Bucket math: credit, share and retry-after, in integers, products in `i128`.
+//! Bucket math: refill, share and retry-after in integers, with products in `i128`.
 
 use crate::limit::RefillRule;
 use crate::{EpochMillis, MilliTokens};
 
-/// The most shards of a bucket: the largest power of two of which one transaction, of 100 items,
-/// can take a part each.
+/// Maximum number of shards of a bucket: the largest power of two for which one transaction, of 100
+/// items, can take from every shard.
 pub const MAX_SHARDS: u32 = 64;
 
-/// One of the `count` shards of a bucket; shard 0 of 1 is a whole bucket.
+/// One of the `count` shards of a bucket; shard 0 of 1 is an unsplit bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ShardIndex {
-    /// Which shard, from 0.
+    /// Index of the shard, from 0.
     pub index: u32,
-    /// How many there are, at least 1 and more than `index`.
+    /// Number of shards, at least 1 and above `index`.
     pub count: u32,
 }
 
@@ -20,14 +20,14 @@ impl ShardIndex {
     /// The only shard of a bucket that was never split.
     pub const UNSPLIT: Self = Self { index: 0, count: 1 };
 
-    /// This shard's part of `whole`: `x/n + (1 if i < x mod n)`. The parts of all shards add up to
-    /// `whole`.
+    /// Returns this shard's share of `whole`: `x/n + (1 if i < x mod n)`. The shares of all shards
+    /// add up to `whole`.
     #[must_use]
     pub fn share(self, whole: MilliTokens) -> MilliTokens {
         MilliTokens(narrow(self.share_wide(i128::from(whole.0))))
     }
 
-    /// The halves this shard splits into: itself, with the larger share, and its sibling. Their
+    /// Returns the halves of this shard: itself, with the larger share, and its sibling. Their
     /// shares add up to its own.
     #[must_use]
     pub const fn halves(self) -> (Self, Self) {
@@ -44,7 +44,7 @@ impl ShardIndex {
         )
     }
 
-    /// The shard that this one and its sibling are halves of; `None` for a whole bucket.
+    /// Returns the shard that this one and its sibling are halves of; `None` for an unsplit bucket.
     #[must_use]
     pub const fn parent(self) -> Option<Self> {
         let count = self.count / 2;
@@ -58,10 +58,10 @@ impl ShardIndex {
         }
     }
 
-    /// What the shard `index` was when it was split off, which is the largest it can be.
+    /// Returns the shard `index` as it was created by a split, when its share is largest.
     #[must_use]
     pub const fn at_creation(index: u32) -> Self {
-        // No splits make one of a number past half of all numbers, but a key can have it.
+        // No splits create an index in the upper half of `u32`, but a key can contain one.
         let count = match index.saturating_add(1).checked_next_power_of_two() {
             Some(count) => count,
             None => u32::MAX,
@@ -75,11 +75,11 @@ impl ShardIndex {
     }
 }
 
-/// What flows into a shard from `from` to `to`: the shard's part of `⌊to·A/P⌋` less its part of
+/// Returns a shard's refill from `from` to `to`: its share of `⌊to·A/P⌋` less its share of
 /// `⌊from·A/P⌋`.
 ///
-/// It telescopes: cutting an interval into pieces never changes the total, and the parts of all
-/// shards add up to the credit of the whole bucket. Zero if `to` is not after `from`, and for
+/// The sum telescopes: cutting an interval into pieces never changes the total, and the shares of
+/// all shards add up to the refill of the bucket. Returns zero if `to` is not after `from`, and for
 /// concurrency limits.
 #[must_use]
 pub fn refill_between(
@@ -98,7 +98,7 @@ pub fn refill_between(
     MilliTokens(narrow(flowed(to) - flowed(from)))
 }
 
-/// What a balance is at `now`: with its credit since `rf`, never above the shard's share of the
+/// Returns the balance at `now`: `tk` and the refill since `rf`, cut at the shard's share of the
 /// capacity.
 #[must_use]
 pub fn refilled(
@@ -111,11 +111,11 @@ pub fn refilled(
     (tk + refill_between(rule, shard, rf, now)).min(shard.share(rule.capacity))
 }
 
-/// The first instant at which a balance `tk`, credited up to `rf`, holds `need`: the least `t ≥ rf`
-/// with `tk + credit(rf, t) ≥ need`.
+/// Returns the first instant at which a balance `tk`, refilled up to `rf`, covers `need`: the least
+/// `t ≥ rf` with `tk + refill_between(rf, t) ≥ need`.
 ///
-/// Exact: one millisecond earlier is too early. `None` if time alone never brings it: a concurrency
-/// limit, or a `need` above the shard's share.
+/// Exact: one millisecond earlier, the balance is too low. Returns `None` if refill alone never
+/// suffices: for a concurrency limit, or a `need` above the shard's share.
 #[must_use]
 pub fn ready_at(
     need: MilliTokens,
@@ -135,10 +135,10 @@ pub fn ready_at(
         i128::from(rule.refill_period_ms),
     );
     let at_rf = (i128::from(rf.0) * amount).div_euclid(period);
-    // The shard's part must reach `part`, so the whole flow must reach `whole`, the least x whose
-    // share is `part`.
+    // The shard's share must reach `part`, so the bucket's refill since 1970 must reach `whole`,
+    // the least x whose share is `part`.
     let part = shard.share_wide(at_rf) + i128::from(need.0) - i128::from(tk.0);
-    // Debts and periods that no limit can have saturate: such an instant is past `i64` in any case.
+    // Debts and periods outside every limit's range saturate: such an instant is past `i64` anyway.
     let whole = (part - 1)
         .saturating_mul(i128::from(shard.count.max(1)))
         .saturating_add(i128::from(shard.index) + 1);
@@ -147,7 +147,7 @@ pub fn ready_at(
     Some(EpochMillis(narrow(ready)).max(rf))
 }
 
-/// Saturates: an instant or an amount past `i64` is as far as it can be.
+/// Converts to `i64`, and saturates.
 fn narrow(wide: i128) -> i64 {
     i64::try_from(wide).unwrap_or(if wide < 0 { i64::MIN } else { i64::MAX })
 }

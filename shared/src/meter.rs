@@ -1,4 +1,4 @@
-//! What a bucket shard has used in its current hour and day, as its item counts it.
+//! Usage of a shard in its current hour and day, as its item counts it.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,24 @@ use crate::{BucketKey, EpochMillis, Hour, LimitName, MilliTokens, SnapshotKey, W
 /// A counter's values at the start of the item's current hour, and of the day that hour is in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Bases {
-    /// At the start of the hour.
+    /// Value at the start of the hour.
     pub hour: i64,
-    /// At the start of the day.
+    /// Value at the start of the day.
     pub day: i64,
 }
 
-/// A number that only this shard counts, since its creation, and its values when the current
-/// windows began.
+/// A counter of this shard since its creation, with its values at the start of the current windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counter {
-    /// Now.
+    /// Current value.
     pub total: i64,
-    /// At the start of the current hour and day.
+    /// Values at the start of the current hour and day.
     pub bases: Bases,
 }
 
 impl Counter {
-    /// What was counted in the current window of this kind. Negative if more came back than was
-    /// taken: tokens that were taken in one hour may return in the next.
+    /// Returns the count in the current window of this kind. Negative if more was returned than
+    /// taken: tokens taken in one hour may return in the next.
     #[must_use]
     pub const fn used(&self, window: Window) -> i64 {
         self.total.saturating_sub(match window {
@@ -40,26 +39,26 @@ impl Counter {
 pub struct Meter {
     /// The shard.
     pub key: BucketKey,
-    /// Counts every write; two images of one life with the same `v` are the same.
+    /// Write sequence; two images of one life with the same one are equal.
     pub write_seq: i64,
-    /// `v` at creation.
+    /// `write_seq` at creation.
     pub birth_seq: i64,
-    /// The hour that is counted.
+    /// Current hour.
     pub hour: Hour,
-    /// Granted acquires.
+    /// Number of granted acquires.
     pub acquires: Counter,
-    /// Net consumed of each limit, in millitokens.
+    /// Net consumption of each limit, in millitokens.
     pub limits: BTreeMap<LimitName, Counter>,
 }
 
 impl Meter {
-    /// The first instant of its current window of this kind.
+    /// Returns the first instant of the current window of this kind.
     #[must_use]
     pub const fn start(&self, window: Window) -> EpochMillis {
         window.start(self.hour.start())
     }
 
-    /// The snapshot that its current window of this kind is copied to.
+    /// Returns the key of the snapshot for the current window of this kind.
     #[must_use]
     pub fn snapshot(&self, window: Window) -> SnapshotKey {
         let BucketKey {
@@ -77,7 +76,7 @@ impl Meter {
         }
     }
 
-    /// What it has used in its current window of this kind.
+    /// Returns the usage in the current window of this kind.
     #[must_use]
     pub fn usage(&self, window: Window) -> Usage {
         let used = |(name, counter): (&LimitName, &Counter)| {
@@ -93,10 +92,9 @@ impl Meter {
 /// An amount of usage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Net consumed of each limit. Negative where more came back in the window than was taken in
-    /// it.
+    /// Net consumption of each limit. Negative if more was returned in the window than taken.
     pub tokens: BTreeMap<LimitName, MilliTokens>,
-    /// Granted acquires.
+    /// Number of granted acquires.
     pub acquires: i64,
 }
 

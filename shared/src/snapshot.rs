@@ -4,62 +4,61 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{EpochMillis, Meter, Millis, Usage, Window};
 
-/// What a snapshot's item says.
+/// The contents of a snapshot's item.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The copies, by shard.
+    /// Copies, by shard.
     pub shards: BTreeMap<u32, ShardUsageCopy>,
-    /// Usage of earlier lives: of items that were deleted and made again within the window.
+    /// Usage of earlier lives: of items that were deleted and created again within the window.
     pub carry: Usage,
-    /// By shard, the `v` at which each earlier life was added to `carry`.
+    /// By shard, the write sequences at which earlier lives were added to `carry`.
     pub carried: BTreeMap<u32, BTreeSet<i64>>,
-    /// Shards of which an earlier life ended without a final copy: its last writes are missing from
-    /// `carry`.
+    /// Shards of which an earlier life ended without a final copy: `carry` lacks its last writes.
     pub unfinished: BTreeSet<u32>,
 }
 
-/// What was copied of one shard.
+/// The copy of one shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardUsageCopy {
-    /// `v` of the image it was copied from.
+    /// Write sequence of the copied image.
     pub write_seq: i64,
-    /// What the shard had used by then.
+    /// Usage of the shard in the image.
     pub usage: Usage,
-    /// Whether the window was over for the shard by then.
+    /// Whether the window had ended for the shard by then.
     pub is_final: bool,
 }
 
-/// A shard's item as it is now.
+/// A shard's current item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveShard {
-    /// Its counters.
+    /// Usage counters.
     pub meter: Meter,
     /// Whether it holds leases, which may still return tokens to the current window.
     pub holds_leases: bool,
 }
 
-/// What was used in a window.
+/// Usage of a window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WindowUsage {
-    /// How much.
+    /// Amount of usage.
     pub usage: Usage,
-    /// Whether it will not change any more: the window is over, and so are the copies of all shards
-    /// known to have been written to in it. A window in progress is exact and not final.
+    /// Whether it is final: the window has ended, and the copies of all shards known to have been
+    /// written in it are final. A window in progress is exact and not final.
     pub is_final: bool,
 }
 
-/// How long after its end a window may still get takes: those of processes that have not rolled
-/// yet, and clocks differ.
+/// Time after the end of a window in which takes may still count in it: other processes may not
+/// have rolled yet, and clocks differ.
 const LATE_TAKES: Millis = Millis(10_000);
-/// How long a final copy may be on its way before a shard without any copy of its life counts as
-/// unused: as long as a stream keeps its records.
+/// Time that a final copy may need before a shard without a copy of its life counts as unused: the
+/// retention of a stream.
 const DELIVERY: Millis = Millis(86_400_000);
 
-/// The usage of the window that starts at `start`: the snapshot's numbers, replaced by those of the
-/// `live` items where these are newer.
+/// Returns the usage of the window that starts at `start`: the snapshot's numbers, replaced by
+/// those of newer `live` items.
 ///
-/// `live` must have been read before the snapshot: an item that rolled over in between then has its
-/// final copy in the snapshot, or on its way there.
+/// Read `live` before the snapshot: the final copy of an item that rolls in between is then in the
+/// snapshot, or on its way there.
 #[must_use]
 pub fn usage(
     window: Window,
@@ -82,7 +81,7 @@ pub fn usage(
             && copied.is_none_or(|copied| copied.write_seq <= meter.write_seq)
         {
             if let Some(earlier) = copied.filter(|copied| copied.write_seq < meter.birth_seq) {
-                // The item was deleted and made again, and nothing of the new life was copied yet.
+                // The item was deleted and created again, and the new life has no copy yet.
                 usage.add(&earlier.usage);
                 is_final &= earlier.is_final;
             }

@@ -1,8 +1,7 @@
-//! The stamp that a denied process leaves for the others: how much all shards held together, so one
-//! process reads them and not each.
+//! The stamp that a denied process writes for the others: the balances of all shards together, so
+//! that one process reads the shards and not each.
 //!
-//! It is an item of its own beside shard 0, so it makes no write to the bucket larger. It only
-//! repeats what a process has read.
+//! It is an item of its own beside shard 0, so it makes no write to the bucket larger.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +10,25 @@ use crate::{Bucket, BucketKey, EpochMillis, ItemKey, LimitName, MilliTokens, Ref
 
 /// The sort key of stamps.
 const STAMP_SK: &str = "#SHORT";
-/// How long DynamoDB keeps a stamp that nothing renews.
+/// Time that DynamoDB keeps a stamp without renewal.
 const KEPT_SECONDS: i64 = 3_600;
 
-/// What all shards of a bucket held together at an instant.
+/// The balances of all shards of a bucket together, at an instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
     /// The instant.
     pub at: EpochMillis,
-    /// Until then no shard is full and no lease expires, so the sums grow as those of one shard do.
+    /// Instant until which no shard is full and no lease expires, so that the sums grow as one
+    /// shard would.
     pub until: EpochMillis,
-    /// How many shards there were.
+    /// Number of shards.
     pub shards: u32,
-    /// The rates of which no shard was full.
+    /// Rates of which no shard was full.
     pub available: BTreeMap<LimitName, (MilliTokens, RefillRule)>,
 }
 
 impl Stamp {
-    /// Returns where the stamp of a bucket is.
+    /// Returns the key of a bucket's stamp.
     #[must_use]
     pub fn key(bucket: &BucketKey) -> ItemKey {
         ItemKey {
@@ -37,8 +37,8 @@ impl Stamp {
         }
     }
 
-    /// Returns what the `whole` bucket holds at `now`; `None` if its shards do not add up: one is
-    /// missing, has other rules, or is in debt, which takes nothing from the others.
+    /// Returns the stamp of `bucket` at `now`. Returns `None` if its shards do not add up: one is
+    /// missing, has other rules, or is in debt, which does not reduce the others.
     #[must_use]
     pub fn of(bucket: &Bucket, now: EpochMillis) -> Option<Self> {
         let shards = bucket.shards();
@@ -85,7 +85,7 @@ impl Stamp {
         })
     }
 
-    /// Returns the write that leaves the stamp. The last one stays: all of them are true of their
+    /// Returns the write of the stamp. The last write wins, because each stamp is true of its
     /// instant.
     #[must_use]
     pub fn update(&self, bucket: &BucketKey) -> Update {

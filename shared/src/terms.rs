@@ -1,43 +1,42 @@
-//! The limits of a bucket as a caller knows them, and how new that is.
+//! The limits that an acquire has for a bucket, and their version.
 
 use crate::{EpochMillis, Limit, Millis, Shard};
 
-/// How long a bucket keeps its rules after a call without a version has changed them, against other
-/// such calls.
+/// Time for which a bucket keeps rules that an acquire without a version has changed, against other
+/// such acquires.
 ///
-/// Two releases that bring different limits side by side would otherwise overrule each other with
-/// every take.
+/// Otherwise two releases with different limits would overrule each other with every take.
 pub const RULES_STAND: Millis = Millis(30_000);
 
-/// The limits that a caller brings to a bucket.
+/// The limits that an acquire brings to a bucket.
 ///
-/// Limits with a version give way to those of a newer version: a caller that has not heard of a
-/// change yet does not undo it. Limits without one overrule, at most once in [`RULES_STAND`].
+/// Limits with a version yield to a newer version, so a process with old limits does not undo a
+/// change. Limits without a version overrule, at most once in [`RULES_STAND`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VersionedLimits<'a> {
     /// The limits.
     pub limits: &'a [Limit],
-    /// Version of the configuration, or of the release, they are from.
+    /// Version of the configuration, or of the release, that they are from.
     pub version: Option<i64>,
-    /// They are configured for this very entity and resource, so the bucket is kept. Others end
-    /// when nobody uses them.
+    /// Whether they are configured for exactly this entity and resource, so that the bucket is
+    /// kept. Other buckets end when they are unused.
     pub is_own: bool,
 }
 
 impl<'a> VersionedLimits<'a> {
-    /// Whether these limits overrule those of `bucket` at `now`.
+    /// Returns whether these limits overrule those of `shard` at `now`.
     #[must_use]
     pub fn overrule(self, shard: &Shard, now: EpochMillis) -> bool {
         match self.version {
             Some(_) => shard.config_version < self.version,
-            // Of a fast clock, or of another writer, may be an instant that is long to come.
+            // A fast clock or another writer may have stored an instant far in the future.
             None => shard
                 .limits_changed_at
                 .is_none_or(|at| now.0.abs_diff(at.0) >= RULES_STAND.0.unsigned_abs()),
         }
     }
 
-    /// Those limits whose rules overrule the ones of `bucket` at `now`: all, or none.
+    /// Returns the limits whose rules overrule those of `shard` at `now`: all, or none.
     pub fn overruling(self, shard: &Shard, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
         let overrules = self.overrule(shard, now);
         self.limits.iter().filter(move |_| overrules)

@@ -1,11 +1,11 @@
-//! The units every stored number is in: one type per unit, no floats, no silent conversions.
+//! The units of all stored numbers: one type per unit, no floats, no silent conversions.
 
 use std::fmt;
 use std::time::Duration;
 
 /// An amount of millitokens (1/1000 token). Negative amounts are debts.
 ///
-/// Arithmetic saturates: an amount past `i64` is a limit nobody can have (see [`crate::Limit`]).
+/// Arithmetic saturates: an amount past `i64` is above every limit (see [`crate::Limit`]).
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MilliTokens(pub i64);
 
@@ -13,13 +13,13 @@ impl MilliTokens {
     /// No tokens.
     pub const ZERO: Self = Self(0);
 
-    /// `tokens` whole tokens, saturating at the largest amount.
+    /// Returns `tokens` whole tokens, saturating at the largest amount.
     #[must_use]
     pub const fn from_tokens(tokens: i64) -> Self {
         Self(tokens.saturating_mul(1000))
     }
 
-    /// The whole tokens in this amount, rounded down.
+    /// Returns the whole tokens in this amount, rounded down.
     #[must_use]
     pub const fn whole_tokens(self) -> i64 {
         self.0.div_euclid(1000)
@@ -99,13 +99,13 @@ impl fmt::Debug for MilliTokens {
 pub struct EpochMillis(pub i64);
 
 impl EpochMillis {
-    /// The instant `later` after this one.
+    /// Returns the instant `later` after this one.
     #[must_use]
     pub const fn plus(self, later: Millis) -> Self {
         Self(self.0.saturating_add(later.0))
     }
 
-    /// How long after `earlier` this instant is; zero if it is not after it.
+    /// Returns the time from `earlier` to this instant; zero if it is not after it.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Millis {
         let span = self.0.saturating_sub(earlier.0);
@@ -119,12 +119,12 @@ impl fmt::Debug for EpochMillis {
     }
 }
 
-/// An instant in seconds since 1970-01-01T00:00:00Z, as DynamoDB takes it for the end of an item.
+/// An instant in seconds since 1970-01-01T00:00:00Z, the unit of DynamoDB's TTL.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EpochSeconds(pub i64);
 
 impl EpochSeconds {
-    /// The first whole second at or after `at`.
+    /// Returns the first whole second at or after `at`.
     #[must_use]
     pub const fn not_before(at: EpochMillis) -> Self {
         Self(at.0.saturating_add(999).div_euclid(1000))
@@ -148,7 +148,7 @@ impl From<Millis> for Duration {
     }
 }
 
-/// Rounded up, so that waiting it out is always enough; saturates.
+/// Rounds up, so that waiting for the result is always enough; saturates.
 impl From<Duration> for Millis {
     fn from(span: Duration) -> Self {
         Self(i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX))

@@ -1,29 +1,31 @@
-//! All shards of a bucket together: what the whole has, when it has enough, and who gives how much.
+//! All shards of a bucket together: their balance, when it suffices, and how much each shard
+//! contributes.
 
 use std::collections::BTreeMap;
 
 use crate::{EpochMillis, LimitName, MilliTokens, Shard};
 
-/// The shards of one bucket, as far as they are known.
+/// The shards of one bucket, as far as they were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bucket {
     shards: Vec<Shard>,
 }
 
 impl Bucket {
-    /// The bucket of which these are the shards.
+    /// Returns the bucket that consists of `shards`.
     #[must_use]
     pub fn new(shards: Vec<Shard>) -> Self {
         Self { shards }
     }
 
-    /// The shards.
+    /// Returns the shards.
     #[must_use]
     pub fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
-    /// Whether these are all shards and none of another time: their shares add up to one whole.
+    /// Returns whether these are all shards of the bucket, read in one state: their shares add up
+    /// to one.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let parts = |count: u32| u64::from(u32::MAX.div_ceil(2) / count.max(1));
@@ -35,8 +37,8 @@ impl Bucket {
         sum == parts(1)
     }
 
-    /// What all shards together have of `limit` at `at`. A shard in debt has nothing, and takes
-    /// nothing from the others.
+    /// Returns the balance of `limit` over all shards at `at`. A shard in debt counts as zero, so
+    /// it does not reduce the sum.
     #[must_use]
     pub fn balance_at(&self, limit: &LimitName, at: EpochMillis) -> MilliTokens {
         self.shards
@@ -45,9 +47,9 @@ impl Bucket {
             .sum()
     }
 
-    /// The first instant from `now` on at which the shards together hold `need`, if nobody else
-    /// takes or gives back; `None` if time alone never brings it. Exact: one millisecond earlier is
-    /// too early.
+    /// Returns the first instant from `now` on at which the shards together have `need`, if no
+    /// other write takes or returns tokens. Returns `None` if time alone never suffices. Exact: one
+    /// millisecond earlier, the balance is too low.
     #[must_use]
     pub fn ready_at(
         &self,
@@ -59,7 +61,7 @@ impl Bucket {
         if is_there(now.0) {
             return Some(now);
         }
-        // What there is only rises, so the instant can be searched for: first how far, then where.
+        // The balance only rises, so the search doubles the step until it suffices, then bisects.
         let mut early = now.0;
         let mut step = 1_i64;
         let mut late = loop {
@@ -81,12 +83,12 @@ impl Bucket {
         Some(EpochMillis(late))
     }
 
-    /// How much of `needs` each shard gives at `at`, by the number of the shard; `None` if all
-    /// together have not enough.
+    /// Returns how much of `amounts` each shard contributes at `at`, by shard index; `None` if all
+    /// shards together have too little.
     ///
-    /// The shards that have most give, as few as keep a quarter of what they hold, and each in
-    /// proportion to what it has: a part is still there when others have taken from the shard since
-    /// it was seen. All give where that is not enough.
+    /// Takes from the fullest shards, and from as few as leave a quarter of their balance. Each
+    /// contributes in proportion to its balance, so that its part is likely still available after
+    /// concurrent takes. If a quarter cannot be left, all shards contribute.
     #[must_use]
     pub fn spread(
         &self,
@@ -95,7 +97,7 @@ impl Bucket {
     ) -> Option<Vec<(u32, BTreeMap<LimitName, MilliTokens>)>> {
         let held =
             |shard: &Shard, limit: &LimitName| shard.balance_at(limit, at).max(MilliTokens::ZERO);
-        // By the limit that is shortest in each, in millionths of what is asked of it.
+        // Ranks a shard by its scarcest limit, in millionths of the amount requested.
         let room = |shard: &Shard| {
             let part = |(limit, need): (&LimitName, &MilliTokens)| {
                 i128::from(held(shard, limit).0) * 1_000_000 / i128::from(need.0.max(1))
@@ -137,8 +139,8 @@ impl Bucket {
                     continue;
                 };
                 let held = held(shard, limit);
-                // Rounded up, and never more than it has, because what is left to give is never
-                // more than the rest has.
+                // Rounds up. The result never exceeds the shard's balance, because the amount left
+                // never exceeds the balance left.
                 let give = ceil_of(*left, held, *rest);
                 if give > MilliTokens::ZERO {
                     *left -= give;
@@ -154,7 +156,7 @@ impl Bucket {
     }
 }
 
-/// `⌈left · held ÷ rest⌉`, which is at most `held` if `left` is at most `rest`.
+/// Returns `⌈left · held ÷ rest⌉`, which is at most `held` if `left` is at most `rest`.
 fn ceil_of(left: MilliTokens, held: MilliTokens, rest: MilliTokens) -> MilliTokens {
     let [left, held, rest] = [left, held, rest].map(|tokens| i128::from(tokens.0.max(0)));
     if rest == 0 {

@@ -7,7 +7,7 @@ use time::{Date, Month, OffsetDateTime, Time};
 
 use crate::EpochMillis;
 
-/// How long one usage snapshot counts.
+/// Length of a usage snapshot's window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Window {
     /// One hour.
@@ -17,10 +17,10 @@ pub enum Window {
 }
 
 impl Window {
-    /// Every window, shortest first.
+    /// All windows, shortest first.
     pub const ALL: [Self; 2] = [Self::Hourly, Self::Daily];
 
-    /// The name in keys.
+    /// Returns the name in keys.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -29,13 +29,13 @@ impl Window {
         }
     }
 
-    /// The first instant of the window that `at` lies in.
+    /// Returns the first instant of the window that contains `at`.
     #[must_use]
     pub const fn start(self, at: EpochMillis) -> EpochMillis {
         EpochMillis(at.0.saturating_sub(at.0.rem_euclid(self.length_ms())))
     }
 
-    /// The first instant after the window that starts at `start`.
+    /// Returns the first instant after the window that starts at `start`.
     #[must_use]
     pub const fn end(self, start: EpochMillis) -> EpochMillis {
         EpochMillis(start.0.saturating_add(self.length_ms()))
@@ -56,19 +56,19 @@ const HOUR_MS: i64 = 3_600_000;
 pub struct Hour(pub i64);
 
 impl Hour {
-    /// The hour that `at` lies in.
+    /// Returns the hour that contains `at`.
     #[must_use]
     pub const fn of(at: EpochMillis) -> Self {
         Self(at.0.div_euclid(HOUR_MS))
     }
 
-    /// Its first instant.
+    /// Returns the first instant of the hour.
     #[must_use]
     pub const fn start(self) -> EpochMillis {
         EpochMillis(self.0.saturating_mul(HOUR_MS))
     }
 
-    /// Whether both hours are of one day.
+    /// Returns whether both hours are in the same day.
     #[must_use]
     pub const fn is_same_day(self, other: Self) -> bool {
         self.0.div_euclid(24) == other.0.div_euclid(24)
@@ -109,7 +109,7 @@ impl fmt::Display for Iso8601 {
     }
 }
 
-/// The instant that [`Iso8601`] writes as `text`.
+/// Returns the instant that [`Iso8601`] formats as `text`.
 #[must_use]
 pub fn parse_iso8601(text: &str) -> Option<EpochMillis> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u8>().ok();
@@ -127,7 +127,7 @@ pub fn parse_iso8601(text: &str) -> Option<EpochMillis> {
 }
 
 fn utc(at: EpochMillis) -> OffsetDateTime {
-    // Instants outside the years -9999 to 9999 do not occur; they would read as 1970.
+    // Instants outside the years -9999 to 9999 do not occur; they would be shown as 1970.
     OffsetDateTime::from_unix_timestamp(at.0.div_euclid(1000)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 

@@ -1,5 +1,4 @@
-//! Planned writes as data: what to change, and under which condition. The store renders and runs
-//! them.
+//! Planned writes as data: changes and their conditions. The store renders and runs them.
 
 mod configure;
 mod copy;
@@ -39,53 +38,53 @@ pub use settle::{LeaseChange, LimitDelta, Settle, clear_due};
 pub use split::{finish_writes, is_abandoned, may_split, split, update_min_shards};
 pub use take::{Contention, Take};
 
-/// One conditional `UpdateItem`: all of it happens, or nothing.
+/// One conditional `UpdateItem`: all of it is applied, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
     /// The item.
     pub key: ItemKey,
-    /// All must hold.
+    /// Conditions that must all hold.
     pub conditions: Vec<Condition>,
-    /// All are made.
+    /// Changes, all applied together.
     pub changes: Vec<AttributeUpdate>,
 }
 
-/// One item's part of a transaction: all parts happen, or none.
+/// One item's part of a transaction: all parts are applied, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Changes an item, or makes one.
+    /// Changes an item, or creates it.
     Update(Update),
     /// Deletes an item if all conditions hold.
     Delete(ItemKey, Vec<Condition>),
-    /// Only asks that all conditions hold.
+    /// Only requires that all conditions hold.
     Check(ItemKey, Vec<Condition>),
 }
 
-/// An attribute, or a place inside a map attribute. Any name can stand in it: expressions use
+/// An attribute, or a place inside a map attribute. Any name is allowed, because expressions use
 /// placeholders.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path(pub Vec<Cow<'static, str>>);
 
 impl Path {
-    /// A top-level attribute.
+    /// Returns the path of a top-level attribute.
     #[must_use]
     pub fn of(attribute: impl Into<Cow<'static, str>>) -> Self {
         Self(vec![attribute.into()])
     }
 
-    /// A number of one limit.
+    /// Returns the path of one limit's number.
     #[must_use]
     pub fn limit(limit: &LimitName, field: Field) -> Self {
         Self::of(field.of(limit))
     }
 
-    /// `h.{id}`.
+    /// Returns the path of a lease: `h.{id}`.
     #[must_use]
     pub fn lease(id: &WriteId) -> Self {
         Self(vec![attr::LEASES.into(), id.to_string().into()])
     }
 
-    /// A place inside this one.
+    /// Returns the path of `name` inside this one.
     #[must_use]
     pub fn then(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.0.push(name.into());
@@ -118,46 +117,46 @@ impl Value {
     }
 }
 
-/// What must hold for an update to happen.
+/// A condition of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// The attribute is not there.
+    /// The attribute does not exist.
     Absent(Path),
-    /// The attribute is there.
+    /// The attribute exists.
     Present(Path),
-    /// It holds this.
+    /// It equals this value.
     Equals(Path, Value),
-    /// It does not hold this.
+    /// It differs from this value.
     Differs(Path, Value),
-    /// It is at least this.
+    /// It is at least this value.
     AtLeast(Path, Value),
-    /// It is at most this.
+    /// It is at most this value.
     AtMost(Path, Value),
-    /// It is a set, and this number is not in it.
+    /// It is a set without this number.
     Lacks(Path, i64),
-    /// It is not there, or the condition holds for it.
+    /// It does not exist, or the condition holds for it.
     AbsentOr(Path, Box<Condition>),
 }
 
-/// What an update does to one attribute.
+/// A change of one attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttributeUpdate {
-    /// Writes it.
+    /// Sets it.
     Set(Path, Value),
-    /// Writes it if it is not there.
+    /// Sets it if it does not exist.
     SetIfAbsent(Path, Value),
-    /// Writes what the second attribute, which must be there, held before the update.
+    /// Sets it to the value of the second attribute before the update, which must exist.
     Copy(Path, Path),
-    /// Adds to a number; one that is not there counts as 0. Adds to a set; one that is not there
-    /// counts as empty.
+    /// Adds to a number or a set; a missing one counts as 0 or as empty.
     Add(Path, Value),
-    /// Takes out of a set, if it is there.
+    /// Removes from a set, if it exists.
     DeleteFrom(Path, Value),
     /// Removes it.
     Remove(Path),
 }
 
-/// What every write to a bucket carries: one more `v`, and the write units it costs.
+/// Returns the changes of every write to a shard: `v` rises by one, and its write units are
+/// subtracted.
 fn count_write(view: Option<&Shard>, units_credit: MilliTokens) -> Vec<AttributeUpdate> {
     let units = MilliTokens::from_tokens(view.map_or(1, Shard::write_units));
     vec![
@@ -169,24 +168,24 @@ fn count_write(view: Option<&Shard>, units_credit: MilliTokens) -> Vec<Attribute
     ]
 }
 
-/// The id by which a writer finds out what became of a write whose answer was lost. Writes that can
-/// be repeated safely leave the last one's in place.
+/// Sets the write id, by which a writer finds out whether an unconfirmed write was applied. Writes
+/// that can be repeated safely leave the last id in place.
 fn set_write_id(op: &WriteId) -> AttributeUpdate {
     AttributeUpdate::Set(Path::of(attr::OP), Value::text(op.as_str()))
 }
 
-/// The write units that the partition has gained since `rf`, for a write that moves `rf`.
+/// Returns the write units that the partition has gained since `rf`, for a write that moves `rf`.
 fn units_credit(shard: &Shard, now: EpochMillis) -> MilliTokens {
     shard.write_units_at(now) - shard.write_units_left
 }
 
-/// That the bucket has as many shards as it was seen with: its shares depend on it.
+/// Requires the shard count of the view, because the shares depend on it.
 fn require_shard_count(shard: ShardIndex) -> Condition {
     let count = Path::of(attr::SHARD_COUNT);
     Condition::Equals(count, Value::Int(i64::from(shard.count)))
 }
 
-/// That nobody has credited, split or merged the bucket since it was seen.
+/// Requires that the shard was not credited, split or merged since the view.
 fn require_refilled_at(shard: &Shard) -> [Condition; 2] {
     [
         Condition::Equals(Path::of(attr::RF), Value::Int(shard.refilled_at.0)),
@@ -194,7 +193,7 @@ fn require_refilled_at(shard: &Shard) -> [Condition; 2] {
     ]
 }
 
-/// That the bucket holds the leases it was seen with, none more and none less.
+/// Requires exactly the leases of the view.
 fn require_same_leases(shard: &Shard) -> Condition {
     let leases = Path::of(attr::LEASES);
     match &shard.leases {
@@ -203,7 +202,7 @@ fn require_same_leases(shard: &Shard) -> Condition {
     }
 }
 
-/// That a limit of the bucket has this rule.
+/// Requires that a limit of the shard has this rule.
 fn has_rule(limit: &LimitName, rule: &RefillRule) -> [Condition; 3] {
     rule_numbers(rule)
         .map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
@@ -222,7 +221,7 @@ const fn rule_numbers(rule: &RefillRule) -> [(Field, i64); 3] {
     ]
 }
 
-/// Adds a condition that another part of the write may have brought already.
+/// Adds a condition unless the update has it already.
 fn push_new(update: &mut Update, condition: Condition) {
     if !update.conditions.contains(&condition) {
         update.conditions.push(condition);

@@ -1,4 +1,4 @@
-//! Values to the SDK's attributes and back.
+//! Converts values to the SDK's attributes and back.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,7 @@ use weirgate_shared::{
 pub struct Item(pub(crate) HashMap<String, AttributeValue>);
 
 impl Item {
-    /// The item as a bucket shard.
+    /// Reads the item as a shard.
     ///
     /// # Errors
     /// [`ItemError`] naming the attribute that is wrong or missing.
@@ -22,7 +22,7 @@ impl Item {
         read_bucket(self.attributes())
     }
 
-    /// The item's partition key, as far as it has one.
+    /// Returns the item's partition key, empty if it has none.
     #[must_use]
     pub fn pk(&self) -> String {
         self.0
@@ -32,7 +32,7 @@ impl Item {
             .unwrap_or_default()
     }
 
-    /// What the item, a bucket shard, live or merged away, has counted.
+    /// Reads the usage counters of a shard, live or merged away.
     ///
     /// # Errors
     /// [`ItemError`] naming the attribute that is wrong or missing.
@@ -40,7 +40,7 @@ impl Item {
         read_live(self.attributes())
     }
 
-    /// The item as a usage snapshot.
+    /// Reads the item as a usage snapshot.
     ///
     /// # Errors
     /// [`ItemError`] naming the attribute that is wrong or missing.
@@ -48,25 +48,25 @@ impl Item {
         read_snapshot(self.attributes())
     }
 
-    /// Whether the item is a shard that was merged away.
+    /// Returns whether the item is a shard that was merged away.
     #[must_use]
     pub fn is_merged(&self) -> bool {
         is_merged(self.0.keys().map(String::as_str))
     }
 
-    /// The item's keys; `None` if one is missing or no string.
+    /// Returns the item's keys; `None` if one is missing or no string.
     #[must_use]
     pub fn key(&self) -> Option<ItemKey> {
         read_key(self.attributes())
     }
 
-    /// The item for a log, its attributes by name.
+    /// Returns the item for a log, with its attributes by name.
     #[must_use]
     pub fn shown(&self) -> impl std::fmt::Debug {
         self.0.iter().collect::<BTreeMap<_, _>>()
     }
 
-    /// The item's attributes.
+    /// Returns the item's attributes.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attr<'_>)> {
         self.0
             .iter()

@@ -1,4 +1,4 @@
-//! Answers that are refused for their size before they are read.
+//! Responses that are rejected for their size before they are read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,28 +11,27 @@ use weirgate_shared::ItemKey;
 
 use crate::{Consistency, Item, StoreError, Table};
 
-/// What a bounded read has found.
+/// The result of a read with a size limit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReadWithin {
     /// The items.
     Items {
         /// The items.
         items: Vec<Item>,
-        /// How much text the answers had.
+        /// Size of the responses, in bytes.
         bytes: u64,
     },
-    /// An answer was larger than allowed.
+    /// A response was larger than allowed.
     TooLarge {
-        /// How much text the answers had, with the one that was not read.
+        /// Size of the responses, in bytes, with the one that was not read.
         bytes: u64,
     },
 }
 
 impl Table {
-    /// [`Self::read_all`], if no answer of DynamoDB takes more than `most` bytes;
-    /// [`ReadWithin::TooLarge`] before the first byte of a larger one is read. Items of the same
-    /// size take very different amounts of memory once they are read; what they take grows with the
-    /// text of the answer.
+    /// Runs [`Self::read_all`] if no response of DynamoDB exceeds `most` bytes. Returns
+    /// [`ReadWithin::TooLarge`] before the first byte of a larger one is read. Items of one size
+    /// differ much in memory; their memory grows with the text of the response.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -54,7 +53,7 @@ impl Table {
     }
 }
 
-/// The most bytes that an answer may have. Clones count together.
+/// Maximum bytes of a response. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct Bound {
     most: u64,
@@ -71,12 +70,12 @@ impl Bound {
         }
     }
 
-    /// Returns how much text all answers had.
+    /// Returns the size of all responses, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns whether an answer was refused.
+    /// Returns whether a response was rejected.
     pub(crate) fn is_passed(&self) -> bool {
         self.largest.load(Ordering::Relaxed) > self.most
     }
@@ -87,7 +86,7 @@ impl Intercept for Bound {
         "Bound"
     }
 
-    /// Here the length of the answer is known, and its text has not been read yet.
+    /// At this point the length of the response is known, and its body is not read yet.
     fn modify_before_deserialization(
         &self,
         context: &mut BeforeDeserializationInterceptorContextMut<'_>,

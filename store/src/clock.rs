@@ -5,10 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use weirgate_shared::EpochMillis;
 
-/// Tells the time of one machine. [`crate::CorrectedClock`] corrects it by what DynamoDB's answers
-/// say.
+/// The clock of one machine. [`crate::CorrectedClock`] corrects it by the dates of DynamoDB's
+/// responses.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> EpochMillis;
 }
 
@@ -18,7 +18,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> EpochMillis {
-        // A clock before 1970 is no clock; buckets then wait.
+        // A time before 1970 counts as 1970; buckets then do not refill.
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The one place that builds an SDK client: TLS provider, timeouts and retry policy are explicit.
+//! The only place that builds an SDK client, with explicit TLS provider, timeouts and retry policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::date::DateInterceptor;
 use crate::idle::Https;
 use crate::{Clock, CorrectedClock, SystemClock};
 
-/// How to reach DynamoDB. Region, credentials and endpoint come from the environment, also
-/// `AWS_ENDPOINT_URL`.
+/// How to reach DynamoDB. Region, credentials and endpoint (also `AWS_ENDPOINT_URL`) come from the
+/// environment.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// How long a connection may take to be made.
+    /// Timeout of a new connection.
     pub connect_timeout: Duration,
-    /// How long one request may take, connecting included. Its outcome is unknown then.
+    /// Timeout of one request, connecting included. The outcome is then unknown.
     pub request_timeout: Duration,
-    /// A local DynamoDB at this URL, with made-up region and credentials.
+    /// URL of a local DynamoDB, which gets made-up region and credentials.
     pub local_endpoint: Option<String>,
-    /// Another transport than HTTP, for tests.
+    /// Transport instead of HTTP, for tests.
     pub http_client: Option<SharedHttpClient>,
-    /// The machine's clock, or another one for tests.
+    /// Machine's clock, or another one for tests.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -36,7 +36,7 @@ pub struct ConnectOptions {
 pub struct Connection {
     /// The client.
     pub client: Client,
-    /// The connection's clock, corrected by every answer to the client.
+    /// The connection's clock, corrected by every response.
     pub skew: CorrectedClock,
 }
 
@@ -52,10 +52,10 @@ impl Default for ConnectOptions {
     }
 }
 
-/// An SDK client, whose answers correct the connection's clock.
+/// Returns an SDK client whose responses correct the connection's clock.
 ///
-/// The SDK's own retries are off: they repeat a write whose answer was lost, and a write that adds
-/// would then count more than once. [`crate::Table`] retries what was certainly not applied.
+/// Turns off the SDK's retries: they repeat unconfirmed writes, so a write that adds could be
+/// applied twice. [`crate::Table`] retries only writes that were certainly not applied.
 pub async fn connect(connection: ConnectOptions) -> Connection {
     let http = http(&connection);
     let config = match local(&connection) {
@@ -65,8 +65,8 @@ pub async fn connect(connection: ConnectOptions) -> Connection {
     build(connection, http, config)
 }
 
-/// An SDK client of what `lookup` finds in the place of the environment: the variables that Lambda
-/// sets, and no other place, unless the connection names a local one.
+/// Returns an SDK client configured by `lookup` instead of the environment. It reads only the
+/// variables that Lambda sets, unless the connection has a local endpoint.
 #[must_use]
 pub fn connect_with(
     connection: ConnectOptions,
@@ -104,8 +104,8 @@ fn build(
         .behavior_version(BehaviorVersion::v2026_01_12())
         .http_client(http)
         .retry_config(RetryConfig::disabled())
-        // Two corrections of one clock would correct each other; and this one also dates
-        // credentials and buckets.
+        // Two corrections of one clock would interfere. This one also dates credentials and
+        // buckets.
         .disable_clock_skew_correction(true)
         .time_source(skew.clone())
         .interceptor(DateInterceptor(skew.clone()))
@@ -117,7 +117,7 @@ fn build(
     }
 }
 
-/// Region, credentials and endpoint from wherever the SDK looks for them.
+/// Reads region, credentials and endpoint from the SDK's default chain.
 #[cfg(feature = "chain")]
 async fn environment(http: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder {
     (&aws_config::defaults(BehaviorVersion::v2026_01_12())
@@ -127,14 +127,14 @@ async fn environment(http: &SharedHttpClient) -> aws_sdk_dynamodb::config::Build
         .into()
 }
 
-/// Region, credentials and endpoint from the variables that Lambda sets; a function needs no other
-/// place to look, and without the others it is a sixth smaller.
+/// Reads region, credentials and endpoint from the variables that Lambda sets. A function needs no
+/// other source, and is a sixth smaller without them.
 #[cfg(not(feature = "chain"))]
 async fn environment(_: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder {
     variables(|name| std::env::var(name).ok())
 }
 
-/// A variable that is missing fails the first request, which says so.
+/// A missing variable fails the first request with an error that names it.
 fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::config::Builder {
     let variable = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let endpoint = variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL"));
@@ -142,7 +142,7 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
     config
         .set_region(variable("AWS_REGION").map(Region::new))
         .set_endpoint_url(endpoint);
-    // These stand in headers, and the SDK panics where one cannot.
+    // These are sent in headers; the SDK panics on characters that a header cannot contain.
     let is_text = |name: &&str| {
         variable(name).is_none_or(|value| value.bytes().all(|byte| matches!(byte, b' '..=b'~')))
     };
@@ -172,7 +172,7 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
     }
 }
 
-/// Credentials that are not in the environment, or cannot be sent, and why.
+/// Credentials that are missing from the environment or cannot be sent, and the reason.
 #[derive(Debug)]
 struct UnusableCredentials(String);
 

@@ -1,4 +1,4 @@
-//! Reads the date of every answer.
+//! Reads the date of every response.
 
 use aws_sdk_dynamodb::config::interceptors::{
     BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
@@ -11,11 +11,11 @@ use weirgate_shared::EpochMillis;
 
 use crate::CorrectedClock;
 
-/// Tells a [`CorrectedClock`] the date of every answer, also of those that refuse.
+/// Passes the date of every response to a [`CorrectedClock`], also of failures.
 #[derive(Debug)]
 pub(crate) struct DateInterceptor(pub(crate) CorrectedClock);
 
-/// When a request was sent, by the local clock.
+/// Local time at which a request was sent.
 #[derive(Debug, Clone, Copy)]
 struct Sent(EpochMillis);
 

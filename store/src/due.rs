@@ -1,4 +1,4 @@
-//! What the index shows as due, page by page.
+//! Lists the due items of the index, page by page.
 
 use std::collections::HashMap;
 
@@ -7,37 +7,37 @@ use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
 use crate::{ErrorKind, Item, StoreError, Table};
 
-/// Something the reconciler must look at.
+/// An item that the reconciler must process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// The item.
     pub key: ItemKey,
-    /// Since when.
+    /// Instant since which it is due.
     pub due_at: EpochMillis,
 }
 
 /// The end of a partition of `DueIndex` at which reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// What has been due for longest comes first.
+    /// Longest due first.
     OldestFirst,
-    /// What has been due for longest comes last.
+    /// Longest due last.
     NewestFirst,
 }
 
-/// One page of what is due.
+/// One page of due items.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DuePage {
-    /// What was found.
+    /// Due items.
     pub due: Vec<Due>,
-    /// Where the next page begins; `None` after the last one.
+    /// Start of the next page; `None` after the last one.
     pub next: Option<Item>,
 }
 
 impl Table {
-    /// What is due at `now` in one partition of `DueIndex`, in this order, a page of `limit` at
-    /// most, `after` the page before it. Going on from a page, not from the start, ends also if
-    /// what was found stays due.
+    /// Returns one page of items due at `now` in one partition of `DueIndex`, in this order: at
+    /// most `limit`, `after` the previous page. Continuing from a page terminates even if items
+    /// stay due.
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts.
@@ -70,8 +70,7 @@ impl Table {
         let found = self.again(ErrorKind::is_transient, query).await?;
         let read = |item: HashMap<String, AttributeValue>| {
             let item = Item(item);
-            // A part of a millisecond makes a bucket that cannot be read, which is for its reader
-            // to say.
+            // Ignores a fractional `due`; the shard's decoder reports it.
             let due = item.attributes().find_map(|(name, value)| match value {
                 Attr::N(due) if name == attr::DUE => due.split('.').next()?.parse().ok(),
                 _ => None,

@@ -1,4 +1,4 @@
-//! What an SDK error means for the write that met it: classified once, here.
+//! Classifies SDK errors by what they mean for a write: once, here.
 
 use std::error::Error;
 
@@ -12,19 +12,19 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{CancellationReason, ThrottlingReason};
 use hyper_util::client::legacy::Error as HttpError;
 
-/// A request that could not be decided.
+/// A request without a decision.
 #[derive(Debug, thiserror::Error)]
 #[error("{request} on table {table:?}: {kind}: {reason}")]
 pub struct StoreError {
-    /// What it means.
+    /// Meaning for the request.
     pub kind: ErrorKind,
-    /// Which request, and of which item.
+    /// Request and its item.
     pub request: String,
-    /// The table's name.
+    /// Name of the table.
     pub table: String,
-    /// What DynamoDB or the connection said.
+    /// Message of DynamoDB or the connection.
     pub reason: String,
-    /// The SDK's error.
+    /// Error of the SDK.
     #[source]
     pub source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -34,34 +34,35 @@ pub struct StoreError {
 pub enum ErrorKind {
     /// Not applied: the table or the account is over its throughput.
     Throttled {
-        /// The item's own partition is: its bucket is hotter than one partition takes.
+        /// Whether the item's own partition is: its bucket has more traffic than one partition
+        /// takes.
         key_range: bool,
     },
-    /// Not applied: an index is over its throughput, or something that a transaction wrote is. It
-    /// says nothing about other items, nor that this one is written to too often.
+    /// Not applied: an index is over its throughput, or a part of a transaction is. It says nothing
+    /// about other items, nor about the write rate of this one.
     IndexThrottled,
-    /// Not applied: a transaction was under way on the item, or a write in another region.
+    /// Not applied: a transaction or a write in another region was in progress on the item.
     Conflict,
     /// Not applied: no connection could be made, so nothing was sent.
     Unreachable,
-    /// Not applied: signed at a time too far from DynamoDB's. The answer has corrected the clock by
-    /// which it was signed and planned, so it is to be planned anew.
+    /// Not applied: signed at a time too far from DynamoDB's. The response has corrected the clock,
+    /// so plan the write again.
     ClockSkew,
-    /// Perhaps applied: no answer came, or one that does not say.
+    /// Perhaps applied: no response, or one that does not tell.
     Unconfirmed,
     /// Not applied: no permission. Ask for the actions in the deployed policy.
     AccessDenied,
     /// Not applied: there are no credentials to sign with, so nothing was sent.
     MissingCredentials,
-    /// Not applied: credentials could not be loaded for now, or those that were are not valid yet,
-    /// or not any more. Where many processes start at the same time, their source is throttled too.
+    /// Not applied: credentials could not be loaded for now, or are not valid yet, or have expired.
+    /// If many processes start at the same time, the source of credentials throttles too.
     CredentialsUnavailable,
     /// Not applied: there is no such table.
     TableNotFound,
-    /// Not applied, and never will be: the request is not well formed, or what the item holds does
-    /// not allow it.
+    /// Not applied, and never will be: the request is malformed, or the item's content does not
+    /// allow it.
     Invalid,
-    /// Not applied, for a reason of another kind, which the error's text names.
+    /// Not applied, for another reason, which the error's text names.
     Rejected,
 }
 
@@ -89,7 +90,7 @@ impl std::fmt::Display for ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same request may succeed later.
+    /// Returns whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(self) -> bool {
         matches!(
@@ -104,13 +105,13 @@ impl ErrorKind {
         )
     }
 
-    /// Whether something is over its throughput.
+    /// Returns whether a throughput was exceeded.
     #[must_use]
     pub const fn is_throttle(self) -> bool {
         matches!(self, Self::Throttled { .. } | Self::IndexThrottled)
     }
 
-    /// Whether the request certainly changed nothing.
+    /// Returns whether the request certainly changed nothing.
     #[must_use]
     pub const fn was_not_applied(self) -> bool {
         !matches!(self, Self::Unconfirmed)
@@ -118,7 +119,7 @@ impl ErrorKind {
 }
 
 impl StoreError {
-    /// The same, without the SDK's error, for those who meet it later.
+    /// Returns a copy without its source, for errors that are stored and shared.
     #[must_use]
     pub fn without_source(&self) -> Self {
         let Self {
@@ -164,7 +165,7 @@ impl StoreError {
     }
 }
 
-/// The messages of an error and its sources, outermost first.
+/// Returns the messages of an error and its sources, outermost first.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -195,8 +196,7 @@ where
         ),
         "TransactionConflictException" | "ReplicatedWriteConflictException" => ErrorKind::Conflict,
         "TransactionCanceledException" => cancelled(service.err()),
-        // The first request under its token has not ended; asking once more tells what became of
-        // it.
+        // The first request with this token is still in progress; repeating it returns the outcome.
         "TransactionInProgressException" => ErrorKind::Unconfirmed,
         "ResourceNotFoundException" => ErrorKind::TableNotFound,
         "RequestExpired" | "RequestTimeTooSkewed" | "RequestInTheFuture" => ErrorKind::ClockSkew,
@@ -217,23 +217,23 @@ where
     }
 }
 
-/// DynamoDB has one code for all that is wrong with a signature; what it says tells a wrong time
-/// from a wrong key.
+/// Returns whether a signature failed for its time. DynamoDB has one code for all signature errors,
+/// so only the message distinguishes a wrong time from a wrong key.
 fn is_untimely(message: Option<&str>) -> bool {
     message.is_some_and(|text| {
         text.contains("Signature expired") || text.contains("Signature not yet current")
     })
 }
 
-/// A request without an answer. Most failures to load credentials are failed connections
-/// themselves, so they come first.
+/// Classifies a request without a response. Most failures to load credentials are failed
+/// connections themselves, so credentials are checked first.
 fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
     if let Some(error) = causes
         .clone()
         .find_map(|cause| cause.downcast_ref::<CredentialsError>())
     {
-        // Nothing is there to load them from, or the rest is throttled or fails.
+        // Not loaded means that no source has credentials; other failures are temporary.
         match error {
             CredentialsError::CredentialsNotLoaded(_)
             | CredentialsError::InvalidConfiguration(_) => ErrorKind::MissingCredentials,
@@ -250,17 +250,17 @@ fn unanswered(error: &(dyn Error + 'static)) -> ErrorKind {
     }
 }
 
-/// Why a part of a transaction did not happen: a condition of its own.
+/// Cancellation code of a part whose own condition failed.
 pub(crate) const CONDITION_FAILED: &str = "ConditionalCheckFailed";
-/// Why a write was throttled: its own partition is over its throughput.
+/// Throttling reason of a write whose own partition is over its throughput.
 const KEY_RANGE: &str = "TableWriteKeyRangeThroughputExceeded";
-/// The same of a read.
+/// Throttling reason of a read whose own partition is over its throughput.
 const READ_KEY_RANGE: &str = "TableReadKeyRangeThroughputExceeded";
-/// The end of such a reason, of writes or reads, of the table or an index.
+/// Suffix of both reasons, for the table or an index.
 const ANY_KEY_RANGE: &str = "KeyRangeThroughputExceeded";
 
-/// Returns what a throttle means, by its reasons: what is throttled (`Table`, `Index`), by what
-/// (`Read`, `Write`), and of what there is too much (`KeyRangeThroughputExceeded`,
+/// Returns the kind of a throttle by its reasons. A reason names the resource (`Table`, `Index`),
+/// the direction (`Read`, `Write`), and the exceeded quota (`KeyRangeThroughputExceeded`,
 /// `AccountLimitExceeded`, `ProvisionedThroughputExceeded`, `MaxOnDemandThroughputExceeded`).
 fn throttled<'a>(reasons: impl Iterator<Item = &'a str> + Clone) -> ErrorKind {
     let is_local = |reason: &str| reason.ends_with(ANY_KEY_RANGE) || reason.starts_with("Index");
@@ -310,8 +310,8 @@ fn cancelled<E: Error + 'static>(error: &E) -> ErrorKind {
     }
 }
 
-/// What cancelled a transaction none of whose conditions failed. A conflict tells more than a
-/// throttle beside it: it passes as soon as the other transaction ends.
+/// Returns the kind of a cancelled transaction without a failed condition. A conflict takes
+/// precedence over a throttle, because it passes as soon as the other transaction ends.
 fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
     let any = |codes: &[&str]| {
         reasons
@@ -321,9 +321,9 @@ fn cancelled_by(reasons: &[CancellationReason]) -> ErrorKind {
     if any(&["TransactionConflict"]) {
         ErrorKind::Conflict
     } else if any(&["ThrottlingError", "ProvisionedThroughputExceeded"]) {
-        // A reason of a cancellation has no field for what was exceeded: only its text could tell,
-        // and the one that is documented speaks of "your table or index". A single hot bucket does
-        // that, so it says nothing about others.
+        // A cancellation reason has no field for the exceeded quota, and its documented text says
+        // "your table or index". One hot bucket causes it too, so it says nothing about other
+        // buckets.
         let key_range = reasons.iter().any(|reason| {
             reason
                 .message()

@@ -1,5 +1,5 @@
-//! A planned write as expressions: every name and value behind a placeholder, as names may hold `.`
-//! and `-`.
+//! A planned write as expressions. Every name and value has a placeholder, because names may
+//! contain `.` and `-`.
 
 use std::collections::HashMap;
 
@@ -21,8 +21,7 @@ pub(crate) fn render(update: &Update) -> Expression {
     render_parts(&update.conditions, &update.changes)
 }
 
-/// What must hold of an item that is not updated: no update, and no condition if there is nothing
-/// to hold.
+/// Renders the conditions of an item that is not updated; empty if there are none.
 pub(crate) fn conditions(conditions: &[Condition]) -> Expression {
     render_parts(conditions, &[])
 }
@@ -67,7 +66,8 @@ fn render_parts(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expres
     let clauses = clauses
         .into_iter()
         .filter(|(_, actions)| !actions.is_empty());
-    // Without spaces: a write of many limits is nearly as long as an expression may be.
+    // Omits spaces, because a write of many limits nearly reaches the maximum length of an
+    // expression.
     let update = clauses
         .map(|(verb, actions)| format!("{verb} {}", actions.join(",")))
         .collect::<Vec<_>>()

@@ -1,5 +1,5 @@
-//! HTTP whose connections are not used after they have been idle for long, by the larger of both
-//! clocks.
+//! HTTP client that does not reuse connections after a long idle time, measured by the larger of
+//! two clocks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,13 +17,12 @@ use weirgate_shared::EpochMillis;
 
 use crate::Clock;
 
-/// How long a connection may be idle. Services close theirs after 20 s and more; a request on a
-/// closed one may be lost.
+/// Maximum idle time of a connection. Services close idle connections after 20 s or more, and a
+/// request on a closed one may be lost.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// An HTTP client that begins with new connections after its process was frozen. The pool drops
-/// connections that were idle for [`IDLE`] of the monotonic clock's time, which stands still in a
-/// frozen process.
+/// An HTTP client that opens new connections after its process was frozen. The pool drops
+/// connections idle for [`IDLE`] by the monotonic clock, which stands still in a frozen process.
 pub(crate) struct Https {
     wall: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -31,7 +30,7 @@ pub(crate) struct Https {
 
 struct State {
     client: SharedHttpClient,
-    /// When the last request began, by both clocks.
+    /// Start of the last request, by both clocks.
     used: (Instant, EpochMillis),
 }
 
@@ -67,7 +66,7 @@ impl HttpClient for Https {
         let now = (Instant::now(), self.wall.now());
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (instant, wall) = std::mem::replace(&mut state.used, now);
-        // What was idle for long by the monotonic clock too, the pool has dropped.
+        // The pool itself drops connections that were idle for long by the monotonic clock.
         if Duration::from(now.1.since(wall)) >= IDLE
             && now.0.saturating_duration_since(instant) < IDLE
         {

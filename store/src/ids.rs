@@ -8,8 +8,8 @@ thread_local! {
     static SEEDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns 64 random bits from the operating system's generator. A process that is restored from a
-/// snapshot would repeat those of a generator in its memory.
+/// Returns 64 random bits from the operating system's generator. A generator in memory would repeat
+/// its bits after a restore from a snapshot.
 #[must_use]
 pub fn random_bits() -> u64 {
     if SEEDED.get() {

@@ -8,30 +8,29 @@ use crate::{ErrorKind, Index, Item, StoreError, Table};
 /// Which items to list.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
-    /// The index whose keys are meant; the table's own without one, and then what was just written
-    /// is listed too.
+    /// Index to list; `None` for the table itself, which also lists the latest writes.
     pub index: Option<Index>,
-    /// The partition.
+    /// Partition key.
     pub partition: &'a str,
-    /// What their sort keys begin with.
+    /// Prefix of the sort keys.
     pub prefix: &'a str,
-    /// The largest sort key first.
+    /// Whether the largest sort key comes first.
     pub is_descending: bool,
-    /// The most items of a page, from 1.
+    /// Maximum number of items in a page, from 1.
     pub limit: i32,
 }
 
 /// One page of items.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
-    /// The items, of an index only their keys.
+    /// Items; of an index, only their keys.
     pub items: Vec<Item>,
-    /// Where the next page begins; `None` after the last one.
+    /// Start of the next page; `None` after the last one.
     pub next: Option<Item>,
 }
 
 impl Table {
-    /// One page of a listing, `after` the page before it.
+    /// Returns one page of a listing, `after` the previous page.
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts.

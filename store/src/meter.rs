@@ -12,10 +12,10 @@ use crate::Item;
 #[derive(Debug, Clone, Default)]
 pub struct CapacityMeter(Arc<Mutex<ConsumedUnits>>);
 
-/// What was consumed.
+/// Consumed capacity.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConsumedUnits {
-    /// Requests that DynamoDB answered with their capacity.
+    /// Number of requests for which DynamoDB reported the capacity.
     pub requests: u64,
     /// Write units of the table and its indexes.
     pub total: f64,
@@ -28,14 +28,14 @@ pub struct ConsumedUnits {
 }
 
 impl CapacityMeter {
-    /// What was consumed since the last call.
+    /// Returns the capacity consumed since the last call.
     #[must_use]
     pub fn take(&self) -> ConsumedUnits {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// DynamoDB reports no capacity for a failed condition, but bills the write units of the item
-    /// it met.
+    /// Counts a failed condition: DynamoDB reports no capacity for it, but bills the write units of
+    /// the existing item.
     pub(crate) fn count_lost(&self, old: Option<&Item>) {
         let cost = f64::from(old.map_or(1, |item| write_units(item.attributes())));
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,8 +44,8 @@ impl CapacityMeter {
         units.table += cost;
     }
 
-    /// Nor does it for a cancelled transaction, which costs twice the write units of each item. The
-    /// size of an item that it does not show is not known, and counts as 1 KB.
+    /// Counts a cancelled transaction, for which DynamoDB reports no capacity: it costs twice the
+    /// write units of each item. An item that was not returned counts as 1 KB.
     pub(crate) fn count_cancelled<'a>(&self, items: impl Iterator<Item = Option<&'a Item>>) {
         let cost: f64 = items
             .map(|old| 2.0 * f64::from(old.map_or(1, |item| write_units(item.attributes()))))
@@ -56,13 +56,13 @@ impl CapacityMeter {
         units.table += cost;
     }
 
-    /// A `BatchGetItem`, which is none of the requests.
+    /// Counts a `BatchGetItem`, which is not among the requests.
     pub(crate) fn count_read(&self, consumed: &ConsumedCapacity) {
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         units.read += consumed.capacity_units().unwrap_or_default();
     }
 
-    /// A transaction that is asked for again under its token costs reads, which are not counted.
+    /// Counts a write. A transaction repeated with its token costs reads, which are not counted.
     pub(crate) fn count(&self, consumed: Option<&ConsumedCapacity>) {
         let Some(consumed) = consumed else { return };
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);

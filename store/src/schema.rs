@@ -14,28 +14,28 @@ use crate::StoreError;
 /// A global secondary index: its keys, with their types (`S` or `N`). All project keys only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Index {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Its partition key, a string.
+    /// Partition key, a string.
     pub hash: &'static str,
-    /// Its sort key and type.
+    /// Sort key and its type.
     pub range: (&'static str, &'static str),
 }
 
-/// The children of a parent.
+/// Index of the children of a parent.
 pub const CHILDREN: Index = Index {
     name: "GSI1",
     hash: attr::GSI1PK,
     range: (attr::GSI1SK, "S"),
 };
-/// Who uses a resource, and what is configured for it.
+/// Index of the buckets of a resource, and of its configurations.
 pub const BY_RESOURCE: Index = Index {
     name: "GSI2",
     hash: attr::GSI2PK,
     range: (attr::GSI2SK, "S"),
 };
 
-/// The table's indexes.
+/// Returns the table's indexes.
 #[must_use]
 pub const fn indexes() -> [Index; 4] {
     [
@@ -54,7 +54,8 @@ pub const fn indexes() -> [Index; 4] {
     ]
 }
 
-/// Creates the table as the template does, without what only AWS has (recovery, retention).
+/// Creates the table as the template does, without features that only AWS has (recovery,
+/// retention).
 ///
 /// # Errors
 /// [`StoreError`] if it exists already, or DynamoDB refuses.

@@ -1,4 +1,4 @@
-//! How far this machine's clock is off DynamoDB's, learnt from the dates of its answers.
+//! The offset between this machine's clock and DynamoDB's, estimated from the dates of responses.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,12 @@ use weirgate_shared::{EpochMillis, Millis};
 
 use crate::{Clock, SystemClock};
 
-/// A machine's clock, corrected by what DynamoDB's answers say. Clones share what was learnt.
+/// A machine's clock, corrected by the dates of DynamoDB's responses. Clones share the estimate.
 ///
-/// An answer carries its date in whole seconds, and was made between the sending of its request and
-/// its arrival. That bounds how far the clocks are apart, and each further answer can narrow it,
-/// down to about the time a request takes. A clock that may be right is left alone, one that cannot
-/// be is moved as little as can be: the first answer leaves it a second off at most, and the time
-/// the request took.
+/// A response has a date in whole seconds, between the sending of its request and its arrival. That
+/// bounds the offset of the clocks. Further responses narrow the bounds, down to about the time of
+/// a request. A clock within the bounds is not corrected; one outside is corrected as little as
+/// possible. The first response leaves an error of at most a second and the time of the request.
 #[derive(Debug, Clone)]
 pub struct CorrectedClock(Arc<State>);
 
@@ -26,27 +25,27 @@ struct State {
     known: Mutex<Option<Estimate>>,
 }
 
-/// What DynamoDB's clock can be ahead of this one, in ms; less than zero if it is behind.
+/// Bounds of the time that DynamoDB's clock is ahead of this one, in ms; negative if it is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OffsetBounds {
     least: i64,
     most: i64,
 }
 
-/// What was learnt, and the local time for which it holds. Later it holds less exactly.
+/// Bounds, and the local time for which they hold. With time they widen by the drift.
 #[derive(Debug, Clone, Copy)]
 struct Estimate {
     ahead: OffsetBounds,
     at: EpochMillis,
 }
 
-/// How far DynamoDB's machines may differ among each other, in ms. It also covers what readings in
-/// whole milliseconds cut off.
+/// Maximum difference between DynamoDB's machines, in ms. It also covers rounding to whole
+/// milliseconds.
 const AGREEMENT_MS: i64 = 10;
-/// Clocks run apart by no more than one part in this many: what NTP allows itself when it corrects
-/// one.
+/// Maximum drift between clocks, one part in this number: what NTP permits itself when it corrects
+/// a clock.
 const DRIFT: i64 = 2_000;
-/// A correction that is news to an operator.
+/// Minimum correction that is logged, in ms.
 const NEWS_MS: u64 = 1_000;
 
 impl Default for CorrectedClock {
@@ -56,7 +55,7 @@ impl Default for CorrectedClock {
 }
 
 impl CorrectedClock {
-    /// Of a clock that is taken for right until an answer says otherwise.
+    /// Returns a corrected `clock`, without correction until a response requires one.
     #[must_use]
     pub fn of(clock: Arc<dyn Clock>) -> Self {
         Self(Arc::new(State {
@@ -66,24 +65,24 @@ impl CorrectedClock {
         }))
     }
 
-    /// The time now, corrected.
+    /// Returns the corrected current time.
     #[must_use]
     pub fn now(&self) -> EpochMillis {
         self.local()
             .plus(Millis(self.0.correction_ms.load(Ordering::Relaxed)))
     }
 
-    /// The time now as the machine has it.
+    /// Returns the machine's current time.
     #[must_use]
     pub fn local(&self) -> EpochMillis {
         self.0.clock.now()
     }
 
-    /// Learns from an answer of this date to a request that was sent and answered at these local
-    /// times.
+    /// Updates the bounds by a response with this date, to a request that was sent and received at
+    /// these local times.
     ///
-    /// These are of the wall clock, not of a monotonic one: a Lambda function that was frozen in
-    /// between goes on with a wall clock that is right, and a monotonic one that has missed it.
+    /// The times are of the wall clock. After a Lambda function was frozen in between, its wall
+    /// clock is right, and its monotonic clock has missed that time.
     pub(crate) fn observe(&self, date_seconds: i64, sent: EpochMillis, received: EpochMillis) {
         let Some(told) = OffsetBounds::told(date_seconds, sent, received) else {
             return;
@@ -109,8 +108,8 @@ impl CorrectedClock {
 }
 
 impl Estimate {
-    /// With what another answer told. If both cannot be, the clock was set: what was known is of no
-    /// use any more.
+    /// Returns the intersection with the bounds of another response. If it is empty, the clock was
+    /// set, so the old bounds are dropped.
     fn and(self, told: OffsetBounds, now: EpochMillis) -> Self {
         let drift = now.since(self.at).0 / DRIFT;
         let (least, most) = (self.ahead.least - drift, self.ahead.most + drift);
@@ -124,7 +123,7 @@ impl Estimate {
                 at: now,
             };
         }
-        // What is left of the division counts the next time.
+        // The remainder of the division counts the next time.
         Self {
             ahead: both,
             at: self.at.plus(Millis(drift.saturating_mul(DRIFT))),
@@ -133,10 +132,10 @@ impl Estimate {
 }
 
 impl OffsetBounds {
-    /// What one answer tells; nothing if the clock was set back meanwhile.
+    /// Returns the bounds of one response; `None` if the clock was set back in between.
     ///
-    /// Its date D stands for an instant from D to D + 999 ms of DynamoDB's clock, at which the
-    /// local one showed a time from `sent` to `received`.
+    /// A date D is an instant from D to D + 999 ms of DynamoDB's clock, at which the local clock
+    /// showed a time from `sent` to `received`.
     fn told(date_seconds: i64, sent: EpochMillis, received: EpochMillis) -> Option<Self> {
         let date = date_seconds.checked_mul(1_000)?;
         let least = date.checked_sub(received.0)? - AGREEMENT_MS;
@@ -144,13 +143,14 @@ impl OffsetBounds {
         (sent <= received).then_some(Self { least, most })
     }
 
-    /// What is nearest to no correction.
+    /// Returns the smallest correction within the bounds.
     fn correction(self) -> i64 {
         0.clamp(self.least, self.most)
     }
 }
 
-/// For the SDK, whose signatures are then good although the machine's clock is off.
+/// Lets the SDK sign with the corrected time, so signatures are valid although the machine's clock
+/// is off.
 impl TimeSource for CorrectedClock {
     fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from(Millis(self.now().0))

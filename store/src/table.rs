@@ -19,42 +19,42 @@ use crate::{
     CapacityMeter, Connection, CorrectedClock, ErrorKind, Item, StoreError, attribute, expression,
 };
 
-/// What became of a planned write.
+/// The outcome of a planned write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WriteOutcome {
-    /// It happened; the item as it is now, if it was asked for.
+    /// The write was applied; the item as it is now, if it was requested.
     Applied(Option<Item>),
     /// A condition did not hold; the item as it was, if there is one. A shard that was merged away
-    /// counts as none.
+    /// counts as missing.
     ConditionFailed(Option<Item>),
 }
 
-/// Whether a write answers with the item.
+/// Whether a write returns the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReturnValues {
-    /// It does.
+    /// Returns the new item.
     AllNew,
-    /// It does not.
+    /// Returns no new item.
     None,
-    /// It does not, and neither does a write whose condition failed: for items of any size.
+    /// Returns no item, even if a condition failed: for items of any size.
     Never,
 }
 
-/// What is repeated when a request fails.
+/// Which failed requests are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryPolicy {
-    /// What was certainly not applied.
+    /// Retries requests that were certainly not applied.
     IfNotApplied,
-    /// Also what may have been applied: only for writes whose condition makes a second time
-    /// harmless, and for reads.
+    /// Also retries unconfirmed requests: only for reads, and for writes whose condition makes a
+    /// second time harmless.
     AlsoUnconfirmed,
-    /// The same, but not what the item's own key range throttles: the caller has other items to
-    /// write meanwhile.
+    /// Like `AlsoUnconfirmed`, but without retries for a throttled key range of the item: the
+    /// application has other items to write in the meantime.
     Elsewhere,
 }
 
 impl RetryPolicy {
-    /// Whether a planned write that failed in this way is sent again.
+    /// Returns whether a planned write that failed with this kind is sent again.
     pub(crate) fn of_plans(self) -> impl Fn(ErrorKind) -> bool {
         move |kind| match kind {
             ErrorKind::ClockSkew => false,
@@ -64,19 +64,19 @@ impl RetryPolicy {
     }
 }
 
-/// How new the items are that a read answers with.
+/// Consistency of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
-    /// As they are: one read unit for each 4 KB.
+    /// Current items: one read unit for each 4 KB.
     Strong,
-    /// As they were a moment ago, within a second as a rule: half a unit for each 4 KB. Enough for
-    /// planning a write, whose condition tells whether the item is still the same.
+    /// Items as of a short time ago, usually within a second: half a unit for each 4 KB. Enough to
+    /// plan a write, whose condition detects a changed item.
     Eventual,
 }
 
 type Key = HashMap<String, AttributeValue>;
 
-/// What one `BatchGetItem` answered.
+/// The response of one `BatchGetItem`.
 struct Batch {
     items: Vec<Item>,
     kept_back: Vec<Key>,
@@ -95,7 +95,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table `name`, reached through a client.
+    /// Returns the table `name`, reached through a client.
     #[must_use]
     pub fn new(Connection { client, skew }: Connection, name: impl Into<String>) -> Self {
         Self {
@@ -106,26 +106,26 @@ impl Table {
         }
     }
 
-    /// Has DynamoDB report the capacity of every request, and adds it up in `meter`.
+    /// Requests the capacity of every request from DynamoDB, and adds it up in `meter`.
     #[must_use]
     pub fn with_meter(mut self, meter: CapacityMeter) -> Self {
         self.meter = Some(meter);
         self
     }
 
-    /// The table's name.
+    /// Returns the table's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The region that requests are signed for, if one is known.
+    /// Returns the region that requests are signed for, if it is known.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
         self.client.config().region().map(AsRef::as_ref)
     }
 
-    /// The clock of its connection, corrected by every answer.
+    /// Returns the connection's clock, corrected by every response.
     #[must_use]
     pub const fn skew(&self) -> &CorrectedClock {
         &self.skew
@@ -165,8 +165,8 @@ impl Table {
                 ReturnValues::Never => ReturnValuesOnConditionCheckFailure::None,
             })
             .set_return_consumed_capacity(self.report());
-        // The SDK's futures are large, and deep enough to meet the compiler's recursion limit in a
-        // caller's own.
+        // Boxed because the SDK's futures are large, and deep enough to reach the compiler's
+        // recursion limit in an application.
         match Box::pin(request.send()).await {
             Ok(done) => {
                 self.count(done.consumed_capacity());
@@ -195,8 +195,8 @@ impl Table {
         }
     }
 
-    /// Runs a planned write, again after a pause if it failed in a way that `retry` allows, four
-    /// times at most. Not if the clock was off: the plan was made by it, and is to be made anew.
+    /// Runs a planned write, with at most four attempts, and a pause before each retry that `retry`
+    /// allows. Does not retry if the clock was off: the plan used that clock, so plan again.
     ///
     /// # Errors
     /// [`StoreError`] of the last attempt.
@@ -210,8 +210,8 @@ impl Table {
             .await
     }
 
-    /// Reads items, 100 at most; those that are not there are left out, in no order. A shard that
-    /// was merged away counts as not there.
+    /// Reads at most 100 items, in no order, without missing ones. A shard that was merged away
+    /// counts as missing.
     ///
     /// # Errors
     /// [`StoreError`] of the last of four attempts, also if DynamoDB kept some back each time.
@@ -219,7 +219,8 @@ impl Table {
         self.read_by(keys, Consistency::Strong, None).await
     }
 
-    /// [`Self::read`], with shards that were merged away: they still say what they counted.
+    /// Runs [`Self::read`], and includes shards that were merged away: they still have usage
+    /// counters.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -228,8 +229,8 @@ impl Table {
             .await
     }
 
-    /// [`Self::read`] as consistent as is asked. Where `deadline` is given, a throttled read is
-    /// repeated until then, only for the items that are still missing.
+    /// Runs [`Self::read`] with this consistency. With a `deadline`, repeats a throttled read until
+    /// then, only for the items still missing.
     ///
     /// # Errors
     /// As [`Self::read`], or the throttle that was met last before the deadline.
@@ -246,7 +247,7 @@ impl Table {
         Ok(items)
     }
 
-    /// Reads one item, in one request; a shard that was merged away counts as not there.
+    /// Reads one item in one request. A shard that was merged away counts as missing.
     ///
     /// # Errors
     /// [`StoreError`], also if DynamoDB kept the item back.
@@ -299,7 +300,7 @@ impl Table {
         Ok(items)
     }
 
-    /// One request for items.
+    /// Sends one request for items.
     async fn batch(
         &self,
         keys: Vec<Key>,
@@ -344,8 +345,8 @@ impl Table {
         })
     }
 
-    /// DynamoDB keeps back items whose partitions are over their throughput, and answers with the
-    /// others.
+    /// Returns the error for items that DynamoDB left unprocessed because their partitions are over
+    /// their throughput.
     fn kept_back(&self, items: usize) -> StoreError {
         let kind = ErrorKind::Throttled { key_range: true };
         StoreError {
@@ -357,8 +358,8 @@ impl Table {
         }
     }
 
-    /// Reads one item that need not exist: warms the connection, and shows early that the table is
-    /// there.
+    /// Reads one item that need not exist: opens the connection, and checks early that the table
+    /// exists.
     ///
     /// # Errors
     /// [`StoreError`] if it could not be read.
@@ -429,7 +430,8 @@ async fn pause(attempt: u32) {
     tokio::time::sleep(jitter(attempt)).await;
 }
 
-/// Full jitter, doubling: 0 to 25 ms, 0 to 50 ms, 0 to 100 ms, up to 0 to 800 ms.
+/// Returns a pause with full jitter, doubling: 0 to 25 ms, 0 to 50 ms, 0 to 100 ms, up to 0 to 800
+/// ms.
 fn jitter(attempt: u32) -> Duration {
     let most = FIRST_DELAY.saturating_mul(1 << attempt.saturating_sub(1).min(5));
     Duration::from_micros(fastrand::u64(

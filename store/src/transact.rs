@@ -1,4 +1,4 @@
-//! Runs planned writes to several items as one: all of them happen, or none.
+//! Runs planned writes to several items as one: all are applied, or none.
 
 use aws_sdk_dynamodb::error::{BuildError, SdkError};
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
@@ -13,37 +13,37 @@ use weirgate_shared::{ItemKey, WriteId};
 use crate::error::CONDITION_FAILED;
 use crate::{ErrorKind, Item, RetryPolicy, StoreError, Table, attribute, expression};
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TransactOutcome {
-    /// All parts happened.
+    /// All actions were applied.
     Applied,
-    /// A condition of at least one part did not hold, so nothing happened: every part, in the order
-    /// of the actions.
+    /// A condition of at least one action did not hold, so nothing was applied: the outcome of
+    /// every action, in their order.
     ConditionFailed(Vec<ActionOutcome>),
 }
 
-/// What one part had to do with a transaction's lost race.
+/// The outcome of one action in a transaction whose condition failed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ActionOutcome {
-    /// A condition of this part did not hold; the item as it was, if there is one.
+    /// A condition of this action did not hold; the item as it was, if there is one.
     ConditionFailed(Option<Item>),
-    /// DynamoDB names no failed condition of this part: all of them held, or something else kept it
-    /// from asking.
+    /// DynamoDB reports no failed condition of this action: all held, or something else prevented
+    /// the check.
     NotReported,
 }
 
-/// The most actions that one transaction takes.
+/// Maximum number of actions in one transaction.
 const MOST_ACTIONS: usize = 100;
-/// How many items an error names.
+/// Maximum number of items that an error names.
 const NAMED: usize = 4;
 
 impl Table {
-    /// Runs 1 to 100 actions, each on another item, as one `TransactWriteItems`, once.
+    /// Runs 1 to 100 actions, each on another item, as one `TransactWriteItems`, without retries.
     ///
-    /// `token` is its `ClientRequestToken`: for ten minutes after the transaction happened, the
-    /// same actions under the same token answer [`TransactOutcome::Applied`] and do nothing, and
-    /// other actions are refused. One that did not happen holds no token.
+    /// `token` is its `ClientRequestToken`. For ten minutes after the transaction was applied, the
+    /// same actions with the same token return [`TransactOutcome::Applied`] and change nothing, and
+    /// other actions are rejected. A transaction that was not applied does not use up its token.
     ///
     /// # Errors
     /// [`StoreError`] if it could not be decided; its kind says whether the transaction may have
@@ -56,8 +56,8 @@ impl Table {
         self.sent(actions, self.transaction(actions, token)?).await
     }
 
-    /// The request for a transaction. Its clones are the same text: DynamoDB Local takes another
-    /// order of fields under the same token for other actions.
+    /// Returns the request for a transaction. Clones have the same text: DynamoDB Local treats
+    /// another order of fields under the same token as other actions.
     fn transaction(
         &self,
         actions: &[Action],
@@ -99,9 +99,9 @@ impl Table {
         }
     }
 
-    /// Runs a transaction, again after a pause if it failed in a way that `retry` allows, four
-    /// times at most, always with the same token: with [`RetryPolicy::AlsoUnconfirmed`] one that
-    /// may have happened is asked for again, and happens once. Not if the clock was off, as with
+    /// Runs a transaction, with at most four attempts and always the same token. Pauses before each
+    /// retry that `retry` allows. With [`RetryPolicy::AlsoUnconfirmed`], an unconfirmed transaction
+    /// is repeated, and applied once. Does not retry if the clock was off, as with
     /// [`Table::update_with`].
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl Table {
             }
         };
         let part = part.map_err(|error: BuildError| {
-            // The one part that need not have been given: a check without a condition.
+            // The only optional part is missing: a check has no condition.
             self.invalid(
                 std::slice::from_ref(action),
                 format!("{error}; give the check a condition, or leave it out"),
@@ -224,7 +224,7 @@ impl Table {
 }
 
 impl ActionOutcome {
-    /// A shard that was merged away counts as not there.
+    /// Treats a shard that was merged away as missing.
     fn without_merged(self) -> Self {
         match self {
             Self::ConditionFailed(old) => {
@@ -242,7 +242,7 @@ fn part_of(reason: CancellationReason) -> ActionOutcome {
     }
 }
 
-/// DynamoDB refuses a map of names or values with nothing in it.
+/// Returns `None` for an empty map, because DynamoDB rejects empty maps of names or values.
 fn sent<T>(
     map: std::collections::HashMap<String, T>,
 ) -> Option<std::collections::HashMap<String, T>> {
@@ -264,7 +264,7 @@ fn request(actions: &[Action]) -> String {
     format!("TransactWriteItems of {}{more}", named.join(", "))
 }
 
-/// Which items stood in the way, and why.
+/// Returns the items that prevented the transaction, with the reasons.
 fn why(actions: &[Action], reasons: &[CancellationReason]) -> String {
     let parts = actions.iter().zip(reasons).filter_map(|(action, reason)| {
         let code = reason.code().filter(|code| *code != "None")?;

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Settings from the environment.
 
 use weirgate_runtime::{ConfigError, number, required};
 use weirgate_shared::MAX_SHARDS;
@@ -6,36 +6,37 @@ use weirgate_shared::MAX_SHARDS;
 /// The function's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The table whose stream is read and whose snapshots are written.
+    /// Table whose stream is read and whose snapshots are written.
     pub table_name: String,
-    /// Days that a snapshot is kept after its window.
+    /// Days that a snapshot is kept after its window; default 90.
     pub snapshot_ttl_days: i64,
-    /// How many writes may be under way at once.
+    /// Maximum number of concurrent writes.
     pub write_concurrency: usize,
-    /// The most shards that a hot bucket is split into: a power of two, 1 to 64. 1 splits none.
+    /// Maximum number of shards that a bucket is split into: a power of two, 1 to 64. 1 disables
+    /// splits.
     pub max_shards: u32,
-    /// Writes to a shard in one batch from which on it is worth a write to credit it:
-    /// [`REFILL_WRITES`], but for tests.
+    /// Minimum number of writes to a shard in one batch for a refill: [`REFILL_WRITES`], except in
+    /// tests.
     pub refill_writes: usize,
 }
 
-/// Writes to a shard in one batch from which on it is worth a write to credit it. Callers that know
-/// the shard find what flowed in by themselves; one that does not is spared a failed write.
+/// Minimum number of writes to a shard in one batch for a refill. Clients with a view compute
+/// refill themselves; a refill saves a client without a view a failed write.
 pub const REFILL_WRITES: usize = 64;
 
-/// Days that a snapshot is kept after its window, if nothing else is said.
+/// Default number of days that a snapshot is kept after its window.
 pub const DEFAULT_TTL_DAYS: i64 = 90;
-/// The days that a snapshot can be kept.
+/// Permitted number of days that a snapshot is kept.
 pub const TTL_DAYS: std::ops::RangeInclusive<i64> = 1..=3650;
 
 impl Config {
-    /// The name of the table; there is no default.
+    /// Name of the table; required.
     pub const TABLE_NAME: &str = "TABLE_NAME";
     /// Days a snapshot is kept after its window has ended.
     pub const SNAPSHOT_TTL_DAYS: &str = "SNAPSHOT_TTL_DAYS";
-    /// Writes under way at once.
+    /// Maximum number of concurrent writes.
     pub const WRITE_CONCURRENCY: &str = "WRITE_CONCURRENCY";
-    /// The most shards of a bucket.
+    /// Maximum number of shards of a bucket.
     pub const MAX_SHARDS: &str = "MAX_SHARDS";
 
     /// Reads the variables through `lookup`.

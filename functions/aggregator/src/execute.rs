@@ -1,4 +1,4 @@
-//! Runs planned writes side by side, each one safe to repeat, until the time is up.
+//! Runs planned writes concurrently until the time is up. Each one is safe to repeat.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,94 +13,93 @@ use weirgate_store::{ErrorKind, Item, RetryPolicy, ReturnValues, StoreError, Tab
 use crate::plan::{Kind, Write};
 use crate::split::Split;
 
-/// How often a copy is planned. The first finds no copy, or one of the same life; the second knows
-/// what is there. Another one means that two functions copy different lives of a shard at once.
+/// Maximum number of plans for a copy. The first assumes no copy or one of the same life; the
+/// second has read the snapshot. A further one means that two functions copy different lives of a
+/// shard concurrently.
 const COPY_TRIES: usize = 4;
 
-/// How often a split that loses a race plans anew. Takes do not make it lose; credits and other
-/// limits do, and they are rare.
+/// Maximum number of plans for a split whose condition fails. Takes do not make it fail; refills
+/// and changed limits do, and they are rare.
 const SPLIT_TRIES: usize = 4;
 
-/// For how long the writes of a split are tried while DynamoDB refuses them. The records of other
-/// buckets wait meanwhile.
+/// Time for which throttled writes of a split are retried. The records of other buckets wait in the
+/// meantime.
 const SPLIT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a final copy is tried again whose own item is throttled, once all other writes had
-/// their turn.
+/// Time for which a final copy with a throttled item is retried after all other writes.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// The longest pause between two of these tries.
+/// Maximum pause between two of these retries.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes of a log line that one text may take.
+/// Maximum bytes of one text in a log line.
 const SHOWN: usize = 1024;
 
-/// What became of a planned write.
+/// The effect of a planned write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It copied usage.
+    /// The write copied usage.
     Copied,
     /// The snapshot has a newer copy, or this one.
     Superseded,
-    /// An interim copy that was not made this time: a later one says as much.
+    /// An interim copy was put off: a later one includes it.
     CopyPutOff,
-    /// It credited a bucket.
+    /// The write credited refill to a shard.
     Refilled,
-    /// Another process had credited the bucket, or it needs no credit any more.
+    /// Another process had credited the shard, or it needs no refill any more.
     RefillLost,
-    /// The bucket could not be credited this time. Callers find what flowed in by themselves.
+    /// The refill was put off. Clients compute refill themselves.
     RefillPutOff,
-    /// It made two of a hot shard.
+    /// The write split a hot shard.
     Split,
-    /// Somebody else had split the shard, or nobody needs to any more.
+    /// Another process had split the shard, or the split is no longer needed.
     SplitLost,
-    /// The shard could not be split this time. It stays hot, so the next batch asks again; this one
-    /// need not wait.
+    /// The split was put off. The shard stays hot, so the next batch tries again; this one need not
+    /// wait.
     SplitPutOff,
-    /// It cannot be made for what its item holds (somebody has filled it, or written into it), or
-    /// because its item stayed throttled. A line of the log has what it was to do; no other records
-    /// wait for it.
+    /// The item's content does not allow the write (it is full, or damaged), or its item stayed
+    /// throttled. A log line has the write's content; no other records wait for it.
     Refused,
 }
 
-/// A write that was not made, or perhaps not.
+/// A write that failed or is unconfirmed.
 #[derive(Debug)]
 pub struct Failure {
-    /// Index in the event of the first record it stood for.
+    /// Index in the event of its first record.
     pub record: usize,
-    /// Why.
+    /// Reason.
     pub why: Why,
 }
 
-/// Why a write was not made.
+/// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
-    /// DynamoDB refused it, or did not answer.
+    /// DynamoDB refused the write, or did not respond.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The snapshot does not say what it has copied.
+    /// The snapshot cannot be read.
     #[error("the snapshot {} {} cannot be read: {error}", key.pk, key.sk)]
     Snapshot {
         /// Which.
         key: ItemKey,
-        /// What is wrong with it.
+        /// Decoding error.
         error: ItemError,
     },
-    /// The snapshot has as many earlier lives, or limits of them, as one may have.
+    /// The snapshot has the maximum number of earlier lives, or of their limits.
     #[error("the snapshot {} {} has no room for another life of a shard", key.pk, key.sk)]
     Full {
         /// Which.
         key: ItemKey,
     },
-    /// Others copied other lives of the shard at the same time.
+    /// Other processes copied other lives of the shard at the same time.
     #[error("lost {COPY_TRIES} races for the snapshot")]
     Races,
-    /// The invocation was about to end.
+    /// The invocation had no time left.
     #[error("no time left before the deadline")]
     OutOfTime,
 }
 
 impl Why {
-    /// Whether what the item holds keeps the write from being made, also later.
+    /// Returns whether the item's content prevents the write permanently.
     const fn is_lasting(&self) -> bool {
         let is_invalid = matches!(
             self,
@@ -112,8 +111,8 @@ impl Why {
         is_invalid || matches!(self, Self::Snapshot { .. } | Self::Full { .. })
     }
 
-    /// Whether it was the item's own key range, or a transaction on the item, that kept the write
-    /// from being made. Other items are written meanwhile.
+    /// Returns whether the item's own key range, or a transaction on the item, prevented the write.
+    /// Other items are written in the meantime.
     const fn is_of_item(&self) -> bool {
         matches!(
             self,
@@ -124,8 +123,8 @@ impl Why {
         )
     }
 
-    /// Whether the same write may succeed later. What DynamoDB means by an answer that is not known
-    /// may change, too.
+    /// Returns whether the same write may succeed later. Includes unknown responses, whose cause
+    /// may pass too.
     fn may_pass(&self) -> bool {
         match self {
             Self::Store(error) => error.kind.is_transient() || error.kind == ErrorKind::Rejected,
@@ -135,25 +134,25 @@ impl Why {
     }
 }
 
-/// How far a batch may go.
+/// Bounds of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits<'a> {
-    /// Writes at a time.
+    /// Maximum number of concurrent writes.
     pub concurrency: usize,
-    /// When the invocation must end.
+    /// Instant at which the invocation must end.
     pub stop: Instant,
-    /// Records that do not come again for an item that stays throttled.
+    /// Records that are not redelivered for an item that stays throttled.
     pub old: &'a HashSet<usize>,
 }
 
-/// Runs all writes, so many at a time, and none past the end: what is under way then is given
-/// up, what has not started fails at once. Copies of a shard to the same snapshot are made one
-/// after the other, because those of an earlier life must come first. Only a failed final copy
-/// fails a record: everything else is made again by later records anyway.
+/// Runs all writes with this concurrency, and none past the end: writes in progress are then
+/// dropped, and others fail at once. Copies of a shard to the same snapshot run in sequence,
+/// because those of an earlier life must come first. Only a failed final copy fails a record,
+/// because later records repeat all other writes.
 ///
-/// A final copy whose own item is throttled waits until all other writes had their turn. If the
-/// item stays throttled for [`PATIENCE`] after that, the record comes again; the copy of an old
-/// record is refused instead, because a tenant can keep its snapshot throttled indefinitely.
+/// A final copy whose own item is throttled waits for all other writes. If the item stays throttled
+/// for [`PATIENCE`] after that, the record is redelivered. The copy of an old record is refused
+/// instead, because a tenant can keep its snapshot throttled indefinitely.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
@@ -180,8 +179,8 @@ pub async fn execute(
     results
 }
 
-/// Runs the writes of one turn, until one fails. Returns what became of them, and those from the
-/// one on whose own item is throttled.
+/// Runs the writes of one sequence until one fails. Returns their effects, and the writes from the
+/// first one whose own item is throttled.
 async fn run_all<'a, 'w>(
     table: &Table,
     turn: Vec<&'a Write<'w>>,
@@ -206,8 +205,8 @@ async fn run_all<'a, 'w>(
             (Kind::Copy(copy), Err(why)) if why.may_pass() && !copy.is_final => {
                 Ok(Effect::CopyPutOff)
             }
-            // A tenant that may write an item may spoil it, and the records of all others would
-            // come again with its own.
+            // One corrupt item must not block the stream shard: a retry would redeliver the records
+            // of all tenants.
             (kind, Err(why))
                 if why.is_lasting()
                     || is_over && why.is_of_item() && old.contains(&write.record) =>
@@ -229,9 +228,9 @@ async fn run_all<'a, 'w>(
     (results, vec![])
 }
 
-/// The writes of which each must wait for the one before it. Those of a namespace keep their order;
-/// between namespaces they alternate, so that one with many writes comes after the first ones of
-/// all others.
+/// Returns sequences of writes, in which each waits for the one before it. Writes of a namespace
+/// keep their order. Namespaces alternate, so that one with many writes does not delay the first
+/// writes of the others.
 fn in_turns<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
     let mut places = HashMap::new();
     let mut turns: Vec<Vec<_>> = Vec::with_capacity(writes.len());
@@ -269,7 +268,7 @@ impl Kind<'_> {
 async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Effect, Why> {
     match &write.kind {
         Kind::Copy(copy) => run_copy(table, copy, RetryPolicy::Elsewhere).await,
-        // Conditional on `rf`, so a second time does nothing.
+        // Requires `rf`, so a second time has no effect.
         Kind::Refill(update) => match table
             .update_with(update, ReturnValues::None, RetryPolicy::AlsoUnconfirmed)
             .await?
@@ -281,7 +280,7 @@ async fn run(table: &Table, write: &Write<'_>, budget: &LogBudget) -> Result<Eff
     }
 }
 
-/// Makes one copy, unless the snapshot has a newer one. `retry` must allow a second time.
+/// Runs one copy, unless the snapshot has a newer one. `retry` must allow a second time.
 ///
 /// # Errors
 /// [`Why`] it was not made, or perhaps not; it can be made again.
@@ -314,7 +313,7 @@ pub async fn run_copy(table: &Table, copy: &UsageCopy, retry: RetryPolicy) -> Re
     Err(Why::Races)
 }
 
-/// Makes two of a hot shard, or finishes what another process has begun of it.
+/// Splits a hot shard, or finishes a split that another process has begun.
 async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Result<Effect, Why> {
     let until = Instant::now() + SPLIT_PATIENCE;
     let mut newer: Option<Shard> = None;
@@ -323,7 +322,7 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
         if image.escrow.is_some() {
             return finish_split(table, image, until, budget).await;
         }
-        // The escrow, and then the new half, carries the id of its split.
+        // The escrow, and then the new half, has the write id of its split.
         let op = weirgate_store::random_id();
         let Some(first) = split.first(image, op.clone()) else {
             return Ok(Effect::SplitLost);
@@ -346,7 +345,7 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
             newer = Some(shard);
             continue;
         };
-        // Also where an answer was lost, and this one is of the same write once more.
+        // Also covers a split whose first response was lost, and which was then repeated.
         let is_ours = is_applied || escrow.last_write_id.as_ref() == Some(&op);
         let done = finish_split(table, &shard, until, budget).await?;
         return Ok(if is_ours { Effect::Split } else { done });
@@ -358,8 +357,8 @@ async fn make_two(table: &Table, split: &Split<'_>, budget: &LogBudget) -> Resul
     ))
 }
 
-/// Makes the new half of `parent`, and removes the escrow. If both were done before, another
-/// process has split it.
+/// Creates the new half of `parent`, and removes the escrow. If both were done before, another
+/// process has finished the split.
 async fn finish_split(
     table: &Table,
     parent: &Shard,
@@ -380,8 +379,8 @@ async fn finish_split(
     }
 }
 
-/// Names a half that was there before the split. Nothing but a hand makes one of a shard that was
-/// not split; it has its own tokens, so what was put aside for it is dropped.
+/// Logs a half that existed before the split, which only a manual write can cause. It has its own
+/// tokens, so its escrow is dropped.
 fn tell_foreign(parent: &Shard, item: &Item, budget: &LogBudget) {
     let (Some(half), Ok(there)) = (&parent.escrow, item.bucket()) else {
         return;
@@ -398,8 +397,8 @@ fn tell_foreign(parent: &Shard, item: &Item, budget: &LogBudget) {
     }
 }
 
-/// Sends a write that can be repeated until it is decided: the partition of a hot shard refuses
-/// many, and the next one may be taken.
+/// Sends a repeatable write until it is decided. The partition of a hot shard throttles many
+/// writes, but may accept the next one.
 async fn insist(
     table: &Table,
     update: &Update,
@@ -433,11 +432,11 @@ fn refused(kind: &Kind<'_>, why: &Why, budget: &LogBudget) -> Effect {
             (format!("split of {pk}"), pk)
         }
     };
-    // With the amounts of all limits that a bucket can have.
+    // Large enough for the amounts of all limits of a bucket.
     let (what, why) = (shorten(&what, 4 * SHOWN), why.to_string());
     let why = shorten(&why, SHOWN);
     if budget.allows(&pk, &[&what, &why]) {
-        // The text that an alarm looks for.
+        // An alarm looks for this text.
         tracing::error!(%what, %why, "refused write");
     }
     Effect::Refused

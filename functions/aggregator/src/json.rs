@@ -1,5 +1,5 @@
-//! JSON read in one pass, borrowed and forgiving: a value of another shape than expected is passed
-//! over, not an error.
+//! JSON read in one pass, borrowed and tolerant: a value of an unexpected shape is skipped, not an
+//! error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Something that is made from an object's fields, in any order.
+/// A value built from an object's fields, in any order.
 pub(crate) trait Fields<'de> {
-    /// Takes the value of the field `name` from `object`.
+    /// Reads the value of the field `name` from `object`.
     fn field<A: MapAccess<'de>>(
         &mut self,
         name: Cow<'de, str>,
@@ -17,13 +17,13 @@ pub(crate) trait Fields<'de> {
     ) -> Result<(), A::Error>;
 }
 
-/// Reads an object into its [`Fields`]; says whether it was an object.
+/// Reads an object into its [`Fields`]. Returns whether it was an object.
 pub(crate) struct Object<'f, F>(pub(crate) &'f mut F);
 
-/// Reads a text; `None` if it is none.
+/// Reads a string; `None` for another shape.
 pub(crate) struct Text;
 
-/// An attribute of an item, as far as the aggregator looks into one.
+/// An attribute of an item, as far as the aggregator reads it.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Attribute<'de> {
     N(Cow<'de, str>),
@@ -35,7 +35,7 @@ pub(crate) enum Attribute<'de> {
 /// Reads an attribute such as `{"N": "12"}`.
 pub(crate) struct Typed;
 
-/// The entries of a map, read from an attribute such as `{"M": {}}`. A map in it is passed over.
+/// The entries of a map, read from an attribute such as `{"M": {}}`. Nested maps are skipped.
 #[derive(Default)]
 pub(crate) struct Map<'a>(pub(crate) Vec<(Cow<'a, str>, Attribute<'a>)>);
 
@@ -67,16 +67,15 @@ impl<'a> Fields<'a> for InMap<'_, 'a> {
     }
 }
 
-/// Reads how many bytes of an item an attribute's value takes, as a bucket's reader counts them,
-/// and nothing else of it.
+/// Reads only the size in bytes of an attribute's value, as the shard's decoder counts it.
 pub(crate) struct Size;
 
-/// Passes over the value of a field that nobody needs.
+/// Skips the value of an unused field.
 pub(crate) fn skip<'de, A: MapAccess<'de>>(object: &mut A) -> Result<(), A::Error> {
     object.next_value::<IgnoredAny>().map(drop)
 }
 
-/// The value of a field as it is written.
+/// Returns the value of a field as raw text.
 pub(crate) fn raw<'de, A: MapAccess<'de>>(object: &mut A) -> Result<&'de str, A::Error> {
     object.next_value::<&'de RawValue>().map(RawValue::get)
 }
@@ -86,7 +85,7 @@ struct Name;
 /// Reads the size of a map's entries.
 struct Entries;
 
-/// What a visitor says to the shapes it does not expect.
+/// The visitor methods for unexpected shapes.
 macro_rules! otherwise {
     ($value:expr) => {
         otherwise!(@scalar $value);

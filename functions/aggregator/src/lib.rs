@@ -30,21 +30,21 @@ pub use split::Split;
 
 use parse::Undecodable;
 
-/// When an invocation happens, read from the clock once.
+/// The time of an invocation, read from the clock once.
 #[derive(Debug, Clone, Copy)]
 pub struct Invocation {
-    /// Now.
+    /// Current time.
     pub now: EpochMillis,
-    /// When Lambda ends it.
+    /// Instant at which Lambda ends the invocation.
     pub deadline: Instant,
 }
 
-/// What one invocation did, and what it answers.
+/// The result of one invocation.
 #[derive(Debug)]
 pub struct Handled {
-    /// What it did.
+    /// Summary of its effects.
     pub summary: Summary,
-    /// The answer, or why the whole batch must come again.
+    /// Response, or the reason why the whole batch must be redelivered.
     pub response: Result<Response, report::BatchError>,
 }
 
@@ -88,13 +88,13 @@ pub async fn handle(
     Ok(Handled { summary, response })
 }
 
-/// Bytes of a log line that a record may take. A larger one is cut to its first kilobyte.
+/// Maximum bytes of a record in a log line. A larger one is cut to its first kilobyte.
 const RECORD: usize = 8 * 1024;
-/// Bytes of a log line that any other text may take.
+/// Maximum bytes of any other text in a log line.
 const SHOWN: usize = 1024;
 
-/// Says at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budget
-/// allows it. The record is in the line, as the stream forgets it in a day.
+/// Logs at ERROR, in the text that an alarm looks for, that a record cannot be read, if the budget
+/// allows it. The line has the record, because the stream drops it after a day.
 fn log(record: &Undecodable, text: &str, budget: &LogBudget) {
     let whole = shorten(text, RECORD);
     let text = if whole.len() == text.len() {
@@ -108,7 +108,7 @@ fn log(record: &Undecodable, text: &str, budget: &LogBudget) {
     }
 }
 
-/// When writing ends: early enough to answer before the deadline.
+/// Returns when writing ends: early enough to respond before the deadline.
 fn stop(now: Instant, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(now);
     deadline - (left / 10).min(Duration::from_secs(1))

@@ -18,8 +18,7 @@ fn main() -> ExitCode {
               -> weirgate_runtime::Answer {
             let config = Arc::clone(&config);
             Box::pin(async move {
-                // The one place that reads the clock, which the first read at the start has
-                // corrected.
+                // The only clock read; the table's first response has corrected the clock.
                 let (now, instant) = (table.skew().now(), Instant::now());
                 let invocation = Invocation {
                     now,

@@ -1,8 +1,8 @@
-//! A stream event to records, one pass over its text, borrowed from it. Absence is decoded as
-//! absence, never as zero.
+//! Parses a stream event to records, in one pass over its text, and borrows from it. A missing
+//! value stays missing, never zero.
 //!
-//! Not with `aws_lambda_events`: its types turn a missing timestamp into 1970 and a missing image
-//! into an empty one, and fail the whole event for one attribute they do not know.
+//! Does not use `aws_lambda_events`: its types turn a missing timestamp into 1970 and a missing
+//! image into an empty one, and fail the whole event for one unknown attribute.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,48 +21,48 @@ use crate::timestamp;
 /// The records of one event.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
-    /// Those about bucket shards.
+    /// Records of shards.
     pub records: Vec<Record>,
-    /// The sequence number of every record of the event, by index.
+    /// Sequence number of every record of the event, by index.
     pub sequence_numbers: Vec<Option<Cow<'a, str>>>,
-    /// How many are not about our buckets.
+    /// Number of records that are not of our shards.
     pub skipped: usize,
-    /// Those about buckets that cannot be read.
+    /// Records of shards that cannot be read.
     pub undecodable: Vec<Undecodable>,
 }
 
 /// One write to a bucket shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Its place in the event, from 0.
+    /// Index in the event, from 0.
     pub index: usize,
-    /// When the write happened, to the second or better.
+    /// Time of the write, to the second or better.
     pub at: EpochMillis,
-    /// What the shard had counted before the write; `None` if there was no item.
+    /// Usage counters before the write; `None` if there was no item.
     pub before: Option<Meter>,
-    /// What the write left.
+    /// Shard after the write.
     pub after: After,
 }
 
-/// What a write left of a shard.
+/// A shard after a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum After {
-    /// The shard, without its leases.
+    /// A live shard, without its leases.
     Live(Box<Shard>),
-    /// What a shard that was merged away has counted.
+    /// Usage counters of a shard that was merged away.
     Merged(Meter),
-    /// Nothing: the item was deleted.
+    /// No item: it was deleted.
     Gone,
 }
 
-/// A record that is about a bucket and cannot be read.
+/// A record of a shard that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undecodable {
-    /// Its place in the event, from 0.
+    /// Index in the event, from 0.
     pub index: usize,
-    /// The partition key of its item, as far as it has one.
+    /// Partition key of its item, empty if it has none.
     pub pk: String,
-    /// What is wrong with it.
+    /// Decoding error.
     pub why: String,
 }
 
@@ -89,9 +89,9 @@ pub fn records(event: &str) -> Result<Batch<'_>, NotAnEvent> {
     }
 }
 
-/// The text of each record, for the log. A second pass over the event, and one for all of them:
-/// whoever writes ten thousand items that nobody can read must not keep the function from everybody
-/// else's for minutes.
+/// Returns the text of each record, for the log, in one second pass over the event for all of them.
+/// A pass for each would take minutes for ten thousand undecodable items of one tenant, and delay
+/// all others.
 #[must_use]
 pub fn texts(event: &str) -> Vec<&str> {
     #[derive(Deserialize)]
@@ -162,7 +162,7 @@ impl<'a> Visitor<'a> for Records {
     }
 }
 
-/// A record's fields, before anything is known about whose they are.
+/// A record's fields, before the record is classified.
 #[derive(Default)]
 struct RawRecord<'a> {
     source: Option<Cow<'a, str>>,
@@ -184,8 +184,8 @@ impl<'a> Fields<'a> for RawRecord<'a> {
         match &*name {
             "eventSource" => self.source = object.next_value_seed(Text)?,
             "eventName" => self.event = object.next_value_seed(Text)?,
-            // The one object of a record whose fields are wanted; its names do not occur outside of
-            // it.
+            // The only object of a record whose fields are read; its field names do not occur
+            // outside.
             "dynamodb" => drop(object.next_value_seed(Object(self))?),
             "SequenceNumber" => self.sequence_number = object.next_value_seed(Text)?,
             "ApproximateCreationDateTime" => self.created = Some(raw(object)?),
@@ -208,12 +208,12 @@ impl<'a> Fields<'a> for RawRecord<'a> {
     }
 }
 
-/// How far the clock of a writer may be ahead when it begins an hour.
+/// Hours that a writer's clock may be ahead when it rolls a shard.
 const HOURS_AHEAD: i64 = 1;
 
 impl RawRecord<'_> {
-    /// The record, if it is about a bucket of ours; `None` if it is not; why it cannot be read, if
-    /// it should.
+    /// Returns the record if it is of one of our shards, and `None` if not. Returns the reason if
+    /// it is, but cannot be read.
     fn judge(self, index: usize) -> Result<Option<Record>, String> {
         if self.source.is_some_and(|source| source != "aws:dynamodb") {
             return Ok(None);
@@ -257,9 +257,8 @@ impl RawRecord<'_> {
             format!("ApproximateCreationDateTime is {created}, it takes seconds since 1970, of the years 1970 to 9998")
         })?;
         let before = old.map(|image| image.before(key.clone())).transpose()?;
-        // Leases and indexed keys are not read, so the size is not known from the attributes.
-        // DynamoDB says what the keys and both images measure; the images are of nearly the same
-        // size.
+        // Leases and indexed keys are not read, so the attributes do not give the size. DynamoDB
+        // reports the size of the keys and both images, which are nearly equal.
         let images = usize::from(has_old) + usize::from(has_new);
         let size_bytes = self
             .size_bytes
@@ -318,8 +317,8 @@ impl<'a> Fields<'a> for Keys<'a> {
     }
 }
 
-/// The item before or after a write. Of the old one that is what it has counted; of the new one
-/// also what a refill or a split needs to know, and the size of its leases.
+/// The item before or after a write. Of the old one, only usage counters are read; of the new one,
+/// also the input of a refill or a split, and the size of its leases.
 #[derive(Default)]
 struct Image {
     is_old: bool,
@@ -334,7 +333,7 @@ impl<'a> Fields<'a> for Image {
         name: Cow<'a, str>,
         object: &mut A,
     ) -> Result<(), A::Error> {
-        // The tokens show which limits a shard holds.
+        // The token attributes show which limits a shard has.
         let is_counted = attr::counts_usage(&name)
             || name.ends_with("_tk")
             || matches!(&*name, attr::V | attr::RF);
@@ -350,7 +349,7 @@ impl<'a> Fields<'a> for Image {
                 let mut map = Map::default();
                 object.next_value_seed(Object(&mut map))?;
                 let entries = map.0.iter().map(|(name, value)| (&**name, borrowed(value)));
-                // One that cannot be read is met again when the item itself is.
+                // A damaged escrow is reported when the item itself is read.
                 let _ = self.reader.attribute(&name, &Attr::M(entries.collect()));
                 return Ok(());
             }
@@ -362,7 +361,7 @@ impl<'a> Fields<'a> for Image {
         }
         let value = object.next_value_seed(Typed)?;
         let read = self.reader.attribute(&name, &borrowed(&value));
-        // What only a split asks for is no reason to lose what was used.
+        // An attribute that only a split needs must not prevent a copy of usage.
         self.flaw = self.flaw.take().or(read.err().filter(|_| is_needed));
         Ok(())
     }

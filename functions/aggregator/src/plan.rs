@@ -11,30 +11,30 @@ use crate::config::Config;
 use crate::parse::{After, Record};
 use crate::split::Split;
 
-/// Writes to a shard in one batch from which on it is looked at whether they become too many.
+/// Number of writes to a shard in one batch from which on its write rate is checked.
 const BUSY: usize = 200;
 
-/// Writes to a shard after which its usage is copied before the hour is over: every five seconds at
-/// the most that one shard bears. Of slower ones the live item is read.
+/// Number of writes to a shard after which its usage is copied before the hour ends: at most every
+/// five seconds, at the highest write rate of a shard. For less busy shards, readers use the live
+/// item.
 pub const INTERIM: i64 = 4096;
 
-/// What a batch says of one bucket shard.
+/// The records of one shard in a batch.
 #[derive(Debug)]
 pub struct ShardFold {
     key: BucketKey,
-    /// Images of which some window is to be copied, in the order of the records, and what ends with
-    /// each.
+    /// Images of which a window is copied, in the order of the records, with the window that ends.
     copies: Vec<(Meter, Ends, usize)>,
     writes: usize,
-    /// Net consumed of each limit.
+    /// Net consumption of each limit.
     consumed: BTreeMap<LimitName, MilliTokens>,
-    /// The largest request of each limit: of a write that several callers share, their mean.
+    /// Largest request of each limit: for a write of several acquires, their mean.
     largest: BTreeMap<LimitName, MilliTokens>,
-    /// The newest image, when it was written, and its record.
+    /// Newest image, the time of its write, and its record.
     last: Option<(Box<Shard>, EpochMillis, usize)>,
 }
 
-/// What ends with an image: of each also what comes before it.
+/// What ends with an image; each variant includes those before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Ends {
     Nothing,
@@ -43,27 +43,27 @@ enum Ends {
     Life,
 }
 
-/// A planned write, and the record behind it.
+/// A planned write, and its record.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// What it does.
+    /// Kind of write.
     pub kind: Kind<'a>,
-    /// Index in the event of the record it stands for.
+    /// Index of its record in the event.
     pub record: usize,
 }
 
-/// What a planned write does.
+/// The kind of a planned write.
 #[derive(Debug)]
 pub enum Kind<'a> {
     /// Copies usage to a snapshot.
     Copy(Box<UsageCopy>),
-    /// Credits a bucket.
+    /// Credits refill to a shard.
     Refill(Box<Update>),
-    /// Makes two of a hot shard.
+    /// Splits a hot shard.
     Split(Box<Split<'a>>),
 }
 
-/// After this long a record does not come again for an item that stays throttled.
+/// Age from which on a record is not redelivered for an item that stays throttled.
 pub const OLD: Millis = Millis(30_000);
 
 /// Returns the indices of the records that are older than [`OLD`] at `now`.
@@ -73,7 +73,7 @@ pub fn old_records(records: &[Record], now: EpochMillis) -> HashSet<usize> {
     old.map(|record| record.index).collect()
 }
 
-/// Folds the records of a batch per bucket shard, in the order of their keys.
+/// Groups the records of a batch by shard, in the order of their keys.
 #[must_use]
 pub fn shards(records: Vec<Record>) -> Vec<ShardFold> {
     let mut shards: BTreeMap<BucketKey, ShardFold> = BTreeMap::new();
@@ -87,8 +87,8 @@ pub fn shards(records: Vec<Record>) -> Vec<ShardFold> {
     shards.into_values().collect()
 }
 
-/// The copies of all shards, each with its record. Those of a shard to the same snapshot come in
-/// the order of its lives.
+/// Returns the copies of all shards, each with its record. Copies of a shard to the same snapshot
+/// are in the order of its lives.
 pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (UsageCopy, usize)> {
     shards.iter().flat_map(move |shard| {
         Window::ALL
@@ -97,8 +97,8 @@ pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (Usag
     })
 }
 
-/// The writes of all shards, none of which waits for another. A hot shard is split, which credits
-/// it too, or refilled. Splits come last: whatever holds them up, usage is copied.
+/// Returns the writes of all shards, which are independent of each other. A hot shard is split,
+/// which also credits it, or refilled. Splits come last, so that they cannot delay copies of usage.
 #[must_use]
 pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
     let copy = |(copy, record)| Write {
@@ -155,8 +155,8 @@ impl ShardFold {
         match (before, after) {
             (Some(before), After::Gone) => self.copies.push((before, Ends::Life, index)),
             (None, After::Gone) => {}
-            // Not final: a split may make the shard again within the window. Until then readers
-            // find the item.
+            // Not final, because a split may create the shard again within the window. Until then,
+            // readers find the item.
             (_, After::Merged(meter)) => self.copies.push((meter, Ends::Nothing, index)),
             (before, After::Live(shard)) => {
                 if let Some(before) = before.filter(|before| before.hour < shard.hour) {
@@ -192,7 +192,7 @@ impl ShardFold {
                 .map_or(0, |counter| counter.total);
             let used = state.consumed.0.saturating_sub(had);
             *self.consumed.entry(name.clone()).or_default() += MilliTokens(used);
-            // A write that grants none is no request.
+            // A write that grants no acquire is no request.
             if acquires > 0 {
                 let mean = MilliTokens(used.saturating_add(acquires - 1).div_euclid(acquires));
                 let largest = self.largest.entry(name.clone()).or_default();
@@ -201,7 +201,7 @@ impl ShardFold {
         }
     }
 
-    /// The newest image of each window of this kind, once for each life of the shard.
+    /// Returns the newest image of each window of this kind, once for each life of the shard.
     fn copies(&self, window: Window, ttl_days: i64) -> Vec<(UsageCopy, usize)> {
         let mut copies: Vec<(UsageCopy, usize)> = vec![];
         let end = if window == Window::Daily {
@@ -246,7 +246,7 @@ impl ShardFold {
         let largest = || {
             let bucket = |shard: &Self| shard.key.with_shard(0);
             let own = bucket(self);
-            // They come by key, so the shards of one bucket are together. All of a batch may be
+            // Sorted by key, so the shards of one bucket are together. All shards of a batch may be
             // hot.
             let first = shards.partition_point(|other| bucket(other) < own);
             let mut largest: BTreeMap<LimitName, MilliTokens> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What became of the writes to the function's answer: where Lambda starts again, and one line for
-//! the log.
+//! Turns effects of writes into the function's response, which tells Lambda where to resume, and
+//! into one log line.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -11,39 +11,39 @@ use weirgate_store::ErrorKind;
 use crate::execute::{Effect, Failure, Why};
 use crate::parse::Batch;
 
-/// The partial-batch response: the first record behind each write that failed. Lambda starts again
-/// at the lowest sequence number in it; an empty one means success. No identifier is ever null,
-/// because a null fails the whole batch.
+/// The partial-batch response: the first record of each failed write. Lambda resumes at the lowest
+/// sequence number in it; an empty response means success. No identifier is ever null, because a
+/// null fails the whole batch.
 pub use aws_lambda_events::event::streams::DynamoDbEventResponse as Response;
 
-/// What one invocation did.
+/// The effects of one invocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Records in the event.
+    /// Number of records in the event.
     pub records: usize,
-    /// Records that are not about our buckets.
+    /// Records that are not of our shards.
     pub skipped: usize,
-    /// Records about buckets that cannot be read.
+    /// Records of shards that cannot be read.
     pub undecodable: usize,
-    /// Copies of usage that were made.
+    /// Copies of usage made.
     pub copied: usize,
-    /// Copies that are there already, or newer ones.
+    /// Copies that the snapshot had already, or newer ones.
     pub superseded: usize,
-    /// Interim copies that were not made this time: a later one says as much.
+    /// Interim copies put off: a later one includes them.
     pub copies_put_off: usize,
-    /// Buckets credited.
+    /// Shards credited.
     pub refilled: usize,
-    /// Refills that another process had made.
+    /// Refills that another process had made, or that are no longer needed.
     pub refills_lost: usize,
-    /// Refills that were not made this time: callers find what flowed in by themselves.
+    /// Refills put off: clients compute refill themselves.
     pub refills_put_off: usize,
-    /// Hot shards made two.
+    /// Hot shards split.
     pub splits: usize,
-    /// Splits that somebody else had made, or that nobody needs any more.
+    /// Splits that another process had made, or that are no longer needed.
     pub splits_lost: usize,
-    /// Splits that were not made this time: the next batch of the shard asks again.
+    /// Splits put off: the next batch of the shard tries again.
     pub splits_put_off: usize,
-    /// Writes that what their item holds does not allow; each has an ERROR line.
+    /// Writes that the item's content does not allow; each has an ERROR line.
     pub refused: usize,
     /// Writes that failed.
     pub failed: usize,
@@ -72,23 +72,23 @@ impl Summary {
     }
 }
 
-/// An invocation that fails as a whole; all of its records come again.
+/// An invocation that fails as a whole; all of its records are redelivered.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
-    /// No write was possible, and none will be until somebody changes something.
+    /// No write was possible, and none will be until an operator fixes the cause.
     #[error("no write was possible: {0}")]
     NothingWritten(Why),
-    /// A write failed, and its first record cannot be named.
+    /// A write failed, and its first record has no sequence number.
     #[error("record {record} has no SequenceNumber, so the whole batch must come again: {why}")]
     NoSequenceNumber {
         /// Its index in the event.
         record: usize,
-        /// Why its write failed.
+        /// Reason of the failure.
         why: Why,
     },
 }
 
-/// Adds up what happened, and names the records that must come again.
+/// Adds up the effects, and names the records that must be redelivered.
 ///
 /// # Errors
 /// [`BatchError`] if that cannot be said record by record.
@@ -149,7 +149,8 @@ fn answer(
     }
     let mut records = BTreeSet::new();
     for Failure { record, why } in failures {
-        // An identifier that is empty or null would say the same, but to nobody who reads the log.
+        // Lambda treats an empty or null identifier the same way, but this error also reaches the
+        // log.
         if sequence_numbers
             .get(record)
             .and_then(Option::as_ref)
@@ -173,7 +174,8 @@ fn failure(number: &str) -> DynamoDbBatchItemFailure {
     failure
 }
 
-/// The first failure of each kind: a throttled table fails hundreds of writes for the same reason.
+/// Logs the first failure of each kind: a throttled table fails hundreds of writes for the same
+/// reason.
 fn log(failures: &[Failure]) {
     let mut seen = vec![];
     for Failure { record, why } in failures {

@@ -1,27 +1,28 @@
-//! Which shard of a batch is hot, and how it is split. Pure.
+//! Selects the hot shards of a batch, and plans their splits. Pure.
 
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::{Update, may_split, split};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId};
 
-/// A stream gives the second in which a write happened; it can have happened until its end.
+/// Remainder of a second. A stream gives only the second of a write, which may have been at its
+/// end.
 const REST_OF_SECOND: Millis = Millis(999);
 
-/// A hot shard, as its batch shows it.
+/// A hot shard, by its batch.
 #[derive(Debug)]
 pub struct Split<'a> {
-    /// The shard as it was last seen.
+    /// Shard by its newest image.
     pub image: &'a Shard,
-    /// The largest request of each limit, which must still fit a half.
+    /// Largest request of each limit, which must still fit a half.
     largest: BTreeMap<LimitName, MilliTokens>,
     max_shards: u32,
     now: EpochMillis,
 }
 
 impl<'a> Split<'a> {
-    /// Splits `image`, which a write in the second `at` left behind, if it is hot and may be split,
-    /// or its last split is to be finished.
+    /// Returns the split of `image`, from a write in the second `at`, if it is hot and may be
+    /// split, or has an unfinished split.
     #[must_use]
     pub fn of(
         image: &'a Shard,
@@ -38,8 +39,8 @@ impl<'a> Split<'a> {
                 now,
             });
         }
-        // What flowed in by the latest instant is the most there can have been: no shard is hot for
-        // a rounded time.
+        // Counts refill until the latest possible instant, so that a rounded time makes no shard
+        // hot.
         if !is_hot(image, at.plus(REST_OF_SECOND).min(now)) {
             return None;
         }
@@ -52,24 +53,24 @@ impl<'a> Split<'a> {
         })
     }
 
-    /// The write that begins to split the shard as it is in `image`; `None` if it cannot be split
-    /// like that.
+    /// Returns the write that begins to split the shard in the state `image`; `None` if that state
+    /// cannot be split.
     #[must_use]
     pub fn first(&self, image: &Shard, op: WriteId) -> Option<Update> {
         let asked = image.scaling.min_shards;
         may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now))
     }
 
-    /// Whether the shard, which is `image` by now, is still to be split: nobody has done it or has
-    /// made it cool.
+    /// Returns whether the shard, which is `image` by now, still needs the split: it was neither
+    /// split nor cooled down since.
     #[must_use]
     pub fn is_wanted(&self, image: &Shard) -> bool {
         image.shard() == self.image.shard() && is_hot(image, self.now)
     }
 }
 
-/// Whether one partition no longer bears the shard: a client was throttled, its write units run
-/// out, or its leases make every write cost more than one.
+/// Returns whether the shard exceeds one partition: a client was throttled, its write units run
+/// out, or its leases make every write cost more than one unit.
 fn is_hot(shard: &Shard, at: EpochMillis) -> bool {
     shard.scaling.is_hot || shard.is_near_write_limit(at) || shard.has_heavy_leases()
 }
@@ -80,8 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever split it first has cooled it; splitting again what is hot still would make two of a
-    /// half at once.
+    /// The first split cools the shard down; a split of a still hot one would split a half at once.
     #[test]
     fn a_split_is_wanted_while_it_is_the_same_shard_and_hot() {
         let (key, now) = (

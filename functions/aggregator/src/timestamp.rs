@@ -1,13 +1,12 @@
-//! Instants as a stream writes them: seconds, whole or with a fraction or an exponent.
+//! Instants in the format of a stream: seconds, whole or with a fraction or an exponent.
 
 use weirgate_shared::EpochMillis;
 
-/// The first instant of the year 9999, where dates end: a window of its last month would end after
-/// it.
+/// First instant of the year 9999, the end of dates: a window of its last month would end after it.
 const END_MS: i128 = 253_370_764_800_000;
 
-/// The instant of a JSON number of seconds, rounded down to the millisecond; `None` if it is no
-/// number, or not between 1970 (itself not an instant but a missing one) and 9998.
+/// Returns the instant of a JSON number of seconds, rounded down to the millisecond. Returns `None`
+/// for other text, or for an instant not between 1970 (0 means a missing one) and 9998.
 pub(crate) fn seconds(number: &str) -> Option<EpochMillis> {
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

@@ -1,21 +1,21 @@
-//! What the environment says.
+//! Settings from the environment.
 
 use weirgate_runtime::{ConfigError, number, required};
 
-/// What an operator chooses.
+/// The function's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `TABLE_NAME`: the table whose leases are looked after.
+    /// `TABLE_NAME`: table whose leases are released.
     pub table_name: String,
-    /// `RECONCILE_PAGE`: how many due buckets are read from the index at a time, 1 to 1000; 100 if
-    /// not given.
+    /// `RECONCILE_PAGE`: number of due shards read from the index at a time, 1 to 1000; default
+    /// 100.
     pub page: i32,
 }
 
 impl Config {
-    /// The name of the table; there is no default.
+    /// Name of the table; required.
     pub const TABLE_NAME: &str = "TABLE_NAME";
-    /// Due buckets read from the index at a time.
+    /// Due shards read from the index at a time.
     pub const RECONCILE_PAGE: &str = "RECONCILE_PAGE";
 
     /// Reads the variables through `lookup`.

@@ -1,16 +1,16 @@
-//! When a run must stop, on a clock that only goes forward.
+//! The deadline of a run, on a monotonic clock.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-/// For the answer and its log line.
+/// Time reserved for the response and its log line.
 const ANSWER: Duration = Duration::from_secs(1);
-/// For what is under way: one request with its timeout.
+/// Time reserved for work in progress: one request with its timeout.
 const UNDER_WAY: Duration = Duration::from_secs(3);
 
-/// When nothing new is begun any more, and when what is under way is left.
+/// The instants after which no work begins, and after which work in progress is dropped.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     begin: Instant,
@@ -18,7 +18,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The deadline of an invocation that is ended after `left`.
+    /// Returns the deadline of an invocation that ends after `left`.
     #[must_use]
     pub fn after(left: Duration) -> Self {
         let end = left.saturating_sub(ANSWER);
@@ -29,8 +29,8 @@ impl Deadline {
         }
     }
 
-    /// What `work` makes, if there is time to begin it and it ends in time. It is left in the
-    /// middle otherwise: a write that is never heard of again is either made whole or not at all.
+    /// Returns the output of `work` if there is time to begin it and it ends in time. Otherwise
+    /// drops it: DynamoDB applies a dropped write entirely or not at all.
     pub async fn bound<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         if Instant::now() >= self.begin {
             return None;

@@ -1,4 +1,4 @@
-//! Runs what is planned for one bucket shard, and goes on from what it meets.
+//! Runs the plan of one shard, and replans after a failed condition.
 
 use weirgate_runtime::LogBudget;
 use weirgate_shared::write::{self, ExpiredLeases};
@@ -8,35 +8,33 @@ use weirgate_store::{ErrorKind, RetryPolicy, ReturnValues, StoreError, Table, Wr
 use crate::plan::{Fate, Plan, Planned};
 use crate::read;
 
-/// How often one bucket is tried. Whoever loses this often meets a bucket that is in use, whose
-/// callers take back expired leases themselves when they need them.
+/// Maximum number of attempts for one shard. More failed conditions mean a busy shard, whose
+/// clients reclaim expired leases themselves.
 const TRIES: u32 = 4;
 
-/// What became of one due bucket.
+/// The outcome of one due shard.
 #[derive(Debug)]
 pub enum Done {
-    /// This run wrote it, and gave this back.
+    /// This run wrote it, and returned these tokens.
     Written(ExpiredLeases),
-    /// Nothing was to be done, or it is gone.
+    /// There was no work, or the shard is gone.
     Nothing,
-    /// Others wrote to it each time first; it is still due.
+    /// Other processes wrote to it first in each attempt; it is still due.
     LostRace,
-    /// Nothing was written to it, and still its conditions do not hold: what it holds keeps it from
-    /// being written.
+    /// No other process wrote to it, and its conditions still fail: its content prevents the write.
     Stuck,
     /// It cannot be read.
     Undecodable,
 }
 
-/// Does what `plan` says about a bucket shard, and plans again from what it is when somebody else
-/// was faster.
+/// Runs the write of `plan` for a shard, and plans again if another process wrote first.
 ///
-/// A lost answer is not repeated blindly: the write would only lose its race against itself, and
-/// what it gave back would be in nobody's report. The item tells whether it was applied.
+/// An unconfirmed write is not repeated blindly: it would fail against itself, and no report would
+/// include the tokens it returned. Instead, the item tells whether it was applied.
 ///
 /// # Errors
-/// [`StoreError`] if DynamoDB refused or could not be reached; the bucket is still due then, or was
-/// written without anybody knowing.
+/// [`StoreError`] if DynamoDB refused or could not be reached; the shard is still due then, or was
+/// written without confirmation.
 pub async fn settle(
     table: &Table,
     budget: &LogBudget,
@@ -57,8 +55,8 @@ pub async fn settle(
             )
             .await
         {
-            // At most one of the writes that were sent from one `v` is applied, and they all give
-            // the same back.
+            // At most one of the writes sent from one `v` is applied, and they all return the same
+            // tokens.
             Ok(WriteOutcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
             Ok(WriteOutcome::ConditionFailed(item)) => {
                 lost = None;
@@ -95,13 +93,13 @@ pub async fn settle(
     lost.map_or(Ok(Done::LostRace), Err)
 }
 
-/// Has an item, about which nothing can be done now, not come back for an hour. One that has no
-/// room for that leaves the index. Returns whether it was still due.
+/// Postpones an item that cannot be processed by an hour. Removes an item without room for that
+/// from the index. Returns whether it was still due.
 ///
 /// # Errors
 /// [`StoreError`] if the item could not be written; it is still due then.
 pub async fn postpone(table: &Table, key: &ItemKey, now: EpochMillis) -> Result<bool, StoreError> {
-    // It may be of any size, so it is not asked for.
+    // The item may have any size, so it is not requested.
     let send = async |update| {
         table
             .update_with(&update, ReturnValues::Never, RetryPolicy::AlsoUnconfirmed)

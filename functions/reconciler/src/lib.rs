@@ -1,23 +1,23 @@
-//! The reconciler: gives back what expired leases held in buckets that nobody uses meanwhile, and
-//! merges shards that have become cold.
+//! The reconciler: releases expired leases of shards that no client reclaims, and merges idle
+//! shards.
 //!
 //! # Layout
 //!
-//! - `config`: [`Config`]: what the environment says
+//! - `config`: [`Config`] from the environment
 //! - `partition`: the entries of one partition of the index, by age and within the `share` of each
 //!   namespace
-//! - `read`: what is due, and the buckets as they are
-//! - `plan`: what is to be done about one bucket shard; pure
-//! - `execute`: one write per shard, and what to do when somebody else was faster
-//! - `tree`, `review`: [`review`]: what is to be done about all shards of a bucket together; pure
-//! - `reshape`: its transactions, and what to do when somebody else was faster
-//! - `report`: [`Summary`]: the answer, and the log line
+//! - `read`: due entries, and their shards
+//! - `plan`: the write for one due shard; pure
+//! - `execute`: one write per shard, replanned after a failed condition
+//! - `tree`, `review`: [`review`]: the work on all shards of a bucket together; pure
+//! - `reshape`: its transactions, and another review after a failed condition
+//! - `report`: [`Summary`]: the response, and the log line
 //! - `deadline`: [`Deadline`]: when to stop
 //! - `schedule`: the schedule's event: its id and its time
 //!
-//! It costs what is due, not what is stored: what stays due because of a failure is met again by
-//! the next run. Tenants write what they like into their items; no item makes a run fail, and none
-//! takes more than its namespace's share before all others have had theirs.
+//! Its cost grows with the due items, not with the stored ones. An item that stays due after a
+//! failure is processed by the next run. Tenants can write anything into their items: no item makes
+//! a run fail, and no namespace gets more than its share before all others had theirs.
 
 mod config;
 mod deadline;
@@ -49,14 +49,15 @@ pub use review::{Change, Depth, Review, review};
 
 use schedule::Schedule;
 
-/// Partitions of the index worked on at once: all of them, so that the oldest of each come first.
+/// Index partitions processed concurrently: all of them, so that the oldest entries of each come
+/// first.
 const PARTITIONS: usize = 16;
-/// Buckets of one partition written at once.
+/// Shards of one partition written concurrently.
 const WRITES: usize = 4;
-/// Bytes of a log line that an error may take.
+/// Maximum bytes of an error in a log line.
 const SHOWN: usize = 1024;
 
-/// Runs once for an event. Whatever it says, it means: now. That of a schedule is named in the log.
+/// Runs once for an event of any content. The log names the event of a schedule.
 ///
 /// # Errors
 /// [`StoreError`] if nothing worked at all.
@@ -73,7 +74,7 @@ pub async fn invoke(
     summary.answer()
 }
 
-/// Restores all that is due at `now`, until the deadline.
+/// Processes all shards due at `now`, until the deadline.
 ///
 /// # Errors
 /// [`StoreError`] if nothing worked at all; what failed for some buckets is in the summary.
@@ -116,16 +117,16 @@ struct Run<'a> {
     config: &'a Config,
     now: EpochMillis,
     deadline: Deadline,
-    /// Shard 0 of every bucket whose shards were reviewed together: once is enough, however many of
-    /// them are due.
+    /// Shard 0 of every bucket that was reviewed. One review in a run suffices, however many of its
+    /// shards are due.
     reviewed: &'a Mutex<HashSet<BucketKey>>,
-    /// Held for as long as something large is in memory.
+    /// Lock held while a large item is in memory.
     large: &'a tokio::sync::Mutex<()>,
     budget: &'a LogBudget,
 }
 
 impl Run<'_> {
-    /// Says at WARN what failed, if the budget allows it, and passes it on.
+    /// Logs the error at WARN if the budget allows it, and returns it.
     fn told(self, error: StoreError) -> StoreError {
         let text = error.to_string();
         let text = shorten(&text, SHOWN);

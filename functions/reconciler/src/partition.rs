@@ -12,39 +12,38 @@ use crate::read::{self, Met};
 use crate::share::Shares;
 use crate::{Run, Summary, WRITES, plan, review};
 
-/// Entries of a page from which nothing was taken, so that more of them are passed over with the
-/// next one: what a page may have at most.
+/// Page size after a page without an entry in turn, the maximum of a page, so that entries are
+/// skipped faster.
 const PASSED_OVER: i32 = 1000;
-/// Pages in a row from which nothing was taken, before the partition is read from its other end.
-/// The entries of a tenant cannot be passed over at once: only their time of being due is indexed.
+/// Number of pages in a row without an entry in turn, after which the partition is read from its
+/// other end. A tenant's entries cannot be skipped at once, because only their due time is indexed.
 const CROWDED: u32 = 32;
 
-/// How reading a partition in one direction has ended.
+/// How a pass over a partition in one direction ended.
 enum Pass {
-    /// At its end.
+    /// At the end of the partition.
     Whole,
-    /// Among entries whose namespaces have had their share.
+    /// Among entries of namespaces that have used up their share.
     Crowded,
-    /// For want of time, or by an error.
+    /// Out of time, or by an error.
     Stopped,
 }
 
-/// What a run knows of a partition.
+/// A run's state of a partition.
 #[derive(Default)]
 struct Known {
     met: Met,
     shares: Shares,
     summary: Summary,
-    /// After which entry each direction goes on, where it was crowded: the next round does not pass
-    /// over the same entries again, so what lies between those of a tenant at both ends has its
-    /// turn.
+    /// Entry after which each direction continues if it was crowded. The next round does not skip
+    /// the same entries again, so entries between those of a tenant at both ends get their turn.
     oldest: Option<Item>,
     newest: Option<Item>,
 }
 
 impl Run<'_> {
-    /// One partition of the index. It ends: each page begins after the one before it, `now` stays,
-    /// and the shares grow until each entry has had its turn.
+    /// Processes one partition of the index. It terminates: each page begins after the previous
+    /// one, `now` stays, and the shares grow until each entry had its turn.
     pub(crate) async fn partition(self, due_shard: String) -> Summary {
         let mut known = Known::default();
         loop {
@@ -120,7 +119,7 @@ impl Run<'_> {
         }
     }
 
-    /// Some buckets, read together if they are as small as buckets are, and one by one otherwise.
+    /// Processes some shards: together if they have a usual size, and one by one otherwise.
     async fn batch(self, keys: &[ItemKey], known: &mut Known) {
         let items = match self
             .deadline
@@ -159,8 +158,8 @@ impl Run<'_> {
         }
     }
 
-    /// All shards of the bucket of one that is due, once in a run. They count as what is read of
-    /// them.
+    /// Reviews all shards of a due shard's bucket, once in a run. Charges what it reads to the
+    /// namespace's share.
     async fn review(self, key: &ItemKey, first: &BucketKey, known: &mut Known) {
         if self
             .reviewed
@@ -184,7 +183,7 @@ impl Run<'_> {
         }
     }
 
-    /// A bucket that may be as large as an item can be: one at a time in the whole run.
+    /// Processes a shard that may have the maximum size of an item: one at a time in the whole run.
     async fn alone(self, key: &ItemKey, known: &mut Known) {
         if !known.shares.take(&key.pk) {
             return known.put_back(key);
@@ -227,8 +226,8 @@ impl Run<'_> {
         }
     }
 
-    /// One due item: a bucket, or one of its shards. Returns its key, and that of the first shard,
-    /// if all are to be reviewed. The guard is held for as long as the item is in memory.
+    /// Processes one due shard. Returns its key, and that of shard 0 if the bucket needs a review.
+    /// The guard is held while the item is in memory.
     async fn item(
         self,
         item: Item,
@@ -237,7 +236,7 @@ impl Run<'_> {
     ) -> Option<(ItemKey, BucketKey)> {
         let key = item.key()?;
         if item.is_merged() {
-            // It has no `due`, unless a hand has given it one: the index is behind.
+            // A merged shard has no `due` unless it was set manually: the index is behind.
             self.postpone(&key, summary).await;
             return None;
         }
@@ -256,8 +255,7 @@ impl Run<'_> {
         None
     }
 
-    /// Makes the write that `plan` says, and leaves the bucket alone for an hour if it has no room
-    /// for it.
+    /// Runs the write of `plan`. Postpones a shard without room for it by an hour.
     pub(crate) async fn settle(
         self,
         shard: Shard,
@@ -280,7 +278,7 @@ impl Run<'_> {
         }
     }
 
-    /// Has an item come back in an hour.
+    /// Postpones an item by an hour.
     pub(crate) async fn postpone(self, key: &ItemKey, summary: &mut Summary) {
         match self
             .deadline
@@ -304,8 +302,8 @@ impl Known {
         }
     }
 
-    /// Returns whether it is the entry's turn: the run has not met it, and its namespace has
-    /// something left of its share.
+    /// Returns whether it is the entry's turn: this run has not processed it, and its namespace has
+    /// some of its share left.
     fn takes(&mut self, due: &Due) -> bool {
         if self.met.contains(&due.key) || !self.shares.take(&due.key.pk) {
             return false;
@@ -314,7 +312,7 @@ impl Known {
         true
     }
 
-    /// Has the entry wait for its turn, as its namespace has used up its share.
+    /// Returns the entry to wait, because its namespace has used up its share.
     fn put_back(&mut self, key: &ItemKey) {
         self.met.remove(key);
         self.summary.unseen();

@@ -1,46 +1,46 @@
-//! What is to be done about one due bucket: pure, nothing is sent.
+//! Plans the write for one due shard: pure, sends nothing.
 
 use weirgate_shared::write::{ExpiredLeases, Update, expire, sample};
 use weirgate_shared::{EpochMillis, Shard};
 
-/// What becomes of a bucket that the index calls due.
+/// The plan for a due shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
-    /// One write restores all there is.
+    /// One write returns all tokens of expired leases.
     Write(Planned),
-    /// Nothing: the index was behind, or somebody else has done it.
+    /// No write: the index was behind, or another process has done the work.
     Nothing,
 }
 
-/// A write, what it gives back, and how to recognise it when its answer was lost.
+/// A write, the tokens it returns, and how to recognize it if it is unconfirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     /// The write.
     pub update: Update,
-    /// What it gives back.
+    /// Tokens that it returns.
     pub restored: ExpiredLeases,
     seen: Seen,
 }
 
-/// What the bucket was when the write was planned.
+/// The shard's state when the write was planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     v: i64,
     due: EpochMillis,
 }
 
-/// What a later image says about a write whose answer was lost.
+/// The fate of an unconfirmed write, by a later image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It was applied.
+    /// The write was applied.
     Applied,
-    /// It was not, but may still arrive.
+    /// It was not applied, but may still arrive.
     Open,
-    /// It was not, and never will be.
+    /// It was not applied, and never will be.
     Never,
 }
 
-/// What is to be done about `bucket` at `now`.
+/// Returns the plan for `shard` at `now`.
 #[must_use]
 pub fn plan(shard: &Shard, now: EpochMillis) -> Plan {
     let Some(due) = shard.due_at.filter(|due| *due <= now) else {
@@ -59,15 +59,15 @@ pub fn plan(shard: &Shard, now: EpochMillis) -> Plan {
     }
 }
 
-/// What is to be done about `bucket`, one of several shards, when its whole bucket is reviewed at
-/// `now`: what [`plan`] does, and its writes counted from now on.
+/// Returns the plan for `shard`, one of several, when its bucket is reviewed at `now`: [`plan`],
+/// with a new activity sample.
 #[must_use]
 pub fn plan_look(shard: &Shard, now: EpochMillis) -> Plan {
     if shard.shard().count == 1 || shard.scaling.sample.is_some_and(|sample| sample.at >= now) {
         return plan(shard, now);
     }
     let (update, restored) = sample(shard, now);
-    // Without a `due` it is in nobody's way; whether an answer that was lost meant something does
+    // Without a `due`, the shard needs no further run, so the outcome of an unconfirmed write does
     // not matter.
     let seen = Seen {
         v: shard.write_seq,
@@ -81,13 +81,13 @@ pub fn plan_look(shard: &Shard, now: EpochMillis) -> Plan {
 }
 
 impl Planned {
-    /// What `image`, read after the write was sent, says about it.
+    /// Returns the fate of the write by `image`, which was read after the write was sent.
     ///
-    /// The write raises `due` or removes it; a take can only lower it. So this tells the write from
-    /// a take that has reclaimed the same leases, also when others have written since. It does not
-    /// tell it from the same write by another run, which reserved concurrency prevents, or by a
-    /// client that found more expired leases than one take gives back: then both report it. Only
-    /// the report is wrong; the tokens are given back once.
+    /// The write raises `due` or removes it, and a take can only lower it. That distinguishes the
+    /// write from a take that reclaimed the same leases, even after later writes. Two cases remain:
+    /// the same write by another run, which reserved concurrency prevents, and a client that found
+    /// more expired leases than one take reclaims. Then both report it. Only the report is wrong;
+    /// the tokens are returned once.
     #[must_use]
     pub fn fate(&self, image: &Shard) -> Fate {
         if image.write_seq == self.seen.v {

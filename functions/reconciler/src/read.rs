@@ -1,4 +1,4 @@
-//! What is due, and the buckets as they are.
+//! Reads due entries, and their shards.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -10,16 +10,16 @@ use weirgate_shared::{
 };
 use weirgate_store::{Due, Item, Order, StoreError, Table};
 
-/// Keys that are read at once.
+/// Number of keys in one read.
 pub const BATCH: usize = 32;
-/// The most text, in bytes, that an answer about a batch may have. Read, it takes up to twelve
-/// times as much memory, for each partition of the index.
+/// Maximum bytes of the response for a batch. Decoded, it takes up to twelve times as much memory,
+/// for each partition of the index.
 pub const SMALL: u64 = 256 * 1024;
-/// The most text that the answer about one item may have. A bucket as large as an item may be has
-/// less, as its leases are mostly names. One such item is read at a time.
+/// Maximum bytes of the response for one item. A shard of the maximum item size has less, because
+/// its leases are mostly names. One such item is read at a time.
 pub const LARGE: u64 = 1_536 * 1024;
 
-/// Bytes of a log line that one text of an item may take.
+/// Maximum bytes of an item's text in a log line.
 const SHOWN: usize = 1024;
 
 /// One page of an index partition.
@@ -27,12 +27,12 @@ const SHOWN: usize = 1024;
 pub struct Page {
     /// The entries.
     pub due: Vec<Due>,
-    /// Where the next page begins, if there is one.
+    /// Start of the next page, if there is one.
     pub next: Option<Item>,
 }
 
-/// The keys that a run has met in one partition. The index is eventually consistent: a bucket can
-/// be in it at two places.
+/// The keys that a run has processed in one partition. The index is eventually consistent: it can
+/// have a shard at two places.
 #[derive(Debug, Default)]
 pub struct Met {
     hashes: HashSet<u64>,
@@ -40,17 +40,17 @@ pub struct Met {
 }
 
 impl Met {
-    /// Returns whether the key is there.
+    /// Returns whether the key was inserted.
     pub fn contains(&self, key: &ItemKey) -> bool {
         self.hashes.contains(&self.by.hash_one(key))
     }
 
-    /// Notes the key.
+    /// Inserts the key.
     pub fn insert(&mut self, key: &ItemKey) {
         self.hashes.insert(self.by.hash_one(key));
     }
 
-    /// Forgets the key, which has not had its turn.
+    /// Removes the key, which has not had its turn.
     pub fn remove(&mut self, key: &ItemKey) {
         self.hashes.remove(&self.by.hash_one(key));
     }
@@ -80,8 +80,8 @@ pub fn is_ours(key: &ItemKey) -> bool {
     key.sk == BUCKET_SK && BucketKey::parse(&key.pk).is_some_and(|key| key.shard < MAX_SHARDS)
 }
 
-/// Returns an item as a bucket; `None`, and an ERROR line with the beginning of the item, if it
-/// cannot be read.
+/// Returns an item as a shard. If it cannot be read, returns `None`, and logs an ERROR line with
+/// the beginning of the item.
 pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Shard> {
     let read = item.bucket().and_then(|shard| {
         let here = shard.key.item_key();
@@ -106,11 +106,11 @@ pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Shard> {
             budget,
         );
     };
-    // No retry mends it.
+    // A retry would not help.
     read.inspect_err(log).ok()
 }
 
-/// Says at ERROR that an item in the index cannot be read, if the budget allows it: in the text
+/// Logs at ERROR that an item in the index cannot be read, if the budget allows it, in the text
 /// that an alarm looks for.
 pub fn unreadable(key: &ItemKey, error: &str, item: &str, budget: &LogBudget) {
     let [pk, sk, error] = [&key.pk, &key.sk, error].map(|text| shorten(text, SHOWN));

@@ -1,4 +1,4 @@
-//! The summary of a run: its answer, and its one log line.
+//! The summary of a run: its response, and its log line.
 
 use std::collections::BTreeMap;
 
@@ -12,51 +12,51 @@ use weirgate_store::{ErrorKind, StoreError};
 use crate::execute::Done;
 use crate::schedule::Schedule;
 
-/// How many different errors the summary names; each failed bucket has a log line of its own, as
-/// far as there is room.
+/// Maximum number of different errors in the summary. Each failed shard has a log line of its own,
+/// within the budget.
 const ERRORS: usize = 5;
-/// The most bytes of one of them.
+/// Maximum bytes of one error.
 const SHOWN: usize = 1024;
-/// How many limits the summary names. Tenants choose the names of limits.
+/// Maximum number of limits in the summary, because tenants choose their names.
 const LIMITS: usize = 64;
 
-/// What a run did. Every bucket seen is in one of the counts, or nothing had to be left.
+/// The effects of a run. Every due entry seen is in one of the counts, or needed no work.
 #[derive(Debug, Default, Serialize)]
 pub struct Summary {
-    /// Buckets that the index called due.
+    /// Entries that the index listed as due.
     pub buckets_seen: u64,
     /// Expired leases that this run removed.
     pub leases_restored: u64,
-    /// Tokens that this run gave back, by limit, over all buckets; decimal, exact to the
-    /// millitoken. Of the first 64 limits.
+    /// Tokens that this run returned, by limit, over all buckets; decimal, exact to the millitoken.
+    /// Only the first 64 limits.
     #[serde(serialize_with = "exact_tokens")]
     pub tokens_restored: BTreeMap<LimitName, MilliTokens>,
-    /// Items gone because cold shards were merged.
+    /// Shards that were merged away.
     pub shards_merged: u64,
-    /// Shards made or removed because a hand had broken a bucket.
+    /// Shards created or removed to repair manual damage.
     pub shards_repaired: u64,
-    /// Buckets left due because others wrote to them each time first.
+    /// Shards left due because other processes wrote to them first in each attempt.
     pub lost_races: u64,
-    /// Buckets left due because time ran out or DynamoDB failed.
+    /// Shards left due because time ran out or DynamoDB failed.
     pub left_over: u64,
-    /// Items in the index that cannot be read, or are no buckets. The first ones have an ERROR line
+    /// Items in the index that cannot be read, or are no shards. The first ones have an ERROR line
     /// each.
     pub undecodable: u64,
-    /// Items that the index shows again in an hour, because nothing can be done about them now.
+    /// Items postponed by an hour, because they cannot be processed now.
     pub postponed: u64,
-    /// Partitions of the index that were not read to their end, so more may be due than was seen.
+    /// Partitions of the index that were not read to their end, so more items may be due.
     pub partitions_unfinished: u64,
-    /// For how long the oldest had been due at the start, in ms; 0 if nothing was.
+    /// Time for which the oldest entry had been due at the start, in ms; 0 if none was.
     pub oldest_due_age_ms: i64,
-    /// What failed, the first few of each different text.
+    /// Errors, the first few of each different text.
     pub errors: Vec<String>,
-    /// Buckets written.
+    /// Shards written.
     #[serde(skip)]
     written: u64,
-    /// Partitions of the index that could be read, even if not to their end.
+    /// Partitions of the index that could be read, at least in part.
     #[serde(skip)]
     partitions_read: u64,
-    /// The error that says most about why nothing worked.
+    /// The most significant error, for a run in which all work failed.
     #[serde(skip)]
     error: Option<StoreError>,
 }
@@ -69,17 +69,17 @@ impl Summary {
         self.oldest_due_age_ms = self.oldest_due_age_ms.max(age);
     }
 
-    /// Counts so many entries whose turn it is.
+    /// Adds entries whose turn it is.
     pub(crate) fn seen(&mut self, entries: usize) {
         self.buckets_seen += count(entries);
     }
 
-    /// Counts one entry less, whose turn is yet to come.
+    /// Subtracts one entry, which has not had its turn.
     pub(crate) fn unseen(&mut self) {
         self.buckets_seen -= 1;
     }
 
-    /// Counts what became of one bucket; `None` if there was no time for it.
+    /// Counts the outcome of one shard; `None` if there was no time for it.
     pub(crate) fn bucket(&mut self, done: Option<Result<Done, StoreError>>) {
         match done {
             Some(Ok(Done::Written(restored))) => {
@@ -103,17 +103,17 @@ impl Summary {
         }
     }
 
-    /// Counts an item that cannot be read, or is no bucket.
+    /// Counts an item that cannot be read, or is no shard.
     pub(crate) fn undecodable(&mut self) {
         self.undecodable += 1;
     }
 
-    /// Counts an item that the index shows again in an hour, if it was moved.
+    /// Counts an item that was postponed, if it was still due.
     pub(crate) fn postponed(&mut self, is_moved: bool) {
         self.postponed += u64::from(is_moved);
     }
 
-    /// Counts a bucket that others wrote to each time first.
+    /// Counts a shard that other processes wrote to first in each attempt.
     pub(crate) fn lost_race(&mut self) {
         self.lost_races += 1;
     }
@@ -124,19 +124,19 @@ impl Summary {
         self.shards_merged += count(shards);
     }
 
-    /// Counts shards that a transaction has made or removed.
+    /// Counts shards that a transaction has created or removed.
     pub(crate) fn repaired(&mut self, shards: usize) {
         self.written += u64::from(shards > 0);
         self.shards_repaired += count(shards);
     }
 
-    /// Counts buckets that were not come to, for `error` or for want of time.
+    /// Counts shards that were not processed, because of `error` or for lack of time.
     pub(crate) fn left(&mut self, buckets: usize, error: Option<StoreError>) {
         self.left_over += count(buckets);
         self.failed(error);
     }
 
-    /// Counts a partition that was not read to its end, for `error` or for want of time.
+    /// Counts a partition that was not read to its end, because of `error` or for lack of time.
     pub(crate) fn unfinished(&mut self, error: Option<StoreError>) {
         self.partitions_unfinished += 1;
         self.failed(error);
@@ -164,7 +164,7 @@ impl Summary {
         }
     }
 
-    /// Both runs in one.
+    /// Returns the sum of both summaries.
     #[must_use]
     pub(crate) fn with(mut self, other: Self) -> Self {
         self.buckets_seen += other.buckets_seen;
@@ -187,9 +187,9 @@ impl Summary {
         self
     }
 
-    /// Says the summary as one line at INFO, with the schedule's call that it is of, if it is.
+    /// Logs the summary as one line at INFO, with the schedule's event if there is one.
     pub(crate) fn log(&self, schedule: Option<&Schedule>) {
-        // A map of names to numbers, and a list of strings, can always be written.
+        // Serialization of a map of names to numbers, or of a list of strings, cannot fail.
         let tokens_restored =
             serde_json::to_string(&ExactTokens(&self.tokens_restored)).unwrap_or_default();
         let errors = serde_json::to_string(&self.errors).unwrap_or_default();
@@ -213,8 +213,8 @@ impl Summary {
         );
     }
 
-    /// The summary as an answer, unless nothing worked: an invocation that can never do its work
-    /// must fail, so that somebody hears of it.
+    /// Returns the summary as the response, or an error if all work failed permanently: the
+    /// invocation must then fail, so that an alarm fires.
     pub(crate) fn answer(mut self) -> Result<Self, StoreError> {
         let nothing_worked = self.partitions_read == 0
             || self.written == 0 && self.error.as_ref().is_some_and(is_lasting);
@@ -225,7 +225,7 @@ impl Summary {
     }
 }
 
-/// Whether a request that met this error would meet it again.
+/// Returns whether a repeated request would fail with the same error.
 fn is_lasting(error: &StoreError) -> bool {
     matches!(
         error.kind,
@@ -245,7 +245,7 @@ impl Serialize for ExactTokens<'_> {
     }
 }
 
-/// Numbers in their decimal text: none goes through a float.
+/// Serializes amounts as decimal text, without floats.
 fn exact_tokens<S: Serializer>(
     tokens: &BTreeMap<LimitName, MilliTokens>,
     serializer: S,

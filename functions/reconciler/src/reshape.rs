@@ -1,5 +1,5 @@
-//! Runs what a review says about the shards of one bucket, and reviews them anew when somebody else
-//! was faster.
+//! Runs the transactions of a review of one bucket, and reviews it again if another process wrote
+//! first.
 
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::MutexGuard;
@@ -12,40 +12,39 @@ use crate::review::{Change, Depth, Review, review};
 use crate::tree::tree;
 use crate::{Run, Summary, WRITES, read};
 
-/// How often the shards of one bucket are read and planned for. Whoever loses this often is still
-/// due.
+/// Maximum number of reviews of one bucket in a run. After that, it is still due.
 const ROUNDS: usize = 3;
-/// Text of the shards of one bucket, in bytes, past which the others are not read: the bucket is
-/// neither merged nor mended.
+/// Maximum bytes of the responses for the shards of one bucket. Beyond it, no more are read, and
+/// the bucket is neither merged nor repaired.
 const LARGE_BUCKET: u64 = 4 * 1024 * 1024;
 
-/// What became of some transactions.
+/// The outcome of some transactions.
 #[derive(Default)]
 struct Made {
     shards: usize,
-    /// Somebody else was faster with one of them.
+    /// Whether another process wrote first to a shard of one of them.
     lost: bool,
-    /// One failed, or there was no time for it.
+    /// Whether one failed, or there was no time for it.
     failed: bool,
-    /// One failed because an item has no room for it.
+    /// Whether one failed because an item has no room for it.
     hopeless: bool,
 }
 
-/// The shards of a bucket, as far as they are there and can be read.
+/// The shards of a bucket that exist and can be read.
 #[derive(Default)]
 struct Shards<'a> {
     shards: Vec<Shard>,
-    /// Whether there are no others.
+    /// Whether the bucket has no others.
     is_all: bool,
-    /// Text that was read.
+    /// Bytes of the responses.
     bytes: u64,
-    /// Held if they are large.
+    /// Lock held if they are large.
     guard: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'r> Run<'r> {
-    /// Reviews all shards of the bucket whose first one is `first`. What cannot be done is still
-    /// due. Returns how many keys were read, and bytes.
+    /// Reviews all shards of the bucket of shard 0, `first`. Unfinished work stays due. Returns the
+    /// number of keys and bytes read.
     pub(crate) async fn reshape(self, first: &BucketKey, summary: &mut Summary) -> (usize, u64) {
         let keys: Vec<_> = (0..MAX_SHARDS)
             .map(|shard| first.with_shard(shard).item_key())
@@ -60,7 +59,7 @@ impl<'r> Run<'r> {
                 if !self.finish(&found.shards, summary).await {
                     return read;
                 }
-                // What is large is read by one at a time.
+                // Large shards are read by one task at a time.
                 drop(found);
                 let Some(again) = self.shards(&keys, summary).await else {
                     return read;
@@ -79,7 +78,7 @@ impl<'r> Run<'r> {
             let merged = self.transact(merges, summary).await;
             summary.merged(merged.shards);
             let is_lost = repaired.lost || merged.lost;
-            // Then no other process has made them fail, and the next run would fail like this one.
+            // No other process made them fail, so the next run would fail too.
             let is_stuck = is_lost && found.shards == before;
             if is_lost && !is_stuck && round < ROUNDS && !repaired.failed && !merged.failed {
                 before = found.shards;
@@ -90,7 +89,8 @@ impl<'r> Run<'r> {
             }
             self.look(looks, summary).await;
             if is_stuck || repaired.hopeless || merged.hopeless {
-                // One of them has no room for what it would become, or is what no code here writes.
+                // One of them has no room for its new state, or has content that this software
+                // never writes.
                 for shard in found
                     .shards
                     .iter()
@@ -104,12 +104,11 @@ impl<'r> Run<'r> {
         read
     }
 
-    /// Finishes the splits that another process has begun, and left; returns whether all are
-    /// finished.
+    /// Finishes splits that another process has abandoned. Returns whether all are finished.
     async fn finish(self, shards: &[Shard], summary: &mut Summary) -> bool {
         for [make, clear] in shards.iter().filter_map(finish_writes) {
             for update in [make, clear] {
-                // Whether the write is made now or was made before does not matter.
+                // It does not matter whether the write is applied now or was before.
                 let sent = self.table.update_with(
                     &update,
                     ReturnValues::None,
@@ -130,7 +129,7 @@ impl<'r> Run<'r> {
         true
     }
 
-    /// All shards that are there and can be read.
+    /// Returns all shards that exist and can be read.
     async fn shards(self, keys: &[ItemKey], summary: &mut Summary) -> Option<Shards<'r>> {
         let mut found = Shards {
             is_all: true,
@@ -165,8 +164,7 @@ impl<'r> Run<'r> {
         Some(found)
     }
 
-    /// Adds the shards with these keys to `found`, unless they are too large: then it returns
-    /// `false`.
+    /// Adds the shards with these keys to `found`. Returns `false` if they are too large.
     async fn read(
         self,
         keys: &[ItemKey],
@@ -205,7 +203,7 @@ impl<'r> Run<'r> {
 
     async fn transact(self, changes: Vec<Change>, summary: &mut Summary) -> Made {
         let run = async |Change { actions, shards }: Change| {
-            // Its own token for each: the same actions are never sent under another one.
+            // Each has its own token: the same actions are never sent with another one.
             let token = new_id();
             let sent = self
                 .table

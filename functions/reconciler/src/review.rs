@@ -1,8 +1,8 @@
-//! What is to be done about the shards of one bucket: mended where a hand has broken them, merged
-//! where they are cold, and looked at. Pure, nothing is sent.
+//! Plans the work on the shards of one bucket: repairs of manual damage, merges of idle shards,
+//! activity samples. Pure, sends nothing.
 //!
-//! The shards were read one by one, so together they may be what the bucket never was. Every
-//! transaction asks that what it takes for granted still holds.
+//! The shards were read one by one, so together they may be a state that the bucket never had.
+//! Every transaction therefore requires the state it depends on.
 
 use weirgate_shared::write::{
     Action, REVIEW_INTERVAL, merge, merged, recreate, remove_covered, require_unchanged,
@@ -13,52 +13,52 @@ use weirgate_shared::{
 
 use crate::tree::{Node, tree};
 
-/// Thousandths of write units a second of one partition, of all that would be merged together, that
-/// are still cold: a quarter of the 1,000 units that it takes. So what was merged may grow fourfold
+/// Maximum write rate of a group of shards that is merged, in thousandths of write units a second:
+/// a quarter of the 1,000 units of a partition. A merged shard can thus get four times the writes
 /// before it is split again.
 const COLD: i128 = 250_000;
 
-/// A look this old is made anew along with those that are due, so that the shards of a bucket come
-/// together.
+/// Age from which a sample is renewed along with the due ones, so that the shards of a bucket
+/// become due together.
 const OLD: Millis = Millis(REVIEW_INTERVAL.0 / 2);
 
-/// How many shards become one at most.
+/// Maximum number of shards merged into one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// As many as are cold together.
+    /// As many as are idle together.
     All,
-    /// Two. A transaction of few shards is seldom disturbed.
+    /// Two, because concurrent writes seldom disturb a transaction of few shards.
     Pairs,
 }
 
-/// A transaction, and how many shards it deletes or makes.
+/// A transaction, and the number of shards it deletes or creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What is sent.
+    /// Actions of the transaction.
     pub actions: Vec<Action>,
-    /// How many shards there are more or less by it.
+    /// Number of shards deleted or created.
     pub shards: usize,
 }
 
-/// What is to be done about the shards of one bucket. No shard is in both `merges` and `looks`.
+/// The planned work on the shards of one bucket. No shard is in both `merges` and `looks`.
 #[derive(Debug, Default)]
 pub struct Review<'a> {
-    /// Holes filled, and shards removed that another one holds again.
+    /// Transactions that fill holes, or remove shards whose tokens another shard has.
     pub repairs: Vec<Change>,
-    /// Cold shards that become one.
+    /// Transactions that merge idle shards.
     pub merges: Vec<Change>,
-    /// Shards whose writes are counted anew from now.
+    /// Shards that need a new activity sample.
     pub looks: Vec<&'a Shard>,
 }
 
-/// Whether `bucket` is due for a look, and with it its whole bucket: not only for its leases.
+/// Returns whether `shard`, and with it its bucket, is due for a review, not only for its leases.
 #[must_use]
 pub fn is_reviewed(shard: &Shard, now: EpochMillis) -> bool {
     shard.shard().count > 1 && shard.key.shard < MAX_SHARDS && is_old(shard, REVIEW_INTERVAL, now)
 }
 
-/// What is to be done about `shards`, which are all that could be read of one bucket. `is_all` says
-/// whether there are no others.
+/// Returns the planned work on `shards`, which are all readable shards of one bucket. `is_all`
+/// tells whether there are no others.
 #[must_use]
 pub fn review(
     shards: &[Shard],
@@ -69,7 +69,7 @@ pub fn review(
 ) -> Review<'_> {
     let mut review = Review::default();
     let mut merged = vec![];
-    // A half that is yet to be made is no hole.
+    // A half that is still in an escrow is no hole.
     let is_whole = is_all && shards.iter().all(|shard| shard.escrow.is_none());
     if let Some(tree) = tree(shards).filter(|_| is_whole) {
         review.repairs.extend(filled(&tree, now, &mut new_id));
@@ -117,22 +117,22 @@ fn is_old(shard: &Shard, age: Millis, now: EpochMillis) -> bool {
         .is_none_or(|look| look.at.plus(age) <= now)
 }
 
-/// All holes filled in one transaction, if all leaves are still what they are: what slots the holes
-/// lack follows from what all the others have.
+/// Returns one transaction that fills all holes, on condition that all leaves are unchanged: the
+/// slots of the holes follow from the slots of all others.
 fn filled(
     tree: &Node<'_>,
     now: EpochMillis,
     new_id: &mut impl FnMut() -> WriteId,
 ) -> Option<Change> {
     let (leaves, holes) = (tree.leaves(), tree.holes());
-    // Its limits are as new as any, and `v` goes on above it.
+    // Its limits are the newest, and the new `v` is above its own.
     let other = *leaves.iter().max_by_key(|leaf| leaf.write_seq)?;
     let holes_count = u32::try_from(holes.len()).ok().filter(|count| *count > 0)?;
     let mut actions = vec![];
     for (index, hole) in (0..).zip(&holes) {
         let slots = |limit: &Limit| {
             let missing = missing(limit, &holes, &leaves).whole_tokens();
-            // Whole slots, so that each can be taken from one shard.
+            // Divides whole slots, so that each can be taken from one shard.
             MilliTokens::from_tokens(
                 ShardIndex {
                     index,
@@ -155,8 +155,8 @@ fn filled(
     })
 }
 
-/// The slots that the holes must have for all slots to be there: their shares, less what the leaves
-/// have above their own. (Splits divide what is free; so a shard that holds leases has more than
+/// Returns the slots that the holes need to complete the limit: their shares, less the slots that
+/// the leaves have above their own. (Splits divide free slots; so a shard with leases has more than
 /// its share, and another one less.)
 fn missing(limit: &Limit, holes: &[ShardIndex], leaves: &[&Shard]) -> MilliTokens {
     let shares: MilliTokens = holes
@@ -164,7 +164,7 @@ fn missing(limit: &Limit, holes: &[ShardIndex], leaves: &[&Shard]) -> MilliToken
         .map(|hole| hole.share(limit.rule().capacity))
         .sum();
     let above = |leaf: &&Shard| {
-        // One that has the limit not yet, or not as slots, will have its share of it.
+        // A leaf without the limit, or with a rate of that name, will get its share of it.
         let state = leaf
             .limits
             .get(limit.name())
@@ -184,18 +184,18 @@ fn held(shard: &Shard, limit: &LimitName) -> MilliTokens {
         .sum()
 }
 
-/// Shards that become one.
+/// Shards that are merged into one.
 struct Group<'a> {
-    /// What they become.
+    /// Merged shard.
     merged: Shard,
-    /// The one that stays, and those that go.
+    /// Shard that stays, and those that are merged away.
     members: Vec<&'a Shard>,
-    /// Thousandths of write units a second, together.
+    /// Write rate of all, in thousandths of write units a second.
     heat: i128,
 }
 
-/// What the node becomes as one shard, if all of it can be one; otherwise what its parts become is
-/// in `groups`.
+/// Returns the shard that the whole node merges into, if it can. Otherwise adds the groups of its
+/// parts to `groups`.
 fn join<'a>(
     node: &Node<'a>,
     depth: Depth,
@@ -233,7 +233,8 @@ impl<'a> Group<'a> {
             return None;
         }
         let merged = merged(&self.merged, &upper.merged, now)?;
-        // Nobody asked for more shards, and it is not to be split again at once.
+        // Requires that no operator set a higher number of shards, and that the merged shard would
+        // not be split again at once.
         let stays = merged.shard_count >= merged.scaling.min_shards && !merged.has_heavy_leases();
         stays.then_some(Self {
             merged,
@@ -243,9 +244,9 @@ impl<'a> Group<'a> {
     }
 }
 
-/// How often the shard was written to since its last look, in thousandths of write units a second.
-/// `None` if that cannot be said, or if it must stay as it is: a client asks for a split, or leases
-/// have expired.
+/// Returns the write rate since the last sample, in thousandths of write units a second. Returns
+/// `None` if it is unknown, or if the shard must stay: a client requests a split, or leases have
+/// expired.
 fn heat(shard: &Shard, now: EpochMillis) -> Option<i128> {
     let look = shard
         .scaling

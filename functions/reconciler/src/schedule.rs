@@ -1,22 +1,22 @@
-//! What the event of a schedule says of itself.
+//! The contents of a schedule's event.
 
 use aws_lambda_events::event::cloudwatch_events::CloudWatchEvent;
 use weirgate_shared::EpochMillis;
 
-/// The call of a schedule: which one it is, and when it was due.
+/// A schedule's event: its id, and when it was due.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
-    /// The event's id. A schedule delivers at least once, so two runs may have the same.
+    /// Id of the event. A schedule delivers at least once, so two runs may have the same.
     pub(crate) id: Option<String>,
-    /// When the call was due, in RFC 3339.
+    /// Due time of the event, in RFC 3339.
     pub(crate) at: String,
-    /// How long after that the run began, in ms.
+    /// Time from then to the start of the run, in ms.
     pub(crate) late_ms: i64,
 }
 
 impl Schedule {
-    /// Returns what `event` says, if it is the event of a schedule. A call without one, such as a
-    /// manual one, is no error.
+    /// Returns the contents of `event` if it is a schedule's. Another event, such as a manual one,
+    /// is no error.
     pub(crate) fn of(event: &str, now: EpochMillis) -> Option<Self> {
         let event: CloudWatchEvent = serde_json::from_str(event).ok()?;
         let is_scheduled = event.source.as_deref() == Some("aws.scheduler");

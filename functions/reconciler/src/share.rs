@@ -1,18 +1,17 @@
-//! What part of a run each namespace has: pure.
+//! The share of each namespace in a run: pure.
 
 use std::collections::HashMap;
 
-/// Units that the entries of one namespace may take in one partition before all others have had
-/// their turn.
+/// Units for the entries of one namespace in one partition before all others had their turn.
 const FIRST: u64 = 256;
-/// By how much the shares grow once all have had their turn.
+/// Factor by which the shares grow after all had their turn.
 const GROWTH: u64 = 4;
-/// Bytes of an answer that count as much as a key.
+/// Bytes of a response that count as one key.
 const BYTES: u64 = 4096;
 
 /// The shares of a run in one partition of the index. A namespace that has used up its share waits
-/// until all others had theirs; then the shares grow, so the rest of the run is for the namespaces
-/// that have more to do.
+/// until all others had theirs. Then the shares grow, so the rest of the run goes to namespaces
+/// with more work.
 #[derive(Debug)]
 pub struct Shares {
     most: u64,
@@ -31,8 +30,8 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// Returns whether the namespace of the partition key `pk` has something left of its share, and
-    /// takes a key off it.
+    /// Returns whether the namespace of the partition key `pk` has some of its share left, and
+    /// subtracts a key.
     pub fn take(&mut self, pk: &str) -> bool {
         let used = self.used.get(namespace(pk)).copied().unwrap_or_default();
         if used >= self.most {
@@ -43,7 +42,7 @@ impl Shares {
         true
     }
 
-    /// Takes so many keys and bytes of answers off the namespace's share.
+    /// Subtracts keys and bytes of responses from the namespace's share.
     pub fn charge(&mut self, pk: &str, keys: usize, bytes: u64) {
         let units = u64::try_from(keys)
             .unwrap_or(u64::MAX)
@@ -58,7 +57,7 @@ impl Shares {
         self.used.insert(namespace.to_owned(), used);
     }
 
-    /// Makes the shares larger if one was too small, and returns whether one was.
+    /// Increases the shares if one was too small. Returns whether one was.
     pub fn grow(&mut self) -> bool {
         self.most = self.most.saturating_mul(GROWTH);
         std::mem::take(&mut self.is_short)

@@ -1,28 +1,27 @@
-//! The shards of a bucket as the tree their splits have made, and where a hand has broken it: pure.
+//! The shards of a bucket as the tree of their splits, with manual damage: pure.
 
 use std::collections::BTreeMap;
 
 use weirgate_shared::{MAX_SHARDS, Shard, ShardIndex};
 
-/// What one place of the tree holds.
+/// A node of the tree.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Node<'a> {
-    /// A shard that was not split further, with the `covered` ones: items that would be below it.
-    /// It was made anew by somebody who knew nothing of them, after its item had been deleted by
-    /// hand.
+    /// A shard that was not split further, and the `covered` items below it. Its item was deleted
+    /// manually, and then created again by a process without a view of them.
     Leaf {
         /// The shard.
         shard: &'a Shard,
-        /// Shards of a former time.
+        /// Shards from before the deletion.
         covered: Vec<&'a Shard>,
     },
     /// A shard that was split, and its halves.
     Split(Box<[Node<'a>; 2]>),
-    /// A half without any item: deleted by hand.
+    /// A half without an item: deleted manually.
     Hole(ShardIndex),
 }
 
-/// The tree of all `shards` of one bucket; `None` if one of them can be in no tree.
+/// Returns the tree of all `shards` of one bucket; `None` if one of them fits in no tree.
 #[must_use]
 pub fn tree(shards: &[Shard]) -> Option<Node<'_>> {
     let is_sound = |shard: &Shard| {
@@ -39,7 +38,7 @@ pub fn tree(shards: &[Shard]) -> Option<Node<'_>> {
         .then(|| node(ShardIndex::UNSPLIT, &by_index))
 }
 
-/// The node `at`, whose items are those with its index modulo its count.
+/// Returns the node `at`, whose items are those with its index modulo its count.
 fn node<'a>(at: ShardIndex, shards: &BTreeMap<u32, &'a Shard>) -> Node<'a> {
     let own = shards.get(&at.index).copied();
     let others = || {
@@ -62,7 +61,7 @@ fn node<'a>(at: ShardIndex, shards: &BTreeMap<u32, &'a Shard>) -> Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// All leaves, lowest first within a half.
+    /// Returns all leaves, lowest first within a half.
     #[must_use]
     pub fn leaves(&self) -> Vec<&'a Shard> {
         match self {
@@ -72,7 +71,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// All covered shards, each with the leaf that covers it.
+    /// Returns all covered shards, each with the leaf that covers it.
     #[must_use]
     pub fn covered(&self) -> Vec<(&'a Shard, &'a Shard)> {
         match self {
@@ -82,7 +81,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// All holes.
+    /// Returns all holes.
     #[must_use]
     pub fn holes(&self) -> Vec<ShardIndex> {
         match self {

@@ -1,21 +1,20 @@
-//! How much one invocation may log, whatever items and records hold.
+//! Limits what one invocation may log, whatever items and records contain.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of an invocation's lines about single items, all namespaces together.
+/// Maximum bytes of an invocation's lines about single items, over all namespaces.
 const ALL: usize = 768 * 1024;
-/// Bytes of those about the items of one namespace.
+/// Maximum bytes of lines about the items of one namespace.
 const EACH: usize = 64 * 1024;
-/// Bytes of a line beside its texts: the timestamp, the level, the message, the request id, names
+/// Bytes of a line besides its texts: the timestamp, the level, the message, the request id, names
 /// of fields, numbers.
 const REST: usize = 500;
 
-/// What is left of the bytes that one invocation may log about single items. Each namespace has its
-/// own part, so one tenant's items do not keep the lines of another tenant out of the log.
-/// Summaries are logged in any case.
+/// The remaining bytes that one invocation may log about single items. Each namespace has its own
+/// part, so one tenant's items do not displace the lines of another. Summaries are always logged.
 #[derive(Debug)]
 pub struct LogBudget(Mutex<Left>);
 
@@ -36,7 +35,7 @@ impl Default for LogBudget {
 
 impl LogBudget {
     /// Returns whether a line with these texts, about an item with the partition key `pk`, may be
-    /// logged, and takes its bytes from the budget.
+    /// logged, and subtracts its bytes.
     #[must_use]
     pub fn allows(&self, pk: &str, texts: &[&str]) -> bool {
         let bytes = REST
@@ -72,15 +71,15 @@ pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     text.into()
 }
 
-/// Returns the beginning of `value` as text, which takes at most `most` bytes of a log line. What
-/// follows is not even rendered.
+/// Returns the beginning of `value` as text of at most `most` bytes in a log line. The rest is not
+/// rendered.
 #[must_use]
 pub fn beginning(value: &impl fmt::Debug, most: usize) -> String {
     let mut first = Beginning {
         text: String::new(),
         left: most,
     };
-    // An error says that the text is full.
+    // An error means that the text is full.
     if write!(first, "{value:?}").is_err() {
         first.text.push_str("...");
     }
@@ -102,7 +101,7 @@ impl Write for Beginning {
     }
 }
 
-/// Bytes that a character takes in a JSON string.
+/// Returns the bytes that a character takes in a JSON string.
 fn escaped(char: char) -> usize {
     match char {
         '"' | '\\' | '\n' | '\r' | '\t' => 2,

@@ -1,18 +1,18 @@
-//! Lambda's clock: how long an invocation has left.
+//! Lambda's clock: the time that an invocation has left.
 
 use std::time::Duration;
 
 use lambda_runtime::Context;
 use weirgate_shared::EpochMillis;
 
-/// The longest that a function runs on Lambda: 15 minutes.
+/// Maximum duration of a function on Lambda: 15 minutes.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/configuration-timeout.html>
 const LONGEST_MS: u64 = 900_000;
 
-/// Returns how long after `now` Lambda ends the invocation.
+/// Returns the time from `now` until Lambda ends the invocation.
 ///
-/// A deadline is a time since 1970. `cargo lambda watch` says how much time is left instead, which
-/// would be a deadline in 1970.
+/// A deadline is a time since 1970. `cargo lambda watch` instead gives the time left, which would
+/// be a deadline in 1970.
 #[must_use]
 pub fn time_left(context: &Context, now: EpochMillis) -> Duration {
     let since = match context.deadline {

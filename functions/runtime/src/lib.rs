@@ -1,4 +1,4 @@
-//! What both functions need around their handlers.
+//! The common parts of both functions, around their handlers.
 //!
 //! # Layout
 //!

@@ -1,5 +1,5 @@
-//! Log lines as Lambda's JSON log mode reads them. The runtime's own subscriber writes no
-//! timestamp, and Lambda then takes every line for INFO.
+//! Log lines for Lambda's JSON log mode. The runtime's own subscriber writes no timestamp, so
+//! Lambda treats its lines as INFO.
 
 use std::str::FromStr;
 
@@ -9,23 +9,23 @@ use lambda_runtime::tracing::subscriber::fmt::MakeWriter;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use lambda_runtime::tracing::{self, Span, Subscriber};
 
-/// Has every event of this process written to standard output, one JSON object a line.
+/// Writes every event of this process to standard output, one JSON object a line.
 ///
-/// The least level is Lambda's `AWS_LAMBDA_LOG_LEVEL`, `INFO` without it.
+/// The minimum level is Lambda's `AWS_LAMBDA_LOG_LEVEL`, default `INFO`.
 pub fn log_lines() {
     let level = std::env::var("AWS_LAMBDA_LOG_LEVEL").unwrap_or_default();
-    // A second call would leave the first one's in place, which does the same.
+    // A second call fails and leaves the first subscriber in place, which is equal.
     let _ = subscriber(&level, std::io::stdout).try_init();
 }
 
-/// Returns the span of an invocation, which puts its request id into each of its lines as
-/// `span.requestId`: the name that Lambda's own lines and the objects of the failure bucket have.
-/// The runtime's own span is at INFO, so a level above INFO would leave it out.
+/// Returns the span of an invocation, which adds its request id to each of its lines as
+/// `span.requestId`, like Lambda's own lines and the objects of the failure bucket. The runtime's
+/// own span is at INFO, so a level above INFO would omit it.
 pub(crate) fn invocation(request_id: &str) -> Span {
     tracing::error_span!("invocation", requestId = request_id)
 }
 
-/// What writes the lines: events of at least `level`, to `writer`.
+/// Returns the subscriber that writes events of at least `level` to `writer`.
 pub fn subscriber<W>(level: &str, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
@@ -41,8 +41,9 @@ where
         .finish()
 }
 
-/// Lambda has a level above all of tracing's, and tracing takes nothing at all for `ERROR`. What
-/// tracing calls `off` would keep alarms, which look for errors in the log, from ringing.
+/// Returns the minimum level. Lambda's `FATAL` is above all of tracing's levels, so it becomes
+/// `ERROR`. So does `off`, because alarms look for errors in the log. An empty text, which tracing
+/// parses as `ERROR`, becomes `INFO`.
 fn least(level: &str) -> LevelFilter {
     match level {
         "" => LevelFilter::INFO,

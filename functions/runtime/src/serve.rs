@@ -1,7 +1,7 @@
 //! The life of a function: logging, configuration, connection, invocations.
 //!
-//! Not generic on purpose: the runtime's layers are compiled once, here, for size; the handlers for
-//! speed.
+//! Deliberately not generic: the runtime's layers are compiled once, here, for size; the handlers
+//! for speed.
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -11,26 +11,26 @@ use lambda_runtime::{Context, Error, LambdaEvent, service_fn, tracing};
 use serde_json::value::RawValue;
 use weirgate_store::{ConnectOptions, ErrorKind, Table, connect};
 
-/// The answer of an invocation, as JSON.
+/// The response of an invocation, as JSON.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Box<RawValue>, Error>>>>;
 
-/// What makes a function this one and no other.
+/// The parts in which the functions differ.
 #[allow(missing_debug_implementations, reason = "it is a closure with a name")]
 pub struct Function {
-    /// The table it works on.
+    /// Name of the table.
     pub table_name: String,
     /// Handles one event, given as JSON.
     pub handler: Box<dyn Fn(Table, Box<RawValue>, Context) -> Answer>,
 }
 
-/// Runs a function until Lambda ends it. `configure` reads the environment; whatever is wrong with
-/// it, and a table that is not there, end the start with one line.
+/// Runs a function until Lambda ends it. `configure` reads the environment. A wrong setting or a
+/// missing table ends the start with one line.
 pub fn serve(
     name: &str,
     configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, Error>,
 ) -> ExitCode {
     crate::log_lines();
-    // A value that is no Unicode is wrong, not missing.
+    // A value that is not Unicode is wrong, not missing.
     let lookup =
         |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     match configure(&lookup).and_then(start) {
@@ -57,8 +57,8 @@ async fn run(
     }: Function,
 ) -> Result<(), Error> {
     let table = Table::new(connect(ConnectOptions::default()).await, table_name);
-    // Opens the connection while the start has more CPU than an invocation. What may pass by itself
-    // does not end it.
+    // Opens the connection while the start has more CPU than an invocation. A transient error does
+    // not end the start.
     match table.warm().await {
         Err(error)
             if matches!(
@@ -79,7 +79,7 @@ async fn run(
     .await
 }
 
-/// An answer as JSON.
+/// Returns a response as JSON.
 ///
 /// # Errors
 /// If it cannot be written as JSON.

@@ -4,20 +4,20 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// A variable that keeps a function from starting.
+/// A variable that prevents a function from starting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the environment variable {name} is {value}; it takes {takes}")]
 pub struct ConfigError {
-    /// Which one.
+    /// Name of the variable.
     pub name: &'static str,
-    /// What it holds, quoted, or `missing`.
+    /// Value, quoted, or `missing`.
     pub value: String,
-    /// What it takes.
+    /// Permitted values.
     pub takes: String,
 }
 
 impl ConfigError {
-    /// The variable `name` holds `value`, which is not what it `takes`.
+    /// Returns the error for the variable `name` with `value`, which is not what it `takes`.
     #[must_use]
     pub fn new(name: &'static str, value: Option<&str>, takes: impl Into<String>) -> Self {
         let value = value.map_or_else(|| "missing".to_owned(), |value| format!("{value:?}"));
@@ -29,7 +29,7 @@ impl ConfigError {
     }
 }
 
-/// A variable that must be there and not be empty.
+/// Returns the value of a required variable, which must not be empty.
 ///
 /// # Errors
 /// [`ConfigError`] with what it takes.
@@ -44,7 +44,7 @@ pub fn required(
     }
 }
 
-/// A whole number within `range`; `default` if the variable is not there.
+/// Returns a whole number within `range`; `default` if the variable is missing.
 ///
 /// # Errors
 /// [`ConfigError`] with the range.

@@ -17,7 +17,7 @@ const SET_ENTITY: &str = "set_entity";
 const DELETE_ENTITY: &str = "delete_entity";
 const ACTIONS: &str = "set_config, delete_config, set_entity or delete_entity";
 
-/// All attributes of an audit event but its keys and its time to live.
+/// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
 pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
     let (entity, resource) = match &event.change {

@@ -13,7 +13,7 @@ use crate::{
     WriteId,
 };
 
-/// The numbers of one limit, as far as they were seen.
+/// The attributes of one limit, as far as they were read.
 #[derive(Debug, Default)]
 struct PartialLimit {
     fields: [Option<i64>; Field::ALL.len()],
@@ -50,8 +50,8 @@ impl PartialLimit {
         })
     }
 
-    /// Whether this is a limit of the shard. One that was merged away and made again may have
-    /// counted others before.
+    /// Returns whether this is a current limit of the shard. A shard that was merged away and
+    /// created again may have usage counters of others.
     fn is_held(&self) -> bool {
         [Field::Tokens, Field::Capacity]
             .iter()
@@ -74,7 +74,7 @@ impl PartialLimit {
 /// Collects the attributes of a bucket item in any order.
 #[derive(Debug, Default)]
 pub struct BucketReader {
-    /// By name: an item holds as many as fit into 400 KB, if a tenant is malicious.
+    /// Limits by name: a malicious item can have as many as fit in 400 KB.
     limits: BTreeMap<Box<str>, PartialLimit>,
     rf: Option<i64>,
     v: Option<i64>,
@@ -97,7 +97,7 @@ pub struct BucketReader {
 }
 
 impl BucketReader {
-    /// Takes one attribute; those that are none of a bucket's are counted in its size and left.
+    /// Reads one attribute. Other attributes than a shard's count in its size and are ignored.
     ///
     /// # Errors
     /// [`ItemError`] if the attribute is a bucket's and is not what it takes.
@@ -145,26 +145,25 @@ impl BucketReader {
         Ok(())
     }
 
-    /// Whether this is an item of this software at all: all of them count their writes.
+    /// Returns whether this software wrote the item: all its shards have a write sequence.
     #[must_use]
     pub const fn counts_writes(&self) -> bool {
         self.v.is_some()
     }
 
-    /// Whether the shard was merged away: its item keeps what was counted, and nothing that could
-    /// be taken.
+    /// Returns whether the shard was merged away: its item keeps usage counters, and no tokens.
     #[must_use]
     pub const fn is_merged(&self) -> bool {
         self.rf.is_none() && self.shard_count.is_none() && self.birth.is_some()
     }
 
-    /// The bucket shard `key`, once all attributes were taken.
+    /// Returns the shard `key` after all attributes were read.
     ///
     /// # Errors
     /// [`ItemError`] if an attribute that every bucket has was missing, its usage makes no sense,
     /// or the limits are more than writes can bear.
     pub fn finish(self, key: BucketKey) -> Result<Shard, ItemError> {
-        // First: what other software has written is told by the lack of `v`.
+        // Checked first: an item of other software is recognized by its lack of `v`.
         let (v, birth) = self.life()?;
         let rf = self
             .rf
@@ -217,7 +216,7 @@ impl BucketReader {
         })
     }
 
-    /// Has a new half, one of `count` shards, begin to count.
+    /// Starts the counters of a new half, one of `count` shards.
     pub(super) fn begin(&mut self, count: u32) {
         (self.shard_count, self.birth, self.takes) = (Some(count), self.v, [Some(0); 3]);
         for limit in self.limits.values_mut() {
@@ -227,8 +226,8 @@ impl BucketReader {
         }
     }
 
-    /// The usage counters of the shard `key`, live or merged away, once all their attributes were
-    /// taken.
+    /// Returns the usage counters of the shard `key`, live or merged away, after all attributes
+    /// were read.
     ///
     /// # Errors
     /// [`ItemError`] if one of them was missing or makes no sense, or the limits are more than
@@ -330,7 +329,7 @@ fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
     count.ok_or_else(|| ItemError::new(name, value, "a whole number from 1"))
 }
 
-/// Reads a bucket from all attributes of its item, keys included.
+/// Reads a shard from all attributes of its item, keys included.
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
@@ -341,7 +340,7 @@ pub fn read_bucket<'a>(
     reader.finish(key)
 }
 
-/// Reads what a bucket shard's item, live or merged away, has counted.
+/// Reads the usage counters of a shard's item, live or merged away.
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
@@ -375,7 +374,7 @@ fn read<'a>(
     ))
 }
 
-/// Whether the item with these attributes is a shard that was merged away.
+/// Returns whether the item with these attributes is a shard that was merged away.
 #[must_use]
 pub fn is_merged<'a>(attributes: impl Iterator<Item = &'a str>) -> bool {
     let (mut is_live, mut has_birth) = (false, false);
@@ -386,7 +385,7 @@ pub fn is_merged<'a>(attributes: impl Iterator<Item = &'a str>) -> bool {
     has_birth && !is_live
 }
 
-/// All attributes of a bucket's item but its keys, as changes that write them.
+/// Returns all attributes of a shard's item except its keys, as changes that write them.
 #[must_use]
 pub fn write_bucket(shard: &Shard) -> Vec<AttributeUpdate> {
     let set = |name: &'static str, value: Value| AttributeUpdate::Set(Path::of(name), value);
@@ -464,7 +463,7 @@ pub fn write_bucket(shard: &Shard) -> Vec<AttributeUpdate> {
     changes
 }
 
-/// The numbers of one limit, as changes that write them.
+/// Returns the attributes of one limit, as changes that write them.
 pub(crate) fn write_limit(
     name: &LimitName,
     state: &LimitState,
@@ -540,8 +539,7 @@ mod tests {
         );
     }
 
-    /// Whoever writes an item of more must not have it split, credited and counted by writes that
-    /// DynamoDB refuses.
+    /// An item with more limits must not cause splits, refills and copies that DynamoDB refuses.
     #[test]
     fn a_bucket_of_more_limits_than_a_write_can_bear_is_refused() {
         let with = |limits: usize| {

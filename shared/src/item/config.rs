@@ -1,4 +1,4 @@
-//! Items of what is configured: limits of one level, entities, the schema's version.
+//! Items of the configuration: limits of one level, entities, the schema version.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     WriteId,
 };
 
-/// Everything that is configured, under the attributes it has in its item.
+/// Returns the attributes of a configuration.
 #[must_use]
 pub fn write_config(config: &Config) -> BTreeMap<String, Value> {
     let limits = config
@@ -39,7 +39,7 @@ fn write_limit(limit: &Limit) -> Value {
     Value::Map(numbers.into_iter().chain([mode]).collect())
 }
 
-/// Reads the configuration of a level, or what was left where one was deleted. No item at all is
+/// Reads the configuration of a level, or the remains of a deleted one. A missing item is
 /// [`Versioned::default`].
 ///
 /// # Errors
@@ -71,7 +71,8 @@ pub(super) fn config(attributes: &[(&str, Attr<'_>)]) -> Result<Config, ItemErro
                     .iter()
                     .map(|(name, value)| limit(name, value))
                     .collect::<Result<_, _>>()?;
-                // A map has no order; this one shows in errors and lists.
+                // Sorts the limits, because a map has no order, and this one shows in errors and
+                // lists.
                 config
                     .limits
                     .sort_by(|one, other| one.name().cmp(other.name()));
@@ -133,7 +134,7 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
 
 const MAX_MILLI: i64 = MAX_TOKENS * 1000;
 
-/// What is known of an entity, under the attributes it has in its item.
+/// Returns the attributes of an entity.
 #[must_use]
 pub fn write_entity(entity: &Entity) -> BTreeMap<String, Value> {
     let parent = entity
@@ -145,7 +146,7 @@ pub fn write_entity(entity: &Entity) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Reads an entity, and the id of the write that made it what it is.
+/// Reads an entity, and the id of its last write.
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
@@ -178,7 +179,7 @@ pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<En
     Ok(entity)
 }
 
-/// Reads the version of the schema that a namespace is written in.
+/// Reads the schema version of a namespace.
 ///
 /// # Errors
 /// [`ItemError`] if it is missing or no whole number.

@@ -1,5 +1,5 @@
-//! The escrow of a split, a map in the item of the old half: what the new half's item will hold,
-//! but for what follows from the old half's, and counters that begin at 0.
+//! The escrow of a split: a map in the old half's item with the attributes of the new half. It
+//! lacks those that follow from the old half, and counters that begin at 0.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::attr;
 use crate::write::{AttributeUpdate, Value};
 use crate::{BucketKey, Shard, ShardIndex};
 
-/// The escrow of which `child` will be made.
+/// Returns the escrow from which `child` will be created.
 pub(crate) fn write_escrow(child: &Shard) -> Value {
     let kept = |change| match change {
         AttributeUpdate::Set(path, value) if !is_implied(&path.0[0]) => {
@@ -21,7 +21,7 @@ pub(crate) fn write_escrow(child: &Shard) -> Value {
     Value::Map(write_bucket(child).into_iter().filter_map(kept).collect())
 }
 
-/// Whether a new half has what everybody knows of it.
+/// Returns whether an attribute of a new half follows from the old half.
 fn is_implied(attribute: &str) -> bool {
     const IMPLIED: [&str; 7] = [
         attr::GSI2PK,
@@ -54,7 +54,7 @@ pub(super) fn escrow(value: &Attr<'_>) -> Result<BucketReader, ItemError> {
     Ok(reader)
 }
 
-/// The new half of the shard `key`, `shard` by now, of which the escrow was read.
+/// Returns the new half of the shard `key`, which is `shard` by now, from its escrow.
 pub(super) fn child(
     mut reader: BucketReader,
     key: &BucketKey,

@@ -7,7 +7,7 @@ use crate::attr;
 use crate::write::Value;
 use crate::{EpochMillis, Lease, LimitName, MilliTokens, WriteId};
 
-/// A lease as the value of `h.{id}`.
+/// Returns a lease as the value of `h.{id}`.
 #[must_use]
 pub fn write_lease(lease: &Lease) -> Value {
     Value::Map(BTreeMap::from([
@@ -20,7 +20,7 @@ pub fn write_lease(lease: &Lease) -> Value {
     ]))
 }
 
-/// What a lease holds, as the value of `h.{id}.t`.
+/// Returns a lease's tokens as the value of `h.{id}.t`.
 pub(crate) fn write_held(lease: &Lease) -> Value {
     Value::Map(
         lease
@@ -31,7 +31,7 @@ pub(crate) fn write_held(lease: &Lease) -> Value {
     )
 }
 
-/// All leases as the value of `h`.
+/// Returns all leases as the value of `h`.
 #[must_use]
 pub fn write_leases(leases: &BTreeMap<WriteId, Lease>) -> Value {
     Value::Map(

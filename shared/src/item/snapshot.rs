@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Attr, ItemError, integer};
 use crate::{LimitName, MilliTokens, ShardUsageCopy, Snapshot, Usage, attr};
 
-/// Whose numbers an attribute holds.
+/// The shard, or the carry, that an attribute counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Shard(u32),
@@ -85,7 +85,7 @@ pub fn read_snapshot<'a>(
     })
 }
 
-/// The limit that an attribute counts, and whose number it is; the empty name and `total_events`
+/// Returns the limit that an attribute counts, and its owner. The empty name and `total_events`
 /// count acquires.
 fn owner(name: &str) -> Option<(&str, Owner)> {
     match name.split_once('#') {
@@ -95,7 +95,7 @@ fn owner(name: &str) -> Option<(&str, Owner)> {
     }
 }
 
-/// A shard's number in the only spelling it has.
+/// Parses a shard index in its only spelling.
 fn canonical(digits: &str) -> Option<u32> {
     let shard: u32 = digits.parse().ok()?;
     (shard.to_string() == digits).then_some(shard)
@@ -117,7 +117,7 @@ fn numbers<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [&'a str], Ite
     }
 }
 
-/// An amount in tokens, with three decimals at most.
+/// Parses an amount in tokens, with at most three decimals.
 fn tokens(name: &str, value: &Attr<'_>) -> Result<MilliTokens, ItemError> {
     let parsed = if let Attr::N(text) = value {
         milli(text)

@@ -39,7 +39,7 @@ pub fn read_stamp<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result
     })
 }
 
-/// What all shards held of one limit, and its rule.
+/// Reads the balance of all shards for one limit, and its rule.
 fn limit<'a>(
     (name, value): &(&'a str, Attr<'a>),
 ) -> Result<(LimitName, (MilliTokens, RefillRule)), ItemError> {

@@ -9,14 +9,14 @@ use crate::{ConfigLevel, EntityId, EpochMillis, Namespace, Resource};
 
 const AUDIT: &str = "#AUDIT#";
 
-/// Whose changes are told.
+/// Subject whose changes are listed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AuditSubject {
-    /// Those of one entity, and of its limits.
+    /// Changes of one entity and of its limits.
     Entity(EntityId),
-    /// Those of the limits of one resource.
+    /// Changes of the limits of one resource.
     Resource(Resource),
-    /// Those of the limits of the system.
+    /// Changes of the limits of the system.
     System,
 }
 
@@ -32,12 +32,12 @@ impl From<&ConfigLevel> for AuditSubject {
     }
 }
 
-/// When a change was made, and which one of that millisecond it is: its text sorts by time.
+/// Time of a change, with random bits for changes in the same millisecond. Its text sorts by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AuditId(Ulid);
 
 impl AuditId {
-    /// The id of a change made at `at`. 80 bits of `random` tell it from others.
+    /// Returns the id of a change made at `at`. 80 bits of `random` make it unique.
     #[must_use]
     pub fn new(at: EpochMillis, random: u128) -> Self {
         Self(Ulid::from_parts(
@@ -46,13 +46,13 @@ impl AuditId {
         ))
     }
 
-    /// When the change was made.
+    /// Returns the time of the change.
     #[must_use]
     pub fn at(self) -> EpochMillis {
         EpochMillis(i64::try_from(self.0.timestamp_ms()).unwrap_or(i64::MAX))
     }
 
-    /// The first one after this.
+    /// Returns the next id.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.increment().unwrap_or(self.0))
@@ -68,16 +68,16 @@ impl fmt::Display for AuditId {
 /// One audit event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AuditKey {
-    /// The tenant.
+    /// Namespace of the tenant.
     pub namespace: Namespace,
-    /// What was changed.
+    /// Subject of the change.
     pub of: AuditSubject,
-    /// Which change.
+    /// Id of the change.
     pub id: AuditId,
 }
 
 impl AuditKey {
-    /// `{ns}/AUDIT#{entity}`, `{ns}/AUDIT##RESOURCE#{resource}` or `{ns}/AUDIT##SYSTEM`;
+    /// Returns `{ns}/AUDIT#{entity}`, `{ns}/AUDIT##RESOURCE#{resource}` or `{ns}/AUDIT##SYSTEM`;
     /// `#AUDIT#{id}`. No entity's name begins with `#`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
@@ -87,7 +87,7 @@ impl AuditKey {
         }
     }
 
-    /// The partition of all events of one thing.
+    /// Returns the partition of all events of one subject.
     #[must_use]
     pub fn partition(namespace: &Namespace, of: &AuditSubject) -> String {
         match of {
@@ -97,7 +97,7 @@ impl AuditKey {
         }
     }
 
-    /// The event that an item is; `None` if the keys are not an event's.
+    /// Returns the event that an item is; `None` if the keys are not an event's.
     #[must_use]
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, of) = key.pk.split_once("/AUDIT#")?;
@@ -107,7 +107,7 @@ impl AuditKey {
             None => AuditSubject::Entity(EntityId::new(of).ok()?),
         };
         let text = key.sk.strip_prefix(AUDIT)?;
-        // Other spellings of the same id exist; only the one that is written is one.
+        // The same id has other spellings; accepts only the one that is written.
         let id = AuditId(Ulid::from_string(text).ok()?);
         (id.to_string() == text).then_some(Self {
             namespace: Namespace::new(namespace).ok()?,

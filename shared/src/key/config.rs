@@ -1,9 +1,9 @@
-//! Keys of what is configured: limits, entities, the schema's version.
+//! Keys of the configuration: limits, entities, the schema version.
 
 use super::ItemKey;
 use crate::{ConfigLevel, EntityId, Namespace, Resource};
 
-/// What stands for a resource where every resource is meant. No resource begins so.
+/// Stands for every resource in a key. No resource's name begins like this.
 const DEFAULT: &str = "_default_";
 const CONFIG: &str = "#CONFIG";
 const META: &str = "#META";
@@ -11,18 +11,18 @@ const META: &str = "#META";
 /// The configuration of one level.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConfigKey {
-    /// The tenant.
+    /// Namespace of the tenant.
     pub namespace: Namespace,
-    /// What it is for.
+    /// Level of the configuration.
     pub level: ConfigLevel,
 }
 
-/// Whose configurations are listed.
+/// Configurations to list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigFilter {
-    /// Those of one entity: its own on every resource, and its default.
+    /// All of one entity: for each resource, and its default.
     Entity(EntityId),
-    /// Those of all entities on one resource.
+    /// Those of all entities for one resource.
     Resource(Resource),
     /// The defaults of all entities.
     Entities,
@@ -31,7 +31,7 @@ pub enum ConfigFilter {
 }
 
 impl ConfigKey {
-    /// `{ns}/ENTITY#{entity}`, `#CONFIG#{resource}` or `#CONFIG#_default_`;
+    /// Returns `{ns}/ENTITY#{entity}`, `#CONFIG#{resource}` or `#CONFIG#_default_`;
     /// `{ns}/RESOURCE#{resource}`, `#CONFIG`; `{ns}/SYSTEM#`, `#CONFIG`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
@@ -53,7 +53,7 @@ impl ConfigKey {
         ItemKey { pk, sk }
     }
 
-    /// The configuration that an item is; `None` if the keys are not a configuration's.
+    /// Returns the configuration that an item is; `None` if the keys are not a configuration's.
     #[must_use]
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, rest) = key.pk.split_once('/')?;
@@ -80,7 +80,7 @@ impl ConfigKey {
         })
     }
 
-    /// `GSI2PK`, `GSI2SK`: what is configured beside it. Nothing is beside the system.
+    /// Returns `GSI2PK` and `GSI2SK`: the configurations of the same kind. The system's has none.
     #[must_use]
     pub fn by_kind(&self) -> Option<(String, String)> {
         let ns = &self.namespace;
@@ -102,7 +102,7 @@ impl ConfigKey {
 }
 
 impl ConfigFilter {
-    /// The partition they are in, and what their sort keys begin with; in `GSI2` but for those of
+    /// Returns their partition and the prefix of their sort keys; in `GSI2`, except for those of
     /// one entity.
     #[must_use]
     pub fn partition(&self, namespace: &Namespace) -> (String, &'static str) {
@@ -115,17 +115,17 @@ impl ConfigFilter {
     }
 }
 
-/// What is known of an entity beside its limits.
+/// The key of an entity's item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntityKey {
-    /// The tenant.
+    /// Namespace of the tenant.
     pub namespace: Namespace,
     /// The entity.
     pub entity: EntityId,
 }
 
 impl EntityKey {
-    /// `{ns}/ENTITY#{entity}`, `#META`.
+    /// Returns `{ns}/ENTITY#{entity}`, `#META`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
         ItemKey {
@@ -134,7 +134,7 @@ impl EntityKey {
         }
     }
 
-    /// The entity that an item is; `None` if the keys are not an entity's.
+    /// Returns the entity that an item is; `None` if the keys are not an entity's.
     #[must_use]
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, entity) = key.pk.split_once("/ENTITY#").filter(|_| key.sk == META)?;
@@ -144,20 +144,20 @@ impl EntityKey {
         })
     }
 
-    /// `GSI1PK`: the children of the entity.
+    /// Returns `GSI1PK`: the children of the entity.
     #[must_use]
     pub fn children(&self) -> String {
         format!("{}/PARENT#{}", self.namespace, self.entity)
     }
 
-    /// `GSI1SK`: the entity among its parent's children.
+    /// Returns `GSI1SK`: the entity among its parent's children.
     #[must_use]
     pub fn child(&self) -> String {
         format!("CHILD#{}", self.entity)
     }
 }
 
-/// `{ns}/SYSTEM#`, `#VERSION`: the version of the schema that a namespace is written in.
+/// Returns `{ns}/SYSTEM#`, `#VERSION`: the item with the schema version of a namespace.
 #[must_use]
 pub fn schema_key(namespace: &Namespace) -> ItemKey {
     ItemKey {

@@ -1,5 +1,5 @@
-//! Changing what is configured: one transaction of the change, what it rests on, and the event that
-//! tells of it.
+//! Changing the configuration: one transaction of the change, its preconditions, and the audit
+//! event.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,13 @@ use crate::{
     EpochSeconds, Millis, Namespace, SCHEMA_VERSION, Versioned, WriteId, attr, item, schema_key,
 };
 
-/// The most ancestors of an entity: their checks, the entity, the audit event and the schema's
-/// version are the 100 parts that a transaction takes.
+/// Maximum number of ancestors of an entity. Their checks, the entity, the audit event and the
+/// schema version are the 100 parts of a transaction.
 pub const MAX_ANCESTORS: usize = 97;
 
-/// Makes the configuration of a level what `next` says, if it is the one seen. What is deleted
-/// leaves its version, which goes on rising: the version that buckets get must never fall.
+/// Sets the configuration of a level to `next`, on condition that it is the one seen. A deleted
+/// configuration leaves its version, which continues to rise: the version in buckets must never
+/// fall.
 #[must_use]
 pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Config>) -> Action {
     let version = Path::of(attr::VERSION);
@@ -75,7 +76,7 @@ const fn names(level: &ConfigLevel) -> (Option<&EntityId>, Option<&crate::Resour
     }
 }
 
-/// Makes an entity what `next` says, or deletes it, if the last write of it is still the one seen.
+/// Sets an entity to `next`, or deletes it. Requires that its last write is the one seen.
 #[must_use]
 pub fn set_entity(
     key: &EntityKey,
@@ -123,7 +124,7 @@ pub fn set_entity(
     })
 }
 
-/// That an entity is still a child of the parent it was seen with. One that is not there has none.
+/// Requires that an entity still has the parent it was read with. A missing entity has none.
 #[must_use]
 pub fn same_parent(key: &EntityKey, parent: Option<&EntityId>) -> Action {
     let path = Path::of(attr::PARENT_ID);
@@ -134,7 +135,7 @@ pub fn same_parent(key: &EntityKey, parent: Option<&EntityId>) -> Action {
     Action::Check(key.item_key(), vec![condition])
 }
 
-/// Writes an audit event, which DynamoDB may delete once it is as old as `kept`.
+/// Writes an audit event, which DynamoDB may delete after `kept`.
 #[must_use]
 pub fn write_audit_event(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action {
     let key = AuditKey {
@@ -153,7 +154,7 @@ pub fn write_audit_event(namespace: &Namespace, event: &AuditEvent, kept: Millis
     })
 }
 
-/// Says which version of the schema the namespace is written in, if nobody has yet.
+/// Stores the schema version of the namespace, if none is stored yet.
 #[must_use]
 pub fn write_schema_version(namespace: &Namespace) -> Action {
     Action::Update(Update {

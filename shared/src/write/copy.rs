@@ -1,5 +1,5 @@
-//! Copying a shard's usage into the snapshot of a window: absolute numbers, so a copy can be
-//! repeated, delayed or skipped.
+//! Copying a shard's usage into the snapshot of a window. Copies have absolute numbers, so they can
+//! be repeated, delayed or skipped.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,34 +10,35 @@ use crate::{
     Usage, Window, attr,
 };
 
-/// Most earlier lives of all shards that a snapshot has numbers of.
+/// Maximum number of earlier lives, over all shards, in a snapshot.
 pub const MAX_LIVES: usize = 1000;
-/// Most limits of earlier lives.
+/// Maximum number of limits of earlier lives.
 pub const MAX_CARRIED_LIMITS: usize = 2 * MAX_BUCKET_LIMITS;
 
-/// What one image of a bucket shard says was used in one window.
+/// A shard's usage in one window, by one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageCopy {
     /// The snapshot.
     pub key: SnapshotKey,
-    /// The bucket shard.
+    /// Shard index.
     pub shard: u32,
     /// `v` of the image.
     pub v: i64,
     /// `v` at the shard's creation.
     pub birth: i64,
-    /// What was used by then.
+    /// Usage up to the image.
     pub usage: Usage,
     /// Whether no later write of this life of the shard is counted in the window.
     pub is_final: bool,
-    /// Whether the item was deleted with it.
+    /// Whether the item was deleted after this image.
     pub ends_life: bool,
     /// Epoch seconds after which the snapshot may be deleted, if this copy makes it.
     pub ttl_seconds: i64,
 }
 
 impl UsageCopy {
-    /// Copies the current window of an image. The snapshot is kept for `ttl_days` after the window.
+    /// Returns the copy of the current window of an image. The snapshot is kept for `ttl_days`
+    /// after the window.
     #[must_use]
     pub fn of(meter: &Meter, window: Window, is_final: bool, ttl_days: i64) -> Self {
         let end_seconds = window.end(meter.start(window)).0.div_euclid(1000);
@@ -53,7 +54,7 @@ impl UsageCopy {
         }
     }
 
-    /// Whether this copy says all that `other` says: it is of the same life, and not older.
+    /// Returns whether this copy makes `other` redundant: it is of the same life, and not older.
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
         self.key == other.key
@@ -62,8 +63,8 @@ impl UsageCopy {
             && (self.v, self.is_final, self.ends_life) >= (other.v, other.is_final, other.ends_life)
     }
 
-    /// The copy, if the snapshot has none of the shard, or an older one of the same life and the
-    /// same limits.
+    /// Returns the copy, on condition that the snapshot has none of the shard, or an older one of
+    /// the same life and limits.
     #[must_use]
     pub fn first(&self) -> Update {
         let q = Path::of(attr::copied_at(self.shard));
@@ -72,11 +73,11 @@ impl UsageCopy {
             Condition::AtLeast(q.clone(), Value::Int(self.birth)),
             Condition::AtMost(q.clone(), older),
         ];
-        // A new limit is added by a copy that knows the old ones: a shard that brings other limits
-        // with each image would fill the snapshot with them.
+        // A new limit needs a copy that has read the old ones: otherwise a shard with other limits
+        // in each image would fill the snapshot.
         let limits = self.usage.tokens.keys();
         if limits.len() > MAX_LIMITS {
-            // There is no room to ask for so many in one expression.
+            // One expression has no room for a condition on each limit.
             return self.update(vec![Condition::Absent(q)], vec![]);
         }
         let limits =
@@ -87,9 +88,8 @@ impl UsageCopy {
         self.update(conditions.collect(), vec![])
     }
 
-    /// The copy, once it is known what the snapshot has: `None` if that says all of it. Numbers of
-    /// an earlier life move to the carry, once, because the copy they belong to must still be
-    /// there.
+    /// Returns the copy for a snapshot that was read; `None` if the snapshot has it already. Moves
+    /// usage of an earlier life to the carry once, on condition that its copy is still there.
     #[must_use]
     pub fn after(&self, seen: &Snapshot) -> Option<Update> {
         let Some(copied) = seen.shards.get(&self.shard) else {
@@ -110,13 +110,13 @@ impl UsageCopy {
             }
             return Some(self.update(vec![is_newest], changes));
         }
-        // A final copy says more than an interim one of the same image.
+        // A final copy replaces an interim one of the same image.
         if (copied.write_seq, copied.is_final) < (self.v, self.is_final) {
-            // A bucket keeps its limits for as long as it lives; others are none of its.
+            // A shard keeps its limits for its life, so other limits in the copy are removed.
             return Some(self.update(vec![is_newest], self.others(&copied.usage).collect()));
         }
-        // The item was deleted with this copy, and there is a newer one: of a later life. This one
-        // comes late, from a replay.
+        // The item was deleted after this image, and the snapshot has a copy of a later life: this
+        // one is late, from a replay.
         let carried = seen.carried.get(&self.shard);
         let is_carried =
             carried.is_some_and(|lives| lives.range(self.birth..=self.v).next().is_some());
@@ -158,7 +158,7 @@ impl UsageCopy {
         lives < MAX_LIVES && limits <= MAX_CARRIED_LIMITS
     }
 
-    /// Removes what was copied of limits that this copy does not have.
+    /// Removes the copied usage of limits that this copy lacks.
     fn others(&self, copied: &Usage) -> impl Iterator<Item = AttributeUpdate> {
         let others = copied
             .tokens
@@ -167,7 +167,7 @@ impl UsageCopy {
         others.map(|limit| AttributeUpdate::Remove(Path::of(attr::copied(limit, self.shard))))
     }
 
-    /// Adds what a life used until `v` to the carry.
+    /// Adds the usage of a life until `v` to the carry.
     fn carry(&self, usage: &Usage, v: i64) -> Vec<AttributeUpdate> {
         let carry = |counted: &str| Path::of(format!("{counted}{}", attr::CARRY));
         let tokens = usage.tokens.iter();
@@ -203,8 +203,7 @@ impl UsageCopy {
             true => AttributeUpdate::Add(finals, self.shards()),
             false => AttributeUpdate::DeleteFrom(finals, self.shards()),
         });
-        // As long as was said when the snapshot was made: a later copy with other settings must not
-        // shorten it.
+        // Keeps the `ttl` set at creation; a later copy with other settings must not shorten it.
         changes.push(AttributeUpdate::SetIfAbsent(
             Path::of(attr::TTL),
             Value::Int(self.ttl_seconds),
@@ -221,7 +220,7 @@ impl UsageCopy {
     }
 }
 
-/// What is copied where, for a log that must do when it cannot be.
+/// Source and target of the copy, for a log entry that replaces a failed copy.
 impl fmt::Display for UsageCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ItemKey { pk, sk } = self.key.item_key();

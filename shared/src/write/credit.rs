@@ -1,36 +1,36 @@
-//! One limit's part of a write that knows `rf`: exact for any balance the limit may have by now.
+//! One limit's part of a write that requires a known `rf`: exact for any balance the limit may have
+//! by then.
 
 use super::{AttributeUpdate, Condition, Update, Value, add_tokens, tokens};
 use crate::attr::Field;
 use crate::{LimitName, LimitState, MilliTokens};
 
-/// What becomes of one limit's balance.
+/// The change of one limit's balance.
 ///
-/// The balance now is `tk` and what flowed in since `rf`, cut at the ceiling. Which of the two it
-/// is cannot be said in an expression, so the write says which one it takes for granted: below the
-/// ceiling it adds, at the ceiling it sets. Either way it does not matter what others took or gave
-/// back since the limit was seen.
+/// The balance is `tk` plus the refill since `rf`, cut at the ceiling. An expression cannot compute
+/// that minimum, so the write assumes one case and requires it: below the ceiling it adds, at the
+/// ceiling it sets. Either way, takes and returns since the view do not matter.
 pub(super) struct BalanceUpdate {
-    /// What flowed in since `rf`; of slots, how many more there are.
+    /// Refill since `rf`; for slots, the change of their number.
     pub(super) refill: MilliTokens,
-    /// What expired leases give back.
+    /// Tokens that expired leases return.
     pub(super) returned: MilliTokens,
-    /// What the balance is cut at.
+    /// Maximum balance.
     pub(super) ceiling: MilliTokens,
-    /// What is taken.
+    /// Amount taken.
     pub(super) taken: MilliTokens,
-    /// Taken also if it is not there.
+    /// Whether the amount is taken even into debt.
     pub(super) is_soft: bool,
-    /// Whether the write moves `rf`, so that what flowed in must be credited for good.
+    /// Whether the write moves `rf`, so that it must credit the refill.
     pub(super) moves_refilled_at: bool,
-    /// Takes for granted that the balance is below the ceiling, whatever was seen a while ago.
+    /// Whether to assume that the balance is below the ceiling, because the view is stale.
     pub(super) assumes_headroom: bool,
-    /// What is left free below the ceiling where the balance is cut.
+    /// Headroom left below the ceiling if the balance is cut.
     pub(super) headroom: MilliTokens,
 }
 
 impl BalanceUpdate {
-    /// Adds to `update` what becomes of the limit, seen as `state`.
+    /// Adds the change of the limit, seen as `state`, to `update`.
     pub(super) fn write(&self, update: &mut Update, name: &LimitName, state: &LimitState) {
         let gained = self.refill + self.returned;
         let credited = if self.moves_refilled_at {

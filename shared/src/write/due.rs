@@ -1,14 +1,14 @@
-//! `due`: at or before everything the reconciler must look at, moved without touching the index
-//! where it can stay.
+//! `due`: at or before the reconciler's next work on a shard. A `due` that is early enough stays,
+//! so the index is not written.
 
 use super::{AttributeUpdate, Condition, Path, Update, Value};
 use crate::{BucketKey, EpochMillis, ItemKey, Millis, attr};
 
-/// How much later the reconciler comes back to an item that it can do nothing about.
+/// Time until the reconciler tries an unprocessable item again.
 const POSTPONED: Millis = Millis(3_600_000);
 
-/// Moves the `due` of an item that the reconciler can do nothing about at `now` to an hour later,
-/// if it is still due. No other attribute is touched: nothing is known of them.
+/// Moves the `due` of an item that the reconciler cannot process at `now` to an hour later, if it
+/// is still due. Touches no other attribute, because they may be damaged.
 #[must_use]
 pub fn postpone(key: &ItemKey, now: EpochMillis) -> Update {
     let later = AttributeUpdate::Set(Path::of(attr::DUE), Value::Int(now.plus(POSTPONED).0));
@@ -19,7 +19,7 @@ pub fn postpone(key: &ItemKey, now: EpochMillis) -> Update {
     }
 }
 
-/// Takes an item that has no room for a later `due` out of the index, if it is still due.
+/// Removes an item without room for a later `due` from the index, if it is still due.
 #[must_use]
 pub fn forget_due(key: &ItemKey, now: EpochMillis) -> Update {
     let changes = [attr::DUE, attr::DUE_SHARD]
@@ -36,8 +36,8 @@ fn is_due(now: EpochMillis) -> Condition {
     Condition::AtMost(Path::of(attr::DUE), Value::Int(now.0))
 }
 
-/// Makes `update` leave `due` at or before `at`, whatever others do to it meanwhile; `seen` is what
-/// it was.
+/// Adds to `update` that `due` ends up at or before `at`, whatever concurrent writes do to it;
+/// `seen` is its last known value.
 pub(super) fn not_after(
     update: &mut Update,
     key: &BucketKey,

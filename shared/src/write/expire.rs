@@ -1,4 +1,4 @@
-//! Restoring what expired leases held, all of a bucket in one write.
+//! Returning the tokens of expired leases, all leases of a shard in one write.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,24 @@ use super::{
 };
 use crate::{ActivitySample, EpochMillis, LimitName, MilliTokens, Millis, Shard, attr, math};
 
-/// How far ahead of this clock an `rf` may be before it counts as a mistake: clocks of a fleet
-/// differ by less.
+/// Time that `rf` may be ahead of this clock; clocks of a fleet differ by less. Beyond it, `rf` is
+/// from a fast clock.
 const CLOCK_TOLERANCE: Millis = Millis(10_000);
 
-/// What one write of [`expire`] gives back.
+/// Tokens that one write of [`expire`] returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExpiredLeases {
-    /// Expired leases removed.
+    /// Number of expired leases removed.
     pub leases: usize,
-    /// Added to the balances, by limit.
+    /// Amounts added to the balances, by limit.
     pub tokens: BTreeMap<LimitName, MilliTokens>,
 }
 
-/// Removes every expired lease of `bucket`, gives its tokens back, moves `due` to what comes next
-/// or removes it, and pulls back an `rf` from a clock that ran ahead. Only if nobody wrote to the
-/// bucket since it was read: `due` must stay at or before every expiry, also that of a lease taken
-/// meanwhile.
+/// Removes every expired lease of `shard` and returns its tokens. Moves `due` to the next work or
+/// removes it, and corrects an `rf` from a fast clock. Requires that no write reached the shard
+/// since it was read: `due` must stay at or before every expiry, also of new leases.
 ///
-/// `None` if nothing is to be done.
+/// Returns `None` if there is nothing to change.
 #[must_use]
 pub fn expire(shard: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)> {
     let (mut next, restored) = expired(shard, now);
@@ -38,12 +37,11 @@ pub fn expire(shard: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)
     Some((replace(shard, next), restored))
 }
 
-/// A look at how often the shard is written to, with all that [`expire`] does.
+/// Returns a write that stores an activity sample, with all that [`expire`] does.
 ///
-/// A busy shard is written to between any read and write. If nothing is to be given back, the look
-/// asks only that the leases are those that were seen: then `due` is at or before every expiry, and
-/// what was taken meanwhile counts as taken since the look. A shard that has been at rest since the
-/// last look, and still is, is not due for another one.
+/// A busy shard changes between any read and write. If no lease has expired, the write requires
+/// only that the leases are unchanged, so `due` is at or before every expiry. Takes since the read
+/// count after the sample. A shard that was idle since the last sample is not due for another one.
 #[must_use]
 pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
     let v = shard.write_seq.saturating_add(1);
@@ -104,9 +102,9 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
     )
 }
 
-/// Whether nobody has written to the shard since a look that is old enough for a merge. What kept
-/// it from being merged now (an operator asked for it, or it is not like its sibling) keeps it
-/// until somebody writes to it; to look at it every minute until then would cost forever.
+/// Returns whether no write reached the shard since a sample that is old enough for a merge. The
+/// reason why it was not merged (an operator's number, or a sibling that differs) holds until the
+/// next write. Reviewing it every minute until then would cost writes indefinitely.
 fn is_idle(shard: &Shard, now: EpochMillis) -> bool {
     let sample = shard
         .scaling
@@ -115,7 +113,7 @@ fn is_idle(shard: &Shard, now: EpochMillis) -> bool {
     sample.is_some_and(|sample| shard.write_seq <= sample.write_seq)
 }
 
-/// `bucket` without its expired leases, with a `due` and an `rf` that are right.
+/// Returns `shard` without its expired leases, with a correct `due` and `rf`.
 pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases) {
     let mut next = shard.clone();
     let leases: Vec<_> = shard.expired(now).collect();
@@ -142,8 +140,7 @@ pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases)
             restored.tokens.insert(name.clone(), state.available - held);
         }
         if rf_ahead {
-            // What the fast clock credited for a time still to come is taken back, as far as it was
-            // not used.
+            // Subtracts refill that the fast clock credited ahead of time, as far as it is unused.
             let early = math::refill_between(&state.rule, shard.shard(), now, shard.refilled_at);
             state.available = (state.available - early).max(state.available.min(MilliTokens::ZERO));
         }

@@ -1,8 +1,7 @@
-//! Cold shards become one, which has all their tokens; and what is to be done when an item is
-//! missing.
+//! Merging idle shards into one, which has all their tokens; and repairing a bucket with missing
+//! items.
 //!
-//! A merge happens only if nobody has written to the shards since they were seen, so what they
-//! become is known.
+//! A merge requires that no write reached the shards since they were read, so their state is known.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +15,11 @@ use crate::{
     ShardIndex, WriteId, attr,
 };
 
-/// The shard that `lower` and `upper` are halves of, with what both have at `now`, and by the
-/// limits of `lower`. `None` if it cannot be: they are no halves of one shard, a split of one is
-/// not finished, leases are held in `upper`, the limits differ by name, or a clock ran ahead. What
-/// was consumed in `upper` stays counted there.
+/// Returns the shard that `lower` and `upper` are halves of, with the balances of both at `now` and
+/// the limits of `lower`. Consumption of `upper` stays counted in its item.
+///
+/// Returns `None` if they are not the halves of one shard, a split of one is unfinished, `upper`
+/// holds leases, the names of the limits differ, or a clock was fast.
 #[must_use]
 pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     let whole = lower.shard().parent()?;
@@ -52,14 +52,14 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
         state.available = if state.rule.is_concurrent() {
             state.available + add
         } else {
-            // A rule that was changed in one shard only may have left more there.
+            // If a rule changed in one shard only, the other may have more than its share.
             here + add.min(upper.shard().share(state.rule.capacity))
         };
     }
     next.write_units_left = next.write_units_at(now);
     next.refilled_at = now;
     next.shard_count = whole.count;
-    // Above every `v` of the upper shard, so that one of its number can be made again.
+    // Above every `v` of the upper shard, so that a later split can create a shard of its number.
     next.write_seq = lower.write_seq.max(upper.write_seq).saturating_add(1);
     let min_shards = next.scaling.min_shards.max(upper.scaling.min_shards);
     next.scaling = Scaling {
@@ -75,8 +75,8 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     Some(next)
 }
 
-/// Replaces `lower` by `joined`, and leaves of the shards `gone` that are part of it what they have
-/// counted: usage of their windows, which the next shard of the same number goes on with.
+/// Replaces `lower` by `joined`. The items of the merged shards `gone` keep only their usage
+/// counters, which the next shard of the same number continues.
 #[must_use]
 pub fn merge(lower: &Shard, mut joined: Shard, gone: &[&Shard]) -> Vec<Action> {
     let now = joined.refilled_at;
@@ -89,11 +89,11 @@ pub fn merge(lower: &Shard, mut joined: Shard, gone: &[&Shard]) -> Vec<Action> {
     actions
 }
 
-/// Deletes the shard `gone`, whose tokens are all in `whole` too: it is of a time before somebody
-/// deleted items by hand.
+/// Deletes the shard `gone`, whose tokens are all in `whole` too: it dates from before items were
+/// deleted manually.
 ///
-/// Also while callers who do not know that yet write to it, if only its leases are those that were
-/// seen: what they took is in the stream.
+/// Requires only that its leases are unchanged, so it also works while other processes still write
+/// to the shard. The usage of their takes is in the stream.
 #[must_use]
 pub fn remove_covered(gone: &Shard, whole: &Shard) -> Vec<Action> {
     let here = vec![
@@ -107,7 +107,7 @@ pub fn remove_covered(gone: &Shard, whole: &Shard) -> Vec<Action> {
     ]
 }
 
-/// Asks that `bucket` is still the shard that it is: neither split nor merged, nor gone.
+/// Requires that the shard exists and was neither split nor merged.
 #[must_use]
 pub fn require_unchanged(shard: &Shard) -> Action {
     let same = vec![
@@ -117,9 +117,9 @@ pub fn require_unchanged(shard: &Shard) -> Action {
     Action::Check(shard.key.item_key(), same)
 }
 
-/// Makes the missing `shard` of the bucket that `other` is of: without tokens of rates, as nobody
-/// knows what it had, and with `slots` of the concurrency limits. Only while `other` is the shard
-/// that it is.
+/// Creates the missing `shard` of the bucket of `other`: with `slots` of the concurrency limits,
+/// and without tokens of rates, because its balance is unknown. Requires that `other` was neither
+/// split nor merged.
 #[must_use]
 pub fn recreate(
     shard: ShardIndex,

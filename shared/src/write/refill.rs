@@ -1,4 +1,4 @@
-//! Crediting a bucket that would run dry before anybody looks at it again.
+//! Crediting refill to a shard before its available tokens run out.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::limit::WCU;
 use crate::math::refill_between;
 use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, ShardIndex};
 
-/// How long `rf` stays where it is. Our own takes find what flowed in by themselves, and those that
-/// rely on `rf` lose their race when it moves: moving it with every batch would starve them.
+/// Minimum time between two moves of `rf`. Takes compute refill themselves, and those that require
+/// `rf` fail when it moves. Moving it with every batch would starve them.
 const MIN_REFILL_INTERVAL: Millis = Millis(200);
 
-/// Credits `image` if one of its limits would not last for twice the `consumed` of the batch it was
-/// seen in, so that takes find enough without knowing `rf`.
+/// Credits `image` if a limit has less than twice the `consumed` of the batch that the image is
+/// from. Later takes then find enough without a known `rf`.
 ///
-/// Conditional on `rf`, so it happens once; exact whatever was taken since the image, as every
-/// write that knows `rf`.
+/// Requires the image's `rf`, so it is applied once, and is exact whatever was taken since the
+/// image.
 #[must_use]
 pub fn refill(
     image: &Shard,
@@ -67,10 +67,10 @@ pub fn refill(
     Some(update)
 }
 
-/// Cuts the write units of `image` where they are full, if more than a second's have flowed over
-/// since `rf`: they would hide as many writes too many. `rf` stays, as takes rely on it.
+/// Cuts the write units of `image` at their maximum if more than a second's have overflowed since
+/// `rf`: otherwise the overflow would hide an overload. `rf` stays, because takes require it.
 ///
-/// Only if they are full, so it can be repeated.
+/// Requires that they are full, so it can be repeated.
 #[must_use]
 pub fn cap_write_units(image: &Shard, now: EpochMillis) -> Option<Update> {
     let full = WCU.capacity - refill_between(&WCU, ShardIndex::UNSPLIT, image.refilled_at, now);

@@ -1,11 +1,11 @@
-//! Correcting a shard that a fast clock has created.
+//! Correcting a shard that a fast clock created.
 
 use super::{AttributeUpdate, Path, Update, Value, count_write, require_refilled_at};
 use crate::{EpochMillis, MilliTokens, Shard, attr};
 
-/// Sets `refilled_at` of a shard back to `now`, or it would not refill until then. `None` unless it
-/// is in the future and as the creation set it: once refill has been credited up to an instant, to
-/// credit it again would mint tokens.
+/// Sets `refilled_at` of a shard back to `now`; otherwise it would not refill until then. Returns
+/// `None` unless `refilled_at` is in the future and still as set at creation. Refill that was
+/// credited once must not be credited again.
 #[must_use]
 pub fn rewind(shard: &Shard, now: EpochMillis) -> Option<Update> {
     let is_of_creation = shard.birth_seq == shard.refilled_at.0.saturating_mul(1000);

@@ -1,21 +1,21 @@
-//! Beginning a new hour: the counters' values become the bases that its usage is counted from.
+//! Beginning a new hour: the counters' values become the bases of the new hour's usage.
 
 use super::{AttributeUpdate, Condition, Path, Update, Value, require_refilled_at};
 use crate::attr::{self, Field};
 use crate::{Hour, Shard};
 
-/// The hour that a write which counts usage belongs to.
+/// The hour that a write counts usage in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roll {
-    /// The hour. Writes to a shard that already counts this hour or a later one do not roll.
+    /// The hour. A write to a shard that already counts this hour or a later one does not roll.
     pub hour: Hour,
-    /// Takes for granted that another process has rolled the shard since it was seen. A write that
-    /// is mistaken fails.
+    /// Whether to assume that another process has rolled the shard since the view. If it has not,
+    /// the write fails.
     pub by_others: bool,
 }
 
 impl Roll {
-    /// Rolls to `hour` unless the shard was seen in it.
+    /// Returns a roll to `hour`, unless the view is in it already.
     #[must_use]
     pub const fn to(hour: Hour) -> Self {
         Self {
@@ -24,17 +24,16 @@ impl Roll {
         }
     }
 
-    /// Whether a write that counts usage must roll `bucket`. An hour that no clock can have reached
-    /// is a damaged one.
+    /// Returns whether a write that counts usage must roll `shard`. A stored hour that no clock can
+    /// have reached is damaged, so it is rolled too.
     fn is_due(self, shard: &Shard) -> bool {
         shard.hour < self.hour || shard.hour.0 > self.hour.0.saturating_add(1)
     }
 
-    /// Adds to `update` what its usage is counted by: nothing, the condition that the shard has
-    /// been rolled, or the roll.
+    /// Adds to `update` nothing, the condition that the shard was rolled, or the roll.
     ///
-    /// A roll sets the bases of all limits, so the limits must be those that were seen: a write
-    /// that adds one moves `rf`.
+    /// A roll sets the bases of all limits, so it requires the limits of the view: a write that
+    /// adds one moves `rf`.
     pub(super) fn write(self, update: &mut Update, view: Option<&Shard>) {
         let hour = Path::of(attr::HOUR);
         let Some(shard) = view.filter(|shard| !(self.by_others && self.is_due(shard))) else {

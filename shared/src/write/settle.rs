@@ -1,4 +1,4 @@
-//! What happens to taken tokens afterwards: adjust, renew, release, rollback.
+//! Writes that settle a hold: adjust, renew, release, roll back.
 
 use std::collections::BTreeMap;
 
@@ -9,58 +9,58 @@ use super::{
 use crate::attr::{self, Field};
 use crate::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard, WriteId};
 
-/// One write that settles a grant.
+/// One write that settles one shard's part of a hold.
 #[derive(Debug, Clone)]
 pub struct Settle<'a> {
-    /// The bucket shard the tokens were taken from.
+    /// Shard that the tokens were taken from.
     pub key: &'a BucketKey,
     /// Id of this write.
     pub write_id: WriteId,
-    /// The durable lease and what becomes of it; a lease that has ended can settle nothing.
+    /// Stored lease and its change; after the lease has ended, the write fails.
     pub lease: Option<(&'a WriteId, LeaseChange)>,
-    /// What changes, by limit.
+    /// Changes, by limit.
     pub amounts: BTreeMap<LimitName, LimitDelta>,
-    /// Acquires granted earlier that this write counts; negative where they were counted and then
-    /// not granted.
+    /// Number of earlier grants that this write counts; negative for counted acquires that were not
+    /// granted after all.
     pub acquires: i64,
-    /// The hour that a change of consumption, or of acquires, counts for.
+    /// Hour in which changes of consumption or acquires count.
     pub roll: Roll,
 }
 
-/// What becomes of a lease.
+/// A change of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseChange {
-    /// It ends.
+    /// Ends the lease.
     End,
-    /// It expires later.
+    /// Moves the expiry to this instant.
     Renew(EpochMillis),
-    /// It holds other amounts from now on: before and after, by limit. Only if it holds those
-    /// before, so that a repeated adjustment counts once.
+    /// Replaces held amounts: before and after, by limit. Requires the amounts before, so that a
+    /// repeated adjustment counts once.
     SetAmounts(BTreeMap<LimitName, (MilliTokens, MilliTokens)>),
 }
 
-/// What a settlement changes of one limit.
+/// A settlement's changes of one limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitDelta {
-    /// Added to the balance; negative goes into debt.
+    /// Amount added to the balance; a negative one may lead into debt.
     pub available: MilliTokens,
-    /// Added to the consumption.
+    /// Amount added to the consumption.
     pub consumed: MilliTokens,
-    /// The balance that giving back must not pass: the share of a rate's capacity. Slots have none,
-    /// as exactly those taken come back.
+    /// Maximum balance after a return: the share of a rate's capacity. `None` for slots, because
+    /// exactly those taken come back.
     pub ceiling: Option<MilliTokens>,
 }
 
 impl Settle<'_> {
-    /// The settlement with all its amounts, if no balance passes its ceiling. What was `seen` of
-    /// the shard tells only whether a new hour has begun.
+    /// Returns the settlement with all its amounts; it fails if a balance would pass its ceiling.
+    /// `seen` is used only for the roll and for `ttl`.
     #[must_use]
     pub fn full(&self, seen: Option<&Shard>) -> Update {
         self.update(seen, None)
     }
 
-    /// The settlement with what fits under the ceilings of `bucket`: a balance that has refilled
-    /// meanwhile takes back only what makes it full.
+    /// Returns the settlement cut at the ceilings of `shard`: a balance that has refilled since
+    /// takes back only what makes it full.
     #[must_use]
     pub fn capped(&self, shard: &Shard) -> Update {
         self.update(Some(shard), Some(shard))
@@ -92,7 +92,8 @@ impl Settle<'_> {
                 update
                     .conditions
                     .push(Condition::Present(Path::of(attr::RF)));
-                // No lease keeps a network that repeats the request from giving back twice.
+                // Without a lease, only this condition prevents a retransmitted request from
+                // returning twice.
                 update.conditions.push(Condition::Differs(
                     Path::of(attr::OP),
                     Value::text(self.write_id.as_str()),
@@ -107,7 +108,7 @@ impl Settle<'_> {
         for (limit, settled) in &self.amounts {
             let mut tk = settled.available;
             if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
-                // The limit may have been lowered since the tokens were taken.
+                // The limit may have been lowered since the take.
                 let now = view.and_then(|shard| Some((shard, shard.limits.get(limit)?)));
                 let ceiling = now.map_or(ceiling, |(shard, state)| shard.share(state));
                 if let Some((_, state)) = now {
@@ -137,8 +138,8 @@ impl Settle<'_> {
         update
     }
 
-    /// Keeps `ttl` after the refill of what more is taken, and after the expiry of a lease that is
-    /// renewed.
+    /// Keeps `ttl` at or after the refill of additional takes, and at or after the expiry of a
+    /// renewed lease.
     fn write_ttl(&self, seen: Option<&Shard>, update: &mut Update) {
         let need = |name: &LimitName| {
             self.amounts
@@ -156,7 +157,7 @@ impl Settle<'_> {
         match seen {
             _ if !takes && expires.is_none() => {}
             Some(seen) => {
-                // Only what flowed in until the last credit counts, which is less than there is.
+                // Counts refill only until `refilled_at`, which underestimates the balance.
                 let (wish, now) = (ttl::TtlWish::Same, seen.refilled_at);
                 ttl::Lowered {
                     seen,
@@ -177,8 +178,8 @@ impl Settle<'_> {
     }
 }
 
-/// Has `update`, which ends the `lease`, remove `due` too if it is the last lease of `seen`: then
-/// the reconciler need not look. Only while the bucket holds no other one.
+/// Removes `due` with `update`, which ends `lease`, if that is the only lease of `seen`: the
+/// reconciler then has no work. Requires that the shard still holds no other lease.
 pub fn clear_due(update: &mut Update, seen: &Shard, lease: &WriteId) {
     let is_last = seen
         .leases

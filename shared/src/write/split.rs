@@ -1,5 +1,5 @@
-//! A hot shard becomes two, which divide its tokens, by three single writes: [`split`], and the two
-//! of [`finish`]. A transaction would be cancelled by every other write to the shard.
+//! Splitting a shard into two halves, by three single writes: [`split`], and the two of
+//! [`finish_writes`]. A transaction would be cancelled by every other write to the shard.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::{
     Scaling, Shard, ShardIndex, WriteId, item,
 };
 
-/// How long a split may take before another process finishes it.
+/// Time after which another process may finish a split.
 const UNFINISHED: Millis = Millis(1_000);
 
-/// Whether the halves of `shard` would each have a share of every limit that holds one token, and
-/// the `largest` request seen of it; and whether the bucket then has `max_shards` at most.
+/// Returns whether each half of `shard` would have a share of every limit that covers one token and
+/// the `largest` request seen, and whether the bucket would have at most `max_shards`.
 #[must_use]
 pub fn may_split(
     shard: &Shard,
@@ -39,22 +39,24 @@ pub fn may_split(
     smaller.count <= max_shards && shard.limits.iter().all(fits)
 }
 
-/// Begins to split the shard `image` into its halves: divides the tokens that are there at `now`,
-/// and keeps those of the new half in an escrow in the old one. Debts and leases stay in the old
-/// one. [`finish_writes`] makes the new half.
+/// Begins to split the shard `image` into its halves. Divides the balance at `now`, and stores the
+/// new half's part as an escrow in the old half. Debts and leases stay in the old half.
+/// [`finish_writes`] creates the new half.
 ///
-/// One conditional write. It happens once, whatever others took since the image: what the new half
-/// gets is fixed, the old one keeps the rest, if neither gets more than its share or goes into debt
-/// by it. No other split of the shard happens until its escrow is gone.
+/// One conditional write, applied once, whatever other processes took since the image. The amount
+/// of the new half is fixed, and the old half keeps the rest. It fails if a half would get more
+/// than its share, or a debt by the split. The shard cannot split again until the escrow is
+/// removed.
 ///
-/// `min_shards` is what an operator asked for, 0 for nothing. `op` signs the new half.
+/// `min_shards` is the number that an operator set, 0 for none. `op` is the write id of the new
+/// half.
 #[must_use]
 pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> Update {
     let (kept, new) = image.shard().halves();
     let at = image.refilled_at.max(now);
-    // The id of the split. It is above every `v` of a former shard of this number, because a merge
-    // leaves no lower one behind in the old shard, which must be below; and no other split of the
-    // old shard has it, because that counts on from here.
+    // Id of the split. It is above every `v` of a former shard of this number, because a merge
+    // raises the old shard's `v` above both. No other split of the old shard has the same id,
+    // because `v` continues from here.
     let v = image
         .write_seq
         .max(now.0.saturating_mul(1000))
@@ -135,7 +137,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
             .limits
             .insert(name.clone(), LimitState::new(tk, state.rule));
     }
-    // Both start full, so neither is hot before it was written to.
+    // Both halves start with full write units, so neither is near the write limit at first.
     child.write_units_left -= MilliTokens::from_tokens(image.write_units());
     parent.changes.push(AttributeUpdate::Set(
         Path::of(attr::WRITE_UNITS),
@@ -148,13 +150,12 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
     parent
 }
 
-/// Finishes the split of `parent`, which holds an escrow: makes the new half of it, then removes
-/// it. `None` if `parent` holds none.
+/// Returns the two writes that finish the split of `parent`: the first creates the new half from
+/// the escrow, the second removes the escrow. Returns `None` if `parent` has no escrow.
 ///
-/// Two conditional writes, each of which can be repeated at any time by any process. The second one
-/// must not be sent before it is known what became of the first. If the first fails, the new half
-/// was made before: by this split, or by one from before items were deleted manually; then its
-/// tokens are those that it has.
+/// Any process can repeat each conditional write at any time. Send the second one only after the
+/// outcome of the first is known. If the first fails its condition, the new half exists: from this
+/// split, or from one before items were deleted manually. It then keeps its own tokens.
 #[must_use]
 pub fn finish_writes(parent: &Shard) -> Option<[Update; 2]> {
     let child = parent.escrow.as_deref()?;
@@ -172,8 +173,7 @@ pub fn finish_writes(parent: &Shard) -> Option<[Update; 2]> {
     ])
 }
 
-/// Whether the process that began the split of `parent` seems to have left it: the split is not
-/// finished after a second.
+/// Returns whether the split of `parent` seems abandoned: it is unfinished after a second.
 #[must_use]
 pub fn is_abandoned(parent: &Shard, now: EpochMillis) -> bool {
     let began = parent
@@ -184,13 +184,13 @@ pub fn is_abandoned(parent: &Shard, now: EpochMillis) -> bool {
     began.is_some_and(|began| now.since(began).0.abs() >= UNFINISHED.0)
 }
 
-/// Has `shard` keep that an operator asked for `min_shards`, 0 for none, and be reviewed by that.
+/// Stores `min_shards` as set by an operator, 0 for none, in `shard`, and schedules its review.
 #[must_use]
 pub fn update_min_shards(shard: &Shard, min_shards: u32, now: EpochMillis) -> Update {
     let mut changes = count_write(Some(shard), MilliTokens::ZERO);
     changes.extend(set_min_shards(min_shards, shard.scaling.min_shards));
     if min_shards > 0 {
-        // What an operator asked for is kept.
+        // A bucket with a number set by an operator is kept.
         changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
     }
     let conditions = vec![Condition::Present(Path::of(attr::RF))];
@@ -219,7 +219,7 @@ fn set_min_shards(asked: u32, known: u32) -> Option<AttributeUpdate> {
     }
 }
 
-/// Takes the new half's part of one limit off the old shard; how much that is.
+/// Subtracts the new half's part of one limit from the old shard. Returns that part.
 fn divide(
     parent: &mut Update,
     name: &LimitName,
@@ -229,7 +229,7 @@ fn divide(
 ) -> MilliTokens {
     let (zero, two) = (MilliTokens::ZERO, 2);
     if state.rule.is_concurrent() {
-        // Whole slots, so that each can be taken from one shard.
+        // Divides whole slots, so that each can be taken from one shard.
         let part = MilliTokens::from_tokens((state.available.max(zero) / two).whole_tokens());
         if part > zero {
             parent
@@ -245,7 +245,7 @@ fn divide(
         (of(shard), of(kept), of(new))
     };
     if state.available + flowed > share {
-        // Full, and still full if others gave back.
+        // Full, and still full after concurrent returns.
         parent.conditions.push(Condition::AtLeast(
             tokens(name),
             Value::Int((share - flowed).0),

@@ -1,4 +1,4 @@
-//! Taking tokens: from what is there, against what has flowed in since, and by creating the bucket.
+//! Taking tokens: from the available balance, from refill, and by creating the bucket.
 
 use std::collections::BTreeMap;
 
@@ -16,61 +16,59 @@ use crate::{
     VersionedLimits, WriteId, item,
 };
 
-/// One write that takes tokens for one or more callers.
+/// One write that takes tokens for a batch of acquires.
 #[derive(Debug, Clone)]
 pub struct Take<'a> {
     /// The bucket shard.
     pub key: &'a BucketKey,
-    /// The limits as the callers know them; they reach the bucket with the take if its own differ
-    /// and are not newer.
+    /// Limits of the acquires. The take writes them to the shard if its own differ and are not
+    /// newer.
     pub limits: VersionedLimits<'a>,
-    /// What is taken of each limit, all callers together.
+    /// Amounts taken, by limit, for the whole batch.
     pub amounts: BTreeMap<LimitName, MilliTokens>,
-    /// What is taken whether it is there or not.
+    /// Amounts of soft limits, taken even into debt.
     pub soft_amounts: BTreeMap<LimitName, MilliTokens>,
-    /// How many acquires this grants.
+    /// Number of acquires that this grants.
     pub acquires: i64,
-    /// Leases written with the take; their tokens are among `needs`.
+    /// Leases written with the take; their tokens are part of `amounts`.
     pub leases: Vec<(WriteId, Lease)>,
-    /// The hour that this counts for.
+    /// Hour in which this take counts.
     pub roll: Roll,
     /// Id of this write.
     pub write_id: WriteId,
-    /// Asks for a split: the shard, as it was seen, was throttled.
+    /// Whether to request a split: the shard was throttled, as last seen.
     pub request_split: bool,
-    /// Who else writes to the shard.
+    /// Contention of the shard.
     pub contention: Contention,
-    /// Writes for the same callers that may have happened, this one among them: if one of them
-    /// turns out to be the last write of the item, or its leases are there, this take must not
-    /// happen again.
+    /// Unconfirmed writes for the same batch, this one among them. The take must not be applied
+    /// again if one of them is the item's last write, or if its leases exist.
     pub unconfirmed: &'a [WriteId],
 }
 
-/// Who else writes to a shard, as far as the last answers showed.
+/// Whether other processes write to a shard, as far as the last responses showed.
 ///
-/// A take of a full shard says where its balance is cut, so of two at the same time one fails.
-/// Where many processes use less than flows in, shards are full again all the time, and half of
-/// their writes would be for nothing. They rather leave a little room when they cut (under one part
-/// in a hundred of the capacity, for up to a second), and take for granted that there is some: what
-/// was seen a while ago says nothing about it.
+/// A take of a full shard states where its balance is cut, so of two concurrent ones, one fails.
+/// Where many processes use less than the refill, shards are often full, and half of their writes
+/// would fail. Under contention, a take leaves headroom when it cuts: at most 1/128 of the shard's
+/// share, and at most a second's refill. With a stale view it assumes that there is headroom.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Contention {
-    /// Nobody; every token is kept.
+    /// No other writer was seen; the take keeps every token.
     #[default]
     Alone,
-    /// Others, and what was seen is new.
+    /// Other writers, and a fresh view.
     Shared,
-    /// Others, and what was seen is old.
+    /// Other writers, and a stale view.
     SharedStale,
 }
 
 impl Take<'_> {
-    /// The cheapest write for what is known of the bucket.
+    /// Returns the cheapest write for this view.
     ///
-    /// Every one is exact whatever others have written since the bucket was seen: it happens only
-    /// where what it says of the balance holds at `now`, and a bucket that is full then is full
-    /// from `now` on, not from when it was last written to. (Without that, a bucket left alone for
-    /// long could be emptied twice at one instant.)
+    /// Each write is exact, whatever other processes have written since the view. It applies only
+    /// if its assumption about the balance holds at `now`. A bucket that is full then is full from
+    /// `now` on, not from its last write: otherwise an idle bucket could be emptied twice at one
+    /// instant.
     #[must_use]
     pub fn plan(&self, view: Option<&Shard>, now: EpochMillis) -> Update {
         match view {
@@ -85,7 +83,8 @@ impl Take<'_> {
         }
     }
 
-    /// Whether what `tk` says is enough, and no credit since `rf` has flowed over.
+    /// Returns whether the available tokens suffice, and no refill since `refilled_at` has
+    /// overflowed.
     #[must_use]
     pub fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
         let has_room = |state| self.assumes_headroom() || !shard.is_full(state, now);
@@ -106,7 +105,7 @@ impl Take<'_> {
         self.contention == Contention::SharedStale
     }
 
-    /// What a cut leaves free, so that the takes after it need not cut.
+    /// Returns the headroom that a cut leaves, so that the next takes need not cut.
     fn headroom(&self, shard: &Shard, state: &LimitState) -> MilliTokens {
         let second = refill_between(
             &state.rule,
@@ -121,11 +120,11 @@ impl Take<'_> {
         }
     }
 
-    /// `ADD tk −n, tc +n` for each limit, if every `tk ≥ n`, and what has flowed in since `rf`,
-    /// which is `floor` or later, fits above it.
+    /// Returns `ADD tk −n, tc +n` for each limit. Requires `tk ≥ n`, and that the refill since
+    /// `rf`, which is `floor` or later, fits above the balance.
     fn take_balance(&self, view: Option<&Shard>, floor: EpochMillis, now: EpochMillis) -> Update {
         let mut update = self.update(view, MilliTokens::ZERO);
-        // Neither holds for a shard that is gone or merged away.
+        // Neither condition holds for a shard that was deleted or merged away.
         push_new(&mut update, require_shard_count(self.shard(view)));
         update
             .conditions
@@ -149,7 +148,8 @@ impl Take<'_> {
             update
                 .conditions
                 .push(Condition::AtMost(tokens(name), Value::Int(top.0)));
-            // Who changed the rule since has moved `rf`, which is no hindrance here.
+            // A write that changed the rule has moved `rf`, which this take allows; so it requires
+            // the rule itself.
             update.conditions.extend(super::has_rule(name, &rule));
         }
         if is_rate {
@@ -165,9 +165,9 @@ impl Take<'_> {
         update
     }
 
-    /// Takes from what has flowed in since `rf`, and from what expired leases held, without moving
-    /// `rf`: `tk` says what is there at `rf`, and may go below zero. So takes exclude each other
-    /// only where there is not enough for both.
+    /// Takes from refill since `rf` and from expired leases, without moving `rf`. `tk` is the
+    /// balance at `rf`, so it may go below zero. Concurrent takes exclude each other only if the
+    /// balance does not cover both.
     fn take_refill(&self, shard: &Shard, now: EpochMillis) -> Update {
         let mut update = self.update(Some(shard), MilliTokens::ZERO);
         require_refilled_at(shard)
@@ -213,14 +213,14 @@ impl Take<'_> {
         update
     }
 
-    /// Brings the callers' limits to the bucket along with the take. `rf` moves, so all that has
-    /// flowed in by the old rules is credited; only if `rf` is the one seen.
+    /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
+    /// by the old rules is credited. Requires the `rf` of the view.
     fn with_new_limits(&self, shard: &Shard, now: EpochMillis) -> Update {
         let mut update = self.update(Some(shard), units_credit(shard, now));
         require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
-        // Also within a millisecond: who saw the bucket with the old rules must not credit by them.
+        // Moves `rf` even within a millisecond, so that a write planned with the old rules fails.
         let rf = shard.refilled_at.plus(Millis(1)).max(now);
         update
             .changes
@@ -247,7 +247,7 @@ impl Take<'_> {
                 update.conditions.push(Condition::Absent(tokens(name)));
                 let mut changes = item::write_limit(name, &next).to_vec();
                 if shard.departed.contains_key(name) {
-                    // It goes on counting where it stopped.
+                    // The limit continues to count where it stopped.
                     changes.retain(|change| !matches!(change, AttributeUpdate::Set(at, _) if attr::counts_usage(&at.0[0])));
                     changes.push(add_tokens(name, Field::Consumed, need));
                 }
@@ -277,8 +277,8 @@ impl Take<'_> {
                 };
                 credit.write(&mut update, name, state);
             } else {
-                // What is free is counted anew from the leases, so none may have come or gone
-                // since.
+                // The free amount is computed from the leases, so none may have been added or
+                // removed since.
                 update.conditions.push(unchanged(shard));
                 let at_least = Value::Int((need - next.available + state.available).0);
                 update.conditions.extend(
@@ -302,7 +302,7 @@ impl Take<'_> {
         update
     }
 
-    /// What becomes of `ttl`, in a bucket that is `next` with the limits it gets.
+    /// Adds the change of `ttl` for a shard that is `next` with its new limits.
     fn write_ttl(&self, seen: &Shard, next: &Shard, now: EpochMillis, update: &mut Update) {
         let is_older = self.limits.version.is_some() && self.limits.version < seen.config_version;
         let wish = match self.limits.is_own {
@@ -327,7 +327,7 @@ impl Take<'_> {
         .write(update);
     }
 
-    /// Requires, of a bucket that was not seen, that a take leaves its `ttl` late enough.
+    /// Requires that a take without a view leaves `ttl` late enough.
     fn check_ttl(&self, now: EpochMillis, update: &mut Update) {
         if self.key.shard > 0 {
             return;
@@ -351,7 +351,7 @@ impl Take<'_> {
         }
     }
 
-    /// The version of the limits that the bucket has then.
+    /// Returns the update of the configuration version.
     fn set_version(&self, shard: &Shard, now: EpochMillis) -> Option<AttributeUpdate> {
         let path = Path::of(attr::VERSION);
         match (self.limits.version, shard.config_version) {
@@ -366,7 +366,7 @@ impl Take<'_> {
         }
     }
 
-    /// What is taken of a limit.
+    /// Returns the amount taken of a limit.
     fn need(&self, limit: &LimitName) -> MilliTokens {
         self.amounts
             .get(limit)
@@ -379,7 +379,7 @@ impl Take<'_> {
         self.soft_amounts.contains_key(limit)
     }
 
-    /// A limit's rule and shard, as far as they are known.
+    /// Returns a limit's rule and the shard's index, by the view or by the acquire's limits.
     fn rule(&self, view: Option<&Shard>, name: &LimitName) -> Option<(RefillRule, ShardIndex)> {
         let rule = match view {
             Some(shard) => shard.limits.get(name)?.rule,
@@ -393,14 +393,13 @@ impl Take<'_> {
         Some((rule, self.shard(view)))
     }
 
-    /// The shard as it was seen; without a view, as if it had not been split.
+    /// Returns the index of the view; without a view, the shard as at its creation.
     fn shard(&self, view: Option<&Shard>) -> ShardIndex {
         view.map_or(ShardIndex::at_creation(self.key.shard), Shard::shard)
     }
 
-    /// The earliest `rf` for which a take without a view happens: what flows in from then on is an
-    /// eighth of the smallest share, so that a bucket in steady use passes and one that may have
-    /// flowed over does not.
+    /// Returns the earliest `rf` that a take without a view accepts: refill since then is an eighth
+    /// of the smallest share. A bucket in steady use passes; one that may have overflowed does not.
     fn assumed_refilled_at(&self, now: EpochMillis) -> EpochMillis {
         let rates = self
             .amounts
@@ -424,7 +423,7 @@ impl Take<'_> {
             .map_or(now, |back| now.plus(back))
     }
 
-    /// The whole bucket, full but for what is taken, if it does not exist.
+    /// Returns the write that creates the bucket, full except for this take, if it does not exist.
     #[must_use]
     pub fn create(&self, now: EpochMillis) -> Update {
         let mut shard = Shard::full(self.key.clone(), self.limits, now);
@@ -461,7 +460,7 @@ impl Take<'_> {
         let differs =
             |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
         let mut conditions: Vec<_> = self.unconfirmed.iter().map(differs).collect();
-        // All leases are written together, so one of them stands for all.
+        // All leases are written together, so checking one suffices.
         conditions.extend(
             self.leases
                 .first()
@@ -480,8 +479,8 @@ impl Take<'_> {
         self.leases.iter().map(|(_, lease)| lease.expires_at).min()
     }
 
-    /// Adds the leases, and keeps `due` at or before the first expiry without touching the index
-    /// when it is already.
+    /// Adds the leases. Keeps `due` at or before the first expiry; a `due` that is early enough
+    /// stays, so the index is not written.
     fn write_leases(&self, view: Option<&Shard>, update: &mut Update) {
         let Some(first) = self.first_expiry() else {
             return;
@@ -504,7 +503,7 @@ impl Take<'_> {
     }
 }
 
-/// Removes the expired leases, if their holders have neither renewed nor adjusted them since.
+/// Removes the expired leases, if they were neither renewed nor adjusted since the view.
 fn reclaim(update: &mut Update, shard: &Shard, now: EpochMillis) {
     for (id, lease) in shard.reclaimable(now) {
         let expiry = Path::lease(id).then(attr::LEASE_EXPIRY);

@@ -1,14 +1,14 @@
-//! `ttl`: when DynamoDB may delete a bucket on limits that are not its own: made-up keys would stay
-//! indefinitely.
+//! `ttl`: when DynamoDB may delete a bucket whose limits are not configured for it: otherwise
+//! made-up keys would stay indefinitely.
 //!
-//! After every write `ttl` is absent, or at or after the instant at which every rate is full and
-//! every lease has expired. The next caller then makes a full bucket, so nothing is lost. Because
-//! `ttl` only rises, a write needs to vouch only for the limits that it lowers; one that brings
-//! `ttl` to a bucket without it vouches for all. Each allows for a debt of one share, and its
-//! conditions refuse a deeper one; where the debt is known to be deeper, `ttl` allows for that.
+//! After every write, `ttl` is absent, or at or after the instant at which every rate is full and
+//! every lease has expired. The next acquire then creates a full bucket, so nothing is lost.
+//! Because `ttl` only rises, a write checks only the limits that it lowers; a write that adds `ttl`
+//! to a bucket checks all. The check allows for a debt of one share, and its conditions refuse a
+//! deeper one. If a deeper debt is known, `ttl` allows for that.
 //!
-//! `ttl` is in no index, and moves about once a day with a take that happens anyway. Shards of
-//! several have none: shard 0 deleted beside the others would be made again as a whole bucket.
+//! `ttl` is in no index, and moves about once a day, with a take. A bucket of several shards has
+//! none: if only shard 0 were deleted, it would be created again as a whole bucket.
 
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, push_new, require_refilled_at,
@@ -18,48 +18,48 @@ use crate::{
     EpochMillis, EpochSeconds, LimitName, LimitState, MilliTokens, Millis, Shard, attr, math,
 };
 
-/// How far `ttl` is set ahead of what is needed.
+/// Time by which `ttl` is set ahead of the required instant.
 const AHEAD: Millis = Millis(86_400_000);
-/// Processes that move `ttl` side by side mostly agree on a multiple of this.
+/// Step of `ttl`, so that concurrent processes mostly agree on a value.
 const STEP_SECONDS: i64 = 6 * 3600;
-/// Clocks differ by less.
+/// Maximum difference between clocks.
 const CLOCKS: Millis = Millis(3_600_000);
-/// How long a shard that was merged away keeps what it counted: by then its windows are copied, and
-/// no write of its split is still under way.
+/// Time for which a merged shard keeps its usage counters. After it, its windows are copied, and no
+/// write of its split is in flight.
 const BURIED: Millis = Millis(30 * 86_400_000);
 
-/// The most conditions of a write that brings `ttl`: DynamoDB takes 300 operators, about two for
-/// each. A larger write leaves it to a later one.
+/// Maximum number of conditions of a write that adds `ttl`: DynamoDB accepts 300 operators, about
+/// two for each. A larger write leaves it to a later one.
 const MOST_CONDITIONS: usize = 130;
 
-/// What a write wants of `ttl`.
+/// The `ttl` that a write intends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TtlWish {
-    /// The bucket has one.
+    /// The bucket gets a `ttl`.
     Ends,
-    /// The bucket has none.
+    /// The bucket has no `ttl`.
     Kept,
-    /// As it is.
+    /// `ttl` stays present or absent.
     Same,
 }
 
-/// What a write takes from a bucket, as far as `ttl` depends on it.
+/// The parts of a write that `ttl` depends on.
 pub(super) struct Lowered<'a> {
-    /// The bucket as it was seen.
+    /// Shard as it was seen.
     pub(super) seen: &'a Shard,
-    /// The bucket with the limits that it has after the write.
+    /// Shard with its limits after the write.
     pub(super) next: &'a Shard,
-    /// What is taken of each limit.
+    /// Amount taken of each limit.
     pub(super) need: &'a dyn Fn(&LimitName) -> MilliTokens,
-    /// Whether the write takes it even if it is not there.
+    /// Whether the write takes a limit even into debt.
     pub(super) is_unbounded: &'a dyn Fn(&LimitName) -> bool,
-    /// The last expiry of a lease that is written.
+    /// Last expiry of the written leases.
     pub(super) expires: Option<EpochMillis>,
     pub(super) wish: TtlWish,
     pub(super) now: EpochMillis,
 }
 
-/// The `ttl` of a bucket that is made at `now`, with leases that expire by `expires`.
+/// Returns the `ttl` of a bucket created at `now`, with leases that expire by `expires`.
 pub(super) fn first(made: &Shard, expires: Option<EpochMillis>, now: EpochMillis) -> EpochSeconds {
     let full = made
         .limits
@@ -68,7 +68,7 @@ pub(super) fn first(made: &Shard, expires: Option<EpochMillis>, now: EpochMillis
     ahead_of(needed(full, expires, now))
 }
 
-/// The `ttl` of a shard that is merged away at `now`.
+/// Returns the `ttl` of a shard that is merged away at `now`.
 pub(super) fn of_buried(now: EpochMillis) -> EpochSeconds {
     EpochSeconds::not_before(now.plus(BURIED))
 }
@@ -85,7 +85,7 @@ pub(super) fn not_before(update: &mut Update, at: EpochMillis) {
         .push(Condition::AbsentOr(ttl, Box::new(late)));
 }
 
-/// When a rate is full that has `floor` at `now`; `None` for slots.
+/// Returns when a rate with balance `floor` at `now` is full; `None` for slots.
 pub(super) fn full_at(
     next: &Shard,
     state: &LimitState,
@@ -114,7 +114,7 @@ fn ahead_of(needed: EpochMillis) -> EpochSeconds {
 }
 
 impl Lowered<'_> {
-    /// Adds to `update` what becomes of `ttl`.
+    /// Adds the change of `ttl` to `update`.
     pub(super) fn write(&self, update: &mut Update) {
         let (seen, ttl) = (self.seen, Path::of(attr::TTL));
         let is_one_of_several = seen.shard().count > 1 || seen.scaling.min_shards > 0;
@@ -146,7 +146,7 @@ impl Lowered<'_> {
                 if known < EpochSeconds::not_before(needed) {
                     let value = Value::Int(ahead_of(needed).0);
                     push_new(update, require_shard_count(seen.shard()));
-                    // Not before what others have made it, and nowhere where they have removed it.
+                    // Fails if another process has set a later `ttl`, or removed it.
                     update
                         .conditions
                         .push(Condition::AtMost(ttl.clone(), value.clone()));
@@ -173,7 +173,7 @@ impl Lowered<'_> {
         }
     }
 
-    /// The rates that the bucket was seen with.
+    /// Returns the rates of the shard as seen.
     fn limits(&self) -> impl Iterator<Item = (&LimitName, &LimitState)> {
         self.seen
             .limits
@@ -185,7 +185,7 @@ impl Lowered<'_> {
         (self.is_unbounded)(name) && (self.need)(name) > MilliTokens::ZERO
     }
 
-    /// The earliest `ttl` that is good after the write.
+    /// Returns the earliest `ttl` that is valid after the write.
     fn needed(&self) -> EpochMillis {
         let full = |(name, next): (&LimitName, &LimitState)| {
             let floor = self
@@ -202,8 +202,8 @@ impl Lowered<'_> {
         )
     }
 
-    /// What the balance of a limit is at least after the write: a debt of one share, or a share
-    /// below what is known.
+    /// Returns the minimum balance of a limit after the write: a debt of one share, or one share
+    /// below the known balance.
     fn floor(&self, name: &LimitName, state: &LimitState) -> MilliTokens {
         let (share, left) = (
             self.seen.share(state),
@@ -218,7 +218,7 @@ impl Lowered<'_> {
         let at_least = if state.available - need >= shallow {
             shallow + need
         } else {
-            // What has flowed in since `rf` counts, so `rf` is the one seen.
+            // Refill since `rf` counts, so `rf` must be the one seen.
             require_refilled_at(self.seen)
                 .into_iter()
                 .for_each(|condition| push_new(update, condition));
