@@ -33,8 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Limit::concurrent("slots", 2)?,
     ];
     let layer = RateLimitLayer::new(limiter, move |limiter, request| {
-        // Whoever says so is alice here. In earnest a key is looked up, and its owner is who is
-        // limited.
+        // This example trusts the header. A real service looks a key up, and limits its owner.
         let caller = request
             .headers
             .get("x-api-key")

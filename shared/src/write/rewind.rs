@@ -20,3 +20,39 @@ pub fn rewind(shard: &Shard, now: EpochMillis) -> Option<Update> {
         changes,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write::Condition;
+    use crate::{BucketKey, Limit};
+
+    const NOW: EpochMillis = EpochMillis(1_795_000_000_000);
+    const AHEAD: EpochMillis = EpochMillis(1_795_000_240_000);
+
+    fn created(at: EpochMillis) -> Shard {
+        let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap();
+        Shard::full(key, &[Limit::per_minute("rpm", 600).unwrap()], at)
+    }
+
+    #[test]
+    fn i4_a_shard_created_in_the_future_is_set_back_if_its_refill_time_has_not_moved() {
+        let update = rewind(&created(AHEAD), NOW).unwrap();
+        let refilled_at = Path::of(attr::RF);
+        let is_unmoved = Condition::Equals(refilled_at.clone(), Value::Int(AHEAD.0));
+        assert!(update.conditions.contains(&is_unmoved));
+        let back = AttributeUpdate::Set(refilled_at, Value::Int(NOW.0));
+        assert!(update.changes.contains(&back));
+    }
+
+    /// To credit the same refill again would mint tokens.
+    #[test]
+    fn i1_a_shard_that_was_refilled_since_its_creation_is_left_alone() {
+        let refilled = Shard {
+            refilled_at: AHEAD,
+            ..created(NOW)
+        };
+        assert_eq!(rewind(&refilled, NOW), None);
+        assert_eq!(rewind(&created(NOW), NOW), None);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::fixtures::fleet::shards::{drain, holds, shards, split};
+use crate::fixtures::fleet::shards::{drain, holds, shards, split, troubles};
 use crate::fixtures::fleet::{
     Fleet, ask, denied, granted, leased, millis, pass, secs, settle, tokens,
 };
@@ -122,21 +122,8 @@ async fn if_they_have_not_enough_everything_goes_back_and_nothing_was_taken() {
 /// I4, I7: faults on the way to some of the shards.
 #[tokio::test(start_paused = true)]
 async fn i4_i7_parts_in_trouble_are_taken_once() {
-    for faults in [
-        vec![Fault::Conflict],
-        vec![Fault::LoseRequest],
-        vec![Fault::LoseAnswer],
-        vec![
-            Fault::LoseAnswer,
-            Fault::LoseAnswer,
-            Fault::Conflict,
-            Fault::LoseRequest,
-        ],
-        vec![Fault::ServerErrorApplied],
-        vec![Fault::Throttle { key_range: false }, Fault::Conflict],
-        vec![Fault::Throttle { key_range: true }; 12],
-        vec![Fault::Repeat],
-    ] {
+    let throttled = vec![Fault::Throttle { key_range: true }; 12];
+    for faults in troubles().into_iter().chain([throttled]) {
         let (fleet, limiter) = eight().await;
         fleet.fail(&faults);
         let grant = granted(&limiter, &limits(), &[("tpm", 700), ("slots", 70)]).await;

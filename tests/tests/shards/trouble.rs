@@ -1,6 +1,6 @@
 //! Shards that are missing, too hot, or in the middle of a transaction.
 
-use crate::fixtures::fleet::shards::{holds, key, per_minute, shards, split};
+use crate::fixtures::fleet::shards::{holds, key, per_minute, shards, split, troubles};
 use crate::fixtures::fleet::{Fleet, ask, denied, granted, millis, pass, secs, tokens};
 use weirgate::Limit;
 use weirgate_tests::Fault;
@@ -110,20 +110,7 @@ async fn a_throttled_caller_goes_to_another_shard() {
 
 #[tokio::test(start_paused = true)]
 async fn a_transaction_in_trouble_takes_once() {
-    for faults in [
-        vec![Fault::Conflict],
-        vec![Fault::LoseRequest],
-        vec![Fault::LoseAnswer],
-        vec![
-            Fault::LoseAnswer,
-            Fault::LoseAnswer,
-            Fault::Conflict,
-            Fault::LoseRequest,
-        ],
-        vec![Fault::ServerErrorApplied],
-        vec![Fault::Throttle { key_range: false }, Fault::Conflict],
-        vec![Fault::Repeat],
-    ] {
+    for faults in troubles() {
         let fleet = Fleet::new().await;
         let limiter = fleet.limiter().await;
         let limits = vec![

@@ -228,7 +228,7 @@ async fn of_several_shards_only_a_denial_by_all_is_remembered() {
     let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let denies = || cached_denial(&inner, &bucket, &request).is_some();
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
-    assert!(!denies(), "nobody was denied by all");
+    assert!(!denies(), "no denial by all shards");
     bucket.record_denial();
     assert!(denies());
     bucket.queue(1).clear_view();
