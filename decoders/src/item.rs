@@ -4,8 +4,8 @@ use serde_json::Value;
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
     Attr, BucketKey, EntityId, EpochMillis, LiveShard, ShardUsageCopy, Snapshot, Window, is_merged,
-    read_audit, read_bucket, read_config, read_entity, read_key, read_live, read_schema,
-    read_snapshot, read_stamp, usage, write_audit, write_bucket, write_config, write_entity,
+    read_audit, read_config, read_entity, read_key, read_live, read_schema, read_shard,
+    read_snapshot, read_stamp, usage, write_audit, write_config, write_entity, write_shard,
     write_units,
 };
 
@@ -26,8 +26,8 @@ pub fn item(bytes: &[u8]) {
     let attributes = || attributes.iter().cloned();
 
     let errors = [
-        read_bucket(attributes()).map(|bucket| {
-            let _ = write_bucket(&bucket);
+        read_shard(attributes()).map(|bucket| {
+            let _ = write_shard(&bucket);
             for now in [i64::MIN, 0, 1_795_195_341_000, i64::MAX] {
                 plans::every(&Case::of(bucket.clone(), EpochMillis(now)));
             }
@@ -79,7 +79,7 @@ pub fn item(bytes: &[u8]) {
     }
     let is_merged = is_merged(attributes().map(|(name, _)| name));
     assert!(
-        !is_merged || read_bucket(attributes()).is_err(),
+        !is_merged || read_shard(attributes()).is_err(),
         "what was merged away is no bucket"
     );
     let _ = (read_key(attributes()), write_units(attributes()));

@@ -7,10 +7,11 @@
 //! - `limit`: [`Limit`] and its [`RefillRule`]: capacity and refill
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `audit`: [`AuditEvent`]: a change of the configuration, with its principal
-//! - `terms`: [`VersionedLimits`]: the limits of an acquire, and their version
+//! - `versioned_limits`: [`VersionedLimits`]: the limits of an acquire, and their version
 //! - `math`: refill, share, retry-after
-//! - `bucket`: [`Shard`]: one shard as a value, and what can be taken from it
-//! - `whole`: [`Bucket`]: all shards of a bucket together
+//! - `shard`: [`Shard`]: one shard as a value, its balance, and the limits that overrule its own
+//! - `lease`: [`Lease`]: tokens held under an id until an expiry
+//! - `bucket`: [`Bucket`]: all shards of a bucket together
 //! - `meter`: [`Meter`]: what a shard has used in its current hour and day
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
 //!   live items
@@ -27,39 +28,41 @@ mod config;
 mod id;
 mod item;
 mod key;
+mod lease;
 mod limit;
 mod math;
 mod meter;
+mod shard;
 mod snapshot;
 mod stamp;
-mod terms;
 mod units;
-mod whole;
+mod versioned_limits;
 mod window;
 pub mod write;
 
 pub use audit::{AuditChange, AuditEvent};
-pub use bucket::{ActivitySample, Lease, LeaseReturn, LimitState, Scaling, Shard};
+pub use bucket::Bucket;
 pub use config::{
     Config, ConfigError, ConfigLevel, ConfigStatus, Entity, MAX_BUCKET_LIMITS, MAX_LIMITS,
     SCHEMA_VERSION, Versioned,
 };
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
-    Attr, BucketReader, ItemError, is_merged, read_audit, read_bucket, read_config, read_entity,
-    read_key, read_live, read_schema, read_snapshot, read_stamp, write_audit, write_bucket,
-    write_config, write_entity, write_lease, write_leases, write_units,
+    Attr, ItemError, ShardReader, is_merged, read_audit, read_config, read_entity, read_key,
+    read_live, read_schema, read_shard, read_snapshot, read_stamp, write_audit, write_config,
+    write_entity, write_lease, write_leases, write_shard, write_units,
 };
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
     ItemKey, SnapshotKey, due_shards, resource_partitions, schema_key,
 };
+pub use lease::{Lease, LeaseReturn};
 pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
 pub use math::{MAX_SHARDS, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
+pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
 pub use snapshot::{LiveShard, ShardUsageCopy, Snapshot, WindowUsage, usage};
 pub use stamp::Stamp;
-pub use terms::{RULES_STAND, VersionedLimits};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, Millis};
-pub use whole::Bucket;
+pub use versioned_limits::VersionedLimits;
 pub use window::{Hour, Iso8601, Window, parse_iso8601};

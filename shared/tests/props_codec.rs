@@ -14,8 +14,8 @@ use weirgate_shared::{
     ActivitySample, Attr, Bases, BucketKey, Counter, EntityId, EpochMillis, EpochSeconds, Hour,
     Iso8601, ItemKey, Lease, Limit, LimitName, LimitState, MilliTokens, Namespace, RefillRule,
     Resource, Scaling, Shard, ShardIndex, ShardUsageCopy, Snapshot, SnapshotKey, Window, WriteId,
-    due_shards, parse_iso8601, read_bucket, read_key, read_live, read_snapshot, write_bucket,
-    write_lease, write_leases,
+    due_shards, parse_iso8601, read_key, read_live, read_shard, read_snapshot, write_lease,
+    write_leases, write_shard,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -322,7 +322,7 @@ proptest! {
         prop_assert_eq!(text("due_shard"), bucket.due_at.map(|_| Held::Text(bucket.key.due_shard())));
         // Keys are the item's own; writing them as changes is refused by DynamoDB.
         let is_key = |change: &AttributeUpdate| matches!(change, AttributeUpdate::Set(path, _) if path.0 == ["PK"] || path.0 == ["SK"]);
-        prop_assert!(!write_bucket(&bucket).iter().any(is_key));
+        prop_assert!(!write_shard(&bucket).iter().any(is_key));
     }
 
     #[test]
@@ -340,7 +340,7 @@ proptest! {
         let other = [("x", Attr::Other), ("hot", Attr::Bool(true)), ("final", Attr::Numbers(vec!["7", "x"]))];
         let others = [read_live(base.attributes()).map(|_| ()), read_snapshot(base.attributes()).map(|_| ())];
         prop_assert!(others.iter().flat_map(|read| read.as_ref().err()).all(|error| !error.attribute.is_empty()));
-        match read_bucket(base.attributes().chain(other)) {
+        match read_shard(base.attributes().chain(other)) {
             Err(error) => prop_assert!(!error.attribute.is_empty()),
             // An item that decodes can be used: no number in it may break the math.
             Ok(bucket) => {
@@ -363,7 +363,7 @@ proptest! {
         let mut item = whole_item();
         let held = if as_text { Held::Text("12".to_owned()) } else { Held::Number(0, wrong) };
         item.0.insert(name.to_owned(), held);
-        let error = read_bucket(item.attributes()).unwrap_err();
+        let error = read_shard(item.attributes()).unwrap_err();
         prop_assert_eq!(&error.attribute, name);
         prop_assert!(error.takes.contains("whole number"), "{}", error);
     }
@@ -374,7 +374,7 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
     for name in NUMBERS.into_iter().chain(["PK"]) {
         let mut item = whole_item();
         item.0.remove(name);
-        let read = read_bucket(item.attributes());
+        let read = read_shard(item.attributes());
         match name {
             "due" => assert_eq!(read.unwrap().due_at, None),
             "rt" => assert_eq!(read.unwrap().limits_changed_at, None),
@@ -398,7 +398,7 @@ fn a_lease_without_an_expiry_is_named_rather_than_kept_for_ever() {
         "h".to_owned(),
         Held::Map(BTreeMap::from([("a1".to_owned(), Held::Map(lease))])),
     );
-    assert_eq!(read_bucket(item.attributes()).unwrap_err().attribute, "h.e");
+    assert_eq!(read_shard(item.attributes()).unwrap_err().attribute, "h.e");
 }
 
 /// Such a key parses, so a record of it may not end the function that reads it.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::Value;
 use weirgate_shared::{
-    Attr, ItemError, ItemKey, LiveShard, Shard, Snapshot, attr, is_merged, read_bucket, read_key,
-    read_live, read_snapshot,
+    Attr, ItemError, ItemKey, LiveShard, Shard, Snapshot, attr, is_merged, read_key, read_live,
+    read_shard, read_snapshot,
 };
 
 /// An item as DynamoDB returned it.
@@ -19,7 +19,7 @@ impl Item {
     /// # Errors
     /// [`ItemError`] naming the attribute that is wrong or missing.
     pub fn bucket(&self) -> Result<Shard, ItemError> {
-        read_bucket(self.attributes())
+        read_shard(self.attributes())
     }
 
     /// Returns the item's partition key, empty if it has none.

@@ -1,7 +1,7 @@
 //! Items in DynamoDB's JSON, as values.
 
 use serde_json::Value;
-use weirgate_shared::{Attr, LiveShard, Shard, Snapshot, read_bucket, read_live, read_snapshot};
+use weirgate_shared::{Attr, LiveShard, Shard, Snapshot, read_live, read_shard, read_snapshot};
 
 /// The attributes of an item, or of a stream record's image.
 pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
@@ -17,7 +17,7 @@ pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
 /// If it cannot be read.
 #[must_use]
 pub fn bucket(item: &Value) -> Shard {
-    read_bucket(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
+    read_shard(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
 }
 
 /// What a bucket shard, live or merged away, has counted.

@@ -8,7 +8,7 @@ use weirgate_shared::write::{
 };
 use weirgate_shared::{
     BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
-    WriteId, write_bucket,
+    WriteId, write_shard,
 };
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 
@@ -86,7 +86,7 @@ pub async fn store(table: &Table, bucket: &Shard) {
     let update = Update {
         key: bucket.key.item_key(),
         conditions: vec![],
-        changes: write_bucket(bucket),
+        changes: write_shard(bucket),
     };
     let outcome = table
         .update(&update, ReturnValues::None)
@@ -117,7 +117,7 @@ pub fn item(bucket: &Shard) -> serde_json::Value {
         ("PK".to_owned(), serde_json::json!({"S": key.pk})),
         ("SK".to_owned(), serde_json::json!({"S": key.sk})),
     ]);
-    for change in write_bucket(bucket) {
+    for change in write_shard(bucket) {
         if let AttributeUpdate::Set(path, value) = change {
             item.insert(path.0[0].to_string(), attribute(&value));
         }

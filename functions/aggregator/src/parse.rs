@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use weirgate_shared::{
-    Attr, BUCKET_SK, BucketKey, BucketReader, EpochMillis, Hour, ItemError, MAX_SHARDS, Meter,
-    Shard, attr,
+    Attr, BUCKET_SK, BucketKey, EpochMillis, Hour, ItemError, MAX_SHARDS, Meter, Shard,
+    ShardReader, attr,
 };
 
 use crate::json::{Attribute, Fields, Map, Object, Size, Text, Typed, raw, skip};
@@ -322,7 +322,7 @@ impl<'a> Fields<'a> for Keys<'a> {
 #[derive(Default)]
 struct Image {
     is_old: bool,
-    reader: BucketReader,
+    reader: ShardReader,
     lease_bytes: usize,
     flaw: Option<ItemError>,
 }

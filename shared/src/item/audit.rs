@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::config::{config, entity};
-use super::lease::entries;
-use super::{Attr, ItemError, name, read_key};
+use super::parse::{entries, name};
+use super::{Attr, ItemError, read_key};
 use crate::write::Value;
 use crate::{
     AuditChange, AuditEvent, AuditKey, AuditSubject, ConfigLevel, EntityId, ItemKey, Resource,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::lease::entries;
-use super::{Attr, ItemError, integer};
+use super::parse::{self, entries, integer, write_id};
+use super::{Attr, ItemError};
 use crate::attr::{self, Field};
 use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
 use crate::write::Value;
@@ -157,10 +157,7 @@ pub fn read_entity<'a>(
     let attributes: Vec<_> = item.collect();
     let op = attributes.iter().find(|(name, _)| *name == attr::OP);
     let op = op.ok_or_else(|| ItemError::missing(attr::OP, "a string of a-z 0-9"))?;
-    Ok((
-        entity(id, &attributes)?,
-        super::lease::write_id(attr::OP, &op.1)?,
-    ))
+    Ok((entity(id, &attributes)?, write_id(attr::OP, &op.1)?))
 }
 
 pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<Entity, ItemError> {
@@ -171,7 +168,7 @@ pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<En
     };
     for (name, value) in attributes {
         match *name {
-            attr::PARENT_ID => entity.parent = Some(super::name(attr::PARENT_ID, value)?),
+            attr::PARENT_ID => entity.parent = Some(parse::name(attr::PARENT_ID, value)?),
             attr::CASCADE => entity.cascades = boolean(attr::CASCADE, value)?,
             _ => {}
         }

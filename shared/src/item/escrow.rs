@@ -1,28 +1,10 @@
 //! The escrow of a split: a map in the old half's item with the attributes of the new half. It
 //! lacks those that follow from the old half, and counters that begin at 0.
 
-use std::collections::BTreeMap;
-
-use super::bucket::{BucketReader, write_bucket};
-use super::lease::entries;
-use super::{Attr, ItemError};
 use crate::attr;
-use crate::write::{AttributeUpdate, Value};
-use crate::{BucketKey, Shard, ShardIndex};
-
-/// Returns the escrow from which `child` will be created.
-pub(crate) fn write_escrow(child: &Shard) -> Value {
-    let kept = |change| match change {
-        AttributeUpdate::Set(path, value) if !is_implied(&path.0[0]) => {
-            Some((path.0[0].to_string(), value))
-        }
-        _ => None,
-    };
-    Value::Map(write_bucket(child).into_iter().filter_map(kept).collect())
-}
 
 /// Returns whether an attribute of a new half follows from the old half.
-fn is_implied(attribute: &str) -> bool {
+pub(super) fn is_implied(attribute: &str) -> bool {
     const IMPLIED: [&str; 7] = [
         attr::GSI2PK,
         attr::GSI2SK,
@@ -36,65 +18,15 @@ fn is_implied(attribute: &str) -> bool {
     IMPLIED.contains(&attribute) || is_counter
 }
 
-/// Reads an escrow's attributes.
-pub(super) fn escrow(value: &Attr<'_>) -> Result<BucketReader, ItemError> {
-    let mut reader = BucketReader::default();
-    for (name, value) in entries(attr::ESCROW, value)? {
-        if *name == attr::ESCROW {
-            return Err(ItemError::new(
-                &inside(name),
-                value,
-                "nothing: a new half has not been split",
-            ));
-        }
-        if !is_implied(name) {
-            reader.attribute(name, value).map_err(within)?;
-        }
-    }
-    Ok(reader)
-}
-
-/// Returns the new half of the shard `key`, which is `shard` by now, from its escrow.
-pub(super) fn child(
-    mut reader: BucketReader,
-    key: &BucketKey,
-    shard: ShardIndex,
-) -> Result<Shard, ItemError> {
-    let Some(whole) = shard.parent().filter(|whole| whole.index == shard.index) else {
-        let count = shard.count.to_string();
-        return Err(ItemError::new(
-            attr::SHARD_COUNT,
-            &Attr::N(&count),
-            "2 or more of a shard that holds an escrow",
-        ));
-    };
-    let new = whole.halves().1;
-    reader.begin(new.count);
-    let child = reader.finish(key.with_shard(new.index)).map_err(within)?;
-    Ok(Shard {
-        leases: Some(BTreeMap::new()),
-        size_bytes: 0,
-        lease_bytes: 0,
-        ..child
-    })
-}
-
-fn within(error: ItemError) -> ItemError {
-    ItemError {
-        attribute: inside(&error.attribute),
-        ..error
-    }
-}
-
-fn inside(attribute: &str) -> String {
-    format!("{}.{attribute}", attr::ESCROW)
-}
-
 #[cfg(test)]
 mod tests {
+    use crate::item::write_escrow;
+    use crate::{Attr, BucketKey, ItemError, Shard, ShardIndex, write_shard};
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::write::split;
-    use crate::{EpochMillis, Limit, WriteId, read_bucket};
+    use crate::write::{AttributeUpdate, Value, split};
+    use crate::{EpochMillis, Limit, WriteId, read_shard};
 
     fn attr(value: &Value) -> Attr<'_> {
         match value {
@@ -113,13 +45,13 @@ mod tests {
 
     fn read(shard: &Shard, escrow: &Value) -> Result<Shard, ItemError> {
         let pk = shard.key.item_key().pk;
-        let item = write_bucket(shard);
+        let item = write_shard(shard);
         let sets = item.iter().map(|change| match change {
             AttributeUpdate::Set(path, value) => (path.0[0].as_ref(), attr(value)),
             other => panic!("{other:?}"),
         });
         let sets = sets.filter(|(name, _)| *name != attr::ESCROW);
-        read_bucket(sets.chain([(attr::PK, Attr::S(&pk)), (attr::ESCROW, attr(escrow))]))
+        read_shard(sets.chain([(attr::PK, Attr::S(&pk)), (attr::ESCROW, attr(escrow))]))
     }
 
     /// Half of a bucket, the other half of which is yet to be made.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Attr, ItemError, integer};
+use super::attribute::Attr;
+use super::error::ItemError;
+use super::parse::{entries, integer, write_id};
 use crate::attr;
 use crate::write::Value;
 use crate::{EpochMillis, Lease, LimitName, MilliTokens, WriteId};
@@ -54,7 +56,7 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
     for (name, value) in entries(attr::LEASES, value)? {
         match (*name, value) {
             (attr::LEASE_EXPIRY, at) => expires = Some(EpochMillis(integer("h.e", at)?)),
-            (attr::LEASE_OWNER, Attr::S(who)) => owner = (*who).to_owned(),
+            (attr::LEASE_OWNER, Attr::S(text)) => owner = (*text).to_owned(),
             (attr::LEASE_TOKENS, held) => {
                 for (limit, amount) in entries("h.t", held)? {
                     let limit = LimitName::new(*limit)
@@ -71,23 +73,4 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
         tokens,
         owner,
     })
-}
-
-pub(super) fn entries<'v, 'a>(
-    name: &str,
-    value: &'v Attr<'a>,
-) -> Result<&'v [(&'a str, Attr<'a>)], ItemError> {
-    match value {
-        Attr::M(entries) => Ok(entries),
-        other => Err(ItemError::new(name, other, "a map")),
-    }
-}
-
-pub(super) fn write_id(name: &str, value: &Attr<'_>) -> Result<WriteId, ItemError> {
-    match value {
-        Attr::S(text) => {
-            WriteId::new(*text).map_err(|error| ItemError::new(name, value, error.rule))
-        }
-        other => Err(ItemError::new(name, other, "a string of a-z 0-9")),
-    }
 }

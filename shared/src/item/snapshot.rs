@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Attr, ItemError, integer};
+use super::parse::integer;
+use super::{Attr, ItemError};
 use crate::{LimitName, MilliTokens, ShardUsageCopy, Snapshot, Usage, attr};
 
 /// The shard, or the carry, that an attribute counts.

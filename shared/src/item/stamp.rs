@@ -1,7 +1,7 @@
 //! A stamp's item.
 
-use super::lease::entries;
-use super::{Attr, ItemError, integer};
+use super::parse::{entries, integer};
+use super::{Attr, ItemError};
 use crate::{EpochMillis, LimitName, MilliTokens, RefillRule, Stamp, attr};
 
 /// Reads a stamp from all attributes of its item.

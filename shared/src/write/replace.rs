@@ -65,7 +65,7 @@ fn attributes(shard: &Shard) -> BTreeMap<Path, Value> {
         AttributeUpdate::Set(path, value) => (path, value),
         other => unreachable!("a bucket is written by setting its attributes: {other:?}"),
     };
-    item::write_bucket(shard).into_iter().map(set).collect()
+    item::write_shard(shard).into_iter().map(set).collect()
 }
 
 /// Turns the attributes of `old` into `after`. Requires that no write reached it since it was read.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{
-    Attr, LiveShard, Shard, Snapshot, is_merged, read_bucket, read_live, read_snapshot,
+    Attr, LiveShard, Shard, Snapshot, is_merged, read_live, read_shard, read_snapshot,
 };
 
 /// An attribute's value.
@@ -94,7 +94,7 @@ impl Item {
     /// The item of a bucket that was there before the test began.
     pub fn of_bucket(bucket: &Shard) -> Self {
         let mut item = Self::default();
-        let changes = weirgate_shared::write_bucket(bucket);
+        let changes = weirgate_shared::write_shard(bucket);
         assert!(item.apply(&Update {
             key: bucket.key.item_key(),
             conditions: vec![],
@@ -240,7 +240,7 @@ impl Item {
 
     /// The bucket this item is.
     pub fn bucket(&self) -> Shard {
-        read_bucket(self.attributes())
+        read_shard(self.attributes())
             .unwrap_or_else(|error| panic!("a write broke the bucket: {error}"))
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use weirgate_shared::write::{Action, Update, finish_writes, split};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, LiveShard, Meter, MilliTokens, Shard,
-    Usage, Window, WriteId, attr, write_bucket,
+    Usage, Window, WriteId, attr, write_shard,
 };
 
 use super::Item;
@@ -103,7 +103,7 @@ impl Table {
         let update = Update {
             key: bucket.key.item_key(),
             conditions: vec![],
-            changes: write_bucket(bucket),
+            changes: write_shard(bucket),
         };
         assert!(self.update(update));
     }

@@ -1,81 +1,24 @@
-//! A bucket shard's item.
+//! Reads a shard, with its escrow, from the attributes of its item.
 
-use super::lease::{leases, write_id, write_leases};
-use super::{Attr, ItemError, escrow, integer, size_bytes};
 use std::collections::BTreeMap;
 
+use super::attribute::size_bytes;
+use super::escrow::is_implied;
+use super::lease::leases;
+use super::limit_fields::LimitFields;
+use super::parse::{entries, integer, write_id};
+use super::{Attr, ItemError};
 use crate::attr::{self, Field};
-use crate::limit::RefillRule;
-use crate::write::{AttributeUpdate, Path, Value};
 use crate::{
     ActivitySample, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName,
-    LimitState, LiveShard, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex,
-    WriteId,
+    MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex, WriteId,
 };
-
-/// The attributes of one limit, as far as they were read.
-#[derive(Debug, Default)]
-struct PartialLimit {
-    fields: [Option<i64>; Field::ALL.len()],
-}
-
-impl PartialLimit {
-    fn number(&self, name: &str, field: Field) -> Result<i64, ItemError> {
-        self.fields[field.index()].ok_or_else(|| {
-            ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number")
-        })
-    }
-
-    fn state(&self, name: &str) -> Result<LimitState, ItemError> {
-        let number = |field| self.number(name, field);
-        let rule = RefillRule {
-            capacity: MilliTokens(number(Field::Capacity)?),
-            refill_amount: MilliTokens(number(Field::RefillAmount)?),
-            refill_period_ms: number(Field::RefillPeriod)?,
-        };
-        if rule.refill_period_ms < 1 || rule.refill_amount.0 < 0 || rule.capacity.0 < 0 {
-            let value = format!("{rule:?}");
-            return Err(ItemError {
-                attribute: format!("b_{name}_rp"),
-                value,
-                takes: "a period of at least 1 ms and no negative amounts",
-            });
-        }
-        let Counter { total, bases } = self.counter(name)?;
-        Ok(LimitState {
-            available: MilliTokens(number(Field::Tokens)?),
-            consumed: MilliTokens(total),
-            bases,
-            rule,
-        })
-    }
-
-    /// Returns whether this is a current limit of the shard. A shard that was merged away and
-    /// created again may have usage counters of others.
-    fn is_held(&self) -> bool {
-        [Field::Tokens, Field::Capacity]
-            .iter()
-            .any(|field| self.fields[field.index()].is_some())
-    }
-
-    fn counter(&self, name: &str) -> Result<Counter, ItemError> {
-        let number = |field| self.number(name, field);
-        let bases = Bases {
-            hour: number(Field::HourBase)?,
-            day: number(Field::DayBase)?,
-        };
-        Ok(Counter {
-            total: number(Field::Consumed)?,
-            bases,
-        })
-    }
-}
 
 /// Collects the attributes of a bucket item in any order.
 #[derive(Debug, Default)]
-pub struct BucketReader {
+pub struct ShardReader {
     /// Limits by name: a malicious item can have as many as fit in 400 KB.
-    limits: BTreeMap<Box<str>, PartialLimit>,
+    limits: BTreeMap<Box<str>, LimitFields>,
     rf: Option<i64>,
     v: Option<i64>,
     birth: Option<i64>,
@@ -91,12 +34,12 @@ pub struct BucketReader {
     leases: Option<BTreeMap<WriteId, Lease>>,
     scaling: Scaling,
     look: (Option<i64>, Option<i64>),
-    escrow: Option<Box<BucketReader>>,
+    escrow: Option<Box<ShardReader>>,
     size_bytes: usize,
     lease_bytes: usize,
 }
 
-impl BucketReader {
+impl ShardReader {
     /// Reads one attribute. Other attributes than a shard's count in its size and are ignored.
     ///
     /// # Errors
@@ -121,7 +64,7 @@ impl BucketReader {
             attr::SPLIT_BYTES => self.scaling.lease_bytes_at_split = integer(name, value)?,
             attr::LOOK_AT => self.look.0 = Some(integer(name, value)?),
             attr::LOOK_V => self.look.1 = Some(integer(name, value)?),
-            attr::ESCROW => self.escrow = Some(Box::new(escrow::escrow(value)?)),
+            attr::ESCROW => self.escrow = Some(Box::new(read_escrow(value)?)),
             attr::HOT => self.scaling.is_hot = *value == Attr::Bool(true),
             attr::OP => self.op = Some(write_id(name, value)?),
             attr::LEASES => {
@@ -130,12 +73,12 @@ impl BucketReader {
             }
             _ => {
                 if let Some((limit, field)) = Field::parse(name) {
-                    let number = Some(integer(name, value)?);
+                    let number = integer(name, value)?;
                     match self.limits.get_mut(limit) {
-                        Some(known) => known.fields[field.index()] = number,
+                        Some(known) => known.set(field, number),
                         None => {
-                            let mut first = PartialLimit::default();
-                            first.fields[field.index()] = number;
+                            let mut first = LimitFields::default();
+                            first.set(field, number);
                             self.limits.insert(limit.into(), first);
                         }
                     }
@@ -157,6 +100,12 @@ impl BucketReader {
         self.rf.is_none() && self.shard_count.is_none() && self.birth.is_some()
     }
 
+    pub(super) fn holds_leases(&self) -> bool {
+        self.leases
+            .as_ref()
+            .is_some_and(|leases| !leases.is_empty())
+    }
+
     /// Returns the shard `key` after all attributes were read.
     ///
     /// # Errors
@@ -172,8 +121,8 @@ impl BucketReader {
             .write_units_left
             .ok_or_else(|| ItemError::missing(attr::WRITE_UNITS, WHOLE))?;
         let (hour, takes) = (self.hour()?, self.takes()?);
-        let limits = self.limits(PartialLimit::is_held, PartialLimit::state)?;
-        let unheld = self.limits(|partial| !partial.is_held(), PartialLimit::counter)?;
+        let limits = self.limits(LimitFields::is_held, LimitFields::state)?;
+        let unheld = self.limits(|partial| !partial.is_held(), LimitFields::counter)?;
         let look = self.look.0.zip(self.look.1).map(|(at, v)| ActivitySample {
             at: EpochMillis(at),
             write_seq: v,
@@ -187,7 +136,7 @@ impl BucketReader {
         };
         let escrow = self
             .escrow
-            .map(|escrow| escrow::child(*escrow, &key, shard).map(Box::new))
+            .map(|escrow| child(*escrow, &key, shard).map(Box::new))
             .transpose()?;
         Ok(Shard {
             key,
@@ -217,11 +166,11 @@ impl BucketReader {
     }
 
     /// Starts the counters of a new half, one of `count` shards.
-    pub(super) fn begin(&mut self, count: u32) {
+    fn begin(&mut self, count: u32) {
         (self.shard_count, self.birth, self.takes) = (Some(count), self.v, [Some(0); 3]);
         for limit in self.limits.values_mut() {
             for field in [Field::Consumed, Field::HourBase, Field::DayBase] {
-                limit.fields[field.index()] = Some(0);
+                limit.set(field, 0);
             }
         }
     }
@@ -241,7 +190,7 @@ impl BucketReader {
             birth_seq: birth,
             hour,
             acquires: takes,
-            limits: self.limits(|_| true, PartialLimit::counter)?,
+            limits: self.limits(|_| true, LimitFields::counter)?,
         })
     }
 
@@ -290,8 +239,8 @@ impl BucketReader {
 
     fn limits<T>(
         &self,
-        is_there: impl Fn(&PartialLimit) -> bool,
-        read: impl Fn(&PartialLimit, &str) -> Result<T, ItemError>,
+        is_there: impl Fn(&LimitFields) -> bool,
+        read: impl Fn(&LimitFields, &str) -> Result<T, ItemError>,
     ) -> Result<BTreeMap<LimitName, T>, ItemError> {
         let found = self.limits.len();
         if found > MAX_BUCKET_LIMITS {
@@ -305,7 +254,7 @@ impl BucketReader {
                 takes: "40 limits at most",
             });
         }
-        let limit = |name: &str, partial: &PartialLimit| {
+        let limit = |name: &str, partial: &LimitFields| {
             let limit = LimitName::new(name).map_err(|error| ItemError {
                 attribute: format!("b_{name}_tk"),
                 value: error.value,
@@ -329,163 +278,54 @@ fn count(name: &str, value: &Attr<'_>) -> Result<u32, ItemError> {
     count.ok_or_else(|| ItemError::new(name, value, "a whole number from 1"))
 }
 
-/// Reads a shard from all attributes of its item, keys included.
-///
-/// # Errors
-/// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_bucket<'a>(
-    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<Shard, ItemError> {
-    let (reader, key) = read(item)?;
-    reader.finish(key)
-}
-
-/// Reads the usage counters of a shard's item, live or merged away.
-///
-/// # Errors
-/// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_live<'a>(
-    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<LiveShard, ItemError> {
-    let (reader, key) = read(item)?;
-    let holds_leases = reader
-        .leases
-        .as_ref()
-        .is_some_and(|leases| !leases.is_empty());
-    Ok(LiveShard {
-        meter: reader.meter(key)?,
-        holds_leases,
-    })
-}
-
-fn read<'a>(
-    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<(BucketReader, BucketKey), ItemError> {
-    let (mut reader, mut key) = (BucketReader::default(), None);
-    for (name, value) in item {
-        if let (attr::PK, Attr::S(pk)) = (name, &value) {
-            key = BucketKey::parse(pk);
+/// Reads an escrow's attributes.
+fn read_escrow(value: &Attr<'_>) -> Result<ShardReader, ItemError> {
+    let mut reader = ShardReader::default();
+    for (name, value) in entries(attr::ESCROW, value)? {
+        if *name == attr::ESCROW {
+            return Err(ItemError::new(
+                &inside(name),
+                value,
+                "nothing: a new half has not been split",
+            ));
         }
-        reader.attribute(name, &value)?;
+        if !is_implied(name) {
+            reader.attribute(name, value).map_err(within)?;
+        }
     }
-    Ok((
-        reader,
-        key.ok_or_else(|| ItemError::missing(attr::PK, "the key of a bucket"))?,
-    ))
+    Ok(reader)
 }
 
-/// Returns whether the item with these attributes is a shard that was merged away.
-#[must_use]
-pub fn is_merged<'a>(attributes: impl Iterator<Item = &'a str>) -> bool {
-    let (mut is_live, mut has_birth) = (false, false);
-    for name in attributes {
-        is_live |= matches!(name, attr::RF | attr::SHARD_COUNT);
-        has_birth |= name == attr::BIRTH;
-    }
-    has_birth && !is_live
-}
-
-/// Returns all attributes of a shard's item except its keys, as changes that write them.
-#[must_use]
-pub fn write_bucket(shard: &Shard) -> Vec<AttributeUpdate> {
-    let set = |name: &'static str, value: Value| AttributeUpdate::Set(Path::of(name), value);
-    let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (shard.key.by_resource(), shard.key.by_entity());
-    let mut changes = vec![
-        set(attr::GSI2PK, Value::Text(gsi2pk)),
-        set(attr::GSI2SK, Value::Text(gsi2sk)),
-        set(attr::GSI3PK, Value::Text(gsi3pk)),
-        set(attr::GSI3SK, Value::Text(gsi3sk)),
-        set(attr::SHARD_COUNT, Value::Int(i64::from(shard.shard_count))),
-        set(attr::RF, Value::Int(shard.refilled_at.0)),
-        set(attr::V, Value::Int(shard.write_seq)),
-        set(attr::BIRTH, Value::Int(shard.birth_seq)),
-        set(attr::HOUR, Value::Int(shard.hour.0)),
-        set(attr::TAKES, Value::Int(shard.acquires.total)),
-        set(attr::TAKES_HOUR_BASE, Value::Int(shard.acquires.bases.hour)),
-        set(attr::TAKES_DAY_BASE, Value::Int(shard.acquires.bases.day)),
-        set(attr::WRITE_UNITS, Value::Int(shard.write_units_left.0)),
-    ];
-    changes.extend(
-        shard
-            .config_version
-            .map(|version| set(attr::VERSION, Value::Int(version))),
-    );
-    changes.extend(
-        shard
-            .limits_changed_at
-            .map(|at| set(attr::RULE_AT, Value::Int(at.0))),
-    );
-    changes.extend(shard.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
-    changes.extend(
-        shard
-            .last_write_id
-            .as_ref()
-            .map(|op| set(attr::OP, Value::text(op.as_str()))),
-    );
-    changes.extend(
-        shard
-            .leases
-            .as_ref()
-            .map(|leases| set(attr::LEASES, write_leases(leases))),
-    );
-    let Scaling {
-        is_hot,
-        sample: look,
-        min_shards,
-        lease_bytes_at_split: split_bytes,
-    } = shard.scaling;
-    changes.extend(is_hot.then(|| set(attr::HOT, Value::Bool(true))));
-    changes
-        .extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
-    changes.extend((split_bytes > 0).then(|| set(attr::SPLIT_BYTES, Value::Int(split_bytes))));
-    if let Some(ActivitySample { at, write_seq: v }) = look {
-        changes.extend([
-            set(attr::LOOK_AT, Value::Int(at.0)),
-            set(attr::LOOK_V, Value::Int(v)),
-        ]);
-    }
-    if let Some(due) = shard.due_at {
-        changes.push(set(attr::DUE, Value::Int(due.0)));
-        changes.push(set(attr::DUE_SHARD, Value::Text(shard.key.due_shard())));
-    }
-    changes.extend(
-        shard
-            .limits
-            .iter()
-            .flat_map(|(name, state)| write_limit(name, state)),
-    );
-    changes.extend(
-        shard
-            .escrow
-            .as_deref()
-            .map(|child| set(attr::ESCROW, escrow::write_escrow(child))),
-    );
-    changes
-}
-
-/// Returns the attributes of one limit, as changes that write them.
-pub(crate) fn write_limit(
-    name: &LimitName,
-    state: &LimitState,
-) -> [AttributeUpdate; Field::ALL.len()] {
-    let LimitState {
-        available: tk,
-        consumed: tc,
-        bases,
-        rule,
-    } = state;
-    Field::ALL.map(|field| {
-        let number = match field {
-            Field::Tokens => tk.0,
-            Field::Consumed => tc.0,
-            Field::Capacity => rule.capacity.0,
-            Field::RefillAmount => rule.refill_amount.0,
-            Field::RefillPeriod => rule.refill_period_ms,
-            Field::HourBase => bases.hour,
-            Field::DayBase => bases.day,
-        };
-        AttributeUpdate::Set(Path::limit(name, field), Value::Int(number))
+/// Returns the new half of the shard `key`, which is `shard` by now, from its escrow.
+fn child(mut reader: ShardReader, key: &BucketKey, shard: ShardIndex) -> Result<Shard, ItemError> {
+    let Some(whole) = shard.parent().filter(|whole| whole.index == shard.index) else {
+        let count = shard.count.to_string();
+        return Err(ItemError::new(
+            attr::SHARD_COUNT,
+            &Attr::N(&count),
+            "2 or more of a shard that holds an escrow",
+        ));
+    };
+    let new = whole.halves().1;
+    reader.begin(new.count);
+    let child = reader.finish(key.with_shard(new.index)).map_err(within)?;
+    Ok(Shard {
+        leases: Some(BTreeMap::new()),
+        size_bytes: 0,
+        lease_bytes: 0,
+        ..child
     })
+}
+
+fn within(error: ItemError) -> ItemError {
+    ItemError {
+        attribute: inside(&error.attribute),
+        ..error
+    }
+}
+
+fn inside(attribute: &str) -> String {
+    format!("{}.{attribute}", attr::ESCROW)
 }
 
 #[cfg(test)]
@@ -512,7 +352,7 @@ mod tests {
     ];
 
     fn read(attributes: &[(&str, &str)]) -> Result<Shard, ItemError> {
-        let mut reader = BucketReader::default();
+        let mut reader = ShardReader::default();
         for (name, number) in SOUND.iter().chain(attributes) {
             reader.attribute(name, &Attr::N(number))?;
         }

@@ -1,0 +1,121 @@
+//! Writes a shard as the attributes of its item.
+
+use super::escrow::is_implied;
+use super::lease::write_leases;
+use crate::attr::{self, Field};
+use crate::write::{AttributeUpdate, Path, Value};
+use crate::{ActivitySample, LimitName, LimitState, Scaling, Shard};
+
+/// Returns all attributes of a shard's item except its keys, as changes that write them.
+#[must_use]
+pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
+    let set = |name: &'static str, value: Value| AttributeUpdate::Set(Path::of(name), value);
+    let ((gsi2pk, gsi2sk), (gsi3pk, gsi3sk)) = (shard.key.by_resource(), shard.key.by_entity());
+    let mut changes = vec![
+        set(attr::GSI2PK, Value::Text(gsi2pk)),
+        set(attr::GSI2SK, Value::Text(gsi2sk)),
+        set(attr::GSI3PK, Value::Text(gsi3pk)),
+        set(attr::GSI3SK, Value::Text(gsi3sk)),
+        set(attr::SHARD_COUNT, Value::Int(i64::from(shard.shard_count))),
+        set(attr::RF, Value::Int(shard.refilled_at.0)),
+        set(attr::V, Value::Int(shard.write_seq)),
+        set(attr::BIRTH, Value::Int(shard.birth_seq)),
+        set(attr::HOUR, Value::Int(shard.hour.0)),
+        set(attr::TAKES, Value::Int(shard.acquires.total)),
+        set(attr::TAKES_HOUR_BASE, Value::Int(shard.acquires.bases.hour)),
+        set(attr::TAKES_DAY_BASE, Value::Int(shard.acquires.bases.day)),
+        set(attr::WRITE_UNITS, Value::Int(shard.write_units_left.0)),
+    ];
+    changes.extend(
+        shard
+            .config_version
+            .map(|version| set(attr::VERSION, Value::Int(version))),
+    );
+    changes.extend(
+        shard
+            .limits_changed_at
+            .map(|at| set(attr::RULE_AT, Value::Int(at.0))),
+    );
+    changes.extend(shard.ttl.map(|ttl| set(attr::TTL, Value::Int(ttl.0))));
+    changes.extend(
+        shard
+            .last_write_id
+            .as_ref()
+            .map(|op| set(attr::OP, Value::text(op.as_str()))),
+    );
+    changes.extend(
+        shard
+            .leases
+            .as_ref()
+            .map(|leases| set(attr::LEASES, write_leases(leases))),
+    );
+    let Scaling {
+        is_hot,
+        sample: look,
+        min_shards,
+        lease_bytes_at_split: split_bytes,
+    } = shard.scaling;
+    changes.extend(is_hot.then(|| set(attr::HOT, Value::Bool(true))));
+    changes
+        .extend((min_shards > 0).then(|| set(attr::MIN_SHARDS, Value::Int(i64::from(min_shards)))));
+    changes.extend((split_bytes > 0).then(|| set(attr::SPLIT_BYTES, Value::Int(split_bytes))));
+    if let Some(ActivitySample { at, write_seq: v }) = look {
+        changes.extend([
+            set(attr::LOOK_AT, Value::Int(at.0)),
+            set(attr::LOOK_V, Value::Int(v)),
+        ]);
+    }
+    if let Some(due) = shard.due_at {
+        changes.push(set(attr::DUE, Value::Int(due.0)));
+        changes.push(set(attr::DUE_SHARD, Value::Text(shard.key.due_shard())));
+    }
+    changes.extend(
+        shard
+            .limits
+            .iter()
+            .flat_map(|(name, state)| write_limit(name, state)),
+    );
+    changes.extend(
+        shard
+            .escrow
+            .as_deref()
+            .map(|child| set(attr::ESCROW, write_escrow(child))),
+    );
+    changes
+}
+
+/// Returns the attributes of one limit, as changes that write them.
+pub(crate) fn write_limit(
+    name: &LimitName,
+    state: &LimitState,
+) -> [AttributeUpdate; Field::ALL.len()] {
+    let LimitState {
+        available: tk,
+        consumed: tc,
+        bases,
+        rule,
+    } = state;
+    Field::ALL.map(|field| {
+        let number = match field {
+            Field::Tokens => tk.0,
+            Field::Consumed => tc.0,
+            Field::Capacity => rule.capacity.0,
+            Field::RefillAmount => rule.refill_amount.0,
+            Field::RefillPeriod => rule.refill_period_ms,
+            Field::HourBase => bases.hour,
+            Field::DayBase => bases.day,
+        };
+        AttributeUpdate::Set(Path::limit(name, field), Value::Int(number))
+    })
+}
+
+/// Returns the escrow from which `child` will be created.
+pub(crate) fn write_escrow(child: &Shard) -> Value {
+    let kept = |change| match change {
+        AttributeUpdate::Set(path, value) if !is_implied(&path.0[0]) => {
+            Some((path.0[0].to_string(), value))
+        }
+        _ => None,
+    };
+    Value::Map(write_shard(child).into_iter().filter_map(kept).collect())
+}

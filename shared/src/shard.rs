@@ -1,0 +1,240 @@
+//! A bucket shard as one value: the fields of its item.
+//!
+//! - `balance`: the balance of a limit at an instant, and when it suffices
+//! - `rules`: the limits of an acquire against those of the shard
+
+mod balance;
+mod rules;
+
+use std::collections::BTreeMap;
+
+use crate::limit::{RefillRule, WCU};
+use crate::math::{self, ShardIndex};
+use crate::{
+    Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName, Meter,
+    MilliTokens, VersionedLimits, WriteId,
+};
+
+pub use rules::RULES_STAND;
+
+/// One bucket shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// Which shard of which bucket.
+    pub key: BucketKey,
+    /// Number of shards of the bucket when this one was last split or merged.
+    pub shard_count: u32,
+    /// Instant up to which refill is credited.
+    pub refilled_at: EpochMillis,
+    /// Number of writes, from `birth_seq` on.
+    pub write_seq: i64,
+    /// `write_seq` at creation.
+    pub birth_seq: i64,
+    /// Hour in which usage is counted.
+    pub hour: Hour,
+    /// Number of granted acquires.
+    pub acquires: Counter,
+    /// Limits by name, without the hidden `wcu`.
+    pub limits: BTreeMap<LimitName, LimitState>,
+    /// Usage of limits that the shard no longer has: it was merged away with them, and created
+    /// again without.
+    pub departed: BTreeMap<LimitName, Counter>,
+    /// Version of the configuration that the limits are from; `None` if an acquire without a
+    /// version brought them.
+    pub config_version: Option<i64>,
+    /// Instant at which an acquire without a version last changed a rule; `None` if none did.
+    pub limits_changed_at: Option<EpochMillis>,
+    /// Instant after which DynamoDB may delete the item, which is then full and has no lease.
+    /// `None` if the bucket is kept.
+    pub ttl: Option<EpochSeconds>,
+    /// Write units left in the partition at `refilled_at`, in thousandths. A partition has 1,000
+    /// units a second.
+    pub write_units_left: MilliTokens,
+    /// Leases stored in the item; `None` if the item lacks the map.
+    pub leases: Option<BTreeMap<WriteId, Lease>>,
+    /// Instant at or before the earliest expiry of a lease.
+    pub due_at: Option<EpochMillis>,
+    /// Id of the last write that has one.
+    pub last_write_id: Option<WriteId>,
+    /// Inputs of the next split or merge.
+    pub scaling: Scaling,
+    /// New half of an unfinished split: see [`finish_writes`](crate::write::finish_writes).
+    pub escrow: Option<Box<Self>>,
+    /// Size of the item as DynamoDB bills it, in bytes.
+    pub size_bytes: usize,
+    /// Bytes of the leases, part of `size_bytes`.
+    pub lease_bytes: usize,
+}
+
+/// Inputs of a shard's splits and merges, besides its write units and its size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scaling {
+    /// Whether a client requests a split.
+    pub is_hot: bool,
+    /// Last activity sample; `None` until the first split.
+    pub sample: Option<ActivitySample>,
+    /// Number of shards that an operator set, 0 for none. Idle shards are not merged below it.
+    pub min_shards: u32,
+    /// Bytes of the leases at the last split.
+    pub lease_bytes_at_split: i64,
+}
+
+/// A write sequence with its time, from which the write rate follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActivitySample {
+    /// Time of the sample.
+    pub at: EpochMillis,
+    /// `write_seq` at that time.
+    pub write_seq: i64,
+}
+
+/// One limit of a bucket shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitState {
+    /// Available tokens of this shard, with refill up to `refilled_at`; negative for a debt.
+    pub available: MilliTokens,
+    /// Net consumption in this shard since its creation.
+    pub consumed: MilliTokens,
+    /// `consumed` at the start of the current hour and day.
+    pub bases: Bases,
+    /// Capacity and refill of the whole bucket.
+    pub rule: RefillRule,
+}
+
+impl LimitState {
+    /// Returns a limit without consumption.
+    #[must_use]
+    pub fn new(tk: MilliTokens, rule: RefillRule) -> Self {
+        Self {
+            available: tk,
+            consumed: MilliTokens::ZERO,
+            bases: Bases::default(),
+            rule,
+        }
+    }
+}
+
+impl Shard {
+    /// Returns a new, full shard.
+    #[must_use]
+    pub fn full<'a>(
+        key: BucketKey,
+        terms: impl Into<VersionedLimits<'a>>,
+        now: EpochMillis,
+    ) -> Self {
+        let terms = terms.into();
+        // Acquires create only shard 0.
+        let shard = ShardIndex::at_creation(key.shard);
+        let state = |limit: &Limit| {
+            let (tk, rule) = (shard.share(limit.rule().capacity), *limit.rule());
+            (limit.name().clone(), LimitState::new(tk, rule))
+        };
+        let birth = now.0.saturating_mul(1000);
+        Self {
+            key,
+            shard_count: shard.count,
+            refilled_at: now,
+            write_seq: birth,
+            birth_seq: birth,
+            hour: Hour::of(now),
+            acquires: Counter::default(),
+            limits: terms.limits.iter().map(state).collect(),
+            departed: BTreeMap::new(),
+            config_version: terms.version,
+            limits_changed_at: None,
+            ttl: None,
+            write_units_left: WCU.capacity,
+            leases: Some(BTreeMap::new()),
+            due_at: None,
+            last_write_id: None,
+            scaling: Scaling::default(),
+            escrow: None,
+            size_bytes: 0,
+            lease_bytes: 0,
+        }
+    }
+
+    /// Returns the shard's index and count.
+    #[must_use]
+    pub const fn shard(&self) -> ShardIndex {
+        // Another writer may have stored a count that is not above the index. The shard is then
+        // treated as the last one.
+        let count = if self.shard_count > self.key.shard {
+            self.shard_count
+        } else {
+            self.key.shard.saturating_add(1)
+        };
+        ShardIndex {
+            index: self.key.shard,
+            count,
+        }
+    }
+
+    /// Returns this shard's share of a limit's capacity.
+    #[must_use]
+    pub fn share(&self, state: &LimitState) -> MilliTokens {
+        self.shard().share(state.rule.capacity)
+    }
+
+    /// Returns whether the partition has under a fifth of a second's write units left at `at`. A
+    /// throttled partition need not show this; throttled requests do.
+    #[must_use]
+    pub fn is_near_write_limit(&self, at: EpochMillis) -> bool {
+        self.write_units_at(at) < WCU.capacity / 5
+    }
+
+    /// Returns the write units left in the partition at `at`, in thousandths.
+    pub(crate) fn write_units_at(&self, at: EpochMillis) -> MilliTokens {
+        math::refilled(
+            self.write_units_left,
+            &WCU,
+            ShardIndex::UNSPLIT,
+            self.refilled_at,
+            at,
+        )
+    }
+
+    /// Returns the usage counters.
+    #[must_use]
+    pub fn meter(&self) -> Meter {
+        let counter = |(name, state): (&LimitName, &LimitState)| {
+            (
+                name.clone(),
+                Counter {
+                    total: state.consumed.0,
+                    bases: state.bases,
+                },
+            )
+        };
+        Meter {
+            key: self.key.clone(),
+            write_seq: self.write_seq,
+            birth_seq: self.birth_seq,
+            hour: self.hour,
+            acquires: self.acquires,
+            limits: self
+                .limits
+                .iter()
+                .map(counter)
+                .chain(self.departed.clone())
+                .collect(),
+        }
+    }
+
+    /// Returns whether leases make every write cost more than one unit. Leases from before the last
+    /// split do not count: they stay, so another split would not help.
+    #[must_use]
+    pub fn has_heavy_leases(&self) -> bool {
+        let leases = i64::try_from(self.lease_bytes).unwrap_or(i64::MAX);
+        self.size_bytes > 1024 && leases.saturating_sub(self.scaling.lease_bytes_at_split) >= 256
+    }
+
+    /// Returns the write units that DynamoDB bills for one write of this item: one for each KB
+    /// begun.
+    #[must_use]
+    pub fn write_units(&self) -> i64 {
+        i64::try_from(self.size_bytes.div_ceil(1024))
+            .unwrap_or(i64::MAX)
+            .max(1)
+    }
+}

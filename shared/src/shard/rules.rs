@@ -1,0 +1,131 @@
+//! The limits of an acquire against those of a shard: which of them overrule, and what the shard is
+//! with them.
+
+use crate::limit::RefillRule;
+use crate::math;
+use crate::{
+    EpochMillis, Lease, LeaseReturn, Limit, LimitName, LimitState, MilliTokens, Millis, Shard,
+    VersionedLimits, WriteId,
+};
+
+/// Time for which a bucket keeps rules that an acquire without a version has changed, against other
+/// such acquires.
+///
+/// Otherwise two releases with different limits would overrule each other with every take.
+pub const RULES_STAND: Millis = Millis(30_000);
+
+impl<'a> VersionedLimits<'a> {
+    /// Returns whether these limits overrule those of `shard` at `now`.
+    #[must_use]
+    pub fn overrule(self, shard: &Shard, now: EpochMillis) -> bool {
+        match self.version {
+            Some(_) => shard.config_version < self.version,
+            // A fast clock or another writer may have stored an instant far in the future.
+            None => shard
+                .limits_changed_at
+                .is_none_or(|at| now.0.abs_diff(at.0) >= RULES_STAND.0.unsigned_abs()),
+        }
+    }
+
+    /// Returns the limits whose rules overrule those of `shard` at `now`: all, or none.
+    pub fn overruling(self, shard: &Shard, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
+        let overrules = self.overrule(shard, now);
+        self.limits.iter().filter(move |_| overrules)
+    }
+}
+
+impl Shard {
+    /// Returns the balance that one write can take from at `now`: the balance, the tokens `back` of
+    /// expired leases, and the change from the shard's rule to `rule`.
+    ///
+    /// A raised rate refills faster at once, up to the new capacity. A lowered one cuts the balance
+    /// and makes no debt. A changed number of slots adds or removes free slots; held slots stay
+    /// held.
+    fn takeable(
+        &self,
+        limit: &LimitName,
+        state: &LimitState,
+        rule: RefillRule,
+        back: LeaseReturn,
+        now: EpochMillis,
+    ) -> MilliTokens {
+        let (old, new) = (self.share(state), self.shard().share(rule.capacity));
+        match (state.rule.is_concurrent(), rule.is_concurrent()) {
+            (true, true) => state.available + back.available + (new - old),
+            (false, false) => {
+                let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
+                (state.available + flowed + back.available)
+                    .min(old)
+                    .min(new)
+            }
+            // A rate becomes slots, or slots a rate: only the tokens in leases are held.
+            _ => {
+                let held = |(_, lease): (&WriteId, &Lease)| lease.tokens.get(limit).copied();
+                new - self.leases.iter().flatten().filter_map(held).sum() + back.available
+            }
+        }
+    }
+
+    /// Returns the shard after a write at `now` that credits refill, reclaims expired leases and
+    /// applies the acquire's limits, but takes nothing. Older limits only add those that the shard
+    /// lacks.
+    #[must_use]
+    pub fn projected<'a>(&self, terms: impl Into<VersionedLimits<'a>>, now: EpochMillis) -> Self {
+        let terms = terms.into();
+        let mut next = self.clone();
+        for (name, state) in &mut next.limits {
+            let rule = terms
+                .overruling(self, now)
+                .find(|limit| limit.name() == name);
+            let rule = rule.map_or(state.rule, |limit| *limit.rule());
+            let back = self.lease_return(name, self.reclaimable(now).map(|(_, lease)| lease));
+            state.available = self.takeable(name, state, rule, back, now);
+            state.consumed -= back.consumed;
+            state.rule = rule;
+        }
+        for limit in terms
+            .limits
+            .iter()
+            .filter(|limit| !self.limits.contains_key(limit.name()))
+        {
+            let rule = *limit.rule();
+            let state = LimitState::new(self.shard().share(rule.capacity), rule);
+            next.limits.insert(limit.name().clone(), state);
+        }
+        if let Some(leases) = &mut next.leases {
+            for (id, _) in self.reclaimable(now) {
+                leases.remove(id);
+            }
+        }
+        next.refilled_at = self.refilled_at.max(now);
+        next
+    }
+
+    /// Returns the number of limits the shard has after it gets those of `terms` that it lacks.
+    #[must_use]
+    pub fn limit_count_with<'a>(&self, terms: impl Into<VersionedLimits<'a>>) -> usize {
+        let lacks = |limit: &&Limit| !self.limits.contains_key(limit.name());
+        self.limits.len() + terms.into().limits.iter().filter(lacks).count()
+    }
+
+    /// Returns whether the shard has every limit of `terms`. The rules of limits that overrule the
+    /// shard's at `now` must be equal too.
+    #[must_use]
+    pub fn matches_rules<'a>(
+        &self,
+        terms: impl Into<VersionedLimits<'a>>,
+        now: EpochMillis,
+    ) -> bool {
+        let terms = terms.into();
+        let is_same = |limit: &Limit| {
+            self.limits
+                .get(limit.name())
+                .is_some_and(|state| state.rule == *limit.rule())
+        };
+        terms
+            .limits
+            .iter()
+            .all(|limit| self.limits.contains_key(limit.name()))
+            && terms.overruling(self, now).all(is_same)
+    }
+}

@@ -1,0 +1,115 @@
+//! Taking with limits that overrule those of the shard, or that it lacks.
+
+use super::reclaim::reclaim;
+use crate::attr::{self, Field};
+use crate::math::refill_between;
+use crate::write::changes::{add_consumed, add_tokens, set_rule, units_credit};
+use crate::write::conditions::{has_rule, push_new, require_refilled_at};
+use crate::write::credit::BalanceUpdate;
+use crate::write::replace::unchanged;
+use crate::write::update::tokens;
+use crate::write::{AttributeUpdate, Condition, Path, Take, Update, Value};
+use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, item};
+
+impl Take<'_> {
+    /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
+    /// by the old rules is credited. Requires the `rf` of the view.
+    pub(super) fn with_new_limits(&self, shard: &Shard, now: EpochMillis) -> Update {
+        let mut update = self.update(Some(shard), units_credit(shard, now));
+        require_refilled_at(shard)
+            .into_iter()
+            .for_each(|condition| push_new(&mut update, condition));
+        // Moves `rf` even within a millisecond, so that a write planned with the old rules fails.
+        let rf = shard.refilled_at.plus(Millis(1)).max(now);
+        update
+            .changes
+            .push(AttributeUpdate::Set(Path::of(attr::RF), Value::Int(rf.0)));
+        update.changes.extend(self.set_version(shard, now));
+        reclaim(&mut update, shard, now);
+        let changed = shard.projected(self.limits, now);
+        let differs =
+            |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
+        if self.limits.version.is_none() && shard.limits.iter().any(differs) {
+            update.changes.push(AttributeUpdate::Set(
+                Path::of(attr::RULE_AT),
+                Value::Int(now.0),
+            ));
+        }
+        for (name, next) in &changed.limits {
+            let need = self.need(name);
+            let Some(state) = shard.limits.get(name) else {
+                let next = LimitState {
+                    available: next.available - need,
+                    consumed: next.consumed + need,
+                    ..*next
+                };
+                update.conditions.push(Condition::Absent(tokens(name)));
+                let mut changes = item::write_limit(name, &next).to_vec();
+                if shard.departed.contains_key(name) {
+                    // The limit continues to count where it stopped.
+                    changes.retain(|change| !matches!(change, AttributeUpdate::Set(at, _) if attr::counts_usage(&at.0[0])));
+                    changes.push(add_tokens(name, Field::Consumed, need));
+                }
+                update.changes.extend(changes);
+                continue;
+            };
+            let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
+            if state.rule.is_concurrent() == next.rule.is_concurrent() {
+                let (old, new) = (shard.share(state), shard.share(next));
+                let refill = if state.rule.is_concurrent() {
+                    new - old
+                } else {
+                    refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
+                };
+                let credit = BalanceUpdate {
+                    refill,
+                    returned: back.available,
+                    ceiling: old.min(new),
+                    taken: need,
+                    is_soft: self.is_soft(name),
+                    moves_refilled_at: true,
+                    assumes_headroom: false,
+                    headroom: MilliTokens::ZERO,
+                };
+                credit.write(&mut update, name, state);
+            } else {
+                // The free amount is computed from the leases, so none may have been added or
+                // removed since.
+                update.conditions.push(unchanged(shard));
+                let at_least = Value::Int((need - next.available + state.available).0);
+                update.conditions.extend(
+                    (!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)),
+                );
+                update.changes.push(AttributeUpdate::Set(
+                    tokens(name),
+                    Value::Int((next.available - need).0),
+                ));
+            }
+            update
+                .changes
+                .extend(add_consumed(name, need - back.consumed));
+            if next.rule != state.rule {
+                update.conditions.extend(has_rule(name, &state.rule));
+                update.changes.extend(set_rule(name, &next.rule));
+            }
+        }
+        self.write_leases(Some(shard), &mut update);
+        self.write_ttl(shard, &changed, now, &mut update);
+        update
+    }
+
+    /// Returns the update of the configuration version.
+    fn set_version(&self, shard: &Shard, now: EpochMillis) -> Option<AttributeUpdate> {
+        let path = Path::of(attr::VERSION);
+        match (self.limits.version, shard.config_version) {
+            (None, None) => None,
+            (None, Some(_)) => self
+                .limits
+                .overrule(shard, now)
+                .then_some(AttributeUpdate::Remove(path)),
+            (Some(ours), known) => {
+                (known < Some(ours)).then_some(AttributeUpdate::Set(path, Value::Int(ours)))
+            }
+        }
+    }
+}

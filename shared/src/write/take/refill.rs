@@ -1,0 +1,56 @@
+//! Taking from the refill since `rf`, and from expired leases.
+
+use super::reclaim::reclaim;
+use crate::math::refill_between;
+use crate::write::changes::add_consumed;
+use crate::write::conditions::{push_new, require_refilled_at};
+use crate::write::credit::BalanceUpdate;
+use crate::write::update::tokens;
+use crate::write::{Condition, Take, Update, Value};
+use crate::{EpochMillis, LeaseReturn, MilliTokens, Shard};
+
+impl Take<'_> {
+    /// Takes from refill since `rf` and from expired leases, without moving `rf`. `tk` is the
+    /// balance at `rf`, so it may go below zero. Concurrent takes exclude each other only if the
+    /// balance does not cover both.
+    pub(super) fn take_refill(&self, shard: &Shard, now: EpochMillis) -> Update {
+        let mut update = self.update(Some(shard), MilliTokens::ZERO);
+        require_refilled_at(shard)
+            .into_iter()
+            .for_each(|condition| push_new(&mut update, condition));
+        reclaim(&mut update, shard, now);
+        for (name, state) in &shard.limits {
+            let need = self.need(name);
+            let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
+            if need == MilliTokens::ZERO && back == LeaseReturn::default() {
+                continue;
+            }
+            let credit = BalanceUpdate {
+                refill: refill_between(&state.rule, shard.shard(), shard.refilled_at, now),
+                returned: back.available,
+                ceiling: shard.share(state),
+                taken: need,
+                is_soft: self.is_soft(name),
+                moves_refilled_at: false,
+                assumes_headroom: self.assumes_headroom(),
+                headroom: self.headroom(shard, state),
+            };
+            credit.write(&mut update, name, state);
+            update
+                .changes
+                .extend(add_consumed(name, need - back.consumed));
+        }
+        for (name, need) in self
+            .amounts
+            .iter()
+            .filter(|(name, _)| !shard.limits.contains_key(*name))
+        {
+            update
+                .conditions
+                .push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
+        }
+        self.write_leases(Some(shard), &mut update);
+        self.write_ttl(shard, shard, now, &mut update);
+        update
+    }
+}
