@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weirgate_aggregator::parse::{After, Record};
-use weirgate_aggregator::plan::Kind;
+use weirgate_aggregator::plan::WriteKind;
 use weirgate_aggregator::{Config, parse, plan};
 use weirgate_shared::write::{UsageCopy, finish_writes};
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, ShardUsageCopy, Snapshot, WriteId};
@@ -68,9 +68,9 @@ pub fn stream(bytes: &[u8]) {
 }
 
 /// The items that a planned write changes, at any try.
-fn keys(kind: &Kind<'_>) -> Vec<ItemKey> {
+fn keys(kind: &WriteKind<'_>) -> Vec<ItemKey> {
     match kind {
-        Kind::Copy(copy) => {
+        WriteKind::Copy(copy) => {
             let after = seen(copy)
                 .into_iter()
                 .filter_map(|snapshot| copy.after(&snapshot));
@@ -79,8 +79,8 @@ fn keys(kind: &Kind<'_>) -> Vec<ItemKey> {
                 .map(|update| update.key)
                 .collect()
         }
-        Kind::Refill(update) => vec![update.key.clone()],
-        Kind::Split(split) => {
+        WriteKind::Refill(update) => vec![update.key.clone()],
+        WriteKind::Split(split) => {
             let _ = split.is_wanted(split.image);
             let first = split.first(split.image, WriteId::from_bits(0));
             let rest = finish_writes(split.image).into_iter().flatten();

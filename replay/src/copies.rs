@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::StreamExt;
-use weirgate_aggregator::execute::{Effect, Why, run_copy};
+use weirgate_aggregator::execute::{Effect, FailureReason, run_copy};
 use weirgate_aggregator::{parse, plan};
 use weirgate_shared::EpochMillis;
 use weirgate_shared::write::UsageCopy;
@@ -164,11 +164,11 @@ async fn in_turn(table: &Table, copies: Vec<UsageCopy>) -> Vec<Result<Effect, St
     results
 }
 
-fn failure(copy: &UsageCopy, why: &Why) -> String {
+fn failure(copy: &UsageCopy, why: &FailureReason) -> String {
     let remedy = match why {
-        Why::Snapshot { .. } => "correct its attribute and run this again",
-        Why::Full { .. } => "nothing more can be copied to it",
-        Why::Store(error) if error.kind == ErrorKind::Invalid => {
+        FailureReason::Snapshot { .. } => "correct its attribute and run this again",
+        FailureReason::Full { .. } => "nothing more can be copied to it",
+        FailureReason::Store(error) if error.kind == ErrorKind::Invalid => {
             "correct the item and run this again"
         }
         _ => "run this again",

@@ -7,52 +7,6 @@ use aws_sdk_dynamodb::config::interceptors::BeforeDeserializationInterceptorCont
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 
-use weirgate_shared::ItemKey;
-
-use crate::{Consistency, Item, StoreError, Table};
-
-/// The result of a read with a size limit.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ReadWithin {
-    /// The items.
-    Items {
-        /// The items.
-        items: Vec<Item>,
-        /// Size of the responses, in bytes.
-        bytes: u64,
-    },
-    /// A response was larger than allowed.
-    TooLarge {
-        /// Size of the responses, in bytes, with the one that was not read.
-        bytes: u64,
-    },
-}
-
-impl Table {
-    /// Runs [`Self::read_all`] if no response of DynamoDB exceeds `most` bytes. Returns
-    /// [`ReadWithin::TooLarge`] before the first byte of a larger one is read. Items of one size
-    /// differ much in memory; their memory grows with the text of the response.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub async fn read_within(&self, keys: &[ItemKey], most: u64) -> Result<ReadWithin, StoreError> {
-        let bound = Bound::new(most);
-        match self
-            .read_until_complete(keys, Consistency::Strong, None, Some(&bound))
-            .await
-        {
-            Ok(items) => Ok(ReadWithin::Items {
-                items,
-                bytes: bound.bytes(),
-            }),
-            Err(_) if bound.is_passed() => Ok(ReadWithin::TooLarge {
-                bytes: bound.bytes(),
-            }),
-            Err(error) => Err(error),
-        }
-    }
-}
-
 /// Maximum bytes of a response. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct Bound {

@@ -7,12 +7,13 @@
 //!   answers
 //! - `table`: [`Table`] runs planned writes and reads, with retries that cannot apply anything
 //!   twice
-//! - `bound`: [`ReadWithin`]: answers that are refused for their size before they are read
+//! - `bound`: responses that are rejected for their size before they are read
 //! - `list`: items of one partition, page by page; `due`: those that are due
 //! - `transact`: planned writes to several items that all happen, or none
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
-//! - `error`: [`StoreError`]: what an SDK error means for the write
+//! - `error`: [`StoreError`]: an error without a decision, and its [`ErrorKind`]; `error::classify`
+//!   decides what an SDK error means for the write
 //! - `idle`: HTTP connections, which a process that was frozen makes again
 //! - `ids`: [`random_id`]: ids of writes and leases, from the operating system's generator
 //! - `schema`: the table's definition, for local use
@@ -36,7 +37,6 @@ mod table;
 mod transact;
 
 pub use attribute::Item;
-pub use bound::ReadWithin;
 pub use clock::{Clock, SystemClock};
 pub use connect::{ConnectOptions, Connection, connect, connect_with};
 pub use due::{Due, DuePage, Order};
@@ -46,5 +46,5 @@ pub use list::{Page, Query};
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::CorrectedClock;
-pub use table::{Consistency, RetryPolicy, ReturnValues, Table, WriteOutcome};
+pub use table::{Consistency, ReadWithin, RetryPolicy, ReturnValues, Table, WriteOutcome};
 pub use transact::{ActionOutcome, TransactOutcome};

@@ -46,15 +46,15 @@ enum Ends {
 /// A planned write, and its record.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// Kind of write.
-    pub kind: Kind<'a>,
+    /// WriteKind of write.
+    pub kind: WriteKind<'a>,
     /// Index of its record in the event.
     pub record: usize,
 }
 
 /// The kind of a planned write.
 #[derive(Debug)]
-pub enum Kind<'a> {
+pub enum WriteKind<'a> {
     /// Copies usage to a snapshot.
     Copy(Box<UsageCopy>),
     /// Credits refill to a shard.
@@ -102,7 +102,7 @@ pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (Usag
 #[must_use]
 pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
     let copy = |(copy, record)| Write {
-        kind: Kind::Copy(Box::new(copy)),
+        kind: WriteKind::Copy(Box::new(copy)),
         record,
     };
     let mut writes: Vec<_> = copies(shards, config.snapshot_ttl_days).map(copy).collect();
@@ -231,7 +231,7 @@ impl ShardFold {
         let update =
             refill().or_else(|| cap_write_units(image, now).filter(|_| self.writes >= BUSY))?;
         Some(Write {
-            kind: Kind::Refill(Box::new(update)),
+            kind: WriteKind::Refill(Box::new(update)),
             record: *record,
         })
     }
@@ -263,7 +263,7 @@ impl ShardFold {
         };
         let split = Split::of(image, *at, largest, max_shards, now)?;
         Some(Write {
-            kind: Kind::Split(Box::new(split)),
+            kind: WriteKind::Split(Box::new(split)),
             record: *record,
         })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aws_lambda_events::event::streams::DynamoDbBatchItemFailure;
 use weirgate_store::ErrorKind;
 
-use crate::execute::{Effect, Failure, Why};
+use crate::execute::{Effect, Failure, FailureReason};
 use crate::parse::Batch;
 
 /// The partial-batch response: the first record of each failed write. Lambda resumes at the lowest
@@ -77,14 +77,16 @@ impl Summary {
 pub enum BatchError {
     /// No write was possible, and none will be until an operator fixes the cause.
     #[error("no write was possible: {0}")]
-    NothingWritten(Why),
+    NothingWritten(FailureReason),
     /// A write failed, and its first record has no sequence number.
-    #[error("record {record} has no SequenceNumber, so the whole batch must come again: {why}")]
+    #[error(
+        "record {record} has no SequenceNumber, so the whole batch must be redelivered: {reason}"
+    )]
     NoSequenceNumber {
         /// Its index in the event.
         record: usize,
         /// Reason of the failure.
-        why: Why,
+        reason: FailureReason,
     },
 }
 
@@ -141,14 +143,14 @@ fn answer(
     all_failed: bool,
 ) -> Result<Response, BatchError> {
     log(&failures);
-    if all_failed && failures.iter().all(|failure| is_permanent(&failure.why)) {
+    if all_failed && failures.iter().all(|failure| is_permanent(&failure.reason)) {
         return failures.pop().map_or_else(
             || Ok(Response::default()),
-            |failure| Err(BatchError::NothingWritten(failure.why)),
+            |failure| Err(BatchError::NothingWritten(failure.reason)),
         );
     }
     let mut records = BTreeSet::new();
-    for Failure { record, why } in failures {
+    for Failure { record, reason } in failures {
         // Lambda treats an empty or null identifier the same way, but this error also reaches the
         // log.
         if sequence_numbers
@@ -156,7 +158,7 @@ fn answer(
             .and_then(Option::as_ref)
             .is_none_or(|number| number.is_empty())
         {
-            return Err(BatchError::NoSequenceNumber { record, why });
+            return Err(BatchError::NoSequenceNumber { record, reason });
         }
         records.insert(record);
     }
@@ -178,10 +180,10 @@ fn failure(number: &str) -> DynamoDbBatchItemFailure {
 /// reason.
 fn log(failures: &[Failure]) {
     let mut seen = vec![];
-    for Failure { record, why } in failures {
+    for Failure { record, reason } in failures {
         let kind = (
-            std::mem::discriminant(why),
-            if let Why::Store(error) = why {
+            std::mem::discriminant(reason),
+            if let FailureReason::Store(error) = reason {
                 Some(error.kind)
             } else {
                 None
@@ -192,14 +194,14 @@ fn log(failures: &[Failure]) {
             tracing::warn!(
                 record,
                 failed = failures.len(),
-                "a write failed, its records will come again: {why}"
+                "a write failed, its records will be redelivered: {reason}"
             );
         }
     }
 }
 
-fn is_permanent(why: &Why) -> bool {
-    matches!(why, Why::Store(error) if matches!(error.kind, ErrorKind::TableNotFound | ErrorKind::AccessDenied))
+fn is_permanent(reason: &FailureReason) -> bool {
+    matches!(reason, FailureReason::Store(error) if matches!(error.kind, ErrorKind::TableNotFound | ErrorKind::AccessDenied))
 }
 
 #[cfg(test)]
@@ -209,7 +211,7 @@ mod tests {
     fn late(record: usize) -> Failure {
         Failure {
             record,
-            why: Why::OutOfTime,
+            reason: FailureReason::OutOfTime,
         }
     }
 

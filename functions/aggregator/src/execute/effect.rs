@@ -1,0 +1,78 @@
+//! Effects of planned writes. Refused writes and splits that are put off are logged.
+
+use weirgate_runtime::{LogBudget, shorten};
+
+use super::failure::FailureReason;
+use crate::plan::WriteKind;
+use crate::split::Split;
+
+/// Maximum bytes of one text in a log line.
+const SHOWN: usize = 1024;
+
+/// The effect of a planned write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// The write copied usage.
+    Copied,
+    /// The snapshot has a newer copy, or this one.
+    Superseded,
+    /// An interim copy was put off: a later one includes it.
+    CopyPutOff,
+    /// The write credited refill to a shard.
+    Refilled,
+    /// Another process had credited the shard, or it needs no refill any more.
+    RefillLost,
+    /// The refill was put off. Clients compute refill themselves.
+    RefillPutOff,
+    /// The write split a hot shard.
+    Split,
+    /// Another process had split the shard, or the split is no longer needed.
+    SplitLost,
+    /// The split was put off. The shard stays hot, so the next batch tries again; this one need not
+    /// wait.
+    SplitPutOff,
+    /// The item's content does not allow the write (it is full, or damaged), or its item stayed
+    /// throttled. A log line has the write's content; no other records wait for it.
+    Refused,
+}
+
+/// Puts off a write that may succeed later, and that a later batch makes anyway.
+pub(super) fn put_off(kind: &WriteKind<'_>, reason: &FailureReason, budget: &LogBudget) -> Effect {
+    match kind {
+        WriteKind::Copy(_) => Effect::CopyPutOff,
+        WriteKind::Refill(_) => Effect::RefillPutOff,
+        WriteKind::Split(split) => split_put_off(split, &reason.to_string(), budget),
+    }
+}
+
+/// Logs that a split is put off.
+pub(super) fn split_put_off(split: &Split<'_>, why: &str, budget: &LogBudget) -> Effect {
+    let (shard, why) = (split.image.key.item_key().pk, shorten(why, SHOWN));
+    if budget.allows(&shard, &[&shard, &why]) {
+        tracing::warn!(shard, %why, "a hot shard could not be split this time");
+    }
+    Effect::SplitPutOff
+}
+
+/// Logs the content of a write that is refused.
+pub(super) fn refuse(kind: &WriteKind<'_>, reason: &FailureReason, budget: &LogBudget) -> Effect {
+    let (what, pk) = match kind {
+        WriteKind::Copy(copy) => (copy.to_string(), copy.key.item_key().pk),
+        WriteKind::Refill(update) => (
+            format!("refill of {}", update.key.pk),
+            update.key.pk.clone(),
+        ),
+        WriteKind::Split(split) => {
+            let pk = split.image.key.item_key().pk;
+            (format!("split of {pk}"), pk)
+        }
+    };
+    // Large enough for the amounts of all limits of a bucket.
+    let (what, why) = (shorten(&what, 4 * SHOWN), reason.to_string());
+    let why = shorten(&why, SHOWN);
+    if budget.allows(&pk, &[&what, &why]) {
+        // An alarm looks for this text.
+        tracing::error!(%what, %why, "refused write");
+    }
+    Effect::Refused
+}

@@ -1,0 +1,111 @@
+//! Runs a planned write of one item.
+
+use aws_sdk_dynamodb::error::SdkError;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{ReturnValue, ReturnValuesOnConditionCheckFailure};
+use weirgate_shared::write::Update;
+
+use super::retry::RetryPolicy;
+use crate::{Item, StoreError, Table, attribute, expression};
+
+/// The outcome of a planned write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WriteOutcome {
+    /// The write was applied; the item as it is now, if it was requested.
+    Applied(Option<Item>),
+    /// A condition did not hold; the item as it was, if there is one. A shard that was merged away
+    /// counts as missing.
+    ConditionFailed(Option<Item>),
+}
+
+/// Whether a write returns the item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReturnValues {
+    /// Returns the new item.
+    AllNew,
+    /// Returns no new item.
+    None,
+    /// Returns no item, even if a condition failed: for items of any size.
+    Never,
+}
+
+impl Table {
+    /// Runs a planned write once.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it could not be decided; its kind says whether the write may have been
+    /// applied.
+    pub async fn update(
+        &self,
+        update: &Update,
+        answer: ReturnValues,
+    ) -> Result<WriteOutcome, StoreError> {
+        let rendered = expression::render(update);
+        let request = self
+            .client
+            .update_item()
+            .table_name(&self.name)
+            .set_key(Some(attribute::key(&update.key)))
+            .update_expression(rendered.update)
+            .set_condition_expression(rendered.condition)
+            .set_expression_attribute_names(Some(rendered.names))
+            .set_expression_attribute_values(
+                (!rendered.values.is_empty()).then_some(rendered.values),
+            )
+            .return_values(if answer == ReturnValues::AllNew {
+                ReturnValue::AllNew
+            } else {
+                ReturnValue::None
+            })
+            .return_values_on_condition_check_failure(match answer {
+                ReturnValues::AllNew | ReturnValues::None => {
+                    ReturnValuesOnConditionCheckFailure::AllOld
+                }
+                ReturnValues::Never => ReturnValuesOnConditionCheckFailure::None,
+            })
+            .set_return_consumed_capacity(self.report());
+        // Boxed because the SDK's futures are large, and deep enough to reach the compiler's
+        // recursion limit in an application.
+        match Box::pin(request.send()).await {
+            Ok(done) => {
+                self.count(done.consumed_capacity());
+                Ok(WriteOutcome::Applied(done.attributes.map(Item)))
+            }
+            Err(SdkError::ServiceError(service))
+                if service.err().is_conditional_check_failed_exception() =>
+            {
+                let UpdateItemError::ConditionalCheckFailedException(lost) = service.into_err()
+                else {
+                    unreachable!("the guard has seen that it is this one");
+                };
+                let old = lost.item.map(Item);
+                if let Some(meter) = &self.meter {
+                    meter.count_lost(old.as_ref());
+                }
+                Ok(WriteOutcome::ConditionFailed(
+                    old.filter(|item| !item.is_merged()),
+                ))
+            }
+            Err(error) => Err(StoreError::new(
+                &self.name,
+                format!("UpdateItem of {} {}", update.key.pk, update.key.sk),
+                error,
+            )),
+        }
+    }
+
+    /// Runs a planned write, with at most four attempts, and a pause before each retry that `retry`
+    /// allows. Does not retry if the clock was off: the plan used that clock, so plan again.
+    ///
+    /// # Errors
+    /// [`StoreError`] of the last attempt.
+    pub async fn update_with(
+        &self,
+        update: &Update,
+        answer: ReturnValues,
+        retry: RetryPolicy,
+    ) -> Result<WriteOutcome, StoreError> {
+        self.again(retry.of_plans(), || self.update(update, answer))
+            .await
+    }
+}
