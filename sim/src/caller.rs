@@ -1,21 +1,14 @@
 //! The actions of one caller: acquire, hold, adjust, release, stop waiting, drop.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weirgate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement};
 
-use crate::cut::cut;
+use crate::cancel::cancel_after;
 use crate::fault::{Event, Kind};
-use crate::told::{Ids, Of, Told};
+use crate::ledger::{ClaimIds, LimitIndex, SharedLedger};
 use crate::world::World;
-
-/// Record that all callers share.
-pub type Record = Arc<Mutex<Told>>;
-
-pub(crate) fn told(record: &Record) -> MutexGuard<'_, Told> {
-    record.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A caller of a process. The process's claims are listed, so that they end when it is killed.
 #[derive(Debug, Clone)]
@@ -24,10 +17,10 @@ pub struct Caller {
     pub world: World,
     /// Limiter of the process.
     pub limiter: RateLimiter,
-    /// Record of the callers' claims.
-    pub record: Record,
+    /// Ledger of the callers' claims.
+    pub ledger: SharedLedger,
     /// Claims of the whole process.
-    pub held: Arc<Mutex<Ids>>,
+    pub held: Arc<Mutex<ClaimIds>>,
     /// Whether the process prefetches.
     pub takes_ahead: bool,
     /// Whether the process runs another release.
@@ -63,16 +56,16 @@ impl Caller {
                 .then(|| self.world.rng().u32(1..12));
             let sent = self.world.now().0;
             let asked = self.asked(&call);
-            told(&self.record).asks(&asked);
-            match cut(self.ask(&call), polls).await {
+            self.ledger.lock().asks(&asked);
+            match cancel_after(self.ask(&call), polls).await {
                 Some(Ok(Some(grants))) => {
-                    told(&self.record).answered(&asked);
+                    self.ledger.lock().answered(&asked);
                     self.hold(&call, grants, sent).await;
                 }
                 // One of several parallel requests may have been granted, and its rollback may be
                 // unconfirmed.
                 Some(Ok(None)) if asked.len() > 1 && !call.is_together => {}
-                Some(Ok(None)) => told(&self.record).answered(&asked),
+                Some(Ok(None)) => self.ledger.lock().answered(&asked),
                 Some(Err(error)) => {
                     self.world.happened(Event::Unanswered);
                     self.world.note(|| format!("error {error}"));
@@ -213,7 +206,7 @@ impl Caller {
     }
 
     /// Returns the rate tokens that are taken if the call is granted, including those of parents.
-    fn asked(&self, call: &Call) -> Vec<(Of, i64)> {
+    fn asked(&self, call: &Call) -> Vec<(LimitIndex, i64)> {
         let plans = &self.world.scenario().buckets;
         let buckets = [Some(call.bucket), call.other].into_iter().flatten();
         let charged = buckets.flat_map(|bucket| {
@@ -237,7 +230,7 @@ impl Caller {
     }
 
     /// Returns the amounts that a grant of `bucket` stands for, including those of its parent.
-    fn amounts(&self, bucket: usize, grant: &Grant) -> Vec<(Of, i64)> {
+    fn amounts(&self, bucket: usize, grant: &Grant) -> Vec<(LimitIndex, i64)> {
         let plans = &self.world.scenario().buckets;
         let mut amounts = vec![];
         for of in [Some(bucket), plans[bucket].parent].into_iter().flatten() {
@@ -261,7 +254,10 @@ impl Caller {
                 .lease_id()
                 .zip(grant.expires_at())
                 .map(|(id, at)| (id.to_owned(), at.0));
-            let ids = told(&self.record).granted(&amounts, sent, now, lease.as_ref());
+            let ids = self
+                .ledger
+                .lock()
+                .granted(&amounts, sent, now, lease.as_ref());
             self.held
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -279,13 +275,13 @@ impl Caller {
         }
     }
 
-    async fn settle(&self, mut grant: Grant, ids: Ids) {
+    async fn settle(&self, mut grant: Grant, ids: ClaimIds) {
         let polls = self
             .world
             .threatens(Kind::CallerLeft)
             .then(|| self.world.rng().u32(1..6));
         if self.world.strikes(Kind::GrantDropped) {
-            told(&self.record).ends(&ids, self.world.now().0);
+            self.ledger.lock().ends(&ids, self.world.now().0);
             drop(grant);
             return;
         }
@@ -295,31 +291,33 @@ impl Caller {
                 .world
                 .rng()
                 .i64(0..=2 * grant.amount("rate").whole_tokens().max(1));
-            told(&self.record).adjusts(&ids, 0, actual * 1000, self.world.now().0);
-            let done = cut(grant.adjust("rate", actual), polls).await;
+            self.ledger
+                .lock()
+                .adjusts(&ids, 0, actual * 1000, self.world.now().0);
+            let done = cancel_after(grant.adjust("rate", actual), polls).await;
             self.world
                 .note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
             self.ended(Event::Adjusted, &ids, done.as_ref());
         }
         if what == 1 && grant.lease_id().is_some() {
             let lasts = Duration::from_millis(self.world.rng().u64(1000..10_000));
-            let done = cut(grant.renew(lasts), polls).await;
+            let done = cancel_after(grant.renew(lasts), polls).await;
             self.world.note(|| format!("renewed {ids:?} {done:?}"));
             if let (Some(Ok(Settlement::Applied)), Some(expires)) = (done, grant.expires_at()) {
                 self.world.happened(Event::Renewed);
-                told(&self.record).renewed(&ids, expires.0);
+                self.ledger.lock().renewed(&ids, expires.0);
                 let held = self.below(lasts);
                 self.world.pass(held).await;
             }
         }
         let now = self.world.now().0;
-        told(&self.record).ends(&ids, now);
+        self.ledger.lock().ends(&ids, now);
         let has_lease = grant.lease_id().is_some();
         let done = if what == 2 {
-            told(&self.record).goes_back(&ids, now);
-            cut(grant.roll_back(), polls).await
+            self.ledger.lock().goes_back(&ids, now);
+            cancel_after(grant.roll_back(), polls).await
         } else {
-            cut(grant.release(), polls).await
+            cancel_after(grant.release(), polls).await
         };
         self.world.note(|| format!("ended {ids:?} {done:?}"));
         let event = if what == 2 {
@@ -329,13 +327,13 @@ impl Caller {
         };
         self.ended(event, &ids, done.as_ref());
         if matches!(done, Some(Ok(Settlement::Applied))) || !has_lease {
-            told(&self.record).settled(&ids);
+            self.ledger.lock().settled(&ids);
         }
     }
 
     /// Records the end of a grant. Confirmed returns cannot happen again. While processes prefetch,
     /// this cannot be said, because returned tokens may go to a process's pool.
-    fn ended(&self, event: Event, ids: &Ids, done: Option<&Result<Settlement, Error>>) {
+    fn ended(&self, event: Event, ids: &ClaimIds, done: Option<&Result<Settlement, Error>>) {
         match done {
             None => self.world.count(Kind::CallerLeft),
             Some(Ok(Settlement::Applied)) => {
@@ -343,7 +341,7 @@ impl Caller {
                 // A release returns nothing to a rate. An earlier, unconfirmed return may still
                 // arrive.
                 if event != Event::Released && self.world.scenario().prefetching == 0 {
-                    told(&self.record).went_back(ids, self.world.now().0);
+                    self.ledger.lock().went_back(ids, self.world.now().0);
                 }
             }
             Some(_) => {}

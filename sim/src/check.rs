@@ -6,10 +6,10 @@ use weirgate::{EpochMillis, RefillRule, Window, WindowUsage};
 use weirgate_shared::{BUCKET_SK, Iso8601, ItemKey, LiveShard, Millis, Snapshot, SnapshotKey};
 
 use crate::fleet::SHARE;
-use crate::hostile::is_hostile;
-use crate::image::ACQUIRES;
+use crate::ledger::{Back, Claim, Ledger, LimitIndex};
 use crate::scenario::Scenario;
-use crate::told::{Back, Claim, Of, Told};
+use crate::stored_shard::is_hostile;
+use crate::stream_check::ACQUIRES;
 use crate::world::World;
 
 /// Largest difference between two clocks after corrections by DynamoDB's responses: a second, a
@@ -19,15 +19,16 @@ const CLOCKS_MS: i64 = 2_000;
 
 /// I1 for rates: checks that over any interval, callers are granted no more than the capacity and
 /// the refill.
-pub fn admitted(world: &World, told: &Told) {
-    let (gone, held) = (world.gone(), world.held());
+pub fn admitted(world: &World, ledger: &Ledger) {
+    let gone = world.stream_check().gone().clone();
+    let held = world.stream_check().held().clone();
     // How early a lease may be taken for expired.
     let early = if world.scenario().has_wrong_clocks() {
         2 * CLOCKS_MS
     } else {
         0
     };
-    for (of, claims) in told.by_limit() {
+    for (of, claims) in ledger.by_limit() {
         let rules = rules(world.scenario(), of);
         if rules[0].is_concurrent() {
             slots_held(world, of, &claims, rules[0].capacity.0, early);
@@ -41,13 +42,13 @@ pub fn admitted(world: &World, told: &Told) {
             .flat_map(|claim| backs(claim, early, &gone))
             .collect();
         // An unreported lease returns its tokens too.
-        let told: BTreeSet<_> = claims
+        let known: BTreeSet<_> = claims
             .iter()
             .filter_map(|claim| claim.lease.as_ref())
             .collect();
         backs.extend(
             held.iter()
-                .filter(|(id, _)| !told.contains(id))
+                .filter(|(id, _)| !known.contains(id))
                 .filter_map(|(id, held)| {
                     let (amount, (from, until)) = (*held.get(&name)?, *gone.get(id)?);
                     Some(Back {
@@ -70,7 +71,7 @@ pub fn admitted(world: &World, told: &Told) {
 }
 
 /// Returns all rules that a limit had during the run.
-fn rules(scenario: &Scenario, (bucket, limit): Of) -> Vec<RefillRule> {
+fn rules(scenario: &Scenario, (bucket, limit): LimitIndex) -> Vec<RefillRule> {
     let plan = &scenario.buckets[bucket];
     let later = plan.later.as_ref().filter(|_| scenario.has_changes());
     [Some(&plan.limits), later]
@@ -105,7 +106,7 @@ fn request_ms(scenario: &Scenario) -> i64 {
 
 /// Returns the largest refill of a bucket within `ms`, in millitokens. Computed without the
 /// product's own arithmetic.
-pub(crate) fn flowed(rule: &RefillRule, ms: i64) -> i64 {
+pub(crate) fn refill_in(rule: &RefillRule, ms: i64) -> i64 {
     let (amount, period) = (
         i128::from(rule.refill_amount.0),
         i128::from(rule.refill_period_ms),
@@ -117,7 +118,7 @@ pub(crate) fn flowed(rule: &RefillRule, ms: i64) -> i64 {
 fn most_flowed(rules: &[RefillRule], ms: i64) -> i64 {
     rules
         .iter()
-        .map(|rule| flowed(rule, ms))
+        .map(|rule| refill_in(rule, ms))
         .max()
         .unwrap_or_default()
 }
@@ -165,7 +166,7 @@ fn over(
     let admitted = claims
         .iter()
         .filter(|claim| claim.sent >= from)
-        .map(|claim| (claim.told, claim.amount));
+        .map(|claim| (claim.answered, claim.amount));
     let back = backs
         .iter()
         .filter(|back| back.until.is_none_or(|until| until >= from));
@@ -188,13 +189,13 @@ fn over(
 }
 
 /// I1 for slots: checks that at no instant more slots are held than exist.
-fn slots_held(world: &World, of: Of, claims: &[&Claim], slots: i64, early: i64) {
+fn slots_held(world: &World, of: LimitIndex, claims: &[&Claim], slots: i64, early: i64) {
     let mut changes = vec![];
     for claim in claims {
         let expires = claim.expires.map_or(i64::MAX, |at| at - early);
         let until = claim.ended.unwrap_or(i64::MAX).min(expires);
-        if until > claim.told {
-            changes.push((claim.told, claim.amount));
+        if until > claim.answered {
+            changes.push((claim.answered, claim.amount));
             changes.push((until, -claim.amount));
         }
     }
@@ -245,7 +246,8 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     }
     let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i64>> =
         BTreeMap::new();
-    for ((entity, limit, at), amount) in world.consumed() {
+    let by_hour = world.stream_check().consumed().clone();
+    for ((entity, limit, at), amount) in by_hour {
         for window in Window::ALL {
             let start = window.start(EpochMillis(at));
             *consumed
@@ -297,13 +299,14 @@ const RESTED: Millis = Millis(25 * 3_600_000);
 /// I7: checks the table's consumption. It is at least what callers were granted and have not
 /// returned. It is at most that plus unanswered requests, each once. An unconfirmed take before a
 /// write of another process may be repeated and lost: the item no longer shows it.
-pub fn consumed(world: &World, told: &Told) {
+pub fn consumed(world: &World, ledger: &Ledger) {
     let mut consumed: BTreeMap<(String, String), i64> = BTreeMap::new();
-    for ((entity, limit, _), amount) in world.consumed() {
+    let by_hour = world.stream_check().consumed().clone();
+    for ((entity, limit, _), amount) in by_hour {
         *consumed.entry((entity, limit)).or_default() += amount;
     }
-    let doubted = world.doubted();
-    for (of, claims) in told.by_limit() {
+    let doubted = world.stream_check().doubted().clone();
+    for (of, claims) in ledger.by_limit() {
         let plan = &world.scenario().buckets[of.0];
         let limit = &plan.limits[of.1];
         if limit.rule().is_concurrent() {
@@ -326,7 +329,7 @@ pub fn consumed(world: &World, told: &Told) {
             ));
         }
         let most: i64 = claims.iter().map(|claim| claim.amount + claim.more).sum();
-        let most = most + told.unanswered(of) + doubted.get(&key).copied().unwrap_or_default();
+        let most = most + ledger.unanswered(of) + doubted.get(&key).copied().unwrap_or_default();
         // Prefetched tokens belong to no request. A take planned with a slow clock is retaken, and
         // its first tokens may be lost.
         let is_known = world.scenario().prefetching == 0 && !world.scenario().has_wrong_clocks();

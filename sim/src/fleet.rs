@@ -7,20 +7,20 @@ use tokio::task::JoinSet;
 use weirgate::{Config, ConfigLevel, Entity, Prefetch, RateLimiter};
 use weirgate_tests::Dynamo;
 
-use crate::caller::{Caller, Record, told};
+use crate::caller::Caller;
 use crate::clock::ProcessClock;
 use crate::fault::Kind;
 use crate::hostile;
-use crate::net::{Net, OPERATOR};
-use crate::told::Ids;
+use crate::ledger::{ClaimIds, SharedLedger};
+use crate::network::{Network, OPERATOR};
 use crate::world::World;
 
 /// Time that a process caches limits.
 pub const CONFIG_TTL: Duration = Duration::from_secs(10);
 
-/// Returns a limiter with its own clock, whose requests go through `net`.
-pub async fn limiter(net: &Net, clock: &ProcessClock, prefetches: bool) -> RateLimiter {
-    let table = Dynamo::reached_by(net.clone(), clock.clone()).await;
+/// Returns a limiter with its own clock, whose requests go through `network`.
+pub async fn limiter(network: &Network, clock: &ProcessClock, prefetches: bool) -> RateLimiter {
+    let table = Dynamo::reached_by(network.clone(), clock.clone()).await;
     let builder = RateLimiter::builder("weirgate")
         .table(table)
         .config_ttl(CONFIG_TTL);
@@ -40,25 +40,25 @@ pub const SHARE: u32 = 20;
 pub struct Process {
     world: World,
     name: String,
-    net: Net,
+    network: Network,
     clock: ProcessClock,
     limiter: RateLimiter,
     callers: JoinSet<()>,
-    held: Arc<Mutex<Ids>>,
+    held: Arc<Mutex<ClaimIds>>,
 }
 
 impl Process {
-    async fn start(world: &World, record: &Record, number: u32, prefetches: bool) -> Self {
+    async fn start(world: &World, ledger: &SharedLedger, number: u32, prefetches: bool) -> Self {
         let name = format!("client-{number}");
         let is_of_release = world.scenario().is_rolling && number % 2 == 1;
-        let net = Net::new(world, &name);
+        let network = Network::new(world, &name);
         let clock = world.clock();
-        let limiter = limiter(&net, &clock, prefetches).await;
+        let limiter = limiter(&network, &clock, prefetches).await;
         let held = Arc::default();
         let mut process = Self {
             world: world.clone(),
             name,
-            net,
+            network,
             clock,
             limiter,
             callers: JoinSet::new(),
@@ -68,14 +68,13 @@ impl Process {
             process.set_clock();
         }
         for _ in 0..world.scenario().callers {
-            let (world, limiter, record) =
-                (world.clone(), process.limiter.clone(), Arc::clone(record));
+            let (world, limiter, ledger) = (world.clone(), process.limiter.clone(), ledger.clone());
             let (held, takes_ahead) = (Arc::clone(&process.held), prefetches);
             process.callers.spawn(
                 Caller {
                     world,
                     limiter,
-                    record,
+                    ledger,
                     held,
                     takes_ahead,
                     is_of_release,
@@ -108,28 +107,28 @@ impl Process {
     }
 
     /// Kills the process: it sends nothing more, and its holds have no owner.
-    async fn kill(&mut self, record: &Record) {
-        self.net.kill();
+    async fn kill(&mut self, ledger: &SharedLedger) {
+        self.network.kill();
         self.callers.shutdown().await;
         let held = self
             .held
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        told(record).ends(&held, self.world.now().0);
+        ledger.lock().ends(&held, self.world.now().0);
         self.world.note(|| format!("{} killed", self.name));
     }
 }
 
 /// Runs the fleet until the world is calm and its last calls have ended. Returns the processes that
 /// are left, without callers.
-pub async fn run(world: &World, record: &Record) -> Vec<Process> {
+pub async fn run(world: &World, ledger: &SharedLedger) -> Vec<Process> {
     let scenario = world.scenario().clone();
     configure(world).await;
     let mut born = 0;
     let mut processes = vec![];
     for at in 0..scenario.processes {
-        processes.push(Process::start(world, record, born, at < scenario.prefetching).await);
+        processes.push(Process::start(world, ledger, born, at < scenario.prefetching).await);
         born += 1;
     }
     let operator = operator(world).await;
@@ -143,9 +142,9 @@ pub async fn run(world: &World, record: &Record) -> Vec<Process> {
                 process.set_clock();
             }
             if world.strikes(Kind::ClientKilled) {
-                process.kill(record).await;
+                process.kill(ledger).await;
                 let prefetches = u32::try_from(at).is_ok_and(|at| at < scenario.prefetching);
-                *process = Process::start(world, record, born, prefetches).await;
+                *process = Process::start(world, ledger, born, prefetches).await;
                 born += 1;
             }
         }
@@ -163,7 +162,7 @@ pub async fn run(world: &World, record: &Record) -> Vec<Process> {
 }
 
 async fn operator(world: &World) -> RateLimiter {
-    limiter(&Net::new(world, OPERATOR), &world.clock(), false).await
+    limiter(&Network::new(world, OPERATOR), &world.clock(), false).await
 }
 
 /// Writes limits and parents to the table without faults.

@@ -12,9 +12,9 @@ use weirgate_replay::{Options, Replay};
 use weirgate_store::Table;
 use weirgate_tests::Dynamo;
 
-use crate::cut::cut;
+use crate::cancel::cancel_after;
 use crate::fault::{Event, Kind};
-use crate::net::Net;
+use crate::network::Network;
 use crate::world::World;
 
 /// The stream's event source mapping: its position, and the discarded batches.
@@ -162,8 +162,8 @@ impl Mapping {
     /// Returns the failed records of a batch, or `None` if the function did not respond.
     async fn invoke(&self, event: &str) -> Option<Vec<String>> {
         let world = &self.world;
-        let net = Net::new(world, "aggregator");
-        let table = table(world, &net).await;
+        let network = Network::new(world, "aggregator");
+        let table = table(world, &network).await;
         let polls = world
             .threatens(Kind::FunctionKilled)
             .then(|| world.rng().u32(1..30));
@@ -174,7 +174,11 @@ impl Mapping {
         };
         let config = aggregator();
         let handled = weirgate_aggregator::handle(event, &table, &config, invocation);
-        let handled = ended(world, &net, timeout(left, cut(handled, polls)).await)?;
+        let handled = ended(
+            world,
+            &network,
+            timeout(left, cancel_after(handled, polls)).await,
+        )?;
         let handled = handled.expect("the event is one");
         if handled.summary.copied > 0 {
             world.happened(Event::Copied);
@@ -192,8 +196,8 @@ impl Mapping {
     /// Replays an object of the failure bucket, as `weirgate-replay` does.
     async fn replay(&self, object: &str) {
         let world = &self.world;
-        let net = Net::new(world, "replay");
-        let table = table(world, &net).await;
+        let network = Network::new(world, "replay");
+        let table = table(world, &network).await;
         let options = Options {
             ttl_days: TTL_DAYS,
             from_table: None,
@@ -203,7 +207,7 @@ impl Mapping {
         let polls = world
             .threatens(Kind::FunctionKilled)
             .then(|| world.rng().u32(1..30));
-        let done = cut(
+        let done = cancel_after(
             Replay::new(&table, options, table.skew().now()).object("discarded", object),
             polls,
         )
@@ -213,7 +217,7 @@ impl Mapping {
             Some(_) => {}
             None => {
                 world.count(Kind::FunctionKilled);
-                net.kill();
+                network.kill();
             }
         }
         world.note(|| format!("replayed {done:?}"));
@@ -250,12 +254,12 @@ fn aggregator() -> weirgate_aggregator::Config {
 }
 
 /// Returns the table as a function's process reaches it, with a clock that may be slightly wrong.
-async fn table(world: &World, net: &Net) -> Table {
+async fn table(world: &World, network: &Network) -> Table {
     let clock = world.clock();
     if world.strikes(Kind::ClockSkewed) {
         clock.skew(world.rng().i64(-3000..3000));
     }
-    Dynamo::reached_by(net.clone(), clock).await
+    Dynamo::reached_by(network.clone(), clock).await
 }
 
 /// Runs the reconciler on its schedule until the world calms down.
@@ -275,8 +279,8 @@ pub async fn schedule(world: World) {
 
 /// Runs the reconciler once.
 pub async fn reconcile(world: &World) {
-    let net = Net::new(world, "reconciler");
-    let table = table(world, &net).await;
+    let network = Network::new(world, "reconciler");
+    let table = table(world, &network).await;
     let polls = world
         .threatens(Kind::FunctionKilled)
         .then(|| world.rng().u32(1..60));
@@ -287,7 +291,11 @@ pub async fn reconcile(world: &World) {
     };
     let run =
         weirgate_reconciler::reconcile(&table, &config, table.skew().now(), Deadline::after(known));
-    match ended(world, &net, timeout(left, cut(run, polls)).await) {
+    match ended(
+        world,
+        &network,
+        timeout(left, cancel_after(run, polls)).await,
+    ) {
         Some(Ok(summary)) => world.note(|| format!("reconciled {summary:?}")),
         Some(Err(error)) => world.note(|| format!("not reconciled: {error}")),
         None => {}
@@ -309,12 +317,12 @@ fn left(world: &World, most: Duration) -> (Duration, Duration) {
 }
 
 /// Returns a function's response, or `None` if it was killed or ran into its deadline.
-fn ended<T>(world: &World, net: &Net, run: Result<Option<T>, Elapsed>) -> Option<T> {
+fn ended<T>(world: &World, network: &Network, run: Result<Option<T>, Elapsed>) -> Option<T> {
     match run {
         Ok(Some(answer)) => return Some(answer),
         Ok(None) => world.count(Kind::FunctionKilled),
         Err(_) => world.count(Kind::FunctionTimedOut),
     }
-    net.kill();
+    network.kill();
     None
 }

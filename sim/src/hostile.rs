@@ -6,16 +6,9 @@ use serde_json::{Value, json};
 use weirgate_shared::{BUCKET_SK, attr};
 
 use crate::fault::Kind;
-use crate::image::Sender;
+use crate::stored_shard::{HOSTILE_NAMESPACE, is_hostile};
+use crate::stream_check::Sender;
 use crate::world::World;
-
-/// Prefix of its keys.
-const NAMESPACE: &str = "hostile/";
-
-/// Returns whether an item is the tenant's.
-pub(crate) fn is_hostile(pk: &str) -> bool {
-    pk.starts_with(NAMESPACE)
-}
 
 /// Writes or deletes an item, if the random generator says so.
 pub fn act(world: &World) {
@@ -36,7 +29,7 @@ pub fn act(world: &World) {
         "",
     ];
     let pk = format!(
-        "{NAMESPACE}BUCKET#h-{}#api#{}",
+        "{HOSTILE_NAMESPACE}BUCKET#h-{}#api#{}",
         rng.u32(..3),
         shards[rng.usize(..shards.len())]
     );
@@ -59,7 +52,7 @@ pub fn act(world: &World) {
         world.dynamo().put(&item);
     }
     drop(rng);
-    world.look(&Sender {
+    world.check_stream(&Sender {
         name: "hostile",
         is_told: true,
         is_alone: true,
@@ -81,9 +74,9 @@ fn copied(world: &World, rng: &mut Rng) -> Value {
             .as_str()
             .filter(|text| text.contains("/RESOURCE#"))
         {
-            let own = text
-                .split_once('/')
-                .map_or_else(String::new, |(_, rest)| format!("{NAMESPACE}{rest}"));
+            let own = text.split_once('/').map_or_else(String::new, |(_, rest)| {
+                format!("{HOSTILE_NAMESPACE}{rest}")
+            });
             *value = json!({"S": own});
         }
     }

@@ -6,40 +6,46 @@
 //!
 //! - `scenario`: [`Scenario`]: what a seed decides: buckets, fleet, and what goes wrong how often
 //! - `fault`: [`fault::Kind`] of trouble, and what must happen, and how often it did
-//! - `world`: what all of a run share: the table, the true time, the dice, what was seen
-//! - `net`: the network between a process and the table; where most goes wrong
+//! - `world`: what all of a run share: the table, the true time, the random generators, what was seen
+//! - `network`: the network between a process and the table; where most goes wrong
 //! - `fleet`, `caller`: processes and what their callers do; `functions`: the functions as Lambda
 //!   runs them
 //! - `clock`: a process's clock; `hostile`: a tenant that writes what it likes under its own keys
-//! - `cut`: futures that are dropped at any await
-//! - `told`: what callers were told; `image`: what the table's items say
-//! - `check`, `calm`: what must hold, and how it is tried when nothing goes wrong any more
-//! - `thaw`: what a process goes by that was frozen
+//! - `cancel`: futures that are dropped at any await
+//! - `ledger`: the responses to callers
+//! - `stored_shard`: shards as the table stores them; `stream_check`: checks each write by its
+//!   record; `resharding`: checks splits and merges
+//! - `check`: compares the ledger with the table
+//! - `settled`: checks after the last fault, with `settled::probes` for each bucket
+//! - `freeze_check`: the state that a process uses after a freeze
 //! - `guards`: what to take out of the sources to see that it is missed
 
 pub mod caller;
-pub mod calm;
+pub mod cancel;
 pub mod check;
 pub mod clock;
-pub mod cut;
 pub mod fault;
 pub mod fleet;
+pub mod freeze_check;
 pub mod functions;
 pub mod guards;
 pub mod hostile;
-mod image;
-pub mod net;
+pub mod ledger;
+pub mod network;
+mod resharding;
 pub mod scenario;
-pub mod thaw;
-pub mod told;
+pub mod settled;
+mod stored_shard;
+mod stream_check;
 pub mod world;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use fault::{Counts, Event, Kind};
+use ledger::SharedLedger;
 use scenario::Scenario;
 use world::World;
 
@@ -120,15 +126,15 @@ async fn live(scenario: Scenario, is_loud: bool) -> Outcome {
     let seed = scenario.seed;
     let world = World::new(scenario, is_loud).await;
     world.note(|| format!("{:?}", world.scenario()));
-    let record = Arc::default();
+    let ledger = SharedLedger::default();
     let mapping = functions::Mapping::new(&world);
     let (processes, mut mapping, ()) = tokio::join!(
-        fleet::run(&world, &record),
+        fleet::run(&world, &ledger),
         mapping.run(),
         functions::schedule(world.clone())
     );
-    calm::settle(&world, &mut mapping, &record, processes).await;
-    thaw::thaw(&world).await;
+    settled::settle(&world, &mut mapping, &ledger, processes).await;
+    freeze_check::check_after_freeze(&world).await;
     let (violations, counts, events) = (world.violations(), world.counts(), world.events());
     Outcome {
         seed,

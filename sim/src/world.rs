@@ -1,6 +1,5 @@
 //! State that a whole run shares: table, true time, random generators, and observations.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,9 +14,9 @@ use weirgate_tests::{Dynamo, Partitions};
 
 use crate::clock::ProcessClock;
 use crate::fault::{Counts, Event, Kind};
-use crate::hostile::is_hostile;
-use crate::image::{self, Consumed, Images, Sender};
 use crate::scenario::Scenario;
+use crate::stored_shard::{describe, is_hostile};
+use crate::stream_check::{Sender, StreamCheck, TTL};
 
 /// World of a run. Clones share it.
 #[derive(Clone)]
@@ -39,7 +38,7 @@ struct Inner {
     /// A partition that refuses writes, and until when.
     spent: Mutex<Option<(String, Instant)>>,
     stream: Mutex<Vec<Value>>,
-    images: Mutex<Images>,
+    stream_check: Mutex<StreamCheck>,
     seen: Mutex<Seen>,
     /// Requests that wrote.
     writes: AtomicU64,
@@ -67,7 +66,7 @@ impl World {
     pub async fn new(scenario: Scenario, is_loud: bool) -> Self {
         let clock = FakeClock::at(scenario.start);
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
-        let images = Images::of(&scenario);
+        let stream_check = StreamCheck::of(&scenario);
         let rng = Rng::with_seed(scenario.seed ^ 0x5EED);
         let aws_rng = Rng::with_seed(scenario.seed ^ 0xA35_5EED);
         let partitions = Partitions::over(dynamo.clone(), scenario.table.clone(), scenario.seed);
@@ -84,7 +83,7 @@ impl World {
             is_calm: AtomicBool::new(false),
             spent: Mutex::default(),
             stream: Mutex::default(),
-            images: Mutex::new(images),
+            stream_check: Mutex::new(stream_check),
             seen: Mutex::default(),
             writes: AtomicU64::new(0),
             rush: Mutex::default(),
@@ -300,14 +299,14 @@ impl World {
     }
 
     /// Takes the last write's records from the stream, and checks them.
-    pub(crate) fn look(&self, sender: &Sender<'_>) {
+    pub(crate) fn check_stream(&self, sender: &Sender<'_>) {
         let now = self.now();
-        let mut images = lock(&self.0.images);
+        let mut stream_check = self.stream_check();
         for mut record in self.0.dynamo.stream() {
             // The database stamps records with the machine's time; DynamoDB uses its own, in whole
             // seconds.
             record["dynamodb"]["ApproximateCreationDateTime"] = now.0.div_euclid(1000).into();
-            if sender.name == image::TTL {
+            if sender.name == TTL {
                 record["userIdentity"] =
                     json!({"type": "Service", "principalId": "dynamodb.amazonaws.com"});
             }
@@ -317,48 +316,28 @@ impl World {
             if is_hostile(pk) {
                 self.note(|| format!("  {} {pk}", record["eventName"]));
             } else {
-                self.note(|| image::told(&record));
-                images.record(&record, now, sender);
+                self.note(|| describe(&record));
+                stream_check.record(&record, now, sender);
             }
             lock(&self.0.stream).push(record);
         }
-        for event in images.take_events() {
+        for event in stream_check.take_events() {
             self.happened(event);
         }
-        for violation in images.take_violations() {
+        for violation in stream_check.take_violations() {
             self.violated(violation);
         }
     }
 
-    /// Returns the consumption of all writes so far.
-    #[must_use]
-    pub fn consumed(&self) -> Consumed {
-        lock(&self.0.images).consumed().clone()
-    }
-
-    /// Returns the consumption by unconfirmed writes before other processes wrote. It cannot be
-    /// confirmed after that, so it may have been repeated.
-    #[must_use]
-    pub fn doubted(&self) -> BTreeMap<(String, String), i64> {
-        lock(&self.0.images).doubted().clone()
-    }
-
-    /// Returns when each ended lease was removed: from the first shard, and from the last one.
-    #[must_use]
-    pub fn gone(&self) -> BTreeMap<String, (i64, i64)> {
-        lock(&self.0.images).gone().clone()
+    /// Returns the state of the stream's check.
+    pub(crate) fn stream_check(&self) -> MutexGuard<'_, StreamCheck> {
+        lock(&self.0.stream_check)
     }
 
     /// Returns the number of records in the stream so far.
     #[must_use]
     pub fn streamed(&self) -> usize {
         lock(&self.0.stream).len()
-    }
-
-    /// Returns what each ended lease held at its removal, by entity and limit.
-    #[must_use]
-    pub fn held(&self) -> BTreeMap<String, BTreeMap<(String, String), i64>> {
-        lock(&self.0.images).held().clone()
     }
 
     /// Returns records of the stream.

@@ -5,21 +5,21 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// A future that is dropped instead of being polled once more.
-pub struct Cut<F> {
+pub struct CancelAfter<F> {
     future: Option<Pin<Box<F>>>,
     polls: Option<u32>,
 }
 
 /// Runs `future` for at most `polls` polls and then drops it; without `polls`, runs it to its end.
 /// Returns `None` if the future was dropped.
-pub fn cut<F: Future>(future: F, polls: Option<u32>) -> Cut<F> {
-    Cut {
+pub fn cancel_after<F: Future>(future: F, polls: Option<u32>) -> CancelAfter<F> {
+    CancelAfter {
         future: Some(Box::pin(future)),
         polls,
     }
 }
 
-impl<F: Future> Future for Cut<F> {
+impl<F: Future> Future for CancelAfter<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<F::Output>> {
@@ -35,8 +35,8 @@ impl<F: Future> Future for Cut<F> {
     }
 }
 
-impl<F> std::fmt::Debug for Cut<F> {
+impl<F> std::fmt::Debug for CancelAfter<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cut after {:?} polls", self.polls)
+        write!(f, "CancelAfter after {:?} polls", self.polls)
     }
 }

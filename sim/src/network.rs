@@ -18,12 +18,13 @@ use tokio::time::{Instant, sleep};
 use weirgate_tests::{Fault, Request};
 
 use crate::fault::Kind;
-use crate::image::{self, Parts, Sender};
+use crate::resharding::Resharding;
+use crate::stream_check::Sender;
 use crate::world::{World, lock};
 
 /// Network of a process; it ends with the process. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Net {
+pub struct Network {
     world: World,
     name: Arc<str>,
     /// One-way latency, in ms.
@@ -51,7 +52,7 @@ struct Fate {
     is_delayed: bool,
 }
 
-impl Net {
+impl Network {
     /// Returns the network of a process with this name.
     #[must_use]
     pub fn new(world: &World, name: &str) -> Self {
@@ -102,7 +103,7 @@ impl Net {
             there += late;
         }
         let is_hung = world.threatens(Kind::AnswerHung);
-        let parts = image::parts(request);
+        let parts = written_keys(request);
         let is_read = parts.is_empty();
         let is_next = !is_read && self.loses_next.swap(false, Ordering::Relaxed);
         let mut fault = is_next.then_some(Fault::LoseAnswer);
@@ -148,8 +149,8 @@ impl Net {
     /// Delivers the request to the table. Returns the response.
     fn arrive(&self, request: &Request, fate: &Fate) -> Result<HttpResponse, ConnectorError> {
         let (world, fault) = (&self.world, fate.fault);
-        let parts = image::parts(request);
-        let before = Parts::read(world, request, &parts);
+        let parts = written_keys(request);
+        let before = Resharding::read(world, request, &parts);
         let counted = world.partitions().counts();
         let answer = world.partitions().meet(request, fault);
         let counted = world.partitions().counts() - counted;
@@ -168,7 +169,7 @@ impl Net {
                 Some(Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat)
             );
             let is_told = !is_lost && !fate.is_hung && !fate.is_delayed;
-            world.look(&Sender {
+            world.check_stream(&Sender {
                 name: &self.name,
                 is_told,
                 is_alone: world.scenario().has_single_minds(),
@@ -220,7 +221,7 @@ async fn pass(span: Duration) {
     }
 }
 
-impl HttpClient for Net {
+impl HttpClient for Network {
     fn http_connector(
         &self,
         _: &HttpConnectorSettings,
@@ -230,30 +231,34 @@ impl HttpClient for Net {
     }
 }
 
-impl HttpConnector for Net {
+impl HttpConnector for Network {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let (net, request) = (self.clone(), Request::read(&request));
+        let (network, request) = (self.clone(), Request::read(&request));
         HttpConnectorFuture::new(async move {
-            if net.is_dead() {
+            if network.is_dead() {
                 return std::future::pending().await;
             }
-            if net.world.is_rushed() {
+            if network.world.is_rushed() {
                 sleep(Duration::from_millis(100)).await;
             }
-            let freezes = net.world.freezes();
-            if net.connected.swap(freezes, Ordering::Relaxed) != freezes {
-                net.world.count(Kind::ConnectionDied);
-                net.world
-                    .note(|| format!("{} {} on a dead connection", net.name, request.operation));
-                if net.world.aws_rng().bool() {
+            let freezes = network.world.freezes();
+            if network.connected.swap(freezes, Ordering::Relaxed) != freezes {
+                network.world.count(Kind::ConnectionDied);
+                network.world.note(|| {
+                    format!(
+                        "{} {} on a dead connection",
+                        network.name, request.operation
+                    )
+                });
+                if network.world.aws_rng().bool() {
                     return std::future::pending().await;
                 }
                 return Err(ConnectorError::io("the connection was reset".into()));
             }
-            let mut fate = net.fate(&request);
-            fate.back += net.world.partitions().runs_for(&request);
+            let mut fate = network.fate(&request);
+            fate.back += network.world.partitions().runs_for(&request);
             let (answer, answered) = oneshot::channel();
-            let there = net.clone();
+            let there = network.clone();
             // A sent request arrives even if its sender drops it.
             tokio::spawn(async move {
                 pass(fate.there).await;
@@ -267,12 +272,37 @@ impl HttpConnector for Net {
             });
             let met = answered.await;
             match met {
-                Ok(_) if !net.is_dead() && net.world.freezes() != freezes => {
+                Ok(_) if !network.is_dead() && network.world.freezes() != freezes => {
                     Err(ConnectorError::io("the connection was reset".into()))
                 }
-                Ok(met) if !net.is_dead() => met,
+                Ok(met) if !network.is_dead() => met,
                 _ => std::future::pending().await,
             }
         })
+    }
+}
+
+/// Returns the keys of the items that a request writes or, in a transaction, checks; none if it
+/// only reads.
+fn written_keys(request: &Request) -> Vec<(String, String)> {
+    let text =
+        |key: &Value, name: &str| key[name]["S"].as_str().expect("keys are texts").to_owned();
+    let key = |key: &Value| (text(key, "PK"), text(key, "SK"));
+    match request.operation.as_str() {
+        "UpdateItem" | "DeleteItem" => vec![key(&request.body["Key"])],
+        "PutItem" => vec![key(&request.body["Item"])],
+        "TransactWriteItems" => {
+            let actions = request.body["TransactItems"]
+                .as_array()
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let actions = actions
+                .iter()
+                .flat_map(|action| action.as_object().into_iter().flat_map(|of| of.values()));
+            actions
+                .map(|action| key(action.get("Key").unwrap_or(&action["Item"])))
+                .collect()
+        }
+        _ => vec![],
     }
 }

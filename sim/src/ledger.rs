@@ -1,21 +1,22 @@
 //! The checker's own record of responses to callers; it never reads the table.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A limit of a bucket, by their indexes in the scenario.
-pub type Of = (usize, usize);
+pub type LimitIndex = (usize, usize);
 
 /// Tokens granted to a caller. Times are the world's, in ms.
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// Limit of the claim.
-    pub of: Of,
+    pub of: LimitIndex,
     /// Amount, in millitokens.
     pub amount: i64,
     /// When the request was sent.
     pub sent: i64,
     /// When the grant was received.
-    pub told: i64,
+    pub answered: i64,
     /// Earliest instant at which its lease may have returned it, if it has one.
     pub expires: Option<i64>,
     /// Id of that lease.
@@ -52,25 +53,25 @@ impl Claim {
 
 /// All claims of a run.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Ledger {
     claims: Vec<Claim>,
     /// Requested amounts without a response; each may have been taken once.
-    unanswered: BTreeMap<Of, i64>,
+    unanswered: BTreeMap<LimitIndex, i64>,
 }
 
 /// Claims that a grant stands for.
-pub type Ids = Vec<usize>;
+pub type ClaimIds = Vec<usize>;
 
-impl Told {
+impl Ledger {
     /// Records a request for `amounts`.
-    pub fn asks(&mut self, amounts: &[(Of, i64)]) {
+    pub fn asks(&mut self, amounts: &[(LimitIndex, i64)]) {
         for (of, amount) in amounts {
             *self.unanswered.entry(*of).or_default() += amount;
         }
     }
 
     /// Records a response to a request for `amounts`.
-    pub fn answered(&mut self, amounts: &[(Of, i64)]) {
+    pub fn answered(&mut self, amounts: &[(LimitIndex, i64)]) {
         for (of, amount) in amounts {
             *self.unanswered.entry(*of).or_default() -= amount;
         }
@@ -78,24 +79,24 @@ impl Told {
 
     /// Returns what unanswered requests may have taken of a limit.
     #[must_use]
-    pub fn unanswered(&self, of: Of) -> i64 {
+    pub fn unanswered(&self, of: LimitIndex) -> i64 {
         self.unanswered.get(&of).copied().unwrap_or_default()
     }
 
     /// Records a grant of `amounts`. Returns its claims.
     pub fn granted(
         &mut self,
-        amounts: &[(Of, i64)],
+        amounts: &[(LimitIndex, i64)],
         sent: i64,
-        told: i64,
+        answered: i64,
         lease: Option<&(String, i64)>,
-    ) -> Ids {
+    ) -> ClaimIds {
         let first = self.claims.len();
-        let claim = |(of, amount): &(Of, i64)| Claim {
+        let claim = |(of, amount): &(LimitIndex, i64)| Claim {
             of: *of,
             amount: *amount,
             sent,
-            told,
+            answered,
             expires: lease.map(|(_, expires)| *expires),
             lease: lease.map(|(id, _)| id.clone()),
             ended: None,
@@ -108,21 +109,21 @@ impl Told {
     }
 
     /// Records that the holder begins to end a grant, or died.
-    pub fn ends(&mut self, ids: &Ids, now: i64) {
+    pub fn ends(&mut self, ids: &ClaimIds, now: i64) {
         for id in ids {
             self.claims[*id].ended.get_or_insert(now);
         }
     }
 
     /// Records the confirmed end of a grant: no lease returns it any more.
-    pub fn settled(&mut self, ids: &Ids) {
+    pub fn settled(&mut self, ids: &ClaimIds) {
         for id in ids {
             self.claims[*id].is_settled = true;
         }
     }
 
     /// Records that all of a grant may be returned from now on.
-    pub fn goes_back(&mut self, ids: &Ids, now: i64) {
+    pub fn goes_back(&mut self, ids: &ClaimIds, now: i64) {
         for id in ids {
             let claim = &mut self.claims[*id];
             let amount = claim.amount - claim.back();
@@ -135,7 +136,7 @@ impl Told {
     }
 
     /// Records that the possible returns of a grant are done.
-    pub fn went_back(&mut self, ids: &Ids, now: i64) {
+    pub fn went_back(&mut self, ids: &ClaimIds, now: i64) {
         for id in ids {
             for back in &mut self.claims[*id].backs {
                 back.until.get_or_insert(now);
@@ -145,7 +146,7 @@ impl Told {
 
     /// Changes the claims of `limit` to `actual`; the difference to a larger amount may be returned
     /// from now on.
-    pub fn adjusts(&mut self, ids: &Ids, limit: usize, actual: i64, now: i64) {
+    pub fn adjusts(&mut self, ids: &ClaimIds, limit: usize, actual: i64, now: i64) {
         for id in ids {
             let claim = &mut self.claims[*id];
             if claim.of.1 == limit {
@@ -164,7 +165,7 @@ impl Told {
     }
 
     /// Records that a grant may last longer.
-    pub fn renewed(&mut self, ids: &Ids, expires: i64) {
+    pub fn renewed(&mut self, ids: &ClaimIds, expires: i64) {
         for id in ids {
             let known = &mut self.claims[*id].expires;
             *known = Some(known.map_or(expires, |known| known.max(expires)));
@@ -173,11 +174,21 @@ impl Told {
 
     /// Returns the claims of each limit.
     #[must_use]
-    pub fn by_limit(&self) -> BTreeMap<Of, Vec<&Claim>> {
-        let mut by: BTreeMap<Of, Vec<&Claim>> = BTreeMap::new();
+    pub fn by_limit(&self) -> BTreeMap<LimitIndex, Vec<&Claim>> {
+        let mut by: BTreeMap<LimitIndex, Vec<&Claim>> = BTreeMap::new();
         for claim in &self.claims {
             by.entry(claim.of).or_default().push(claim);
         }
         by
+    }
+}
+
+/// The ledger that all callers of a run share.
+#[derive(Debug, Clone, Default)]
+pub struct SharedLedger(Arc<Mutex<Ledger>>);
+
+impl SharedLedger {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Limit, RateLimiter};
 
 use crate::fleet::{CONFIG_TTL, limiter};
-use crate::net::Net;
+use crate::network::Network;
 use crate::world::World;
 
 /// A resource that nothing else uses.
 const RESOURCE: &str = "thaw";
 
 /// Checks that limits that are disabled during a freeze are disabled for the process afterwards.
-pub async fn thaw(world: &World) {
+pub async fn check_after_freeze(world: &World) {
     let operator = RateLimiter::builder("weirgate")
         .table(world.dynamo().table().await)
         .build()
@@ -24,7 +24,7 @@ pub async fn thaw(world: &World) {
         .set_config(&level, &limits)
         .await
         .expect("the table is there");
-    let process = limiter(&Net::beside(world, "thawed"), &world.clock(), false).await;
+    let process = limiter(&Network::beside(world, "thawed"), &world.clock(), false).await;
     let ask = || process.acquire("e-0", RESOURCE).take("rate", 1).send();
     let before = ask().await;
     if !before.as_ref().is_ok_and(Decision::is_granted) {

@@ -1,0 +1,231 @@
+//! I6: compares the shards of a bucket before and after a split or a merge.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weirgate_shared::{
+    BUCKET_SK, BucketKey, EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, attr,
+};
+use weirgate_tests::Request;
+
+use crate::fault::Event;
+use crate::stored_shard::{stored_shard, with_escrows};
+use crate::world::World;
+
+/// Sums over the known shards of a bucket.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Available tokens of each limit.
+    available: BTreeMap<LimitName, MilliTokens>,
+    /// ClaimIds of leases that have not expired.
+    leases: BTreeSet<String>,
+}
+
+/// Sums shards at an instant. Of a rate's tokens in a shard, adds at most what `ceiling` returns.
+fn sums(
+    shards: &[Shard],
+    at: EpochMillis,
+    with_expired: bool,
+    ceiling: impl Fn(&Shard, &LimitName) -> Option<MilliTokens>,
+) -> Sums {
+    let mut sums = Sums::default();
+    for shard in shards {
+        for (name, state) in &shard.limits {
+            let there = match (with_expired, state.rule.is_concurrent()) {
+                (true, _) => shard.balance_at(name, at),
+                (false, true) => state.available,
+                (false, false) => shard.balance(state, at),
+            };
+            let most = ceiling(shard, name).filter(|_| !state.rule.is_concurrent());
+            *sums.available.entry(name.clone()).or_default() +=
+                most.map_or(there, |most| there.min(most));
+        }
+        let held = shard
+            .leases
+            .iter()
+            .flatten()
+            .filter(|(_, lease)| lease.expires_at > at);
+        sums.leases.extend(held.map(|(id, _)| id.to_string()));
+    }
+    sums
+}
+
+/// The shards of one bucket that a request writes, as they were before it.
+pub(crate) struct Resharding {
+    before: Vec<Shard>,
+    /// The written shard, if the write is for a split.
+    split: Option<BucketKey>,
+}
+
+impl Resharding {
+    /// Returns `None` if a request neither writes several shards of one bucket nor seems to be for
+    /// a split.
+    pub(crate) fn read(
+        world: &World,
+        request: &Request,
+        parts: &[(String, String)],
+    ) -> Option<Self> {
+        if let [(pk, sk)] = parts {
+            let names = request.body["ExpressionAttributeNames"].as_object()?;
+            let may_split = names
+                .values()
+                .any(|name| name == attr::ESCROW || name == attr::GSI2PK);
+            let key = BucketKey::parse(pk).filter(|_| may_split && sk == BUCKET_SK)?;
+            return Some(Self {
+                before: all(world, &key),
+                split: Some(key),
+            });
+        }
+        if parts.len() < 2 || parts.iter().any(|(_, sk)| sk != BUCKET_SK) {
+            return None;
+        }
+        let first = BucketKey::parse(&parts[0].0)?.with_shard(0);
+        let is_same = |(pk, _): &(String, String)| {
+            BucketKey::parse(pk).is_some_and(|key| key.with_shard(0) == first)
+        };
+        parts.iter().all(is_same).then(|| Self {
+            before: shards(world, parts),
+            split: None,
+        })
+    }
+
+    /// I6: checks that a shard, its new half and its escrow together have the same tokens as
+    /// before.
+    fn compare_split(&self, key: &BucketKey, world: &World, by_operator: bool) {
+        let after = all(world, key);
+        let find = |shards: &[Shard]| shards.iter().find(|shard| shard.key == *key).cloned();
+        let (was, is) = (find(&self.before), find(&after));
+        let escrow = |shard: &Option<Shard>| {
+            shard
+                .as_ref()
+                .and_then(|shard| shard.escrow.as_ref()?.key.shard.into())
+        };
+        let pair = match (escrow(&is).or(escrow(&was)), &is) {
+            (Some(half), _) => [key.shard, half],
+            (None, Some(half)) if was.is_none() && key.shard > 0 => [
+                half.shard().parent().map_or(0, |whole| whole.index),
+                key.shard,
+            ],
+            _ => return,
+        };
+        let of = |shards: &[Shard]| -> Vec<Shard> {
+            with_escrows(shards)
+                .into_iter()
+                .filter(|shard| pair.contains(&shard.key.shard))
+                .collect()
+        };
+        let (before, after) = (of(&self.before), of(&after));
+        if after.len() > before.len() {
+            world.happened(if by_operator {
+                Event::SplitByOperator
+            } else {
+                Event::SplitByFunction
+            });
+        }
+        let Some(at) = after
+            .iter()
+            .find(|shard| shard.key.shard == pair[0])
+            .map(|shard| shard.refilled_at)
+        else {
+            return;
+        };
+        let (had, has) = (
+            sums(&before, at, false, |_, _| None),
+            sums(&after, at, false, |_, _| None),
+        );
+        if had != has {
+            world.violated(format!(
+                "I6: before a write of a split there was {had:?}, and then {has:?}"
+            ));
+        }
+    }
+
+    /// I6: checks that shards together have the same tokens as before, if their number changed.
+    pub(crate) fn compare(self, world: &World, parts: &[(String, String)], by_operator: bool) {
+        if let Some(key) = &self.split {
+            return self.compare_split(key, world, by_operator);
+        }
+        let after = shards(world, parts);
+        if self.before.len() == after.len() || self.before.is_empty() {
+            return;
+        }
+        world.happened(match (after.len() < self.before.len(), by_operator) {
+            (false, true) => Event::SplitByOperator,
+            (false, false) => Event::SplitByFunction,
+            (true, true) => Event::MergedByOperator,
+            (true, false) => Event::MergedByFunction,
+        });
+        // When the change was planned: a merge refills all shards up to then, a split changes no
+        // refill. A full shard overflows later, and overflow need not be kept.
+        let Some(at) = after.iter().map(|shard| shard.refilled_at).max() else {
+            return;
+        };
+        // A merge returns expired leases. A split leaves leases in place: their later returns must
+        // fit into the remaining share.
+        let is_merge = after.len() < self.before.len();
+        let (mut most, has) = (
+            sums(&self.before, at, is_merge, |_, _| None),
+            sums(&after, at, is_merge, |_, _| None),
+        );
+        // If new limits have not reached all shards, tokens above the capacity of the remaining
+        // shard overflow. In a merge, this holds for each shard, or for several merged ones.
+        let smallest = |shard: &Shard, name: &LimitName| {
+            let states = self
+                .before
+                .iter()
+                .chain(&after)
+                .filter_map(|shard| shard.limits.get(name));
+            if is_merge {
+                states.map(|state| shard.share(state)).min()
+            } else {
+                None
+            }
+        };
+        let least = sums(&self.before, at, is_merge, smallest);
+        for shard in after.iter().filter(|_| is_merge) {
+            for (name, state) in shard
+                .limits
+                .iter()
+                .filter(|(_, state)| !state.rule.is_concurrent())
+            {
+                most.available
+                    .entry(name.clone())
+                    .and_modify(|there| *there = (*there).min(shard.share(state)));
+            }
+        }
+        let is_between = has.available.len() == most.available.len()
+            && has.available.iter().all(|(name, there)| {
+                least
+                    .available
+                    .get(name)
+                    .is_some_and(|least| there >= least)
+                    && most.available.get(name).is_some_and(|most| there <= most)
+            });
+        if !is_between || has.leases != most.leases {
+            let had = if least == most {
+                format!("{most:?}")
+            } else {
+                format!("{least:?} to {most:?}")
+            };
+            world.violated(format!(
+                "I6: {} shards held {had}, and {} hold {has:?}",
+                self.before.len(),
+                after.len()
+            ));
+        }
+    }
+}
+
+/// Returns all shards of a bucket.
+fn all(world: &World, key: &BucketKey) -> Vec<Shard> {
+    let parts = (0..MAX_SHARDS)
+        .map(|shard| key.with_shard(shard).item_key())
+        .map(|key| (key.pk, key.sk));
+    shards(world, &parts.collect::<Vec<_>>())
+}
+
+fn shards(world: &World, parts: &[(String, String)]) -> Vec<Shard> {
+    parts
+        .iter()
+        .filter_map(|(pk, sk)| stored_shard(pk, &world.dynamo().item(pk, sk)))
+        .collect()
+}

@@ -1,0 +1,64 @@
+//! Requests to one bucket while nothing else happens.
+
+use std::time::Duration;
+
+use weirgate::{Decision, RateLimiter, RefillRule};
+
+use crate::fleet::limiter;
+use crate::network::Network;
+use crate::scenario::Plan;
+use crate::world::World;
+
+/// Returns the limiter of a new process without network latency.
+pub(super) async fn newcomer(world: &World) -> RateLimiter {
+    limiter(&Network::beside(world, "calm"), &world.clock(), false).await
+}
+
+/// Takes `tokens` of the rate. If denied, returns the retry-after, if there is one.
+pub(super) async fn take(
+    world: &World,
+    limiter: &RateLimiter,
+    plan: &Plan,
+    tokens: i64,
+) -> Result<(), Option<Duration>> {
+    let take = limiter
+        .acquire(&plan.entity, &plan.resource)
+        .limits(&plan.limits)
+        .take("rate", tokens)
+        .send()
+        .await;
+    match take {
+        Ok(Decision::Granted(_)) => Ok(()),
+        Ok(Decision::Denied(denied)) => Err(denied.retry_after),
+        other => {
+            world.violated(format!(
+                "I2: nothing goes wrong, and {tokens} of {} are answered {other:?}",
+                plan.entity
+            ));
+            Err(None)
+        }
+    }
+}
+
+/// Takes tokens one by one until the first denial.
+pub(super) async fn empty(world: &World, limiter: &RateLimiter, plan: &Plan) {
+    for _ in 0..=plan.limits[0].rule().capacity.whole_tokens() {
+        if take(world, limiter, plan, 1).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns the time in which `tokens` are refilled.
+pub(super) fn time_to_refill(rule: &RefillRule, tokens: i64) -> Duration {
+    let ms = (tokens * 1000 * rule.refill_period_ms).div_euclid(rule.refill_amount.0) + 1;
+    Duration::from_millis(ms.unsigned_abs())
+}
+
+/// Waits until the bucket is full.
+pub(super) async fn rest(world: &World, plan: &Plan) {
+    let rule = plan.limits[0].rule();
+    world
+        .pass(time_to_refill(rule, 2 * rule.capacity.whole_tokens()))
+        .await;
+}

@@ -1,0 +1,302 @@
+//! Checks each write by its record in the stream: I1, I3 and I4 in the items themselves.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use weirgate::{EpochMillis, Window};
+use weirgate_shared::{BUCKET_SK, BucketKey, Counter, Hour, Meter, Millis, Shard, WriteId};
+
+use crate::fault::Event;
+use crate::scenario::Scenario;
+use crate::stored_shard::{stored_shard, with_escrows};
+
+/// Consumed millitokens by entity, limit, and the start of the hour that they count for, in ms.
+/// Acquires are a limit of their own, [`ACQUIRES`].
+pub type Consumed = BTreeMap<(String, String, i64), i64>;
+
+/// Name under which acquires are consumed.
+pub(crate) const ACQUIRES: &str = "acquires";
+
+/// How far ahead a process's clock may be when it begins an hour. A clock that was changed after
+/// its last comparison is trusted while its requests pass signing.
+const WRONG_CLOCK: Millis = Millis(300_000);
+/// The same for correct clocks: none is ahead of the responses' dates by more.
+const RIGHT_CLOCK: Millis = Millis(1_000);
+
+/// Name of the sender that deletes items with a past `ttl`.
+pub(crate) const TTL: &str = "ttl";
+
+/// The sender of a write.
+pub(crate) struct Sender<'a> {
+    /// Name of the process.
+    pub(crate) name: &'a str,
+    /// Whether it gets the response in time.
+    pub(crate) is_told: bool,
+    /// Whether it sends nothing else at the same time, so that its next write is a retry of this
+    /// one.
+    pub(crate) is_alone: bool,
+}
+
+/// Shards as the stream shows them.
+#[derive(Debug, Default)]
+pub(crate) struct StreamCheck {
+    live: BTreeMap<String, Shard>,
+    /// Last write sequence of every item that ever existed.
+    last: BTreeMap<String, i64>,
+    consumed: Consumed,
+    /// Usage counters of every item.
+    meters: BTreeMap<String, Meter>,
+    /// Usage by the writes of its current hour and day, by limit.
+    used: BTreeMap<String, [BTreeMap<String, i64>; 2]>,
+    /// When each ended lease was removed: from the first shard, and from the last one.
+    gone: BTreeMap<String, (i64, i64)>,
+    /// What each ended lease held at its removal, by entity and limit.
+    held: BTreeMap<String, BTreeMap<(String, String), i64>>,
+    /// Last write of an item, if its sender got no response: the sender, and the consumption of
+    /// each limit.
+    doubts: BTreeMap<String, (String, Vec<(String, i64)>)>,
+    /// Consumption by unconfirmed writes before other processes wrote, by entity and limit. It may
+    /// be repeated.
+    doubted: BTreeMap<(String, String), i64>,
+    events: Vec<Event>,
+    /// Slots of each bucket, by entity.
+    slots: BTreeMap<String, i64>,
+    /// How far clocks may be ahead.
+    ahead: Millis,
+    violations: Vec<String>,
+}
+
+impl StreamCheck {
+    pub(crate) fn of(scenario: &Scenario) -> Self {
+        let slots = scenario.buckets.iter().filter_map(|plan| {
+            let slots = plan
+                .limits
+                .iter()
+                .find(|limit| limit.rule().is_concurrent())?;
+            Some((plan.entity.clone(), slots.rule().capacity.0))
+        });
+        let ahead = if scenario.has_wrong_clocks() {
+            WRONG_CLOCK
+        } else {
+            RIGHT_CLOCK
+        };
+        Self {
+            slots: slots.collect(),
+            ahead,
+            ..Self::default()
+        }
+    }
+
+    /// Checks one write.
+    pub(crate) fn record(&mut self, record: &Value, now: EpochMillis, sender: &Sender<'_>) {
+        let keys = &record["dynamodb"]["Keys"];
+        if keys["SK"]["S"] != BUCKET_SK {
+            return;
+        }
+        let pk = keys["PK"]["S"].as_str().expect("keys are texts");
+        let entity = BucketKey::parse(pk).map_or_else(String::new, |key| key.entity.to_string());
+        if let Some((_, consumed)) = self
+            .doubts
+            .remove(pk)
+            .filter(|(first, _)| *first != sender.name || !sender.is_alone)
+        {
+            for (limit, amount) in consumed {
+                *self.doubted.entry((entity.clone(), limit)).or_default() += amount;
+            }
+        }
+        if record["eventName"] == "REMOVE" {
+            let shard = self.live.remove(pk);
+            self.ends(shard.as_ref(), None, now);
+            self.meters.remove(pk);
+            return;
+        }
+        let image = &record["dynamodb"]["NewImage"];
+        let doubt = self.consume(pk, weirgate_tests::live(image).meter, now);
+        let shard = stored_shard(pk, image);
+        let before = self.live.remove(pk);
+        self.ends(before.as_ref(), shard.as_ref(), now);
+        for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
+            // Tokens taken from a shard before its split may return to the remaining half, and
+            // overflow there.
+            if state.available > state.rule.capacity {
+                let what = format!("{} of {}", state.available, state.rule.capacity);
+                self.violations
+                    .push(format!("I1: {pk} holds {what} {name} at {}", now.0));
+            }
+        }
+        if !sender.is_told {
+            self.doubts
+                .insert(pk.to_owned(), (sender.name.to_owned(), doubt));
+        }
+        self.live.extend(shard.map(|shard| (pk.to_owned(), shard)));
+    }
+
+    /// Adds a write's consumption to the hour that its item counts then, and compares it with the
+    /// item's own counters. Returns the consumption of each limit.
+    fn consume(&mut self, pk: &str, meter: Meter, now: EpochMillis) -> Vec<(String, i64)> {
+        let before = self.meters.get(pk);
+        let Meter {
+            write_seq: v,
+            birth_seq: birth,
+            hour,
+            ..
+        } = meter;
+        if self
+            .last
+            .get(pk)
+            .is_some_and(|last| v <= *last || before.is_none() && birth <= *last)
+        {
+            self.violations.push(format!(
+                "I3: {pk} goes from v {:?} to {v}, born {birth}",
+                self.last.get(pk)
+            ));
+        }
+        self.last.insert(pk.to_owned(), v);
+        let was = before.map_or(hour, |before| before.hour);
+        if hour < was || hour > Hour::of(now.plus(self.ahead)) {
+            self.violations.push(format!(
+                "I3: {pk} goes from hour {} to {} at {}",
+                was.0, hour.0, now.0
+            ));
+        }
+        self.events.extend((hour > was).then_some(Event::Rolled));
+        let entity = meter.key.entity.to_string();
+        let counters = |meter: &Meter| -> BTreeMap<String, Counter> {
+            let takes = (ACQUIRES.to_owned(), meter.acquires);
+            meter
+                .limits
+                .iter()
+                .map(|(name, counter)| (name.to_string(), *counter))
+                .chain([takes])
+                .collect()
+        };
+        let had = before.map(counters).unwrap_or_default();
+        let used = self.used.entry(pk.to_owned()).or_default();
+        if before.is_none() {
+            *used = Default::default();
+        }
+        let mut consumed = vec![];
+        for (name, counter) in counters(&meter) {
+            let amount = counter.total - had.get(&name).map_or(0, |counter| counter.total);
+            for (window, used) in Window::ALL.into_iter().zip(used.iter_mut()) {
+                let sum = used.entry(name.clone()).or_default();
+                if window.start(was.start()) != window.start(hour.start()) {
+                    *sum = 0;
+                }
+                *sum += amount;
+                if counter.used(window) != *sum {
+                    let says = counter.used(window);
+                    self.violations.push(format!(
+                        "I3: {pk} says {says} {name} {window}, and {sum} consumed"
+                    ));
+                }
+            }
+            let amount = if name == ACQUIRES {
+                amount * 1000
+            } else {
+                amount
+            };
+            *self
+                .consumed
+                .entry((entity.clone(), name.clone(), hour.start().0))
+                .or_default() += amount;
+            consumed.push((name, amount.max(0)));
+        }
+        self.meters.insert(pk.to_owned(), meter);
+        consumed
+    }
+
+    /// Records the leases that a write removed, and what else the write was for.
+    fn ends(&mut self, before: Option<&Shard>, after: Option<&Shard>, now: EpochMillis) {
+        let Some(before) = before else { return };
+        let is_there = |id: &WriteId| {
+            after.is_some_and(|after| after.leases.iter().flatten().any(|(other, _)| other == id))
+        };
+        for (id, lease) in before
+            .leases
+            .iter()
+            .flatten()
+            .filter(|(id, _)| !is_there(id))
+        {
+            self.gone.entry(id.to_string()).or_insert((now.0, now.0)).1 = now.0;
+            let held = self.held.entry(id.to_string()).or_default();
+            for (limit, amount) in &lease.tokens {
+                *held
+                    .entry((before.key.entity.to_string(), limit.to_string()))
+                    .or_default() += amount.0;
+            }
+            self.events.push(if lease.expires_at > now {
+                Event::LeaseEnded
+            } else {
+                Event::LeaseExpired
+            });
+        }
+        if let Some(after) = after
+            && (after.acquires, after.shard_count) == (before.acquires, before.shard_count)
+            && after.refilled_at > before.refilled_at
+        {
+            self.events.push(Event::Refilled);
+        }
+    }
+
+    /// Returns the consumption so far.
+    pub(crate) fn consumed(&self) -> &Consumed {
+        &self.consumed
+    }
+
+    /// Returns when each ended lease was removed: from the first shard, and from the last one.
+    pub(crate) fn gone(&self) -> &BTreeMap<String, (i64, i64)> {
+        &self.gone
+    }
+
+    /// Returns the consumption by unconfirmed writes before other processes wrote, by entity and
+    /// limit.
+    pub(crate) fn doubted(&self) -> &BTreeMap<(String, String), i64> {
+        &self.doubted
+    }
+
+    /// Returns what each ended lease held at its removal, by entity and limit.
+    pub(crate) fn held(&self) -> &BTreeMap<String, BTreeMap<(String, String), i64>> {
+        &self.held
+    }
+
+    /// Returns the events since the last call.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Returns the violations. Call it after all records of a write are checked: a transaction has
+    /// several.
+    pub(crate) fn take_violations(&mut self) -> Vec<String> {
+        let mut there: BTreeMap<&str, (i64, u32, bool)> = BTreeMap::new();
+        let live: Vec<_> = self.live.values().cloned().collect();
+        let all = with_escrows(&live);
+        for shard in &all {
+            let (slots, parts, has) = there.entry(shard.key.entity.as_str()).or_default();
+            *parts += 1;
+            for (name, state) in shard
+                .limits
+                .iter()
+                .filter(|(_, state)| state.rule.is_concurrent())
+            {
+                let held = shard
+                    .leases
+                    .iter()
+                    .flatten()
+                    .filter_map(|(_, lease)| lease.tokens.get(name));
+                *has = true;
+                *slots += state.available.0 + held.map(|held| held.0).sum::<i64>();
+            }
+        }
+        for (entity, (slots, parts, has)) in there {
+            let all = self.slots.get(entity).copied().unwrap_or_default();
+            // A child of a configured parent may lack the limit until a request brings it.
+            if has && slots != all {
+                self.violations.push(format!(
+                    "I4: {entity} has {slots} of {all} slots free or held, in {parts} shards"
+                ));
+            }
+        }
+        std::mem::take(&mut self.violations)
+    }
+}
