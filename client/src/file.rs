@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use weirgate_shared::{ConfigLevel, EntityId, EpochMillis, Resource};
 use weirgate_store::CorrectedClock;
 
-use crate::config::EffectiveConfig;
+use crate::values::EffectiveConfig;
 
 pub use parse::FileError;
 

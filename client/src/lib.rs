@@ -32,76 +32,48 @@
 //!
 //! # Layout
 //!
-//! - `limiter`, `builder`: [`RateLimiter`] and its [`Builder`]; `inner`: state that its clones
-//!   share
-//! - `acquire`: [`Acquire`]: one request, checked before anything is sent
-//! - `acquire_all`: [`AcquireAll`]: several requests, all or none
-//! - `decision`: [`Decision`], with the status of every limit
-//! - `bucket`: the shards of a bucket, and the router that chooses among them
-//! - `queue`: the waiters of one shard, which share its writes, and their worker
-//! - `decide`: takes from all buckets of a request, or from none
-//! - `grant`, `hold`, `settle`: [`Grant`]: adjust, renew, release, roll back
-//! - `unavailable`: decisions without DynamoDB, and the circuit breaker; `requests` reports to it
-//! - `prefetch`: tokens taken ahead, and acquires served from memory
-//! - `peek`: [`Peek`]: balances, without taking
-//! - `scope`: a grant around a piece of work
-//! - `config`: limits and entities in the table, and which limits are in force
-//! - `stats`, `telemetry`: counters, metrics and spans for operators
-//! - `http`: limits in HTTP fields and bodies; `tower`: a layer that sends them
-//! - `file`: limits from a YAML file; `blocking`: waiting without an async runtime
-//! - `plan_time`: the time that writes are planned by
-//! - `clock`, `error`
+//! An acquire passes these folders from top to bottom, and its answer goes back up. Each uses only
+//! those below it.
+//!
+//! | folder | what it does |
+//! |---|---|
+//! | `http`, `tower` | limits in HTTP fields and bodies, and a layer that sends them |
+//! | `api` | what applications call: [`RateLimiter`], [`Acquire`], [`Peek`], configurations, usage |
+//! | `decide` | one request over all its buckets: which ones, all or none, [`Grant`]s, without DynamoDB |
+//! | `bucket` | one bucket of any number of shards: which are asked, holds, prefetch |
+//! | `config` | which limits are in force |
+//! | `queue` | one shard: its waiters share writes; its view; takes and settlements |
+//! | `session` | every request to the table; clocks, circuit breaker, retries |
+//! | `file` | limits from a YAML file |
+//! | `values` | plain data: amounts, limits, denials, errors, counters |
 
-mod acquire;
-mod acquire_all;
-mod ages;
-#[cfg(feature = "blocking")]
-pub mod blocking;
+mod api;
 mod bucket;
-mod builder;
-mod clock;
 mod config;
 mod decide;
-mod decision;
-mod error;
 #[cfg(feature = "yaml")]
 mod file;
-mod grant;
-mod hold;
 pub mod http;
-mod inner;
-mod limiter;
-mod limits;
-mod peek;
-mod plan_time;
-mod prefetch;
 mod queue;
-mod requests;
-mod scope;
-mod settle;
-mod stats;
-mod telemetry;
+mod session;
 #[cfg(feature = "tower")]
 pub mod tower;
-mod unavailable;
-mod usage;
+mod values;
 
-pub use acquire::Acquire;
-pub use acquire_all::{AcquireAll, Grants};
-pub use builder::Builder;
-pub use clock::FakeClock;
-pub use config::{CacheStats, Page, PageToken};
-pub use decision::{Decision, Denied, Disabled, LimitStatus, NeverFits};
-pub use error::Error;
+#[cfg(feature = "blocking")]
+pub use api::blocking;
+pub use api::{
+    Acquire, AcquireAll, Balances, Builder, Grants, Page, PageToken, Peek, RateLimiter, ScopeError,
+};
+pub use config::CacheStats;
+pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]
 pub use file::{FileError, LimitsFile};
-pub use grant::{Grant, Settlement};
-pub use limiter::RateLimiter;
-pub use peek::{Balances, Peek};
-pub use prefetch::Prefetch;
-pub use scope::ScopeError;
-pub use stats::Stats;
-pub use unavailable::{CircuitBreakerConfig, Degraded, OnUnavailable};
+pub use session::{CircuitBreakerConfig, FakeClock};
+pub use values::{
+    Degraded, Denied, Disabled, Error, LimitStatus, NeverFits, OnUnavailable, Prefetch, Settlement,
+    Stats,
+};
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
     ConfigStatus, Entity, EntityId, EpochMillis, Limit, LimitError, LimitMode, LimitName,

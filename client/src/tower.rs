@@ -47,7 +47,8 @@
 //!
 //! # Layout
 //!
-//! - `layer`: [`RateLimitLayer`] and its options
+//! - `layer`: [`RateLimitLayer`]
+//! - `options`: its options, and [`OnError`]
 //! - `service`: [`RateLimit`]: decide, pass on, settle
 //! - `handle`: [`GrantHandle`]: the handler's access to the grant
 //! - `body`: [`LimitedBody`]: keeps slots until it has been sent
@@ -57,9 +58,11 @@ mod answer;
 mod body;
 mod handle;
 mod layer;
+mod options;
 mod service;
 
 pub use body::LimitedBody;
 pub use handle::GrantHandle;
-pub use layer::{OnError, RateLimitLayer};
+pub use layer::RateLimitLayer;
+pub use options::OnError;
 pub use service::RateLimit;

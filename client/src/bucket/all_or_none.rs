@@ -1,30 +1,74 @@
-//! Takes from several buckets in one transaction.
+//! Takes from several buckets: from all, or from none.
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
+use super::acquire::acquire;
 use super::evaluate::{Allocation, evaluate};
-use super::refresh_all;
-use super::transaction::{self, BucketAllocation};
-use super::{BucketRequest, BucketState};
-use crate::clock::deadline;
-use crate::inner::Inner;
-use crate::queue::{Unclaimed, backoff};
-use crate::{Denied, Error};
+use super::hold::{BucketDecision, Hold};
+use super::refresh::refresh_all;
+use super::state::BucketState;
+use super::transaction;
+use super::transaction::{BucketAllocation, TransactionOutcome};
+use crate::session::{Session, backoff, deadline};
+use crate::values::{BucketRequest, Denied, Error};
 
 /// Most items of one transaction.
 const MAX_ITEMS: usize = 100;
 
-/// Holds of several buckets, in their order, or the denials with the places of their buckets.
-pub(crate) type AllOrNone = Result<Vec<Unclaimed>, Vec<(usize, Denied)>>;
+/// Decision over several buckets.
+pub(crate) enum AllOrNone {
+    /// Holds in the order of the buckets.
+    Granted(Vec<Hold>),
+    /// Nothing was taken: the denials, with the places of their buckets.
+    Denied(Vec<(usize, Denied)>),
+}
+
+/// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
+pub(crate) async fn take_concurrently(
+    session: &Arc<Session>,
+    asked: &[(&Arc<BucketState>, &BucketRequest)],
+) -> Result<AllOrNone, Error> {
+    let decisions = join_all(
+        asked
+            .iter()
+            .map(|(bucket, request)| acquire(session, bucket, request)),
+    )
+    .await;
+    let mut holds = vec![];
+    let mut denials = vec![];
+    let mut failed = None;
+    for (at, decision) in decisions.into_iter().enumerate() {
+        match decision {
+            Ok(BucketDecision::Granted(hold)) => holds.push(hold),
+            Ok(BucketDecision::Denied(denied)) => denials.push((at, denied)),
+            Err(error) => failed = Some(error),
+        }
+    }
+    if denials.is_empty() && failed.is_none() {
+        return Ok(AllOrNone::Granted(holds));
+    }
+    // Tasks of their own, so they finish even if the request is dropped.
+    let tasks: Vec<_> = holds
+        .into_iter()
+        .map(|hold| tokio::spawn(hold.claim().roll_back()))
+        .collect();
+    for task in tasks {
+        if let Ok(Err(error)) = task.await {
+            tracing::warn!(%error, "tokens of a request that was denied elsewhere could not be given back");
+        }
+    }
+    failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
+}
 
 /// Takes from all buckets in one transaction: from all, or from none.
 ///
 /// The transaction is planned on the views; if they have changed, it fails and shows the current
 /// items. A denial rests only on views from after the request began. The buckets must differ.
 pub(crate) async fn take_in_transaction(
-    inner: &Arc<Inner>,
+    session: &Arc<Session>,
     asked: &[(&Arc<BucketState>, &BucketRequest)],
 ) -> Result<AllOrNone, Error> {
     let joined = Instant::now();
@@ -36,15 +80,15 @@ pub(crate) async fn take_in_transaction(
     let deadline = deadline(timeout);
     let mut failures = 0;
     loop {
-        let Ok(planned) = tokio::time::timeout_at(deadline, plan(inner, asked, joined)).await
+        let Ok(planned) = tokio::time::timeout_at(deadline, plan(session, asked, joined)).await
         else {
-            return Err(inner
+            return Err(session
                 .timeout_error("BatchGetItem of buckets", timeout)
                 .into());
         };
         let (buckets, denials) = planned?;
         if !denials.is_empty() {
-            return Ok(Err(denials));
+            return Ok(AllOrNone::Denied(denials));
         }
         let items: usize = buckets.iter().map(|bucket| bucket.parts.len()).sum();
         if items > MAX_ITEMS {
@@ -52,9 +96,10 @@ pub(crate) async fn take_in_transaction(
                 "{items} items are in one transaction, it takes {MAX_ITEMS}: ask for fewer, or without a transaction"
             )));
         }
-        let last = match transaction::take(inner, &buckets, deadline).await? {
-            Ok(deliveries) => return Ok(Ok(deliveries)),
-            Err(last) => last,
+        let last = match transaction::take(session, &buckets, deadline).await? {
+            TransactionOutcome::Taken(holds) => return Ok(AllOrNone::Granted(holds)),
+            TransactionOutcome::ShardsChanged => None,
+            TransactionOutcome::Rejected(error) => Some(error),
         };
         if Instant::now() >= deadline {
             let bucket = asked
@@ -77,11 +122,11 @@ pub(crate) async fn take_in_transaction(
 
 /// Returns the shards to take from with their amounts, and the denials of short buckets.
 async fn plan<'a>(
-    inner: &Inner,
+    session: &Session,
     asked: &[(&'a Arc<BucketState>, &'a BucketRequest)],
     joined: Instant,
 ) -> Result<(Vec<BucketAllocation<'a>>, Vec<(usize, Denied)>), Error> {
-    let mut now = inner.now();
+    let mut now = session.now();
     let is_enough = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
         let known = bucket.cached_bucket(&request.limits, now);
         known.is_complete() && !matches!(evaluate(&known, request, now), Allocation::Denied(_))
@@ -90,15 +135,20 @@ async fn plan<'a>(
         .iter()
         .filter(|asked| !is_enough(asked))
         .map(|(bucket, _)| *bucket);
-    refresh_all(inner, &unknown.collect::<Vec<_>>(), inner.ages.of(joined)).await?;
-    now = inner.now();
+    refresh_all(
+        session,
+        &unknown.collect::<Vec<_>>(),
+        session.ages.of(joined),
+    )
+    .await?;
+    now = session.now();
     let (mut buckets, mut denials) = (vec![], vec![]);
     for (at, (bucket, request)) in asked.iter().enumerate() {
         let known = bucket.cached_bucket(&request.limits, now);
         let parts = match evaluate(&known, request, now) {
             // The bucket has no item: the transaction creates it.
             _ if known.shards().is_empty() => {
-                bucket.reset();
+                bucket.queues.reset();
                 vec![(0, request.amounts.clone())]
             }
             Allocation::Denied(denied) => {

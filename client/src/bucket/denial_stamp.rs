@@ -8,9 +8,9 @@ use weirgate_store::Consistency;
 
 use super::route::Router;
 use super::stamp::{WORTH, denies, draw, is_over};
-use super::{BucketRequest, BucketState};
-use crate::Denied;
-use crate::inner::Inner;
+use super::state::BucketState;
+use crate::session::Session;
+use crate::values::{BucketRequest, Denied};
 
 /// Longest wait for the stamp of another process before reading all shards, per shard: 1 ms.
 const MIN_RETRY_AFTER: Duration = Duration::from_millis(1);
@@ -24,9 +24,13 @@ impl BucketState {
     }
 
     /// Returns the denial that the cached stamp implies, while it is valid.
-    pub(super) fn denied_by_stamp(&self, inner: &Inner, request: &BucketRequest) -> Option<Denied> {
+    pub(super) fn denied_by_stamp(
+        &self,
+        session: &Session,
+        request: &BucketRequest,
+    ) -> Option<Denied> {
         let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
-        let now = inner.now();
+        let now = session.now();
         let denied = denies(
             &stamp,
             &self.key,
@@ -42,21 +46,21 @@ impl BucketState {
                 &stamp,
                 &denied,
                 self.salt,
-                inner.settings.denial_cache_ttl,
+                session.settings.denial_cache_ttl,
                 now,
             );
         (!is_void).then_some(denied)
     }
 
     /// Writes a stamp of `bucket` as it was read at `now`, if the bucket has enough shards.
-    pub(super) fn write_stamp(&self, inner: &Arc<Inner>, bucket: &Bucket, now: EpochMillis) {
+    pub(super) fn write_stamp(&self, session: &Arc<Session>, bucket: &Bucket, now: EpochMillis) {
         let Some(stamp) = Stamp::of(bucket, now).filter(|_| self.is_stamped()) else {
             return;
         };
-        let (inner, update) = (Arc::clone(inner), stamp.update(&self.key));
+        let (session, update) = (Arc::clone(session), stamp.update(&self.key));
         *self.stamp() = Some(Arc::new(stamp));
         tokio::spawn(async move {
-            if let Err(error) = inner.update(&update).await {
+            if let Err(error) = session.update(&update).await {
                 tracing::debug!(%error, "what all shards hold could not be left for other processes");
             }
         });
@@ -72,7 +76,7 @@ impl Router<'_> {
             .stamp()
             .clone()
             .filter(|_| self.bucket.is_stamped());
-        let (most, now) = (self.bucket.summary().max_shards_seen(), self.inner.now());
+        let (most, now) = (self.bucket.summary().max_shards_seen(), self.session.now());
         stamp.is_some_and(|stamp| {
             denies(&stamp, &self.bucket.key, self.request, most, now).is_some()
         })
@@ -89,7 +93,7 @@ impl Router<'_> {
         }
         let key = Stamp::key(&self.bucket.key);
         for is_second in [false, true] {
-            let read = self.inner.read_once(&key, Consistency::Eventual);
+            let read = self.session.read_once(&key, Consistency::Eventual);
             // Without a readable stamp, all shards are read.
             let item = tokio::time::timeout_at(self.deadline, read)
                 .await
@@ -100,9 +104,9 @@ impl Router<'_> {
                 .and_then(|item| read_stamp(item.attributes()).ok());
             let is_renewal = stamp
                 .as_ref()
-                .is_some_and(|stamp| self.inner.now().since(stamp.at) < RENEWED);
+                .is_some_and(|stamp| self.session.now().since(stamp.at) < RENEWED);
             *self.bucket.stamp() = stamp.map(Arc::new);
-            let denied = self.bucket.denied_by_stamp(self.inner, self.request);
+            let denied = self.bucket.denied_by_stamp(self.session, self.request);
             if denied.is_some() || is_second || is_renewal || !self.is_far_from_enough() {
                 return denied;
             }
@@ -123,7 +127,7 @@ impl Router<'_> {
         let BucketRequest {
             amounts, limits, ..
         } = self.request;
-        let now = self.inner.now();
+        let now = self.session.now();
         let seen = self.bucket.cached_bucket(limits, now);
         let soon = now.plus(Millis(1_000));
         let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());

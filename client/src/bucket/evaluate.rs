@@ -1,11 +1,8 @@
-//! Evaluates a request by the views of all shards. Pure but for reading the views.
+//! Evaluates a request by all shards of its bucket. Pure.
 
-use weirgate_shared::{Bucket, EpochMillis, MilliTokens};
+use weirgate_shared::{Bucket, EpochMillis, MilliTokens, Shard};
 
-use super::{BucketRequest, BucketState};
-use crate::decision::{self, Denied};
-use crate::limits::Limits;
-use crate::queue::{Amounts, ShardView};
+use crate::values::{Amounts, BucketRequest, Denied, bucket_status, denial_of};
 
 /// How the shards can serve a request.
 pub(super) enum Allocation {
@@ -15,42 +12,6 @@ pub(super) enum Allocation {
     Single(u32),
     /// These shards together have enough, each with its amounts.
     Spread(Vec<(u32, Amounts)>),
-}
-
-impl BucketState {
-    /// Returns the viewed shards with the request's limits at `now`. Good for planning a write, but
-    /// no proof that a shard is short.
-    pub(crate) fn cached_bucket(&self, limits: &Limits, now: EpochMillis) -> Bucket {
-        let views = self
-            .queues()
-            .into_iter()
-            .filter_map(|queue| queue.view_since_clock_jump());
-        Bucket::new(
-            views
-                .map(|view| view.shard.projected(limits, now))
-                .collect(),
-        )
-    }
-
-    /// Returns the shards with the request's limits at `now`, from views that are `fresh`.
-    pub(crate) fn seen_bucket(
-        &self,
-        limits: &Limits,
-        now: EpochMillis,
-        fresh: impl FnMut(&ShardView) -> bool,
-    ) -> Bucket {
-        let views = self
-            .queues()
-            .into_iter()
-            .filter_map(|queue| queue.view_since_clock_jump())
-            .filter(|view| !view.is_plan_only);
-        Bucket::new(
-            views
-                .filter(fresh)
-                .map(|view| view.shard.projected(limits, now))
-                .collect(),
-        )
-    }
 }
 
 /// Evaluates a request by all shards of `bucket`.
@@ -65,18 +26,15 @@ pub(super) fn evaluate(
         .iter()
         .any(|(limit, need)| bucket.balance_at(limit, now) < *need)
     {
-        return Allocation::Denied(decision::denial_of(decision::bucket_status(
-            bucket, limits, amounts, now,
-        )));
+        return Allocation::Denied(denial_of(bucket_status(bucket, limits, amounts, now)));
     }
-    let room = |shard: &weirgate_shared::Shard| {
+    let room = |shard: &Shard| {
         amounts
             .iter()
             .map(|(limit, need)| shard.balance_at(limit, now) - *need)
             .min()
     };
-    let fits =
-        |shard: &&weirgate_shared::Shard| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
+    let fits = |shard: &&Shard| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
     let fitting: Vec<_> = bucket.shards().iter().filter(fits).collect();
     // A random one, because other processes that read at the same time would all take the best one.
     if let Some(one) = fastrand::choice(&fitting) {
@@ -96,7 +54,10 @@ mod tests {
     use weirgate_shared::{BucketKey, Limit, LimitName, Shard};
 
     use super::*;
-    use crate::ages::AgeClock;
+    use crate::bucket::BucketState;
+    use crate::queue::ShardView;
+    use crate::session::AgeClock;
+    use crate::values::Limits;
 
     const NOW: EpochMillis = EpochMillis(1_000_000);
 
@@ -215,10 +176,10 @@ mod tests {
             AgeClock::default(),
         ));
         for index in 0..4 {
-            bucket.queue(index).record_view(shard(index, 4, [1, 1]));
+            bucket.shard(index).record_view(shard(index, 4, [1, 1]));
         }
-        bucket.queue(1).mark_plan_only();
-        bucket.queue(2).mark_missing();
+        bucket.shard(1).mark_plan_only();
+        bucket.shard(2).mark_missing();
         let is_fresh = |view: &ShardView| view.shard.key.shard != 3;
         assert_eq!(indices(&bucket.cached_bucket(&limits(), NOW)), [0, 1, 3]);
         assert_eq!(
@@ -236,7 +197,7 @@ mod tests {
             None,
             AgeClock::default(),
         ));
-        bucket.queue(0).record_view(shard(0, 1, [1, 1]));
+        bucket.shard(0).record_view(shard(0, 1, [1, 1]));
         let more = Limits::new([Limit::per_day("rpd", 9).unwrap()].into(), None);
         let rpd = LimitName::new("rpd").unwrap();
         for bucket in [

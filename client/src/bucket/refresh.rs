@@ -1,21 +1,21 @@
 //! Reads all shards of a bucket at once, when one shard cannot decide.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
 use weirgate_shared::MAX_SHARDS;
 use weirgate_shared::write::is_abandoned;
 use weirgate_store::Consistency;
 
-use super::BucketState;
-use crate::Error;
-use crate::ages::Moment;
-use crate::inner::Inner;
-use futures_util::future::try_join_all;
-use std::sync::Arc;
+use super::state::BucketState;
+use crate::session::{Moment, Session};
+use crate::values::Error;
 
 /// Reads all shards of several buckets, unless that was done since `since`. Buckets with one known
 /// shard are read together, a hundred per request.
 pub(crate) async fn refresh_all(
-    inner: &Inner,
+    session: &Session,
     buckets: &[&Arc<BucketState>],
     since: Moment,
 ) -> Result<(), Error> {
@@ -25,7 +25,7 @@ pub(crate) async fn refresh_all(
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
         let mut found = BTreeMap::new();
-        for item in inner.read(&keys).await? {
+        for item in session.read(&keys).await? {
             let unreadable = |error| Error::Unreadable {
                 bucket: item.pk(),
                 error,
@@ -36,17 +36,17 @@ pub(crate) async fn refresh_all(
         for bucket in some {
             match found.remove(&bucket.key) {
                 Some(first) if first.shard().count > 1 => several.push(bucket),
-                Some(first) => drop(bucket.queue(0).record_view(first)),
+                Some(first) => drop(bucket.shard(0).record_view(first)),
                 // The first of several shards may have been deleted.
-                None if bucket.queue(0).view().is_some() => several.push(bucket),
-                None => bucket.queue(0).mark_missing(),
+                None if bucket.shard(0).view().is_some() => several.push(bucket),
+                None => bucket.shard(0).mark_missing(),
             }
         }
     }
     try_join_all(
         several
             .iter()
-            .map(|bucket| bucket.refresh(inner, Some(since), Consistency::Eventual)),
+            .map(|bucket| bucket.refresh(session, Some(since), Consistency::Eventual)),
     )
     .await
     .map(drop)
@@ -58,7 +58,7 @@ impl BucketState {
     /// consistent one follows.
     pub(super) async fn refresh(
         &self,
-        inner: &Inner,
+        session: &Session,
         since: Option<Moment>,
         mut consistency: Consistency,
     ) -> Result<(), Error> {
@@ -70,7 +70,7 @@ impl BucketState {
         if looked.is_some_and(is_enough) {
             return Ok(());
         }
-        let started = inner.ages.now();
+        let started = session.ages.now();
         let mut most = self.summary().max_shards_seen();
         let mut has_finished = false;
         loop {
@@ -78,7 +78,7 @@ impl BucketState {
                 .map(|shard| self.key.with_shard(shard).item_key())
                 .collect();
             let mut found = vec![];
-            for item in inner.read_with(&keys, consistency, None).await? {
+            for item in session.read_with(&keys, consistency, None).await? {
                 let unreadable = |error| Error::Unreadable {
                     bucket: self.key.item_key().pk,
                     error,
@@ -96,14 +96,14 @@ impl BucketState {
                 most = there;
                 continue;
             }
-            let now = inner.now();
+            let now = session.now();
             let left: Vec<_> = found
                 .iter()
                 .filter(|shard| is_abandoned(shard, now))
                 .cloned()
                 .collect();
             if !left.is_empty() && !std::mem::replace(&mut has_finished, true) {
-                match self.finish(inner, &left).await {
+                match self.finish(session, &left).await {
                     Ok(()) => {
                         consistency = Consistency::Strong;
                         continue;
@@ -120,16 +120,16 @@ impl BucketState {
             let is_old = there < most
                 || missing
                     .iter()
-                    .any(|shard| self.queue(*shard).view().is_some());
+                    .any(|shard| self.shard(*shard).view().is_some());
             if is_old && consistency == Consistency::Eventual {
                 consistency = Consistency::Strong;
                 continue;
             }
             missing
                 .iter()
-                .for_each(|shard| self.queue(*shard).mark_missing());
+                .for_each(|shard| self.shard(*shard).mark_missing());
             for shard in found {
-                self.queue(shard.key.shard).record_view(shard);
+                self.shard(shard.key.shard).record_view(shard);
             }
             self.summary().set_max_shards_seen(there);
             *looked = Some((started, consistency));

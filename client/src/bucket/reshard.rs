@@ -12,69 +12,15 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, TransactOutcome, WriteOutcome};
 
-use super::BucketState;
+use super::state::BucketState;
 use super::unfinished::finish_split;
-use crate::clock::deadline;
-use crate::inner::Inner;
-use crate::limits::check_limit_count;
-use crate::queue::backoff;
-use crate::{Error, RateLimiter};
+use crate::session::{Session, backoff, deadline};
+use crate::values::Error;
 
-impl RateLimiter {
-    /// Splits a bucket into `shards` ahead of a load, or merges it back. Returns the resulting
-    /// shard count.
-    ///
-    /// A bucket splits by itself when its writes exceed what one DynamoDB partition takes (1,000 a
-    /// second), and merges again later. For a sudden load, split it manually: it keeps at least
-    /// `shards` shards until this is called again with fewer; 1 leaves it to automatic splits. A
-    /// missing bucket is created with `limits`. No token is made or lost.
-    ///
-    /// A merge does not wait: a shard that holds leases, or is written to all the time, stays. The
-    /// result is then above `shards`, and the reconciler merges the rest when it can.
-    ///
-    /// ```no_run
-    /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
-    /// limiter.set_shards("openai", "gpt-4", &limits, 16).await?; // ready for 16,000 writes a second
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// [`Error::Invalid`] if `shards` is not a power of two from 1 to 64, or so many that a shard
-    /// would hold less than one token of a limit; [`Error::Store`] or [`Error::Timeout`] if the
-    /// work is incomplete: finished steps stay, and another call continues.
-    pub async fn set_shards(
-        &self,
-        entity: &str,
-        resource: &str,
-        limits: &[Limit],
-        shards: u32,
-    ) -> Result<u32, Error> {
-        if !shards.is_power_of_two() || shards > MAX_SHARDS {
-            return Err(Error::Invalid(format!(
-                "{shards} shards are asked, it takes a power of two from 1 to 64"
-            )));
-        }
-        let bucket = self.inner.bucket(entity.try_into()?, resource.try_into()?);
-        check_limit_count(limits)?;
-        check_capacity(
-            limits.iter().map(|limit| (limit.name(), limit.rule())),
-            shards,
-        )?;
-        let deadline = deadline(self.inner.settings.timeout.saturating_mul(2));
-        Resharding {
-            inner: &self.inner,
-            bucket,
-            limits,
-            shards,
-            deadline,
-        }
-        .run()
-        .await
-    }
-}
-
-struct Resharding<'a> {
-    inner: &'a Inner,
+/// A change of a bucket's shard count.
+#[derive(Debug)]
+pub(crate) struct Resharding<'a> {
+    session: &'a Session,
     bucket: Arc<BucketState>,
     limits: &'a [Limit],
     shards: u32,
@@ -96,12 +42,33 @@ enum Work {
 /// Attempts of merges that lose their race, 4: a shard in use stays.
 const TRIES: u32 = 4;
 
-impl Resharding<'_> {
-    async fn run(self) -> Result<u32, Error> {
+impl<'a> Resharding<'a> {
+    /// Checks that each shard holds at least one token of each limit.
+    pub(crate) fn new(
+        session: &'a Session,
+        bucket: Arc<BucketState>,
+        limits: &'a [Limit],
+        shards: u32,
+    ) -> Result<Self, Error> {
+        check_capacity(
+            limits.iter().map(|limit| (limit.name(), limit.rule())),
+            shards,
+        )?;
+        Ok(Self {
+            session,
+            bucket,
+            limits,
+            shards,
+            deadline: deadline(session.settings.timeout.saturating_mul(2)),
+        })
+    }
+
+    /// Splits and merges until the bucket has the shard count. Returns the resulting one.
+    pub(crate) async fn run(self) -> Result<u32, Error> {
         let mut failures = 0;
         loop {
             let there = self.read().await?;
-            let now = self.inner.now();
+            let now = self.session.now();
             let mut work = self.splits(&there, now)?;
             let can_wait = work.is_empty();
             if can_wait {
@@ -122,7 +89,7 @@ impl Resharding<'_> {
             if Instant::now() >= self.deadline {
                 let (bucket, after) = (
                     self.bucket.key.item_key().pk,
-                    self.inner.settings.timeout.saturating_mul(2),
+                    self.session.settings.timeout.saturating_mul(2),
                 );
                 return Err(Error::Timeout {
                     bucket,
@@ -137,14 +104,14 @@ impl Resharding<'_> {
     async fn make(&self, work: Work) -> Result<bool, Error> {
         match work {
             Work::Write(update) => Ok(matches!(
-                self.inner.update_idempotent(&update).await?,
+                self.session.update_idempotent(&update).await?,
                 WriteOutcome::Applied(_)
             )),
             Work::Split(update) => {
                 // Another process may have begun the split, or this one did and the response was
                 // lost.
                 let (WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item)) =
-                    self.inner.update_idempotent(&update).await?;
+                    self.session.update_idempotent(&update).await?;
                 let unreadable = |error| Error::Unreadable {
                     bucket: update.key.pk.clone(),
                     error,
@@ -156,16 +123,16 @@ impl Resharding<'_> {
                 let Some(parent) = parent.filter(|parent| parent.escrow.is_some()) else {
                     return Ok(false);
                 };
-                finish_split(self.inner, &parent).await?;
+                finish_split(self.session, &parent).await?;
                 Ok(true)
             }
             Work::Finish(parent) => {
-                finish_split(self.inner, &parent).await?;
+                finish_split(self.session, &parent).await?;
                 Ok(true)
             }
             Work::Merge(actions) => {
                 let token = weirgate_store::random_id();
-                Ok(self.inner.transact_idempotent(&actions, &token).await?
+                Ok(self.session.transact_idempotent(&actions, &token).await?
                     == TransactOutcome::Applied)
             }
         }
@@ -175,13 +142,9 @@ impl Resharding<'_> {
     async fn read(&self) -> Result<Vec<Shard>, Error> {
         self.bucket.summary().set_max_shards_seen(MAX_SHARDS);
         self.bucket
-            .refresh(self.inner, None, Consistency::Strong)
+            .refresh(self.session, None, Consistency::Strong)
             .await?;
-        let seen = self
-            .bucket
-            .queues()
-            .into_iter()
-            .filter_map(|queue| queue.view());
+        let seen = self.bucket.queues.views();
         Ok(seen.map(|view| Shard::clone(&view.shard)).collect())
     }
 

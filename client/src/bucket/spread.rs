@@ -7,13 +7,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use weirgate_shared::{EpochMillis, MilliTokens};
+use weirgate_shared::MilliTokens;
 
-use super::BucketRequest;
+use super::hold::Hold;
 use super::route::Router;
-use crate::Error;
-use crate::hold::Hold;
-use crate::queue::{Amounts, QueueReply, RerouteReason, ShardDecision, Unclaimed};
+use crate::queue::{Ending, QueueReply, RerouteReason, ShardDecision, Taken};
+use crate::values::{Amounts, BucketRequest, Error};
 
 /// Rounds in which other shards replace short ones, 4, before all parts return and all shards are
 /// read again. Meanwhile other requests are denied the tokens that this one holds.
@@ -22,7 +21,7 @@ const ROUNDS: usize = 4;
 /// Parts of a request that is not granted yet. Dropping it returns them in the background.
 struct SpreadTake {
     left: Amounts,
-    parts: Vec<Unclaimed>,
+    parts: Vec<Taken>,
     /// Whether one part counts the acquire and has the soft amounts.
     has_first: bool,
 }
@@ -42,19 +41,14 @@ impl Router<'_> {
         for _ in 0..ROUNDS {
             self.take_round(&planned, &mut given).await?;
             if given.left.is_empty() {
-                let hold = given
-                    .parts
-                    .drain(..)
-                    .map(Unclaimed::claim_provisionally)
-                    .reduce(Hold::merge);
-                if hold.as_ref().is_none_or(|hold| self.lasts(hold)) {
-                    return Ok(hold.map(Hold::granted));
+                if !self.lasts(&given.parts) {
+                    break;
                 }
-                given.parts.extend(hold.map(Unclaimed::from));
-                break;
+                let hold = Hold::of(self.session, self.bucket, self.request, given.parts);
+                return Ok(Some(hold.counted()));
             }
             self.check_deadline()?;
-            let now = self.inner.now();
+            let now = self.session.now();
             match self
                 .bucket
                 .seen_bucket(&self.request.limits, now, |_| true)
@@ -85,7 +79,7 @@ impl Router<'_> {
             .iter()
             .zip(&requests)
             .map(|((shard, _), request)| async move {
-                let queue = asking.bucket.queue(*shard);
+                let queue = asking.bucket.queues.queue(*shard);
                 asking.enqueue_and_wait(&queue, request).await
             });
         let (mut failed, mut throttled) = (Ok(()), None);
@@ -131,23 +125,22 @@ impl Router<'_> {
 
     /// Returns whether at least half of its lease time is left: an early part may nearly have
     /// expired before the last one came.
-    fn lasts(&self, hold: &Hold) -> bool {
+    fn lasts(&self, parts: &[Taken]) -> bool {
         let half = self
             .request
             .lease
             .as_ref()
             .map_or(Duration::ZERO, |(lasts, _)| *lasts / 2);
-        let is_late = |expires: EpochMillis| expires <= self.inner.now().plus(half.into());
-        !hold.lease().is_some_and(|(_, expires)| is_late(expires))
+        let first = parts.iter().filter_map(Taken::expires_at).min();
+        first.is_none_or(|expires| expires > self.session.now().plus(half.into()))
     }
 
     /// Returns the parts, in tasks that continue if the request is dropped. Waits for them until
     /// the deadline.
-    async fn roll_back(&self, parts: Vec<Unclaimed>) {
+    async fn roll_back(&self, parts: Vec<Taken>) {
         let back = parts.into_iter().map(|part| {
-            let hold = part.claim_provisionally();
             tokio::spawn(async move {
-                if let Err(error) = hold.roll_back().await {
+                if let Err(error) = part.end(Ending::RollBack).await {
                     // The part counts as consumed; its lease, if any, expires.
                     tracing::warn!(%error, "a part of a request that was not granted could not be given back");
                 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use weirgate_shared::{BucketKey, EpochMillis, Millis, Shard, Stamp};
 
-use super::BucketRequest;
-use crate::decision::{self, Denied, LimitStatus};
 use crate::queue::denial_ttl;
+use crate::values::{BucketRequest, Denied, LimitStatus, denial_of, status};
 
 /// Shard count from which a stamp is used, 8: reading fewer shards costs two read units at most.
 pub(super) const WORTH: u32 = 8;
@@ -36,12 +35,7 @@ pub(super) fn denies(
             .filter(|_| rule == limit.rule())?;
         state.available = *tk;
     }
-    let denied = decision::denial_of(decision::status(
-        &shard,
-        &request.limits,
-        &request.amounts,
-        now,
-    ));
+    let denied = denial_of(status(&shard, &request.limits, &request.amounts, now));
     let is_sure = |short: &LimitStatus| {
         let ready_at = short.retry_after.map(|after| now.plus(after.into()));
         stamp.available.contains_key(short.limit.as_str())
@@ -86,7 +80,7 @@ mod tests {
     use weirgate_shared::{Limit, LimitName, MilliTokens};
 
     use super::*;
-    use crate::limits::Limits;
+    use crate::values::Limits;
 
     fn number() -> impl Strategy<Value = i64> {
         prop_oneof![

@@ -10,17 +10,23 @@ use weirgate_store::{
     ActionOutcome as Unheld, ErrorKind, StoreError, TransactOutcome, WriteOutcome,
 };
 
-use super::{BucketRequest, BucketState};
-use crate::Error;
-use crate::hold::{Hold, HoldPart};
-use crate::inner::Inner;
-use crate::limits::check_bucket_limit_count;
-use crate::queue::{Amounts, ShardQueue, Unclaimed, backoff, merge_amounts};
-use crate::stats::count;
+use super::hold::Hold;
+use super::state::BucketState;
+use crate::queue::{HoldPart, ShardState};
+use crate::session::{Session, backoff};
+use crate::values::{
+    Amounts, BucketRequest, Error, check_bucket_limit_count, count, merge_amounts,
+};
 
-/// Reason that a transaction was not applied: DynamoDB's error, or `None` if the shards had
-/// changed.
-pub(super) type TransactionFailure = Option<Arc<StoreError>>;
+/// Outcome of a transaction.
+pub(super) enum TransactionOutcome {
+    /// Holds in the order of the buckets.
+    Taken(Vec<Hold>),
+    /// Nothing was taken, because the shards had changed.
+    ShardsChanged,
+    /// Nothing was taken: DynamoDB rejected the transaction for now.
+    Rejected(Arc<StoreError>),
+}
 
 /// What a transaction takes from one bucket.
 pub(super) struct BucketAllocation<'a> {
@@ -33,7 +39,7 @@ pub(super) struct BucketAllocation<'a> {
 /// What a transaction takes from one shard.
 struct ShardTake<'a> {
     request: &'a BucketRequest,
-    queue: Arc<ShardQueue>,
+    state: Arc<ShardState>,
     /// Shard as it was viewed; `None` if the transaction creates the bucket.
     shard: Option<Arc<Shard>>,
     needs: Amounts,
@@ -50,15 +56,15 @@ struct ShardTake<'a> {
 /// An unconfirmed transaction is sent again with the same token, which DynamoDB remembers for ten
 /// minutes. So it is applied once, and the response shows the outcome.
 pub(super) async fn take(
-    inner: &Arc<Inner>,
+    session: &Arc<Session>,
     buckets: &[BucketAllocation<'_>],
     deadline: Instant,
-) -> Result<Result<Vec<Unclaimed>, TransactionFailure>, Error> {
-    let now = inner.now();
+) -> Result<TransactionOutcome, Error> {
+    let now = session.now();
     let mut shares = vec![];
     for bucket in buckets {
-        let Some(more) = bucket.shares(inner, now).await? else {
-            return Ok(Err(None));
+        let Some(more) = bucket.shares(session, now).await? else {
+            return Ok(TransactionOutcome::ShardsChanged);
         };
         shares.push(more);
     }
@@ -66,22 +72,21 @@ pub(super) async fn take(
     let all: Vec<_> = shares.iter().flatten().collect();
     let actions: Vec<_> = all
         .iter()
-        .map(|share| Action::Update(share.update(inner, &op, now)))
+        .map(|share| Action::Update(share.update(session, &op, now)))
         .collect();
-    if let Err(lost) = send(inner, &all, &actions, &op, deadline).await? {
-        return Ok(Err(lost));
+    match send(session, &all, &actions, &op, deadline).await? {
+        SendOutcome::Applied => {}
+        SendOutcome::ShardsChanged => return Ok(TransactionOutcome::ShardsChanged),
+        SendOutcome::Rejected(error) => return Ok(TransactionOutcome::Rejected(error)),
     }
-    let delivery = |(bucket, shares): (&BucketAllocation<'_>, Vec<ShardTake<'_>>)| {
+    let hold = |(bucket, shares): (&BucketAllocation<'_>, Vec<ShardTake<'_>>)| {
         let parts = shares.into_iter().map(|share| share.taken(now)).collect();
-        Hold::new(
-            (Arc::clone(inner), Arc::clone(bucket.bucket)),
-            parts,
-            bucket.request.limits.clone(),
-            now,
-        )
-        .into()
+        let limits = bucket.request.limits.clone();
+        Hold::new(session, bucket.bucket, parts, limits, now)
     };
-    Ok(Ok(buckets.iter().zip(shares).map(delivery).collect()))
+    Ok(TransactionOutcome::Taken(
+        buckets.iter().zip(shares).map(hold).collect(),
+    ))
 }
 
 impl<'a> BucketAllocation<'a> {
@@ -89,7 +94,7 @@ impl<'a> BucketAllocation<'a> {
     /// leases than its take can return; those are returned first.
     async fn shares(
         &self,
-        inner: &Inner,
+        session: &Session,
         now: EpochMillis,
     ) -> Result<Option<Vec<ShardTake<'a>>>, Error> {
         let lease = self.request.lease.as_ref();
@@ -97,24 +102,24 @@ impl<'a> BucketAllocation<'a> {
             lease.map(|(lasts, _)| (weirgate_store::random_id(), now.plus((*lasts).into())));
         let mut shares = vec![];
         for (index, amounts) in &self.parts {
-            let queue = self.bucket.queue(*index);
-            let shard = queue.view().map(|view| view.shard);
+            let state = self.bucket.shard(*index);
+            let shard = state.view().map(|view| view.shard);
             if let Some(Err(error)) = shard
                 .as_deref()
                 .map(|shard| check_bucket_limit_count(shard, &self.request.limits))
             {
-                queue.clear_view();
+                state.clear_view();
                 return Err(error);
             }
             match &shard {
                 None if *index > 0
-                    || !queue.is_missing()
+                    || !state.is_missing()
                     || self.bucket.summary().max_shards_seen() > 1 =>
                 {
                     return Ok(None);
                 }
                 Some(shard) if shard.expired(now).count() > shard.reclaimable(now).count() => {
-                    release_expired(inner, &queue, shard, now).await?;
+                    release_expired(session, &state, shard, now).await?;
                     return Ok(None);
                 }
                 _ => {}
@@ -128,7 +133,7 @@ impl<'a> BucketAllocation<'a> {
             let (request, amounts, lease) = (self.request, amounts.clone(), lease.clone());
             shares.push(ShardTake {
                 request,
-                queue,
+                state,
                 shard,
                 needs: amounts,
                 soft: soft_amounts,
@@ -146,7 +151,7 @@ impl ShardTake<'_> {
     }
 
     /// Returns this shard's write in the transaction `op`.
-    fn update(&self, inner: &Inner, op: &WriteId, now: EpochMillis) -> Update {
+    fn update(&self, session: &Session, op: &WriteId, now: EpochMillis) -> Update {
         let owner = self
             .request
             .lease
@@ -164,7 +169,7 @@ impl ShardTake<'_> {
             )
         };
         let take = Take {
-            key: &self.queue.key,
+            key: &self.state.key,
             limits: (&self.request.limits).into(),
             amounts: self.needs.clone(),
             soft_amounts: self.soft.clone(),
@@ -175,7 +180,7 @@ impl ShardTake<'_> {
                 0
             },
             leases: self.lease.iter().map(lease).collect(),
-            roll: self.queue.roll(inner, now),
+            roll: self.state.roll(session, now),
             write_id: op.clone(),
             request_split: false,
             contention: Contention::Alone,
@@ -194,7 +199,7 @@ impl ShardTake<'_> {
         let (
             amounts,
             ShardTake {
-                queue,
+                state,
                 shard,
                 request,
                 lease,
@@ -204,12 +209,12 @@ impl ShardTake<'_> {
         // A transaction does not return the items.
         let mut shard = match shard {
             Some(shard) => {
-                queue.mark_plan_only();
+                state.mark_plan_only();
                 shard.projected(&request.limits, now)
             }
             None => {
-                let made = Shard::full(queue.key.clone(), &request.limits, now);
-                queue.record_created(&made);
+                let made = Shard::full(state.key.clone(), &request.limits, now);
+                state.record_created(&made);
                 made
             }
         };
@@ -219,7 +224,7 @@ impl ShardTake<'_> {
             }
         }
         HoldPart {
-            queue,
+            state,
             amounts,
             shard: Arc::new(shard),
             prefetched_at: None,
@@ -229,19 +234,19 @@ impl ShardTake<'_> {
 }
 
 async fn release_expired(
-    inner: &Inner,
-    queue: &ShardQueue,
+    session: &Session,
+    state: &ShardState,
     shard: &Shard,
     now: EpochMillis,
 ) -> Result<(), Error> {
     let Some((update, _)) = expire(shard, now) else {
         return Ok(());
     };
-    match inner.update(&update).await {
+    match session.update(&update).await {
         Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            drop(record_item(queue, &item)?)
+            drop(record_item(state, &item)?)
         }
-        Ok(_) => queue.mark_missing(),
+        Ok(_) => state.mark_missing(),
         // The write requires an unchanged shard, so another attempt is safe.
         Err(error) if error.kind.is_transient() => {
             tracing::debug!(%error, "could not give back yet")
@@ -251,56 +256,63 @@ async fn release_expired(
     Ok(())
 }
 
+/// Outcome of sending a transaction.
+enum SendOutcome {
+    Applied,
+    ShardsChanged,
+    Rejected(Arc<StoreError>),
+}
+
 /// Sends the transaction until its outcome is known.
 async fn send(
-    inner: &Inner,
+    session: &Session,
     shares: &[&ShardTake<'_>],
     actions: &[Action],
     op: &WriteId,
     deadline: Instant,
-) -> Result<Result<(), TransactionFailure>, Error> {
+) -> Result<SendOutcome, Error> {
     let mut doubt: Option<Arc<StoreError>> = None;
     let mut failures = 0;
     loop {
-        match inner.transact(actions, op).await {
-            Ok(TransactOutcome::Applied) => return Ok(Ok(())),
+        match session.transact(actions, op).await {
+            Ok(TransactOutcome::Applied) => return Ok(SendOutcome::Applied),
             Ok(TransactOutcome::ConditionFailed(unheld)) => {
-                count(&inner.counters.lost_races, 1);
+                count(&session.counters.lost_races, 1);
                 if doubt.is_some() {
                     // The first request may still be in flight.
-                    count_unconfirmed_tokens(inner, shares);
+                    count_unconfirmed_tokens(session, shares);
                 }
                 for (share, part) in shares.iter().zip(unheld) {
                     match part {
                         Unheld::ConditionFailed(Some(item)) => {
-                            drop(record_item(&share.queue, &item)?)
+                            drop(record_item(&share.state, &item)?)
                         }
-                        Unheld::ConditionFailed(None) => share.queue.mark_missing(),
+                        Unheld::ConditionFailed(None) => share.state.mark_missing(),
                         Unheld::NotReported => {}
                     }
                 }
-                return Ok(Err(None));
+                return Ok(SendOutcome::ShardsChanged);
             }
             Err(error) if error.kind.is_transient() => {
                 let is_unknown = error.kind == ErrorKind::Unconfirmed;
                 count(
                     if is_unknown {
-                        &inner.counters.unconfirmed
+                        &session.counters.unconfirmed
                     } else {
-                        &inner.counters.refused
+                        &session.counters.refused
                     },
                     1,
                 );
                 if !is_unknown && doubt.is_none() {
                     tracing::debug!(%error, "a transaction was refused for now");
-                    return Ok(Err(Some(Arc::new(error))));
+                    return Ok(SendOutcome::Rejected(Arc::new(error)));
                 }
                 let error = Arc::new(error);
                 if is_unknown {
                     doubt = Some(Arc::clone(&error));
                 }
                 if Instant::now() >= deadline {
-                    count_unconfirmed_tokens(inner, shares);
+                    count_unconfirmed_tokens(session, shares);
                     return Err(Error::Store(doubt.unwrap_or(error)));
                 }
                 failures += 1;
@@ -308,7 +320,7 @@ async fn send(
             }
             Err(error) => {
                 if doubt.is_some() {
-                    count_unconfirmed_tokens(inner, shares);
+                    count_unconfirmed_tokens(session, shares);
                 }
                 return Err(doubt.map_or_else(|| error.into(), Error::Store));
             }
@@ -316,22 +328,22 @@ async fn send(
     }
 }
 
-fn record_item(queue: &ShardQueue, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
+fn record_item(state: &ShardState, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
     let unreadable = |error| Error::Unreadable {
-        bucket: queue.key.item_key().pk,
+        bucket: state.key.item_key().pk,
         error,
     };
-    Ok(queue.record_view(item.bucket().map_err(unreadable)?))
+    Ok(state.record_view(item.bucket().map_err(unreadable)?))
 }
 
 /// Counts the tokens of an unconfirmed transaction as taken.
-fn count_unconfirmed_tokens(inner: &Inner, shares: &[&ShardTake<'_>]) {
+fn count_unconfirmed_tokens(session: &Session, shares: &[&ShardTake<'_>]) {
     let needs: MilliTokens = shares
         .iter()
         .flat_map(|share| share.all().into_values())
         .sum();
     count(
-        &inner.counters.unconfirmed_millitokens,
+        &session.counters.unconfirmed_millitokens,
         u64::try_from(needs.0).unwrap_or_default(),
     );
 }

@@ -4,24 +4,28 @@ use weirgate_shared::write::finish_writes;
 use weirgate_shared::{Bucket, EpochMillis, Shard};
 use weirgate_store::StoreError;
 
-use super::BucketState;
-use crate::inner::Inner;
-use crate::limits::Limits;
+use super::state::BucketState;
+use crate::session::Session;
+use crate::values::Limits;
 
 /// Writes the new half of `parent`, if its split is unfinished.
-pub(super) async fn finish_split(inner: &Inner, parent: &Shard) -> Result<(), StoreError> {
+pub(super) async fn finish_split(session: &Session, parent: &Shard) -> Result<(), StoreError> {
     for update in finish_writes(parent).into_iter().flatten() {
         // The outcome does not matter: either this write or an earlier one created the half.
-        inner.update_idempotent(&update).await?;
+        session.update_idempotent(&update).await?;
     }
     Ok(())
 }
 
 impl BucketState {
     /// Finishes the splits of `parents`.
-    pub(super) async fn finish(&self, inner: &Inner, parents: &[Shard]) -> Result<(), StoreError> {
+    pub(super) async fn finish(
+        &self,
+        session: &Session,
+        parents: &[Shard],
+    ) -> Result<(), StoreError> {
         for parent in parents {
-            finish_split(inner, parent).await?;
+            finish_split(session, parent).await?;
         }
         Ok(())
     }
@@ -31,7 +35,7 @@ impl BucketState {
     pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Bucket {
         let bucket = self.seen_bucket(limits, now, |_| true);
         let is_made = |half: &Shard| {
-            self.queue(half.key.shard)
+            self.shard(half.key.shard)
                 .view()
                 .is_some_and(|view| view.shard.write_seq >= half.write_seq)
         };

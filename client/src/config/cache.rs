@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quick_cache::sync::Cache;
 use weirgate_shared::{AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Versioned};
 
-use crate::ages::Moment;
-use crate::stats::counters;
+use crate::session::Moment;
+use crate::values::counters;
 
 /// Most cached configurations and entities, 20,000, including missing ones.
 const MAX_ENTRIES: usize = 20_000;
@@ -144,7 +144,7 @@ pub(crate) enum CacheKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ages::AgeClock;
+    use crate::session::AgeClock;
 
     /// A value read before a change must not be cached after it.
     #[test]

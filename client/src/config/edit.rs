@@ -11,14 +11,12 @@ use weirgate_store::{ErrorKind, Item, TransactOutcome};
 
 use super::cache::CacheKey;
 use super::schema;
-use crate::Error;
-use crate::clock::deadline;
-use crate::inner::Inner;
-use crate::queue::backoff;
+use crate::session::{Session, backoff, deadline};
+use crate::values::Error;
 
 /// One change of the configuration.
-pub(super) struct ConfigEdit<'a> {
-    inner: &'a Inner,
+pub(crate) struct ConfigEdit<'a> {
+    session: &'a Session,
     /// Description of the changed item, for errors.
     what: String,
     changed: CacheKey,
@@ -27,42 +25,42 @@ pub(super) struct ConfigEdit<'a> {
 }
 
 impl<'a> ConfigEdit<'a> {
-    pub(super) fn new(inner: &'a Inner, what: String, changed: CacheKey) -> Self {
+    pub(crate) fn new(session: &'a Session, what: String, changed: CacheKey) -> Self {
         Self {
-            inner,
+            session,
             what,
             changed,
-            until: deadline(inner.settings.timeout),
+            until: deadline(session.settings.timeout),
             races: 0,
         }
     }
 
     /// Reads items. Also returns the write of the schema version, if the namespace has none yet.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         &self,
         keys: &[ItemKey],
     ) -> Result<(Vec<Item>, Option<Action>), Error> {
-        let asks_schema = !self.inner.config_cache.has_schema.load(Ordering::Relaxed);
-        let schema = asks_schema.then(|| schema_key(&self.inner.namespace));
+        let asks_schema = !self.session.config_cache.has_schema.load(Ordering::Relaxed);
+        let schema = asks_schema.then(|| schema_key(&self.session.namespace));
         let keys: Vec<_> = keys.iter().cloned().chain(schema).collect();
-        let items = self.inner.read(&keys).await?;
-        let is_marked = !asks_schema || schema::check(self.inner, items.iter())?;
+        let items = self.session.read(&keys).await?;
+        let is_marked = !asks_schema || schema::check(self.session, items.iter())?;
         Ok((
             items,
-            (!is_marked).then(|| write_schema_version(&self.inner.namespace)),
+            (!is_marked).then(|| write_schema_version(&self.session.namespace)),
         ))
     }
 
     /// Returns the write of the change's audit event.
-    pub(super) fn record(&self, change: AuditChange) -> Action {
-        let Inner {
+    pub(crate) fn record(&self, change: AuditChange) -> Action {
+        let Session {
             namespace,
             settings,
             config_cache: known,
             ..
-        } = self.inner;
+        } = self.session;
         let event = AuditEvent {
-            id: known.next_event(self.inner.now()),
+            id: known.next_event(self.session.now()),
             principal: settings.principal.to_string(),
             change,
         };
@@ -71,14 +69,14 @@ impl<'a> ConfigEdit<'a> {
 
     /// Writes all actions or none. Returns whether they were applied; if not, the change must be
     /// planned again.
-    pub(super) async fn write(&mut self, actions: &[Action]) -> Result<bool, Error> {
+    pub(crate) async fn write(&mut self, actions: &[Action]) -> Result<bool, Error> {
         if self.transact(actions).await? {
             return Ok(true);
         }
         if Instant::now() >= self.until {
             return Err(Error::Contended {
                 what: self.what.clone(),
-                after: self.inner.settings.timeout,
+                after: self.session.settings.timeout,
             });
         }
         self.races += 1;
@@ -93,7 +91,7 @@ impl<'a> ConfigEdit<'a> {
         let token = weirgate_store::random_id();
         let (mut failures, mut doubt) = (0, None);
         loop {
-            match self.inner.transact(actions, &token).await {
+            match self.session.transact(actions, &token).await {
                 Ok(TransactOutcome::Applied) => return Ok(true),
                 Ok(TransactOutcome::ConditionFailed(_)) => return Ok(false),
                 Err(error) => {
@@ -119,6 +117,6 @@ struct InvalidateOnDrop<'a, 'i>(&'a ConfigEdit<'i>);
 
 impl Drop for InvalidateOnDrop<'_, '_> {
     fn drop(&mut self) {
-        self.0.inner.config_cache.invalidate(&self.0.changed);
+        self.0.session.config_cache.invalidate(&self.0.changed);
     }
 }

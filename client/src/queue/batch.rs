@@ -2,10 +2,11 @@
 //! larger one. Pure.
 
 use std::collections::VecDeque;
+
 use weirgate_shared::{EpochMillis, Shard};
 
-use super::{Amounts, Waiter};
-use crate::decision::{self, LimitStatus};
+use super::waiter::Waiter;
+use crate::values::{Amounts, LimitStatus, status};
 
 /// Most leases in one write, because an expression holds 4 KB.
 const LEASES_PER_WRITE: usize = 50;
@@ -22,7 +23,7 @@ pub(super) fn select_batch(
     let Some(first) = line.front() else {
         return (vec![], line);
     };
-    let limits = first.limits.clone();
+    let limits = first.request.limits.clone();
     let mut left: Amounts = match view {
         Some(shard) => shard
             .projected(&limits, now)
@@ -39,22 +40,23 @@ pub(super) fn select_batch(
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for waiter in line {
         let fits = waiter
+            .request
             .amounts
             .iter()
             .all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
-        if waiter.limits != limits
+        if waiter.request.limits != limits
             || !fits
-            || (waiter.lease.is_some() && leases == LEASES_PER_WRITE)
+            || (waiter.request.lease.is_some() && leases == LEASES_PER_WRITE)
         {
             others.push_back(waiter);
             continue;
         }
-        for (limit, need) in &waiter.amounts {
+        for (limit, need) in &waiter.request.amounts {
             if let Some(left) = left.get_mut(limit) {
                 *left -= *need;
             }
         }
-        leases += usize::from(waiter.lease.is_some());
+        leases += usize::from(waiter.request.lease.is_some());
         chosen.push(waiter);
     }
     (chosen, others)
@@ -66,13 +68,12 @@ pub(super) fn shortage(
     waiter: &Waiter,
     now: EpochMillis,
 ) -> Option<Vec<LimitStatus>> {
-    let status = decision::status(shard, &waiter.limits, &waiter.amounts, now);
+    let status = status(shard, &waiter.request.limits, &waiter.request.amounts, now);
     status.iter().any(LimitStatus::is_short).then_some(status)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use proptest::collection::vec;
@@ -82,9 +83,7 @@ mod tests {
     use weirgate_shared::{BucketKey, Limit, LimitName, MilliTokens};
 
     use super::*;
-    use crate::ages::AgeClock;
-    use crate::bucket::BucketState;
-    use crate::limits::Limits;
+    use crate::values::{BucketRequest, Limits};
 
     const NOW: EpochMillis = EpochMillis(1_000_000);
     const RATE: i64 = 60;
@@ -108,21 +107,13 @@ mod tests {
         Limits::new(limits.into(), None)
     }
 
-    fn shards() -> Arc<BucketState> {
-        Arc::new(BucketState::new(
-            BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
-            None,
-            AgeClock::default(),
-        ))
+    fn key() -> BucketKey {
+        BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap()
     }
 
     /// A shard as viewed `seconds_ago`, with these balances.
     fn seen(left: [i64; 2], seconds_ago: i64) -> Shard {
-        let mut shard = Shard::full(
-            shards().key.clone(),
-            &limits(),
-            EpochMillis(NOW.0 - seconds_ago * 1000),
-        );
+        let mut shard = Shard::full(key(), &limits(), EpochMillis(NOW.0 - seconds_ago * 1000));
         for (state, left) in shard.limits.values_mut().zip(left) {
             state.available = MilliTokens::from_tokens(left);
         }
@@ -138,7 +129,7 @@ mod tests {
 
     /// Returns the waiter at `place`, identified by its acquires.
     fn caller(place: usize, asked: &Asked) -> Waiter {
-        Waiter {
+        let request = BucketRequest {
             amounts: needs(asked.needs),
             soft_amounts: Amounts::new(),
             limits: if asked.brings_others {
@@ -149,10 +140,13 @@ mod tests {
             lease: asked
                 .wants_lease
                 .then(|| (Duration::from_secs(1), "test".into())),
+            timeout: Duration::ZERO,
             acquires: i64::try_from(place).unwrap(),
+        };
+        Waiter {
+            request,
             enqueued_at: Instant::now(),
             deadline: Instant::now(),
-            bucket: shards(),
             reply: oneshot::channel().0,
         }
     }
@@ -160,7 +154,7 @@ mod tests {
     fn places<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> Vec<usize> {
         waiters
             .into_iter()
-            .map(|waiter| usize::try_from(waiter.acquires).unwrap())
+            .map(|waiter| usize::try_from(waiter.request.acquires).unwrap())
             .collect()
     }
 
@@ -216,7 +210,7 @@ mod tests {
         ) {
             let (shard, waiter) = (seen(left, seconds_ago), caller(0, &asked));
             let lacks = |(name, need): &(&LimitName, &MilliTokens)| shard.balance_at(name, NOW) < **need;
-            let lacking: Vec<_> = waiter.amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
+            let lacking: Vec<_> = waiter.request.amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
             let said = shortage(&shard, &waiter, NOW).map(|status| {
                 let short = status.into_iter().filter(LimitStatus::is_short);
                 short.map(|status| status.limit).collect::<Vec<_>>()

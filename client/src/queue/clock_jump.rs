@@ -9,11 +9,10 @@ use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Va
 use weirgate_shared::{EpochMillis, LimitState, MilliTokens, Shard, attr, refill_between};
 use weirgate_store::WriteOutcome;
 
-use super::{Amounts, ShardQueue};
-use crate::bucket::BucketState;
-use crate::inner::Inner;
-use crate::limits::Limits;
-use crate::settle::SettleAttempt;
+use super::settle::SettleAttempt;
+use super::shard_state::ShardState;
+use crate::session::Session;
+use crate::values::{Amounts, Limits};
 
 /// Returns whether a take on such a view can be corrected if the clock turns out to be ahead: it
 /// brings no limits, begins no hour, and ends no leases.
@@ -40,12 +39,12 @@ pub(super) fn require_unchanged(
 /// Restores the tokens that a take of `amounts` cut, because a fast clock made the shard look full.
 /// Returns whether the shard had all that was taken.
 pub(super) async fn restore_cut(
-    inner: &Inner,
-    (queue, bucket): (&Arc<ShardQueue>, &Arc<BucketState>),
+    session: &Session,
+    state: &Arc<ShardState>,
     (seen, after): (&Shard, &Shard),
     amounts: &Amounts,
 ) -> bool {
-    let (back, was_there) = cut(seen, after, amounts, inner.now());
+    let (back, was_there) = cut(seen, after, amounts, session.now());
     if back.is_empty() {
         return was_there;
     }
@@ -61,9 +60,8 @@ pub(super) async fn restore_cut(
         )
     };
     let settling = SettleAttempt {
-        inner,
-        bucket,
-        queue: Arc::clone(queue),
+        session,
+        state: Arc::clone(state),
         write_id: weirgate_store::random_id(),
         lease: None,
         amounts: back.iter().map(amount).collect(),
@@ -71,24 +69,24 @@ pub(super) async fn restore_cut(
         held_amounts: &Amounts::new(),
     };
     if let Err(error) = settling.run().await {
-        let bucket = queue.key.item_key().pk;
+        let bucket = state.key.item_key().pk;
         tracing::warn!(%error, bucket, "what a clock that was ahead had cut could not be put back");
     }
     was_there
 }
 
 /// Sets back the refill time of a shard that a take created with a fast clock.
-pub(super) async fn correct_creation(inner: &Inner, queue: &ShardQueue, created: &Shard) {
-    let Some(update) = rewind(created, inner.now()) else {
+pub(super) async fn correct_creation(session: &Session, state: &ShardState, created: &Shard) {
+    let Some(update) = rewind(created, session.now()) else {
         return;
     };
-    match inner.update_idempotent(&update).await {
+    match session.update_idempotent(&update).await {
         Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            drop(item.bucket().map(|shard| queue.record_view(shard)));
+            drop(item.bucket().map(|shard| state.record_view(shard)));
         }
         Ok(_) => {}
         Err(error) => {
-            let bucket = queue.key.item_key().pk;
+            let bucket = state.key.item_key().pk;
             tracing::warn!(%error, bucket, "the refill time of a shard that a fast clock created could not be set back");
         }
     }

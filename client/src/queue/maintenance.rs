@@ -7,29 +7,30 @@ use weirgate_shared::write::{Contention, Take, Update, expire};
 use weirgate_shared::{EpochMillis, Shard};
 use weirgate_store::WriteOutcome;
 
-use super::{ShardQueue, Waiter};
-use crate::inner::Inner;
-use crate::limits::check_bucket_limit_count;
+use super::shard_state::ShardState;
+use super::waiter::Waiter;
+use crate::session::Session;
+use crate::values::check_bucket_limit_count;
 
 /// Writes so that `first`, for which `shard` is short, may fit. Returns whether the view is new.
 ///
 /// A failure fails no waiter: the usual write or denial follows.
 pub(super) async fn maintain(
-    inner: &Inner,
-    queue: &ShardQueue,
+    session: &Session,
+    state: &ShardState,
     shard: &Shard,
     first: &Waiter,
     now: EpochMillis,
 ) -> bool {
-    let Some(update) = plan(inner, queue, shard, first, now) else {
+    let Some(update) = plan(session, state, shard, first, now) else {
         return false;
     };
-    match inner.update(&update).await {
+    match session.update(&update).await {
         Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            item.bucket().map(|shard| queue.record_view(shard)).is_ok()
+            item.bucket().map(|shard| state.record_view(shard)).is_ok()
         }
         Ok(WriteOutcome::ConditionFailed(None)) => {
-            queue.clear_view();
+            state.clear_view();
             true
         }
         Ok(WriteOutcome::Applied(None)) => false,
@@ -41,8 +42,8 @@ pub(super) async fn maintain(
 }
 
 fn plan(
-    inner: &Inner,
-    queue: &ShardQueue,
+    session: &Session,
+    state: &ShardState,
     shard: &Shard,
     first: &Waiter,
     now: EpochMillis,
@@ -50,20 +51,20 @@ fn plan(
     if shard.expired(now).count() > shard.reclaimable(now).count() {
         return expire(shard, now).map(|(update, _)| update);
     }
-    if shard.matches_rules(&first.limits, now)
-        || check_bucket_limit_count(shard, &first.limits).is_err()
+    if shard.matches_rules(&first.request.limits, now)
+        || check_bucket_limit_count(shard, &first.request.limits).is_err()
     {
         return None;
     }
     let op = weirgate_store::random_id();
     let nothing = Take {
-        key: &queue.key,
-        limits: (&first.limits).into(),
+        key: &state.key,
+        limits: (&first.request.limits).into(),
         amounts: BTreeMap::new(),
         soft_amounts: BTreeMap::new(),
         acquires: 0,
         leases: vec![],
-        roll: queue.roll(inner, now),
+        roll: state.roll(session, now),
         write_id: op.clone(),
         request_split: false,
         contention: Contention::Alone,

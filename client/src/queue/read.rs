@@ -4,11 +4,10 @@
 use weirgate_shared::{EpochMillis, Millis, Shard};
 use weirgate_store::Consistency;
 
-use super::ShardQueue;
 use super::hour::expected_acquires;
-use crate::Error;
-use crate::ages::Moment;
-use crate::inner::Inner;
+use super::shard_state::ShardState;
+use crate::session::{Moment, Session};
+use crate::values::Error;
 
 /// Usual greatest age of an eventually consistent response, latency included, 10 ms.
 const MAX_READ_AGE: Millis = Millis(10);
@@ -16,7 +15,7 @@ const MAX_READ_AGE: Millis = Millis(10);
 /// 2.
 const CONTENDED_ACQUIRES: i64 = 2;
 
-impl ShardQueue {
+impl ShardState {
     /// Returns whether there is a view, or the shard is missing where a take may create it.
     pub(super) fn is_known(&self) -> bool {
         self.view().is_some() || self.may_be_created()
@@ -50,10 +49,10 @@ impl ShardQueue {
     ///
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.
-    pub(super) async fn read_shard(&self, inner: &Inner) -> Result<(), Error> {
+    pub(super) async fn read_shard(&self, session: &Session) -> Result<(), Error> {
         let at = self.summary.ages.now();
         self.request_started("BatchGetItem");
-        let found = inner
+        let found = session
             .read_once(&self.key.item_key(), Consistency::Eventual)
             .await;
         self.request_finished(&found);
@@ -65,7 +64,7 @@ impl ShardQueue {
             .map(|item| item.bucket())
             .transpose()
             .map_err(unreadable)?;
-        self.record_read(shard, at, inner.now());
+        self.record_read(shard, at, session.now());
         Ok(())
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
-use super::ShardQueue;
-use crate::inner::Inner;
-use crate::{Error, LimitStatus};
+use super::shard_state::ShardState;
+use crate::session::Session;
+use crate::values::{Error, LimitStatus};
 
 /// Time for which a denial for lack of slots is cached, 50 ms: another process may release a slot
 /// at any time.
@@ -30,7 +30,7 @@ pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> 
     (wait / 10).clamp(MIN_DENIAL_TTL, MAX_DENIAL_TTL).min(most)
 }
 
-impl ShardQueue {
+impl ShardState {
     /// Reads the shard because `seen` is short, or because there is no view and DynamoDB throttles.
     /// The read is strongly consistent for slots; for rates, a balance may be half a second old.
     ///
@@ -38,7 +38,7 @@ impl ShardQueue {
     /// The store's; [`Error::Unreadable`] if the item is damaged.
     pub(super) async fn recheck(
         &self,
-        inner: &Inner,
+        session: &Session,
         seen: Option<&Shard>,
         lacks_slots: bool,
     ) -> Result<(), Error> {
@@ -51,7 +51,7 @@ impl ShardQueue {
         loop {
             let at = self.summary.ages.now();
             self.request_started("BatchGetItem");
-            let found = inner.read_once(&self.key.item_key(), consistency).await;
+            let found = session.read_once(&self.key.item_key(), consistency).await;
             self.request_finished(&found);
             let unreadable = |error| Error::Unreadable {
                 bucket: self.key.item_key().pk,

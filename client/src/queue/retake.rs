@@ -2,10 +2,10 @@
 
 use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
 
-use super::Amounts;
-use crate::hold::Hold;
-use crate::inner::Inner;
-use crate::stats::count;
+use super::part::Ending;
+use super::taken::Taken;
+use crate::session::Session;
+use crate::values::{Amounts, count};
 
 /// Returns whether such a take of `amounts`, which left the shard as `after`, took overflow.
 pub(super) fn took_overflow(amounts: &Amounts, after: &Shard, now: EpochMillis) -> bool {
@@ -24,18 +24,19 @@ pub(super) fn took_overflow(amounts: &Amounts, after: &Shard, now: EpochMillis) 
 /// Undoes the take of one waiter, so that it can be made again. Available tokens are rolled back.
 /// Tokens that were overflow do not return, and count as consumed.
 pub(super) async fn undo_take(
-    inner: &Inner,
-    hold: Hold,
+    session: &Session,
+    taken: Taken,
     amounts: &Amounts,
     after: &Shard,
     spilled: bool,
 ) {
-    let has_lease = hold.lease().is_some();
-    let ended = if spilled {
-        hold.release().await
+    let has_lease = taken.expires_at().is_some();
+    let ending = if spilled {
+        Ending::Release
     } else {
-        hold.roll_back().await
+        Ending::RollBack
     };
+    let ended = taken.end(ending).await;
     let stays = match &ended {
         Ok(_) => spilled,
         // An unconfirmed return without a lease was already counted where it failed.
@@ -57,7 +58,7 @@ pub(super) async fn undo_take(
     } else {
         0
     };
-    count(&inner.counters.unconfirmed_millitokens, milli);
+    count(&session.counters.unconfirmed_millitokens, milli);
     let bucket = after.key.item_key().pk;
     tracing::warn!(
         bucket,

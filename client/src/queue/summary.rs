@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use weirgate_shared::EpochMillis;
 
-use super::RetryTimes;
-use crate::ages::{AgeClock, Moment};
+use super::retry_times::RetryTimes;
+use crate::session::{AgeClock, Moment};
 
 /// State that the queues of all shards of a bucket share.
 #[derive(Debug)]

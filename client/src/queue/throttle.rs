@@ -8,13 +8,102 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::ages::{AgeClock, Moment};
+use crate::session::{AgeClock, Moment};
 
 const FIRST: Duration = Duration::from_millis(25);
 const LONGEST: Duration = Duration::from_secs(4);
 /// Time without a throttle after which the pause ends, 10 s. It exceeds the longest wait, so a
 /// shard that throttles every write keeps its pause.
 const OVER: Duration = Duration::from_secs(10);
+
+/// Time after a throttle in which it is a reason to request a split, 5 s.
+const SPLIT_SIGNAL_WINDOW: Duration = Duration::from_secs(5);
+/// Time after a throttle in which requests avoid the shard, 1 s.
+const AVOID_FOR: Duration = Duration::from_secs(1);
+
+/// Throttles of one shard, and the pause after them.
+#[derive(Debug, Default)]
+pub(super) struct ThrottleHistory {
+    last: Option<Throttle>,
+    pause: ThrottleBackoff,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Throttle {
+    at: Moment,
+    /// Whether another throttle came shortly before.
+    is_repeated: bool,
+    /// Whether no write has passed since.
+    is_last: bool,
+}
+
+impl ThrottleHistory {
+    /// Records a throttle.
+    pub(super) fn record(&mut self, ages: &AgeClock) {
+        let at = ages.now();
+        let is_repeated = self.last.is_some_and(|last| {
+            at.since(last.at)
+                < if last.is_last {
+                    SPLIT_SIGNAL_WINDOW
+                } else {
+                    AVOID_FOR
+                }
+        });
+        self.last = Some(Throttle {
+            at,
+            is_repeated,
+            is_last: true,
+        });
+        self.pause.widen(ages);
+    }
+
+    /// Records a write that was not throttled.
+    pub(super) fn record_pass(&mut self, ages: &AgeClock) {
+        if let Some(last) = &mut self.last {
+            last.is_last = false;
+        }
+        self.pause.narrow(ages);
+    }
+
+    /// Records that the shard was split or merged: the throttles were another shard's.
+    pub(super) fn record_reshard(&mut self) {
+        self.last = None;
+        self.pause.shrink();
+    }
+
+    /// Clears the last throttle, because a write has requested the split.
+    pub(super) fn clear(&mut self) {
+        self.last = None;
+    }
+
+    /// Returns the pause of a shard that was split off this one. The first write need not wait; if
+    /// it is throttled, the next waits as long as it would in this shard.
+    pub(super) fn inherited(&self) -> Self {
+        let mut pause = ThrottleBackoff::default();
+        pause.inherit(self.pause);
+        Self { last: None, pause }
+    }
+
+    /// Returns the end of the pause between writes, if it is still ahead.
+    pub(super) fn paused_until(&self, ages: &AgeClock) -> Option<Instant> {
+        self.pause.until(ages)
+    }
+
+    /// Returns the age of the last throttle, if it was the second within a short time and is
+    /// recent. A partition near its limit throttles now and then, so one throttle alone is no
+    /// signal.
+    pub(super) fn repeated_for(&self, ages: &AgeClock) -> Option<Duration> {
+        let last = self.last.filter(|last| last.is_repeated)?;
+        Some(ages.age(last.at)).filter(|age| *age < SPLIT_SIGNAL_WINDOW)
+    }
+
+    /// Returns whether requests should avoid the shard: it was throttled less than 1 s ago, or this
+    /// process pauses its writes.
+    pub(super) fn is_recent(&self, ages: &AgeClock) -> bool {
+        self.last.is_some_and(|last| ages.age(last.at) < AVOID_FOR)
+            || self.pause.until(ages).is_some()
+    }
+}
 
 /// Pause between two writes; zero without throttles.
 #[derive(Debug, Default, Clone, Copy)]

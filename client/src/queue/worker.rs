@@ -8,21 +8,26 @@ use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 use weirgate_store::{ErrorKind, StoreError};
 
+use super::batch;
 use super::maintenance::maintain;
-use super::take::{self, TakeOutcome, pause};
-use super::{RerouteReason, ShardDecision, ShardQueue, ShardView, Waiter, batch, denial_ttl};
-use crate::bucket::AMPLE_FACTOR;
-use crate::inner::Inner;
-use crate::stats::count;
-use crate::{Error, decision};
+use super::recheck::denial_ttl;
+use super::shard_queue::ShardQueue;
+use super::take::{TakeOutcome, pause, take};
+use super::view::ShardView;
+use super::waiter::{RerouteReason, ShardDecision, Waiter};
+use crate::session::Session;
+use crate::values::{Error, LimitStatus, count, denial_of};
 
+/// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
+/// far, so there is no contention for them.
+pub(crate) const AMPLE_FACTOR: i64 = 8;
 /// Time in which a view of a throttled shard counts as fresh, 1 s.
 const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
 
 /// Drains `queue` until it is empty.
-pub(crate) async fn run_worker(inner: Arc<Inner>, queue: Arc<ShardQueue>) {
+pub(crate) async fn run_worker(session: Arc<Session>, queue: Arc<ShardQueue>) {
     let mut server = QueueWorker {
-        inner,
+        session,
         queue,
         waiting: VecDeque::new(),
         failures: 0,
@@ -51,7 +56,7 @@ impl Drop for QueueWorker {
 }
 
 struct QueueWorker {
-    inner: Arc<Inner>,
+    session: Arc<Session>,
     queue: Arc<ShardQueue>,
     waiting: VecDeque<Waiter>,
     /// Failed requests in a row.
@@ -69,11 +74,13 @@ impl QueueWorker {
         // none.
         let losses = std::mem::take(&mut self.losses);
         self.back_off(losses).await;
-        if (!self.queue.is_known() || self.queue.is_outgrown()) && !self.read_view().await {
+        if (!self.queue.shard.is_known() || self.queue.shard.is_outgrown())
+            && !self.read_view().await
+        {
             return;
         }
-        let now = self.inner.now();
-        let view = self.queue.view();
+        let now = self.session.now();
+        let view = self.queue.shard.view();
         let shard = view.as_ref().map(|view| &*view.shard);
         let (mut chosen, others) =
             batch::select_batch(shard, std::mem::take(&mut self.waiting), now);
@@ -82,7 +89,7 @@ impl QueueWorker {
             if let (true, Some(first)) = (
                 chosen.is_empty() && !view.predates_clock_jump,
                 self.waiting.front(),
-            ) && maintain(&self.inner, &self.queue, &view.shard, first, now).await
+            ) && maintain(&self.session, &self.queue.shard, &view.shard, first, now).await
             {
                 return;
             }
@@ -99,14 +106,14 @@ impl QueueWorker {
         if chosen.is_empty() {
             return;
         }
-        if let Some(until) = self.queue.paused_until() {
+        if let Some(until) = self.queue.shard.paused_until() {
             self.requeue(chosen);
             self.wait_until(until).await;
             // By now the shard may be short, or split.
             self.recheck().await;
             return;
         }
-        match take::take(&self.inner, &self.queue, chosen).await {
+        match take(&self.session, &self.queue.shard, chosen).await {
             TakeOutcome::Replied => self.failures = 0,
             TakeOutcome::Retry(chosen) => {
                 self.losses = losses + 1;
@@ -142,14 +149,14 @@ impl QueueWorker {
             return false;
         }
         let known = self.count();
-        let was_only = self.queue.summary.max_shards_seen() == 1;
-        let looked = self.queue.read_shard(&self.inner).await;
+        let was_only = self.queue.shard.summary.max_shards_seen() == 1;
+        let looked = self.queue.shard.read_shard(&self.session).await;
         self.waiting.extend(self.queue.drain(true));
         match looked {
-            Ok(()) if was_only && self.queue.summary.max_shards_seen() > 1 => {
+            Ok(()) if was_only && self.queue.shard.summary.max_shards_seen() > 1 => {
                 self.reroute(&RerouteReason::BucketWasSplit)
             }
-            Ok(()) if !self.queue.is_known() => self.reroute(&RerouteReason::ShardMissing),
+            Ok(()) if !self.queue.shard.is_known() => self.reroute(&RerouteReason::ShardMissing),
             Ok(()) if self.was_split(known) => self.reroute(&RerouteReason::BucketWasSplit),
             Ok(()) => {
                 self.failures = 0;
@@ -157,14 +164,16 @@ impl QueueWorker {
                 return true;
             }
             // A write planned on the old view shows as much as the read would.
-            Err(Error::Store(error)) if is_key_range_throttle(&error) && self.queue.is_known() => {
+            Err(Error::Store(error))
+                if is_key_range_throttle(&error) && self.queue.shard.is_known() =>
+            {
                 return true;
             }
             Err(Error::Store(error)) if self.can_reroute(&error) => {
                 self.reroute(&RerouteReason::Throttled(error))
             }
             Err(Error::Store(error)) if error.kind.is_transient() => {
-                count(&self.inner.counters.refused, 1);
+                count(&self.session.counters.refused, 1);
                 self.failures += 1;
                 pause(self.failures, &self.waiting).await;
             }
@@ -179,7 +188,7 @@ impl QueueWorker {
 
     /// Returns the bucket's shard count in the view.
     fn count(&self) -> Option<u32> {
-        self.queue.view().map(|view| view.shard.shard().count)
+        self.queue.shard.view().map(|view| view.shard.shard().count)
     }
 
     /// Returns whether the shard was split since the bucket had `count` shards. Other shards then
@@ -197,26 +206,33 @@ impl QueueWorker {
     /// Reads the shard for its waiters. If the read is throttled, denies the waiters for which the
     /// view is short.
     async fn recheck(&mut self) {
-        let (view, Some(first)) = (self.queue.view(), self.waiting.front()) else {
+        let (view, Some(first)) = (self.queue.shard.view(), self.waiting.front()) else {
             return;
         };
         let seen = view.as_ref().map(|view| &*view.shard);
         let known = self.count();
-        let short = seen.and_then(|shard| batch::shortage(shard, first, self.inner.now()));
+        let short = seen.and_then(|shard| batch::shortage(shard, first, self.session.now()));
         let lacks_slots = short
             .iter()
             .flatten()
             .any(|status| status.is_short() && status.is_concurrent());
-        match self.queue.recheck(&self.inner, seen, lacks_slots).await {
-            Ok(()) if self.queue.was_merged_away() => self.reroute(&RerouteReason::ShardMissing),
+        match self
+            .queue
+            .shard
+            .recheck(&self.session, seen, lacks_slots)
+            .await
+        {
+            Ok(()) if self.queue.shard.was_merged_away() => {
+                self.reroute(&RerouteReason::ShardMissing)
+            }
             Ok(()) if self.was_split(known) => self.reroute(&RerouteReason::BucketWasSplit),
             Ok(()) => {}
             Err(Error::Store(error)) if error.kind.is_transient() => {
-                count(&self.inner.counters.refused, 1);
+                count(&self.session.counters.refused, 1);
                 tracing::debug!(%error, "could not be read for now");
                 self.failures += 1;
                 if let Some(view) = view.filter(|_| is_key_range_throttle(&error)) {
-                    self.queue.trust_view_for(THROTTLED_VIEW_TTL);
+                    self.queue.shard.trust_view_for(THROTTLED_VIEW_TTL);
                     self.deny_insufficient(&view);
                 }
                 pause(self.failures, &self.waiting).await;
@@ -238,7 +254,7 @@ impl QueueWorker {
 
     /// Returns whether DynamoDB throttles this shard alone, and the bucket has others.
     fn can_reroute(&self, error: &StoreError) -> bool {
-        is_key_range_throttle(error) && self.queue.summary.max_shards_seen() > 1
+        is_key_range_throttle(error) && self.queue.shard.summary.max_shards_seen() > 1
     }
 
     fn requeue(&mut self, chosen: Vec<Waiter>) {
@@ -250,7 +266,7 @@ impl QueueWorker {
     /// Denies the waiters for which a fresh view is short. In a split bucket, reroutes them
     /// instead.
     fn deny_insufficient(&mut self, view: &ShardView) {
-        let now = self.inner.now();
+        let now = self.session.now();
         for waiter in std::mem::take(&mut self.waiting) {
             match batch::shortage(&view.shard, &waiter, now) {
                 Some(shortage) if !self.is_fresh(view, &waiter, &shortage, now) => {
@@ -261,8 +277,8 @@ impl QueueWorker {
                 }
                 Some(shortage) => {
                     count(
-                        &self.inner.counters.local_denied,
-                        u64::from(!self.queue.is_since(view, waiter.enqueued_at)),
+                        &self.session.counters.local_denied,
+                        u64::from(!self.queue.shard.is_since(view, waiter.enqueued_at)),
                     );
                     self.deny(waiter, shortage, now);
                 }
@@ -271,9 +287,10 @@ impl QueueWorker {
         }
     }
 
-    fn deny(&self, waiter: Waiter, shortage: Vec<decision::LimitStatus>, now: EpochMillis) {
-        let denied = decision::denial_of(shortage);
+    fn deny(&self, waiter: Waiter, shortage: Vec<LimitStatus>, now: EpochMillis) {
+        let denied = denial_of(shortage);
         self.queue
+            .shard
             .summary
             .record_retry_time(now, denied.retry_after);
         waiter.reply(Ok(ShardDecision::Denied(denied)));
@@ -283,14 +300,17 @@ impl QueueWorker {
         &self,
         view: &ShardView,
         waiter: &Waiter,
-        shortage: &[decision::LimitStatus],
+        shortage: &[LimitStatus],
         now: EpochMillis,
     ) -> bool {
-        let (age, most) = (self.queue.age(view), self.inner.settings.denial_cache_ttl);
+        let (age, most) = (
+            self.queue.shard.age(view),
+            self.session.settings.denial_cache_ttl,
+        );
         let mut short = shortage.iter().filter(|status| status.is_short());
-        self.queue.is_since(view, waiter.enqueued_at)
-            || !self.queue.summary.retry_time_passed(now, age)
-                && (self.queue.trusts_view()
+        self.queue.shard.is_since(view, waiter.enqueued_at)
+            || !self.queue.shard.summary.retry_time_passed(now, age)
+                && (self.queue.shard.trusts_view()
                     || short.all(|status| age < denial_ttl(status, age, most)))
     }
 
@@ -302,14 +322,14 @@ impl QueueWorker {
         if losses % 2 == 1 {
             return;
         }
-        let Some(moment) = self.queue.with_backoff(|pace| pace.delay()) else {
+        let Some(moment) = self.queue.shard.with_backoff(|pace| pace.delay()) else {
             return;
         };
-        let now = self.inner.now();
+        let now = self.session.now();
         let has_plenty = |view: ShardView| {
             let shard = &view.shard;
             let holds = |waiter: &Waiter| {
-                waiter.amounts.iter().all(|(name, need)| {
+                waiter.request.amounts.iter().all(|(name, need)| {
                     let balance = shard
                         .limits
                         .get(name)
@@ -319,7 +339,7 @@ impl QueueWorker {
             };
             self.waiting.front().is_some_and(holds)
         };
-        if !self.queue.view().is_some_and(has_plenty) {
+        if !self.queue.shard.view().is_some_and(has_plenty) {
             let until = Instant::now() + moment;
             let first = self.waiting.iter().map(|waiter| waiter.deadline).min();
             tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
@@ -341,28 +361,30 @@ impl QueueWorker {
                 continue;
             }
             if let Some(shortage) = self.last_seen_short(&waiter) {
-                self.deny(waiter, shortage, self.inner.now());
+                self.deny(waiter, shortage, self.session.now());
                 continue;
             }
             let timeout = Error::Timeout {
-                bucket: self.queue.key.item_key().pk,
+                bucket: self.queue.shard.key.item_key().pk,
                 after: waiter.deadline - waiter.enqueued_at,
-                last: self.queue.last_error(),
+                last: self.queue.shard.last_error(),
             };
             waiter.reply(Err(timeout));
         }
     }
 
     /// Returns what the waiter lacks by the last view, if the shard is too throttled to be read.
-    fn last_seen_short(&self, waiter: &Waiter) -> Option<Vec<decision::LimitStatus>> {
+    fn last_seen_short(&self, waiter: &Waiter) -> Option<Vec<LimitStatus>> {
         let view = self
             .queue
+            .shard
             .view()
             .filter(|view| !view.is_plan_only && view.shard.shard().count == 1)?;
         self.queue
+            .shard
             .last_error()
             .filter(|error| is_key_range_throttle(error))?;
-        batch::shortage(&view.shard, waiter, self.inner.now())
+        batch::shortage(&view.shard, waiter, self.session.now())
     }
 }
 

@@ -9,16 +9,8 @@ use tower_layer::Layer;
 
 use crate::http::{PolicyName, PolicyNames};
 use crate::tower::RateLimit;
+use crate::tower::options::{OnError, Options};
 use crate::{Acquire, Error, RateLimiter};
-
-/// What to do with a request without a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnError {
-    /// Respond with 503, or with 500 if a later attempt would fail too.
-    Refuse,
-    /// Pass the request on, uncounted, as if there was no limit.
-    Pass,
-}
 
 /// Limits the requests of the service that it wraps: see [`crate::tower`]. Clones are cheap and
 /// share everything.
@@ -26,14 +18,6 @@ pub struct RateLimitLayer<F> {
     limiter: RateLimiter,
     charge: Arc<F>,
     options: Options,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    pub(crate) names: PolicyNames,
-    pub(crate) has_x_rate_limit: bool,
-    pub(crate) refund_if: fn(StatusCode) -> bool,
-    pub(crate) on_error: fn(&Error) -> OnError,
 }
 
 impl<F> RateLimitLayer<F>

@@ -15,8 +15,8 @@ use tower_service::Service;
 
 use crate::http::{Policies, Problem};
 use crate::tower::answer::{Protocol, insert_headers};
-use crate::tower::layer::Options;
-use crate::tower::{GrantHandle, LimitedBody, OnError};
+use crate::tower::options::{OnError, Options};
+use crate::tower::{GrantHandle, LimitedBody};
 use crate::{Acquire, Decision, RateLimiter};
 
 /// A service with limited requests, made by [`RateLimitLayer`](crate::tower::RateLimitLayer).
@@ -87,7 +87,10 @@ impl<S, F> RateLimit<S, F> {
         };
         let kind = Protocol::of(&parts.headers);
         let request = Request::from_parts(parts, body);
-        let names = options.names.own(acquire.entity(), acquire.resource());
+        let names = {
+            let request = acquire.request();
+            options.names.own(&request.entity, &request.resource)
+        };
         let decision = match acquire.send().await {
             Ok(decision) => decision,
             Err(error) if (options.on_error)(&error) == OnError::Pass => {

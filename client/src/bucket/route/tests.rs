@@ -3,12 +3,15 @@
 use tokio::net::TcpListener;
 use tokio::time::advance;
 use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard};
-use weirgate_store::{ConnectOptions, Table, connect, connect_with};
+use weirgate_store::{ConnectOptions, Consistency, Table, connect, connect_with};
 
-use super::*;
-use crate::ages::AgeClock;
-use crate::queue::SLOT_DENIAL_TTL;
-use crate::{FakeClock, RateLimiter};
+use super::super::cached_denial::cached_denial;
+use super::super::state::BucketState;
+use super::{Router, acquire_from_table, *};
+use crate::api::RateLimiter;
+use crate::queue::{SLOT_DENIAL_TTL, Waiter};
+use crate::session::{AgeClock, FakeClock, Session};
+use crate::values::{Amounts, BucketRequest, Error, Limits};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
 /// Capacity of both limits.
@@ -17,22 +20,22 @@ const TIMEOUT: Duration = Duration::from_millis(600);
 /// The shortest time step.
 const MOMENT: Duration = Duration::from_millis(1);
 
-async fn inner_of(table: Table) -> Arc<Inner> {
+async fn session_of(table: Table) -> Arc<Session> {
     RateLimiter::builder("limits")
         .table(table)
         .build()
         .await
         .unwrap()
-        .inner
+        .session
 }
 
 /// Every request it sends fails, for lack of credentials.
-async fn inner() -> Arc<Inner> {
+async fn session() -> Arc<Session> {
     let connection = ConnectOptions {
         clock: Arc::new(FakeClock::at(NOW)),
         ..ConnectOptions::default()
     };
-    inner_of(Table::new(connect_with(connection, |_| None), "limits")).await
+    session_of(Table::new(connect_with(connection, |_| None), "limits")).await
 }
 
 fn limits() -> Limits {
@@ -80,37 +83,23 @@ fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
         for (state, left) in shard.limits.values_mut().zip([rate, slots]) {
             state.available = MilliTokens(left);
         }
-        bucket.queue(index).record_view(shard);
+        bucket.shard(index).record_view(shard);
     }
 }
 
 /// Enqueues a dropped request, without a worker.
 fn block(bucket: &Arc<BucketState>) {
-    let BucketRequest {
-        amounts,
-        soft_amounts,
-        limits,
-        lease,
-        acquires,
-        ..
-    } = request(&[("rpd", 1)]);
-    let (enqueued_at, deadline, bucket) = (Instant::now(), Instant::now(), Arc::clone(bucket));
-    let (reply, queue) = (oneshot::channel().0, bucket.queue(0));
+    let queue = bucket.queues.queue(0);
     assert!(queue.enqueue(Waiter {
-        amounts,
-        soft_amounts,
-        limits,
-        lease,
-        acquires,
-        enqueued_at,
-        deadline,
-        bucket,
-        reply
+        request: request(&[("rpd", 1)]),
+        enqueued_at: Instant::now(),
+        deadline: Instant::now(),
+        reply: oneshot::channel().0,
     }));
 }
 
 fn index(queue: Option<Arc<ShardQueue>>) -> Option<u32> {
-    queue.map(|queue| queue.key.shard)
+    queue.map(|queue| queue.index())
 }
 
 #[test]
@@ -134,10 +123,10 @@ fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothi
 /// for that.
 #[tokio::test]
 async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
-    let inner = inner().await;
+    let session = session().await;
     let is_above = |count, needs: &[_]| {
         let (bucket, request) = (bucket_of(count), request(needs));
-        Router::new(&inner, &bucket, &request, Instant::now()).exceeds_one_shard()
+        Router::new(&session, &bucket, &request, Instant::now()).exceeds_one_shard()
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
@@ -152,14 +141,14 @@ async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
-    let (inner, bucket) = (inner().await, bucket_of(4));
+    let (session, bucket) = (session().await, bucket_of(4));
     see(
         &bucket,
         &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)],
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let asking = Router::new(&inner, &bucket, &request, Instant::now());
+        let asking = Router::new(&session, &bucket, &request, Instant::now());
         index(
             Router {
                 tried: tried.to_vec(),
@@ -191,9 +180,9 @@ async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only_a_known_one() {
-    let (inner, bucket, request) = (inner().await, bucket_of(4), request(&[("rpd", 1)]));
-    let asking = Router::new(&inner, &bucket, &request, Instant::now());
-    let after = |missing| index(asking.replacement_for(&bucket.queue(missing)));
+    let (session, bucket, request) = (session().await, bucket_of(4), request(&[("rpd", 1)]));
+    let asking = Router::new(&session, &bucket, &request, Instant::now());
+    let after = |missing| index(asking.replacement_for(&bucket.queues.queue(missing)));
     assert!(
         after(3).is_some(),
         "it is not known of any that it is there, but the first may be"
@@ -205,12 +194,12 @@ async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
-    let (inner, bucket) = (inner().await, bucket_of(1));
+    let (session, bucket) = (session().await, bucket_of(1));
     see(&bucket, &[(0, 1_000, 1_000)]);
     let [enough, rate, slots] =
         [("rpd", 1_000), ("rpd", 2_000), ("slots", 1_001)].map(|need| request(&[need]));
-    let denies = |request| cached_denial(&inner, &bucket, request).is_some();
-    let memory = inner.settings.denial_cache_ttl;
+    let denies = |request| cached_denial(&session, &bucket, request).is_some();
+    let memory = session.settings.denial_cache_ttl;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
     advance(SLOT_DENIAL_TTL - MOMENT).await;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
@@ -225,52 +214,52 @@ async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
 /// Other shards may have what one lacks.
 #[tokio::test(start_paused = true)]
 async fn of_several_shards_only_a_denial_by_all_is_remembered() {
-    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
-    let denies = || cached_denial(&inner, &bucket, &request).is_some();
+    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let denies = || cached_denial(&session, &bucket, &request).is_some();
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "no denial by all shards");
     bucket.record_denial();
     assert!(denies());
-    bucket.queue(1).clear_view();
+    bucket.shard(1).clear_view();
     assert!(!denies(), "not by those that are known");
-    advance(inner.settings.denial_cache_ttl).await;
+    advance(session.settings.denial_cache_ttl).await;
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "it was denied too long ago");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_remembered_of_several_shards_is_told_at_once() {
-    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     bucket.record_denial();
-    let verdict = acquire_from_table(&inner, &bucket, &request, Instant::now())
+    let verdict = acquire_from_table(&session, &bucket, &request, Instant::now())
         .await
         .unwrap();
-    assert!(matches!(verdict, ShardDecision::Denied(_)));
-    assert_eq!(inner.counters.read().local_denied, 1);
+    assert!(matches!(verdict, BucketDecision::Denied(_)));
+    assert_eq!(session.counters.read().local_denied, 1);
 }
 
 /// A waiter that came first may be served by tokens that are still to come.
 #[tokio::test(start_paused = true)]
 async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
-    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1_000)]));
+    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1_000)]));
     see(&bucket, &[(0, 0, 0)]);
     block(&bucket);
     let started = Instant::now();
     let serving = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        queue::run_worker(Arc::clone(&inner), bucket.queue(0)).await;
+        queue::run_worker(Arc::clone(&session), bucket.queues.queue(0)).await;
     };
     let asking = async {
         (
-            acquire_from_table(&inner, &bucket, &request, started)
+            acquire_from_table(&session, &bucket, &request, started)
                 .await
                 .unwrap(),
             started.elapsed(),
         )
     };
     let ((verdict, after), ()) = tokio::join!(asking, serving);
-    assert!(matches!(verdict, ShardDecision::Denied(_)));
+    assert!(matches!(verdict, BucketDecision::Denied(_)));
     assert!(
         after >= Duration::from_millis(10),
         "it was told after {after:?}, before its turn"
@@ -280,52 +269,52 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
 /// A denial must not rest on a view from before the request; a later view need not be read again.
 #[tokio::test(start_paused = true)]
 async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
-    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_001)]));
+    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_001)]));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Router::new(&inner, &bucket, &request, Instant::now());
+    let mut asking = Router::new(&session, &bucket, &request, Instant::now());
     assert!(matches!(
         asking.decide_over_all_shards().await,
-        Ok(Ok(ShardDecision::Denied(_)))
+        Ok(RouteStep::Decided(BucketDecision::Denied(_)))
     ));
     assert!(bucket.denied().is_some());
     see(&bucket, &[(1, 1_001, 0)]);
-    let Ok(Err(queue)) = asking.decide_over_all_shards().await else {
+    let Ok(RouteStep::Try(queue)) = asking.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
-    assert_eq!(index(queue), Some(1));
-    assert_eq!(inner.counters.read().reads, 0);
+    assert_eq!(queue.index(), 1);
+    assert_eq!(session.counters.read().reads, 0);
     advance(MOMENT).await;
-    let mut later = Router::new(&inner, &bucket, &request, Instant::now());
+    let mut later = Router::new(&session, &bucket, &request, Instant::now());
     assert!(later.decide_over_all_shards().await.is_err());
-    assert_eq!(inner.counters.read().reads, 1);
+    assert_eq!(session.counters.read().reads, 1);
 }
 
 /// One read of all shards serves every request, except one whose transaction has since shown that
 /// the views were wrong.
 #[tokio::test(start_paused = true)]
 async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
-    let (inner, bucket, request) = (inner().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let joined = Instant::now();
     *bucket.refreshed_at.lock().await =
         Some((bucket.summary().ages.of(joined), Consistency::Strong));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Router::new(&inner, &bucket, &request, joined);
+    let mut asking = Router::new(&session, &bucket, &request, joined);
     asking.must_refresh = true;
-    let Ok(Err(queue)) = asking.decide_over_all_shards().await else {
+    let Ok(RouteStep::Try(queue)) = asking.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
-    assert_eq!((index(queue), inner.counters.read().reads), (Some(1), 0));
+    assert_eq!((queue.index(), session.counters.read().reads), (1, 0));
     asking.must_refresh = true;
     asking.pause().await;
     assert!(asking.decide_over_all_shards().await.is_err());
-    assert_eq!(inner.counters.read().reads, 1);
+    assert_eq!(session.counters.read().reads, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
-    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     let joined = Instant::now();
-    let mut asking = Router::new(&inner, &bucket, &request, joined);
+    let mut asking = Router::new(&session, &bucket, &request, joined);
     asking.pause().await;
     asking.pause().await;
     assert_eq!(asking.failures, 2);
@@ -348,14 +337,14 @@ async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
 /// The queue has the best reason for a missing response, so the router waits for the queue's error.
 #[tokio::test(start_paused = true)]
 async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
-    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
-    let (queue, joined) = (bucket.queue(0), Instant::now());
-    let asking = Router::new(&inner, &bucket, &request, joined);
+    let (queue, joined) = (bucket.queues.queue(0), Instant::now());
+    let asking = Router::new(&session, &bucket, &request, joined);
     let deadline = asking.deadline;
     let serving = async {
         tokio::time::sleep_until(deadline).await;
-        queue::run_worker(Arc::clone(&inner), Arc::clone(&queue)).await;
+        queue::run_worker(Arc::clone(&session), Arc::clone(&queue)).await;
     };
     let asking = async {
         (
@@ -374,11 +363,11 @@ async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
 /// Otherwise an operator would search for a hanging network where there was none.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
-    let (inner, bucket, request) = (inner().await, bucket_of(1), request(&[("rpd", 1)]));
+    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
     let joined = Instant::now();
-    let told = Router::new(&inner, &bucket, &request, joined)
-        .enqueue_and_wait(&bucket.queue(0), &request)
+    let told = Router::new(&session, &bucket, &request, joined)
+        .enqueue_and_wait(&bucket.queues.queue(0), &request)
         .await;
     assert!(
         matches!(
@@ -401,12 +390,12 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
         clock,
         ..ConnectOptions::default()
     };
-    let (inner, bucket) = (
-        inner_of(Table::new(connect(connection).await, "limits")).await,
+    let (session, bucket) = (
+        session_of(Table::new(connect(connection).await, "limits")).await,
         bucket_of(1),
     );
-    let told = Router::new(&inner, &bucket, &request, Instant::now())
-        .enqueue_and_wait(&bucket.queue(0), &request)
+    let told = Router::new(&session, &bucket, &request, Instant::now())
+        .enqueue_and_wait(&bucket.queues.queue(0), &request)
         .await;
     let Err(Error::Timeout {
         after: TIMEOUT,

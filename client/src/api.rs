@@ -1,0 +1,25 @@
+//! What applications call. It checks their input, and hands it to the layers below.
+
+mod acquire;
+mod acquire_all;
+mod audit;
+#[cfg(feature = "blocking")]
+pub mod blocking;
+mod builder;
+mod check;
+mod configs;
+mod entities;
+mod limiter;
+mod page;
+mod peek;
+mod reshard;
+mod scope;
+mod usage;
+
+pub use acquire::Acquire;
+pub use acquire_all::{AcquireAll, Grants};
+pub use builder::Builder;
+pub use limiter::RateLimiter;
+pub use page::{Page, PageToken};
+pub use peek::{Balances, Peek};
+pub use scope::ScopeError;

@@ -1,0 +1,160 @@
+//! One request for tokens, checked before anything is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::{Limit, MilliTokens};
+
+use super::limiter::RateLimiter;
+use crate::config::Freshness;
+use crate::decide::{
+    AcquireOptions, Amount, Decision, Grant, Granted, RequestSpec, TakeMode, count_decision,
+    decide, instrumented,
+};
+use crate::values::{Error, Limits, OnUnavailable};
+
+impl RateLimiter {
+    /// Requests tokens of `entity` on `resource`.
+    pub fn acquire(&self, entity: &str, resource: &str) -> Acquire<'_> {
+        Acquire::new(self, entity, resource)
+    }
+}
+
+/// A request for tokens of one bucket. Nothing happens until [`send`](Self::send) or
+/// [`scope`](Self::scope).
+#[derive(Debug, Clone)]
+#[must_use = "a request does nothing until it is sent"]
+pub struct Acquire<'a> {
+    limiter: &'a RateLimiter,
+    request: RequestSpec,
+}
+
+impl<'a> Acquire<'a> {
+    pub(crate) fn new(limiter: &'a RateLimiter, entity: &str, resource: &str) -> Self {
+        let settings = &limiter.session.settings;
+        let request = RequestSpec {
+            entity: entity.to_owned(),
+            resource: resource.to_owned(),
+            limits: None,
+            version: None,
+            amounts: vec![],
+            options: AcquireOptions {
+                wait: Duration::ZERO,
+                take_mode: TakeMode::Concurrent,
+                on_unavailable: settings.on_unavailable,
+            },
+            timeout: settings.timeout,
+            lease: None,
+        };
+        Self { limiter, request }
+    }
+
+    /// Sets the limits of the bucket. They create it on first use, and change it where they differ.
+    /// Then no configuration is read, and nothing is taken from the entity's parents. Without this
+    /// call, the configured limits apply.
+    ///
+    /// If two releases give different limits at the same time, the bucket keeps one release's
+    /// limits for 30 s before it adopts the other's. With a [version](Self::limits_version), the
+    /// newer limits stay.
+    pub fn limits(mut self, limits: &[Limit]) -> Self {
+        self.request.limits = Some(Limits::new(limits.into(), None));
+        self
+    }
+
+    /// Sets the limits as [`limits`](Self::limits) does, without copying them.
+    pub fn shared_limits(mut self, limits: &Arc<[Limit]>) -> Self {
+        self.request.limits = Some(Limits::new(Arc::clone(limits), None));
+        self
+    }
+
+    /// Sets the version of the given limits, from 0. The bucket adopts only limits of a newer
+    /// version, so an older release cannot replace newer ones. To restore former limits, give them
+    /// a newer version. Either all callers of a bucket give a version, or none does.
+    pub const fn limits_version(mut self, version: i64) -> Self {
+        self.request.version = Some(version);
+        self
+    }
+
+    /// Takes `tokens` of a limit, 1 to 10^12. A request takes all its amounts, or none.
+    pub fn take(mut self, limit: &str, tokens: i64) -> Self {
+        self.request
+            .amounts
+            .push((limit.to_owned(), Amount::Tokens(tokens)));
+        self
+    }
+
+    /// Takes an amount as [`take`](Self::take) does, in millitokens.
+    pub fn take_milli(mut self, limit: &str, amount: MilliTokens) -> Self {
+        self.request
+            .amounts
+            .push((limit.to_owned(), Amount::Milli(amount)));
+        self
+    }
+
+    /// Waits up to this long for the tokens before it denies. A wait that cannot succeed does not
+    /// begin.
+    pub const fn wait_up_to(mut self, wait: Duration) -> Self {
+        self.request.options.wait = wait;
+        self
+    }
+
+    /// Sets the time allowed for the decision, after which it fails or is made without DynamoDB.
+    /// Waiting for tokens is not included. Default: the [limiter's](crate::Builder::timeout).
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.request.timeout = timeout;
+        self
+    }
+
+    /// Sets the decision if DynamoDB is unavailable. Default: the
+    /// [limiter's](crate::Builder::on_unavailable).
+    pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.request.options.on_unavailable = on_unavailable;
+        self
+    }
+
+    /// Holds the tokens under a durable lease of 1 ms to a day: if this process dies, they return
+    /// when it expires. Slots always have a lease, 60 s by default.
+    pub const fn lease(mut self, lasts: Duration) -> Self {
+        self.request.lease = Some(lasts);
+        self
+    }
+
+    /// Sends the request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before anything is written; the other errors if no decision could be
+    /// made.
+    pub async fn send(self) -> Result<Decision, Error> {
+        let (session, request) = (&self.limiter.session, &self.request);
+        let decision = self.decision();
+        let decision = instrumented(session, &request.entity, &request.resource, decision).await?;
+        count_decision(session, &decision);
+        Ok(decision
+            .map(|granted| Grant::of(granted.by_bucket, granted.degraded, granted.has_unlimited)))
+    }
+
+    async fn decision(&self) -> Result<Decision<Granted>, Error> {
+        let (limiter, request) = (self.limiter, &self.request);
+        let decide = async |targets| {
+            let (session, local_buckets) = (&limiter.session, &limiter.local_buckets);
+            decide(session, local_buckets, targets, request.options).await
+        };
+        let targets = request.targets(&limiter.buckets, Freshness::AnyAge).await;
+        let is_old = targets.as_ref().is_ok_and(|all| all.limits_may_be_stale);
+        let decision = decide(targets).await?;
+        if is_old && matches!(decision, Decision::NeverFits(_)) {
+            // A permanent denial must not rest on limits that may have been raised since.
+            return decide(request.targets(&limiter.buckets, Freshness::Recent).await).await;
+        }
+        Ok(decision)
+    }
+
+    pub(crate) const fn limiter(&self) -> &'a RateLimiter {
+        self.limiter
+    }
+
+    /// Returns the request, unchecked.
+    pub(crate) const fn request(&self) -> &RequestSpec {
+        &self.request
+    }
+}

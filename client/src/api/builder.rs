@@ -1,0 +1,296 @@
+//! Builds a limiter, and checks every setting before anything is sent.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::{Namespace, Resource};
+use weirgate_store::{Clock, ConnectOptions, Table, connect};
+
+use super::limiter::RateLimiter;
+use crate::decide::describe;
+use crate::session::{CircuitBreakerConfig, Session, Settings};
+use crate::values::{Error, OnUnavailable, Prefetch};
+
+impl RateLimiter {
+    /// Builds a limiter on the table `table`, whose name is among the deployed stack's outputs.
+    #[must_use]
+    pub fn builder(table: impl Into<String>) -> Builder {
+        Builder::new(table.into())
+    }
+}
+
+/// Builds a [`RateLimiter`].
+#[derive(Debug)]
+pub struct Builder {
+    table: TableSource,
+    namespace: String,
+    owner: String,
+    principal: Option<String>,
+    config_ttl: Duration,
+    audit_retention: Duration,
+    clock: Option<Arc<dyn Clock>>,
+    timeout: Duration,
+    denial_cache_ttl: Duration,
+    is_shadow: bool,
+    has_resource_metrics: bool,
+    on_unavailable: OnUnavailable,
+    breaker: CircuitBreakerConfig,
+    prefetch: Vec<(String, Prefetch)>,
+    #[cfg(feature = "yaml")]
+    file: Option<crate::file::LimitsFile>,
+}
+
+#[derive(Debug)]
+enum TableSource {
+    Name(String, ConnectOptions),
+    Table(Table),
+}
+
+impl Builder {
+    pub(crate) fn new(table: String) -> Self {
+        Self {
+            table: TableSource::Name(table, ConnectOptions::default()),
+            namespace: "default".to_owned(),
+            owner: String::new(),
+            principal: None,
+            config_ttl: Duration::from_secs(60),
+            audit_retention: Duration::from_secs(90 * 86_400),
+            clock: None,
+            timeout: Duration::from_secs(5),
+            denial_cache_ttl: Duration::from_secs(30),
+            is_shadow: false,
+            has_resource_metrics: false,
+            on_unavailable: OnUnavailable::Error,
+            breaker: CircuitBreakerConfig::default(),
+            prefetch: vec![],
+            #[cfg(feature = "yaml")]
+            file: None,
+        }
+    }
+
+    /// Sets the tenant of the buckets. Default: `default`.
+    #[must_use]
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Sets the owner written into leases, for operators; up to 64 characters.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = owner.into();
+        self
+    }
+
+    /// Sets the author of configuration changes in audit events; up to 256 characters. Default: the
+    /// owner, or `unknown`.
+    #[must_use]
+    pub fn principal(mut self, principal: impl Into<String>) -> Self {
+        self.principal = Some(principal.into());
+        self
+    }
+
+    /// Sets how old a cached configuration may be: 60 s by default, at most a day. A change by
+    /// another limiter takes effect here after that time, or once a bucket shows the newer version.
+    #[must_use]
+    pub const fn config_ttl(mut self, config_ttl: Duration) -> Self {
+        self.config_ttl = config_ttl;
+        self
+    }
+
+    /// Sets how long audit events of this limiter are kept: 90 days by default, at most 100 years.
+    #[must_use]
+    pub const fn audit_retention(mut self, audit_retention: Duration) -> Self {
+        self.audit_retention = audit_retention;
+        self
+    }
+
+    /// Sets the time allowed for a decision, retries included, before it fails with
+    /// [`Error::Timeout`]: 5 s by default. Waiting for tokens is not included.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets the longest time for which a denial is repeated from cache, without reading the table:
+    /// 30 s by default.
+    ///
+    /// A denial by a rate is cached for a tenth of its retry-after, between 1 s and 30 s; one by
+    /// slots for 50 ms. This setting can only make both shorter. A request that comes at its retry
+    /// time is not denied from cache.
+    #[must_use]
+    pub const fn denial_cache_ttl(mut self, denial_cache_ttl: Duration) -> Self {
+        self.denial_cache_ttl = denial_cache_ttl;
+        self
+    }
+
+    /// Sets whether the metric of decisions has the resource as a label. Default: no, because there
+    /// may be many resources.
+    #[must_use]
+    pub const fn metrics_by_resource(mut self, has_resource_metrics: bool) -> Self {
+        self.has_resource_metrics = has_resource_metrics;
+        self
+    }
+
+    /// Sets the decision while DynamoDB is unavailable. Default: an error. An acquire can override
+    /// it.
+    #[must_use]
+    pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.on_unavailable = on_unavailable;
+        self
+    }
+
+    /// Sets the circuit breaker. Default: it opens after 10 failures in a row, for 1 s to 30 s.
+    #[must_use]
+    pub const fn circuit_breaker(mut self, breaker: CircuitBreakerConfig) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// Grants every acquire. One that would be denied says so in its grant, and counts in
+    /// [`Stats::shadow_denied`](crate::Stats::shadow_denied). Amounts that are short are not taken,
+    /// so the numbers are those of a limiter that denies.
+    #[must_use]
+    pub const fn shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
+        self
+    }
+
+    /// Sets a file with limits for acquires without limits. Where the file configures a level, the
+    /// table is not read.
+    #[cfg(feature = "yaml")]
+    #[must_use]
+    pub fn limits_file(mut self, file: crate::LimitsFile) -> Self {
+        self.file = Some(file);
+        self
+    }
+
+    /// Prefetches tokens of `resource`, and serves acquires from memory: about one write a second
+    /// instead of one per acquire. It applies to enforced rates; a request with a lease, slots or
+    /// soft limits goes to the table as usual.
+    ///
+    /// End the limiter with [`RateLimiter::shutdown`], or its prefetched tokens are lost.
+    #[must_use]
+    pub fn prefetch(mut self, resource: impl Into<String>, prefetch: Prefetch) -> Self {
+        self.prefetch.push((resource.into(), prefetch));
+        self
+    }
+
+    /// Replaces the machine's clock, for tests. DynamoDB's responses correct this one too.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Some(Arc::new(clock));
+        self
+    }
+
+    /// Sets the options of the connection to DynamoDB.
+    #[must_use]
+    pub fn connection(mut self, connection: ConnectOptions) -> Self {
+        if let TableSource::Name(_, known) = &mut self.table {
+            *known = connection;
+        }
+        self
+    }
+
+    /// Uses a connected table, with the clock of its [`ConnectOptions`].
+    #[must_use]
+    pub fn table(mut self, table: Table) -> Self {
+        self.table = TableSource::Table(table);
+        self
+    }
+
+    /// Connects, without sending a request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an invalid namespace, owner, principal, table name, time or prefetch,
+    /// or a second clock.
+    pub async fn build(self) -> Result<RateLimiter, Error> {
+        let namespace = Namespace::new(self.namespace)?;
+        if self.owner.chars().count() > 64 {
+            return Err(Error::Invalid(format!(
+                "owner {:?} is longer than 64 characters: shorten it",
+                self.owner
+            )));
+        }
+        let owner = Some(&self.owner).filter(|owner| !owner.is_empty());
+        let principal = self
+            .principal
+            .as_ref()
+            .or(owner)
+            .map_or("unknown", String::as_str);
+        if principal.is_empty() || principal.chars().count() > 256 {
+            return Err(Error::Invalid(format!(
+                "principal {principal:?} is not a name: it takes 1 to 256 characters"
+            )));
+        }
+        let (day, century) = (
+            Duration::from_secs(86_400),
+            Duration::from_secs(36_525 * 86_400),
+        );
+        for (name, time, most) in [
+            ("config_ttl", self.config_ttl, day),
+            ("audit_retention", self.audit_retention, century),
+        ] {
+            if time > most {
+                return Err(Error::Invalid(format!(
+                    "{name} is {time:?}, it takes {most:?} at most"
+                )));
+            }
+        }
+        let mut prefetch = HashMap::new();
+        for (resource, numbers) in self.prefetch {
+            let numbers = numbers.check(&resource)?;
+            if prefetch
+                .insert(Resource::new(&*resource)?, numbers)
+                .is_some()
+            {
+                return Err(Error::Invalid(format!(
+                    "prefetch of {resource:?} is given twice: give it once"
+                )));
+            }
+        }
+        let table = match self.table {
+            TableSource::Table(_) if self.clock.is_some() => {
+                let remedy = "a table that is connected has a clock already: leave this one out, or connect with it";
+                return Err(Error::Invalid(remedy.to_owned()));
+            }
+            TableSource::Table(table) => table,
+            TableSource::Name(name, mut connection) => {
+                let is_arn = name.starts_with("arn:");
+                let is_name = |b: u8| {
+                    b.is_ascii_alphanumeric()
+                        || b"_-.".contains(&b)
+                        || (is_arn && b":/".contains(&b))
+                };
+                if name.len() < 3 || (name.len() > 255 && !is_arn) || !name.bytes().all(is_name) {
+                    let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
+                    return Err(Error::Invalid(format!(
+                        "table {name:?} is not a table's name: it takes {rule}"
+                    )));
+                }
+                connection.clock = self.clock.unwrap_or(connection.clock);
+                Table::new(connect(connection).await, name)
+            }
+        };
+        self.on_unavailable.check()?;
+        let settings = Settings {
+            timeout: self.timeout,
+            denial_cache_ttl: self.denial_cache_ttl,
+            owner: self.owner.as_str().into(),
+            principal: principal.into(),
+            config_ttl: self.config_ttl,
+            audit_retention: self.audit_retention,
+            is_shadow: self.is_shadow,
+            has_resource_metrics: self.has_resource_metrics,
+            on_unavailable: self.on_unavailable,
+            prefetch,
+            #[cfg(feature = "yaml")]
+            file: self.file,
+        };
+        describe();
+        let session = Session::new(table, namespace, settings, self.breaker);
+        Ok(RateLimiter::new(session))
+    }
+}

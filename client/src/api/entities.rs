@@ -1,0 +1,163 @@
+//! Entities and their parents.
+
+use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
+use weirgate_shared::{AuditChange, Entity, EntityId, EntityKey, WriteId, read_entity};
+use weirgate_store::{CHILDREN, Item, Query};
+
+use super::limiter::RateLimiter;
+use super::page::{PAGE, Page, PageToken};
+use crate::config::{CacheKey, ConfigEdit};
+use crate::values::Error;
+
+impl RateLimiter {
+    /// Sets an entity: its parent, and whether it cascades to it. An entity can be limited, or be a
+    /// parent, without being set.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::Entity;
+    /// let user = Entity { id: "user-1".try_into()?, parent: Some("team-a".try_into()?), cascades: true };
+    /// limiter.set_entity(&user).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the entity would be its own ancestor, or have more than 97 ancestors:
+    /// one transaction checks that none of them has changed. [`Error::Contended`] if other
+    /// processes kept changing it, [`Error::Store`] if the outcome is not known.
+    pub async fn set_entity(&self, entity: &Entity) -> Result<(), Error> {
+        self.change_entity(&entity.id, Some(entity))
+            .await
+            .map(|_| ())
+    }
+
+    /// Deletes an entity. Its limits stay, and its children keep it as their parent. Returns
+    /// whether there was one.
+    ///
+    /// # Errors
+    /// As [`set_entity`](Self::set_entity).
+    pub async fn delete_entity(&self, id: &EntityId) -> Result<bool, Error> {
+        self.change_entity(id, None).await
+    }
+
+    /// Returns an entity, read from the table; `None` if it was not set.
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
+    pub async fn entity(&self, id: &EntityId) -> Result<Option<Entity>, Error> {
+        let key = self.entity_key(id);
+        let items = self.session.read(&[key.item_key()]).await?;
+        Ok(seen(&key, &items)?.map(|(entity, _)| entity))
+    }
+
+    /// Returns the children of an entity, one page at a time; `after` is the previous page's token.
+    /// Recent changes may be missing.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn children(
+        &self,
+        id: &EntityId,
+        after: Option<&PageToken>,
+    ) -> Result<Page<EntityId>, Error> {
+        let partition = self.entity_key(id).children();
+        let listing = Query {
+            index: Some(CHILDREN),
+            partition: &partition,
+            prefix: "CHILD#",
+            is_descending: false,
+            limit: PAGE,
+        };
+        let found = self.session.page(listing, after).await?;
+        let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
+        Ok(Page {
+            items: found.items.iter().filter_map(child).collect(),
+            next: found.next,
+        })
+    }
+
+    fn entity_key(&self, id: &EntityId) -> EntityKey {
+        EntityKey {
+            namespace: self.session.namespace.clone(),
+            entity: id.clone(),
+        }
+    }
+
+    /// Changes or deletes an entity. Returns whether there was one before.
+    async fn change_entity(&self, id: &EntityId, next: Option<&Entity>) -> Result<bool, Error> {
+        let key = self.entity_key(id);
+        let mut editing = ConfigEdit::new(
+            &self.session,
+            format!("entity {id}"),
+            CacheKey::Entity(id.clone()),
+        );
+        loop {
+            let (items, mark) = editing.read(&[key.item_key()]).await?;
+            let (before, op) = seen(&key, &items)?.unzip();
+            let existed = before.is_some();
+            if before.as_ref() == next {
+                return Ok(existed);
+            }
+            let new_op = weirgate_store::random_id();
+            let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
+            let keeps_parent =
+                before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
+            let parent = next
+                .and_then(|next| next.parent.as_ref())
+                .filter(|_| !keeps_parent);
+            if let Some(parent) = parent {
+                actions.extend(self.ancestors(id, parent).await?);
+            }
+            actions.push(editing.record(AuditChange::Entity {
+                id: id.clone(),
+                before,
+                after: next.cloned(),
+            }));
+            actions.extend(mark);
+            if editing.write(&actions).await? {
+                return Ok(existed);
+            }
+        }
+    }
+
+    /// Returns checks that every ancestor still has its parent. If two changes together would close
+    /// a cycle, each then fails the other's check.
+    async fn ancestors(&self, id: &EntityId, parent: &EntityId) -> Result<Vec<Action>, Error> {
+        let (mut checks, mut next) = (vec![], Some(parent.clone()));
+        while let Some(ancestor) = next {
+            if ancestor == *id {
+                return Err(Error::Invalid(format!(
+                    "entity {id} would be its own ancestor by parent {parent}: give it another parent"
+                )));
+            }
+            if checks.len() == MAX_ANCESTORS {
+                return Err(Error::Invalid(format!(
+                    "entity {id} would have more than {MAX_ANCESTORS} ancestors by parent {parent}, it takes \
+                     {MAX_ANCESTORS}: give it a parent nearer to the root"
+                )));
+            }
+            let key = self.entity_key(&ancestor);
+            let items = self.session.read(&[key.item_key()]).await?;
+            next = seen(&key, &items)?.and_then(|(entity, _)| entity.parent);
+            checks.push(same_parent(&key, next.as_ref()));
+        }
+        Ok(checks)
+    }
+}
+
+/// Returns the entity among `items`, and the id of its last write.
+fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, WriteId)>, Error> {
+    let item_key = key.item_key();
+    let item = items
+        .iter()
+        .find(|item| item.key().as_ref() == Some(&item_key));
+    let read = item
+        .map(|item| read_entity(key.entity.clone(), item.attributes()))
+        .transpose();
+    read.map_err(|error| Error::UnreadableItem {
+        pk: item_key.pk,
+        sk: item_key.sk,
+        error,
+    })
+}

@@ -1,0 +1,68 @@
+//! The limiter that an application uses.
+
+use std::sync::Arc;
+
+use crate::bucket::{BucketRegistry, drain};
+use crate::decide::LocalBuckets;
+use crate::session::Session;
+use crate::values::{Error, Stats};
+
+/// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), weirgate::Error> {
+/// let limiter = weirgate::RateLimiter::builder("weirgate").namespace("default").build().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RateLimiter {
+    pub(crate) session: Arc<Session>,
+    pub(crate) buckets: Arc<BucketRegistry>,
+    pub(crate) local_buckets: LocalBuckets,
+}
+
+impl RateLimiter {
+    pub(crate) fn new(session: Session) -> Self {
+        let session = Arc::new(session);
+        Self {
+            buckets: Arc::new(BucketRegistry::new(Arc::clone(&session))),
+            session,
+            local_buckets: LocalBuckets::default(),
+        }
+    }
+
+    /// Returns all prefetched tokens, and writes the count of every granted acquire. Later requests
+    /// go to the table. Without [prefetch](Builder::prefetch), or the second time, it does nothing.
+    /// A limiter that is dropped without this call forfeits its prefetched tokens.
+    ///
+    /// # Errors
+    /// [`Error::Store`] or [`Error::Timeout`] if some tokens could not be returned: they count as
+    /// consumed. The others were returned.
+    pub async fn shutdown(&self) -> Result<(), Error> {
+        let pools = self.buckets.shut_down();
+        // Tasks of their own, so they finish even if this future is dropped.
+        let tasks: Vec<_> = pools
+            .into_iter()
+            .map(|bucket| tokio::spawn(drain(Arc::clone(&self.session), bucket)))
+            .collect();
+        let mut done = Ok(());
+        for task in tasks {
+            // Only a runtime that shuts down drops a task.
+            done = done.and(task.await.unwrap_or(Ok(())));
+        }
+        done
+    }
+
+    /// Returns the counters of this limiter since it was built.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.session.counters.read()
+    }
+
+    /// Returns whether the limiter never denies: see [`Builder::shadow`].
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.session.settings.is_shadow
+    }
+}

@@ -1,0 +1,168 @@
+//! Reads balances without taking.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::{Bucket, ConfigStatus, Limit, Shard};
+
+use super::acquire::Acquire;
+use super::limiter::RateLimiter;
+use crate::bucket::{BucketTarget, refresh_all};
+use crate::config::Freshness;
+use crate::decide::ResolvedRequest;
+use crate::session::Session;
+use crate::values::{Error, LimitStatus, bucket_status, denial_of, most_restrictive};
+
+impl RateLimiter {
+    /// Reads the balances of `entity` on `resource`, without taking.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
+    /// let balances = limiter.peek("openai", "gpt-4").limits(&limits).need("tpm", 1_500).send().await?;
+    /// println!("enough in {:?}", balances.retry_after);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn peek(&self, entity: &str, resource: &str) -> Peek<'_> {
+        Peek::new(self.acquire(entity, resource))
+    }
+}
+
+/// A request for balances. Nothing happens until [`send`](Self::send), and no token is taken.
+#[derive(Debug, Clone)]
+#[must_use = "a look does nothing until it is sent"]
+pub struct Peek<'a> {
+    request: Acquire<'a>,
+    max_age: Duration,
+}
+
+/// The balance of every limit, and the time until there is enough.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Balances {
+    /// Time until all needed tokens are available, if no request takes them: zero if they are now;
+    /// `None` if time alone does not help.
+    pub retry_after: Option<Duration>,
+    /// Status of the configuration: whether the limits are enforced.
+    pub status: ConfigStatus,
+    /// Every limit.
+    pub limits: Vec<LimitStatus>,
+}
+
+impl Balances {
+    /// Returns the limit `name` of the requested bucket.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<&LimitStatus> {
+        self.limits.iter().find(|status| status.limit == name)
+    }
+
+    /// Returns the limit with the smallest part of its capacity left.
+    #[must_use]
+    pub fn most_restrictive(&self) -> Option<&LimitStatus> {
+        most_restrictive(&self.limits)
+    }
+}
+
+impl<'a> Peek<'a> {
+    pub(crate) const fn new(request: Acquire<'a>) -> Self {
+        Self {
+            request,
+            max_age: Duration::ZERO,
+        }
+    }
+
+    /// Sets the limits of the bucket, as for an [acquire](Acquire::limits).
+    pub fn limits(mut self, limits: &[Limit]) -> Self {
+        self.request = self.request.limits(limits);
+        self
+    }
+
+    /// Sets how much of a limit is needed, 1 to 10^12 tokens. The result has the time until it is
+    /// available.
+    pub fn need(mut self, limit: &str, tokens: i64) -> Self {
+        self.request = self.request.take(limit, tokens);
+        self
+    }
+
+    /// Accepts views of this limiter up to `max_age`, from a peek or an acquire, and then reads
+    /// nothing: 50 ms suits pages that show balances. By default it always reads.
+    pub const fn cached(mut self, max_age: Duration) -> Self {
+        self.max_age = max_age;
+        self
+    }
+
+    /// Reads all shards with one read.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before anything is sent; the other errors if the table could not be read.
+    pub async fn send(self) -> Result<Balances, Error> {
+        let session = &self.request.limiter().session;
+        let ResolvedRequest {
+            targets,
+            disabled,
+            has_unlimited: is_free,
+            ..
+        } = self
+            .request
+            .request()
+            .resolve(&self.request.limiter().buckets, Freshness::AnyAge)
+            .await?;
+        if disabled.is_some() {
+            return Ok(Balances {
+                retry_after: None,
+                status: ConfigStatus::Disabled,
+                limits: vec![],
+            });
+        }
+        let since = session.ages.now().before(self.max_age);
+        let unknown = targets
+            .iter()
+            .filter(|target| !self.is_known(session, target))
+            .map(|target| &target.bucket);
+        let (unknown, timeout) = (unknown.collect::<Vec<_>>(), session.settings.timeout);
+        let looked = tokio::time::timeout(timeout, refresh_all(session, &unknown, since)).await;
+        looked.unwrap_or_else(|_| {
+            Err(session
+                .timeout_error("BatchGetItem of buckets", timeout)
+                .into())
+        })?;
+        let limits = targets
+            .iter()
+            .flat_map(|target| status(session, target))
+            .collect();
+        let denied = denial_of(limits);
+        let status = if is_free {
+            ConfigStatus::Unlimited
+        } else {
+            ConfigStatus::Enforced
+        };
+        Ok(Balances {
+            retry_after: denied.retry_after,
+            status,
+            limits: denied.limits,
+        })
+    }
+
+    fn is_known(&self, session: &Arc<Session>, target: &BucketTarget) -> bool {
+        let is_fresh = |at| !self.max_age.is_zero() && session.ages.age(at) <= self.max_age;
+        target
+            .bucket
+            .seen_bucket(&target.request.limits, session.now(), |view| {
+                is_fresh(view.seen_at)
+            })
+            .is_complete()
+    }
+}
+
+/// Returns the status of a bucket by its views; a bucket without an item is full.
+fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
+    let (request, now) = (&target.request, session.now());
+    let mut bucket = target.bucket.cached_bucket(&request.limits, now);
+    if bucket.shards().is_empty() {
+        bucket = Bucket::new(vec![Shard::full(
+            target.bucket.key.clone(),
+            &request.limits,
+            now,
+        )]);
+    }
+    bucket_status(&bucket, &request.limits, &target.request.all_amounts(), now)
+}

@@ -1,0 +1,416 @@
+//! Tokens taken from one bucket, and the writes that change them: adjust, renew, release, roll
+//! back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::write::{LeaseChange, LimitDelta};
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, WriteId};
+use weirgate_store::ErrorKind;
+
+use super::state::BucketState;
+use crate::queue::{Ending, HoldPart, Taken};
+use crate::session::{Moment, Session};
+use crate::values::{
+    Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Settlement, bucket_status, status,
+};
+
+/// Decision of one bucket on a request.
+#[derive(Debug)]
+pub(crate) enum BucketDecision {
+    Granted(Hold),
+    Denied(Denied),
+}
+
+/// Tokens taken from one bucket. Dropping a hold that was not claimed rolls it back, so the tokens
+/// of a dropped request return; dropping a claimed one releases its lease.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    session: Arc<Session>,
+    bucket: Arc<BucketState>,
+    /// Parts of the shards, in the order of their takes.
+    parts: Vec<HoldPart>,
+    limits: Limits,
+    taken_at: EpochMillis,
+    /// Acquires that the takes counted, but that are not granted yet: a rollback subtracts them.
+    uncounted: i64,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// On its way to the caller.
+    Unclaimed,
+    /// In the caller's hands.
+    Claimed,
+    /// Released or rolled back.
+    Settled,
+}
+
+impl Hold {
+    /// Creates an unclaimed hold.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        bucket: &Arc<BucketState>,
+        parts: Vec<HoldPart>,
+        limits: Limits,
+        taken_at: EpochMillis,
+    ) -> Self {
+        Self {
+            session: Arc::clone(session),
+            bucket: Arc::clone(bucket),
+            parts,
+            limits,
+            taken_at,
+            uncounted: 0,
+            stage: Stage::Unclaimed,
+        }
+    }
+
+    /// Creates an unclaimed hold on what several shards gave for one request.
+    pub(super) fn of(
+        session: &Arc<Session>,
+        bucket: &Arc<BucketState>,
+        request: &BucketRequest,
+        taken: impl IntoIterator<Item = Taken>,
+    ) -> Self {
+        let limits = request.limits.clone();
+        let mut hold = Self::new(session, bucket, vec![], limits, EpochMillis::default());
+        for taken in taken {
+            if hold.parts.is_empty() {
+                hold.taken_at = taken.taken_at;
+            }
+            hold.uncounted += taken.acquires;
+            hold.parts.push(taken.claim());
+        }
+        hold
+    }
+
+    /// Hands the hold to the caller: its acquires stay counted, whatever happens to the tokens.
+    pub(crate) fn claim(self) -> Self {
+        let mut hold = self.counted();
+        hold.stage = Stage::Claimed;
+        hold
+    }
+
+    /// Lets the acquires stay counted, also if the hold is rolled back.
+    pub(super) fn counted(mut self) -> Self {
+        self.uncounted = 0;
+        self
+    }
+
+    /// Returns the durable lease: its id in the first shard, and the earliest expiry of a part.
+    pub(crate) fn lease(&self) -> Option<(&WriteId, EpochMillis)> {
+        let (id, _) = self.parts.first()?.lease.as_ref()?;
+        let expires = self
+            .parts
+            .iter()
+            .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires))
+            .min()?;
+        Some((id, expires))
+    }
+
+    const fn has_lease(&self) -> bool {
+        matches!(self.parts.as_slice(), [HoldPart { lease: Some(_), .. }, ..])
+    }
+
+    pub(crate) fn has(&self, limit: &str) -> bool {
+        self.parts
+            .iter()
+            .any(|part| part.amounts.contains_key(limit))
+    }
+
+    /// Returns the amount taken of a limit, as adjusted.
+    pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
+        self.parts
+            .iter()
+            .filter_map(|part| part.amounts.get(limit))
+            .copied()
+            .sum()
+    }
+
+    /// Returns every limit of the bucket as it was right after the take. In a split bucket, only
+    /// the shards of this hold count, with their shares.
+    pub(crate) fn limits(&self) -> Vec<LimitStatus> {
+        // Of prefetched parts from one shard, the last one has the newest state.
+        let is_last = |(at, part): &(usize, &HoldPart)| {
+            self.parts[at + 1..]
+                .iter()
+                .all(|later| !Arc::ptr_eq(&later.state, &part.state))
+        };
+        let seen: Vec<_> = self
+            .parts
+            .iter()
+            .enumerate()
+            .filter(is_last)
+            .map(|(_, part)| part)
+            .collect();
+        if let [part] = seen[..] {
+            return status(&part.shard, &self.limits, &Amounts::new(), self.taken_at);
+        }
+        let shards = seen
+            .iter()
+            .map(|part| part.shard.projected(&self.limits, self.taken_at))
+            .collect();
+        bucket_status(
+            &Bucket::new(shards),
+            &self.limits,
+            &Amounts::new(),
+            self.taken_at,
+        )
+    }
+
+    /// Adjusts `limit` to the `actual` amount used.
+    pub(crate) async fn adjust(
+        &mut self,
+        limit: &str,
+        actual: MilliTokens,
+    ) -> Result<Settlement, Error> {
+        let mut more = actual - self.amount(limit);
+        if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
+            return Ok(Settlement::Applied);
+        }
+        for at in 0..self.parts.len() {
+            let Some(taken) = self.parts[at].amounts.get(limit).copied() else {
+                continue;
+            };
+            // The first part takes all that is missing; each part returns at most what it took.
+            let change = more.max(-taken);
+            if change == MilliTokens::ZERO {
+                continue;
+            }
+            if self.adjust_part(at, limit, taken + change).await? == Settlement::LeaseGone {
+                return Ok(Settlement::LeaseGone);
+            }
+            more -= change;
+        }
+        Ok(Settlement::Applied)
+    }
+
+    async fn adjust_part(
+        &mut self,
+        at: usize,
+        limit: &str,
+        actual: MilliTokens,
+    ) -> Result<Settlement, Error> {
+        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else {
+            return Ok(Settlement::Applied);
+        };
+        let limit = limit.clone();
+        let more = actual - taken;
+        if more < MilliTokens::ZERO
+            && self.return_to_pool(at, Amounts::from([(limit.clone(), -more)]))
+        {
+            self.parts[at].amounts.insert(limit, actual);
+            return Ok(Settlement::Applied);
+        }
+        let mut settled = self.parts[at].returned_delta(&self.limits, &limit, -more);
+        if more > MilliTokens::ZERO {
+            settled.consumed = more;
+        }
+        let change = LeaseChange::SetAmounts(BTreeMap::from([(limit.clone(), (taken, actual))]));
+        // Until the outcome is known, a rollback returns only the smaller amount.
+        self.parts[at]
+            .amounts
+            .insert(limit.clone(), taken.min(actual));
+        let deltas = BTreeMap::from([(limit.clone(), settled)]);
+        let done = self.settle_part(at, change, deltas).await;
+        let amounts = &mut self.parts[at].amounts;
+        match &done {
+            Ok(Settlement::Applied) => drop(amounts.insert(limit, actual)),
+            Ok(Settlement::LeaseGone) => drop(amounts.insert(limit, taken)),
+            Err(error) if !error.is_unknown() => drop(amounts.insert(limit, taken)),
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Renews the durable lease, if there is one, to expire `lasts` from now.
+    pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
+        let untils = self
+            .parts
+            .iter()
+            .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
+        let Some(until) = untils.max() else {
+            return Ok(Settlement::Applied);
+        };
+        let planned = self.session.plan_time();
+        // Never earlier than before, because a shard's `due` is a lower bound of every expiry.
+        let mut expires = planned.now.plus(lasts.into()).max(until);
+        let mut renewed = self.renew_until(expires).await;
+        let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::ClockSkew);
+        // The clock was wrong, and a response has corrected it.
+        if renewed.as_ref().is_err_and(is_skewed)
+            || renewed.is_ok() && planned.clock_was_slow(&self.session)
+        {
+            expires = self.session.now().plus(lasts.into()).max(until);
+            renewed = self.renew_until(expires).await;
+        }
+        renewed
+    }
+
+    async fn renew_until(&mut self, expires: EpochMillis) -> Result<Settlement, Error> {
+        for at in 0..self.parts.len() {
+            let renewed = self
+                .settle_part(at, LeaseChange::Renew(expires), BTreeMap::new())
+                .await?;
+            if renewed == Settlement::LeaseGone {
+                return Ok(Settlement::LeaseGone);
+            }
+            if let Some((_, until)) = &mut self.parts[at].lease {
+                *until = expires;
+            }
+        }
+        Ok(Settlement::Applied)
+    }
+
+    /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes
+    /// nothing.
+    pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
+        self.stage = Stage::Claimed;
+        let done = if self.has_lease() {
+            self.end(Ending::Release).await
+        } else {
+            Ok(Settlement::Applied)
+        };
+        // Set after the await, so a hold dropped before the response is still released.
+        self.stage = Stage::Settled;
+        done
+    }
+
+    /// Ends the hold and returns all tokens.
+    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
+        // Not unclaimed any more, so a hold dropped before the response is not rolled back twice.
+        self.stage = Stage::Claimed;
+        let done = self.end(Ending::RollBack).await;
+        self.stage = Stage::Settled;
+        done
+    }
+
+    /// Ends all parts. A failed part does not stop the others.
+    async fn end(&mut self, ending: Ending) -> Result<Settlement, Error> {
+        let mut ended = Ok(Settlement::Applied);
+        for at in 0..self.parts.len() {
+            // The first write subtracts the acquires.
+            let acquires = -std::mem::take(&mut self.uncounted);
+            match self.end_part(at, ending, acquires).await {
+                Ok(Settlement::Applied) => {}
+                other if ended.is_ok() => ended = other,
+                _ => {}
+            }
+        }
+        ended
+    }
+
+    async fn end_part(
+        &mut self,
+        at: usize,
+        ending: Ending,
+        acquires: i64,
+    ) -> Result<Settlement, Error> {
+        if self.return_to_pool(at, self.parts[at].amounts.clone()) {
+            return Ok(Settlement::Applied);
+        }
+        self.parts[at]
+            .end(&self.session, &self.limits, ending, acquires)
+            .await
+    }
+
+    async fn settle_part(
+        &self,
+        at: usize,
+        change: LeaseChange,
+        deltas: BTreeMap<LimitName, LimitDelta>,
+    ) -> Result<Settlement, Error> {
+        self.parts[at]
+            .settle(&self.session, change, deltas, -self.uncounted)
+            .await
+    }
+
+    /// Takes more of a limit from the pool. Returns whether the pool had enough.
+    fn take_from_pool(&mut self, limit: &str, more: MilliTokens) -> bool {
+        let Some(pool) = self.bucket.pool.as_ref().filter(|_| !self.has_lease()) else {
+            return false;
+        };
+        let name = self
+            .parts
+            .iter()
+            .find_map(|part| part.amounts.get_key_value(limit));
+        let Some((name, _)) = name else { return false };
+        let parts = pool.take_extra(&Amounts::from([(name.clone(), more)]), &self.limits);
+        let is_there = !parts.is_empty();
+        self.parts.extend(parts);
+        is_there
+    }
+
+    /// Returns unused prefetched tokens to the pool, if another acquire can still use them.
+    fn return_to_pool(&self, at: usize, amounts: Amounts) -> bool {
+        let part = &self.parts[at];
+        let pool = self
+            .bucket
+            .pool
+            .as_ref()
+            .filter(|_| part.prefetched_at.is_some());
+        let is_back =
+            pool.is_some_and(|pool| pool.put_back(part.with_amounts(amounts), &self.limits));
+        if is_back {
+            part.state.summary.tokens_returned.notify_waiters();
+        }
+        is_back
+    }
+
+    /// Returns the parts as prefetched at `at`.
+    pub(crate) fn into_prefetched_parts(mut self, at: Moment) -> Vec<HoldPart> {
+        let mut parts = std::mem::take(&mut self.parts);
+        parts
+            .iter_mut()
+            .for_each(|part| part.prefetched_at = Some(at));
+        parts
+    }
+
+    /// Merges two holds on one bucket. Either both have a lease or neither.
+    pub(crate) fn merge(mut self, mut other: Self) -> Self {
+        self.parts.append(&mut other.parts);
+        self.uncounted += other.uncounted;
+        self
+    }
+
+    /// Ends a hold that was dropped at this stage.
+    async fn end_dropped(mut self, stage: Stage) {
+        if stage == Stage::Unclaimed {
+            if let Err(error) = self.end(Ending::RollBack).await {
+                tracing::warn!(%error, "tokens of a dropped request could not be returned");
+            }
+        } else if let Err(error) = self.end(Ending::Release).await {
+            tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Settled);
+        let has_work = match stage {
+            Stage::Unclaimed => !self.parts.is_empty(),
+            Stage::Claimed => self.has_lease(),
+            Stage::Settled => false,
+        };
+        if !has_work {
+            return;
+        }
+        let Some(runtime) = self.session.runtime() else {
+            return;
+        };
+        let hold = Self {
+            session: Arc::clone(&self.session),
+            bucket: Arc::clone(&self.bucket),
+            parts: std::mem::take(&mut self.parts),
+            limits: self.limits.clone(),
+            taken_at: self.taken_at,
+            uncounted: self.uncounted,
+            stage: Stage::Settled,
+        };
+        runtime.spawn(hold.end_dropped(stage));
+    }
+}

@@ -1,0 +1,291 @@
+//! Serves acquires from a pool, fetches its blocks, and returns unspent tokens.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::MilliTokens;
+
+use super::super::hold::{BucketDecision, Hold};
+use super::super::route::acquire_from_table;
+use super::super::state::BucketState;
+use super::pool::{Block, NextReturn, Pool, PoolResult};
+use super::state::TokenReturn;
+use crate::queue::{SettleAttempt, SettleOutcome};
+use crate::session::Session;
+use crate::values::{Amounts, BucketRequest, Error, Settlement, count};
+
+/// Blocks that a request waits for before it goes to the table, 3.
+const MAX_BLOCKS_AWAITED: u32 = 3;
+/// Time without a fetch after a failed one, 1 s.
+const FAILURE_COOLDOWN: Duration = Duration::from_secs(1);
+
+/// Decides a request on a bucket with a pool, from the pool if possible.
+pub(crate) async fn acquire(
+    session: &Arc<Session>,
+    bucket: &Arc<BucketState>,
+    pool: &Pool,
+    request: &BucketRequest,
+) -> Result<BucketDecision, Error> {
+    let joined = Instant::now();
+    for round in 0..MAX_BLOCKS_AWAITED {
+        let now = session.now();
+        let (found, block) = pool.serve(&bucket.queues, request, now, round == 0);
+        if let Some(block) = block {
+            tokio::spawn(fetch(
+                Arc::clone(session),
+                InFlight::block(bucket, &block),
+                block,
+            ));
+        }
+        match found {
+            PoolResult::Served(parts) => {
+                count(&session.counters.prefetch_hits, 1);
+                let limits = request.limits.clone();
+                let hold = Hold::new(session, bucket, parts, limits, now);
+                return Ok(BucketDecision::Granted(hold));
+            }
+            PoolResult::Wait(landed) => {
+                shed(session, bucket, pool, request);
+                landed.await;
+            }
+            PoolResult::Miss => break,
+        }
+    }
+    shed(session, bucket, pool, request);
+    match acquire_from_table(session, bucket, request, joined)
+        .await
+        .map_err(|error| pool.attach_last_error(error))?
+    {
+        BucketDecision::Denied(denied) => {
+            let parts = pool.cover_shortfall(&denied, request);
+            if parts.is_empty() {
+                return Ok(BucketDecision::Denied(denied));
+            }
+            let limits = request.limits.clone();
+            let ours = Hold::new(session, bucket, parts, limits, session.now());
+            let completed = complete(session, bucket, pool, request, ours, joined).await?;
+            Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
+        }
+        granted => Ok(granted),
+    }
+}
+
+/// Returns tokens that can no longer be spent, in the background.
+fn shed(session: &Arc<Session>, bucket: &Arc<BucketState>, pool: &Pool, request: &BucketRequest) {
+    let outdated = pool.outdated(&request.limits);
+    if !outdated.is_empty() {
+        tokio::spawn(give_back(
+            Arc::clone(session),
+            into_in_flight(bucket, outdated),
+        ));
+    }
+}
+
+/// Takes from the table what `ours` lacks for the request. Returns `None` if that is denied.
+async fn complete(
+    session: &Arc<Session>,
+    bucket: &Arc<BucketState>,
+    pool: &Pool,
+    request: &BucketRequest,
+    ours: Hold,
+    joined: Instant,
+) -> Result<Option<BucketDecision>, Error> {
+    let mut rest = request.clone();
+    for (limit, need) in &mut rest.amounts {
+        *need -= ours.amount(limit.as_str());
+    }
+    rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
+    if !rest.has_amounts() {
+        pool.add_unreported(1);
+        return Ok(Some(BucketDecision::Granted(ours)));
+    }
+    Ok(
+        match acquire_from_table(session, bucket, &rest, joined).await? {
+            BucketDecision::Granted(theirs) => {
+                let both = ours.merge(theirs).counted();
+                Some(BucketDecision::Granted(both))
+            }
+            BucketDecision::Denied(_) => None,
+        },
+    )
+}
+
+/// Fetches a block.
+async fn fetch(session: Arc<Session>, under_way: InFlight, block: Block) {
+    let (bucket, pool) = (&under_way.bucket, under_way.pool());
+    let Block {
+        limits,
+        amounts,
+        takes,
+        asked,
+    } = block;
+    let timeout = session.settings.timeout;
+    let request = BucketRequest {
+        amounts,
+        soft_amounts: Amounts::new(),
+        limits,
+        lease: None,
+        timeout,
+        acquires: takes,
+    };
+    match acquire_from_table(&session, bucket, &request, Instant::now()).await {
+        Ok(BucketDecision::Granted(hold)) => {
+            pool.set_last_error(None);
+            count(&session.counters.prefetch_blocks, 1);
+            pool.add_block(hold.claim().into_prefetched_parts(asked));
+        }
+        Ok(BucketDecision::Denied(_)) => {
+            pool.add_unreported(takes);
+            pool.pause(pool.refetch_lead());
+        }
+        Err(error) => {
+            tracing::debug!(%error, "tokens could not be taken ahead");
+            pool.set_last_error(Some(&error));
+            // Acquires that may have been counted are not counted again.
+            if !error.is_unknown() {
+                pool.add_unreported(takes);
+            }
+            pool.pause(FAILURE_COOLDOWN);
+        }
+    }
+    pool.ensure_expiry_task(|| {
+        tokio::spawn(return_expired(Arc::downgrade(&session), Arc::clone(bucket))).abort_handle()
+    });
+}
+
+/// Returns expired tokens until the pool is empty. If the limiter is dropped meanwhile, the rest is
+/// forfeited.
+async fn return_expired(session: Weak<Session>, bucket: Arc<BucketState>) {
+    let Some(pool) = &bucket.pool else { return };
+    loop {
+        match pool.due() {
+            NextReturn::Never => return,
+            NextReturn::In(left) => tokio::time::sleep(left).await,
+            NextReturn::Now(returns) => {
+                let returns = into_in_flight(&bucket, returns);
+                let Some(session) = session.upgrade() else {
+                    return;
+                };
+                // The counters and the log report errors.
+                give_back(session, returns).await.ok();
+            }
+        }
+    }
+}
+
+/// Ends the pool: returns all tokens, and counts all acquires.
+pub(crate) async fn drain(session: Arc<Session>, bucket: Arc<BucketState>) -> Result<(), Error> {
+    let Some(pool) = &bucket.pool else {
+        return Ok(());
+    };
+    let mut closed = Ok(());
+    let mut returns = pool.close();
+    loop {
+        closed =
+            closed.and(give_back(Arc::clone(&session), into_in_flight(&bucket, returns)).await);
+        // A block in flight may still arrive in the pool.
+        pool.wait_idle().await;
+        returns = pool.close();
+        if returns.is_empty() {
+            return closed;
+        }
+    }
+}
+
+/// A write of a pool in flight. A runtime that shuts down drops it early.
+struct InFlight {
+    bucket: Arc<BucketState>,
+    amounts: Amounts,
+    is_block: bool,
+}
+
+impl InFlight {
+    fn block(bucket: &Arc<BucketState>, block: &Block) -> Self {
+        Self {
+            bucket: Arc::clone(bucket),
+            amounts: block.amounts.clone(),
+            is_block: true,
+        }
+    }
+
+    fn pool(&self) -> &Pool {
+        self.bucket
+            .pool
+            .as_ref()
+            .expect("only a bucket with a pool has something under way")
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.pool().end_in_flight(&self.amounts, self.is_block);
+    }
+}
+
+fn into_in_flight(
+    bucket: &Arc<BucketState>,
+    returns: Vec<TokenReturn>,
+) -> Vec<(InFlight, TokenReturn)> {
+    let under_way = |back: TokenReturn| {
+        let amounts = back.part.amounts.clone();
+        (
+            InFlight {
+                bucket: Arc::clone(bucket),
+                amounts,
+                is_block: false,
+            },
+            back,
+        )
+    };
+    returns.into_iter().map(under_way).collect()
+}
+
+/// Returns unspent tokens with one write per shard, like a rollback. An unconfirmed write is not
+/// repeated, because nothing in the item would show it: its tokens count as consumed.
+async fn give_back(
+    session: Arc<Session>,
+    returns: Vec<(InFlight, TokenReturn)>,
+) -> Result<(), Error> {
+    let mut done = Ok(());
+    for (under_way, TokenReturn { part, takes }) in returns {
+        let milli: MilliTokens = part.amounts.values().copied().sum();
+        let milli = u64::try_from(milli.0).unwrap_or_default();
+        let back = part
+            .amounts
+            .iter()
+            .map(|(limit, amount)| (limit.clone(), part.rate_return(limit, *amount)));
+        let settling = SettleAttempt {
+            session: &session,
+            state: Arc::clone(&part.state),
+            write_id: weirgate_store::random_id(),
+            lease: None,
+            amounts: back.collect::<BTreeMap<_, _>>(),
+            acquires: takes,
+            held_amounts: &Amounts::new(),
+        };
+        match settling.run().await {
+            Ok(SettleOutcome::Done(Settlement::Applied)) => {
+                count(&session.counters.prefetch_returned_millitokens, milli)
+            }
+            // The bucket was deleted, with its tokens.
+            Ok(_) => count(&session.counters.prefetch_forfeited_millitokens, milli),
+            Err(error) => {
+                // Acquires that may have been counted are not counted again.
+                if let Some(pool) = under_way
+                    .bucket
+                    .pool
+                    .as_ref()
+                    .filter(|_| !error.is_unknown())
+                {
+                    pool.add_unreported(takes);
+                }
+                count(&session.counters.prefetch_forfeited_millitokens, milli);
+                tracing::warn!(%error, milli, "tokens taken ahead could not be given back: they count as used");
+                done = done.and(Err(error));
+            }
+        }
+    }
+    done
+}

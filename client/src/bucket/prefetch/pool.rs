@@ -1,0 +1,433 @@
+//! The prefetched tokens of one bucket. Nothing here waits or sends.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+use tokio::task::AbortHandle;
+use weirgate_shared::{EpochMillis, Limit, LimitMode, LimitName, MilliTokens};
+use weirgate_store::StoreError;
+
+use super::state::{State, TokenReturn};
+use crate::queue::{HoldPart, ShardQueues};
+use crate::session::{AgeClock, Moment};
+use crate::values::{Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Prefetch};
+
+/// Requests like the current one that a block must serve to be worth its write, 3. With two,
+/// prefetch would cost as many writes if the second request does not come and its tokens return.
+const MIN_REQUESTS_PER_BLOCK: i64 = 3;
+
+/// Prefetched tokens of one bucket.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    prefetch: Prefetch,
+    ages: AgeClock,
+    state: Mutex<State>,
+    /// Error of the last fetch, if it failed.
+    trouble: Mutex<Option<Arc<StoreError>>>,
+    /// Notification that a write in flight has ended.
+    arrived: Notify,
+}
+
+/// Result of serving a request from the pool.
+#[derive(Debug)]
+pub(super) enum PoolResult {
+    /// Parts that cover the request.
+    Served(Vec<HoldPart>),
+    /// Not enough, but a block is in flight.
+    Wait(OwnedNotified),
+    /// Not enough: the table must decide.
+    Miss,
+}
+
+/// Tokens to prefetch with one write.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) limits: Limits,
+    pub(super) amounts: Amounts,
+    /// Acquires that the write counts.
+    pub(super) takes: i64,
+    /// Time of the request for it. The tokens are taken later, so they are never older than this.
+    pub(super) asked: Moment,
+}
+
+/// What to do about expired tokens.
+pub(super) enum NextReturn {
+    Now(Vec<TokenReturn>),
+    In(Duration),
+    /// The pool is empty.
+    Never,
+}
+
+impl Pool {
+    pub(crate) fn new(prefetch: Prefetch, ages: AgeClock) -> Self {
+        let state = State::new(ages.now());
+        Self {
+            prefetch,
+            ages,
+            state: Mutex::new(state),
+            trouble: Mutex::default(),
+            arrived: Notify::new(),
+        }
+    }
+
+    /// Returns whether a pool can serve the request: enforced rates only, without a lease.
+    pub(crate) fn supports(request: &BucketRequest) -> bool {
+        let is_rate = |name: &LimitName| {
+            let limit = request.limits.iter().find(|limit| limit.name() == name);
+            limit.is_some_and(|limit| {
+                limit.mode() == LimitMode::Enforced && !limit.rule().is_concurrent()
+            })
+        };
+        request.lease.is_none()
+            && request.soft_amounts.is_empty()
+            && request.amounts.keys().all(is_rate)
+    }
+
+    /// Returns whether the pool covers the request.
+    pub(crate) fn covers(&self, request: &BucketRequest) -> bool {
+        let state = self.state();
+        Self::supports(request)
+            && state.limits == request.limits
+            && state.has(&request.amounts, self.cutoff(self.ages.now()))
+    }
+
+    /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
+    /// request is served for the first time.
+    pub(super) fn serve(
+        &self,
+        queues: &ShardQueues,
+        request: &BucketRequest,
+        now: EpochMillis,
+        is_new: bool,
+    ) -> (PoolResult, Option<Block>) {
+        let at = self.ages.now();
+        let mut state = self.state();
+        if state.is_closed || !state.adopt_limits(&request.limits) {
+            return (PoolResult::Miss, None);
+        }
+        state.demand.advance(at);
+        let served = self.serve_from(&mut state, queues, request, (now, at));
+        if is_new {
+            state.demand.count(&request.amounts);
+        }
+        served
+    }
+
+    fn serve_from(
+        &self,
+        state: &mut State,
+        queues: &ShardQueues,
+        request: &BucketRequest,
+        (now, at): (EpochMillis, Moment),
+    ) -> (PoolResult, Option<Block>) {
+        let is_paused = at < state.paused_until;
+        let oldest = self.cutoff(at);
+        if state.has(&request.amounts, oldest) {
+            let parts = state.draw(&request.amounts, oldest);
+            state.unreported += 1;
+            state.granted = at;
+            let mut block = None;
+            if state.landing.is_none() && !is_paused && self.is_low(state, &request.amounts, oldest)
+            {
+                block = self.block(state, queues, request, false, (now, at));
+                if block.is_none() {
+                    state.paused_until = at + self.refetch_lead();
+                }
+            }
+            return (PoolResult::Served(parts), block);
+        }
+        if let Some(landing) = &state.landing {
+            return (PoolResult::Wait(Arc::clone(landing).notified_owned()), None);
+        }
+        if is_paused {
+            return (PoolResult::Miss, None);
+        }
+        match self.block(state, queues, request, true, (now, at)) {
+            Some(block) => {
+                let landing = state
+                    .landing
+                    .as_ref()
+                    .map(|landing| Arc::clone(landing).notified_owned());
+                (
+                    landing.map_or(PoolResult::Miss, PoolResult::Wait),
+                    Some(block),
+                )
+            }
+            None => (PoolResult::Miss, None),
+        }
+    }
+
+    /// Returns whether the remaining tokens will be spent before a block that is fetched now
+    /// arrives.
+    fn is_low(&self, state: &State, amounts: &Amounts, oldest: Moment) -> bool {
+        let is_low = |limit: &Limit| {
+            let low = state
+                .demand
+                .within(limit.name(), self.prefetch.refetch_lead());
+            let low = low.min(self.prefetch.max_outstanding(limit.rule().capacity) / 4);
+            amounts.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
+        };
+        state.limits.iter().any(is_low)
+    }
+
+    /// Returns the block to fetch, if it is worth its write: the amounts of a waiting `request`,
+    /// and the expected demand.
+    ///
+    /// Never more than may be outstanding. Of the bucket's balance, as far as it was seen, half is
+    /// left for other processes.
+    fn block(
+        &self,
+        state: &mut State,
+        queues: &ShardQueues,
+        request: &BucketRequest,
+        waits: bool,
+        (now, at): (EpochMillis, Moment),
+    ) -> Option<Block> {
+        let oldest = self.cutoff(at);
+        let mut amounts = Amounts::new();
+        for limit in state
+            .limits
+            .iter()
+            .filter(|limit| !limit.rule().is_concurrent())
+        {
+            let (name, capacity) = (limit.name(), limit.rule().capacity);
+            let need = request.amounts.get(name).copied().unwrap_or_default();
+            let waiting = if waits { need } else { MilliTokens::ZERO };
+            let expected = state.demand.within(name, self.prefetch.horizon());
+            let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))
+                - state.outstanding(name);
+            let room = (queues.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
+            let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
+            if state.left(name, oldest) + amount
+                < MilliTokens(need.0.saturating_mul(MIN_REQUESTS_PER_BLOCK))
+            {
+                return None;
+            }
+            if amount > MilliTokens::ZERO {
+                amounts.insert(name.clone(), amount);
+            }
+        }
+        if amounts.is_empty() {
+            return None;
+        }
+        state.begin_in_flight(&amounts);
+        state.landing = Some(Arc::default());
+        let takes = std::mem::take(&mut state.unreported);
+        Some(Block {
+            limits: state.limits.clone(),
+            amounts,
+            takes,
+            asked: at,
+        })
+    }
+
+    /// Takes all `amounts` for a grant that needs more. Returns no parts if the pool has too
+    /// little.
+    pub(crate) fn take_extra(&self, amounts: &Amounts, limits: &Limits) -> Vec<HoldPart> {
+        let oldest = self.cutoff(self.ages.now());
+        let mut state = self.state();
+        if state.limits != *limits || !state.has(amounts, oldest) {
+            return vec![];
+        }
+        state.demand.count(amounts);
+        state.draw(amounts, oldest)
+    }
+
+    /// Takes what the table lacked for a denied request. Returns no parts if both together have too
+    /// little.
+    pub(super) fn cover_shortfall(
+        &self,
+        denied: &Denied,
+        request: &BucketRequest,
+    ) -> Vec<HoldPart> {
+        let oldest = self.cutoff(self.ages.now());
+        let mut state = self.state();
+        let lack = |short: &LimitStatus| {
+            let (name, need) = request.amounts.get_key_value(short.limit.as_str())?;
+            Some((name.clone(), *need - short.available.max(MilliTokens::ZERO)))
+        };
+        let is_there = |short: &LimitStatus| {
+            let name = request
+                .amounts
+                .get_key_value(short.limit.as_str())
+                .map(|(name, _)| name);
+            name.is_some_and(|name| state.left(name, oldest) + short.available >= short.requested)
+        };
+        if state.is_closed || state.limits != request.limits || !denied.short().all(is_there) {
+            return vec![];
+        }
+        let lack = denied.short().filter_map(lack).collect();
+        state.draw(&lack, oldest)
+    }
+
+    /// Puts unused tokens back into the pool. Returns `false` if they must go to the table.
+    pub(crate) fn put_back(&self, part: HoldPart, limits: &Limits) -> bool {
+        let mut state = self.state();
+        let oldest = self.cutoff(self.ages.now());
+        let has_room = |(name, amount): (&LimitName, &MilliTokens)| {
+            let limit = limits.iter().find(|limit| limit.name() == name);
+            limit.is_some_and(|limit| {
+                state.outstanding(name) + *amount
+                    <= self.prefetch.max_outstanding(limit.rule().capacity)
+            })
+        };
+        let is_young = part.prefetched_at.is_some_and(|taken| taken > oldest);
+        if state.is_closed
+            || state.limits != *limits
+            || !is_young
+            || !part.amounts.iter().all(has_room)
+        {
+            return false;
+        }
+        state.add_batch(part);
+        true
+    }
+
+    /// Adds the parts of a block that has arrived.
+    pub(super) fn add_block(&self, parts: Vec<HoldPart>) {
+        let mut state = self.state();
+        for part in parts {
+            state.last = Some((Arc::clone(&part.state), Arc::clone(&part.shard)));
+            state.add_batch(part);
+        }
+    }
+
+    /// Ends a write in flight, whether it arrived or failed.
+    pub(super) fn end_in_flight(&self, amounts: &Amounts, is_block: bool) {
+        let mut state = self.state();
+        state.end_in_flight(amounts);
+        if is_block && let Some(landing) = state.landing.take() {
+            landing.notify_waiters();
+        }
+        drop(state);
+        self.arrived.notify_waiters();
+    }
+
+    /// Adds granted acquires that no write has counted.
+    pub(super) fn add_unreported(&self, takes: i64) {
+        self.state().unreported += takes;
+    }
+
+    /// Stores the error of a fetch, for requests that wait for the block.
+    pub(super) fn set_last_error(&self, error: Option<&Error>) {
+        let why = match error {
+            Some(Error::Store(error)) => Some(Arc::clone(error)),
+            Some(Error::Timeout { last, .. }) => last.clone(),
+            _ => None,
+        };
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Adds the last fetch error to a timeout that has none.
+    pub(super) fn attach_last_error(&self, error: Error) -> Error {
+        match error {
+            Error::Timeout {
+                bucket,
+                after,
+                last: None,
+            } => {
+                let last = self
+                    .trouble
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
+                Error::Timeout {
+                    bucket,
+                    after,
+                    last,
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Fetches nothing for `span`.
+    pub(super) fn pause(&self, span: Duration) {
+        self.state().paused_until = self.ages.now() + span;
+    }
+
+    /// Returns what to do about expired tokens, and about acquires that have been uncounted for as
+    /// long.
+    pub(super) fn due(&self) -> NextReturn {
+        let mut state = self.state();
+        let now = self.ages.now();
+        let oldest = self.cutoff(now);
+        let old = state.give_back(|taken| taken <= oldest);
+        if !old.is_empty() {
+            return NextReturn::Now(old);
+        }
+        if let Some(taken) = state.batches.front().and_then(|batch| batch.prefetched_at) {
+            return NextReturn::In((taken + self.prefetch.max_age).since(now));
+        }
+        if state.unreported == 0 {
+            state.keeper = None;
+            return NextReturn::Never;
+        }
+        let at = state.granted + self.prefetch.max_age;
+        if at > now {
+            NextReturn::In(at.since(now))
+        } else {
+            NextReturn::Now(state.report())
+        }
+    }
+
+    /// Returns the tokens to return early: all if the request has other limits, and those that
+    /// expired while the expiry task was frozen.
+    pub(super) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
+        let mut state = self.state();
+        let oldest = self.cutoff(self.ages.now());
+        let is_same = state.limits == *limits;
+        if state.batches.is_empty() {
+            vec![]
+        } else {
+            state.give_back(|taken| !is_same || taken <= oldest)
+        }
+    }
+
+    /// Ends the pool. Returns all tokens and uncounted acquires.
+    pub(super) fn close(&self) -> Vec<TokenReturn> {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.give_back_all()
+    }
+
+    /// Returns how long before it is needed a block is fetched.
+    pub(super) fn refetch_lead(&self) -> Duration {
+        self.prefetch.refetch_lead().into()
+    }
+
+    /// Waits until nothing is in flight.
+    pub(super) async fn wait_idle(&self) {
+        loop {
+            let arrived = self.arrived.notified();
+            if self.state().under_way == 0 {
+                return;
+            }
+            arrived.await;
+        }
+    }
+
+    /// Starts the expiry task with `keeper` if the pool needs one and has none.
+    pub(super) fn ensure_expiry_task(&self, keeper: impl FnOnce() -> AbortHandle) {
+        let mut state = self.state();
+        let is_kept = state
+            .keeper
+            .as_ref()
+            .is_some_and(|keeper| !keeper.is_finished());
+        if !is_kept && (!state.batches.is_empty() || state.unreported > 0) {
+            state.keeper = Some(keeper());
+        }
+    }
+
+    /// Returns the instant up to which prefetched tokens have expired at `now`.
+    fn cutoff(&self, now: Moment) -> Moment {
+        now.before(self.prefetch.max_age)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Ignore poisoning: the state is consistent between any two statements.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

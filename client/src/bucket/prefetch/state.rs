@@ -1,0 +1,269 @@
+//! Contents of a pool, and its tokens in flight. Pure.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use weirgate_shared::{LimitName, MilliTokens, Shard};
+
+use super::demand::Demand;
+use crate::queue::{HoldPart, ShardState};
+use crate::session::Moment;
+use crate::values::{Amounts, Limits};
+
+/// Prefetched tokens of one bucket.
+#[derive(Debug)]
+pub(super) struct State {
+    /// Limits under which all tokens were taken.
+    pub(super) limits: Limits,
+    pub(super) demand: Demand,
+    /// Remaining tokens of each block, oldest first.
+    pub(super) batches: VecDeque<HoldPart>,
+    /// Tokens in flight to or from the table; they count as outstanding.
+    away: Amounts,
+    /// Number of writes in flight.
+    pub(super) under_way: usize,
+    /// Notification that the block in flight has arrived.
+    pub(super) landing: Option<Arc<Notify>>,
+    /// Granted acquires that no write has counted.
+    pub(super) unreported: i64,
+    /// Time of the last grant from the pool.
+    pub(super) granted: Moment,
+    /// Shard of the last block.
+    pub(super) last: Option<(Arc<ShardState>, Arc<Shard>)>,
+    /// End of the pause between fetches.
+    pub(super) paused_until: Moment,
+    /// Expiry task, which returns expired tokens.
+    pub(super) keeper: Option<AbortHandle>,
+    pub(super) is_closed: bool,
+}
+
+/// Tokens that return to one shard, and the acquires that the write counts.
+#[derive(Debug)]
+pub(super) struct TokenReturn {
+    pub(super) part: HoldPart,
+    pub(super) takes: i64,
+}
+
+impl State {
+    pub(super) fn new(now: Moment) -> Self {
+        Self {
+            limits: Limits::default(),
+            demand: Demand::new(now),
+            batches: VecDeque::new(),
+            away: Amounts::new(),
+            under_way: 0,
+            landing: None,
+            unreported: 0,
+            granted: now,
+            last: None,
+            paused_until: now,
+            keeper: None,
+            is_closed: false,
+        }
+    }
+
+    /// Returns whether the pool has these limits. It adopts them if nothing is outstanding.
+    pub(super) fn adopt_limits(&mut self, limits: &Limits) -> bool {
+        if self.limits == *limits {
+            return true;
+        }
+        let is_free = self.batches.is_empty() && self.under_way == 0;
+        if is_free {
+            self.limits = limits.clone();
+        }
+        is_free
+    }
+
+    /// Returns the tokens of a limit that were taken after `oldest`.
+    pub(super) fn left(&self, limit: &LimitName, oldest: Moment) -> MilliTokens {
+        self.young(oldest)
+            .filter_map(|batch| batch.amounts.get(limit))
+            .copied()
+            .sum()
+    }
+
+    /// Returns the outstanding tokens of a limit.
+    pub(super) fn outstanding(&self, limit: &LimitName) -> MilliTokens {
+        let all = self
+            .batches
+            .iter()
+            .map(|batch| &batch.amounts)
+            .chain([&self.away]);
+        all.filter_map(|amounts| amounts.get(limit)).copied().sum()
+    }
+
+    pub(super) fn has(&self, amounts: &Amounts, oldest: Moment) -> bool {
+        amounts
+            .iter()
+            .all(|(limit, need)| self.left(limit, oldest) >= *need)
+    }
+
+    fn young(&self, oldest: Moment) -> impl Iterator<Item = &HoldPart> {
+        self.batches
+            .iter()
+            .filter(move |batch| is_younger(batch, oldest))
+    }
+
+    /// Takes what the pool has of `amounts`, oldest first.
+    pub(super) fn draw(&mut self, amounts: &Amounts, oldest: Moment) -> Vec<HoldPart> {
+        let mut wanted = amounts.clone();
+        let mut parts = vec![];
+        for batch in self
+            .batches
+            .iter_mut()
+            .filter(|batch| is_younger(batch, oldest))
+        {
+            let amounts = give(&mut batch.amounts, &mut wanted);
+            if !amounts.is_empty() {
+                let (state, shard) = (Arc::clone(&batch.state), Arc::clone(&batch.shard));
+                parts.push(HoldPart {
+                    state,
+                    amounts,
+                    shard,
+                    prefetched_at: batch.prefetched_at,
+                    lease: None,
+                });
+            }
+            if wanted.is_empty() {
+                break;
+            }
+        }
+        while self
+            .batches
+            .front()
+            .is_some_and(|batch| batch.amounts.is_empty())
+        {
+            self.batches.pop_front();
+        }
+        parts
+    }
+
+    /// Adds a part of a block, in the order of the takes.
+    pub(super) fn add_batch(&mut self, part: HoldPart) {
+        let at = self
+            .batches
+            .partition_point(|batch| batch.prefetched_at <= part.prefetched_at);
+        match at
+            .checked_sub(1)
+            .and_then(|before| self.batches.get_mut(before))
+        {
+            Some(batch)
+                if batch.prefetched_at == part.prefetched_at
+                    && Arc::ptr_eq(&batch.state, &part.state) =>
+            {
+                add(&mut batch.amounts, &part.amounts);
+            }
+            _ => self.batches.insert(at, part),
+        }
+    }
+
+    /// Adds a write in flight with these amounts.
+    pub(super) fn begin_in_flight(&mut self, amounts: &Amounts) {
+        self.under_way += 1;
+        add(&mut self.away, amounts);
+    }
+
+    /// Ends a write in flight.
+    pub(super) fn end_in_flight(&mut self, amounts: &Amounts) {
+        self.under_way -= 1;
+        for (limit, amount) in amounts {
+            if let Some(away) = self.away.get_mut(limit) {
+                *away -= *amount;
+            }
+        }
+    }
+
+    /// Removes the batches whose instant `is_due`. Returns one write per shard; the first counts
+    /// the acquires.
+    pub(super) fn give_back(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<TokenReturn> {
+        let mut returns: Vec<TokenReturn> = vec![];
+        let (due, left) = std::mem::take(&mut self.batches)
+            .into_iter()
+            .partition(|batch| batch.prefetched_at.is_none_or(&is_due));
+        self.batches = left;
+        let due: VecDeque<HoldPart> = due;
+        for part in due.into_iter().filter(|part| !part.amounts.is_empty()) {
+            self.begin_in_flight(&part.amounts);
+            match returns
+                .iter_mut()
+                .find(|back| Arc::ptr_eq(&back.part.state, &part.state))
+            {
+                Some(back) => {
+                    // Two batches of a shard are one write.
+                    self.under_way -= 1;
+                    add(&mut back.part.amounts, &part.amounts);
+                }
+                None => returns.push(TokenReturn { part, takes: 0 }),
+            }
+        }
+        if let Some(first) = returns.first_mut() {
+            first.takes = std::mem::take(&mut self.unreported);
+        }
+        returns
+    }
+
+    /// Removes all batches, and counts all acquires.
+    pub(super) fn give_back_all(&mut self) -> Vec<TokenReturn> {
+        let all = self.give_back(|_| true);
+        if all.is_empty() { self.report() } else { all }
+    }
+
+    /// Returns a write that only counts acquires.
+    pub(super) fn report(&mut self) -> Vec<TokenReturn> {
+        let takes = std::mem::take(&mut self.unreported);
+        let Some((state, shard)) = self.last.clone().filter(|_| takes > 0) else {
+            return vec![];
+        };
+        let part = HoldPart {
+            state,
+            amounts: Amounts::new(),
+            shard,
+            prefetched_at: None,
+            lease: None,
+        };
+        self.begin_in_flight(&part.amounts);
+        vec![TokenReturn { part, takes }]
+    }
+}
+
+fn is_younger(batch: &HoldPart, oldest: Moment) -> bool {
+    batch.prefetched_at.is_some_and(|taken| taken > oldest)
+}
+
+fn add(sum: &mut Amounts, more: &Amounts) {
+    for (limit, amount) in more {
+        *sum.entry(limit.clone()).or_default() += *amount;
+    }
+}
+
+/// Moves `wanted` amounts out of `left`, as far as available. Removes limits with nothing left from
+/// both.
+fn give(left: &mut Amounts, wanted: &mut Amounts) -> Amounts {
+    let has = |(limit, want): (&LimitName, &MilliTokens)| {
+        left.get(limit).is_some_and(|left| left >= want)
+    };
+    let given = if wanted.iter().all(has) {
+        std::mem::take(wanted)
+    } else {
+        let part = |(limit, want): (&LimitName, &mut MilliTokens)| {
+            let given = left.get(limit).copied()?.min(*want);
+            *want -= given;
+            Some((limit.clone(), given))
+        };
+        let given = wanted.iter_mut().filter_map(part).collect();
+        wanted.retain(|_, want| *want > MilliTokens::ZERO);
+        given
+    };
+    for (limit, amount) in &given {
+        let Some(there) = left.get_mut(limit) else {
+            continue;
+        };
+        *there -= *amount;
+        if *there == MilliTokens::ZERO {
+            left.remove(limit);
+        }
+    }
+    given
+}

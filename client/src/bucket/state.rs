@@ -1,0 +1,102 @@
+//! State of one bucket in this process.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Stamp};
+use weirgate_store::Consistency;
+
+use super::prefetch::Pool;
+use crate::config::LimitsSlot;
+use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
+use crate::session::{AgeClock, Moment};
+use crate::values::{Limits, Prefetch};
+
+/// State of one bucket in this process.
+#[derive(Debug)]
+pub(crate) struct BucketState {
+    /// Key of shard 0.
+    pub(crate) key: BucketKey,
+    pub(crate) queues: ShardQueues,
+    /// Limits configured for the bucket.
+    pub(crate) config: LimitsSlot,
+    /// Pool of prefetched tokens, if prefetch is on.
+    pub(crate) pool: Option<Pool>,
+    /// Time of the last denial by all shards together.
+    denied_at: Mutex<Option<Moment>>,
+    /// Denial stamp of another process, or of this one.
+    stamp: Mutex<Option<Arc<Stamp>>>,
+    /// Random seed that decides when this process stops using a stamp.
+    pub(super) salt: u64,
+    /// Time and consistency of the last read of all shards.
+    pub(super) refreshed_at: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
+}
+
+impl BucketState {
+    pub(crate) fn new(key: BucketKey, prefetch: Option<Prefetch>, ages: AgeClock) -> Self {
+        let pool = prefetch.map(|prefetch| Pool::new(prefetch, ages.clone()));
+        Self {
+            queues: ShardQueues::new(key.clone(), ages),
+            key,
+            config: LimitsSlot::default(),
+            pool,
+            denied_at: Mutex::default(),
+            stamp: Mutex::default(),
+            salt: fastrand::u64(..),
+            refreshed_at: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(crate) fn summary(&self) -> &BucketSummary {
+        self.queues.summary()
+    }
+
+    /// Returns the state of one shard, and creates it if needed.
+    pub(crate) fn shard(&self, shard: u32) -> Arc<ShardState> {
+        self.queues.shard(shard)
+    }
+
+    pub(super) fn denied(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.denied_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a denial by all shards together.
+    pub(super) fn record_denial(&self) {
+        *self.denied() = Some(self.summary().ages.now());
+    }
+
+    pub(super) fn stamp(&self) -> MutexGuard<'_, Option<Arc<Stamp>>> {
+        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the viewed shards with the request's limits at `now`. Good for planning a write, but
+    /// no proof that a shard is short.
+    pub(crate) fn cached_bucket(&self, limits: &Limits, now: EpochMillis) -> Bucket {
+        let views = self.queues.views_since_clock_jump();
+        Bucket::new(
+            views
+                .map(|view| view.shard.projected(limits, now))
+                .collect(),
+        )
+    }
+
+    /// Returns the shards with the request's limits at `now`, from views that are `fresh`.
+    pub(crate) fn seen_bucket(
+        &self,
+        limits: &Limits,
+        now: EpochMillis,
+        fresh: impl FnMut(&ShardView) -> bool,
+    ) -> Bucket {
+        let views = self
+            .queues
+            .views_since_clock_jump()
+            .filter(|view| !view.is_plan_only);
+        Bucket::new(
+            views
+                .filter(fresh)
+                .map(|view| view.shard.projected(limits, now))
+                .collect(),
+        )
+    }
+}

@@ -1,0 +1,235 @@
+//! One load of configurations and entities that are not cached, or too old.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use weirgate_shared::{
+    Config, ConfigLevel, Entity, EntityKey, Versioned, read_config, read_entity, schema_key,
+};
+use weirgate_store::{Consistency, Item};
+
+use super::cache::Cached;
+use super::resolved::{Freshness, MIN_REREAD_INTERVAL, ResolvedConfig};
+use super::schema;
+use super::stored::key;
+use crate::queue::ShardState;
+use crate::session::{Moment, Session, deadline};
+use crate::values::{EffectiveConfig, Error, count};
+
+type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
+
+/// One load of missing or old entries.
+pub(super) struct ConfigLoad<'a> {
+    age: Freshness,
+    session: &'a Session,
+    /// Queue of the bucket's first shard.
+    first: &'a ShardState,
+    /// Levels in order of precedence.
+    levels: [(ConfigLevel, KnownLevel); 4],
+    entity: Option<Cached<Option<Arc<Entity>>>>,
+    max_age: Duration,
+    timeout: Duration,
+    generation: u64,
+}
+
+impl<'a> ConfigLoad<'a> {
+    pub(super) fn new(
+        session: &'a Session,
+        first: &'a ShardState,
+        age: Freshness,
+        timeout: Duration,
+    ) -> Self {
+        let generation = session.config_cache.generation();
+        let (entity, resource) = (&first.key.entity, &first.key.resource);
+        let levels = ConfigLevel::of(entity, resource).map(|level| {
+            let known = session.config_cache.level(&level);
+            (level, known)
+        });
+        let ttl = session.settings.config_ttl;
+        let max_age = if age == Freshness::Recent {
+            ttl.min(MIN_REREAD_INTERVAL)
+        } else {
+            ttl
+        };
+        Self {
+            age,
+            session,
+            first,
+            levels,
+            entity: session.config_cache.entity(entity),
+            max_age,
+            timeout,
+            generation,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
+        let Err(error) = self.read().await else {
+            return Ok(self.resolved(None));
+        };
+        // Old limits are better than no decision.
+        if !self.has_all() {
+            return Err(error);
+        }
+        count(&self.session.config_cache.counters.stale, 1);
+        let bucket = self.first.key.item_key().pk;
+        tracing::warn!(%error, bucket, "limits could not be read again: those known before are used");
+        let failed = self.session.ages.now();
+        Ok(self.resolved(Some(failed)))
+    }
+
+    /// Returns whether everything is cached, at any age.
+    fn has_all(&self) -> bool {
+        self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
+    }
+
+    /// Returns strong consistency only if a change is probable, or this process has made one.
+    const fn consistency(&self) -> Consistency {
+        match self.age {
+            Freshness::AnyAge if self.generation == 0 => Consistency::Eventual,
+            Freshness::AnyAge | Freshness::Recent => Consistency::Strong,
+        }
+    }
+
+    /// Reads missing or old entries in one request, together with the bucket's first shard if there
+    /// is no view of it.
+    async fn read(&mut self) -> Result<(), Error> {
+        let (session, namespace) = (self.session, &self.session.namespace);
+        let at = session.ages.now();
+        let is_missing =
+            |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
+        let mut wanted: Vec<Option<usize>> = vec![];
+        let mut keys = vec![];
+        for (place, (level, known)) in self.levels.iter().enumerate() {
+            if is_missing(known.as_ref().map(|known| known.read_at)) {
+                keys.push(key(namespace, level).item_key());
+                wanted.push(Some(place));
+            }
+        }
+        let entity = EntityKey {
+            namespace: namespace.clone(),
+            entity: self.first.key.entity.clone(),
+        };
+        if is_missing(self.entity.as_ref().map(|known| known.read_at)) {
+            keys.push(entity.item_key());
+            wanted.push(None);
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let asks_schema = !session.config_cache.has_schema.load(Ordering::Relaxed);
+        keys.extend(asks_schema.then(|| schema_key(namespace)));
+        // The acquire that needs the limits would read it next.
+        let queue = self.first;
+        let bucket = queue.is_unknown().then(|| queue.key.item_key());
+        keys.extend(bucket.clone());
+        count(&session.config_cache.counters.loads, 1);
+        let until = deadline(self.timeout);
+        let patience = if self.has_all() { None } else { Some(until) };
+        let _permit = session.breaker.admit()?;
+        let timeout = self.timeout;
+        let read = session.read_with(&keys, self.consistency(), patience);
+        let items = match tokio::time::timeout_at(until, read).await {
+            Ok(items) => items?,
+            Err(_) => {
+                return Err(session
+                    .timeout_error("BatchGetItem of limits", timeout)
+                    .into());
+            }
+        };
+        let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
+        if asks_schema {
+            schema::check(session, items.iter())?;
+        }
+        if let Some(key) = &bucket {
+            // The bucket's queue reports an unreadable item.
+            match find(key).map(Item::bucket).transpose() {
+                Ok(seen) => queue.record_read(seen, at, session.now()),
+                Err(error) => tracing::debug!(%error, bucket = key.pk, "a bucket is not readable"),
+            }
+        }
+        let (mut levels, mut parent) = (vec![], None);
+        for (key, place) in keys.iter().zip(wanted) {
+            let item = find(key);
+            let unreadable = |error| Error::UnreadableItem {
+                pk: key.pk.clone(),
+                sk: key.sk.clone(),
+                error,
+            };
+            match place {
+                Some(place) => {
+                    let stored = item
+                        .map(|item| read_config(item.attributes()))
+                        .transpose()
+                        .map_err(unreadable)?;
+                    levels.push((
+                        place,
+                        Cached {
+                            read_at: at,
+                            value: Arc::new(stored.unwrap_or_default()),
+                        },
+                    ));
+                }
+                None => {
+                    let read = |item: &Item| read_entity(entity.entity.clone(), item.attributes());
+                    let found = item.map(read).transpose().map_err(unreadable)?;
+                    parent = Some(Cached {
+                        read_at: at,
+                        value: found.map(|(entity, _)| Arc::new(entity)),
+                    });
+                }
+            }
+        }
+        let by_level = levels
+            .iter()
+            .map(|(place, read)| (self.levels[*place].0.clone(), read.clone()));
+        session.config_cache.insert(
+            self.generation,
+            by_level,
+            parent.clone().map(|read| (entity.entity.clone(), read)),
+        );
+        for (place, read) in levels {
+            self.levels[place].1 = Some(read);
+        }
+        self.entity = parent.or(self.entity.take());
+        Ok(())
+    }
+
+    /// Combines the levels. `failed` is the time of a failed read.
+    fn resolved(self, failed: Option<Moment>) -> ResolvedConfig {
+        let oldest = self
+            .levels
+            .iter()
+            .filter_map(|(_, known)| Some(known.as_ref()?.read_at));
+        let oldest = oldest
+            .chain(self.entity.as_ref().map(|known| known.read_at))
+            .min()
+            .unwrap_or_else(|| self.session.ages.now());
+        let stored = || {
+            self.levels
+                .iter()
+                .filter_map(|(level, known)| Some((level, known.as_ref()?)))
+        };
+        let version = stored()
+            .map(|(_, known)| known.value.version)
+            .fold(0, i64::saturating_add);
+        let config = stored().find_map(|(level, known)| {
+            let config = known.value.value.as_ref()?;
+            Some(EffectiveConfig::new(level.clone(), config, Some(version)))
+        });
+        let entity = self
+            .entity
+            .as_ref()
+            .and_then(|known| known.value.as_ref())
+            .filter(|entity| entity.cascades);
+        let ttl = self.session.settings.config_ttl;
+        ResolvedConfig {
+            config: config.map(Arc::new),
+            parent: entity.and_then(|entity| entity.parent.clone()),
+            read_at: failed.unwrap_or(oldest),
+            valid_until: failed.map_or_else(|| oldest + ttl, |failed| failed + MIN_REREAD_INTERVAL),
+            generation: self.generation,
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Decides over all buckets of a request: takes from all of them, or from none.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use tokio::sync::futures::OwnedNotified;
+use tokio::time::Instant;
+use weirgate_shared::{BucketKey, LimitMode, LimitName, MilliTokens};
+
+use super::decision::Decision;
+use super::fallback::fall_back;
+use super::granted::{BucketGrant, Granted};
+use super::local::LocalBuckets;
+use super::request::{AcquireOptions, TakeMode};
+use super::targets::ResolvedRequest;
+use crate::bucket::{
+    AllOrNone, BucketDecision, BucketTarget, Hold, acquire, cached_denial, take_concurrently,
+    take_in_transaction,
+};
+use crate::session::{Permit, Session, deadline};
+use crate::values::{
+    Denied, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of, merge_denials,
+    merge_two, never_status,
+};
+
+/// Decides a request, or falls back if DynamoDB is unavailable.
+pub(crate) async fn decide(
+    session: &Arc<Session>,
+    local_buckets: &LocalBuckets,
+    targets: Result<ResolvedRequest, Error>,
+    options: AcquireOptions,
+) -> Result<Decision<Granted>, Error> {
+    let on_unavailable = options.on_unavailable;
+    let ResolvedRequest {
+        targets,
+        disabled,
+        has_unlimited,
+        ..
+    } = match targets {
+        Ok(resolved) => resolved,
+        Err(error) => return fall_back(session, local_buckets, on_unavailable, None, error),
+    };
+    if let Some(disabled) = disabled {
+        return Ok(Decision::Disabled(disabled));
+    }
+    session.remember_runtime();
+    let would_deny = targets.iter().map(|_| None).collect();
+    let mut deciding = Decider {
+        session,
+        targets,
+        would_deny,
+        take_mode: options.take_mode,
+    };
+    let decision = match session.breaker.admit() {
+        Ok(permit) => deciding.run(options.wait, Some(permit)).await,
+        Err(_) if deciding.is_prefetched() => deciding.run(options.wait, None).await,
+        Err(open) => Err(open.into()),
+    };
+    match decision {
+        Err(error) => {
+            let targets = Some(&*deciding.targets);
+            fall_back(session, local_buckets, on_unavailable, targets, error)
+        }
+        Ok(decision) => Ok(decision.map(|given| Granted {
+            has_unlimited,
+            ..given
+        })),
+    }
+}
+
+/// Outcome of one attempt.
+enum Taking {
+    /// One hold per target; `None` where nothing was requested.
+    Granted(Vec<Option<Hold>>),
+    /// Nothing was taken: the denials, with the places of their targets.
+    Denied(Vec<(usize, Denied)>),
+}
+
+struct Decider<'a> {
+    session: &'a Arc<Session>,
+    targets: Vec<BucketTarget>,
+    would_deny: Vec<Option<Denied>>,
+    take_mode: TakeMode,
+}
+
+impl Decider<'_> {
+    async fn run(
+        &mut self,
+        wait: Duration,
+        mut permit: Option<Permit<'_>>,
+    ) -> Result<Decision<Granted>, Error> {
+        if let Some(never) = self.never_fits() {
+            return Ok(Decision::NeverFits(never));
+        }
+        let give_up = deadline(wait);
+        loop {
+            // Subscribe before the request, or a release between its response and the wait would be
+            // missed.
+            let given_back = if wait.is_zero() {
+                vec![]
+            } else {
+                self.subscribe_to_returns()
+            };
+            let answer = self.take().await?;
+            // A request that waits for tokens must not hold the permit.
+            permit.take();
+            let denials = match answer {
+                Taking::Granted(holds) => {
+                    let would_deny = std::mem::take(&mut self.would_deny);
+                    let one = |(hold, would_deny)| BucketGrant {
+                        hold,
+                        local: None,
+                        would_deny,
+                    };
+                    let all = holds.into_iter().zip(would_deny).map(one).collect();
+                    return Ok(Decision::Granted(Granted {
+                        by_bucket: all,
+                        degraded: None,
+                        has_unlimited: false,
+                    }));
+                }
+                Taking::Denied(denials) => denials,
+            };
+            if self.waive_shadow_limits(&denials) {
+                continue;
+            }
+            let left = give_up.saturating_duration_since(Instant::now());
+            let denied = merge_denials(denials.into_iter().map(|(_, denied)| denied));
+            let Some(pause) = pause(&denied, left) else {
+                return Ok(Decision::Denied(denied));
+            };
+            tokio::select! {
+                // A fixed order, so that a run depends only on its inputs.
+                biased;
+                _ = select_all(given_back) => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Returns whether the pools cover all amounts.
+    fn is_prefetched(&self) -> bool {
+        let has = |target: &BucketTarget| {
+            target
+                .bucket
+                .pool
+                .as_ref()
+                .is_some_and(|pool| pool.covers(&target.request))
+        };
+        !self.targets.is_empty() && self.targets.iter().all(has)
+    }
+
+    /// Returns an amount above its limit's capacity, from one request or from several on the same
+    /// bucket. In shadow mode, waives it instead.
+    fn never_fits(&mut self) -> Option<NeverFits> {
+        let sum = |key: &BucketKey, limit: &LimitName| -> MilliTokens {
+            let same = self
+                .targets
+                .iter()
+                .filter(|target| target.bucket.key == *key);
+            same.filter_map(|target| target.request.amounts.get(limit))
+                .copied()
+                .sum()
+        };
+        let mut above = vec![];
+        for (at, target) in self.targets.iter().enumerate() {
+            let BucketTarget {
+                request, bucket, ..
+            } = target;
+            for limit in request
+                .limits
+                .iter()
+                .filter(|limit| request.amounts.contains_key(limit.name()))
+            {
+                let requested = sum(&bucket.key, limit.name());
+                if requested > limit.rule().capacity {
+                    above.push((at, limit.clone(), requested));
+                }
+            }
+        }
+        for (at, limit, requested) in above {
+            let target = &mut self.targets[at];
+            let (key, capacity) = (&target.bucket.key, limit.rule().capacity);
+            if !target.is_shadow && limit.mode() != LimitMode::Shadow {
+                let (entity, resource) = (key.entity.clone(), key.resource.clone());
+                return Some(NeverFits {
+                    entity,
+                    resource,
+                    limit: limit.name().to_string(),
+                    requested,
+                    capacity,
+                });
+            }
+            let status = never_status(key, &limit, requested);
+            target.request.amounts.remove(limit.name());
+            let known = self.would_deny[at].take();
+            self.would_deny[at] = merge_two(known, Some(denial_of(vec![status])));
+        }
+        None
+    }
+
+    /// Takes from all buckets, or from none.
+    async fn take(&self) -> Result<Taking, Error> {
+        let asked: Vec<_> = self
+            .targets
+            .iter()
+            .enumerate()
+            .filter(|(_, target)| target.request.has_amounts())
+            .collect();
+        let taken = match &asked[..] {
+            [] => AllOrNone::Granted(vec![]),
+            [(_, only)] => match acquire(self.session, &only.bucket, &only.request).await? {
+                BucketDecision::Granted(hold) => AllOrNone::Granted(vec![hold]),
+                BucketDecision::Denied(denied) => AllOrNone::Denied(vec![(0, denied)]),
+            },
+            several => self.take_several(several).await?,
+        };
+        Ok(match taken {
+            AllOrNone::Granted(taken) => {
+                let mut holds: Vec<_> = self.targets.iter().map(|_| None).collect();
+                for ((at, _), hold) in asked.iter().zip(taken) {
+                    holds[*at] = Some(hold.claim());
+                }
+                Taking::Granted(holds)
+            }
+            AllOrNone::Denied(denials) => Taking::Denied(
+                denials
+                    .into_iter()
+                    .map(|(at, denied)| (asked[at].0, denied))
+                    .collect(),
+            ),
+        })
+    }
+
+    async fn take_several(&self, several: &[(usize, &BucketTarget)]) -> Result<AllOrNone, Error> {
+        // If one denial is cached, the other buckets need no request.
+        let cached = |(at, (_, target)): (usize, &(usize, &BucketTarget))| {
+            Some((
+                at,
+                cached_denial(self.session, &target.bucket, &target.request)?,
+            ))
+        };
+        let cached: Vec<_> = several.iter().enumerate().filter_map(cached).collect();
+        if !cached.is_empty() {
+            count(&self.session.counters.local_denied, 1);
+            return Ok(AllOrNone::Denied(cached));
+        }
+        let buckets: Vec<_> = several
+            .iter()
+            .map(|(_, target)| (&target.bucket, &target.request))
+            .collect();
+        match self.take_mode {
+            TakeMode::Concurrent => take_concurrently(self.session, &buckets).await,
+            TakeMode::Transaction => take_in_transaction(self.session, &buckets).await,
+        }
+    }
+
+    /// Waives the amounts that are short, if all of them are in shadow mode. Returns whether any
+    /// was removed.
+    fn waive_shadow_limits(&mut self, denials: &[(usize, Denied)]) -> bool {
+        let is_shadow = |(at, denied): &(usize, Denied)| {
+            denied
+                .short()
+                .all(|short| self.targets[*at].is_shadow || short.mode == LimitMode::Shadow)
+        };
+        if !denials.iter().all(is_shadow) {
+            return false;
+        }
+        let mut asks_less = false;
+        for (at, denied) in denials {
+            let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
+            let amounts = &mut self.targets[*at].request.amounts;
+            let before = amounts.len();
+            amounts
+                .retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
+            if amounts.len() < before {
+                asks_less = true;
+                let known = self.would_deny[*at].take();
+                self.would_deny[*at] =
+                    Some(merge_denials(known.into_iter().chain([denied.clone()])));
+            }
+        }
+        // Without a change, the same attempt would repeat indefinitely.
+        asks_less
+    }
+
+    fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {
+        let listen = |target: &BucketTarget| {
+            let mut given_back =
+                Box::pin(Arc::clone(&target.bucket.summary().tokens_returned).notified_owned());
+            given_back.as_mut().enable();
+            given_back
+        };
+        self.targets.iter().map(listen).collect()
+    }
+}
+
+/// Returns the pause after a denial, with `left` of the wait; `None` if the wait cannot succeed.
+/// Slots may return at any time, so they are polled, and once more at the end.
+fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
+    let (slots, rates): (Vec<_>, Vec<_>) =
+        blocking_limits(&denied.limits).partition(|status| status.is_concurrent());
+    let rates = rates
+        .iter()
+        .map(|status: &&LimitStatus| status.retry_after)
+        .collect::<Option<Vec<_>>>()?;
+    let poll =
+        (!slots.is_empty()).then(|| Duration::from_millis(fastrand::u64(50..=150)).min(left));
+    rates
+        .into_iter()
+        .chain(poll)
+        .max()
+        .filter(|pause| *pause <= left && !left.is_zero())
+}

@@ -1,0 +1,44 @@
+//! Decisions of an acquire: granted, denied with a retry-after, never fits, or disabled.
+
+use super::grant::Grant;
+use crate::values::{Denied, Disabled, NeverFits};
+
+/// Decision of an acquire.
+#[derive(Debug)]
+#[must_use = "a denial is an answer, not an error: look at it"]
+pub enum Decision<G = Grant> {
+    /// The tokens were taken.
+    Granted(G),
+    /// Denied for now; nothing was taken.
+    Denied(Denied),
+    /// Never grantable: the amount exceeds the capacity of a limit.
+    NeverFits(NeverFits),
+    /// Disabled by the configuration, until it is enabled there.
+    Disabled(Disabled),
+}
+
+impl<G> Decision<G> {
+    /// Returns the grant, if there is one.
+    #[must_use]
+    pub fn granted(self) -> Option<G> {
+        match self {
+            Self::Granted(grant) => Some(grant),
+            Self::Denied(_) | Self::NeverFits(_) | Self::Disabled(_) => None,
+        }
+    }
+
+    /// Returns whether the tokens were taken.
+    #[must_use]
+    pub const fn is_granted(&self) -> bool {
+        matches!(self, Self::Granted(_))
+    }
+
+    pub(crate) fn map<H>(self, grant: impl FnOnce(G) -> H) -> Decision<H> {
+        match self {
+            Self::Granted(granted) => Decision::Granted(grant(granted)),
+            Self::Denied(denied) => Decision::Denied(denied),
+            Self::NeverFits(never) => Decision::NeverFits(never),
+            Self::Disabled(disabled) => Decision::Disabled(disabled),
+        }
+    }
+}

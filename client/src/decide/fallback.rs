@@ -1,0 +1,94 @@
+//! Decisions while DynamoDB is unavailable.
+
+use weirgate_store::ErrorKind;
+
+use super::decision::Decision;
+use super::granted::{BucketGrant, Granted};
+use super::local::LocalBuckets;
+use crate::bucket::BucketTarget;
+use crate::session::Session;
+use crate::values::{Degraded, Denied, Error, OnUnavailable, count};
+
+/// Returns whether `error` shows that DynamoDB is unavailable.
+fn is_unavailable(error: &Error) -> bool {
+    // One throttled bucket or index does not make DynamoDB unavailable.
+    let is_busy = |kind| {
+        matches!(
+            kind,
+            ErrorKind::Conflict
+                | ErrorKind::IndexThrottled
+                | ErrorKind::Throttled { key_range: true }
+        )
+    };
+    let is_away = |kind| !is_busy(kind) && ErrorKind::is_transient(kind);
+    match error {
+        Error::Unavailable { .. } => true,
+        Error::Store(error) => is_away(error.kind),
+        // Without an error, contention took the time.
+        Error::Timeout { last, .. } => last.as_ref().is_some_and(|error| is_away(error.kind)),
+        _ => false,
+    }
+}
+
+/// Returns the decision in place of `error`, if DynamoDB is unavailable and a fallback is set.
+/// `targets` is `None` if not even the limits could be read.
+pub(crate) fn fall_back(
+    session: &Session,
+    local_buckets: &LocalBuckets,
+    on_unavailable: OnUnavailable,
+    targets: Option<&[BucketTarget]>,
+    error: Error,
+) -> Result<Decision<Granted>, Error> {
+    if !is_unavailable(&error) {
+        return Err(error);
+    }
+    let degraded = Degraded {
+        reason: error.to_string(),
+    };
+    let denied = |denied: Denied| {
+        Ok(Decision::Denied(Denied {
+            degraded: Some(degraded.clone()),
+            ..denied
+        }))
+    };
+    let answer = match (on_unavailable, targets) {
+        (OnUnavailable::Error, _) => return Err(error),
+        (OnUnavailable::Deny, _) => {
+            let left = if let Error::Unavailable { retry_after, .. } = &error {
+                *retry_after
+            } else {
+                session.breaker.pause()
+            };
+            denied(Denied {
+                retry_after: Some(left),
+                limits: vec![],
+                degraded: None,
+            })
+        }
+        (OnUnavailable::Allow, _) => Ok(Decision::Granted(Granted {
+            by_bucket: vec![],
+            degraded: Some(degraded),
+            has_unlimited: true,
+        })),
+        (OnUnavailable::Local { .. }, None) => return Err(error),
+        (OnUnavailable::Local { percent }, Some(targets)) => {
+            match local_buckets.take(targets, percent, session.ages.time()) {
+                Ok(holds) => {
+                    let one = |local| BucketGrant {
+                        local: Some(local),
+                        ..BucketGrant::default()
+                    };
+                    Ok(Decision::Granted(Granted {
+                        by_bucket: holds.into_iter().map(one).collect(),
+                        degraded: Some(degraded),
+                        has_unlimited: true,
+                    }))
+                }
+                Err(short) => denied(short),
+            }
+        }
+    };
+    count(&session.counters.degraded, 1);
+    tracing::debug!(%error, "answered without DynamoDB");
+    answer
+}

@@ -1,0 +1,192 @@
+//! Grants, and their settlements: adjust, renew, release, roll back.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use weirgate_shared::{EpochMillis, MilliTokens};
+
+use super::granted::BucketGrant;
+use super::local::LocalHold;
+use crate::bucket::Hold;
+use crate::values::{
+    Degraded, Denied, Error, LimitStatus, Settlement, check_lease, merge_two, most_restrictive,
+    parse_amount,
+};
+
+/// Tokens taken from a bucket, and from the buckets it cascades to.
+///
+/// Rate tokens are consumed unless they are rolled back. A durable lease, which slots always have,
+/// ends with [`release`](Self::release), [`roll_back`](Self::roll_back), or its expiry. Dropping
+/// the grant releases it in the background.
+///
+/// A Lambda function is frozen once its handler has returned, with its background tasks. The slots
+/// of a grant dropped there are released in the next invocation, or when the lease expires. So
+/// await `release` before returning.
+#[derive(Debug)]
+#[must_use = "dropping a grant releases its slots"]
+pub struct Grant {
+    /// Holds of the buckets, the requested one first.
+    holds: Vec<Hold>,
+    /// Holds of local buckets, taken while DynamoDB was unavailable.
+    local: Vec<LocalHold>,
+    would_deny: Option<Denied>,
+    degraded: Option<Degraded>,
+    /// Whether some limits are not enforced, so that nothing is counted for them.
+    has_unlimited: bool,
+}
+
+impl Grant {
+    /// Builds the grant of one request.
+    pub(crate) fn of(
+        given: impl IntoIterator<Item = BucketGrant>,
+        degraded: Option<Degraded>,
+        is_free: bool,
+    ) -> Self {
+        let mut grant = Self {
+            holds: vec![],
+            local: vec![],
+            would_deny: None,
+            degraded,
+            has_unlimited: is_free,
+        };
+        for BucketGrant {
+            hold,
+            local,
+            would_deny,
+        } in given
+        {
+            grant.holds.extend(hold);
+            grant.local.extend(local);
+            grant.would_deny = merge_two(grant.would_deny, would_deny);
+        }
+        grant
+    }
+
+    /// Returns why the decision was made without DynamoDB: it was unavailable, and the limiter is
+    /// set to [decide without it](crate::OnUnavailable).
+    #[must_use]
+    pub const fn degraded(&self) -> Option<&Degraded> {
+        self.degraded.as_ref()
+    }
+
+    /// Returns the denial that shadow mode waived. Nothing was taken of the limits that were short.
+    #[must_use]
+    pub const fn would_deny(&self) -> Option<&Denied> {
+        self.would_deny.as_ref()
+    }
+
+    /// Returns the id of the durable lease in the requested bucket, in the first shard of the hold.
+    #[must_use]
+    pub fn lease_id(&self) -> Option<&str> {
+        self.holds.first()?.lease().map(|(id, _)| id.as_str())
+    }
+
+    /// Returns the earliest expiry of the durable leases.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<EpochMillis> {
+        self.holds
+            .iter()
+            .filter_map(|hold| hold.lease().map(|(_, expires)| expires))
+            .min()
+    }
+
+    /// Returns the amount taken of a limit, as adjusted.
+    #[must_use]
+    pub fn amount(&self, limit: &str) -> MilliTokens {
+        let held = self
+            .holds
+            .iter()
+            .find(|hold| hold.has(limit))
+            .map(|hold| hold.amount(limit));
+        held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next())
+            .unwrap_or_default()
+    }
+
+    /// Returns every limit of the buckets as it was right after the take. In a split bucket, only
+    /// the shards of this grant count, with their shares.
+    #[must_use]
+    pub fn limits(&self) -> Vec<LimitStatus> {
+        self.holds.iter().flat_map(Hold::limits).collect()
+    }
+
+    /// Returns the limit with the smallest part of its capacity left.
+    #[must_use]
+    pub fn most_restrictive(&self) -> Option<LimitStatus> {
+        most_restrictive(&self.limits()).cloned()
+    }
+
+    /// Corrects an estimate: `tokens` of `limit` were really used. The difference is taken, into
+    /// debt if needed, or returned. A correct estimate costs nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `limit` was not taken, or `tokens` is negative or above 10^12.
+    /// [`Error::Store`] if the outcome is not known. Without a lease, an unconfirmed write is not
+    /// repeated, and tokens to be returned count as consumed.
+    pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
+        self.adjust_milli(limit, parse_amount(limit, tokens, 0)?)
+            .await
+    }
+
+    /// Adjusts as [`adjust`](Self::adjust) does, in millitokens.
+    ///
+    /// # Errors
+    /// As [`adjust`](Self::adjust).
+    pub async fn adjust_milli(
+        &mut self,
+        limit: &str,
+        actual: MilliTokens,
+    ) -> Result<Settlement, Error> {
+        for local in &mut self.local {
+            local.adjust(limit, actual);
+        }
+        let mut holds: Vec<_> = self
+            .holds
+            .iter_mut()
+            .filter(|hold| hold.has(limit))
+            .collect();
+        let is_overlooked = || {
+            self.would_deny
+                .iter()
+                .flat_map(Denied::short)
+                .any(|short| short.limit == limit)
+        };
+        if holds.is_empty() && !self.has_unlimited && !is_overlooked() {
+            return Err(Error::Invalid(format!(
+                "limit {limit:?} was not taken by this grant: adjust one that was"
+            )));
+        }
+        Settlement::all(join_all(holds.iter_mut().map(|hold| hold.adjust(limit, actual))).await)
+    }
+
+    /// Renews the durable lease to expire `lasts` from now; never earlier than before.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known.
+    pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
+        if self.lease_id().is_none() && !self.has_unlimited && self.would_deny.is_none() {
+            return Err(Error::Invalid(
+                "this grant holds no lease: ask for one with lease()".to_owned(),
+            ));
+        }
+        check_lease(lasts)?;
+        Settlement::all(join_all(self.holds.iter_mut().map(|hold| hold.renew(lasts))).await)
+    }
+
+    /// Ends the grant: its slots return, its rate tokens stay consumed. Without a lease it writes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the outcome is not known; the lease then expires by itself.
+    pub async fn release(self) -> Result<Settlement, Error> {
+        Settlement::all(join_all(self.holds.into_iter().map(Hold::release)).await)
+    }
+
+    /// Ends the grant and returns all tokens.
+    ///
+    /// # Errors
+    /// As [`adjust`](Self::adjust).
+    pub async fn roll_back(self) -> Result<Settlement, Error> {
+        self.local.into_iter().for_each(LocalHold::roll_back);
+        Settlement::all(join_all(self.holds.into_iter().map(Hold::roll_back)).await)
+    }
+}

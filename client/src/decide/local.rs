@@ -1,0 +1,179 @@
+//! Local buckets, used while DynamoDB is unavailable.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weirgate_shared::{
+    BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, RefillRule, Shard,
+};
+
+use crate::bucket::BucketTarget;
+use crate::values::{Amounts, Denied, Limits, denial_of, status};
+
+/// Local buckets that are kept, 10,000; beyond that, all are dropped.
+const MAX_BUCKETS: usize = 10_000;
+
+/// The local buckets of a limiter. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, LocalBucket>>>);
+
+/// A local bucket, and the limits and percentage it was created with.
+#[derive(Debug)]
+struct LocalBucket {
+    shard: Shard,
+    limits: Limits,
+    percent: u8,
+}
+
+/// Tokens taken from a local bucket.
+#[derive(Debug)]
+pub(crate) struct LocalHold {
+    buckets: LocalBuckets,
+    key: BucketKey,
+    /// Amounts taken. A release returns only the slots.
+    taken: Amounts,
+}
+
+impl LocalBuckets {
+    /// Takes the amounts of all `targets` from their local buckets, which have `percent` of every
+    /// limit. Returns the holds, or a denial. `now` is by the clock for ages.
+    pub(crate) fn take(
+        &self,
+        targets: &[BucketTarget],
+        percent: u8,
+        now: EpochMillis,
+    ) -> Result<Vec<LocalHold>, Denied> {
+        let mut buckets = self.lock();
+        if buckets.len() > MAX_BUCKETS {
+            buckets.clear();
+        }
+        let (mut taken, mut short) = (vec![], vec![]);
+        for target in targets {
+            let (key, amounts) = (&target.bucket.key, target.request.all_amounts());
+            // With the same version, the scaled limits of the local bucket take precedence.
+            let limits = target.request.limits.with_version(0);
+            let new = || LocalBucket {
+                shard: scaled_shard(key, &limits, percent, now),
+                limits: limits.clone(),
+                percent,
+            };
+            let local = buckets.entry(key.clone()).or_insert_with(new);
+            if local.limits != limits || local.percent != percent {
+                *local = new();
+            }
+            local.shard = local.shard.projected(&limits, now);
+            let status = status(&local.shard, &limits, &amounts, now);
+            if !target.is_shadow
+                && status
+                    .iter()
+                    .any(|status| status.is_short() && status.mode != LimitMode::Shadow)
+            {
+                short.extend(status);
+                continue;
+            }
+            // Subtract now, so that another target of the same bucket sees the rest.
+            for (limit, need) in &amounts {
+                change(&mut buckets, key, limit, -*need);
+            }
+            taken.push((key, amounts));
+        }
+        if short.is_empty() {
+            let hold = |(key, taken): (&BucketKey, Amounts)| LocalHold {
+                buckets: self.clone(),
+                key: key.clone(),
+                taken,
+            };
+            return Ok(taken.into_iter().map(hold).collect());
+        }
+        for (key, amounts) in taken {
+            for (limit, need) in amounts {
+                change(&mut buckets, key, &limit, need);
+            }
+        }
+        Err(denial_of(short))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, LocalBucket>> {
+        // Ignore poisoning: the map is consistent between any two statements.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LocalHold {
+    /// Returns the amount taken of a limit, as adjusted.
+    pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
+        self.taken.get(limit).copied().unwrap_or_default()
+    }
+
+    /// Adjusts `limit` to the `actual` amount used.
+    pub(crate) fn adjust(&mut self, limit: &str, actual: MilliTokens) {
+        if let Some((limit, taken)) = self
+            .taken
+            .get_key_value(limit)
+            .map(|(limit, taken)| (limit.clone(), *taken))
+        {
+            change(&mut self.buckets.lock(), &self.key, &limit, taken - actual);
+            self.taken.insert(limit, actual);
+        }
+    }
+
+    /// Returns all tokens.
+    pub(crate) fn roll_back(mut self) {
+        self.give_back(|_| true);
+    }
+
+    fn give_back(&mut self, goes_back: fn(&RefillRule) -> bool) {
+        let mut buckets = self.buckets.lock();
+        for (limit, need) in std::mem::take(&mut self.taken) {
+            let state = buckets
+                .get(&self.key)
+                .and_then(|local| local.shard.limits.get(&limit));
+            if state.is_some_and(|state| goes_back(&state.rule)) {
+                change(&mut buckets, &self.key, &limit, need);
+            }
+        }
+    }
+}
+
+/// Returns the slots, however the hold ends.
+impl Drop for LocalHold {
+    fn drop(&mut self) {
+        self.give_back(|rule| rule.is_concurrent());
+    }
+}
+
+fn change(
+    buckets: &mut HashMap<BucketKey, LocalBucket>,
+    key: &BucketKey,
+    limit: &LimitName,
+    by: MilliTokens,
+) {
+    if let Some(state) = buckets
+        .get_mut(key)
+        .and_then(|local| local.shard.limits.get_mut(limit))
+    {
+        state.available = (state.available + by).min(state.rule.capacity);
+    }
+}
+
+/// Returns a full shard with `percent` of every limit: of its capacity, at least one token, and of
+/// its refill.
+fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis) -> Shard {
+    let part = |amount: MilliTokens| {
+        amount.0 / 100 * i64::from(percent) + amount.0 % 100 * i64::from(percent) / 100
+    };
+    let mut shard = Shard::full(key.clone(), limits, now);
+    for state in shard.limits.values_mut() {
+        let RefillRule {
+            capacity,
+            refill_amount,
+            ..
+        } = state.rule;
+        state.rule.capacity = MilliTokens(part(capacity).max(1_000));
+        if !state.rule.is_concurrent() {
+            state.rule.refill_amount = MilliTokens(part(refill_amount).max(1));
+        }
+        state.available = state.rule.capacity;
+    }
+    shard
+}

@@ -1,0 +1,96 @@
+//! A request as the application made it, and its checks.
+
+use std::time::Duration;
+
+use weirgate_shared::{EntityId, MAX_TOKENS, MilliTokens, Resource};
+
+use crate::values::{Error, Limits, OnUnavailable, check_lease, parse_amount};
+
+/// A request as the application made it, unchecked.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestSpec {
+    pub(crate) entity: String,
+    pub(crate) resource: String,
+    /// Limits given with the call; `None` for the configured ones.
+    pub(crate) limits: Option<Limits>,
+    /// Version of the given limits.
+    pub(crate) version: Option<i64>,
+    pub(crate) amounts: Vec<(String, Amount)>,
+    pub(crate) options: AcquireOptions,
+    pub(crate) timeout: Duration,
+    pub(crate) lease: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Amount {
+    Tokens(i64),
+    Milli(MilliTokens),
+}
+
+/// Options of a decision.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AcquireOptions {
+    /// Longest wait for tokens.
+    pub(crate) wait: Duration,
+    pub(crate) take_mode: TakeMode,
+    pub(crate) on_unavailable: OnUnavailable,
+}
+
+/// How to take from several buckets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum TakeMode {
+    /// Concurrently; if one bucket denies, the tokens of the others return.
+    #[default]
+    Concurrent,
+    /// In one transaction.
+    Transaction,
+}
+
+/// Amounts by limit name.
+pub(super) type NamedAmounts<'a> = Vec<(&'a str, MilliTokens)>;
+
+impl RequestSpec {
+    /// Checks the request without sending anything.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let (_, _) = (
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
+        if self.amounts.is_empty() {
+            return invalid("nothing is asked for: say what with take()".to_owned());
+        }
+        self.amounts().map(drop)
+    }
+
+    /// Returns the validated amounts, without looking at limits.
+    pub(super) fn amounts(&self) -> Result<NamedAmounts<'_>, Error> {
+        if let Some(lasts) = self.lease {
+            check_lease(lasts)?;
+        }
+        self.options.on_unavailable.check()?;
+        let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
+        for (name, amount) in &self.amounts {
+            let amount = match *amount {
+                Amount::Tokens(tokens) => parse_amount(name, tokens, 1)?,
+                Amount::Milli(milli)
+                    if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
+                {
+                    return invalid(format!(
+                        "limit {name:?}: {milli} tokens are asked, it takes 0.001 to 10^12"
+                    ));
+                }
+                Amount::Milli(milli) => milli,
+            };
+            if amounts.iter().any(|(known, _)| known == name) {
+                return invalid(format!("limit {name:?} is taken twice: take the sum once"));
+            }
+            amounts.push((name.as_str(), amount));
+        }
+        Ok(amounts)
+    }
+}
+
+/// Returns the error of an invalid request.
+pub(super) fn invalid<T>(message: String) -> Result<T, Error> {
+    Err(Error::Invalid(message))
+}

@@ -1,0 +1,259 @@
+//! Resolves a request to buckets, with their limits and amounts.
+
+use std::sync::Arc;
+
+use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, Resource};
+
+use super::request::{NamedAmounts, RequestSpec, invalid};
+use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
+use crate::config::{Freshness, resolve};
+use crate::session::Settings;
+use crate::values::{
+    Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits,
+    check_limit_count,
+};
+
+/// The buckets of a request, resolved from its limits.
+#[derive(Debug, Default)]
+pub(crate) struct ResolvedRequest {
+    pub(crate) targets: Vec<BucketTarget>,
+    /// Set if the configuration disables the request.
+    pub(crate) disabled: Option<Disabled>,
+    /// Whether the entity itself is unlimited.
+    pub(crate) has_unlimited: bool,
+    /// Whether the limits may have changed since they were read.
+    pub(crate) limits_may_be_stale: bool,
+}
+
+impl ResolvedRequest {
+    /// Merges two resolved requests.
+    pub(crate) fn merge(mut self, other: Self) -> Self {
+        self.targets.extend(other.targets);
+        let disabled = self.disabled.or(other.disabled);
+        Self {
+            disabled,
+            has_unlimited: self.has_unlimited || other.has_unlimited,
+            limits_may_be_stale: self.limits_may_be_stale || other.limits_may_be_stale,
+            ..self
+        }
+    }
+}
+
+impl RequestSpec {
+    /// Returns the buckets of the request.
+    pub(crate) async fn targets(
+        &self,
+        buckets: &BucketRegistry,
+        age: Freshness,
+    ) -> Result<ResolvedRequest, Error> {
+        if self.amounts.is_empty() {
+            return invalid("nothing is asked for: say what with take()".to_owned());
+        }
+        self.resolve(buckets, age).await
+    }
+
+    /// Returns the buckets of the request, perhaps without amounts: that of the given limits, or
+    /// those of the configured ones.
+    pub(crate) async fn resolve(
+        &self,
+        buckets: &BucketRegistry,
+        age: Freshness,
+    ) -> Result<ResolvedRequest, Error> {
+        let amounts = self.amounts()?;
+        let Some(limits) = &self.limits else {
+            if let Some(version) = self.version {
+                return invalid(format!(
+                    "limits_version {version} is of limits given with the call: give them, too"
+                ));
+            }
+            return self.resolve_configured(buckets, &amounts, age).await;
+        };
+        check_limit_count(limits)?;
+        for (at, limit) in limits.iter().enumerate() {
+            if limits[..at]
+                .iter()
+                .any(|earlier| earlier.name() == limit.name())
+            {
+                return invalid(format!(
+                    "limit {:?} is given twice: give it once",
+                    limit.name()
+                ));
+            }
+        }
+        if let Some(name) = missing_limit(&amounts, limits) {
+            return invalid(format!(
+                "limit {name:?} is not among the limits given: {:?}",
+                names(limits)
+            ));
+        }
+        let bucket = buckets.bucket(
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
+        let limits = match self.version {
+            Some(version) if version < 0 => {
+                return invalid(format!(
+                    "limits_version must be 0 or more, got {version}: count releases from 0"
+                ));
+            }
+            Some(version) => &limits.with_version(version),
+            None => limits,
+        };
+        Ok(ResolvedRequest {
+            targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)],
+            ..ResolvedRequest::default()
+        })
+    }
+
+    /// Returns the buckets by the configured limits: the entity's own, and those of its ancestors
+    /// as far as it cascades. Limits are looked up only here.
+    async fn resolve_configured(
+        &self,
+        buckets: &BucketRegistry,
+        amounts: &NamedAmounts<'_>,
+        mut age: Freshness,
+    ) -> Result<ResolvedRequest, Error> {
+        let session = &*buckets.session;
+        let (entity, resource) = (
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
+        let own = buckets.bucket(entity, resource);
+        let (mut asked, mut met) = (ResolvedRequest::default(), vec![]);
+        let mut next = Some(Arc::clone(&own));
+        while let Some(bucket) = next.take() {
+            let BucketKey {
+                entity, resource, ..
+            } = &bucket.key;
+            let resolved = resolve(
+                session,
+                &bucket.config,
+                &bucket.queues.first().shard,
+                age,
+                self.timeout,
+            )
+            .await?;
+            asked.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
+            let config = resolved.config.as_deref();
+            if Arc::ptr_eq(&bucket, &own) {
+                let Some(EffectiveConfig {
+                    level,
+                    limits,
+                    status,
+                    ..
+                }) = config
+                else {
+                    return Err(Error::NotConfigured {
+                        entity: entity.clone(),
+                        resource: resource.clone(),
+                    });
+                };
+                if let Some(name) =
+                    missing_limit(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
+                {
+                    if resolved.may_be_stale(session.ages.now()) && age == Freshness::AnyAge {
+                        // The limit may be new.
+                        age = Freshness::Recent;
+                        next = Some(bucket);
+                        continue;
+                    }
+                    let names = names(limits);
+                    return invalid(format!(
+                        "limit {name:?} is not among those configured for {level}: {names:?}"
+                    ));
+                }
+            }
+            match config {
+                Some(EffectiveConfig {
+                    status: ConfigStatus::Disabled,
+                    ..
+                }) => {
+                    let (entity, resource) = (entity.clone(), resource.clone());
+                    return Ok(ResolvedRequest {
+                        disabled: Some(Disabled { entity, resource }),
+                        ..asked
+                    });
+                }
+                Some(EffectiveConfig {
+                    status: ConfigStatus::Enforced,
+                    limits,
+                    ..
+                }) => {
+                    asked.targets.push(self.target(
+                        &session.settings,
+                        Arc::clone(&bucket),
+                        limits,
+                        amounts,
+                    ));
+                }
+                Some(EffectiveConfig {
+                    status: ConfigStatus::Unlimited,
+                    ..
+                })
+                | None => asked.has_unlimited |= Arc::ptr_eq(&bucket, &own),
+            }
+            if let Some(parent) = &resolved.parent {
+                if met.contains(parent) {
+                    let text =
+                        "is its own ancestor: correct its item or an ancestor's with set_entity()";
+                    return invalid(format!("entity {parent} {text}"));
+                }
+                met.push(parent.clone());
+                next = Some(buckets.bucket(parent.clone(), resource.clone()));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Returns the request on one bucket, with the amounts of that bucket's limits.
+    fn target(
+        &self,
+        settings: &Settings,
+        bucket: Arc<BucketState>,
+        limits: &Limits,
+        named: &NamedAmounts<'_>,
+    ) -> BucketTarget {
+        let (mut amounts, mut soft_amounts) = (Amounts::new(), Amounts::new());
+        let mut takes_slots = false;
+        for (name, amount) in named {
+            let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
+                continue;
+            };
+            let asked = if limit.mode() == LimitMode::Soft {
+                &mut soft_amounts
+            } else {
+                &mut amounts
+            };
+            asked.insert(limit.name().clone(), *amount);
+            takes_slots |= limit.rule().is_concurrent();
+        }
+        let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
+        let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
+        let request = BucketRequest {
+            amounts,
+            soft_amounts,
+            limits: limits.clone(),
+            lease,
+            timeout: self.timeout,
+            acquires: 1,
+        };
+        BucketTarget {
+            bucket,
+            request,
+            is_shadow: settings.is_shadow,
+        }
+    }
+}
+
+/// Returns a requested limit that is not among `limits`.
+fn missing_limit<'a>(amounts: &NamedAmounts<'a>, limits: &[Limit]) -> Option<&'a str> {
+    let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
+    amounts
+        .iter()
+        .map(|(name, _)| *name)
+        .find(|name| !has(name))
+}
+
+fn names(limits: &[Limit]) -> Vec<&str> {
+    limits.iter().map(|limit| limit.name().as_str()).collect()
+}

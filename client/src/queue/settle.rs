@@ -1,0 +1,251 @@
+//! Settles one part of a hold: one write, repeated until its outcome is known if that is safe.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use weirgate_shared::write::{
+    Condition, LeaseChange, LimitDelta, Path, Settle, Update, Value, clear_due,
+};
+use weirgate_shared::{
+    EpochMillis, ItemError, LimitName, MilliTokens, Millis, Shard, WriteId, attr,
+};
+use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
+
+use super::shard_state::ShardState;
+use crate::session::{Session, backoff, deadline};
+use crate::values::{Amounts, Error, Settlement, count};
+
+/// Largest difference between the clocks of two processes, 2 s, once DynamoDB's responses have
+/// corrected them.
+const MAX_CLOCK_SKEW: Millis = Millis(2_000);
+
+/// One settlement, until its outcome is known.
+pub(crate) struct SettleAttempt<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) state: Arc<ShardState>,
+    /// Id of the write.
+    pub(crate) write_id: WriteId,
+    /// Durable lease, its expiry, and its change.
+    pub(crate) lease: Option<(&'a WriteId, EpochMillis, LeaseChange)>,
+    pub(crate) amounts: BTreeMap<LimitName, LimitDelta>,
+    /// Acquires that the write adds to the counters: prefetched ones granted since the last write,
+    /// or a negative number for acquires that were counted but not granted.
+    pub(crate) acquires: i64,
+    /// Amounts in the lease, as far as this hold has seen.
+    pub(crate) held_amounts: &'a Amounts,
+}
+
+/// Outcome of a settlement, for the hold.
+pub(crate) enum SettleOutcome {
+    Done(Settlement),
+    /// The lease has other amounts than the hold, and was not ended.
+    LeaseDiffers(Amounts),
+}
+
+impl SettleAttempt<'_> {
+    pub(crate) async fn run(mut self) -> Result<SettleOutcome, Error> {
+        let deadline = deadline(self.session.settings.timeout);
+        let mut update = self.full_update();
+        let (mut failures, mut races, mut doubt) = (0, 0, None::<StoreError>);
+        loop {
+            match self.session.update(&update).await {
+                Ok(WriteOutcome::Applied(item)) => {
+                    if let Some(item) = item {
+                        self.state
+                            .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
+                    }
+                    if self.amounts.values().any(|settled| {
+                        settled.ceiling.is_some() && settled.available > MilliTokens::ZERO
+                    }) {
+                        self.state.summary.record_return(self.session.now());
+                    }
+                    self.state.summary.tokens_returned.notify_waiters();
+                    return Ok(SettleOutcome::Done(Settlement::Applied));
+                }
+                Ok(WriteOutcome::ConditionFailed(None)) => {
+                    // The shard was merged into the one it was split off, with its tokens. Shards
+                    // with leases are not merged.
+                    let Some(parent) = self.state.parent().filter(|_| self.lease.is_none()) else {
+                        return Ok(SettleOutcome::Done(Settlement::LeaseGone));
+                    };
+                    self.state = Arc::clone(parent);
+                    update = self.full_update();
+                }
+                Ok(WriteOutcome::ConditionFailed(Some(item))) => {
+                    let shard = self
+                        .state
+                        .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
+                    if let Some(answered) = self.outcome_in(&shard, &mut doubt) {
+                        self.state.summary.tokens_returned.notify_waiters();
+                        return answered;
+                    }
+                    count(&self.session.counters.lost_races, 1);
+                    self.state.set_contended(true);
+                    if Instant::now() >= deadline {
+                        let (bucket, after) =
+                            (self.state.key.item_key().pk, self.session.settings.timeout);
+                        return Err(Error::Timeout {
+                            bucket,
+                            after,
+                            last: doubt.map(Arc::new),
+                        });
+                    }
+                    // After the first race the response is enough to plan again; repeated races
+                    // mean contention.
+                    races += 1;
+                    if races > 1 {
+                        tokio::time::sleep(backoff(races - 1)).await;
+                    }
+                    update = self.require_held_amounts(self.settle().capped(&shard));
+                }
+                // A renewal needs a new expiry by the corrected clock.
+                Err(error) if error.kind == ErrorKind::ClockSkew && self.is_renewal() => {
+                    return Err(error.into());
+                }
+                Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
+                    if error.kind == ErrorKind::Unconfirmed {
+                        count(&self.session.counters.unconfirmed, 1);
+                        if self.lease.is_none() {
+                            return Err(self.forfeit(error.into()));
+                        }
+                        // The write is tried again, and the lease then shows whether the first was
+                        // applied.
+                        doubt = Some(error);
+                    } else {
+                        count(&self.session.counters.refused, 1);
+                    }
+                    failures += 1;
+                    tokio::time::sleep(backoff(failures)).await;
+                }
+                // An earlier unconfirmed write stays unconfirmed.
+                Err(error) => return Err(doubt.unwrap_or(error).into()),
+            }
+        }
+    }
+
+    fn is_renewal(&self) -> bool {
+        matches!(self.lease, Some((.., LeaseChange::Renew(_))))
+    }
+
+    fn settle(&self) -> Settle<'_> {
+        let lease = self
+            .lease
+            .as_ref()
+            .map(|(id, _, change)| (*id, change.clone()));
+        let roll = self.state.roll(self.session, self.session.now());
+        let (op, amounts, takes) = (self.write_id.clone(), self.amounts.clone(), self.acquires);
+        Settle {
+            key: &self.state.key,
+            write_id: op,
+            lease,
+            amounts,
+            acquires: takes,
+            roll,
+        }
+    }
+
+    fn full_update(&self) -> Update {
+        let seen = self.state.view_since_clock_jump().map(|view| view.shard);
+        let mut update = self.require_held_amounts(self.settle().full(seen.as_deref()));
+        if let (Some((id, _, LeaseChange::End)), Some(seen)) = (&self.lease, &seen)
+            && self.state.ends_rare_lease(seen)
+        {
+            clear_due(&mut update, seen, id);
+        }
+        update
+    }
+
+    /// Requires that an ending lease has the amounts of the hold, because these return.
+    fn require_held_amounts(&self, mut update: Update) -> Update {
+        if let Some((id, _, LeaseChange::End)) = &self.lease {
+            let held = self
+                .held_amounts
+                .iter()
+                .map(|(limit, amount)| (limit.to_string(), Value::Int(amount.0)))
+                .collect();
+            let path = Path::lease(id).then(attr::LEASE_TOKENS);
+            update
+                .conditions
+                .push(Condition::Equals(path, Value::Map(held)));
+        }
+        update
+    }
+
+    /// Returns the outcome that the shard's lease shows, if it is certain.
+    fn outcome_in(
+        &self,
+        shard: &Shard,
+        doubt: &mut Option<StoreError>,
+    ) -> Option<Result<SettleOutcome, Error>> {
+        let settled = |is_done| {
+            let settlement = if is_done {
+                Settlement::Applied
+            } else {
+                Settlement::LeaseGone
+            };
+            Some(Ok(SettleOutcome::Done(settlement)))
+        };
+        if shard.last_write_id.as_ref() == Some(&self.write_id) {
+            return settled(true);
+        }
+        let (id, expires, change) = self.lease.as_ref()?;
+        let Some(held) = shard.leases.as_ref().and_then(|leases| leases.get(*id)) else {
+            return match doubt.take() {
+                // The unconfirmed write ended the lease, or another process found it expired,
+                // perhaps by a clock ahead of this one: the outcome stays unknown.
+                Some(doubt)
+                    if *change == LeaseChange::End
+                        && *expires <= self.session.now().plus(MAX_CLOCK_SKEW) =>
+                {
+                    Some(Err(doubt.into()))
+                }
+                // The unconfirmed write ended it if it was to; otherwise it ended before.
+                doubt => settled(doubt.is_some() && *change == LeaseChange::End),
+            };
+        };
+        let amounts = match change {
+            LeaseChange::End if held.tokens != *self.held_amounts => {
+                return Some(Ok(SettleOutcome::LeaseDiffers(held.tokens.clone())));
+            }
+            LeaseChange::End | LeaseChange::Renew(_) => return None,
+            LeaseChange::SetAmounts(amounts) => amounts,
+        };
+        let holds =
+            |limit: &LimitName, amount: &MilliTokens| held.tokens.get(limit) == Some(amount);
+        if amounts
+            .iter()
+            .all(|(limit, (before, _))| holds(limit, before))
+        {
+            return None;
+        }
+        settled(
+            doubt.is_some()
+                && amounts
+                    .iter()
+                    .all(|(limit, (_, after))| holds(limit, after)),
+        )
+    }
+
+    /// Counts the tokens to be returned as consumed, because a second write could return them
+    /// twice.
+    fn forfeit(&self, error: Error) -> Error {
+        let given: MilliTokens = self
+            .amounts
+            .values()
+            .map(|settled| settled.available.max(MilliTokens::ZERO))
+            .sum();
+        count(
+            &self.session.counters.unconfirmed_millitokens,
+            u64::try_from(given.0).unwrap_or_default(),
+        );
+        error
+    }
+
+    fn unreadable(&self, error: ItemError) -> Error {
+        Error::Unreadable {
+            bucket: self.state.key.item_key().pk,
+            error,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The waiters of one shard.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::shard_state::ShardState;
+use super::waiter::Waiter;
+
+/// The waiters of one shard. A worker task drains them.
+#[derive(Debug)]
+pub(crate) struct ShardQueue {
+    pub(crate) shard: Arc<ShardState>,
+    waiters: Mutex<Waiters>,
+}
+
+#[derive(Debug, Default)]
+struct Waiters {
+    waiting: VecDeque<Waiter>,
+    has_worker: bool,
+}
+
+impl ShardQueue {
+    pub(super) fn new(shard: ShardState) -> Self {
+        Self {
+            shard: Arc::new(shard),
+            waiters: Mutex::default(),
+        }
+    }
+
+    /// Returns the shard's index.
+    pub(crate) fn index(&self) -> u32 {
+        self.shard.key.shard
+    }
+
+    /// Adds a waiter. Returns whether the queue has no worker, so that one must be started.
+    #[must_use]
+    pub(crate) fn enqueue(&self, waiter: Waiter) -> bool {
+        let mut waiters = self.waiters();
+        waiters.waiting.push_back(waiter);
+        !std::mem::replace(&mut waiters.has_worker, true)
+    }
+
+    /// Returns whether a worker drains the queue: a new request then shares its next write.
+    pub(crate) fn has_worker(&self) -> bool {
+        self.waiters().has_worker
+    }
+
+    /// Removes and returns the waiters in order. If there are none and the worker has none either,
+    /// marks the queue as without a worker.
+    pub(super) fn drain(&self, worker_has_waiters: bool) -> VecDeque<Waiter> {
+        let mut waiters = self.waiters();
+        if waiters.waiting.is_empty() && !worker_has_waiters {
+            waiters.has_worker = false;
+        }
+        std::mem::take(&mut waiters.waiting)
+    }
+
+    /// Drops the waiters after the worker stopped early: their reply channels close.
+    pub(super) fn abort_waiters(&self) {
+        let mut waiters = self.waiters();
+        waiters.has_worker = false;
+        waiters.waiting.clear();
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        // Ignore poisoning: the waiters are consistent between any two statements.
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

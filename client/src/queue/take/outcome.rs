@@ -1,0 +1,228 @@
+//! What follows from the response to a take.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use weirgate_shared::{EpochMillis, ItemError, Lease, MilliTokens, Shard, WriteId};
+use weirgate_store::Item;
+
+use super::super::contention::ContentionBackoff;
+use super::super::part::HoldPart;
+use super::super::taken::Taken;
+use super::super::waiter::ShardDecision;
+use super::super::{clock_jump, retake};
+use super::{ALONE_AFTER, TakeAttempt, TakeOutcome};
+use crate::values::{Error, count, merge_amounts};
+
+impl TakeAttempt<'_> {
+    /// Grants all waiters after an applied write.
+    pub(super) async fn applied(self, item: Option<Item>, now: EpochMillis) -> TakeOutcome {
+        self.state.with_backoff(ContentionBackoff::won_race);
+        let shard = match item.map(|item| item.bucket()) {
+            Some(Ok(shard)) => shard,
+            Some(Err(error)) => return self.fail_unreadable(error),
+            None => unreachable!("the answer was asked for"),
+        };
+        self.count_unconfirmed_tokens(0, Some(shard.write_seq - 1));
+        if let Some(seen) = &self.seen {
+            let others = shard.write_seq - seen.write_seq > 1;
+            // Absence of other writes within a shorter time proves nothing.
+            if others || self.age >= ALONE_AFTER {
+                self.state.set_contended(others);
+            }
+        }
+        self.grant(shard, now).await
+    }
+
+    /// Grants all waiters if `item` shows that an earlier write was applied; otherwise returns
+    /// them.
+    pub(super) async fn condition_failed(self, item: &Item, now: EpochMillis) -> TakeOutcome {
+        let shard = match item.bucket() {
+            Ok(shard) => shard,
+            Err(error) => return self.fail_unreadable(error),
+        };
+        let ours = shard
+            .last_write_id
+            .as_ref()
+            .and_then(|op| self.write_ids.iter().position(|known| known == op));
+        let holds = |(id, _): &(WriteId, Lease)| {
+            shard
+                .leases
+                .as_ref()
+                .is_some_and(|leases| leases.contains_key(id))
+        };
+        if ours.is_some() || self.leases.iter().flatten().any(holds) {
+            // One unconfirmed write is then known, unless the last write arrived twice.
+            let known = i64::from(ours != Some(self.write_ids.len() - 1));
+            self.count_unconfirmed_tokens(known, Some(shard.write_seq - 1));
+            return self.grant(shard, now).await;
+        }
+        // If the item equals the view, the state itself failed the condition, not a race.
+        if self.seen.as_deref().is_some_and(|seen| *seen != shard) {
+            count(&self.session.counters.lost_races, 1);
+            self.state.with_backoff(ContentionBackoff::lost_race);
+            self.state.set_contended(true);
+        } else if self.age >= ALONE_AFTER && self.seen.is_some() {
+            self.state.set_contended(false);
+        }
+        self.count_unconfirmed_tokens(0, Some(shard.write_seq));
+        self.record_view(shard);
+        if self.planned.clock_jumped(self.session) {
+            // The clock may have been set after this request was sent; then its response has not
+            // corrected the clock.
+            self.state.clear_view();
+        }
+        TakeOutcome::Retry(self.waiters)
+    }
+
+    /// Records the shard of a response. An item with a lower write sequence than the view was
+    /// created again.
+    fn record_view(&self, shard: Shard) -> Arc<Shard> {
+        if self
+            .seen
+            .as_ref()
+            .is_some_and(|seen| seen.write_seq > shard.write_seq)
+        {
+            self.state.clear_view();
+        }
+        self.state.record_view(shard)
+    }
+
+    /// Counts tokens that unconfirmed writes may have taken. `known` of these writes are accounted
+    /// for, and the write sequence `v` may show that fewer were applied. Leases are certain: a take
+    /// fails if one of its leases is already in the item.
+    pub(super) fn count_unconfirmed_tokens(&self, known: i64, v: Option<i64>) {
+        let Some(doubt) = &self.unconfirmed else {
+            return;
+        };
+        let made = doubt
+            .v_before
+            .zip(v)
+            .map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
+        let is_certain = v.is_some() && self.leases.iter().any(Option::is_some);
+        let writes = if is_certain {
+            0
+        } else {
+            (doubt.writes - known).min(made).max(0)
+        };
+        if writes == 0 {
+            return;
+        }
+        let needs: MilliTokens = self.amounts.values().copied().sum();
+        let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
+        count(&self.session.counters.unconfirmed_millitokens, milli);
+        tracing::warn!(
+            bucket = self.state.key.item_key().pk,
+            milli,
+            "writes of unknown outcome count as taken"
+        );
+    }
+
+    /// Grants all waiters. A take that was planned too early is made again if it took overflow, or
+    /// if it wrote leases, which would end too soon; otherwise it stands.
+    async fn grant(self, shard: Shard, at: EpochMillis) -> TakeOutcome {
+        let shard = self.record_view(shard);
+        let mut was_there = true;
+        if let (Some(seen), true) = (
+            &self.seen,
+            self.is_doubted && self.planned.clock_was_fast(self.session),
+        ) {
+            was_there = clock_jump::restore_cut(
+                self.session,
+                self.state,
+                (seen, &shard),
+                &merge_amounts(&self.amounts, &self.soft_amounts),
+            )
+            .await;
+        }
+        if self.seen.is_none() && self.planned.clock_was_fast(self.session) {
+            clock_jump::correct_creation(self.session, self.state, &shard).await;
+        }
+        let was_early = self.planned.clock_was_slow(self.session);
+        let spilled = was_early && retake::took_overflow(&self.amounts, &shard, self.session.now());
+        let mut again = vec![];
+        for (waiter, lease) in self.waiters.into_iter().zip(self.leases) {
+            let lease = lease.map(|(id, lease)| (id, lease.expires_at));
+            let is_good = was_there && (!was_early || !spilled && lease.is_none());
+            let (state, after) = (Arc::clone(self.state), Arc::clone(&shard));
+            let part = HoldPart {
+                state,
+                amounts: waiter.request.all_amounts(),
+                shard: after,
+                prefetched_at: None,
+                lease,
+            };
+            let taken = Taken::new(
+                Arc::clone(self.session),
+                part,
+                waiter.request.limits.clone(),
+                at,
+                waiter.request.acquires,
+            );
+            if is_good {
+                waiter.reply(Ok(ShardDecision::Granted(taken)));
+            } else {
+                let amounts = &waiter.request.amounts;
+                retake::undo_take(self.session, taken, amounts, &shard, spilled).await;
+                again.push(waiter);
+            }
+        }
+        if again.is_empty() {
+            TakeOutcome::Replied
+        } else {
+            TakeOutcome::Retry(again)
+        }
+    }
+
+    /// Replies to all waiters with a timeout once none has time left. Returns whether it did.
+    pub(super) fn expire_waiters(&mut self) -> bool {
+        let now = Instant::now();
+        if self
+            .waiters
+            .iter()
+            .any(|waiter| now < waiter.deadline && !waiter.reply.is_closed())
+        {
+            return false;
+        }
+        for waiter in self.waiters.drain(..) {
+            let bucket = self.state.key.item_key().pk;
+            let last = self
+                .unconfirmed
+                .as_ref()
+                .map(|doubt| Arc::clone(&doubt.error));
+            let after = waiter.deadline - waiter.enqueued_at;
+            waiter.reply(Err(Error::Timeout {
+                bucket,
+                after,
+                last,
+            }));
+        }
+        self.count_unconfirmed_tokens(0, None);
+        true
+    }
+
+    /// Returns the waiters for another shard, because this one is missing and may not be created.
+    pub(super) fn shard_missing(self) -> TakeOutcome {
+        self.state.mark_missing();
+        self.count_unconfirmed_tokens(0, None);
+        TakeOutcome::ShardMissing(self.waiters)
+    }
+
+    pub(super) fn fail_unreadable(self, error: ItemError) -> TakeOutcome {
+        let bucket = self.state.key.item_key().pk;
+        self.fail(Error::Unreadable { bucket, error })
+    }
+
+    /// Fails all waiters. Unconfirmed writes stay unconfirmed, and their error takes precedence.
+    pub(super) fn fail(self, error: Error) -> TakeOutcome {
+        self.count_unconfirmed_tokens(0, None);
+        let error = self
+            .unconfirmed
+            .as_ref()
+            .map_or(error, |doubt| Error::Store(Arc::clone(&doubt.error)));
+        for waiter in self.waiters {
+            waiter.reply(Err(error.clone()));
+        }
+        TakeOutcome::Replied
+    }
+}

@@ -1,0 +1,18 @@
+//! Cached copies of shards.
+
+use std::sync::Arc;
+
+use weirgate_shared::Shard;
+
+use crate::session::Moment;
+
+/// A copy of the shard as a response showed it, and the time of that response.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardView {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) seen_at: Moment,
+    /// Whether this process has since taken by a write that does not return the item.
+    pub(crate) is_plan_only: bool,
+    /// Whether the wall clock has since jumped ahead: the process was frozen, or the clock was set.
+    pub(crate) predates_clock_jump: bool,
+}

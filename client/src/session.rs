@@ -1,0 +1,105 @@
+//! State that every layer uses: the table, the settings, the clocks, and the counters.
+
+mod ages;
+mod circuit_breaker;
+mod clock;
+mod plan_time;
+mod requests;
+mod retry;
+
+pub(crate) use ages::{AgeClock, ClockJumps, Moment};
+pub use circuit_breaker::CircuitBreakerConfig;
+pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
+pub use clock::FakeClock;
+pub(crate) use plan_time::PlanTime;
+pub(crate) use retry::{after, backoff, deadline};
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+use weirgate_shared::{Millis, Namespace, Resource};
+use weirgate_store::Table;
+
+use crate::config::ConfigCache;
+use crate::values::{Counters, OnUnavailable, Prefetch};
+
+/// Longest delay before a process counts for a new hour, 2 s.
+const MAX_ROLL_LAG: Millis = Millis(2_000);
+
+/// The table, and what every request to it needs.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) table: Table,
+    pub(crate) namespace: Namespace,
+    pub(crate) settings: Settings,
+    pub(crate) counters: Counters,
+    pub(crate) breaker: CircuitBreaker,
+    pub(crate) config_cache: ConfigCache,
+    /// Runtime of the last decision, because grants may be dropped on other threads.
+    runtime: OnceLock<Handle>,
+    /// Clock for ages.
+    pub(crate) ages: AgeClock,
+    pub(crate) started: Instant,
+    /// Lead of the machine's clock over the time since `started`, when it was last read, in ms.
+    pub(crate) clock_offset_ms: AtomicI64,
+    /// Delay before this process counts for a new hour. Random, so that processes do not all begin
+    /// a bucket's new hour at once.
+    pub(crate) roll_lag: Millis,
+}
+
+/// Settings of a limiter.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) timeout: Duration,
+    pub(crate) denial_cache_ttl: Duration,
+    pub(crate) owner: Arc<str>,
+    pub(crate) principal: Arc<str>,
+    pub(crate) config_ttl: Duration,
+    pub(crate) audit_retention: Duration,
+    pub(crate) is_shadow: bool,
+    pub(crate) has_resource_metrics: bool,
+    pub(crate) on_unavailable: OnUnavailable,
+    pub(crate) prefetch: HashMap<Resource, Prefetch>,
+    #[cfg(feature = "yaml")]
+    pub(crate) file: Option<crate::file::LimitsFile>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        table: Table,
+        namespace: Namespace,
+        settings: Settings,
+        breaker: CircuitBreakerConfig,
+    ) -> Self {
+        let ages = AgeClock::new(table.skew().clone());
+        Self {
+            clock_offset_ms: AtomicI64::new(table.skew().local().0),
+            roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
+            started: Instant::now(),
+            table,
+            namespace,
+            settings,
+            counters: Counters::default(),
+            breaker: CircuitBreaker::new(breaker, ages.clone()),
+            config_cache: ConfigCache::default(),
+            ages,
+            runtime: OnceLock::new(),
+        }
+    }
+
+    /// Returns a runtime for background tasks.
+    pub(crate) fn runtime(&self) -> Option<Handle> {
+        Handle::try_current()
+            .ok()
+            .or_else(|| self.runtime.get().cloned())
+    }
+
+    /// Stores the current runtime.
+    pub(crate) fn remember_runtime(&self) {
+        self.runtime.get_or_init(Handle::current);
+    }
+}

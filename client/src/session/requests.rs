@@ -1,0 +1,118 @@
+//! The requests of a limiter. Each is counted, and its outcome goes to the circuit breaker.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::write::{Action, Update};
+use weirgate_shared::{ItemKey, WriteId};
+use weirgate_store::{
+    Consistency, ErrorKind, Item, RetryPolicy, ReturnValues, StoreError, TransactOutcome,
+    WriteOutcome,
+};
+
+use super::Session;
+use crate::values::count;
+
+impl Session {
+    /// Sends a planned write once. It returns the item.
+    pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
+        count(&self.counters.writes, 1);
+        self.record_outcome(self.table.update(update, ReturnValues::AllNew).await)
+    }
+
+    /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown.
+    /// It returns the item.
+    pub(crate) async fn update_idempotent(
+        &self,
+        update: &Update,
+    ) -> Result<WriteOutcome, StoreError> {
+        count(&self.counters.writes, 1);
+        self.record_outcome(
+            self.table
+                .update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed)
+                .await,
+        )
+    }
+
+    /// Sends a transaction once.
+    pub(crate) async fn transact(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+    ) -> Result<TransactOutcome, StoreError> {
+        count(&self.counters.writes, 1);
+        self.record_outcome(self.table.transact(actions, token).await)
+    }
+
+    /// Sends a transaction, and repeats it with the same token while its outcome is unknown.
+    pub(crate) async fn transact_idempotent(
+        &self,
+        actions: &[Action],
+        token: &WriteId,
+    ) -> Result<TransactOutcome, StoreError> {
+        count(&self.counters.writes, 1);
+        self.record_outcome(
+            self.table
+                .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed)
+                .await,
+        )
+    }
+
+    /// Reads up to 100 items.
+    pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.record_outcome(self.table.read(keys).await)
+    }
+
+    /// Reads up to 100 items with this consistency. Repeats a throttled read until the deadline, if
+    /// there is one.
+    pub(crate) async fn read_with(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.record_outcome(self.table.read_by(keys, consistency, deadline).await)
+    }
+
+    /// Reads one item once.
+    pub(crate) async fn read_once(
+        &self,
+        key: &ItemKey,
+        consistency: Consistency,
+    ) -> Result<Option<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.record_outcome(self.table.read_once(key, consistency).await)
+    }
+
+    /// Reads up to 100 items, including shards that were merged away.
+    pub(crate) async fn read_with_merged(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        self.record_outcome(self.table.read_all(keys).await)
+    }
+
+    /// Returns and records the error of a request without a timely response, whose outcome is
+    /// unknown.
+    pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
+        let (request, table) = (request.to_owned(), self.table.name().to_owned());
+        let error = StoreError {
+            kind: ErrorKind::Unconfirmed,
+            request,
+            table,
+            reason: format!("no answer within {within:?}"),
+            source: None,
+        };
+        if self.breaker.record(Some(&error)) {
+            count(&self.counters.breaker_opened, 1);
+        }
+        error
+    }
+
+    fn record_outcome<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+        if self.breaker.record(outcome.as_ref().err()) {
+            count(&self.counters.breaker_opened, 1);
+        }
+        outcome
+    }
+}

@@ -1,0 +1,28 @@
+//! Plain data that every layer uses.
+
+mod amounts;
+mod denial;
+mod effective_config;
+mod error;
+mod limits;
+mod on_unavailable;
+mod prefetch;
+mod request;
+mod settlement;
+mod stats;
+
+pub(crate) use amounts::{Amounts, merge_amounts, parse_amount};
+pub use denial::{Degraded, Denied, Disabled, LimitStatus, NeverFits};
+pub(crate) use denial::{
+    blocking_limits, bucket_status, denial_of, merge_denials, merge_two, most_restrictive,
+    never_status, status,
+};
+pub(crate) use effective_config::EffectiveConfig;
+pub use error::Error;
+pub(crate) use limits::{Limits, check_bucket_limit_count, check_limit_count};
+pub use on_unavailable::OnUnavailable;
+pub use prefetch::Prefetch;
+pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease};
+pub use settlement::Settlement;
+pub use stats::Stats;
+pub(crate) use stats::{Counter, Counters, count, counters};

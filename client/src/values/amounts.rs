@@ -1,0 +1,31 @@
+//! Amounts per limit.
+
+use std::collections::BTreeMap;
+
+use weirgate_shared::{LimitName, MAX_TOKENS, MilliTokens};
+
+use super::error::Error;
+
+/// Amount per limit.
+pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;
+
+/// Merges the amounts that must be available with the soft amounts, which are taken in any case.
+/// The two name different limits.
+pub(crate) fn merge_amounts(amounts: &Amounts, soft_amounts: &Amounts) -> Amounts {
+    amounts
+        .iter()
+        .chain(soft_amounts)
+        .map(|(limit, need)| (limit.clone(), *need))
+        .collect()
+}
+
+/// Converts whole tokens, from `least` to 10^12.
+pub(crate) fn parse_amount(limit: &str, tokens: i64, least: i64) -> Result<MilliTokens, Error> {
+    if (least..=MAX_TOKENS).contains(&tokens) {
+        Ok(MilliTokens::from_tokens(tokens))
+    } else {
+        Err(Error::Invalid(format!(
+            "limit {limit:?}: {tokens} tokens are asked, it takes {least} to 10^12"
+        )))
+    }
+}

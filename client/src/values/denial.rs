@@ -1,0 +1,304 @@
+//! Denials, with the status of every limit.
+
+use std::fmt;
+use std::time::Duration;
+
+use weirgate_shared::{
+    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitMode, LimitName, LimitState, MilliTokens,
+    Millis, RefillRule, Resource, Shard,
+};
+
+use super::amounts::Amounts;
+use super::limits::Limits;
+
+/// A denial: the limits that are short, and when to retry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denied {
+    /// Time until the tokens are available, if no other request takes them: exact for rates. For
+    /// slots it is when enough leases expire; a release can make it sooner. `None` if time alone
+    /// does not help.
+    pub retry_after: Option<Duration>,
+    /// Every limit of the buckets that denied, including those that are not short.
+    pub limits: Vec<LimitStatus>,
+    /// Reason for a denial without DynamoDB.
+    pub degraded: Option<Degraded>,
+}
+
+impl Denied {
+    /// Returns the limits that are short.
+    pub fn short(&self) -> impl Iterator<Item = &LimitStatus> {
+        self.limits.iter().filter(|status| status.is_short())
+    }
+
+    /// Returns the short limit with the longest wait.
+    #[must_use]
+    pub fn blocking(&self) -> Option<&LimitStatus> {
+        blocking_limits(&self.limits)
+            .max_by_key(|status| status.retry_after.unwrap_or(Duration::MAX))
+    }
+
+    /// Returns the limit with the smallest part of its capacity left.
+    #[must_use]
+    pub fn most_restrictive(&self) -> Option<&LimitStatus> {
+        most_restrictive(&self.limits)
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let says = |status: &LimitStatus| {
+            format!(
+                "{} has {} of {} asked",
+                status.limit, status.available, status.requested
+            )
+        };
+        let short: Vec<_> = self.short().map(says).collect();
+        if let Some(Degraded { reason }) = &self.degraded {
+            write!(f, "DynamoDB is away ({reason}): ")?;
+        }
+        match self.retry_after {
+            Some(after) => write!(f, "denied, retry after {after:?}: {}", short.join(", ")),
+            None => write!(f, "denied: {}", short.join(", ")),
+        }
+    }
+}
+
+/// Reason for a decision without DynamoDB.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Degraded {
+    /// The error of this request, or the last error before it.
+    pub reason: String,
+}
+
+/// One limit of a bucket, by the last response and the refill since then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitStatus {
+    /// The entity.
+    pub entity: EntityId,
+    /// The resource.
+    pub resource: Resource,
+    /// Name of the limit.
+    pub limit: String,
+    /// Mode of the limit.
+    pub mode: LimitMode,
+    /// Capacity.
+    pub capacity: MilliTokens,
+    /// Refill per `refill_period`; zero for slots.
+    pub refill_amount: MilliTokens,
+    /// Refill period.
+    pub refill_period: Duration,
+    /// Balance; negative in debt.
+    pub available: MilliTokens,
+    /// Amount requested.
+    pub requested: MilliTokens,
+    /// Time until `requested` is available: zero if it is now; `None` if time alone does not help.
+    pub retry_after: Option<Duration>,
+}
+
+impl LimitStatus {
+    /// Returns whether the limit has too little for the request. A soft limit, or one without a
+    /// requested amount, is never short.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        let is_asked = self.requested > MilliTokens::ZERO;
+        is_asked && self.requested > self.available && self.mode != LimitMode::Soft
+    }
+
+    /// Returns whether it is a concurrency limit, with slots.
+    #[must_use]
+    pub const fn is_concurrent(&self) -> bool {
+        self.refill_amount.0 == 0
+    }
+}
+
+/// Returns the limit with the smallest part of its capacity left.
+pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
+    let left = |status: &&LimitStatus| {
+        i128::from(status.available.0) * 1_000_000 / i128::from(status.capacity.0.max(1))
+    };
+    limits.iter().min_by_key(left)
+}
+
+/// A decision by a configuration that disables the resource: a switch for emergencies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disabled {
+    /// The entity.
+    pub entity: EntityId,
+    /// The resource that is disabled for the entity.
+    pub resource: Resource,
+}
+
+impl fmt::Display for Disabled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entity, resource } = self;
+        write!(
+            f,
+            "{resource} is disabled for {entity} by its configuration: enable it there"
+        )
+    }
+}
+
+/// A request for more than the limit's capacity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeverFits {
+    /// The entity.
+    pub entity: EntityId,
+    /// The resource.
+    pub resource: Resource,
+    /// Name of the limit.
+    pub limit: String,
+    /// Amount requested.
+    pub requested: MilliTokens,
+    /// Capacity of the limit.
+    pub capacity: MilliTokens,
+}
+
+impl fmt::Display for NeverFits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limit,
+            requested,
+            capacity,
+            ..
+        } = self;
+        write!(
+            f,
+            "limit {limit:?} holds {capacity} tokens when full, {requested} were asked: ask for less or raise it"
+        )
+    }
+}
+
+/// Returns the status of every limit of a shard at `now`, for the requested `amounts`.
+pub(crate) fn status(
+    shard: &Shard,
+    limits: &Limits,
+    amounts: &Amounts,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
+    let shard = shard.projected(limits, now);
+    let status = |(name, state): (&LimitName, &LimitState)| {
+        let requested = amounts.get(name).copied().unwrap_or_default();
+        let retry_after = if requested <= state.available {
+            Some(Duration::ZERO)
+        } else {
+            shard
+                .ready_at(name, requested)
+                .map(|at| at.since(now).into())
+        };
+        limit_status(
+            &shard.key,
+            limits,
+            name,
+            &state.rule,
+            (state.available, requested, retry_after),
+        )
+    };
+    shard.limits.iter().map(status).collect()
+}
+
+/// Returns the status of every limit at `now`, over all shards. They already have the request's
+/// limits.
+pub(crate) fn bucket_status(
+    bucket: &Bucket,
+    limits: &Limits,
+    amounts: &Amounts,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
+    let Some(shard) = bucket.shards().first() else {
+        return vec![];
+    };
+    let status = |(name, state): (&LimitName, &LimitState)| {
+        let requested = amounts.get(name).copied().unwrap_or_default();
+        let retry_after = bucket
+            .ready_at(name, requested, now)
+            .map(|at| at.since(now).into());
+        limit_status(
+            &shard.key,
+            limits,
+            name,
+            &state.rule,
+            (bucket.balance_at(name, now), requested, retry_after),
+        )
+    };
+    shard.limits.iter().map(status).collect()
+}
+
+/// Returns the status of a limit whose capacity is below the requested amount.
+pub(crate) fn never_status(key: &BucketKey, limit: &Limit, requested: MilliTokens) -> LimitStatus {
+    let limits = std::slice::from_ref(limit);
+    limit_status(
+        key,
+        limits,
+        limit.name(),
+        limit.rule(),
+        (limit.rule().capacity, requested, None),
+    )
+}
+
+fn limit_status(
+    key: &BucketKey,
+    limits: &[Limit],
+    name: &LimitName,
+    rule: &RefillRule,
+    (available, requested, retry_after): (MilliTokens, MilliTokens, Option<Duration>),
+) -> LimitStatus {
+    let known = limits.iter().find(|limit| limit.name() == name);
+    LimitStatus {
+        entity: key.entity.clone(),
+        resource: key.resource.clone(),
+        limit: name.to_string(),
+        mode: known.map(Limit::mode).unwrap_or_default(),
+        capacity: rule.capacity,
+        refill_amount: rule.refill_amount,
+        refill_period: Millis(rule.refill_period_ms).into(),
+        available,
+        requested,
+        retry_after,
+    }
+}
+
+/// Returns the limits that a retry waits for: the enforced ones that are short, or all short ones
+/// if none is enforced.
+pub(crate) fn blocking_limits(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
+    let is_enforced =
+        |status: &LimitStatus| status.is_short() && status.mode == LimitMode::Enforced;
+    let is_denied = limits.iter().any(is_enforced);
+    limits.iter().filter(move |status| {
+        if is_denied {
+            is_enforced(status)
+        } else {
+            status.is_short()
+        }
+    })
+}
+
+/// Returns the denial with these limits.
+pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
+    let waits: Option<Vec<Duration>> = blocking_limits(&limits)
+        .map(|status| status.retry_after)
+        .collect();
+    let retry_after = waits.map(|waits| waits.into_iter().max().unwrap_or_default());
+    Denied {
+        retry_after,
+        limits,
+        degraded: None,
+    }
+}
+
+/// Merges two denials that shadow mode waived.
+pub(crate) fn merge_two(one: Option<Denied>, other: Option<Denied>) -> Option<Denied> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(merge_denials([one, other])),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Merges the denials of several buckets.
+pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied {
+    denial_of(
+        denials
+            .into_iter()
+            .flat_map(|denied| denied.limits)
+            .collect(),
+    )
+}

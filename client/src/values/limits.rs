@@ -1,0 +1,98 @@
+//! The limits of a request.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use weirgate_shared::{Limit, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Shard, VersionedLimits};
+
+use super::error::Error;
+
+/// Limits and their configuration version. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Limits {
+    list: Arc<[Limit]>,
+    pub(crate) version: Option<i64>,
+    /// Whether they are configured for exactly this entity and resource.
+    is_own: bool,
+}
+
+impl Limits {
+    pub(crate) const fn new(list: Arc<[Limit]>, version: Option<i64>) -> Self {
+        Self {
+            list,
+            version,
+            is_own: false,
+        }
+    }
+
+    /// Returns the same limits, as configured for exactly this entity and resource.
+    pub(crate) fn own(self) -> Self {
+        Self {
+            is_own: true,
+            ..self
+        }
+    }
+
+    /// Returns whether `limit` is one of these, and counts slots.
+    pub(crate) fn is_concurrent(&self, limit: &LimitName) -> bool {
+        self.iter()
+            .any(|known| known.name() == limit && known.rule().is_concurrent())
+    }
+
+    /// Returns the same limits with another version.
+    pub(crate) fn with_version(&self, version: i64) -> Self {
+        Self {
+            version: Some(version),
+            ..self.clone()
+        }
+    }
+}
+
+/// Requires that a request has no more limits than one write can take from.
+pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
+    if limits.len() <= MAX_LIMITS {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{} limits are given, it takes {MAX_LIMITS} at most: use fewer",
+        limits.len()
+    )))
+}
+
+/// Requires that the shard does not get more limits than a write can name.
+pub(crate) fn check_bucket_limit_count(shard: &Shard, limits: &Limits) -> Result<(), Error> {
+    let number = shard.limit_count_with(limits);
+    if number <= MAX_BUCKET_LIMITS {
+        return Ok(());
+    }
+    let bucket = shard.key.item_key().pk;
+    Err(Error::Invalid(format!(
+        "bucket {bucket} keeps every limit that it was given, and would get {number}, it takes {MAX_BUCKET_LIMITS} at \
+         most: use names that it has, or delete its items, and it begins anew"
+    )))
+}
+
+impl Deref for Limits {
+    type Target = [Limit];
+    fn deref(&self) -> &[Limit] {
+        &self.list
+    }
+}
+
+impl PartialEq for Limits {
+    fn eq(&self, other: &Self) -> bool {
+        let from = |limits: &Self| (limits.version, limits.is_own);
+        from(self) == from(other)
+            && (Arc::ptr_eq(&self.list, &other.list) || self.list == other.list)
+    }
+}
+
+impl<'a> From<&'a Limits> for VersionedLimits<'a> {
+    fn from(limits: &'a Limits) -> Self {
+        Self {
+            limits,
+            version: limits.version,
+            is_own: limits.is_own,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Counters of a limiter, which only rise, for the application and the process's metrics recorder.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter of a limiter, and the metric that all limiters of the process share.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    total: AtomicU64,
+    metric: &'static str,
+}
+
+impl Counter {
+    pub(crate) const fn new(metric: &'static str) -> Self {
+        Self {
+            total: AtomicU64::new(0),
+            metric,
+        }
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn count(counter: &Counter, by: u64) {
+    if by > 0 {
+        counter.total.fetch_add(by, Ordering::Relaxed);
+        metrics::counter!(counter.metric).increment(by);
+    }
+}
+
+/// Defines counters, each with its metric's name and description, and a struct with their values.
+macro_rules! counters {
+    (
+        $(#[$doc:meta])* $stats:ident { $($name:ident: $metric:literal, $what:literal;)* }
+        $($(#[$gauge_doc:meta])* $gauge:ident)?
+    ) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct $stats {
+            $(#[doc = $what] pub $name: u64,)*
+            $($(#[$gauge_doc])* pub $gauge: u64,)?
+        }
+
+        #[derive(Debug)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: $crate::values::Counter,)*
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                $(metrics::describe_counter!($metric, $what);)*
+                Self { $($name: $crate::values::Counter::new($metric),)* }
+            }
+        }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> $stats {
+                $stats { $($name: self.$name.read(),)* $($gauge: 0,)? }
+            }
+        }
+    };
+}
+pub(crate) use counters;
+
+counters! {
+    /// A limiter's counters since it was built. Each is a metric too, `weirgate_{name}_total`.
+    Stats {
+        granted: "weirgate_granted_total", "Acquires granted.";
+        denied: "weirgate_denied_total", "Acquires denied, after a request or from memory.";
+        local_denied: "weirgate_local_denied_total", "Acquires denied from memory, without a request.";
+        shadow_denied: "weirgate_shadow_denied_total",
+            "Acquires granted that would have been denied, were it not for shadow mode.";
+        degraded: "weirgate_degraded_total", "Acquires decided without DynamoDB, because it was unavailable.";
+        breaker_opened: "weirgate_breaker_opened_total",
+            "Times that DynamoDB was left alone for a while, as it was away.";
+        writes: "weirgate_writes_total", "Writes sent, applied or not.";
+        reads: "weirgate_reads_total",
+            "Reads sent: of all shards of a bucket, when one of them could not say, and of what is configured.";
+        lost_races: "weirgate_lost_races_total", "Writes that lost a race and went on from the new state.";
+        refused: "weirgate_refused_total", "Writes that were throttled, met a transaction, or could not be sent.";
+        unconfirmed: "weirgate_unconfirmed_total", "Writes whose answer was lost.";
+        unconfirmed_millitokens: "weirgate_unconfirmed_millitokens_total",
+            "Millitokens that a write of unknown outcome may have taken or failed to give back, or that a take by a clock that was behind did and had to be made again; they count as taken.";
+        prefetch_hits: "weirgate_prefetch_hits_total", "Acquires granted from tokens taken ahead, without a write.";
+        prefetch_blocks: "weirgate_prefetch_blocks_total", "Blocks of tokens taken ahead.";
+        prefetch_returned_millitokens: "weirgate_prefetch_returned_millitokens_total",
+            "Millitokens taken ahead that were not spent and went back.";
+        prefetch_forfeited_millitokens: "weirgate_prefetch_forfeited_millitokens_total",
+            "Millitokens taken ahead that were not spent and could not be given back, as far as is known; they count as used.";
+    }
+}
