@@ -1,5 +1,5 @@
 //! A client: its views, its open request, and its next steps. It does what
-//! `client/src/queue/take.rs` and `client/src/settle.rs` do, with one waiter.
+//! `client/src/queue/take.rs` and `client/src/queue/settle.rs` do, with one waiter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

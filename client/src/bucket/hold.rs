@@ -1,13 +1,13 @@
 //! Tokens taken from one bucket, and the writes that change them: adjust, renew, release, roll
 //! back.
 
+mod adjust;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, WriteId};
-use weirgate_store::ErrorKind;
 
 use super::state::BucketState;
 use crate::queue::{Ending, HoldPart, Taken};
@@ -159,110 +159,6 @@ impl Hold {
             &Amounts::new(),
             self.taken_at,
         )
-    }
-
-    /// Adjusts `limit` to the `actual` amount used.
-    pub(crate) async fn adjust(
-        &mut self,
-        limit: &str,
-        actual: MilliTokens,
-    ) -> Result<Settlement, Error> {
-        let mut more = actual - self.amount(limit);
-        if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
-            return Ok(Settlement::Applied);
-        }
-        for at in 0..self.parts.len() {
-            let Some(taken) = self.parts[at].amounts.get(limit).copied() else {
-                continue;
-            };
-            // The first part takes all that is missing; each part returns at most what it took.
-            let change = more.max(-taken);
-            if change == MilliTokens::ZERO {
-                continue;
-            }
-            if self.adjust_part(at, limit, taken + change).await? == Settlement::LeaseGone {
-                return Ok(Settlement::LeaseGone);
-            }
-            more -= change;
-        }
-        Ok(Settlement::Applied)
-    }
-
-    async fn adjust_part(
-        &mut self,
-        at: usize,
-        limit: &str,
-        actual: MilliTokens,
-    ) -> Result<Settlement, Error> {
-        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else {
-            return Ok(Settlement::Applied);
-        };
-        let limit = limit.clone();
-        let more = actual - taken;
-        if more < MilliTokens::ZERO
-            && self.return_to_pool(at, Amounts::from([(limit.clone(), -more)]))
-        {
-            self.parts[at].amounts.insert(limit, actual);
-            return Ok(Settlement::Applied);
-        }
-        let mut settled = self.parts[at].returned_delta(&self.limits, &limit, -more);
-        if more > MilliTokens::ZERO {
-            settled.consumed = more;
-        }
-        let change = LeaseChange::SetAmounts(BTreeMap::from([(limit.clone(), (taken, actual))]));
-        // Until the outcome is known, a rollback returns only the smaller amount.
-        self.parts[at]
-            .amounts
-            .insert(limit.clone(), taken.min(actual));
-        let deltas = BTreeMap::from([(limit.clone(), settled)]);
-        let done = self.settle_part(at, change, deltas).await;
-        let amounts = &mut self.parts[at].amounts;
-        match &done {
-            Ok(Settlement::Applied) => drop(amounts.insert(limit, actual)),
-            Ok(Settlement::LeaseGone) => drop(amounts.insert(limit, taken)),
-            Err(error) if !error.is_unknown() => drop(amounts.insert(limit, taken)),
-            Err(_) => {}
-        }
-        done
-    }
-
-    /// Renews the durable lease, if there is one, to expire `lasts` from now.
-    pub(crate) async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
-        let untils = self
-            .parts
-            .iter()
-            .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires));
-        let Some(until) = untils.max() else {
-            return Ok(Settlement::Applied);
-        };
-        let planned = self.session.plan_time();
-        // Never earlier than before, because a shard's `due` is a lower bound of every expiry.
-        let mut expires = planned.now.plus(lasts.into()).max(until);
-        let mut renewed = self.renew_until(expires).await;
-        let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::ClockSkew);
-        // The clock was wrong, and a response has corrected it.
-        if renewed.as_ref().is_err_and(is_skewed)
-            || renewed.is_ok() && planned.clock_was_slow(&self.session)
-        {
-            expires = self.session.now().plus(lasts.into()).max(until);
-            renewed = self.renew_until(expires).await;
-        }
-        renewed
-    }
-
-    async fn renew_until(&mut self, expires: EpochMillis) -> Result<Settlement, Error> {
-        for at in 0..self.parts.len() {
-            let renewed = self
-                .settle_part(at, LeaseChange::Renew(expires), BTreeMap::new())
-                .await?;
-            if renewed == Settlement::LeaseGone {
-                return Ok(Settlement::LeaseGone);
-            }
-            if let Some((_, until)) = &mut self.parts[at].lease {
-                *until = expires;
-            }
-        }
-        Ok(Settlement::Applied)
     }
 
     /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes

@@ -1,5 +1,7 @@
 //! Drains a queue until it is empty: reads, selects a batch, writes, replies.
 
+mod deny;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +12,12 @@ use weirgate_store::{ErrorKind, StoreError};
 
 use super::batch;
 use super::maintenance::maintain;
-use super::recheck::denial_ttl;
 use super::shard_queue::ShardQueue;
 use super::take::{TakeOutcome, pause, take};
 use super::view::ShardView;
-use super::waiter::{RerouteReason, ShardDecision, Waiter};
+use super::waiter::{RerouteReason, Waiter};
 use crate::session::Session;
-use crate::values::{Error, LimitStatus, count, denial_of};
+use crate::values::{Error, count};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
 /// far, so there is no contention for them.
@@ -26,7 +27,7 @@ const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
 
 /// Drains `queue` until it is empty.
 pub(crate) async fn run_worker(session: Arc<Session>, queue: Arc<ShardQueue>) {
-    let mut server = QueueWorker {
+    let mut worker = QueueWorker {
         session,
         queue,
         waiting: VecDeque::new(),
@@ -35,13 +36,13 @@ pub(crate) async fn run_worker(session: Arc<Session>, queue: Arc<ShardQueue>) {
         is_done: false,
     };
     loop {
-        let newcomers = server.queue.drain(!server.waiting.is_empty());
-        server.waiting.extend(newcomers);
-        if server.waiting.is_empty() {
-            server.is_done = true;
+        let newcomers = worker.queue.drain(!worker.waiting.is_empty());
+        worker.waiting.extend(newcomers);
+        if worker.waiting.is_empty() {
+            worker.is_done = true;
             return;
         }
-        server.step().await;
+        worker.step().await;
     }
 }
 
@@ -74,63 +75,86 @@ impl QueueWorker {
         // none.
         let losses = std::mem::take(&mut self.losses);
         self.back_off(losses).await;
-        if (!self.queue.shard.is_known() || self.queue.shard.is_outgrown())
-            && !self.read_view().await
-        {
+        if !self.ensure_view().await {
             return;
         }
-        let now = self.session.now();
-        let view = self.queue.shard.view();
-        let shard = view.as_ref().map(|view| &*view.shard);
-        let (mut chosen, others) =
-            batch::select_batch(shard, std::mem::take(&mut self.waiting), now);
-        self.waiting = others;
-        if let Some(view) = &view {
-            if let (true, Some(first)) = (
-                chosen.is_empty() && !view.predates_clock_jump,
-                self.waiting.front(),
-            ) && maintain(&self.session, &self.queue.shard, &view.shard, first, now).await
-            {
-                return;
-            }
-            self.deny_insufficient(view);
-            if chosen.is_empty() {
-                // No waiter fits into an old view, so read the current state.
-                self.recheck().await;
-                return;
-            }
-        }
-        if chosen.is_empty() {
-            chosen.extend(self.waiting.pop_front());
-        }
-        if chosen.is_empty() {
+        let Some(batch) = self.select_batch().await else {
             return;
-        }
+        };
         if let Some(until) = self.queue.shard.paused_until() {
-            self.requeue(chosen);
+            self.requeue(batch);
             self.wait_until(until).await;
             // By now the shard may be short, or split.
             self.recheck().await;
             return;
         }
-        match take(&self.session, &self.queue.shard, chosen).await {
+        let outcome = take(&self.session, &self.queue.shard, batch).await;
+        self.handle_outcome(outcome, losses).await;
+    }
+
+    /// Reads the shard if there is no view, or if it is outgrown. Returns whether its waiters can
+    /// be served here.
+    async fn ensure_view(&mut self) -> bool {
+        let shard = &self.queue.shard;
+        let is_current = shard.is_known() && !shard.is_outgrown();
+        is_current || self.read_view().await
+    }
+
+    /// Selects the waiters of the next write, and denies those for which the view is short. Returns
+    /// `None` if the waiters must be looked at again.
+    async fn select_batch(&mut self) -> Option<Vec<Waiter>> {
+        let now = self.session.now();
+        let view = self.queue.shard.view();
+        let shard = view.as_ref().map(|view| &*view.shard);
+        let (mut batch, others) =
+            batch::select_batch(shard, std::mem::take(&mut self.waiting), now);
+        self.waiting = others;
+        if let Some(view) = &view {
+            if batch.is_empty() && self.makes_room(view, now).await {
+                return None;
+            }
+            self.deny_insufficient(view);
+            if batch.is_empty() {
+                // No waiter fits into an old view, so read the current state.
+                self.recheck().await;
+                return None;
+            }
+        }
+        if batch.is_empty() {
+            batch.extend(self.waiting.pop_front());
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Writes what may let the first waiter fit. Returns whether the view is new.
+    async fn makes_room(&self, view: &ShardView, now: EpochMillis) -> bool {
+        let first = self.waiting.front();
+        let Some(first) = first.filter(|_| !view.predates_clock_jump) else {
+            return false;
+        };
+        maintain(&self.session, &self.queue.shard, &view.shard, first, now).await
+    }
+
+    /// Takes the waiters of a batch back if they were not replied to, and waits where needed.
+    async fn handle_outcome(&mut self, outcome: TakeOutcome, losses: u32) {
+        match outcome {
             TakeOutcome::Replied => self.failures = 0,
-            TakeOutcome::Retry(chosen) => {
+            TakeOutcome::Retry(batch) => {
                 self.losses = losses + 1;
                 self.failures = 0;
-                self.requeue(chosen);
+                self.requeue(batch);
             }
-            TakeOutcome::ShardMissing(chosen) => {
-                self.requeue(chosen);
+            TakeOutcome::ShardMissing(batch) => {
+                self.requeue(batch);
                 self.reroute(&RerouteReason::ShardMissing);
             }
-            TakeOutcome::Rejected(chosen, error) if self.can_reroute(&error) => {
-                for waiter in chosen {
+            TakeOutcome::Rejected(batch, error) if self.can_reroute(&error) => {
+                for waiter in batch {
                     waiter.reroute(RerouteReason::Throttled(Arc::clone(&error)));
                 }
             }
-            TakeOutcome::Rejected(chosen, error) => {
-                self.requeue(chosen);
+            TakeOutcome::Rejected(batch, error) => {
+                self.requeue(batch);
                 self.failures += 1;
                 if is_key_range_throttle(&error) {
                     // By now the shard may be short, or split.
@@ -150,9 +174,9 @@ impl QueueWorker {
         }
         let known = self.count();
         let was_only = self.queue.shard.summary.max_shards_seen() == 1;
-        let looked = self.queue.shard.read_shard(&self.session).await;
+        let read = self.queue.shard.read_shard(&self.session).await;
         self.waiting.extend(self.queue.drain(true));
-        match looked {
+        match read {
             Ok(()) if was_only && self.queue.shard.summary.max_shards_seen() > 1 => {
                 self.reroute(&RerouteReason::BucketWasSplit)
             }
@@ -197,9 +221,9 @@ impl QueueWorker {
         count.is_some_and(|count| self.count().is_some_and(|now| count < now))
     }
 
-    fn reroute(&mut self, why: &RerouteReason) {
+    fn reroute(&mut self, reason: &RerouteReason) {
         for waiter in std::mem::take(&mut self.waiting) {
-            waiter.reroute(why.clone());
+            waiter.reroute(reason.clone());
         }
     }
 
@@ -263,57 +287,6 @@ impl QueueWorker {
         }
     }
 
-    /// Denies the waiters for which a fresh view is short. In a split bucket, reroutes them
-    /// instead.
-    fn deny_insufficient(&mut self, view: &ShardView) {
-        let now = self.session.now();
-        for waiter in std::mem::take(&mut self.waiting) {
-            match batch::shortage(&view.shard, &waiter, now) {
-                Some(shortage) if !self.is_fresh(view, &waiter, &shortage, now) => {
-                    self.waiting.push_back(waiter)
-                }
-                Some(_) if view.shard.shard().count > 1 => {
-                    waiter.reroute(RerouteReason::Insufficient)
-                }
-                Some(shortage) => {
-                    count(
-                        &self.session.counters.local_denied,
-                        u64::from(!self.queue.shard.is_since(view, waiter.enqueued_at)),
-                    );
-                    self.deny(waiter, shortage, now);
-                }
-                None => self.waiting.push_back(waiter),
-            }
-        }
-    }
-
-    fn deny(&self, waiter: Waiter, shortage: Vec<LimitStatus>, now: EpochMillis) {
-        let denied = denial_of(shortage);
-        self.queue
-            .shard
-            .summary
-            .record_retry_time(now, denied.retry_after);
-        waiter.reply(Ok(ShardDecision::Denied(denied)));
-    }
-
-    fn is_fresh(
-        &self,
-        view: &ShardView,
-        waiter: &Waiter,
-        shortage: &[LimitStatus],
-        now: EpochMillis,
-    ) -> bool {
-        let (age, most) = (
-            self.queue.shard.age(view),
-            self.session.settings.denial_cache_ttl,
-        );
-        let mut short = shortage.iter().filter(|status| status.is_short());
-        self.queue.shard.is_since(view, waiter.enqueued_at)
-            || !self.queue.shard.summary.retry_time_passed(now, age)
-                && (self.queue.shard.trusts_view()
-                    || short.all(|status| age < denial_ttl(status, age, most)))
-    }
-
     /// Waits a random time where processes compete for the last tokens; more waiters may arrive
     /// meanwhile.
     async fn back_off(&mut self, losses: u32) {
@@ -346,45 +319,6 @@ impl QueueWorker {
             self.waiting.extend(self.queue.drain(true));
             self.expire_waiters();
         }
-    }
-
-    /// Denies waiters past their deadline or fails them with a timeout, and removes dropped
-    /// requests.
-    fn expire_waiters(&mut self) {
-        let now = Instant::now();
-        for waiter in std::mem::take(&mut self.waiting) {
-            if waiter.reply.is_closed() {
-                continue;
-            }
-            if now < waiter.deadline {
-                self.waiting.push_back(waiter);
-                continue;
-            }
-            if let Some(shortage) = self.last_seen_short(&waiter) {
-                self.deny(waiter, shortage, self.session.now());
-                continue;
-            }
-            let timeout = Error::Timeout {
-                bucket: self.queue.shard.key.item_key().pk,
-                after: waiter.deadline - waiter.enqueued_at,
-                last: self.queue.shard.last_error(),
-            };
-            waiter.reply(Err(timeout));
-        }
-    }
-
-    /// Returns what the waiter lacks by the last view, if the shard is too throttled to be read.
-    fn last_seen_short(&self, waiter: &Waiter) -> Option<Vec<LimitStatus>> {
-        let view = self
-            .queue
-            .shard
-            .view()
-            .filter(|view| !view.is_plan_only && view.shard.shard().count == 1)?;
-        self.queue
-            .shard
-            .last_error()
-            .filter(|error| is_key_range_throttle(error))?;
-        batch::shortage(&view.shard, waiter, self.session.now())
     }
 }
 

@@ -1,22 +1,20 @@
 //! The prefetched tokens of one bucket. Nothing here waits or sends.
 
+mod serve;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
-use weirgate_shared::{EpochMillis, Limit, LimitMode, LimitName, MilliTokens};
+use weirgate_shared::{LimitMode, LimitName, MilliTokens};
 use weirgate_store::StoreError;
 
 use super::state::{State, TokenReturn};
-use crate::queue::{HoldPart, ShardQueues};
+use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment};
 use crate::values::{Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Prefetch};
-
-/// Requests like the current one that a block must serve to be worth its write, 3. With two,
-/// prefetch would cost as many writes if the second request does not come and its tokens return.
-const MIN_REQUESTS_PER_BLOCK: i64 = 3;
 
 /// Prefetched tokens of one bucket.
 #[derive(Debug)]
@@ -91,136 +89,6 @@ impl Pool {
         Self::supports(request)
             && state.limits == request.limits
             && state.has(&request.amounts, self.cutoff(self.ages.now()))
-    }
-
-    /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
-    /// request is served for the first time.
-    pub(super) fn serve(
-        &self,
-        queues: &ShardQueues,
-        request: &BucketRequest,
-        now: EpochMillis,
-        is_new: bool,
-    ) -> (PoolResult, Option<Block>) {
-        let at = self.ages.now();
-        let mut state = self.state();
-        if state.is_closed || !state.adopt_limits(&request.limits) {
-            return (PoolResult::Miss, None);
-        }
-        state.demand.advance(at);
-        let served = self.serve_from(&mut state, queues, request, (now, at));
-        if is_new {
-            state.demand.count(&request.amounts);
-        }
-        served
-    }
-
-    fn serve_from(
-        &self,
-        state: &mut State,
-        queues: &ShardQueues,
-        request: &BucketRequest,
-        (now, at): (EpochMillis, Moment),
-    ) -> (PoolResult, Option<Block>) {
-        let is_paused = at < state.paused_until;
-        let oldest = self.cutoff(at);
-        if state.has(&request.amounts, oldest) {
-            let parts = state.draw(&request.amounts, oldest);
-            state.unreported += 1;
-            state.granted = at;
-            let mut block = None;
-            if state.landing.is_none() && !is_paused && self.is_low(state, &request.amounts, oldest)
-            {
-                block = self.block(state, queues, request, false, (now, at));
-                if block.is_none() {
-                    state.paused_until = at + self.refetch_lead();
-                }
-            }
-            return (PoolResult::Served(parts), block);
-        }
-        if let Some(landing) = &state.landing {
-            return (PoolResult::Wait(Arc::clone(landing).notified_owned()), None);
-        }
-        if is_paused {
-            return (PoolResult::Miss, None);
-        }
-        match self.block(state, queues, request, true, (now, at)) {
-            Some(block) => {
-                let landing = state
-                    .landing
-                    .as_ref()
-                    .map(|landing| Arc::clone(landing).notified_owned());
-                (
-                    landing.map_or(PoolResult::Miss, PoolResult::Wait),
-                    Some(block),
-                )
-            }
-            None => (PoolResult::Miss, None),
-        }
-    }
-
-    /// Returns whether the remaining tokens will be spent before a block that is fetched now
-    /// arrives.
-    fn is_low(&self, state: &State, amounts: &Amounts, oldest: Moment) -> bool {
-        let is_low = |limit: &Limit| {
-            let low = state
-                .demand
-                .within(limit.name(), self.prefetch.refetch_lead());
-            let low = low.min(self.prefetch.max_outstanding(limit.rule().capacity) / 4);
-            amounts.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
-        };
-        state.limits.iter().any(is_low)
-    }
-
-    /// Returns the block to fetch, if it is worth its write: the amounts of a waiting `request`,
-    /// and the expected demand.
-    ///
-    /// Never more than may be outstanding. Of the bucket's balance, as far as it was seen, half is
-    /// left for other processes.
-    fn block(
-        &self,
-        state: &mut State,
-        queues: &ShardQueues,
-        request: &BucketRequest,
-        waits: bool,
-        (now, at): (EpochMillis, Moment),
-    ) -> Option<Block> {
-        let oldest = self.cutoff(at);
-        let mut amounts = Amounts::new();
-        for limit in state
-            .limits
-            .iter()
-            .filter(|limit| !limit.rule().is_concurrent())
-        {
-            let (name, capacity) = (limit.name(), limit.rule().capacity);
-            let need = request.amounts.get(name).copied().unwrap_or_default();
-            let waiting = if waits { need } else { MilliTokens::ZERO };
-            let expected = state.demand.within(name, self.prefetch.horizon());
-            let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))
-                - state.outstanding(name);
-            let room = (queues.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
-            let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
-            if state.left(name, oldest) + amount
-                < MilliTokens(need.0.saturating_mul(MIN_REQUESTS_PER_BLOCK))
-            {
-                return None;
-            }
-            if amount > MilliTokens::ZERO {
-                amounts.insert(name.clone(), amount);
-            }
-        }
-        if amounts.is_empty() {
-            return None;
-        }
-        state.begin_in_flight(&amounts);
-        state.landing = Some(Arc::default());
-        let takes = std::mem::take(&mut state.unreported);
-        Some(Block {
-            limits: state.limits.clone(),
-            amounts,
-            takes,
-            asked: at,
-        })
     }
 
     /// Takes all `amounts` for a grant that needs more. Returns no parts if the pool has too

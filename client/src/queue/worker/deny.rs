@@ -1,0 +1,103 @@
+//! Which waiters a worker denies without a write.
+
+use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
+
+use super::super::batch;
+use super::super::recheck::denial_ttl;
+use super::super::view::ShardView;
+use super::super::waiter::{RerouteReason, ShardDecision, Waiter};
+use super::{QueueWorker, is_key_range_throttle};
+use crate::values::{Error, LimitStatus, count, denial_of};
+
+impl QueueWorker {
+    /// Denies the waiters for which a fresh view is short. In a split bucket, reroutes them
+    /// instead.
+    pub(super) fn deny_insufficient(&mut self, view: &ShardView) {
+        let now = self.session.now();
+        for waiter in std::mem::take(&mut self.waiting) {
+            match batch::shortage(&view.shard, &waiter, now) {
+                Some(shortage) if !self.is_fresh(view, &waiter, &shortage, now) => {
+                    self.waiting.push_back(waiter)
+                }
+                Some(_) if view.shard.shard().count > 1 => {
+                    waiter.reroute(RerouteReason::Insufficient)
+                }
+                Some(shortage) => {
+                    count(
+                        &self.session.counters.local_denied,
+                        u64::from(!self.queue.shard.is_since(view, waiter.enqueued_at)),
+                    );
+                    self.deny(waiter, shortage, now);
+                }
+                None => self.waiting.push_back(waiter),
+            }
+        }
+    }
+
+    fn deny(&self, waiter: Waiter, shortage: Vec<LimitStatus>, now: EpochMillis) {
+        let denied = denial_of(shortage);
+        self.queue
+            .shard
+            .summary
+            .record_retry_time(now, denied.retry_after);
+        waiter.reply(Ok(ShardDecision::Denied(denied)));
+    }
+
+    fn is_fresh(
+        &self,
+        view: &ShardView,
+        waiter: &Waiter,
+        shortage: &[LimitStatus],
+        now: EpochMillis,
+    ) -> bool {
+        let (age, most) = (
+            self.queue.shard.age(view),
+            self.session.settings.denial_cache_ttl,
+        );
+        let mut short = shortage.iter().filter(|status| status.is_short());
+        self.queue.shard.is_since(view, waiter.enqueued_at)
+            || !self.queue.shard.summary.retry_time_passed(now, age)
+                && (self.queue.shard.trusts_view()
+                    || short.all(|status| age < denial_ttl(status, age, most)))
+    }
+
+    /// Denies waiters past their deadline or fails them with a timeout, and removes dropped
+    /// requests.
+    pub(super) fn expire_waiters(&mut self) {
+        let now = Instant::now();
+        for waiter in std::mem::take(&mut self.waiting) {
+            if waiter.reply.is_closed() {
+                continue;
+            }
+            if now < waiter.deadline {
+                self.waiting.push_back(waiter);
+                continue;
+            }
+            if let Some(shortage) = self.last_seen_short(&waiter) {
+                self.deny(waiter, shortage, self.session.now());
+                continue;
+            }
+            let timeout = Error::Timeout {
+                bucket: self.queue.shard.key.item_key().pk,
+                after: waiter.deadline - waiter.enqueued_at,
+                last: self.queue.shard.last_error(),
+            };
+            waiter.reply(Err(timeout));
+        }
+    }
+
+    /// Returns what the waiter lacks by the last view, if the shard is too throttled to be read.
+    fn last_seen_short(&self, waiter: &Waiter) -> Option<Vec<LimitStatus>> {
+        let view = self
+            .queue
+            .shard
+            .view()
+            .filter(|view| !view.is_plan_only && view.shard.shard().count == 1)?;
+        self.queue
+            .shard
+            .last_error()
+            .filter(|error| is_key_range_throttle(error))?;
+        batch::shortage(&view.shard, waiter, self.session.now())
+    }
+}
