@@ -33,7 +33,7 @@ impl RateLimiter {
     }
 
     /// Returns all prefetched tokens, and writes the count of every granted acquire. Later requests
-    /// go to the table. Without [prefetch](Builder::prefetch), or the second time, it does nothing.
+    /// go to the table. Without [prefetch](crate::Builder::prefetch), or the second time, it does nothing.
     /// A limiter that is dropped without this call forfeits its prefetched tokens.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl RateLimiter {
         self.session.counters.read()
     }
 
-    /// Returns whether the limiter never denies: see [`Builder::shadow`].
+    /// Returns whether the limiter never denies: see [`Builder::shadow`](crate::Builder::shadow).
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.session.settings.is_shadow
