@@ -2,8 +2,8 @@
 
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
+use crate::coverage::Event;
 use crate::guard::{Guard, Kind};
-use crate::reached::Event;
 
 /// Possible steps, their numbers, and the removed condition.
 #[derive(Debug, Clone)]

@@ -9,10 +9,10 @@ use weirgate_shared::write::{Action, UsageCopy};
 use weirgate_shared::{Millis, Usage, WindowUsage, usage};
 
 use crate::bounds::Bounds;
+use crate::coverage::{Coverage, Event};
 use crate::guard::{self, Guard, Kind};
 use crate::item::Item;
 use crate::protocol::Protocol;
-use crate::reached::{Event, Reached};
 use crate::runs::{self, Case, Moment};
 
 /// The model.
@@ -21,7 +21,7 @@ pub struct Copying {
     cases: Vec<Case>,
     without: Option<Guard>,
     happens: Vec<Event>,
-    reached: Reached,
+    coverage: Coverage,
 }
 
 /// The snapshot of one window of one run, and the functions that copy.
@@ -72,14 +72,14 @@ impl Copying {
             cases: runs::cases(&Protocol::new(bounds)),
             without,
             happens,
-            reached: Reached::default(),
+            coverage: Coverage::default(),
         }
     }
 
     /// Returns what should have happened in some state, and did not.
     #[must_use]
     pub fn missing(&self) -> Vec<Event> {
-        self.reached.missing(&self.happens)
+        self.coverage.missing(&self.happens)
     }
 
     fn write(&self, last: &Copies, number: usize, is_heard: bool) -> Option<Copies> {
@@ -104,11 +104,11 @@ impl Copying {
             function
                 .seen
                 .iter()
-                .for_each(|_| self.reached.note(Event::CarryLost));
+                .for_each(|_| self.coverage.note(Event::CarryLost));
             function.seen = (update != copy.first()).then(|| Arc::clone(&last.snapshot));
             return Some(next);
         } else {
-            self.reached.note(Event::Superseded);
+            self.coverage.note(Event::Superseded);
         }
         if is_heard {
             (function.done, function.seen) = (function.done + 1, None);
@@ -122,7 +122,7 @@ impl Copying {
 
     /// Returns whether a copy has replaced a newer one.
     fn is_older(&self, was: &Item, is: &Item, copy: &UsageCopy) -> bool {
-        self.reached.note(if copy.is_final {
+        self.coverage.note(if copy.is_final {
             Event::Final
         } else {
             Event::Interim
@@ -132,7 +132,7 @@ impl Copying {
         else {
             return false;
         };
-        self.reached.note(if was.write_seq < copy.birth {
+        self.coverage.note(if was.write_seq < copy.birth {
             Event::Carried
         } else {
             Event::Replaced

@@ -8,40 +8,52 @@
 //! # Layout
 //!
 //! - `bounds`: [`Bounds`]: how large the model is
+//! - [`sizes`]: the sizes that are explored
 //! - `guard`: conditions by name, so that each can be taken out and missed
 //! - `table`: the items of the bucket, and what is counted in them
-//! - `client`: a client, from one answer to the next
-//! - `work`: what the functions read, and write a while later
-//! - `books`: what was admitted and given back
-//! - `state`: all of that together, and what a write does to it
-//! - `protocol`: [`Protocol`]: everything that may happen, and what must hold
+//! - `client`, `function`, `sent`: the open request of a client, the open run of a function, and
+//!   their writes
+//! - `ledger`: grants and returns, kept beside the table
+//! - `state`: all of that together
+//! - `protocol`: [`Protocol`]: one size, its keys, and the events so far
+//! - `step`: [`Step`]: everything that may happen in a state
+//! - `client_steps`, `function_steps`, `apply`: what happens then
+//! - `properties`: what must hold in every state
+//! - `machine`: the state machine that is explored
 //! - `runs`: its runs, as the aggregator and a reader of usage see them
 //! - `copying`: [`Copying`]: the usage of these runs, copied and read
-//! - [`sizes`]: the sizes that are explored
-//! - `reached`: what must happen at least once
+//! - `coverage`: the events that must happen at least once
 
-mod books;
+mod apply;
 mod bounds;
 mod client;
+mod client_steps;
 mod copying;
+mod coverage;
+mod function;
+mod function_steps;
 mod guard;
 // The property tests' own: one evaluator for both.
 #[allow(dead_code, reason = "the property tests ask more of an item")]
 #[path = "../../shared/tests/model/item.rs"]
 mod item;
+mod ledger;
+mod machine;
+mod properties;
 mod protocol;
-mod reached;
 mod runs;
+mod sent;
 pub mod sizes;
 mod state;
+mod step;
 mod table;
-mod work;
 
 pub use bounds::Bounds;
-pub use client::Wish;
+pub use client::RequestKind;
 pub use copying::{Copies, Copying};
+pub use coverage::Event;
+pub use function::Job;
 pub use guard::{Guard, Kind};
-pub use protocol::{Fate, Protocol, Step};
-pub use reached::Event;
+pub use protocol::Protocol;
 pub use state::State;
-pub use work::Job;
+pub use step::{Fate, Step};

@@ -4,8 +4,8 @@
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
 use crate::bounds::Bounds;
+use crate::coverage::Event::{self, *};
 use crate::guard::Kind::{self, *};
-use crate::reached::Event::{self, *};
 
 /// A day's end.
 const DAY: EpochMillis = EpochMillis(1_700_006_400_000);

@@ -6,36 +6,12 @@ use std::sync::Arc;
 use weirgate_shared::write::{Action, expire, finish_writes, merge, merged, refill, sample, split};
 use weirgate_shared::{EpochMillis, ShardIndex, WriteId};
 
+use crate::function::{FunctionRun, Job};
 use crate::guard::Kind;
 use crate::protocol::Protocol;
-use crate::state::{Sent, State};
+use crate::sent::Sent;
+use crate::state::State;
 use crate::table::Row;
-
-/// A function's read that waits for its write.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Work {
-    /// Job of the function.
-    pub job: Job,
-    /// When it read.
-    pub read: i64,
-    rows: [Option<Arc<Row>>; 3],
-    /// Its answer was lost, and it is to write the same again.
-    pub sent: Option<Arc<Sent>>,
-}
-
-/// A write of a function, and its shard.
-pub type Job = (Kind, usize);
-
-impl Work {
-    fn of(state: &State, job: Job) -> Self {
-        Self {
-            job,
-            read: state.now,
-            rows: state.table.rows().map(|row| row.cloned()),
-            sent: None,
-        }
-    }
-}
 
 impl Protocol {
     /// Returns the jobs that a function may begin in `state`.
@@ -72,7 +48,7 @@ impl Protocol {
 
     pub(crate) fn read(&self, state: &mut State, job: Job) {
         state.works -= 1;
-        state.work = Some(Work::of(state, job));
+        state.work = Some(begin_run(state, job));
     }
 
     /// The function writes, by the clock of when it has read or by that of now. If its answer is
@@ -93,15 +69,15 @@ impl Protocol {
             state.work = Some(work);
             return;
         }
-        self.go_on(state, &work);
+        self.begin_next_job(state, &work);
     }
 
     /// Starts the function's next job after `work`: it finishes the split that it began.
-    fn go_on(&self, state: &mut State, work: &Work) {
+    fn begin_next_job(&self, state: &mut State, work: &FunctionRun) {
         let next = match work.job {
-            (Kind::Split, shard) => Some(Work::of(state, (Kind::Make, shard))),
+            (Kind::Split, shard) => Some(begin_run(state, (Kind::Make, shard))),
             // Uses the same image: the response shows the outcome of the first write.
-            (Kind::Make, shard) => Some(Work {
+            (Kind::Make, shard) => Some(FunctionRun {
                 job: (Kind::Clear, shard),
                 sent: None,
                 ..work.clone()
@@ -118,14 +94,14 @@ impl Protocol {
                 if let Some(sent) = self.planned(&next, self.at(state.now)) {
                     self.write(state, &sent);
                 }
-                self.go_on(state, &next);
+                self.begin_next_job(state, &next);
             }
             next => state.work = next,
         }
     }
 
     /// Returns the write of a splitting function, to arrive later.
-    pub(crate) fn to_come(&self, state: &State) -> Option<Arc<Sent>> {
+    pub(crate) fn pending_write(&self, state: &State) -> Option<Arc<Sent>> {
         let work = state.work.as_ref()?;
         let splits = matches!(work.job.0, Kind::Split | Kind::Make | Kind::Clear);
         let planned = || self.planned(work, self.at(work.read)).map(Arc::new);
@@ -138,9 +114,9 @@ impl Protocol {
 
     /// Another function finishes the split of shard 0, at once.
     pub(crate) fn finish(&self, state: &mut State) {
-        let read = Work::of(state, (Kind::Make, 0));
+        let read = begin_run(state, (Kind::Make, 0));
         for kind in [Kind::Make, Kind::Clear] {
-            let next = Work {
+            let next = FunctionRun {
                 job: (kind, 0),
                 ..read.clone()
             };
@@ -152,10 +128,10 @@ impl Protocol {
 
     /// Returns the write of a function that reads and writes at once.
     pub(crate) fn planned_now(&self, state: &State, job: Job) -> Option<Sent> {
-        self.planned(&Work::of(state, job), self.at(state.now))
+        self.planned(&begin_run(state, job), self.at(state.now))
     }
 
-    fn planned(&self, work: &Work, clock: EpochMillis) -> Option<Sent> {
+    fn planned(&self, work: &FunctionRun, clock: EpochMillis) -> Option<Sent> {
         let image = |shard: usize| work.rows[shard].as_ref().map(|row| row.bucket());
         let (kind, shard) = work.job;
         let actions = match kind {
@@ -194,5 +170,15 @@ impl Protocol {
         state.table.rows()[shard].is_some_and(|row| {
             row.bucket().due_at.is_some_and(|due| due <= now) && has_expired(row)
         })
+    }
+}
+
+/// Returns the read of a function that begins a job now.
+fn begin_run(state: &State, job: Job) -> FunctionRun {
+    FunctionRun {
+        job,
+        read: state.now,
+        rows: state.table.rows().map(|row| row.cloned()),
+        sent: None,
     }
 }

@@ -11,9 +11,9 @@ struct Span {
     net: i64,
 }
 
-/// The books of the one limit.
+/// The ledger of the one limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Books {
+pub struct Ledger {
     /// Grants less what expired leases and returns gave back, by the applied takes.
     pub used: i64,
     /// The same by the records of the stream.
@@ -27,7 +27,7 @@ pub struct Books {
     spans: Vec<Span>,
 }
 
-impl Books {
+impl Ledger {
     /// Enters a write that was planned at `clock`. An interval begins with a take.
     pub fn enter(&mut self, clock: EpochMillis, admitted: MilliTokens, back: MilliTokens) {
         if admitted > MilliTokens::ZERO {

@@ -48,9 +48,9 @@ pub enum Event {
 
 /// The events so far.
 #[derive(Debug, Default)]
-pub(crate) struct Reached(RwLock<HashSet<Event>>);
+pub(crate) struct Coverage(RwLock<HashSet<Event>>);
 
-impl Reached {
+impl Coverage {
     pub(crate) fn note(&self, event: Event) {
         if !self.has(event) {
             self.0

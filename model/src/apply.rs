@@ -1,0 +1,160 @@
+//! The effect of a write on a state.
+
+use weirgate_shared::write::{Action, AttributeUpdate, Condition};
+use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, Shard, WriteId, attr};
+
+use crate::coverage::Event;
+use crate::guard::{self, Kind};
+use crate::protocol::Protocol;
+use crate::sent::Sent;
+use crate::state::State;
+use crate::table::{Row, Table, counted};
+
+impl Protocol {
+    /// Applies a request that arrives. Returns whether its conditions held.
+    pub(crate) fn write(&self, state: &mut State, sent: &Sent) -> bool {
+        let Sent {
+            kind,
+            clock,
+            admitted,
+            ..
+        } = *sent;
+        let mut actions = sent.actions.clone();
+        guard::strip(&mut actions, kind, self.bounds.without);
+        let before = state.table.clone();
+        let is_applied = state.table.transact(&actions);
+        self.note(kind, &actions, is_applied);
+        if !is_applied {
+            return false;
+        }
+        let counts = matches!(kind, Kind::Take | Kind::Create | Kind::RollBack);
+        let items = before.items.iter().zip(&state.table.items).enumerate();
+        for (shard, (was, is)) in items.filter(|(_, (was, is))| was != is) {
+            if let Some(Row { meter, .. }) = is.as_deref() {
+                let counted = counted(was.as_ref().map(|row| &row.meter), meter);
+                state.ledger.recorded += counted.tokens[self.bounds.limit.name()].0;
+                state.ledger.recorded_takes += counted.acquires;
+                state.is_belated |= counts && meter.hour < Hour::of(clock);
+            }
+            if self.bounds.keeps_stream {
+                state.stream.push((shard, is.clone()));
+            }
+        }
+        let gone = gone(&before, &state.table);
+        let is_rate = !self.bounds.limit.rule().is_concurrent();
+        // A rate that is released was used; a slot has counted when it was taken.
+        let unused = if is_rate && kind != Kind::Release {
+            gone
+        } else {
+            MilliTokens::ZERO
+        };
+        state.ledger.used += admitted.0 - unused.0;
+        state.ledger.takes += i64::from(matches!(kind, Kind::Take | Kind::Create));
+        if is_rate {
+            let tk = |table: &Table| {
+                table
+                    .shards()
+                    .map(|row| row.limit().available)
+                    .sum::<MilliTokens>()
+            };
+            let back = if kind == Kind::RollBack {
+                tk(&state.table) - tk(&before)
+            } else {
+                unused
+            };
+            state.ledger.enter(clock, admitted, back);
+        }
+        let last = before
+            .shards()
+            .filter_map(|row| row.bucket().last_write_id.as_ref());
+        state.is_repeated |= last.into_iter().any(|op| sent.ops.contains(op));
+        let moves = matches!(kind, Kind::Split | Kind::Make | Kind::Clear | Kind::Merge);
+        state.is_uneven |= moves && !self.is_even(&before, &state.table);
+        if kind == Kind::Take && gone > MilliTokens::ZERO {
+            self.coverage.note(Event::Reclaimed);
+        }
+        if kind == Kind::Make && before.items[1].is_some() {
+            self.coverage.note(Event::Revived);
+        }
+        true
+    }
+
+    /// I6: what there is at the instant of each write of a split or a merge, free, held or put
+    /// aside, is what there was.
+    fn is_even(&self, before: &Table, after: &Table) -> bool {
+        let (Some(_), Some(is)) = (before.rows()[0], after.rows()[0]) else {
+            return true;
+        };
+        let (at, limit) = (is.bucket().refilled_at, &self.bounds.limit);
+        sum(limit, before, at) == sum(limit, after, at)
+    }
+
+    /// Notes what a write has done, or would have done.
+    fn note(&self, kind: Kind, actions: &[Action], is_applied: bool) {
+        self.coverage.note(if is_applied {
+            Event::Done(kind)
+        } else {
+            Event::Lost(kind)
+        });
+        if is_applied && actions.iter().any(guard::rolls) {
+            self.coverage.note(Event::Done(Kind::Roll));
+        }
+        if is_applied && kind == Kind::Take {
+            self.coverage.note(kind_of_take(actions));
+        }
+    }
+}
+
+fn kind_of_take(actions: &[Action]) -> Event {
+    let [Action::Update(update)] = actions else {
+        return Event::Plain;
+    };
+    let is_set = |change: &AttributeUpdate| matches!(change, AttributeUpdate::Set(path, _) if path.0[0].ends_with("_tk"));
+    let is_plain = |condition: &Condition| matches!(condition, Condition::Present(path) if path.0[0] == attr::RF);
+    match (
+        update.changes.iter().any(is_set),
+        update.conditions.iter().any(is_plain),
+    ) {
+        (true, _) => Event::Full,
+        (false, false) => Event::Credit,
+        (false, true) => Event::Plain,
+    }
+}
+
+/// Returns the tokens of the leases that are gone.
+fn gone(before: &Table, after: &Table) -> MilliTokens {
+    let is_there = |id: &WriteId| {
+        after.shards().any(|row| {
+            row.bucket()
+                .leases
+                .iter()
+                .flatten()
+                .any(|(other, _)| other == id)
+        })
+    };
+    let leases = before
+        .shards()
+        .flat_map(|row| row.bucket().leases.iter().flatten());
+    leases
+        .filter(|(id, _)| !is_there(id))
+        .flat_map(|(_, lease)| lease.tokens.values())
+        .copied()
+        .sum()
+}
+
+/// What shards have of the limit at `at`, with what their leases hold: of rates, those that last.
+fn sum(limit: &Limit, table: &Table, at: EpochMillis) -> MilliTokens {
+    let of = |bucket: &Shard| {
+        let lasting = bucket
+            .leases
+            .iter()
+            .flatten()
+            .filter(|(_, lease)| lease.expires_at > at);
+        let held: MilliTokens = lasting
+            .flat_map(|(_, lease)| lease.tokens.values())
+            .copied()
+            .sum();
+        bucket.balance_at(limit.name(), at) + held
+    };
+    table.buckets().into_iter().map(of).sum()
+}
