@@ -1,5 +1,5 @@
-//! No input asks for more memory than some times its size. Alone in its process, as the peak is
-//! everybody's.
+//! No input asks for more memory than some times its size. Alone in its process, because the
+//! peak is the process's.
 
 use std::path::Path;
 

@@ -231,7 +231,7 @@ proptest! {
         item(Value::Object(read).to_string().as_bytes());
     }
 
-    /// Whatever a tenant writes into an item of his, others' records of the same batch are read as
+    /// Whatever a tenant writes into one of its items, others' records of the same batch are read as
     /// if it were not there.
     #[test]
     fn no_item_spoils_the_records_of_others(

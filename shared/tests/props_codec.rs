@@ -391,7 +391,7 @@ fn what_every_bucket_has_is_named_when_it_is_missing() {
 }
 
 #[test]
-fn a_lease_without_an_expiry_is_named_rather_than_kept_for_ever() {
+fn a_lease_without_an_expiry_is_an_error() {
     let mut item = whole_item();
     let lease = BTreeMap::from([("t".to_owned(), Held::Map(BTreeMap::new()))]);
     item.0.insert(

@@ -239,7 +239,7 @@ fn a_limit_lowered_by_a_take_of_another_one_makes_no_debt() {
 /// Within the millisecond of the last refill `rf` would stay, and the old capacity would be filled
 /// up once more.
 #[test]
-fn who_saw_the_old_limit_cannot_credit_by_it_after_it_changed() {
+fn a_process_with_the_old_limit_cannot_credit_by_it_after_a_change() {
     let (high, low) = (
         Limit::per_second("rpm", 10).unwrap(),
         Limit::per_second("rpm", 4).unwrap(),

@@ -58,7 +58,7 @@ proptest! {
     /// Takes, settlements, expiries and refills by writers with views of any age and clocks that
     /// differ.
     #[test]
-    fn i1_i4_the_books_balance_after_any_writes_by_anybody(mut world in world(), ops in ops()) {
+    fn i1_i4_the_books_balance_after_any_writes(mut world in world(), ops in ops()) {
         for (op, skew) in &ops {
             world.step(op, *skew)?;
         }

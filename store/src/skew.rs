@@ -260,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn a_clock_that_was_set_is_learnt_anew_from_the_next_answer(
+        fn a_clock_that_was_set_is_corrected_by_the_next_response(
             mut clocks in clocks(), requests in requests(), set_us in -HOUR_US..HOUR_US, way in 0..500_000_i64,
         ) {
             let skew = CorrectedClock::of(Arc::new(Still));

@@ -2,31 +2,20 @@
 //!
 //! `make demo` runs it for a minute; `make e2e` runs it shortened, as a test.
 
+mod connection;
 mod drive;
 mod ledger;
+mod options;
 mod report;
 mod stack;
 
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weirgate_store::{CapacityMeter, Table};
 
-use weirgate::EpochMillis;
-use weirgate_store::{CapacityMeter, ConnectOptions, Connection, Table, connect};
-
+pub(crate) use connection::{connected, now};
 pub use drive::hold;
+pub use options::Options;
 pub use report::Report;
 pub use stack::Stack;
-
-/// How the demo runs.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// How long callers drive the stack.
-    pub drive: Duration,
-    /// The port MiniStack listens on; a free one if not said.
-    pub port: Option<u16>,
-    /// The program that holds slots and is killed: this package's `demo`.
-    pub holder: PathBuf,
-}
 
 /// Deploys, drives, waits for the functions, and reads the report back.
 ///
@@ -49,19 +38,4 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, S
         "callers stopped; waiting until the aggregator has counted everything, and for the reconciler's schedule",
     );
     Report::read(&stack, &table, driven, started).await
-}
-
-pub(crate) async fn connected(endpoint: &str) -> Connection {
-    connect(ConnectOptions {
-        local_endpoint: Some(endpoint.to_owned()),
-        ..ConnectOptions::default()
-    })
-    .await
-}
-
-pub(crate) fn now() -> EpochMillis {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    EpochMillis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

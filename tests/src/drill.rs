@@ -62,7 +62,7 @@ pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "these blocks of docs/operations.md are run by nobody: {left:?}"
+            "these blocks of docs/operations.md are not run: {left:?}"
         ))
     }
 }

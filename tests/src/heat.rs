@@ -22,7 +22,7 @@ const START: EpochMillis = EpochMillis(1_795_198_200_000);
 /// How often Lambda calls the aggregator: the template's batch window.
 const BATCH: Duration = Duration::from_secs(1);
 
-/// Who calls how often.
+/// The callers, and how often they call.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// Clients, each a process of its own with one call at a time.

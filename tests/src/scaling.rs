@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_of_one_acquire_a_second_is_computed_by_hand() {
+    fn an_hour_of_one_acquire_a_second_has_the_known_cost() {
         let Numbers {
             writes,
             shards,

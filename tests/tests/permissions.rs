@@ -210,7 +210,7 @@ async fn each_policy_allows_the_calls_of_its_callers_and_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_its_policy_every_caller_gets_on_in_his_own_namespace_and_nowhere_else() {
+async fn each_policy_permits_its_own_namespace_and_no_other() {
     let fleet = Fleet::new().await;
     for (policy, tag) in [(ADMIN.to_owned(), None), (fenced(ADMIN), Some("acme"))] {
         let asked = enforce(&fleet.dynamo, Some(Policy::of(&policy, false)), tag);
@@ -271,7 +271,7 @@ async fn under_its_policy_every_caller_gets_on_in_his_own_namespace_and_nowhere_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_only_take_changes_no_limit_and_who_may_only_look_nothing() {
+async fn an_acquire_policy_changes_no_limit_and_a_read_policy_nothing() {
     let fleet = Fleet::new().await;
     changes(&fleet, "acme").await.unwrap();
     let before = fleet.dynamo.items();

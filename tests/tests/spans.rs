@@ -1,5 +1,5 @@
-//! What tracing sees of an acquire. Alone in its process: whether anybody listens is remembered for
-//! all threads.
+//! What tracing sees of an acquire. Alone in its process, because tracing remembers for all threads
+//! whether there is a listener.
 
 mod fixtures;
 

@@ -40,7 +40,7 @@ fn copied(dynamo: &Dynamo, pk: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_that_stays_throttled_holds_up_nobody() {
+async fn a_snapshot_that_stays_throttled_delays_no_other_record() {
     for (entities, fault) in [(1, KEY_RANGE), (300, KEY_RANGE), (1, Fault::Conflict)] {
         let dynamo = Dynamo::new().await;
         let table = dynamo

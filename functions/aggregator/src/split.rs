@@ -108,7 +108,7 @@ mod tests {
                 shard_count: 2,
                 ..hot.clone()
             }),
-            "somebody has split it"
+            "another process has split it"
         );
         assert!(!split.is_wanted(&Shard {
             shard_count: 2,

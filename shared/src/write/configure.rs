@@ -180,7 +180,7 @@ mod tests {
 
     /// By them people and indexes find what is configured.
     #[test]
-    fn a_configuration_says_whom_and_what_it_is_for() {
+    fn a_configuration_names_its_entity_and_resource() {
         let namespace = Namespace::new("ns").unwrap();
         let [entity, resource] = [("entity_id", "e-1"), ("resource", "gpt-4")];
         let names = [vec![entity, resource], vec![entity], vec![resource], vec![]];

@@ -132,7 +132,7 @@ pub fn assert_due_is_a_lower_bound(item: &Item, bucket: &Shard) {
     if let Some(first) = first_expiry(bucket) {
         let due = bucket
             .due_at
-            .unwrap_or_else(|| panic!("nobody would look for the lease that expires {first:?}"));
+            .unwrap_or_else(|| panic!("no run would look for the lease that expires {first:?}"));
         assert!(
             due <= first,
             "due {due:?} is after the first expiry {first:?}"

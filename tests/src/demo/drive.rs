@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 use weirgate::{Decision, Error, Limit, RateLimiter, Settlement, Stats, Table};
 use weirgate_store::{CapacityMeter, ConsumedUnits};
 
+use super::connection::connected;
 use super::ledger::{Bucket, Consumed, Ledger};
-use super::{Options, connected};
+use super::options::Options;
 
 const ESTIMATE: i64 = 500;
 /// Slots that only the reconciler can release: no other request uses their bucket.

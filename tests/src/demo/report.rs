@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use weirgate::{EpochMillis, MilliTokens, RateLimiter, Table, Window};
 use weirgate_shared::{BucketKey, EntityId, Namespace, Resource};
 
+use super::connection::now;
 use super::drive::{Driven, HELD, HELD_SLOTS};
 use super::ledger::{Bucket, Consumed};
-use super::{Stack, now};
+use super::stack::Stack;
 
 /// How long the functions get: the reconciler's schedule comes once a minute, and a table that says
 /// nothing for this long will not say more.

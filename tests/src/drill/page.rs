@@ -57,13 +57,13 @@ mod tests {
     /// Returns the arguments of a block's calls of `aws` and `sam`, word by word, without running
     /// them.
     fn asked(block: &str, variables: &[(&str, &str)]) -> Vec<Vec<String>> {
-        let nobody = r#"ask() { { printf '%s\0' "$@"; printf '\036'; } >&2; }; aws() { ask aws "$@"; }; sam() { ask sam "$@"; }"#;
+        let shadowed = r#"ask() { { printf '%s\0' "$@"; printf '\036'; } >&2; }; aws() { ask aws "$@"; }; sam() { ask sam "$@"; }"#;
         let output = std::process::Command::new("bash")
             .args([
                 "-euo",
                 "pipefail",
                 "-c",
-                &format!("{nobody}\n{}", blocks(PAGE).unwrap()[block]),
+                &format!("{shadowed}\n{}", blocks(PAGE).unwrap()[block]),
             ])
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
             .envs(variables.iter().copied())
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mapping_made_by_hand_is_the_one_of_the_template() {
+    fn the_manually_created_mapping_is_the_one_of_the_template() {
         let of = [
             ("aggregator", "weirgate-aggregator"),
             ("stream", "arn:aws:dynamodb:of-it"),

@@ -133,16 +133,17 @@ impl<P: Fn(&str)> Drill<'_, P> {
             "the mapping is the stack's before it was given back".to_owned()
         })?;
         self.shell.block("hand-back", &[]).await?;
-        let anew = self.shell.text(of_stack, &[]).await?;
+        let recreated = self.shell.text(of_stack, &[]).await?;
         let all = self.shell.block("mapping", &[]).await?;
-        let is_only =
-            all.lines().count() == 1 && all.starts_with(anew.trim()) && all.contains("Enabled");
-        expect(is_only && anew != gone, || {
-            format!("the stack's mapping is {anew}, and there are {all}")
+        let is_only = all.lines().count() == 1
+            && all.starts_with(recreated.trim())
+            && all.contains("Enabled");
+        expect(is_only && recreated != gone, || {
+            format!("the stack's mapping is {recreated}, and there are {all}")
         })?;
         self.take_and_delete("handed-back", 5).await?;
         self.until_counted_of("handed-back", 5).await?;
-        self.say("the mapping made by hand was given back to the stack");
+        self.say("the mapping that was created manually was given back to the stack");
         Ok(())
     }
 }

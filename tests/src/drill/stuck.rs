@@ -223,11 +223,11 @@ impl<P: Fn(&str)> Drill<'_, P> {
             }
         }
         expect(is_by_hand, || {
-            format!("of {TRIES} leases that were due no run by hand gave one back")
+            format!("of {TRIES} leases that were due no manual run returned one")
         })?;
         self.overdue(&did).await?;
         let _ = self.hold("jobs").await?;
-        self.say("a lease was found, ended by hand and given back by the reconciler, once");
+        self.say("a lease was found, ended manually and returned by the reconciler, once");
         Ok(())
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Counts, Limits};
+use super::counts::Counts;
+use super::limits::Limits;
 use crate::dynamo::throttled_by;
 
 /// Whose partition it is.

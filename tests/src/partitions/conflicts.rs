@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::requests::Target;
+use super::target::Target;
 
 #[derive(Debug)]
 pub(super) struct Conflicts {

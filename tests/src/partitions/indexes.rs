@@ -5,7 +5,7 @@ use weirgate_shared::attr;
 use weirgate_store::{Index, indexes};
 
 use super::balances::size;
-use super::requests::Target;
+use super::target::Target;
 use crate::dynamo::{Dynamo, TABLE};
 
 /// What a write costs one partition of an index.

@@ -317,7 +317,7 @@ proptest! {
 
     /// I5, exact: after retry-after the tokens are there, one millisecond before they are not.
     #[test]
-    fn i5_who_waits_his_retry_after_is_admitted(
+    fn i5_a_request_after_its_retry_after_is_admitted(
         (capacity, amount, period_ms) in (1..2_000_i64, 1..2_000_i64, 1..1_000_000_i64),
         (first, need) in (1..=2_000_000_i64, 1..=2_000_000_i64),
         (slow_capacity, slow_take) in (1..50_i64, 1..50_i64),

@@ -41,7 +41,7 @@ async fn thirty_two_callers_take_a_tenth_of_a_write_unit_each() {
     assert!(units.total <= 0.1 * 1600.0, "{units:?}");
     assert!(
         units.total <= 0.04 * 1600.0,
-        "all who wait go along with the next write: {units:?}"
+        "all waiting requests share the next write: {units:?}"
     );
     let bucket = fleet.bucket().await;
     assert_eq!(
@@ -59,7 +59,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_who_is_alone_waits_for_anything_but_the_answer() {
+async fn an_uncontended_acquire_waits_only_for_the_response() {
     let fleet = Fleet::slow(millis(2)).await;
     let limiter = fleet.limiter().await;
     let _ = granted(&limiter, &rpm(600), &[("rpm", 600)]).await;

@@ -34,7 +34,7 @@ async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_
 /// Otherwise the retry-after would speak of a rate that the bucket does not have, and of a capacity
 /// it never gets.
 #[tokio::test(start_paused = true)]
-async fn i5_a_raised_limit_reaches_a_bucket_that_has_not_enough_for_anybody() {
+async fn i5_a_raised_limit_reaches_a_bucket_without_enough_tokens() {
     for need in [1, 40] {
         let fleet = Fleet::new().await;
         let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);

@@ -91,7 +91,7 @@ async fn only_enforced_limits_that_are_asked_are_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shadow_limit_keeps_nobody_from_waiting_for_an_enforced_one() {
+async fn a_shadow_limit_does_not_prevent_waiting_for_an_enforced_one() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let limits = [
@@ -140,7 +140,7 @@ async fn more_than_a_shadow_limit_ever_holds_is_granted_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_in_shadow_mode_denies_nobody_and_delays_nobody() {
+async fn a_limiter_in_shadow_mode_denies_and_delays_no_request() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
     let limits = [
@@ -155,7 +155,7 @@ async fn a_limiter_in_shadow_mode_denies_nobody_and_delays_nobody() {
         .await
         .unwrap()
         .granted()
-        .expect("nobody is denied");
+        .expect("no request is denied");
     assert_eq!(
         fleet.now(),
         started,
@@ -177,7 +177,7 @@ proptest! {
 
     /// The numbers of a limiter in shadow mode are those of one that denies, request by request.
     #[test]
-    fn shadow_mode_would_deny_whom_the_limiter_denies(
+    fn shadow_mode_would_deny_what_enforced_mode_denies(
         steps in prop::collection::vec((0..4_000_u64, 1..40_i64, 0..5_i64), 1..40),
     ) {
         runtime().block_on(async {
@@ -194,7 +194,7 @@ proptest! {
                 };
                 let grant = granted(&watching, &limits, &takes).await;
                 // Of the limits that had enough, what was asked is taken: those that would not have
-                // been are given back, as a caller does who heeds the answer.
+                // been are given back, as a caller does that heeds the response.
                 let would_deny = grant.would_deny().cloned();
                 if would_deny.is_some() {
                     let _ = grant.roll_back().await.unwrap();

@@ -103,7 +103,7 @@ async fn i1_what_is_given_back_is_cut_where_it_is_stored() {
 
 /// The second would otherwise take by the rules of the first.
 #[tokio::test(start_paused = true)]
-async fn callers_who_bring_other_limits_have_a_write_of_their_own() {
+async fn requests_with_other_limits_have_a_write_of_their_own() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;

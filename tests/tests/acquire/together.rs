@@ -106,7 +106,7 @@ async fn one_that_denies_leaves_nothing_taken_and_is_named() {
         else {
             panic!("b has not enough")
         };
-        let blocking = denied.blocking().expect("somebody is in the way");
+        let blocking = denied.blocking().expect("a bucket is in the way");
         assert_eq!(
             (blocking.entity.as_str(), blocking.limit.as_str()),
             ("b", "rpm")

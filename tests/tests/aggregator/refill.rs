@@ -78,7 +78,7 @@ async fn i1_a_bucket_is_never_credited_above_its_share() {
         "{:?}",
         handled.summary
     );
-    // Somebody else filled the bucket since the image was made, without a new `rf`.
+    // Another process filled the bucket since the image was made, without a new `rf`.
     let (dynamo, table, records) = nearly_dry().await;
     let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
     item["b_rps_tk"]["N"] = "95000".into();

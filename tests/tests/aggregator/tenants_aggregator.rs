@@ -188,10 +188,10 @@ fn tpm_of(dynamo: &Dynamo, entity: &str) -> Value {
     dynamo.item(entity, "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z")["tpm"]["N"].clone()
 }
 
-/// Whoever may write to a bucket may write anything into it. No write that plans to split or credit
+/// A tenant that may write to a bucket may write anything into it. No write that plans to split or credit
 /// it must keep the records of others from being counted.
 #[tokio::test]
-async fn an_item_of_too_many_limits_holds_up_nobody() {
+async fn an_item_of_too_many_limits_delays_no_other_record() {
     for number in [40, 41, 60, 150, 350] {
         let spoil = |item: &mut Value| {
             for limit in 2..number {
@@ -214,7 +214,7 @@ async fn an_item_of_too_many_limits_holds_up_nobody() {
 
 /// A split adds attributes, and so may a credit by its longer numbers: there is no room for either.
 #[tokio::test]
-async fn an_item_that_is_full_holds_up_nobody() {
+async fn a_full_item_delays_no_other_record() {
     for (is_hot, tokens) in [(true, "9000000000"), (false, "-1")] {
         let spoil = |item: &mut Value| {
             item["hot"]["BOOL"] = json!(is_hot);
@@ -249,7 +249,7 @@ type Spoil = fn(&mut Value);
 
 /// A tenant may write to its own snapshots, too. Usage that has no place in one is told in the log.
 #[tokio::test]
-async fn a_spoiled_snapshot_holds_up_nobody() {
+async fn a_damaged_snapshot_delays_no_other_record() {
     let [day, hourly] = [
         "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z",
         "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z",

@@ -119,7 +119,7 @@ async fn only_what_is_not_known_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_who_ask_at_once_share_one_read() {
+async fn concurrent_requests_share_one_read() {
     let fleet = Fleet::slow(millis(20)).await;
     configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     let limiter = fleet.limiter().await;
@@ -134,7 +134,7 @@ async fn many_who_ask_at_once_share_one_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_who_ask_at_once_share_a_failure_too() {
+async fn concurrent_requests_share_a_failed_read() {
     let fleet = Fleet::slow(millis(20)).await;
     let limiter = fleet.limiter().await;
     fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));

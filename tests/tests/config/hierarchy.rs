@@ -42,7 +42,7 @@ async fn all_left(fleet: &Fleet) -> [Option<i64>; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_taken_is_taken_of_every_ancestor_or_of_nobody() {
+async fn a_take_is_made_from_every_ancestor_or_from_none() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
     let grant = take(&limiter, 4).await.unwrap().granted().unwrap();
@@ -98,7 +98,7 @@ async fn more_than_an_ancestor_ever_holds_never_fits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_cascade_ends_the_chain() {
+async fn an_entity_that_does_not_cascade_ends_the_chain() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
     limiter
@@ -237,7 +237,7 @@ async fn the_status_of_an_ancestor_counts() {
     set("company", ConfigStatus::Unlimited).await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(14), None]);
-    // Who is unlimited is not beyond the limits of those it is a part of.
+    // An unlimited entity is still limited by its ancestors.
     set("e-1", ConfigStatus::Unlimited).await;
     let _ = take(&limiter, 14).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(0), None]);
@@ -248,7 +248,7 @@ async fn the_status_of_an_ancestor_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_that_are_given_are_taken_of_nobody_else() {
+async fn limits_of_the_request_are_not_taken_from_ancestors() {
     let fleet = Fleet::new().await;
     company(&fleet).await;
     let read = fleet::keys_read(&fleet);
@@ -324,7 +324,7 @@ async fn children_are_listed_in_pages() {
 
 /// Only manual writes make a cycle; then no acquire may loop indefinitely.
 #[tokio::test(start_paused = true)]
-async fn a_circle_made_by_hand_is_an_error_of_whoever_meets_it() {
+async fn a_manually_written_cycle_of_parents_is_an_error() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
     let mut item = fleet.dynamo.item("default/ENTITY#team", "#META");

@@ -209,7 +209,7 @@ async fn what_the_file_says_nothing_about_is_in_the_table_or_nowhere() {
         .take("rpm", 1)
         .send()
         .await
-        .expect_err("nobody has said");
+        .expect_err("no limits are configured");
     assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
     let level = weirgate::ConfigLevel::System;
     limiter

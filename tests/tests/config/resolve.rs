@@ -160,7 +160,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_configuration_in_shadow_mode_denies_nobody() {
+async fn a_configuration_in_shadow_mode_denies_no_request() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let config = Config {

@@ -309,7 +309,7 @@ async fn a_long_list_comes_in_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_two_who_set_at_once_each_has_been_in_force() {
+async fn two_concurrent_changes_are_each_in_force_once() {
     let fleet = Fleet::slow(millis(5)).await;
     let limiters = [
         fleet.limiter().await,

@@ -119,7 +119,10 @@ fn a_denial_tells_when_what_was_asked_is_there_and_retry_after_agrees() {
     assert_eq!(limit.1, r#""rpm";r=3;t=1, "rpd";r=10"#);
     assert_eq!(after, &("retry-after", "1".to_owned()));
     let at_once = told_of(&denied(vec![of(&rpm(), 0, 1_000, Some(0))], Some(0)));
-    assert_eq!(at_once[2].1, "1", "who is told 0 comes back in a loop");
+    assert_eq!(
+        at_once[2].1, "1",
+        "a client that is told 0 comes back in a loop"
+    );
     let forever = told_of(&denied(vec![of(&slots(), 0, 1_000, None)], None));
     assert_eq!(
         forever.len(),
@@ -203,7 +206,7 @@ fn body(problem: &Problem) -> Value {
 }
 
 #[test]
-fn a_problem_says_why_and_what_to_do_and_names_nobody() {
+fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
     let why = denied(
         vec![
             of(&rpm(), 3_500, 10_000, Some(650)),

@@ -396,7 +396,7 @@ async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(
         !text(response).await.contains("weirgate"),
-        "the table is nobody's business"
+        "the table is not revealed"
     );
     let response = app
         .clone()
@@ -415,7 +415,7 @@ async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_shadow_mode_nobody_is_denied_or_told() {
+async fn in_shadow_mode_no_request_is_denied_or_told() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
     let app = Router::new()
@@ -433,20 +433,16 @@ async fn in_shadow_mode_nobody_is_denied_or_told() {
 async fn two_layers_tell_both_their_limits() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    fn everybody<'a>(limiter: &'a RateLimiter, _: &Parts) -> Option<Acquire<'a>> {
+    fn whole_service<'a>(limiter: &'a RateLimiter, _: &Parts) -> Option<Acquire<'a>> {
         let limits = [Limit::per_second("all", 50).unwrap()];
-        Some(
-            limiter
-                .acquire("everybody", "api")
-                .limits(&limits)
-                .take("all", 1),
-        )
+        Some(limiter.acquire("all", "api").limits(&limits).take("all", 1))
     }
     let app = Router::new()
         .route("/", get(async || "done"))
         .layer(RateLimitLayer::new(limiter.clone(), charge))
         .layer(
-            RateLimitLayer::new(limiter, everybody).names(|_, _, limit| format!("service-{limit}")),
+            RateLimitLayer::new(limiter, whole_service)
+                .names(|_, _, limit| format!("service-{limit}")),
         );
     let response = app.oneshot(request("/")).await.unwrap();
     let told: Vec<_> = response.headers().get_all("ratelimit").iter().collect();

@@ -35,7 +35,7 @@ fn assert_usage_is_exact(report: &Report) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hot_bucket_splits_until_nobody_is_throttled_and_merges_when_it_is_over() {
+async fn a_hot_bucket_splits_until_no_write_is_throttled_and_merges_afterwards() {
     let report = run(&small(Limit::per_minute("rpm", 100_000).unwrap(), 1), 3).await;
     eprintln!("{:?} {:?}", report.shards, report.seconds);
     assert!(
@@ -114,7 +114,7 @@ async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
 
 /// I1 and I2, for callers with twice the demand that the limit allows.
 #[tokio::test(start_paused = true)]
-async fn i1_i2_callers_who_compete_for_eight_shards_get_all_there_is_and_no_more() {
+async fn i1_i2_competing_callers_get_all_of_eight_shards_and_no_more() {
     let load = Load {
         clients: 16,
         calls_per_second: 320,

@@ -216,7 +216,7 @@ async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
     }
 }
 
-/// Whoever planned it did so by the clock that was off. What reads is no plan.
+/// The write was planned by the clock that was off. What reads is no plan.
 #[tokio::test(start_paused = true)]
 async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {
     let fleet = Fleet::new().await;
@@ -397,7 +397,7 @@ async fn act(
 proptest! {
     #![proptest_config(config(64))]
 
-    /// Nobody is asked to keep a clock right: what is admitted is right by DynamoDB's.
+    /// No machine must keep its clock right: what is admitted is right by DynamoDB's.
     #[test]
     fn i1_no_over_admission_by_clocks_that_are_off_and_set(
         starts in prop::collection::vec(ahead(), PROCESSES),

@@ -27,7 +27,7 @@ fn closed_port() -> String {
 
 #[tokio::test]
 async fn what_was_never_sent_is_certainly_not_applied() {
-    for endpoint in [&closed_port(), "http://nobody.invalid:8000"] {
+    for endpoint in [&closed_port(), "http://nowhere.invalid:8000"] {
         let error = failure(endpoint).await;
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
         assert!(error.kind.is_transient() && error.kind.was_not_applied());

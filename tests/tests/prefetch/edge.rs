@@ -120,7 +120,7 @@ async fn less_than_estimated_can_be_spent_again_and_more_comes_from_the_block() 
     );
     let _ = limiter.shutdown().await;
     assert_eq!(used(&fleet).await, tokens(spent + 3));
-    // It was taken under the pool's own terms; now nobody is there to take it back.
+    // It was taken under the pool's own terms; now no pool is there to take it back.
     assert_eq!(grant.adjust("rpm", 1).await.unwrap(), Settlement::Applied);
     assert_eq!(used(&fleet).await, tokens(spent + 1));
     assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
@@ -240,7 +240,7 @@ async fn half_of_what_is_there_is_left_to_others() {
 
 /// The next block arrives before the last one is used up.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_block_of_a_steady_load() {
+async fn a_steady_load_waits_for_no_block() {
     let fleet = Fleet::slow(millis(30)).await;
     let limits = per_minute(600_000);
     let limiter = ahead(&fleet, Prefetch::default()).await;
@@ -359,7 +359,7 @@ proptest! {
     /// I2 and I5: one client that takes ahead is never denied what a bucket that it had for itself
     /// would give, and is granted when it has waited.
     #[test]
-    fn i2_i5_nobody_is_denied_for_what_was_taken_ahead(
+    fn i2_i5_no_request_is_denied_because_of_prefetched_tokens(
         steps in prop::collection::vec(step(), 1..40),
         percent in prop::sample::select(vec![5_u32, 10, 50, 100]),
     ) {

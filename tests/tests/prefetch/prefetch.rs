@@ -239,7 +239,7 @@ async fn a_client_that_dies_forfeits_its_block_and_no_more() {
     assert_eq!(
         counted(&fleet, "rpd").await.0 - used * 1000,
         lost,
-        "nobody knows whether it was spent"
+        "it is unknown whether it was spent"
     );
 }
 
@@ -272,11 +272,7 @@ async fn a_shutdown_returns_everything_once_and_what_comes_later_goes_to_the_tab
         });
     }
     pass(millis(2_500)).await;
-    assert_eq!(
-        shut_down.load(Ordering::Relaxed),
-        3,
-        "all who call it come to the end"
-    );
+    assert_eq!(shut_down.load(Ordering::Relaxed), 3, "all calls of it end");
     let ahead = |limiter: &RateLimiter| {
         (
             limiter.stats().prefetch_hits,

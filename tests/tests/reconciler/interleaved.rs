@@ -80,7 +80,7 @@ struct Ends {
     restored: u64,
 }
 
-/// Everybody's clock: [`NOW`] and on, with the runtime's time.
+/// The clock of all processes: [`NOW`] and on, with the runtime's time.
 #[derive(Clone, Copy)]
 struct Clock(Instant);
 

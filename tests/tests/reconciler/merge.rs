@@ -112,7 +112,7 @@ async fn shards_are_merged_below_a_quarter_of_what_one_partition_takes_and_not_a
             assert_eq!(
                 run(&table, DUE).await.buckets_seen,
                 0,
-                "nobody is in the way of others"
+                "no merge is in the way of others"
             );
             // Nothing was written since.
             assert_eq!(
@@ -147,8 +147,7 @@ async fn a_bucket_keeps_the_shards_that_an_operator_asked_for() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_stays_split_costs_nothing_while_nobody_uses_it_and_goes_on_when_somebody_does()
- {
+async fn an_idle_split_bucket_costs_nothing_and_works_again_when_used() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 2).await;
@@ -167,7 +166,7 @@ async fn a_bucket_that_stays_split_costs_nothing_while_nobody_uses_it_and_goes_o
         [2, 2, 0, 0],
         "a look, another that finds it at rest, and nothing more"
     );
-    // Somebody holds a lease in it, which ends; and the operator asks for it no more.
+    // A caller holds a lease in it, which ends; and the operator asks for it no more.
     let at = later(DUE, 240_000);
     lease(&table, &key, 1, "a", later(at, 1_000), at).await;
     assert_eq!(run(&table, later(at, 60_000)).await.leases_restored, 1);
@@ -255,7 +254,7 @@ async fn i3_what_an_expired_lease_did_not_use_is_taken_off_the_usage_before_its_
 }
 
 #[tokio::test]
-async fn a_shard_that_a_client_asks_to_split_is_not_merged_and_the_mark_is_not_for_ever() {
+async fn a_shard_marked_for_a_split_is_not_merged_until_the_mark_ends() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 4).await;

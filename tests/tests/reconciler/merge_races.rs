@@ -30,7 +30,7 @@ async fn run_with(dynamo: &Dynamo, meanwhile: impl Future<Output = ()>) -> Summa
 }
 
 #[tokio::test(start_paused = true)]
-async fn i6_a_merge_that_meets_a_take_is_planned_anew_in_pairs_and_loses_nothing() {
+async fn i6_a_merge_that_meets_a_take_is_planned_again_in_pairs_and_loses_nothing() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 4).await;
@@ -196,7 +196,7 @@ fn busy(dynamo: &Dynamo, key: &BucketKey, shard: u32) {
 }
 
 #[tokio::test]
-async fn a_shard_that_is_written_all_the_time_is_looked_at_all_the_same() {
+async fn a_busy_shard_is_sampled() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 2).await;

@@ -84,7 +84,7 @@ async fn a_missing_shard_is_made_again_without_rates_and_with_the_slots_that_are
         assert_eq!(
             total(&table, &key, "quota", DUE).await,
             rates,
-            "nobody knows what it had"
+            "its tokens are unknown"
         );
         for shard in shards(&table, &key).await {
             assert_eq!(shard.limits["slots"].available.0 % 1000, 0, "whole slots");
@@ -215,7 +215,7 @@ async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
 }
 
 #[tokio::test]
-async fn a_first_shard_made_anew_by_who_knew_nothing_of_the_others_is_the_whole_bucket() {
+async fn a_recreated_shard_zero_replaces_the_whole_bucket() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 8).await;

@@ -36,7 +36,7 @@ async fn i1_a_rollback_after_an_adjustment_in_doubt_gives_nothing_back_twice() {
 
 /// I4: with a lease the item says what is held, so nothing is lost either.
 #[tokio::test(start_paused = true)]
-async fn i4_a_lease_ends_with_what_it_holds_after_an_adjustment_nobody_waited_for() {
+async fn i4_a_lease_ends_with_its_tokens_after_an_abandoned_adjustment() {
     for waits in [Duration::from_millis(1), Duration::from_millis(15)] {
         let fleet = Fleet::slow(Duration::from_millis(10)).await;
         let limiter = fleet.limiter().await;
@@ -47,7 +47,7 @@ async fn i4_a_lease_ends_with_what_it_holds_after_an_adjustment_nobody_waited_fo
             tokio::time::timeout(waits, grant.adjust("slots", 1))
                 .await
                 .is_err(),
-            "nobody waits for it"
+            "no caller waits for it"
         );
         assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
         assert_eq!(
@@ -84,7 +84,7 @@ async fn i4_a_renewal_in_doubt_is_not_done_once_the_lease_is_gone() {
 
 /// I1: a view with the old numbers does not let a take pass that the new ones would cut.
 #[tokio::test(start_paused = true)]
-async fn i1_who_knows_the_old_limit_takes_by_the_new_one() {
+async fn i1_a_process_with_the_old_limit_takes_by_the_new_one() {
     let fleet = Fleet::new().await;
     let (old, new) = (
         [Limit::per_day("tpd", 1_000).unwrap()],

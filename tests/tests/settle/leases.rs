@@ -156,7 +156,7 @@ async fn a_renewed_lease_lasts_longer_and_never_shorter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i4_an_expired_lease_is_given_back_once_by_whoever_runs_dry() {
+async fn i4_an_expired_lease_is_returned_once_by_the_next_process_without_tokens() {
     let fleet = Fleet::new().await;
     let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
     let crashed = leased(&other, &limits(), &[("rph", 60), ("slots", 4)], secs(30)).await;
@@ -281,7 +281,7 @@ async fn a_dropped_grant_releases_its_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i4_a_release_that_is_given_up_half_way_happens_all_the_same() {
+async fn i4_a_release_whose_future_is_dropped_still_happens() {
     for (lasts_ms, rollback) in [(1, false), (1, true), (7, false), (7, true)] {
         let fleet = Fleet::slow(fleet::millis(5)).await;
         let limiter = fleet.limiter().await;

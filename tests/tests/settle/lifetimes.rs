@@ -1,4 +1,4 @@
-//! Buckets on limits that are not their own end when nobody uses them, by DynamoDB's time to live.
+//! Buckets on limits that are not their own end when they are unused, by DynamoDB's time to live.
 
 use crate::fixtures::fleet::{Fleet, PK, START, granted, leased, pass, secs, tokens};
 use crate::fixtures::stored::{configured, entity, resource, rpm, take};

@@ -223,7 +223,7 @@ async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_befo
     fleet.dynamo.fail_when(move |_| {
         let is_lost = std::mem::take(&mut is_first);
         if is_lost {
-            // Somebody finds the lease expired meanwhile, and gives back what it held.
+            // In the meantime another process finds the lease expired, and returns its tokens.
             let mut item = dynamo.item(fleet::PK, "#STATE");
             item["h"] = json!({"M": {}});
             item["b_rpd_tk"] = json!({"N": "1000000"});
@@ -246,7 +246,7 @@ async fn i7_an_adjustment_in_doubt_counts_if_the_lease_shows_it_however_soon_tha
     let limiter = fleet.limiter().await;
     let mut grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
     pass(secs(4)).await;
-    // Somebody else writes before the answer is asked for, so the id of the write does not tell.
+    // Another process writes before the answer is asked for, so the id of the write does not tell.
     fleet.trouble(vec![Some(Fault::LoseAnswer)], Some("rpd"));
     assert_eq!(grant.adjust("rpd", 4).await.unwrap(), Settlement::Applied);
     std::mem::forget(grant);

@@ -25,7 +25,7 @@ async fn i6_an_operators_split_and_merge_keep_every_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_can_be_split_before_anybody_uses_it() {
+async fn a_bucket_can_be_split_before_its_first_use() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     split(&limiter, &per_minute(1000), 16).await;

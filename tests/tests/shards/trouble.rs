@@ -6,7 +6,7 @@ use weirgate::Limit;
 use weirgate_tests::Fault;
 
 #[tokio::test(start_paused = true)]
-async fn a_shard_deleted_by_hand_is_gone_and_nobody_waits_for_it() {
+async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let limits = vec![Limit::custom("rpm", 800, 1, 86_400_000).unwrap()];
@@ -25,7 +25,7 @@ async fn a_shard_deleted_by_hand_is_gone_and_nobody_waits_for_it() {
                 .await
                 .iter()
                 .all(|shard| shard.key.shard != gone),
-            "who knows of others makes no new one"
+            "a process that knows other shards creates none"
         );
     }
     let there: i64 = shards(&fleet)
@@ -154,7 +154,7 @@ async fn a_write_that_meets_a_transaction_is_tried_again() {
     assert_eq!(fleet.tk_tc("rpm").await.1, 1000);
 }
 
-/// Whoever writes an item by hand can say in it what he likes; as many shards are looked for.
+/// A manually written item can claim any number of shards; that many are read.
 #[tokio::test(start_paused = true)]
 async fn an_item_that_speaks_of_billions_of_shards_is_not_believed() {
     let fleet = Fleet::new().await;

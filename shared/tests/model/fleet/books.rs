@@ -54,7 +54,7 @@ impl Fleet {
             let expires = before[&shard].leases.as_ref().unwrap()[&id].expires_at;
             prop_assert!(
                 clock.is_some_and(|clock| expires <= clock),
-                "I4: taken from its holder, who had until {:?}",
+                "I4: taken from its holder, whose lease lasted until {:?}",
                 expires
             );
             let grant = self.leased.remove(&(shard, id)).unwrap();
@@ -245,7 +245,7 @@ impl Fleet {
                 shard.shard().count == 1
                     || shard.due_at.is_some()
                     || self.rested.contains(&shard.key.shard),
-                "nobody would look whether {:?} is cold",
+                "no run would review whether {:?} is idle",
                 shard
             );
         }

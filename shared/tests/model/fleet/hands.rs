@@ -75,7 +75,7 @@ impl Fleet {
             prop_assert_eq!(
                 made.limits["rpm"].available,
                 MilliTokens::ZERO,
-                "I1: nobody knows what it had"
+                "I1: its tokens are unknown"
             );
             self.check()?;
         }
@@ -93,7 +93,7 @@ impl Fleet {
 }
 
 /// The largest part of `whole` of which there is no shard, and a shard of the other half of what it
-/// is a half of: while that one is what it is, nobody has made the two one.
+/// is a half of: while that one is what it is, no merge has joined the two.
 fn missing(shards: &Shards, whole: ShardIndex) -> Option<(ShardIndex, u32)> {
     let is_there = |part: ShardIndex| {
         shards

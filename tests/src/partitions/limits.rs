@@ -1,0 +1,58 @@
+//! What partitions take, how transactions conflict, and how long responses take.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// What partitions take, how transactions conflict, and how long answers take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Write units that flow into a partition's balance each second.
+    pub units_per_second: u32,
+    /// The most write units a balance holds, and what it begins with.
+    pub burst: u32,
+    /// Read units that flow into a partition's balance each second.
+    pub reads_per_second: u32,
+    /// The most read units a balance holds, and what it begins with.
+    pub read_burst: u32,
+    /// Limits of the whole table, and of each whole index; none by default.
+    pub in_all: Option<InAll>,
+    /// For how long a write to an item cancels transactions on it, and for how long a transaction
+    /// runs; 0 by default.
+    pub conflict_window: Duration,
+    /// A request takes as long as is drawn from here, to the microsecond; the timer rounds it up to
+    /// whole milliseconds. It arrives after half of it.
+    pub latency: RangeInclusive<Duration>,
+}
+
+/// What a table, or an index, takes each second in all its partitions. It begins with as much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InAll {
+    /// Write units.
+    pub writes: u32,
+    /// Read units.
+    pub reads: u32,
+}
+
+impl InAll {
+    /// A table on demand that was just created.
+    pub const NEW: Self = Self {
+        writes: 4_000,
+        reads: 12_000,
+    };
+}
+
+impl Default for Limits {
+    /// DynamoDB's 1,000 write units and 3,000 read units a second, a second's worth of burst, and
+    /// answers within 3 to 9 milliseconds; no limit in all, and no conflicts.
+    fn default() -> Self {
+        Self {
+            units_per_second: 1000,
+            burst: 1000,
+            reads_per_second: 3000,
+            read_burst: 3000,
+            in_all: None,
+            conflict_window: Duration::ZERO,
+            latency: Duration::from_millis(3)..=Duration::from_millis(9),
+        }
+    }
+}
