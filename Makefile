@@ -149,7 +149,7 @@ herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual ti
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in fuzz/found/;
 # one that breaks something belongs into fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
-decoders := stream item plans key answer limits_file environment failure_object
+fuzz_targets := stream item plans key answer limits_file environment failure_object
 seconds ?= 60
 
 .PHONY: fuzz
@@ -157,7 +157,7 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 	@command -v c++ >/dev/null || { echo "make: a C++ compiler is missing: install the package g++" >&2; exit 1; }
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked $(cargo_fuzz)
 	RUSTC_BOOTSTRAP=1 cargo fuzz build --fuzz-dir fuzz --sanitizer none
-	for decoder in $(decoders); do \
+	for decoder in $(fuzz_targets); do \
 		mkdir -p fuzz/found/$$decoder; \
 		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --sanitizer none $$decoder fuzz/found/$$decoder fuzz/corpus/$$decoder -- \
 			-dict=fuzz/dictionary -max_total_time=$(seconds) -max_len=150000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \

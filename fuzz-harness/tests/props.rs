@@ -8,7 +8,7 @@ use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
 use serde_json::{Map, Value, json};
 use weirgate_aggregator::parse;
-use weirgate_decoders::{ALL, item, stream};
+use weirgate_fuzz_harness::{ALL, item, stream};
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))

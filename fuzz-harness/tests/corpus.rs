@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use weirgate_decoders::ALL;
+use weirgate_fuzz_harness::ALL;
 
 #[test]
 fn every_input_of_the_corpus_is_answered() {

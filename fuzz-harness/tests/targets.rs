@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weirgate_decoders::ALL;
+use weirgate_fuzz_harness::ALL;
 
 #[test]
 fn every_decoder_is_fuzzed() {
@@ -11,7 +11,7 @@ fn every_decoder_is_fuzzed() {
     let (manifest, makefile) = (read("fuzz/Cargo.toml"), read("Makefile"));
     let run = makefile
         .lines()
-        .find_map(|line| line.strip_prefix("decoders := "))
+        .find_map(|line| line.strip_prefix("fuzz_targets := "))
         .expect("the Makefile lists them");
     let names: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
     assert_eq!(run.split(' ').collect::<Vec<_>>(), names);
@@ -22,7 +22,7 @@ fn every_decoder_is_fuzzed() {
         );
         assert!(
             read(&format!("fuzz/fuzz_targets/{name}.rs"))
-                .contains(&format!("weirgate_decoders::{name}(bytes)"))
+                .contains(&format!("weirgate_fuzz_harness::{name}(bytes)"))
         );
     }
     let targets = std::fs::read_dir(root.join("fuzz/fuzz_targets"))

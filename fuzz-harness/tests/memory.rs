@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use peak_alloc::PeakAlloc;
-use weirgate_decoders::ALL;
+use weirgate_fuzz_harness::ALL;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
