@@ -62,7 +62,7 @@ pub fn plan(shard: &Shard, now: EpochMillis) -> Plan {
 /// Returns the plan for `shard`, one of several, when its bucket is reviewed at `now`: [`plan`],
 /// with a new activity sample.
 #[must_use]
-pub fn plan_look(shard: &Shard, now: EpochMillis) -> Plan {
+pub fn plan_sample(shard: &Shard, now: EpochMillis) -> Plan {
     if shard.shard().count == 1 || shard.scaling.sample.is_some_and(|sample| sample.at >= now) {
         return plan(shard, now);
     }

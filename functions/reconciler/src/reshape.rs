@@ -7,7 +7,7 @@ use weirgate_shared::write::finish_writes;
 use weirgate_shared::{BucketKey, ItemKey, MAX_SHARDS, Shard, WriteId};
 use weirgate_store::{ErrorKind, ReadWithin, RetryPolicy, ReturnValues, TransactOutcome};
 
-use crate::plan::plan_look;
+use crate::plan::plan_sample;
 use crate::review::{Change, Depth, Review, review};
 use crate::tree::tree;
 use crate::{Run, Summary, WRITES, read};
@@ -71,7 +71,7 @@ impl<'r> Run<'r> {
             let Review {
                 repairs,
                 merges,
-                looks,
+                samples,
             } = review(&found.shards, found.is_all, depth, self.now, new_id);
             let repaired = self.transact(repairs, summary).await;
             summary.repaired(repaired.shards);
@@ -87,7 +87,7 @@ impl<'r> Run<'r> {
             if is_lost {
                 summary.lost_race();
             }
-            self.look(looks, summary).await;
+            self.sample(samples, summary).await;
             if is_stuck || repaired.hopeless || merged.hopeless {
                 // One of them has no room for its new state, or has content that this software
                 // never writes.
@@ -229,10 +229,10 @@ impl<'r> Run<'r> {
         made
     }
 
-    async fn look(self, shards: Vec<&Shard>, summary: &mut Summary) {
+    async fn sample(self, shards: Vec<&Shard>, summary: &mut Summary) {
         let look = async |shard: &Shard| {
             let mut summary = Summary::default();
-            self.settle(shard.clone(), &mut summary, plan_look).await;
+            self.settle(shard.clone(), &mut summary, plan_sample).await;
             summary
         };
         let mut all = stream::iter(shards).map(look).buffer_unordered(WRITES);

@@ -40,7 +40,7 @@ pub struct Change {
     pub shards: usize,
 }
 
-/// The planned work on the shards of one bucket. No shard is in both `merges` and `looks`.
+/// The planned work on the shards of one bucket. No shard is in both `merges` and `samples`.
 #[derive(Debug, Default)]
 pub struct Review<'a> {
     /// Transactions that fill holes, or remove shards whose tokens another shard has.
@@ -48,7 +48,7 @@ pub struct Review<'a> {
     /// Transactions that merge idle shards.
     pub merges: Vec<Change>,
     /// Shards that need a new activity sample.
-    pub looks: Vec<&'a Shard>,
+    pub samples: Vec<&'a Shard>,
 }
 
 /// Returns whether `shard`, and with it its bucket, is due for a review, not only for its leases.
@@ -102,7 +102,7 @@ pub fn review(
         }
     }
     let is_left = |shard: &&Shard| shard.shard().count > 1 && !merged.contains(&shard.key.shard);
-    review.looks = shards
+    review.samples = shards
         .iter()
         .filter(is_left)
         .filter(|shard| is_old(shard, OLD, now))
