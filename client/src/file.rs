@@ -148,13 +148,13 @@ impl LimitsFile {
         }
         match read(&self.0.path) {
             Ok((rules, stamp)) => {
-                tracing::info!(path = %self.0.path.display(), "limits read again");
+                tracing::info!(path = %self.0.path.display(), "limits file reloaded");
                 (state.rules, state.stamp, state.error) = (Arc::new(rules), stamp, None);
             }
             Err(error) => {
                 state.stamp = stamp;
                 if state.error.as_ref() != Some(&error) {
-                    tracing::error!(%error, "the limits of before stay");
+                    tracing::error!(%error, "limits file rejected; keeping the previous limits");
                 }
                 state.error = Some(error);
             }

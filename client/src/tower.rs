@@ -7,7 +7,7 @@
 //! fn layer(limiter: RateLimiter) -> Result<impl Clone, weirgate::LimitError> {
 //!     let limits = [Limit::per_minute("rpm", 600)?, Limit::concurrent("slots", 20)?];
 //!     Ok(RateLimitLayer::new(limiter, move |limiter, request| {
-//!         // Who is limited, and for what. `None` lets a request pass, uncounted.
+//!         // The key is the entity. `None` lets a request pass, uncounted.
 //!         let key = request.headers.get("x-api-key")?.to_str().ok()?;
 //!         Some(limiter.acquire(key, "api/search").limits(&limits).take("rpm", 1).take("slots", 1))
 //!     }))

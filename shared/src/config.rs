@@ -28,7 +28,7 @@ pub enum ConfigError {
     )]
     NoLimits,
     /// The configuration has more limits than one write can take from.
-    #[error("a configuration of {0} limits, it takes {MAX_LIMITS} at most: use fewer")]
+    #[error("a configuration may have {MAX_LIMITS} limits at most, got {0}: use fewer")]
     TooMany(usize),
 }
 

@@ -9,7 +9,7 @@ pub enum LimitError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// A number is out of its range.
-    #[error("limit {limit:?}: {field} is {value}, it takes {takes}")]
+    #[error("limit {limit:?}: {field} is {value}, must be {takes}")]
     OutOfRange {
         /// Returns the limit's name.
         limit: String,
@@ -239,7 +239,7 @@ mod tests {
         let refused = |result: Result<Limit, LimitError>| result.unwrap_err().to_string();
         assert_eq!(
             refused(Limit::per_minute("rpm", 0)),
-            "limit \"rpm\": capacity is 0, it takes 1 to 10^12 tokens"
+            "limit \"rpm\": capacity is 0, must be 1 to 10^12 tokens"
         );
         assert!(refused(Limit::custom("rpm", 5, -1, 1000)).contains("refill_amount is -1"));
         assert!(refused(Limit::custom("rpm", 5, 5, 0)).contains("refill_period_ms is 0"));

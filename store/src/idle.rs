@@ -70,7 +70,7 @@ impl HttpClient for Https {
         if Duration::from(now.1.since(wall)) >= IDLE
             && now.0.saturating_duration_since(instant) < IDLE
         {
-            tracing::debug!("this process was frozen: its connections are made again");
+            tracing::debug!("process was frozen: reopening connections");
             state.client = pool();
         }
         state.client.http_connector(settings, components)

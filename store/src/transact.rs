@@ -71,7 +71,9 @@ impl Table {
             let found = parts.len();
             return Err(self.invalid(
                 actions,
-                format!("it takes 1 to {MOST_ACTIONS} actions, not {found}; split it"),
+                format!(
+                    "a transaction must have 1 to {MOST_ACTIONS} actions, got {found}: split it"
+                ),
             ));
         }
         let request = self

@@ -281,7 +281,7 @@ async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_anothe
     );
     assert_eq!(
         error[0]["error"],
-        json!("attribute rf is \"soon\", it takes a whole number within 64 bits")
+        json!("attribute rf is \"soon\", must be a whole number within 64 bits")
     );
     for part in ["e-1", "of an operator", "b_slots_tk"] {
         assert!(

@@ -103,19 +103,19 @@ impl<'a> AcquireAll<'a> {
         let count = self.requests.len();
         if count == 0 || count > MAX_REQUESTS {
             return invalid(format!(
-                "{count} requests are to be granted together, it takes 1 to {MAX_REQUESTS}"
+                "acquire_all needs 1 to {MAX_REQUESTS} requests, got {count}"
             ));
         }
         for request in &self.requests {
             if !Arc::ptr_eq(&request.limiter().session, &self.limiter.session) {
                 return invalid(
-                    "a request is of another limiter: make all with the one that sends them"
+                    "a request belongs to another limiter: create all requests with the limiter that sends them"
                         .to_owned(),
                 );
             }
             if !request.request().options.wait.is_zero() {
                 return invalid(
-                    "a request waits by itself: all wait together, say it after acquire_all()"
+                    "a request has its own wait_up_to(): set it once, after acquire_all()"
                         .to_owned(),
                 );
             }
@@ -188,7 +188,7 @@ fn check_different(targets: &[BucketTarget]) -> Result<(), Error> {
     twice.map_or(Ok(()), |key| {
         let (entity, resource) = (&key.entity, &key.resource);
         Err(Error::Invalid(format!(
-            "{entity} on {resource} is asked twice in one transaction: ask for the sum, or without a transaction"
+            "{entity} on {resource} is requested twice in one transaction: request the sum once, or leave out in_one_transaction()"
         )))
     })
 }

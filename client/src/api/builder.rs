@@ -222,7 +222,7 @@ impl Builder {
             .map_or("unknown", String::as_str);
         if principal.is_empty() || principal.chars().count() > 256 {
             return Err(Error::Invalid(format!(
-                "principal {principal:?} is not a name: it takes 1 to 256 characters"
+                "principal must have 1 to 256 characters, got {principal:?}"
             )));
         }
         let (day, century) = (
@@ -235,7 +235,7 @@ impl Builder {
         ] {
             if time > most {
                 return Err(Error::Invalid(format!(
-                    "{name} is {time:?}, it takes {most:?} at most"
+                    "{name} must be {most:?} at most, got {time:?}"
                 )));
             }
         }
@@ -247,7 +247,7 @@ impl Builder {
                 .is_some()
             {
                 return Err(Error::Invalid(format!(
-                    "prefetch of {resource:?} is given twice: give it once"
+                    "prefetch of {resource:?} is set twice: set it once"
                 )));
             }
         }
@@ -267,7 +267,7 @@ impl Builder {
                 if name.len() < 3 || (name.len() > 255 && !is_arn) || !name.bytes().all(is_name) {
                     let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
                     return Err(Error::Invalid(format!(
-                        "table {name:?} is not a table's name: it takes {rule}"
+                        "{name:?} is no valid table name: a name has {rule}"
                     )));
                 }
                 connection.clock = self.clock.unwrap_or(connection.clock);

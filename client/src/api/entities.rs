@@ -133,8 +133,8 @@ impl RateLimiter {
             }
             if checks.len() == MAX_ANCESTORS {
                 return Err(Error::Invalid(format!(
-                    "entity {id} would have more than {MAX_ANCESTORS} ancestors by parent {parent}, it takes \
-                     {MAX_ANCESTORS}: give it a parent nearer to the root"
+                    "entity {id} would have more than {MAX_ANCESTORS} ancestors by parent {parent}: \
+                     give it a parent nearer to the root"
                 )));
             }
             let key = self.entity_key(&ancestor);

@@ -39,9 +39,9 @@ impl Session {
         );
         if let Some(next) = after.filter(|next| next.of != of) {
             let (asked, given) = (&of.1, &next.of.1);
-            let text = "hand over the `next` of a page of the same list";
+            let text = "pass the `next` of a page of the same list";
             return Err(Error::Invalid(format!(
-                "a page of the list {asked} is asked after one of {given}: {text}"
+                "page token of the list {given} used for the list {asked}: {text}"
             )));
         }
         let found = self

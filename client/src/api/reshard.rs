@@ -37,7 +37,7 @@ impl RateLimiter {
     ) -> Result<u32, Error> {
         if !shards.is_power_of_two() || shards > MAX_SHARDS {
             return Err(Error::Invalid(format!(
-                "{shards} shards are asked, it takes a power of two from 1 to 64"
+                "shards must be a power of two from 1 to 64, got {shards}"
             )));
         }
         let bucket = self

@@ -91,7 +91,7 @@ impl Acquire<'_> {
             Ok(Err(_)) | Err(_) => grant.roll_back().await,
         };
         if let Err(error) = settled {
-            tracing::warn!(%error, "a scope's tokens could not be settled");
+            tracing::warn!(%error, "tokens of a scope could not be settled");
         }
         match done {
             Ok(result) => result.map_err(ScopeError::Work),

@@ -57,7 +57,7 @@ pub(crate) async fn take_concurrently(
         .collect();
     for task in tasks {
         if let Ok(Err(error)) = task.await {
-            tracing::warn!(%error, "tokens of a request that was denied elsewhere could not be given back");
+            tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
         }
     }
     failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
@@ -93,7 +93,7 @@ pub(crate) async fn take_in_transaction(
         let items: usize = buckets.iter().map(|bucket| bucket.parts.len()).sum();
         if items > MAX_ITEMS {
             return Err(Error::Invalid(format!(
-                "{items} items are in one transaction, it takes {MAX_ITEMS}: ask for fewer, or without a transaction"
+                "a transaction may have {MAX_ITEMS} items at most, got {items}: request fewer buckets, or leave out in_one_transaction()"
             )));
         }
         let last = match transaction::take(session, &buckets, deadline).await? {

@@ -61,7 +61,7 @@ impl BucketState {
         *self.stamp() = Some(Arc::new(stamp));
         tokio::spawn(async move {
             if let Err(error) = session.update(&update).await {
-                tracing::debug!(%error, "what all shards hold could not be left for other processes");
+                tracing::debug!(%error, "denial stamp not written");
             }
         });
     }

@@ -169,7 +169,7 @@ mod tests {
     /// A view from before an unconfirmed write, an old view, or a view of a missing shard would
     /// cause a false denial.
     #[test]
-    fn a_denial_goes_by_what_is_fresh_and_a_plan_by_all_that_was_seen() {
+    fn a_denial_uses_fresh_views_and_a_plan_uses_all_views() {
         let bucket = Arc::new(BucketState::new(
             shard(0, 4, [0, 0]).key,
             None,

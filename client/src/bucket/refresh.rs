@@ -109,7 +109,7 @@ impl BucketState {
                         continue;
                     }
                     Err(error) if error.kind.is_transient() => {
-                        tracing::debug!(%error, "a split that another process has left could not be finished yet");
+                        tracing::debug!(%error, "unfinished split of another process: not finished yet");
                     }
                     Err(error) => return Err(error.into()),
                 }

@@ -239,7 +239,7 @@ fn check_capacity<'a>(
         if last.share(rule.capacity) < MilliTokens::from_tokens(1) {
             let capacity = rule.capacity;
             return Err(Error::Invalid(format!(
-                "{shards} shards are asked, but limit {name:?} holds {capacity} tokens, and each shard must hold one: ask for fewer"
+                "limit {name:?} has a capacity of {capacity} tokens, too few for {shards} shards, which need one each: use fewer shards"
             )));
         }
     }

@@ -142,7 +142,7 @@ impl Router<'_> {
             tokio::spawn(async move {
                 if let Err(error) = part.end(Ending::RollBack).await {
                     // The part counts as consumed; its lease, if any, expires.
-                    tracing::warn!(%error, "a part of a request that was not granted could not be given back");
+                    tracing::warn!(%error, "part of a denied request could not be returned");
                 }
             })
         });

@@ -249,7 +249,7 @@ async fn release_expired(
         Ok(_) => state.mark_missing(),
         // The write requires an unchanged shard, so another attempt is safe.
         Err(error) if error.kind.is_transient() => {
-            tracing::debug!(%error, "could not give back yet")
+            tracing::debug!(%error, "expired leases not returned yet")
         }
         Err(error) => return Err(error.into()),
     }
@@ -304,7 +304,7 @@ async fn send(
                     1,
                 );
                 if !is_unknown && doubt.is_none() {
-                    tracing::debug!(%error, "a transaction was refused for now");
+                    tracing::debug!(%error, "transaction rejected for now");
                     return Ok(SendOutcome::Rejected(Arc::new(error)));
                 }
                 let error = Arc::new(error);

@@ -148,7 +148,7 @@ mod tests {
 
     /// A value read before a change must not be cached after it.
     #[test]
-    fn what_was_read_before_a_change_is_not_remembered_after_it() {
+    fn a_value_read_before_a_change_is_not_cached_after_it() {
         let (known, read) = (
             ConfigCache::default(),
             Cached {

@@ -74,7 +74,7 @@ impl<'a> ConfigLoad<'a> {
         }
         count(&self.session.config_cache.counters.stale, 1);
         let bucket = self.first.key.item_key().pk;
-        tracing::warn!(%error, bucket, "limits could not be read again: those known before are used");
+        tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.ages.now();
         Ok(self.resolved(Some(failed)))
     }
@@ -146,7 +146,7 @@ impl<'a> ConfigLoad<'a> {
             // The bucket's queue reports an unreadable item.
             match find(key).map(Item::bucket).transpose() {
                 Ok(seen) => queue.record_read(seen, at, session.now()),
-                Err(error) => tracing::debug!(%error, bucket = key.pk, "a bucket is not readable"),
+                Err(error) => tracing::debug!(%error, bucket = key.pk, "bucket unreadable"),
             }
         }
         let (mut levels, mut parent) = (vec![], None);

@@ -89,6 +89,6 @@ pub(crate) fn fall_back(
         }
     };
     count(&session.counters.degraded, 1);
-    tracing::debug!(%error, "answered without DynamoDB");
+    tracing::debug!(%error, "decided without DynamoDB");
     answer
 }

@@ -165,7 +165,7 @@ impl Grant {
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         if self.lease_id().is_none() && !self.has_unlimited && self.would_deny.is_none() {
             return Err(Error::Invalid(
-                "this grant holds no lease: ask for one with lease()".to_owned(),
+                "this grant has no lease: request one with lease()".to_owned(),
             ));
         }
         check_lease(lasts)?;

@@ -57,7 +57,7 @@ impl RequestSpec {
             Resource::new(&*self.resource)?,
         );
         if self.amounts.is_empty() {
-            return invalid("nothing is asked for: say what with take()".to_owned());
+            return invalid("empty request: add at least one take()".to_owned());
         }
         self.amounts().map(drop)
     }
@@ -76,13 +76,15 @@ impl RequestSpec {
                     if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
                 {
                     return invalid(format!(
-                        "limit {name:?}: {milli} tokens are asked, it takes 0.001 to 10^12"
+                        "limit {name:?}: amount must be 0.001 to 10^12 tokens, got {milli}"
                     ));
                 }
                 Amount::Milli(milli) => milli,
             };
             if amounts.iter().any(|(known, _)| known == name) {
-                return invalid(format!("limit {name:?} is taken twice: take the sum once"));
+                return invalid(format!(
+                    "limit {name:?} is taken twice: take the sum in one take()"
+                ));
             }
             amounts.push((name.as_str(), amount));
         }

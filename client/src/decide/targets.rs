@@ -47,7 +47,7 @@ impl RequestSpec {
         age: Freshness,
     ) -> Result<ResolvedRequest, Error> {
         if self.amounts.is_empty() {
-            return invalid("nothing is asked for: say what with take()".to_owned());
+            return invalid("empty request: add at least one take()".to_owned());
         }
         self.resolve(buckets, age).await
     }
@@ -63,7 +63,7 @@ impl RequestSpec {
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
                 return invalid(format!(
-                    "limits_version {version} is of limits given with the call: give them, too"
+                    "limits_version({version}) needs limits given with the call: add limits()"
                 ));
             }
             return self.resolve_configured(buckets, &amounts, age).await;
@@ -75,7 +75,7 @@ impl RequestSpec {
                 .any(|earlier| earlier.name() == limit.name())
             {
                 return invalid(format!(
-                    "limit {:?} is given twice: give it once",
+                    "limit {:?} is in the list twice: list it once",
                     limit.name()
                 ));
             }

@@ -49,7 +49,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ParsedFile, FileError> {
     match &documents[..] {
         [] => Err(reader.wrong(
             (1, 1),
-            "it is empty: it takes at least weirgate: 1".to_owned(),
+            "the file is empty: it needs at least weirgate: 1".to_owned(),
         )),
         [document] => reader
             .file(Node {
@@ -60,7 +60,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<ParsedFile, FileError> {
             .map(|()| reader.said),
         [_, second, ..] => Err(reader.wrong(
             place(second),
-            "a second document begins: it takes one".to_owned(),
+            "a second document begins: the file must have one".to_owned(),
         )),
     }
 }
@@ -101,7 +101,7 @@ impl Reader<'_> {
         };
         self.wrong(
             place(node.yaml),
-            format!("{name} is {}, it takes {takes}", shown(node.yaml)),
+            format!("{name} is {}, must be {takes}", shown(node.yaml)),
         )
     }
 
@@ -289,7 +289,7 @@ impl Reader<'_> {
         };
         let entry = |(key, value): (&'y MarkedYaml<'y>, &'y MarkedYaml<'y>)| {
             let YamlData::Value(Scalar::String(name)) = &key.data else {
-                let message = format!("a key is {}, it takes a name: put it in quotes", shown(key));
+                let message = format!("a key is {}, must be a name: put it in quotes", shown(key));
                 return Err(self.wrong(place(key), message));
             };
             let at = if node.at.is_empty() {
@@ -316,7 +316,7 @@ impl Reader<'_> {
         } else {
             format!("{}: ", node.at)
         };
-        self.wrong(at, format!("{of}{key:?} is not known, it takes {takes}"))
+        self.wrong(at, format!("{of}{key:?} is unknown, must be {takes}"))
     }
 
     fn name<T>(

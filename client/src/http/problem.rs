@@ -45,7 +45,7 @@ struct Blocking {
     policy: String,
     quota: i64,
     remaining: i64,
-    asked: i64,
+    requested: i64,
 }
 
 impl Problem {
@@ -62,11 +62,11 @@ impl Problem {
                 denied,
                 ..
             } = policy;
-            denied.map(|asked| Blocking {
+            denied.map(|requested| Blocking {
                 policy: policy.name.clone(),
                 quota,
                 remaining,
-                asked,
+                requested,
             })
         };
         let violated: Vec<_> = policies.iter().filter_map(blocking).collect();
@@ -104,10 +104,14 @@ impl Problem {
             policy,
             quota,
             remaining: quota,
-            asked: tokens_ceil(never.requested),
+            requested: tokens_ceil(never.requested),
         };
-        let Blocking { policy, asked, .. } = &blocking;
-        let detail = format!("limit {policy:?} holds {quota} at most, {asked} asked: ask for less");
+        let Blocking {
+            policy, requested, ..
+        } = &blocking;
+        let detail = format!(
+            "limit {policy:?} has a capacity of {quota}, {requested} were requested: request fewer"
+        );
         let violated = vec![policy.clone()];
         Self {
             violated,
@@ -189,11 +193,11 @@ impl fmt::Display for Blocking {
             policy,
             quota,
             remaining,
-            asked,
+            requested,
         } = self;
         write!(
             f,
-            "limit {policy:?} has {remaining} of {quota} left, {asked} asked"
+            "limit {policy:?} has {remaining} of {quota} left, {requested} were requested"
         )
     }
 }

@@ -177,7 +177,7 @@ mod tests {
         /// No waiter is lost, or passed by a later one that asks for as much. The batch fits in
         /// full.
         #[test]
-        fn i1_a_write_takes_for_everybody_who_fits_behind_those_before(
+        fn i1_a_batch_is_first_come_first_served_and_fits_the_balances(
             line in vec(asked(), 0..120), there in prop::option::of(there()),
         ) {
             let view = there.map(|(left, seconds_ago)| seen(left, seconds_ago));
@@ -205,7 +205,7 @@ mod tests {
 
         /// A denial has the right status of every limit.
         #[test]
-        fn there_is_a_shortage_of_just_those_limits_that_have_less_than_is_asked(
+        fn a_shortage_names_exactly_the_limits_with_too_few_tokens(
             (left, seconds_ago) in there(), asked in asked(),
         ) {
             let (shard, waiter) = (seen(left, seconds_ago), caller(0, &asked));
@@ -221,7 +221,7 @@ mod tests {
 
     /// DynamoDB would reject a longer write, and the whole batch with it.
     #[test]
-    fn a_write_carries_fifty_leases_and_any_number_of_others() {
+    fn a_write_has_at_most_fifty_leases_and_any_number_of_other_waiters() {
         let ask = |place| {
             caller(
                 place,

@@ -70,7 +70,7 @@ pub(super) async fn restore_cut(
     };
     if let Err(error) = settling.run().await {
         let bucket = state.key.item_key().pk;
-        tracing::warn!(%error, bucket, "what a clock that was ahead had cut could not be put back");
+        tracing::warn!(%error, bucket, "tokens that a fast clock cut could not be restored");
     }
     was_there
 }

@@ -35,7 +35,7 @@ pub(super) async fn maintain(
         }
         Ok(WriteOutcome::Applied(None)) => false,
         Err(error) => {
-            tracing::debug!(%error, "could not make way");
+            tracing::debug!(%error, "maintenance write failed");
             false
         }
     }

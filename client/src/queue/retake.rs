@@ -64,6 +64,6 @@ pub(super) async fn undo_take(
         bucket,
         milli,
         ?ended,
-        "a take by a clock that was off is made again; so much stays taken"
+        "take by a slow clock repeated; these tokens stay taken"
     );
 }

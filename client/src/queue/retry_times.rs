@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_before_the_instant_is_outdated_once_it_has_come() {
+    fn a_view_from_before_a_retry_time_is_outdated_once_it_has_passed() {
         let (mut promises, at, secs) = (RetryTimes::default(), EpochMillis, Duration::from_secs);
         promises.insert(at(1_000), Some(secs(5)));
         promises.insert(at(2_000), None);

@@ -201,7 +201,7 @@ impl<'a> TakeAttempt<'a> {
                     return self.condition_failed(&item, now).await;
                 }
                 Err(error) if error.kind == ErrorKind::Unconfirmed => {
-                    tracing::debug!(%error, "outcome unknown");
+                    tracing::debug!(%error, "unconfirmed write");
                     count(&self.session.counters.unconfirmed, 1);
                     let writes = self.note_unconfirmed(error);
                     if self.expire_waiters() {
@@ -211,7 +211,7 @@ impl<'a> TakeAttempt<'a> {
                 }
                 Err(error) if error.kind.is_transient() => {
                     count(&self.session.counters.refused, 1);
-                    tracing::debug!(%error, "refused for now");
+                    tracing::debug!(%error, "write rejected for now");
                     if error.kind == (ErrorKind::Throttled { key_range: true }) {
                         self.state.record_throttle();
                     }

@@ -253,7 +253,7 @@ impl QueueWorker {
             Ok(()) => {}
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&self.session.counters.refused, 1);
-                tracing::debug!(%error, "could not be read for now");
+                tracing::debug!(%error, "shard not readable for now");
                 self.failures += 1;
                 if let Some(view) = view.filter(|_| is_key_range_throttle(&error)) {
                     self.queue.shard.trust_view_for(THROTTLED_VIEW_TTL);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_under_way_is_later_than_what_was_learned_before_a_freeze() {
+    async fn a_running_request_is_later_than_views_from_before_a_freeze() {
         let (wall, ages) = clocks();
         let joined = Instant::now();
         tokio::time::advance(Duration::from_millis(10)).await;

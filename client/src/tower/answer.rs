@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_message_holds_what_a_header_can() {
+    fn a_status_message_has_only_characters_of_a_header() {
         assert_eq!(
             percent_encoded("rpm has 0 of 100 left: 3 % \u{e9}\n"),
             "rpm has 0 of 100 left: 3 %25 %C3%A9%0A"

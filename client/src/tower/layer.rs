@@ -73,7 +73,7 @@ where
     /// ```
     /// # use weirgate::tower::{OnError, RateLimitLayer};
     /// # fn example(limiter: weirgate::RateLimiter) {
-    /// // While DynamoDB is out of reach, everybody passes. Who sends a broken key does not: that would be a way around.
+    /// // While DynamoDB is unavailable, requests pass. A request with an invalid key is refused: it would bypass the limit.
     /// let layer = RateLimitLayer::new(limiter, |_, _| None)
     ///     .on_error(|error| if error.is_transient() { OnError::Pass } else { OnError::Refuse });
     /// # }

@@ -94,11 +94,11 @@ impl<S, F> RateLimit<S, F> {
         let decision = match acquire.send().await {
             Ok(decision) => decision,
             Err(error) if (options.on_error)(&error) == OnError::Pass => {
-                tracing::error!(%error, "no decision on a request: it passes, uncounted");
+                tracing::error!(%error, "no decision: request passed on, uncounted");
                 return pass_on(inner, request, GrantHandle::new(None), options.refund_if).await;
             }
             Err(error) => {
-                tracing::error!(%error, "no decision on a request: it is refused");
+                tracing::error!(%error, "no decision: request refused");
                 return Ok(kind.answer(&Problem::unavailable(&error), vec![], None));
             }
         };
@@ -156,7 +156,7 @@ where
         Ok(Err(_)) | Err(_) => true,
     };
     if is_refunded && let Err(error) = handle.roll_back().await {
-        tracing::warn!(%error, "what a failed request took could not be given back");
+        tracing::warn!(%error, "tokens of a failed request could not be returned");
     }
     match done {
         Ok(result) => Ok(result?.map(|body| LimitedBody::holding(body, handle))),

@@ -25,7 +25,7 @@ pub(crate) fn parse_amount(limit: &str, tokens: i64, least: i64) -> Result<Milli
         Ok(MilliTokens::from_tokens(tokens))
     } else {
         Err(Error::Invalid(format!(
-            "limit {limit:?}: {tokens} tokens are asked, it takes {least} to 10^12"
+            "limit {limit:?}: amount must be {least} to 10^12 tokens, got {tokens}"
         )))
     }
 }

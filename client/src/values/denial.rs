@@ -48,13 +48,13 @@ impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let says = |status: &LimitStatus| {
             format!(
-                "{} has {} of {} asked",
+                "{} has {} of {} requested",
                 status.limit, status.available, status.requested
             )
         };
         let short: Vec<_> = self.short().map(says).collect();
         if let Some(Degraded { reason }) = &self.degraded {
-            write!(f, "DynamoDB is away ({reason}): ")?;
+            write!(f, "DynamoDB is unavailable ({reason}): ")?;
         }
         match self.retry_after {
             Some(after) => write!(f, "denied, retry after {after:?}: {}", short.join(", ")),
@@ -163,7 +163,7 @@ impl fmt::Display for NeverFits {
         } = self;
         write!(
             f,
-            "limit {limit:?} holds {capacity} tokens when full, {requested} were asked: ask for less or raise it"
+            "limit {limit:?} has a capacity of {capacity} tokens, {requested} were requested: request fewer or raise the capacity"
         )
     }
 }

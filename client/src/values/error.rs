@@ -26,7 +26,7 @@ pub enum Error {
         last: Option<Arc<StoreError>>,
     },
     /// Nothing was sent, because the circuit breaker is open after failed requests.
-    #[error("DynamoDB is away, and not asked for {retry_after:?} more: {last}")]
+    #[error("DynamoDB is unavailable; circuit breaker open for another {retry_after:?}: {last}")]
     Unavailable {
         /// Time until the next attempt.
         retry_after: Duration,

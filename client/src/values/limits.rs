@@ -54,7 +54,7 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "{} limits are given, it takes {MAX_LIMITS} at most: use fewer",
+        "a request may have {MAX_LIMITS} limits at most, got {}: use fewer",
         limits.len()
     )))
 }
@@ -67,8 +67,8 @@ pub(crate) fn check_bucket_limit_count(shard: &Shard, limits: &Limits) -> Result
     }
     let bucket = shard.key.item_key().pk;
     Err(Error::Invalid(format!(
-        "bucket {bucket} keeps every limit that it was given, and would get {number}, it takes {MAX_BUCKET_LIMITS} at \
-         most: use names that it has, or delete its items, and it begins anew"
+        "bucket {bucket} would have {number} limits, the maximum is {MAX_BUCKET_LIMITS}: reuse names that it has, or \
+         delete its items to reset it"
     )))
 }
 

@@ -28,7 +28,7 @@ impl OnUnavailable {
     pub(crate) fn check(self) -> Result<(), Error> {
         match self {
             Self::Local { percent } if !(1..=100).contains(&percent) => Err(Error::Invalid(
-                format!("a local part of {percent} percent is asked, it takes 1 to 100"),
+                format!("OnUnavailable::Local: percent must be 1 to 100, got {percent}"),
             )),
             _ => Ok(()),
         }

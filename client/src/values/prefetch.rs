@@ -67,12 +67,12 @@ impl Prefetch {
         } = self;
         if !(1..=100).contains(&share_percent) {
             return Err(Error::Invalid(format!(
-                "prefetch of {resource:?}: the share is {share_percent} % of the capacity, it takes 1 to 100"
+                "prefetch of {resource:?}: max_outstanding_percent must be 1 to 100, got {share_percent}"
             )));
         }
         if keep < Duration::from_millis(100) || keep > Duration::from_secs(60) {
             return Err(Error::Invalid(format!(
-                "prefetch of {resource:?}: tokens are kept for {keep:?}, it takes 100 ms to a minute"
+                "prefetch of {resource:?}: max_age must be 100 ms to 60 s, got {keep:?}"
             )));
         }
         Ok(self)

@@ -45,7 +45,7 @@ impl BucketRequest {
 pub(crate) fn check_lease(lasts: Duration) -> Result<(), Error> {
     if lasts > MAX_LEASE || Millis::from(lasts) < Millis(1) {
         return Err(Error::Invalid(format!(
-            "a lease of {lasts:?} is asked, it takes 1 ms to a day: renew it to hold longer"
+            "a lease must last 1 ms to 24 h, got {lasts:?}: renew it to hold longer"
         )));
     }
     Ok(())

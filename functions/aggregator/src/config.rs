@@ -133,14 +133,14 @@ mod tests {
             }));
             let line = error.unwrap_err().to_string();
             assert!(
-                line.contains(&format!("{variable} is {value:?}; it takes ")),
+                line.contains(&format!("{variable} is {value:?}; it must be ")),
                 "{line}"
             );
             assert!(line.contains(takes) && !line.contains('\n'), "{line}");
         }
         let line = with(&[]).unwrap_err().to_string();
         assert!(
-            line.contains("TABLE_NAME is missing; it takes the name of"),
+            line.contains("TABLE_NAME is missing; it must be the name of"),
             "{line}"
         );
     }

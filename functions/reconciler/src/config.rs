@@ -58,22 +58,22 @@ mod tests {
             (
                 None,
                 None,
-                "the environment variable TABLE_NAME is missing; it takes the name of a DynamoDB table",
+                "the environment variable TABLE_NAME is missing; it must be the name of a DynamoDB table",
             ),
             (
                 Some(""),
                 None,
-                "the environment variable TABLE_NAME is \"\"; it takes the name of a DynamoDB table",
+                "the environment variable TABLE_NAME is \"\"; it must be the name of a DynamoDB table",
             ),
             (
                 Some("t"),
                 Some("0"),
-                "the environment variable RECONCILE_PAGE is \"0\"; it takes a whole number from 1 to 1000",
+                "the environment variable RECONCILE_PAGE is \"0\"; it must be a whole number from 1 to 1000",
             ),
             (
                 Some("t"),
                 Some("a\nb"),
-                "the environment variable RECONCILE_PAGE is \"a\\nb\"; it takes a whole number from 1 to 1000",
+                "the environment variable RECONCILE_PAGE is \"a\\nb\"; it must be a whole number from 1 to 1000",
             ),
         ] {
             assert_eq!(with(table, page).unwrap_err().to_string(), line);

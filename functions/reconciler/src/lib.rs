@@ -131,7 +131,7 @@ impl Run<'_> {
         let text = error.to_string();
         let text = shorten(&text, SHOWN);
         if self.budget.allows("", &[&text]) {
-            tracing::warn!(error = %text, "left due");
+            tracing::warn!(error = %text, "bucket left for the next run");
         }
         error
     }

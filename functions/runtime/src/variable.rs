@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A variable that prevents a function from starting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the environment variable {name} is {value}; it takes {takes}")]
+#[error("the environment variable {name} is {value}; it must be {takes}")]
 pub struct ConfigError {
     /// Name of the variable.
     pub name: &'static str,
@@ -96,7 +96,7 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             let expected = format!(
-                "the environment variable PAGE is {bad:?}; it takes a whole number from 1 to 1000"
+                "the environment variable PAGE is {bad:?}; it must be a whole number from 1 to 1000"
             );
             assert_eq!(error, expected);
         }
@@ -110,7 +110,7 @@ mod tests {
             .to_string();
         assert_eq!(
             missing,
-            "the environment variable PAGE is missing; it takes a name"
+            "the environment variable PAGE is missing; it must be a name"
         );
         assert!(required(holds(" "), "PAGE", "a name").is_err());
     }

@@ -4,7 +4,7 @@ use super::attribute::Attr;
 
 /// An undecodable item: the wrong attribute, its value, and the permitted values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("attribute {attribute} is {value}, it takes {takes}")]
+#[error("attribute {attribute} is {value}, must be {takes}")]
 pub struct ItemError {
     /// Name of the attribute.
     pub attribute: String,

@@ -153,7 +153,7 @@ impl Table {
             if until.map_or(failures == ATTEMPTS, |until| next >= until) {
                 return Err(failure);
             }
-            tracing::debug!(error = %failure, failures, "trying again");
+            tracing::debug!(error = %failure, failures, "retrying");
             tokio::time::sleep_until(next).await;
         }
         Ok(items)

@@ -44,7 +44,7 @@ impl Table {
         loop {
             match request().await {
                 Err(error) if attempt < ATTEMPTS && may(error.kind) => {
-                    tracing::debug!(%error, attempt, "trying again");
+                    tracing::debug!(%error, attempt, "retrying");
                     pause(attempt).await;
                     attempt += 1;
                 }

@@ -32,7 +32,7 @@ async fn main() {
         .iter()
         .find(|part| !PARTS.contains(&part.as_str()))
     {
-        eprintln!("bench: there is no part {unknown:?}, it takes any of {PARTS:?}");
+        eprintln!("bench: there is no part {unknown:?}, must be one of {PARTS:?}");
         std::process::exit(2);
     }
     let wanted =

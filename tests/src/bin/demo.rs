@@ -33,7 +33,7 @@ async fn run() -> Result<(), String> {
     let port = match std::env::var("DEMO_PORT") {
         Ok(port) => Some(
             port.parse()
-                .map_err(|_| format!("DEMO_PORT is {port:?}, it takes a port number"))?,
+                .map_err(|_| format!("DEMO_PORT is {port:?}, must be a port number"))?,
         ),
         Err(_) => None,
     };

@@ -82,7 +82,7 @@ async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
     assert_eq!(denied.retry_after, Some(secs(18)), "the slowest decides");
     assert_eq!(
         denied.to_string(),
-        "denied, retry after 18s: rpm has 1 of 3 asked, tpm has 1000 of 4000 asked",
+        "denied, retry after 18s: rpm has 1 of 3 requested, tpm has 1000 of 4000 requested",
     );
 }
 
@@ -193,7 +193,7 @@ async fn more_than_a_limit_holds_is_never_and_sends_nothing() {
     assert!(
         never
             .to_string()
-            .contains("holds 10000 tokens when full, 10001 were asked"),
+            .contains("capacity of 10000 tokens, 10001 were requested"),
         "{never}"
     );
     assert_eq!(fleet.dynamo.take_requests(), 0);

@@ -93,7 +93,7 @@ async fn limits_that_do_not_fit_together_are_refused_before_anything_is_sent() {
     refuse(
         &fleet,
         ask(&limiter, &limits(), &[]),
-        &["nothing is asked for", "take()"],
+        &["empty request", "take()"],
     )
     .await;
     refuse(
@@ -174,7 +174,7 @@ async fn a_bucket_gets_no_more_limits_than_can_be_read_again() {
             assert!(matches!(error, Error::Invalid(_)), "{error:?}");
             let text = error.to_string();
             assert!(
-                text.contains(fleet::PK) && text.contains("41, it takes 40 at most"),
+                text.contains(fleet::PK) && text.contains("41 limits, the maximum is 40"),
                 "{text}"
             );
         }

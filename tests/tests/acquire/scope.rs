@@ -102,7 +102,7 @@ async fn work_is_not_begun_without_its_tokens() {
     };
     assert_eq!(why.retry_after, Some(secs(5 * 36)));
     assert!(
-        denied.to_string().contains("rph has 5 of 10 asked"),
+        denied.to_string().contains("rph has 5 of 10 requested"),
         "{denied}"
     );
     let never = ask(&limiter, &limits(), &[("rph", 101)])

@@ -283,7 +283,7 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     refused(ask(&limiter, &needs, 60, false), "101 requests").await;
     refused(
         ask(&limiter, &[("a", 1), ("a", 2)], 60, true),
-        "a on gpt-4 is asked twice",
+        "a on gpt-4 is requested twice",
     )
     .await;
     refused(ask(&limiter, &[("a", 1), ("a#", 2)], 60, false), "a#").await;

@@ -154,8 +154,8 @@ async fn undecodable_is_told_and_skipped() {
     for (record, why) in undecodable.iter().zip([
         "b_tpm_tc is \"1e6 tokens\"",
         "OldImage is missing",
-        "uh is 70000000, it takes an hour that has begun",
-        "birth is \"1795195320000513\", it takes a whole number from 0 to the `v` of the item",
+        "uh is 70000000, must be an hour that has begun",
+        "birth is \"1795195320000513\", must be a whole number from 0 to the `v` of the item",
         "b_rpm_bh is \"none\"",
         "uh is missing",
         "OldImage: attribute uh is missing",

@@ -232,11 +232,11 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
             (1, 1),
             "weirgate: 1 is missing",
         ),
-        ("weirgate: 2\n", (1, 11), "it takes 1"),
+        ("weirgate: 2\n", (1, 11), "must be 1"),
         (
             "weirgate: 1\nsytem: {}\n",
             (2, 1),
-            "\"sytem\" is not known, it takes weirgate, system",
+            "\"sytem\" is unknown, must be weirgate, system",
         ),
         (
             "weirgate: 1\nresources:\n  4gpt: {status: disabled}\n",
@@ -251,12 +251,12 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
         (
             "weirgate: 1\nsystem:\n  limits: [rpm]\n",
             (3, 11),
-            "a list, it takes a map",
+            "a list, must be a map",
         ),
         (
             "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: ten}\n",
             (4, 23),
-            "\"ten\", it takes a whole number",
+            "\"ten\", must be a whole number",
         ),
         (
             "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 0}\n",

@@ -155,7 +155,7 @@ async fn a_version_without_limits_or_below_zero_is_refused_before_anything_is_se
         .limits_version(3);
     let below = ask(&limiter, 1, false).limits_version(-1);
     for (ask, text) in [
-        (alone, "of limits given with the call"),
+        (alone, "limits given with the call"),
         (below, "must be 0 or more, got -1"),
     ] {
         let error = ask.send().await.unwrap_err();

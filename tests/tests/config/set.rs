@@ -90,7 +90,7 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
             "limit \"rpm\" is configured twice",
         ),
         (vec![], "without limits"),
-        (many(21), "21 limits, it takes 20 at most"),
+        (many(21), "20 limits at most, got 21"),
     ] {
         let error = limiter
             .set_config(&ConfigLevel::System, &Config::of(limits))

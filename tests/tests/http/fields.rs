@@ -221,10 +221,10 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
             "status": 429,
-            "detail": "limit \"rpm\" has 3 of 600 left, 10 asked; limit \"slots\" has 0 of 20 left, 1 asked: retry after 10 s",
+            "detail": "limit \"rpm\" has 3 of 600 left, 10 were requested; limit \"slots\" has 0 of 20 left, 1 were requested: retry after 10 s",
             "violated-policies": ["rpm", "slots"],
             "retry_after": 10,
-            "blocking": {"policy": "slots", "quota": 20, "remaining": 0, "asked": 1},
+            "blocking": {"policy": "slots", "quota": 20, "remaining": 0, "requested": 1},
         })
     );
     let (entity, resource) = (why.limits[0].entity.clone(), why.limits[0].resource.clone());
@@ -242,7 +242,7 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
         (never.status(), never.to_string()),
         (
             413,
-            "limit \"rpm\" holds 600 at most, 601 asked: ask for less".to_owned()
+            "limit \"rpm\" has a capacity of 600, 601 were requested: request fewer".to_owned()
         )
     );
     assert_eq!(

@@ -358,7 +358,7 @@ async fn what_never_fits_is_another_answer_than_a_denial() {
     assert!(
         text(response)
             .await
-            .contains(r#"limit \"rph\" holds 100 at most, 101 asked: ask for less"#)
+            .contains(r#"limit \"rph\" has a capacity of 100, 101 were requested: request fewer"#)
     );
 }
 

@@ -199,7 +199,7 @@ async fn tonic_a_denial_is_a_status_with_the_time_to_come_back() {
     let message = denied.message();
     assert_eq!(
         message,
-        format!("limit \"rph\" has 0 of 2 left, 1 asked: retry after {after} s")
+        format!("limit \"rph\" has 0 of 2 left, 1 were requested: retry after {after} s")
     );
     assert!(denied.metadata().contains_key("ratelimit-policy"));
 }

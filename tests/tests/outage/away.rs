@@ -103,7 +103,7 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
             "as long as DynamoDB would be left alone"
         );
         assert!(
-            denied.to_string().starts_with("DynamoDB is away"),
+            denied.to_string().starts_with("DynamoDB is unavailable"),
             "{denied}"
         );
         let mut grant = take(&allow, 1).await.expect("allowed");

@@ -403,8 +403,14 @@ async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
     };
     let prefetch = Prefetch::default();
     for (wrong, says) in [
-        (prefetch.max_outstanding_percent(0), "the share is 0 %"),
-        (prefetch.max_outstanding_percent(101), "the share is 101 %"),
+        (
+            prefetch.max_outstanding_percent(0),
+            "max_outstanding_percent must be 1 to 100, got 0",
+        ),
+        (
+            prefetch.max_outstanding_percent(101),
+            "max_outstanding_percent must be 1 to 100, got 101",
+        ),
         (prefetch.max_age(millis(99)), "99ms"),
         (prefetch.max_age(secs(61)), "61s"),
     ] {

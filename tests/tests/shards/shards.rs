@@ -56,9 +56,9 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
             .await
             .unwrap_err();
         assert!(
-            error
-                .to_string()
-                .contains(&format!("{shards} shards are asked")),
+            error.to_string().contains(&format!(
+                "shards must be a power of two from 1 to 64, got {shards}"
+            )),
             "{error}"
         );
     }

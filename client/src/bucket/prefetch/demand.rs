@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_load_is_what_it_is() {
+    fn a_steady_load_is_measured() {
         let mut now = AgeClock::default().now();
         let mut demand = Demand::new(now);
         let seen = ask(&mut demand, &mut now, 10, 20);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_a_pause_is_forgotten() {
+    fn demand_before_a_pause_is_forgotten() {
         let mut now = AgeClock::default().now();
         let mut demand = Demand::new(now);
         ask(&mut demand, &mut now, 1, 5);

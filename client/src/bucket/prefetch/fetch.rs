@@ -141,7 +141,7 @@ async fn fetch(session: Arc<Session>, under_way: InFlight, block: Block) {
             pool.pause(pool.refetch_lead());
         }
         Err(error) => {
-            tracing::debug!(%error, "tokens could not be taken ahead");
+            tracing::debug!(%error, "prefetch failed");
             pool.set_last_error(Some(&error));
             // Acquires that may have been counted are not counted again.
             if !error.is_unknown() {
@@ -282,7 +282,7 @@ async fn give_back(
                     pool.add_unreported(takes);
                 }
                 count(&session.counters.prefetch_forfeited_millitokens, milli);
-                tracing::warn!(%error, milli, "tokens taken ahead could not be given back: they count as used");
+                tracing::warn!(%error, milli, "prefetched tokens could not be returned; they count as consumed");
                 done = done.and(Err(error));
             }
         }

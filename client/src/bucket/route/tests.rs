@@ -103,7 +103,7 @@ fn index(queue: Option<Arc<ShardQueue>>) -> Option<u32> {
 }
 
 #[test]
-fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothing() {
+fn a_request_without_amounts_is_empty() {
     let (nothing, hard) = (request(&[]), request(&[("rpd", 1)]));
     let soft = BucketRequest {
         soft_amounts: hard.amounts.clone(),
@@ -122,7 +122,7 @@ fn what_asks_neither_for_what_must_be_there_nor_for_what_need_not_asks_for_nothi
 /// One shard can have its share and no more. A bucket of one shard is not decided over all shards
 /// for that.
 #[tokio::test]
-async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
+async fn only_a_request_above_the_largest_share_needs_several_shards() {
     let session = session().await;
     let is_above = |count, needs: &[_]| {
         let (bucket, request) = (bucket_of(count), request(needs));
@@ -140,7 +140,7 @@ async fn only_what_is_above_the_largest_share_cannot_be_in_one_shard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
+async fn the_shard_with_most_room_follows_a_short_one() {
     let (session, bucket) = (session().await, bucket_of(4));
     see(
         &bucket,
@@ -179,7 +179,7 @@ async fn after_a_shard_that_had_too_little_the_one_with_most_room_is_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only_a_known_one() {
+async fn a_known_shard_replaces_a_missing_one() {
     let (session, bucket, request) = (session().await, bucket_of(4), request(&[("rpd", 1)]));
     let asking = Router::new(&session, &bucket, &request, Instant::now());
     let after = |missing| index(asking.replacement_for(&bucket.queues.queue(missing)));
@@ -193,7 +193,7 @@ async fn after_a_shard_that_is_missing_another_is_asked_and_after_the_first_only
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
+async fn a_denial_is_cached_for_its_time_and_one_for_slots_for_less() {
     let (session, bucket) = (session().await, bucket_of(1));
     see(&bucket, &[(0, 1_000, 1_000)]);
     let [enough, rate, slots] =
@@ -213,7 +213,7 @@ async fn a_denial_is_remembered_for_its_time_and_one_for_slots_for_less() {
 
 /// Other shards may have what one lacks.
 #[tokio::test(start_paused = true)]
-async fn of_several_shards_only_a_denial_by_all_is_remembered() {
+async fn only_a_denial_by_all_shards_is_cached() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let denies = || cached_denial(&session, &bucket, &request).is_some();
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
@@ -241,7 +241,7 @@ async fn a_denial_remembered_of_several_shards_is_told_at_once() {
 
 /// A waiter that came first may be served by tokens that are still to come.
 #[tokio::test(start_paused = true)]
-async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
+async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1_000)]));
     see(&bucket, &[(0, 0, 0)]);
     block(&bucket);
@@ -268,7 +268,7 @@ async fn a_denial_remembered_of_one_shard_is_told_in_its_line() {
 
 /// A denial must not rest on a view from before the request; a later view need not be read again.
 #[tokio::test(start_paused = true)]
-async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
+async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_001)]));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
     let mut asking = Router::new(&session, &bucket, &request, Instant::now());
@@ -292,7 +292,7 @@ async fn the_whole_bucket_is_read_unless_it_was_since_the_request_came() {
 /// One read of all shards serves every request, except one whose transaction has since shown that
 /// the views were wrong.
 #[tokio::test(start_paused = true)]
-async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
+async fn a_read_of_all_shards_serves_all_requests_until_a_transaction_fails() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let joined = Instant::now();
     *bucket.refreshed_at.lock().await =
@@ -311,7 +311,7 @@ async fn what_others_have_read_since_will_do_until_a_transaction_has_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
+async fn pauses_are_counted_and_end_at_the_deadline() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     let joined = Instant::now();
     let mut asking = Router::new(&session, &bucket, &request, joined);
@@ -336,7 +336,7 @@ async fn each_pause_counts_and_the_time_is_over_at_the_deadline() {
 
 /// The queue has the best reason for a missing response, so the router waits for the queue's error.
 #[tokio::test(start_paused = true)]
-async fn who_stands_in_line_waits_until_the_deadline_and_a_moment_longer() {
+async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
     let (queue, joined) = (bucket.queues.queue(0), Instant::now());

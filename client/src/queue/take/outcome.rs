@@ -114,7 +114,7 @@ impl TakeAttempt<'_> {
         tracing::warn!(
             bucket = self.state.key.item_key().pk,
             milli,
-            "writes of unknown outcome count as taken"
+            "unconfirmed writes count as taken"
         );
     }
 

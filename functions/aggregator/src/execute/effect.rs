@@ -49,7 +49,7 @@ pub(super) fn put_off(kind: &WriteKind<'_>, reason: &FailureReason, budget: &Log
 pub(super) fn split_put_off(split: &Split<'_>, why: &str, budget: &LogBudget) -> Effect {
     let (shard, why) = (split.image.key.item_key().pk, shorten(why, SHOWN));
     if budget.allows(&shard, &[&shard, &why]) {
-        tracing::warn!(shard, %why, "a hot shard could not be split this time");
+        tracing::warn!(shard, %why, "hot shard not split");
     }
     Effect::SplitPutOff
 }

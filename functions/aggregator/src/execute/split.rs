@@ -124,7 +124,7 @@ async fn update_until(
                     && error.kind != ErrorKind::ClockSkew
                     && Instant::now() < until =>
             {
-                tracing::debug!(%error, "a split tries again");
+                tracing::debug!(%error, "split retries");
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(5_000..=20_000))).await;
             }
             result => return result,

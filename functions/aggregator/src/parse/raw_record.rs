@@ -77,7 +77,7 @@ impl RawRecord<'_> {
             Some("REMOVE") => (true, false),
             other => {
                 return Err(format!(
-                    "eventName is {other:?}, it takes INSERT, MODIFY or REMOVE"
+                    "eventName is {other:?}, must be INSERT, MODIFY or REMOVE"
                 ));
             }
         };
@@ -95,7 +95,7 @@ impl RawRecord<'_> {
             .created
             .ok_or("ApproximateCreationDateTime is missing")?;
         let at = timestamp::seconds(created).ok_or_else(|| {
-            format!("ApproximateCreationDateTime is {created}, it takes seconds since 1970, of the years 1970 to 9998")
+            format!("ApproximateCreationDateTime is {created}, must be seconds since 1970, of the years 1970 to 9998")
         })?;
         let before = old.map(|image| image.before(key.clone())).transpose()?;
         // Leases and indexed keys are not read, so the attributes do not give the size. DynamoDB
@@ -112,7 +112,7 @@ impl RawRecord<'_> {
         if let Some(hour) = hours.into_iter().flatten().find(|hour| *hour > latest) {
             let (hour, written) = (hour.0, Hour::of(at).0);
             return Err(format!(
-                "attribute uh is {hour}, it takes an hour that has begun: it was written in {written}"
+                "attribute uh is {hour}, must be an hour that has begun: it was written in {written}"
             ));
         }
         Ok(Some(Record {
