@@ -73,6 +73,7 @@ validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## 
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_policies.py template.yaml
 	.venv/validate/bin/python scripts/check_config.py samconfig.toml template.yaml
+	.venv/validate/bin/python scripts/test_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
 	$(deny) check $(strictly) bans licenses sources
@@ -132,8 +133,11 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 	@.venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV)
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" sam build --config-env $(ENV)
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" sam deploy --config-env $(ENV)
-	.venv/aws/bin/aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json \
-		--stack-name "$$(.venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV) stack_name)"
+	@stack=$$(.venv/sam/bin/python scripts/check_config.py samconfig.toml template.yaml $(ENV) stack_name); \
+	if .venv/aws/bin/aws cloudformation describe-stacks --stack-name "$$stack" --output text --query 'Stacks[].StackStatus' 2>/dev/null \
+		| grep -q COMPLETE; then \
+		.venv/aws/bin/aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name "$$stack"; \
+	else echo "make: no stack $$stack: nothing was deployed, and no stack policy set"; fi
 
 .PHONY: bench
 bench: build .venv/bench/.installed ## Measure, and print the table of the numbers

@@ -1,7 +1,8 @@
 """Holds samconfig.toml against the template: every environment sets parameters that there are, to values they take.
 
-With an environment: it is one that can be deployed, and its alarms have a topic where it names one. With a setting's name
-too: prints that setting.
+Without an environment it is the file as the project ships it: its environments, their protection and their topics too. With
+one, only that one is checked, and whether it can be deployed: its protection and its topic are the deployer's choice. With a
+setting's name too: prints that setting.
 
 Usage: check_config.py samconfig.toml template.yaml [environment [setting]]
 """
@@ -11,7 +12,7 @@ import sys
 import tomllib
 
 ENVIRONMENTS = ["default", "pre", "prod", "local"]
-# What each must say of the table's protection and of the topic; the template's default where it says nothing.
+# What each says of the table's protection and of the topic as shipped; the template's default where it says nothing.
 PROTECTED = {"default": "true", "pre": "false", "prod": "true", "local": "false"}
 HAS_TOPIC = {"prod"}
 PLACEHOLDER = "arn:aws:sns:REGION:ACCOUNT:TOPIC"
@@ -52,9 +53,14 @@ def problems(name, config, known):
                 yield f"{command}: {key} must be one of {known[key]['allowed']}, got {value}"
             elif known[key]["pattern"] and value != PLACEHOLDER and not re.search(known[key]["pattern"], value):
                 yield f"{command}: {key} must match {known[key]['pattern']}, got {value}"
-    said = {"DeletionProtection": known["DeletionProtection"]["default"], **overrides(deploy)}
     if overrides(build).get("Architecture") != overrides(deploy).get("Architecture"):
         yield "Architecture must be the same for build and deploy"
+
+
+def differences(name, config, known):
+    """What an environment says otherwise than the project ships it."""
+    deploy = config.get("deploy", {}).get("parameters", {})
+    said = {"DeletionProtection": known["DeletionProtection"]["default"], **overrides(deploy)}
     if said["DeletionProtection"] != PROTECTED[name]:
         yield f"DeletionProtection must be {PROTECTED[name]}, got {said['DeletionProtection']}"
     if ("AlarmTopicArn" in said) != (name in HAS_TOPIC):
@@ -67,13 +73,18 @@ def main(path, template, environment=None, setting=None):
     with open(template) as file:
         known = parameters(file.read())
     named = [name for name in config if name != "version"]
-    errors = [] if named == ENVIRONMENTS else [f"{path}: environments must be {ENVIRONMENTS}, got {named}"]
-    for name in set(named) & set(ENVIRONMENTS):
-        errors += [f"{path}: {name}: {problem}" for problem in problems(name, config[name], known)]
-    if environment is not None:
-        if environment not in config or environment == "local":
-            errors.append(f"{path}: ENV must be default, pre or prod, got {environment}")
-        elif overrides(config[environment]["deploy"]["parameters"]).get("AlarmTopicArn") == PLACEHOLDER:
+    errors = []
+    if environment is None:
+        if named != ENVIRONMENTS:
+            errors.append(f"{path}: environments must be {ENVIRONMENTS}, got {named}")
+        for name in set(named) & set(ENVIRONMENTS):
+            found = [*problems(name, config[name], known), *differences(name, config[name], known)]
+            errors += [f"{path}: {name}: {problem}" for problem in found]
+    elif environment not in named or environment == "local":
+        errors.append(f"{path}: ENV must be one of {[name for name in named if name != 'local']}, got {environment}")
+    else:
+        errors += [f"{path}: {environment}: {problem}" for problem in problems(environment, config[environment], known)]
+        if overrides(config[environment]["deploy"]["parameters"]).get("AlarmTopicArn") == PLACEHOLDER:
             errors.append(f"{path}: {environment}: AlarmTopicArn must be a topic of yours; write its ARN there")
     for error in errors:
         print(error, file=sys.stderr)

@@ -28,19 +28,17 @@ impl Lines {
     /// Returns the lines that the template's metric filter `name` counts.
     ///
     /// # Panics
-    /// If there is no such filter, its pattern is not `{ $.field = "text" }`, or a line is not
-    /// JSON.
+    /// If there is no such filter, its pattern is not `{ $.field = "text" && $.field = * }` with
+    /// any number of terms, or a line is not JSON.
     #[must_use]
     pub fn heard(&self, name: &str) -> Vec<String> {
-        let filter = template()["Resources"][name]["Properties"].take();
-        let pattern = filter["FilterPattern"]
-            .as_str()
-            .and_then(|text| text.strip_prefix("{ $.")?.strip_suffix("\" }"));
-        let (field, text) = pattern
-            .and_then(|pattern| pattern.split_once(" = \""))
-            .expect("a filter of one field");
+        let terms = terms(name);
         let is_heard = |line: &&str| {
-            serde_json::from_str::<Value>(line).expect("a line is JSON")[field] == text
+            let line: Value = serde_json::from_str(line).expect("a line is JSON");
+            terms.iter().all(|(field, text)| match text {
+                Some(text) => line[field] == **text,
+                None => !line[field].is_null(),
+            })
         };
         self.text()
             .lines()
@@ -52,14 +50,20 @@ impl Lines {
     /// Returns the values of the metric that the template's filter `name` makes.
     ///
     /// # Panics
-    /// As [`Self::heard`], or if the value is no number.
+    /// As [`Self::heard`], or if the value is no number, or a field that the pattern does not name:
+    /// CloudWatch makes no metric of such a field.
     #[must_use]
     pub fn metric(&self, name: &str) -> Vec<i64> {
         let value =
             template()["Resources"][name]["Properties"]["MetricTransformations"][0]["MetricValue"]
                 .take();
         let value = value.as_str().expect("a metric has a value");
-        let number = |line: String| match value.strip_prefix("$.") {
+        let field = value.strip_prefix("$.");
+        if let Some(field) = field {
+            let is_named = terms(name).iter().any(|(named, _)| named == field);
+            assert!(is_named, "the pattern of {name} must name {field}");
+        }
+        let number = |line: String| match field {
             Some(field) => {
                 serde_json::from_str::<Value>(&line).expect("a line is JSON")[field].as_i64()
             }
@@ -88,4 +92,26 @@ impl Write for Lines {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// Returns the terms of a metric filter's pattern: a field, and its text; `None` if any value will
+/// do.
+fn terms(name: &str) -> Vec<(String, Option<String>)> {
+    let filter = template()["Resources"][name]["Properties"].take();
+    let pattern = filter["FilterPattern"]
+        .as_str()
+        .and_then(|text| text.strip_prefix("{ ")?.strip_suffix(" }"))
+        .expect("a filter has a pattern of fields");
+    let term = |term: &str| {
+        let (field, value) = term.strip_prefix("$.")?.split_once(" = ")?;
+        let text = match value {
+            "*" => None,
+            value => Some(value.strip_prefix('"')?.strip_suffix('"')?.to_owned()),
+        };
+        Some((field.to_owned(), text))
+    };
+    pattern
+        .split(" && ")
+        .map(|text| term(text).unwrap_or_else(|| panic!("{name}: no term of a field: {text}")))
+        .collect()
 }

@@ -170,6 +170,7 @@ fn throttling_that_is_over_counts_as_zero() {
         named,
         [
             "ThrottledRequests",
+            "ThrottledRequests",
             "WriteThrottleEvents",
             "ReadThrottleEvents"
         ]
@@ -178,6 +179,27 @@ fn throttling_that_is_over_counts_as_zero() {
         of.iter().all(
             |metric| metric["MetricStat"]["Metric"]["Dimensions"][0]["Value"]["Ref"] == "Table"
         )
+    );
+    let operations: Vec<_> = of
+        .iter()
+        .filter_map(|metric| metric["MetricStat"]["Metric"]["Dimensions"][1]["Value"].as_str())
+        .collect();
+    assert_eq!(operations, ["UpdateItem", "TransactWriteItems"]);
+}
+
+/// Only the emulator, which knows no metric math, leaves the alarm out.
+#[test]
+fn the_table_is_watched_by_default() {
+    let mut template = template();
+    assert_eq!(template["Parameters"]["WatchTable"]["Default"], "true");
+    let condition = template["Conditions"]["WatchesTable"].take();
+    assert_eq!(
+        condition,
+        serde_json::json!({"Fn::Equals": [{"Ref": "WatchTable"}, "true"]})
+    );
+    assert_eq!(
+        resources()["TableThrottledAlarm"]["Condition"],
+        "WatchesTable"
     );
 }
 

@@ -204,7 +204,8 @@ impl Summary {
             undecodable = self.undecodable,
             postponed = self.postponed,
             partitions_unfinished = self.partitions_unfinished,
-            oldest_due_age_ms = self.oldest_due_age_ms,
+            // Unknown if the index could not be read, so the alarm must not hear of a 0.
+            oldest_due_age_ms = (self.partitions_read > 0).then_some(self.oldest_due_age_ms),
             errors,
             schedule_id = schedule.and_then(|schedule| schedule.id.as_deref()),
             scheduled_at = schedule.map(|schedule| schedule.at.as_str()),

@@ -236,7 +236,7 @@ mod tests {
     fn a_restored_table_is_adopted_with_its_key_by_a_stack_that_is_built() {
         let file = include_str!("../../../scripts/restored-table.yaml").trim_end();
         let body = |key| {
-            let asked = asked("adopt", &[("key", key)]);
+            let asked = asked("adopt", &[("key", key), ("env", "default")]);
             let last: Vec<_> = asked
                 .iter()
                 .rev()

@@ -34,7 +34,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
              --value 7 --dimensions \"TableName=$table\"";
         self.shell.text(put, &[]).await?;
         let why = self.shell.block("throttled", &[]).await?;
-        expect(why.trim() == "WriteAccountLimit\t7.0", || {
+        expect(why.trim() == "WriteAccountLimit\ttable\t7.0", || {
             format!("the table is said to be throttled by {why}")
         })?;
         let quota = self.shell.block("concurrency", &[]).await?;

@@ -68,7 +68,7 @@ pub const MEMORY_MB: u64 = 256;
 pub const REFILL_WRITES: u64 = 64;
 /// Metrics that the alarms of `template.yaml` watch. One of metric math is paid for each that it
 /// reads.
-pub const ALARM_METRICS: u64 = 17;
+pub const ALARM_METRICS: u64 = 18;
 /// Windows that usage is copied for: the hour and the day.
 pub const WINDOWS: u64 = 2;
 /// Writes to a shard after which its usage is copied before the hour is over: `INTERIM` of the

@@ -1,0 +1,80 @@
+"""Sees scripts/check_config.py refuse each mistake that it is there for, and accept a deployer's own choices.
+
+Usage: test_config.py samconfig.toml template.yaml
+"""
+
+import contextlib
+import io
+import sys
+import tempfile
+
+import check_config
+
+TOPIC = "arn:aws:sns:REGION:ACCOUNT:TOPIC"
+OURS = "arn:aws:sns:eu-central-1:123456789012:on-call"
+
+# A change of the shipped file, the environment that is deployed (none: the file as shipped), and the text of the error.
+REFUSED = [
+    ("environment=pre", "environment=prod", None, "its tags must say environment=pre"),
+    ("LogRetentionDays=7", "LogRetention=7", None, "the template has no parameter LogRetention"),
+    ("LogRetentionDays=7", "LogRetentionDays=8", "pre", "LogRetentionDays must be one of"),
+    ('"DeletionProtection=false", "LogRetentionDays=7"', '"LogRetentionDays=7"', None, "pre: DeletionProtection must be false, got true"),
+    ("DeletionProtection=true", "DeletionProtection=false", None, "prod: DeletionProtection must be true, got false"),
+    (f', "AlarmTopicArn={TOPIC}"', "", None, "prod: AlarmTopicArn must be there"),
+    (TOPIC, "on-call", "prod", "AlarmTopicArn must match"),
+    (TOPIC, TOPIC, "prod", "AlarmTopicArn must be a topic of yours"),
+    (TOPIC, TOPIC, "local", "got local"),
+    (TOPIC, TOPIC, "staging", "got staging"),
+    ('stack_name = "weirgate-pre"', "", "pre", "it has no stack_name"),
+    ("CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "default", "it must have CAPABILITY_IAM"),
+    ("WatchTable=false", "WatchTables=false", None, "the template has no parameter WatchTables"),
+    ('["Architecture=x86_64", "DeletionProtection=false", "WatchTable=false"]\ncap', '["DeletionProtection=false"]\ncap', None,
+     "Architecture must be the same"),
+    ("[pre.", "[staging.", None, "environments must be"),
+]
+# What a deployer may choose.
+ACCEPTED = [
+    (TOPIC, OURS, "prod"),
+    ('parameter_overrides = ["DeletionProtection=false", "LogRetentionDays=7"]', f'parameter_overrides = ["AlarmTopicArn={OURS}"]', "pre"),
+    ('stack_name = "weirgate"\n', 'stack_name = "limits"\n', "default"),
+    ("[pre.", "[staging.", "staging"),
+    (TOPIC, OURS, "default"),
+]
+
+
+def run(text, template, environment):
+    """The exit code, and what was printed."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(text)
+        file.flush()
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            code = check_config.main(file.name, template, *([environment] if environment else []))
+    return code, said.getvalue()
+
+
+def main(path, template):
+    with open(path) as file:
+        shipped = file.read()
+    failures = []
+    for before, after, environment, error in REFUSED:
+        assert before in shipped, f"{path} has no {before!r}"
+        code, said = run(shipped.replace(before, after), template, environment)
+        if code != 1 or error not in said:
+            failures.append(f"{before!r} -> {after!r} for {environment}: {error!r} expected, got {code}: {said}")
+    for before, after, environment in ACCEPTED:
+        assert before in shipped, f"{path} has no {before!r}"
+        text = shipped.replace(before, after)
+        if environment == "staging":
+            text = text.replace("environment=pre", "environment=staging")
+        code, said = run(text, template, environment)
+        if code != 0:
+            failures.append(f"{before!r} -> {after!r} for {environment}: it must pass, got {said}")
+    print(*failures, sep="\n", file=sys.stderr)
+    if not failures:
+        print(f"check_config.py: {len(REFUSED)} mistakes refused, {len(ACCEPTED)} choices accepted")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
