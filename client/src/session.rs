@@ -7,7 +7,7 @@ mod plan_time;
 mod requests;
 mod retry;
 
-pub(crate) use ages::{AgeClock, ClockJumps, Moment};
+pub(crate) use ages::{AgeClock, ClockJumps, Moment, Sent};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;

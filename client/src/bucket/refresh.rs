@@ -25,6 +25,7 @@ pub(crate) async fn refresh_all(
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
         let mut found = BTreeMap::new();
+        let sent = session.ages.sent();
         for item in session.read(&keys).await? {
             let unreadable = |error| Error::Unreadable {
                 bucket: item.pk(),
@@ -36,7 +37,7 @@ pub(crate) async fn refresh_all(
         for bucket in some {
             match found.remove(&bucket.key) {
                 Some(first) if first.shard().count > 1 => several.push(bucket),
-                Some(first) => drop(bucket.shard(0).record_view(first)),
+                Some(first) => drop(bucket.shard(0).record_response(first, sent)),
                 // The first of several shards may have been deleted.
                 None if bucket.shard(0).view().is_some() => several.push(bucket),
                 None => bucket.shard(0).mark_missing(),
@@ -70,7 +71,7 @@ impl BucketState {
         if looked.is_some_and(is_enough) {
             return Ok(());
         }
-        let started = session.ages.now();
+        let started = session.ages.sent();
         let mut most = self.summary().max_shards_seen();
         let mut has_finished = false;
         loop {
@@ -129,10 +130,10 @@ impl BucketState {
                 .iter()
                 .for_each(|shard| self.shard(*shard).mark_missing());
             for shard in found {
-                self.shard(shard.key.shard).record_view(shard);
+                self.shard(shard.key.shard).record_response(shard, started);
             }
             self.summary().set_max_shards_seen(there);
-            *looked = Some((started, consistency));
+            *looked = Some((started.at, consistency));
             return Ok(());
         }
     }

@@ -13,7 +13,7 @@ use weirgate_store::{
 use super::hold::Hold;
 use super::state::BucketState;
 use crate::queue::{HoldPart, ShardState};
-use crate::session::{Session, backoff};
+use crate::session::{Sent, Session, backoff};
 use crate::values::{
     Amounts, BucketRequest, Error, check_bucket_limit_count, count, merge_amounts,
 };
@@ -242,9 +242,10 @@ async fn release_expired(
     let Some((update, _)) = expire(shard, now) else {
         return Ok(());
     };
+    let sent = session.ages.sent();
     match session.update(&update).await {
         Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            drop(record_item(state, &item)?)
+            drop(record_item(state, &item, sent)?)
         }
         Ok(_) => state.mark_missing(),
         // The write requires an unchanged shard, so another attempt is safe.
@@ -274,6 +275,7 @@ async fn send(
     let mut doubt: Option<Arc<StoreError>> = None;
     let mut failures = 0;
     loop {
+        let sent = session.ages.sent();
         match session.transact(actions, op).await {
             Ok(TransactOutcome::Applied) => return Ok(SendOutcome::Applied),
             Ok(TransactOutcome::ConditionFailed(unheld)) => {
@@ -285,7 +287,7 @@ async fn send(
                 for (share, part) in shares.iter().zip(unheld) {
                     match part {
                         Unheld::ConditionFailed(Some(item)) => {
-                            drop(record_item(&share.state, &item)?)
+                            drop(record_item(&share.state, &item, sent)?)
                         }
                         Unheld::ConditionFailed(None) => share.state.mark_missing(),
                         Unheld::NotReported => {}
@@ -328,12 +330,16 @@ async fn send(
     }
 }
 
-fn record_item(state: &ShardState, item: &weirgate_store::Item) -> Result<Arc<Shard>, Error> {
+fn record_item(
+    state: &ShardState,
+    item: &weirgate_store::Item,
+    sent: Sent,
+) -> Result<Arc<Shard>, Error> {
     let unreadable = |error| Error::Unreadable {
         bucket: state.key.item_key().pk,
         error,
     };
-    Ok(state.record_view(item.bucket().map_err(unreadable)?))
+    Ok(state.record_response(item.bucket().map_err(unreadable)?, sent))
 }
 
 /// Counts the tokens of an unconfirmed transaction as taken.

@@ -96,7 +96,8 @@ impl<'a> ConfigLoad<'a> {
     /// is no view of it.
     async fn read(&mut self) -> Result<(), Error> {
         let (session, namespace) = (self.session, &self.session.namespace);
-        let at = session.ages.now();
+        let sent = session.ages.sent();
+        let at = sent.at;
         let is_missing =
             |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
         let mut wanted: Vec<Option<usize>> = vec![];
@@ -145,7 +146,7 @@ impl<'a> ConfigLoad<'a> {
         if let Some(key) = &bucket {
             // The bucket's queue reports an unreadable item.
             match find(key).map(Item::bucket).transpose() {
-                Ok(seen) => queue.record_read(seen, at, session.now()),
+                Ok(seen) => queue.record_read(seen, sent, session.now()),
                 Err(error) => tracing::debug!(%error, bucket = key.pk, "bucket unreadable"),
             }
         }

@@ -80,9 +80,13 @@ pub(super) async fn correct_creation(session: &Session, state: &ShardState, crea
     let Some(update) = rewind(created, session.now()) else {
         return;
     };
+    let sent = session.ages.sent();
     match session.update_idempotent(&update).await {
         Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            drop(item.bucket().map(|shard| state.record_view(shard)));
+            drop(
+                item.bucket()
+                    .map(|shard| state.record_response(shard, sent)),
+            );
         }
         Ok(_) => {}
         Err(error) => {

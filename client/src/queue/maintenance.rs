@@ -25,10 +25,12 @@ pub(super) async fn maintain(
     let Some(update) = plan(session, state, shard, first, now) else {
         return false;
     };
+    let sent = session.ages.sent();
     match session.update(&update).await {
-        Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            item.bucket().map(|shard| state.record_view(shard)).is_ok()
-        }
+        Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => item
+            .bucket()
+            .map(|shard| state.record_response(shard, sent))
+            .is_ok(),
         Ok(WriteOutcome::ConditionFailed(None)) => {
             state.clear_view();
             true

@@ -6,7 +6,7 @@ use weirgate_store::Consistency;
 
 use super::hour::expected_acquires;
 use super::shard_state::ShardState;
-use crate::session::{Moment, Session};
+use crate::session::{Sent, Session};
 use crate::values::Error;
 
 /// Usual greatest age of an eventually consistent response, latency included, 10 ms.
@@ -50,7 +50,7 @@ impl ShardState {
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.
     pub(super) async fn read_shard(&self, session: &Session) -> Result<(), Error> {
-        let at = self.summary.ages.now();
+        let sent = self.summary.ages.sent();
         self.request_started("BatchGetItem");
         let found = session
             .read_once(&self.key.item_key(), Consistency::Eventual)
@@ -64,17 +64,17 @@ impl ShardState {
             .map(|item| item.bucket())
             .transpose()
             .map_err(unreadable)?;
-        self.record_read(shard, at, session.now());
+        self.record_read(shard, sent, session.now());
         Ok(())
     }
 
-    /// Records the result of a read sent at `at`, unless the view is newer. The shard may be
+    /// Records the result of a read, unless the view is newer. The shard may be
     /// missing.
-    pub(crate) fn record_read(&self, shard: Option<Shard>, at: Moment, now: EpochMillis) {
+    pub(crate) fn record_read(&self, shard: Option<Shard>, sent: Sent, now: EpochMillis) {
         match shard {
             Some(shard) => {
                 let is_crowded = expected_acquires(&shard, now, MAX_READ_AGE) >= CONTENDED_ACQUIRES;
-                self.record_view_at(shard, at);
+                self.record_read_response(shard, sent);
                 self.state().is_crowded = Some(is_crowded);
             }
             None if self.view().is_none() => self.mark_missing(),

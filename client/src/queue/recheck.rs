@@ -49,7 +49,7 @@ impl ShardState {
             Consistency::Eventual
         };
         loop {
-            let at = self.summary.ages.now();
+            let sent = self.summary.ages.sent();
             self.request_started("BatchGetItem");
             let found = session.read_once(&self.key.item_key(), consistency).await;
             self.request_finished(&found);
@@ -62,7 +62,9 @@ impl ShardState {
                 .transpose()
                 .map_err(unreadable)?;
             match shard {
-                Some(shard) if shard.write_seq >= known => drop(self.record_view_at(shard, at)),
+                Some(shard) if shard.write_seq >= known => {
+                    drop(self.record_read_response(shard, sent))
+                }
                 // The response is older than the view, or the item was deleted since.
                 _ if consistency == Consistency::Eventual => {
                     consistency = Consistency::Strong;
@@ -70,7 +72,7 @@ impl ShardState {
                 }
                 Some(shard) => {
                     self.clear_view();
-                    self.record_view_at(shard, at);
+                    self.record_read_response(shard, sent);
                 }
                 None if self.key.shard == 0 && self.summary.max_shards_seen() == 1 => {
                     self.clear_view()

@@ -49,11 +49,12 @@ impl SettleAttempt<'_> {
         let mut update = self.full_update();
         let (mut failures, mut races, mut doubt) = (0, 0, None::<StoreError>);
         loop {
+            let sent = self.session.ages.sent();
             match self.session.update(&update).await {
                 Ok(WriteOutcome::Applied(item)) => {
                     if let Some(item) = item {
-                        self.state
-                            .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
+                        let shard = item.bucket().map_err(|error| self.unreadable(error))?;
+                        self.state.record_response(shard, sent);
                     }
                     if self.amounts.values().any(|settled| {
                         settled.ceiling.is_some() && settled.available > MilliTokens::ZERO
@@ -73,9 +74,8 @@ impl SettleAttempt<'_> {
                     update = self.full_update();
                 }
                 Ok(WriteOutcome::ConditionFailed(Some(item))) => {
-                    let shard = self
-                        .state
-                        .record_view(item.bucket().map_err(|error| self.unreadable(error))?);
+                    let shard = item.bucket().map_err(|error| self.unreadable(error))?;
+                    let shard = self.state.record_response(shard, sent);
                     if let Some(answered) = self.outcome_in(&shard, &mut doubt) {
                         self.state.summary.tokens_returned.notify_waiters();
                         return answered;

@@ -12,7 +12,7 @@ use super::contention::ContentionBackoff;
 use super::summary::BucketSummary;
 use super::throttle::ThrottleHistory;
 use super::view::ShardView;
-use crate::session::{ClockJumps, Moment};
+use crate::session::{ClockJumps, Moment, Sent};
 
 /// Shortest interval between ends of *rare* leases, 60 s. For more frequent ends, leaving `due` to
 /// the reconciler costs less than moving it each time.
@@ -139,12 +139,24 @@ impl ShardState {
         self.state().view.clone()
     }
 
-    /// Records the shard of a response, unless the view has a later write sequence.
+    /// Records a shard as it is now, unless the view has a later write sequence.
     pub(crate) fn record_view(&self, shard: Shard) -> Arc<Shard> {
-        self.record_view_at(shard, self.summary.ages.now())
+        let ages = &self.summary.ages;
+        self.record(shard, ages.now(), ages.jumps())
     }
 
-    pub(super) fn record_view_at(&self, shard: Shard, at: Moment) -> Arc<Shard> {
+    /// Records the shard of a response to a write, as [`Self::record_view`] does.
+    pub(crate) fn record_response(&self, shard: Shard, sent: Sent) -> Arc<Shard> {
+        self.record(shard, self.summary.ages.now(), sent.jumps)
+    }
+
+    /// Records the shard of a response to a read, as it was when the read was sent.
+    pub(super) fn record_read_response(&self, shard: Shard, sent: Sent) -> Arc<Shard> {
+        self.record(shard, sent.at, sent.jumps)
+    }
+
+    /// Records a shard as seen `at`, by a request that was sent after these jumps.
+    fn record(&self, shard: Shard, at: Moment, jumps: ClockJumps) -> Arc<Shard> {
         let shard = Arc::new(shard);
         let mut state = self.state();
         let is_older = |view: &ShardView| view.shard.write_seq > shard.write_seq;
@@ -167,7 +179,8 @@ impl ShardState {
                 shard: Arc::clone(&shard),
                 seen_at: at,
                 is_plan_only: false,
-                predates_clock_jump: false,
+                // A response on its way while the clock was set has not corrected it.
+                predates_clock_jump: jumps.ahead != state.jumps.ahead,
             });
         }
         shard

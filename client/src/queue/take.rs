@@ -14,7 +14,7 @@ use super::clock_jump;
 use super::shard_state::ShardState;
 use super::view::ShardView;
 use super::waiter::Waiter;
-use crate::session::{PlanTime, Session, backoff};
+use crate::session::{PlanTime, Sent, Session, backoff};
 use crate::values::{Amounts, Error, check_bucket_limit_count, count};
 
 /// Outcome of a batch.
@@ -64,6 +64,8 @@ struct TakeAttempt<'a> {
     soft_amounts: Amounts,
     /// Ids of the writes sent so far.
     write_ids: Vec<WriteId>,
+    /// When the last write was sent.
+    sent: Sent,
     /// Shard that the last write was planned on.
     seen: Option<Arc<Shard>>,
     /// Age of that view.
@@ -104,6 +106,7 @@ impl<'a> TakeAttempt<'a> {
             amounts,
             soft_amounts,
             write_ids: vec![],
+            sent: session.ages.sent(),
             seen: None,
             age: Duration::ZERO,
             is_doubted: false,
@@ -177,6 +180,7 @@ impl<'a> TakeAttempt<'a> {
             if let Some(seen) = shard.filter(|_| is_doubted) {
                 clock_jump::require_unchanged(&mut update, &take, seen, now);
             }
+            self.sent = self.session.ages.sent();
             self.state.request_started("UpdateItem");
             let outcome = self.session.update(&update).await;
             self.state.request_finished(&outcome);

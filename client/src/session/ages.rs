@@ -41,6 +41,14 @@ struct State {
     jumps_back: AtomicU64,
 }
 
+/// The instant at which a request was sent. If the wall clock jumps ahead before the response
+/// arrives, the response does not show whether the clock was set.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub(crate) at: Moment,
+    pub(crate) jumps: ClockJumps,
+}
+
 /// Number of jumps of the wall clock that were seen so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ClockJumps {
@@ -63,6 +71,14 @@ impl AgeClock {
             jumps_back: AtomicU64::new(0),
         };
         Self(Arc::new(state))
+    }
+
+    /// Returns the instant at which a request is sent.
+    pub(crate) fn sent(&self) -> Sent {
+        Sent {
+            at: self.now(),
+            jumps: self.jumps(),
+        }
     }
 
     /// Returns the jumps of the wall clock so far.

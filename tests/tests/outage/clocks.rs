@@ -180,6 +180,67 @@ async fn i1_an_answer_on_its_way_while_the_clock_is_set_is_not_planned_on() {
     assert!(!second.await.unwrap().unwrap().is_granted());
 }
 
+/// A process without a view, whose clock is set while its first read is under way. The answer does
+/// not say so, and by the new time the balance has refilled.
+#[tokio::test(start_paused = true)]
+async fn i1_a_first_read_on_its_way_while_the_clock_is_set_grants_no_refill() {
+    let fleet = Fleet::slow(millis(5)).await;
+    // Until every process counts for the hour that has begun.
+    pass(secs(10)).await;
+    let _ = granted(&fleet.limiter().await, &rpm(60), &[("rpm", 60)]).await;
+    let (clock, limits) = (off(0), rpm(60));
+    let limiter = fleet.limiter_by(&clock).await;
+    let take = tokio::spawn(async move { ask(&limiter, &limits, &[("rpm", 30)]).send().await });
+    pass(millis(2)).await;
+    clock.skew(240_000);
+    assert!(!take.await.unwrap().unwrap().is_granted());
+    // Nor is the bucket cut to what it would hold by then.
+    pass(secs(60)).await;
+    let _ = granted(&fleet.limiter().await, &rpm(60), &[("rpm", 60)]).await;
+}
+
+/// By the new time the lease has expired.
+#[tokio::test(start_paused = true)]
+async fn i4_a_first_read_on_its_way_while_the_clock_is_set_ends_no_lease() {
+    let fleet = Fleet::slow(millis(5)).await;
+    pass(secs(10)).await;
+    let limits = [Limit::concurrent("slots", 1).unwrap()];
+    let held = leased(&fleet.limiter().await, &limits, &[("slots", 1)], secs(60)).await;
+    let clock = off(0);
+    let limiter = fleet.limiter_by(&clock).await;
+    let take = tokio::spawn(async move { ask(&limiter, &limits, &[("slots", 1)]).send().await });
+    pass(millis(2)).await;
+    clock.skew(240_000);
+    assert!(!take.await.unwrap().unwrap().is_granted());
+    assert_eq!(held.release().await.unwrap(), weirgate::Settlement::Applied);
+}
+
+/// Another call sees the clock's jump before the take's answer arrives. That answer is to a request
+/// from before the jump, so it does not correct the clock either.
+#[tokio::test(start_paused = true)]
+async fn i2_a_take_on_its_way_while_the_clock_is_set_leaves_the_next_nothing_to_cut() {
+    let fleet = Fleet::slow(millis(100)).await;
+    pass(secs(10)).await;
+    let clock = off(0);
+    let limiter = fleet.limiter_by(&clock).await;
+    let _ = granted(&limiter, &rpm(60), &[("rpm", 1)]).await;
+    let _ = granted(&fleet.limiter().await, &rpm(60), &[("rpm", 49)]).await;
+    let (first, other) = (limiter.clone(), limiter.clone());
+    let first =
+        tokio::spawn(async move { ask(&first, &rpm(60), &[("rpm", 1)]).send().await.unwrap() });
+    pass(millis(50)).await;
+    clock.skew(240_000);
+    let other = tokio::spawn(async move {
+        let limits = rpm(60);
+        let request = other.acquire("e-2", "gpt-4").limits(&limits);
+        request.take("rpm", 1).send().await.unwrap()
+    });
+    assert!(first.await.unwrap().is_granted());
+    assert!(other.await.unwrap().is_granted());
+    pass(secs(55)).await;
+    let _ = granted(&fleet.limiter().await, &rpm(60), &[("rpm", 60)]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn i5_a_clock_set_back_in_use_does_not_make_its_callers_wait_for_it() {
     let fleet = Fleet::slow(millis(5)).await;

@@ -85,7 +85,7 @@ impl TakeAttempt<'_> {
         {
             self.state.clear_view();
         }
-        self.state.record_view(shard)
+        self.state.record_response(shard, self.sent)
     }
 
     /// Counts tokens that unconfirmed writes may have taken. `known` of these writes are accounted
