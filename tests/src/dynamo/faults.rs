@@ -19,7 +19,8 @@ pub enum Fault {
     LoseRequest,
     /// It is applied, and its answer is lost.
     LoseAnswer,
-    /// It is applied twice, as by a network that repeats it, and answered.
+    /// It arrives twice, as by a network that repeats it. The caller hears the second answer, but not
+    /// a refusal of the copy: only a sender that repeats requests would, and the SDK is set not to.
     Repeat,
     /// It is throttled: the item's partition is too hot, or (`false`) the account is. A transaction
     /// is cancelled if it is not said to be the key range, since a reason of a cancellation has no
@@ -107,8 +108,8 @@ impl Fault {
                 Err(lost())
             }
             Self::Repeat => {
-                let _ = run();
-                Ok(run())
+                let (first, second) = (run(), run());
+                Ok(if is_refusal(&second) { first } else { second })
             }
             Self::Throttle { key_range: false } if is_transaction => cancelled("ThrottlingError"),
             Self::Throttle { key_range } => Ok(throttled(key_range)),
@@ -124,6 +125,13 @@ impl Fault {
             Self::Rejected => refused("SomethingNewException"),
         }
     }
+}
+
+/// Whether the request was refused for now: throttled, or beside a transaction.
+fn is_refusal((_, body): &(u16, String)) -> bool {
+    ["Throttling", "TransactionConflict"]
+        .iter()
+        .any(|reason| body.contains(reason))
 }
 
 /// DynamoDB's own words for a throttled write to a table on demand.
