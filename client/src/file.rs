@@ -5,14 +5,14 @@ mod parse;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 use weirgate_shared::{ConfigLevel, EntityId, EpochMillis, Resource};
 use weirgate_store::CorrectedClock;
 
-use crate::values::EffectiveConfig;
+use crate::values::{EffectiveConfig, Locked};
 
 pub use parse::FileError;
 
@@ -57,7 +57,7 @@ pub struct LimitsFile(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Locked<State>,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl LimitsFile {
         };
         Ok(Self(Arc::new(Shared {
             path,
-            state: Mutex::new(state),
+            state: Locked::new(state),
         })))
     }
 
@@ -162,8 +162,7 @@ impl LimitsFile {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning: the state is consistent between any two statements.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 

@@ -12,6 +12,7 @@ pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
 pub(crate) use plan_time::PlanTime;
+pub(crate) use requests::decode_shard;
 pub(crate) use retry::{after, backoff, deadline};
 
 use std::collections::HashMap;

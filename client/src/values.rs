@@ -5,6 +5,7 @@ mod denial;
 mod effective_config;
 mod error;
 mod limits;
+mod locked;
 mod on_unavailable;
 mod prefetch;
 mod request;
@@ -20,6 +21,7 @@ pub(crate) use denial::{
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
 pub(crate) use limits::{Limits, check_bucket_limit_count, check_limit_count};
+pub(crate) use locked::Locked;
 pub use on_unavailable::OnUnavailable;
 pub use prefetch::Prefetch;
 pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease};

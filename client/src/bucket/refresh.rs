@@ -9,7 +9,7 @@ use weirgate_shared::write::is_abandoned;
 use weirgate_store::Consistency;
 
 use super::state::BucketState;
-use crate::session::{Moment, Session};
+use crate::session::{Moment, Session, decode_shard};
 use crate::values::Error;
 
 /// Reads all shards of several buckets, unless that was done since `since`. Buckets with one known
@@ -27,11 +27,7 @@ pub(crate) async fn refresh_all(
         let mut found = BTreeMap::new();
         let sent = session.ages.sent();
         for item in session.read(&keys).await? {
-            let unreadable = |error| Error::Unreadable {
-                bucket: item.pk(),
-                error,
-            };
-            let shard = item.bucket().map_err(unreadable)?;
+            let shard = decode_shard(&item)?;
             found.insert(shard.key.clone(), shard);
         }
         for bucket in some {
@@ -80,11 +76,7 @@ impl BucketState {
                 .collect();
             let mut found = vec![];
             for item in session.read_with(&keys, consistency, None).await? {
-                let unreadable = |error| Error::Unreadable {
-                    bucket: self.key.item_key().pk,
-                    error,
-                };
-                found.push(item.bucket().map_err(unreadable)?);
+                found.push(decode_shard(&item)?);
             }
             let there = found
                 .iter()

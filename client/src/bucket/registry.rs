@@ -1,6 +1,6 @@
 //! The buckets that a limiter has used.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use quick_cache::unsync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, UnitWeighter};
@@ -8,6 +8,7 @@ use weirgate_shared::{BucketKey, EntityId, Resource};
 
 use super::state::BucketState;
 use crate::session::Session;
+use crate::values::Locked;
 
 /// Buckets that a limiter keeps, 10,000. Beyond that, the least used are dropped unless in use.
 const MAX_BUCKETS: usize = 10_000;
@@ -16,7 +17,7 @@ const MAX_BUCKETS: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct BucketRegistry {
     pub(crate) session: Arc<Session>,
-    state: Mutex<State>,
+    state: Locked<State>,
 }
 
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl BucketRegistry {
             DefaultHashBuilder::default(),
             Used,
         );
-        let state = Mutex::new(State {
+        let state = Locked::new(State {
             known,
             is_shut_down: false,
         });
@@ -93,8 +94,7 @@ impl BucketRegistry {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning: the state is consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

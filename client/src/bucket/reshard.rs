@@ -14,7 +14,7 @@ use weirgate_store::{Consistency, TransactOutcome, WriteOutcome};
 
 use super::state::BucketState;
 use super::unfinished::finish_split;
-use crate::session::{Session, backoff, deadline};
+use crate::session::{Session, backoff, deadline, decode_shard};
 use crate::values::Error;
 
 /// A change of a bucket's shard count.
@@ -87,15 +87,8 @@ impl<'a> Resharding<'a> {
                 tokio::time::sleep(backoff(failures)).await;
             }
             if Instant::now() >= self.deadline {
-                let (bucket, after) = (
-                    self.bucket.key.item_key().pk,
-                    self.session.settings.timeout.saturating_mul(2),
-                );
-                return Err(Error::Timeout {
-                    bucket,
-                    after,
-                    last: None,
-                });
+                let after = self.session.settings.timeout.saturating_mul(2);
+                return Err(Error::timeout(&self.bucket.key, after, None));
             }
         }
     }
@@ -112,14 +105,7 @@ impl<'a> Resharding<'a> {
                 // lost.
                 let (WriteOutcome::Applied(item) | WriteOutcome::ConditionFailed(item)) =
                     self.session.update_idempotent(&update).await?;
-                let unreadable = |error| Error::Unreadable {
-                    bucket: update.key.pk.clone(),
-                    error,
-                };
-                let parent = item
-                    .map(|item| item.bucket())
-                    .transpose()
-                    .map_err(unreadable)?;
+                let parent = item.as_ref().map(decode_shard).transpose()?;
                 let Some(parent) = parent.filter(|parent| parent.escrow.is_some()) else {
                     return Ok(false);
                 };

@@ -218,11 +218,11 @@ impl<'a> Router<'a> {
         // The queue replies in time unless its request hangs; tokens of a later reply return.
         match tokio::time::timeout_at(self.deadline + QUEUE_GRACE, response).await {
             Ok(reply) => reply.unwrap_or_else(|_| {
-                Err(Error::Timeout {
-                    bucket: bucket(),
-                    after: self.enqueued_at.elapsed(),
-                    last: None,
-                })
+                Err(Error::timeout(
+                    &queue.shard.key,
+                    self.enqueued_at.elapsed(),
+                    None,
+                ))
             }),
             Err(_) => {
                 let after = self.request.timeout;
@@ -236,11 +236,8 @@ impl<'a> Router<'a> {
                                 .timeout_error(&format!("{operation} of {}", bucket()), after),
                         )
                     });
-                Err(Error::Timeout {
-                    bucket: bucket(),
-                    after,
-                    last: hanging.or_else(|| queue.shard.last_error()),
-                })
+                let last = hanging.or_else(|| queue.shard.last_error());
+                Err(Error::timeout(&queue.shard.key, after, last))
             }
         }
     }
@@ -255,12 +252,11 @@ impl<'a> Router<'a> {
         if Instant::now() < self.deadline {
             return Ok(());
         }
-        let (bucket, last) = (self.bucket.key.item_key().pk, self.last_error.clone());
-        Err(Error::Timeout {
-            bucket,
-            after: self.request.timeout,
-            last,
-        })
+        Err(Error::timeout(
+            &self.bucket.key,
+            self.request.timeout,
+            self.last_error.clone(),
+        ))
     }
 }
 

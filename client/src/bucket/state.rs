@@ -1,6 +1,6 @@
 //! State of one bucket in this process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, Stamp};
 use weirgate_store::Consistency;
@@ -9,7 +9,7 @@ use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
 use crate::session::{AgeClock, Moment};
-use crate::values::{Limits, Prefetch};
+use crate::values::{Limits, Locked, Prefetch};
 
 /// State of one bucket in this process.
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub(crate) struct BucketState {
     /// Pool of prefetched tokens, if prefetch is on.
     pub(crate) pool: Option<Pool>,
     /// Time of the last denial by all shards together.
-    denied_at: Mutex<Option<Moment>>,
+    denied_at: Locked<Option<Moment>>,
     /// Denial stamp of another process, or of this one.
-    stamp: Mutex<Option<Arc<Stamp>>>,
+    stamp: Locked<Option<Arc<Stamp>>>,
     /// Random seed that decides when this process stops using a stamp.
     pub(super) salt: u64,
     /// Time and consistency of the last read of all shards.
@@ -39,8 +39,8 @@ impl BucketState {
             key,
             config: LimitsSlot::default(),
             pool,
-            denied_at: Mutex::default(),
-            stamp: Mutex::default(),
+            denied_at: Locked::default(),
+            stamp: Locked::default(),
             salt: fastrand::u64(..),
             refreshed_at: tokio::sync::Mutex::default(),
         }
@@ -56,9 +56,7 @@ impl BucketState {
     }
 
     pub(super) fn denied(&self) -> MutexGuard<'_, Option<Moment>> {
-        self.denied_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.denied_at.lock()
     }
 
     /// Records a denial by all shards together.
@@ -67,7 +65,7 @@ impl BucketState {
     }
 
     pub(super) fn stamp(&self) -> MutexGuard<'_, Option<Arc<Stamp>>> {
-        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stamp.lock()
     }
 
     /// Returns the viewed shards with the request's limits at `now`. Good for planning a write, but

@@ -13,7 +13,7 @@ use weirgate_store::{
 use super::hold::Hold;
 use super::state::BucketState;
 use crate::queue::{HoldPart, ShardState};
-use crate::session::{Sent, Session, backoff};
+use crate::session::{Sent, Session, backoff, decode_shard};
 use crate::values::{
     Amounts, BucketRequest, Error, check_bucket_limit_count, count, merge_amounts,
 };
@@ -335,11 +335,7 @@ fn record_item(
     item: &weirgate_store::Item,
     sent: Sent,
 ) -> Result<Arc<Shard>, Error> {
-    let unreadable = |error| Error::Unreadable {
-        bucket: state.key.item_key().pk,
-        error,
-    };
-    Ok(state.record_response(item.bucket().map_err(unreadable)?, sent))
+    Ok(state.record_response(decode_shard(item)?, sent))
 }
 
 /// Counts the tokens of an unconfirmed transaction as taken.

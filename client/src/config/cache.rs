@@ -1,13 +1,13 @@
 //! Cache of configurations and entities.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::Cache;
 use weirgate_shared::{AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Versioned};
 
 use crate::session::Moment;
-use crate::values::counters;
+use crate::values::{Locked, counters};
 
 /// Most cached configurations and entities, 20,000, including missing ones.
 const MAX_ENTRIES: usize = 20_000;
@@ -28,10 +28,10 @@ pub(crate) struct ConfigCache {
     /// Number of changes by this process; a change invalidates resolved limits.
     generation: AtomicU64,
     /// Lock that orders inserts and invalidations.
-    update_lock: Mutex<()>,
+    update_lock: Locked<()>,
     /// Whether the namespace was seen to have this code's schema version.
     pub(crate) has_schema: AtomicBool,
-    last_event: Mutex<Option<AuditId>>,
+    last_event: Locked<Option<AuditId>>,
     pub(crate) counters: Counters,
 }
 
@@ -55,9 +55,9 @@ impl Default for ConfigCache {
             levels: Cache::new(MAX_ENTRIES),
             entities: Cache::new(MAX_ENTRIES),
             generation: AtomicU64::default(),
-            update_lock: Mutex::default(),
+            update_lock: Locked::default(),
             has_schema: AtomicBool::default(),
-            last_event: Mutex::default(),
+            last_event: Locked::default(),
             counters: Counters::default(),
         }
     }
@@ -83,10 +83,7 @@ impl ConfigCache {
         levels: impl IntoIterator<Item = (ConfigLevel, Cached<Arc<Versioned<Config>>>)>,
         entity: Option<(EntityId, Cached<Option<Arc<Entity>>>)>,
     ) {
-        let _turn = self
-            .update_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.update_lock.lock();
         if self.generation() != generation {
             return;
         }
@@ -100,10 +97,7 @@ impl ConfigCache {
 
     /// Removes an entry that this process has changed, or may have.
     pub(crate) fn invalidate(&self, what: &CacheKey) {
-        let _turn = self
-            .update_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.update_lock.lock();
         self.generation.fetch_add(1, Ordering::AcqRel);
         match what {
             CacheKey::Level(level) => drop(self.levels.remove(level)),
@@ -114,10 +108,7 @@ impl ConfigCache {
     /// Returns an id for the audit event of a change made now. Ids of one process sort by time.
     pub(crate) fn next_event(&self, now: EpochMillis) -> AuditId {
         let random = u128::from(weirgate_store::random_bits()) << 16;
-        let mut last = self
-            .last_event
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_event.lock();
         let id = match *last {
             Some(last) if last.at() >= now => last.next(),
             _ => AuditId::new(now, random),

@@ -1,18 +1,18 @@
 //! Resolves the limits in force for an entity on a resource: from the cache, or with one read.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::load::ConfigLoad;
 use super::resolved::{Freshness, ResolvedConfig};
 use crate::queue::ShardState;
 use crate::session::Session;
-use crate::values::{Error, count};
+use crate::values::{Error, Locked, count};
 
 /// Resolved limits of one bucket, and the lock of their load.
 #[derive(Debug, Default)]
 pub(crate) struct LimitsSlot {
-    state: Mutex<State>,
+    state: Locked<State>,
     loading: tokio::sync::Mutex<()>,
 }
 
@@ -27,8 +27,7 @@ struct State {
 
 impl LimitsSlot {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning: the state is consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

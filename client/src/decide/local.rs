@@ -1,21 +1,21 @@
 //! Local buckets, used while DynamoDB is unavailable.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use weirgate_shared::{
     BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, RefillRule, Shard,
 };
 
 use crate::bucket::BucketTarget;
-use crate::values::{Amounts, Denied, Limits, denial_of, status};
+use crate::values::{Amounts, Denied, Limits, Locked, denial_of, status};
 
 /// Local buckets that are kept, 10,000; beyond that, all are dropped.
 const MAX_BUCKETS: usize = 10_000;
 
 /// The local buckets of a limiter. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LocalBuckets(Arc<Mutex<HashMap<BucketKey, LocalBucket>>>);
+pub(crate) struct LocalBuckets(Arc<Locked<HashMap<BucketKey, LocalBucket>>>);
 
 /// A local bucket, and the limits and percentage it was created with.
 #[derive(Debug)]
@@ -94,8 +94,7 @@ impl LocalBuckets {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<BucketKey, LocalBucket>> {
-        // Ignore poisoning: the map is consistent between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The queues of one bucket.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, ShardIndex};
 
@@ -10,6 +10,7 @@ use super::shard_state::ShardState;
 use super::summary::BucketSummary;
 use super::view::ShardView;
 use crate::session::AgeClock;
+use crate::values::Locked;
 
 /// The queues of one bucket, one for each shard that was used.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(crate) struct ShardQueues {
     /// Queue of shard 0, the only shard of most buckets.
     first: Arc<ShardQueue>,
     /// Queues of the other shards.
-    others: Mutex<BTreeMap<u32, Arc<ShardQueue>>>,
+    others: Locked<BTreeMap<u32, Arc<ShardQueue>>>,
 }
 
 impl ShardQueues {
@@ -29,7 +30,7 @@ impl ShardQueues {
         Self {
             key,
             first,
-            others: Mutex::default(),
+            others: Locked::default(),
         }
     }
 
@@ -114,8 +115,7 @@ impl ShardQueues {
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<ShardQueue>>> {
-        // Ignore poisoning: the map is consistent between any two statements.
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        self.others.lock()
     }
 }
 

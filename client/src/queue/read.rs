@@ -6,7 +6,7 @@ use weirgate_store::Consistency;
 
 use super::hour::expected_acquires;
 use super::shard_state::ShardState;
-use crate::session::{Sent, Session};
+use crate::session::{Sent, Session, decode_shard};
 use crate::values::Error;
 
 /// Usual greatest age of an eventually consistent response, latency included, 10 ms.
@@ -56,14 +56,7 @@ impl ShardState {
             .read_once(&self.key.item_key(), Consistency::Eventual)
             .await;
         self.request_finished(&found);
-        let unreadable = |error| Error::Unreadable {
-            bucket: self.key.item_key().pk,
-            error,
-        };
-        let shard = found?
-            .map(|item| item.bucket())
-            .transpose()
-            .map_err(unreadable)?;
+        let shard = found?.as_ref().map(decode_shard).transpose()?;
         self.record_read(shard, sent, session.now());
         Ok(())
     }

@@ -7,7 +7,7 @@ use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
 use super::shard_state::ShardState;
-use crate::session::Session;
+use crate::session::{Session, decode_shard};
 use crate::values::{Error, LimitStatus};
 
 /// Time for which a denial for lack of slots is cached, 50 ms: another process may release a slot
@@ -53,14 +53,7 @@ impl ShardState {
             self.request_started("BatchGetItem");
             let found = session.read_once(&self.key.item_key(), consistency).await;
             self.request_finished(&found);
-            let unreadable = |error| Error::Unreadable {
-                bucket: self.key.item_key().pk,
-                error,
-            };
-            let shard = found?
-                .map(|item| item.bucket())
-                .transpose()
-                .map_err(unreadable)?;
+            let shard = found?.as_ref().map(decode_shard).transpose()?;
             match shard {
                 Some(shard) if shard.write_seq >= known => {
                     drop(self.record_read_response(shard, sent))

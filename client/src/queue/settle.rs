@@ -7,13 +7,11 @@ use tokio::time::Instant;
 use weirgate_shared::write::{
     Condition, LeaseChange, LimitDelta, Path, Settle, Update, Value, clear_due,
 };
-use weirgate_shared::{
-    EpochMillis, ItemError, LimitName, MilliTokens, Millis, Shard, WriteId, attr,
-};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId, attr};
 use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
 use super::shard_state::ShardState;
-use crate::session::{Session, backoff, deadline};
+use crate::session::{Session, backoff, deadline, decode_shard};
 use crate::values::{Amounts, Error, Settlement, count};
 
 /// Largest difference between the clocks of two processes, 2 s, once DynamoDB's responses have
@@ -53,7 +51,7 @@ impl SettleAttempt<'_> {
             match self.session.update(&update).await {
                 Ok(WriteOutcome::Applied(item)) => {
                     if let Some(item) = item {
-                        let shard = item.bucket().map_err(|error| self.unreadable(error))?;
+                        let shard = decode_shard(&item)?;
                         self.state.record_response(shard, sent);
                     }
                     if self.amounts.values().any(|settled| {
@@ -74,7 +72,7 @@ impl SettleAttempt<'_> {
                     update = self.full_update();
                 }
                 Ok(WriteOutcome::ConditionFailed(Some(item))) => {
-                    let shard = item.bucket().map_err(|error| self.unreadable(error))?;
+                    let shard = decode_shard(&item)?;
                     let shard = self.state.record_response(shard, sent);
                     if let Some(answered) = self.outcome_in(&shard, &mut doubt) {
                         self.state.summary.tokens_returned.notify_waiters();
@@ -83,13 +81,8 @@ impl SettleAttempt<'_> {
                     count(&self.session.counters.lost_races, 1);
                     self.state.set_contended(true);
                     if Instant::now() >= deadline {
-                        let (bucket, after) =
-                            (self.state.key.item_key().pk, self.session.settings.timeout);
-                        return Err(Error::Timeout {
-                            bucket,
-                            after,
-                            last: doubt.map(Arc::new),
-                        });
+                        let after = self.session.settings.timeout;
+                        return Err(Error::timeout(&self.state.key, after, doubt.map(Arc::new)));
                     }
                     // After the first race the response is enough to plan again; repeated races
                     // mean contention.
@@ -240,12 +233,5 @@ impl SettleAttempt<'_> {
             u64::try_from(given.0).unwrap_or_default(),
         );
         error
-    }
-
-    fn unreadable(&self, error: ItemError) -> Error {
-        Error::Unreadable {
-            bucket: self.state.key.item_key().pk,
-            error,
-        }
     }
 }

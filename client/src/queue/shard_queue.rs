@@ -1,16 +1,17 @@
 //! The waiters of one shard.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use super::shard_state::ShardState;
 use super::waiter::Waiter;
+use crate::values::Locked;
 
 /// The waiters of one shard. A worker task drains them.
 #[derive(Debug)]
 pub(crate) struct ShardQueue {
     pub(crate) shard: Arc<ShardState>,
-    waiters: Mutex<Waiters>,
+    waiters: Locked<Waiters>,
 }
 
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ impl ShardQueue {
     pub(super) fn new(shard: ShardState) -> Self {
         Self {
             shard: Arc::new(shard),
-            waiters: Mutex::default(),
+            waiters: Locked::default(),
         }
     }
 
@@ -63,7 +64,6 @@ impl ShardQueue {
     }
 
     fn waiters(&self) -> MutexGuard<'_, Waiters> {
-        // Ignore poisoning: the waiters are consistent between any two statements.
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiters.lock()
     }
 }

@@ -1,7 +1,7 @@
 //! What this process knows of one shard: its view, throttles, and contention.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use super::summary::BucketSummary;
 use super::throttle::ThrottleHistory;
 use super::view::ShardView;
 use crate::session::{ClockJumps, Moment, Sent};
+use crate::values::Locked;
 
 /// Shortest interval between ends of *rare* leases, 60 s. For more frequent ends, leaving `due` to
 /// the reconciler costs less than moving it each time.
@@ -23,7 +24,7 @@ pub(crate) struct ShardState {
     pub(crate) key: BucketKey,
     /// State of the shard that this one was split off; `None` for shard 0.
     parent: Option<Arc<ShardState>>,
-    state: Mutex<State>,
+    state: Locked<State>,
     pub(crate) summary: Arc<BucketSummary>,
 }
 
@@ -59,7 +60,7 @@ impl ShardState {
         Self {
             key,
             parent: None,
-            state: Mutex::default(),
+            state: Locked::default(),
             summary,
         }
     }
@@ -74,7 +75,7 @@ impl ShardState {
             key,
             summary: Arc::clone(&parent.summary),
             parent: Some(parent),
-            state: Mutex::new(state),
+            state: Locked::new(state),
         }
     }
 
@@ -279,8 +280,7 @@ impl ShardState {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning: the state is consistent between any two statements.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let jumps = self.summary.ages.jumps();
         if state.jumps != jumps {
             if state.jumps.back != jumps.back {

@@ -1,7 +1,7 @@
 //! State that the queues of all shards of a bucket share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -9,6 +9,7 @@ use weirgate_shared::EpochMillis;
 
 use super::retry_times::RetryTimes;
 use crate::session::{AgeClock, Moment};
+use crate::values::Locked;
 
 /// State that the queues of all shards of a bucket share.
 #[derive(Debug)]
@@ -20,12 +21,12 @@ pub(crate) struct BucketSummary {
     /// Largest shard count seen.
     max_shards_seen: AtomicU32,
     /// Time of the view in which it last rose.
-    rose: Mutex<Option<Moment>>,
+    rose: Locked<Option<Moment>>,
     /// Shard that the router chose last.
     last_shard: AtomicU32,
     /// Newest version of configured limits that a shard was seen with.
     pub(super) version: AtomicI64,
-    promises: Mutex<RetryTimes>,
+    promises: Locked<RetryTimes>,
     /// Time at which this process last returned tokens of a rate, epoch ms.
     returned_at: AtomicI64,
 }
@@ -36,10 +37,10 @@ impl BucketSummary {
             ages,
             tokens_returned: Arc::default(),
             max_shards_seen: AtomicU32::new(1),
-            rose: Mutex::default(),
+            rose: Locked::default(),
             last_shard: AtomicU32::new(0),
             version: AtomicI64::new(0),
-            promises: Mutex::default(),
+            promises: Locked::default(),
             returned_at: AtomicI64::new(0),
         }
     }
@@ -59,19 +60,14 @@ impl BucketSummary {
     /// Records the shard count of a view.
     pub(super) fn record_shard_count(&self, count: u32, at: Moment) {
         if self.max_shards_seen.fetch_max(count, Ordering::Relaxed) < count {
-            *self.rose.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+            *self.rose.lock() = Some(at);
         }
     }
 
     /// Returns whether a shard with this count, seen at `at`, has probably been split since,
     /// because a later view showed a higher count.
     pub(super) fn is_outgrown(&self, count: u32, at: Moment) -> bool {
-        count < self.max_shards_seen()
-            && self
-                .rose
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .is_some_and(|rose| at < rose)
+        count < self.max_shards_seen() && self.rose.lock().is_some_and(|rose| at < rose)
     }
 
     pub(crate) fn set_last_shard(&self, shard: u32) {
@@ -93,17 +89,11 @@ impl BucketSummary {
 
     /// Records the retry time of a request that is denied at `now`.
     pub(crate) fn record_retry_time(&self, now: EpochMillis, retry_after: Option<Duration>) {
-        self.promises
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(now, retry_after);
+        self.promises.lock().insert(now, retry_after);
     }
 
     /// Returns whether a view of this `age` is older than a retry time that has passed.
     pub(crate) fn retry_time_passed(&self, now: EpochMillis, age: Duration) -> bool {
-        self.promises
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .passed_since(now, age)
+        self.promises.lock().passed_since(now, age)
     }
 }

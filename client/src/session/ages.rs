@@ -2,8 +2,8 @@
 //! clock can be set back.
 
 use std::ops::Add;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,6 +11,7 @@ use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::CorrectedClock;
 
 use super::retry::after;
+use crate::values::Locked;
 
 /// Lead of the wall clock over the monotonic one from which the difference counts as missed time,
 /// in ms: both are read in whole milliseconds, one after the other.
@@ -36,7 +37,7 @@ struct State {
     /// missed.
     ahead_ms: AtomicI64,
     missed_ms: AtomicI64,
-    turn: Mutex<()>,
+    turn: Locked<()>,
     jumps_ahead: AtomicU64,
     jumps_back: AtomicU64,
 }
@@ -66,7 +67,7 @@ impl AgeClock {
             started: Instant::now(),
             ahead_ms,
             missed_ms: AtomicI64::new(0),
-            turn: Mutex::default(),
+            turn: Locked::default(),
             jumps_ahead: AtomicU64::new(0),
             jumps_back: AtomicU64::new(0),
         };
@@ -139,7 +140,7 @@ impl State {
 
     /// Reads the clocks again, and adds the time that the monotonic clock has missed.
     fn compare(&self) {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn.lock();
         // A thread is rarely preempted three times in a row.
         let ahead = (0..3).map(|_| self.read().1).min().unwrap_or_default();
         let known = self.ahead_ms.load(Ordering::Relaxed);

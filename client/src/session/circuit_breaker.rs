@@ -1,13 +1,13 @@
 //! A circuit breaker: after failures in a row it stops requests for a while, then lets one probe
 //! through.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use weirgate_store::{ErrorKind, StoreError};
 
 use super::ages::{AgeClock, Moment};
-use crate::values::Error;
+use crate::values::{Error, Locked};
 
 /// Sets when a limiter stops sending requests to DynamoDB, and for how long.
 ///
@@ -39,7 +39,7 @@ impl Default for CircuitBreakerConfig {
 pub(crate) struct CircuitBreaker {
     settings: CircuitBreakerConfig,
     ages: AgeClock,
-    state: Mutex<State>,
+    state: Locked<State>,
 }
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl CircuitBreaker {
         Self {
             settings,
             ages,
-            state: Mutex::new(State::Closed(0)),
+            state: Locked::new(State::Closed(0)),
         }
     }
 
@@ -165,8 +165,7 @@ impl CircuitBreaker {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning: the state is consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

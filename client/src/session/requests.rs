@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{ItemKey, WriteId};
+use weirgate_shared::{ItemKey, Shard, WriteId};
 use weirgate_store::{
     Consistency, ErrorKind, Item, RetryPolicy, ReturnValues, StoreError, TransactOutcome,
     WriteOutcome,
 };
 
 use super::Session;
-use crate::values::count;
+use crate::values::{Error, count};
 
 impl Session {
     /// Sends a planned write once. It returns the item.
@@ -115,4 +115,15 @@ impl Session {
         }
         outcome
     }
+}
+
+/// Returns the shard in an item.
+///
+/// # Errors
+/// [`Error::Unreadable`] if the item is damaged.
+pub(crate) fn decode_shard(item: &Item) -> Result<Shard, Error> {
+    item.bucket().map_err(|error| Error::Unreadable {
+        bucket: item.pk(),
+        error,
+    })
 }

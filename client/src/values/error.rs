@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{ConfigError, EntityId, ItemError, LimitError, NameError, Resource};
+use weirgate_shared::{
+    BucketKey, ConfigError, EntityId, ItemError, LimitError, NameError, Resource,
+};
 use weirgate_store::{ErrorKind, StoreError};
 
 /// A decision could not be made. Nothing was taken, unless [`Error::is_unknown`] returns true.
@@ -84,6 +86,20 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the error of a decision that took longer than `after`; `last` is the last error.
+    pub(crate) fn timeout(
+        bucket: &BucketKey,
+        after: Duration,
+        last: Option<Arc<StoreError>>,
+    ) -> Self {
+        let bucket = bucket.item_key().pk;
+        Self::Timeout {
+            bucket,
+            after,
+            last,
+        }
+    }
+
     /// Returns whether the write may have been applied anyway.
     #[must_use]
     pub fn is_unknown(&self) -> bool {

@@ -2,7 +2,7 @@
 
 mod serve;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,16 +14,16 @@ use weirgate_store::StoreError;
 use super::state::{State, TokenReturn};
 use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment};
-use crate::values::{Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Prefetch};
+use crate::values::{Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Locked, Prefetch};
 
 /// Prefetched tokens of one bucket.
 #[derive(Debug)]
 pub(crate) struct Pool {
     prefetch: Prefetch,
     ages: AgeClock,
-    state: Mutex<State>,
+    state: Locked<State>,
     /// Error of the last fetch, if it failed.
-    trouble: Mutex<Option<Arc<StoreError>>>,
+    trouble: Locked<Option<Arc<StoreError>>>,
     /// Notification that a write in flight has ended.
     arrived: Notify,
 }
@@ -64,8 +64,8 @@ impl Pool {
         Self {
             prefetch,
             ages,
-            state: Mutex::new(state),
-            trouble: Mutex::default(),
+            state: Locked::new(state),
+            trouble: Locked::default(),
             arrived: Notify::new(),
         }
     }
@@ -185,7 +185,7 @@ impl Pool {
             Some(Error::Timeout { last, .. }) => last.clone(),
             _ => None,
         };
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *self.trouble.lock() = why;
     }
 
     /// Adds the last fetch error to a timeout that has none.
@@ -196,11 +196,7 @@ impl Pool {
                 after,
                 last: None,
             } => {
-                let last = self
-                    .trouble
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone();
+                let last = self.trouble.lock().clone();
                 Error::Timeout {
                     bucket,
                     after,
@@ -295,7 +291,6 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Ignore poisoning: the state is consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::{EpochMillis, ItemError, Lease, MilliTokens, Shard, WriteId};
+use weirgate_shared::{EpochMillis, Lease, MilliTokens, Shard, WriteId};
 use weirgate_store::Item;
 
 use super::super::contention::ContentionBackoff;
@@ -12,15 +12,16 @@ use super::super::taken::Taken;
 use super::super::waiter::ShardDecision;
 use super::super::{clock_jump, retake};
 use super::{ALONE_AFTER, TakeAttempt, TakeOutcome};
+use crate::session::decode_shard;
 use crate::values::{Error, count, merge_amounts};
 
 impl TakeAttempt<'_> {
     /// Grants all waiters after an applied write.
     pub(super) async fn applied(self, item: Option<Item>, now: EpochMillis) -> TakeOutcome {
         self.state.with_backoff(ContentionBackoff::won_race);
-        let shard = match item.map(|item| item.bucket()) {
+        let shard = match item.as_ref().map(decode_shard) {
             Some(Ok(shard)) => shard,
-            Some(Err(error)) => return self.fail_unreadable(error),
+            Some(Err(error)) => return self.fail(error),
             None => unreachable!("the answer was asked for"),
         };
         self.count_unconfirmed_tokens(0, Some(shard.write_seq - 1));
@@ -37,9 +38,9 @@ impl TakeAttempt<'_> {
     /// Grants all waiters if `item` shows that an earlier write was applied; otherwise returns
     /// them.
     pub(super) async fn condition_failed(self, item: &Item, now: EpochMillis) -> TakeOutcome {
-        let shard = match item.bucket() {
+        let shard = match decode_shard(item) {
             Ok(shard) => shard,
-            Err(error) => return self.fail_unreadable(error),
+            Err(error) => return self.fail(error),
         };
         let ours = shard
             .last_write_id
@@ -185,17 +186,12 @@ impl TakeAttempt<'_> {
             return false;
         }
         for waiter in self.waiters.drain(..) {
-            let bucket = self.state.key.item_key().pk;
             let last = self
                 .unconfirmed
                 .as_ref()
                 .map(|doubt| Arc::clone(&doubt.error));
             let after = waiter.deadline - waiter.enqueued_at;
-            waiter.reply(Err(Error::Timeout {
-                bucket,
-                after,
-                last,
-            }));
+            waiter.reply(Err(Error::timeout(&self.state.key, after, last)));
         }
         self.count_unconfirmed_tokens(0, None);
         true
@@ -206,11 +202,6 @@ impl TakeAttempt<'_> {
         self.state.mark_missing();
         self.count_unconfirmed_tokens(0, None);
         TakeOutcome::ShardMissing(self.waiters)
-    }
-
-    pub(super) fn fail_unreadable(self, error: ItemError) -> TakeOutcome {
-        let bucket = self.state.key.item_key().pk;
-        self.fail(Error::Unreadable { bucket, error })
     }
 
     /// Fails all waiters. Unconfirmed writes stay unconfirmed, and their error takes precedence.

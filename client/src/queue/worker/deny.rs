@@ -78,11 +78,8 @@ impl QueueWorker {
                 self.deny(waiter, shortage, self.session.now());
                 continue;
             }
-            let timeout = Error::Timeout {
-                bucket: self.queue.shard.key.item_key().pk,
-                after: waiter.deadline - waiter.enqueued_at,
-                last: self.queue.shard.last_error(),
-            };
+            let (shard, after) = (&self.queue.shard, waiter.deadline - waiter.enqueued_at);
+            let timeout = Error::timeout(&shard.key, after, shard.last_error());
             waiter.reply(Err(timeout));
         }
     }
