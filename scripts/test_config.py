@@ -1,14 +1,20 @@
-"""Sees scripts/check_config.py refuse each mistake that it is there for, and accept a deployer's own choices.
+"""Sees scripts/check_config.py refuse each mistake that it is there for, and accept a deployer's own choices; and `make deploy`
+set the stack policy on a stack that exists, on no other.
 
 Usage: test_config.py samconfig.toml template.yaml
 """
 
 import contextlib
 import io
+import os
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import check_config
+
+ROOT = Path(__file__).resolve().parent.parent
 
 TOPIC = "arn:aws:sns:REGION:ACCOUNT:TOPIC"
 OURS = "arn:aws:sns:eu-central-1:123456789012:on-call"
@@ -53,6 +59,45 @@ def run(text, template, environment):
     return code, said.getvalue()
 
 
+# The commands of `make deploy` as make prints them, with a CLI and a `sam` that write down what they are asked.
+FAKE = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$CALLS"
+case "$*" in *describe-stacks*) [ -z "$STATUS" ] && exit 254; echo "$STATUS" ;; esac
+"""
+
+
+def calls(status, environment="pre"):
+    """What `make deploy` asks, in its order, if the stack has `status` after the deployment; none: there is no stack."""
+    printed = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "--old-file=cargo", "--old-file=.venv/sam/.cross",
+         "--old-file=.venv/aws/.installed", "deploy", f"ENV={environment}"],
+        cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        for name in ("sam", "aws"):
+            (folder / f".venv/{name}/bin").mkdir(parents=True)
+            (folder / f".venv/{name}/bin/{name}").write_text(FAKE)
+            (folder / f".venv/{name}/bin/{name}").chmod(0o755)
+        (folder / ".venv/sam/bin/python").symlink_to(sys.executable)
+        for name in ("scripts", "samconfig.toml", "template.yaml", "stack-policy.json"):
+            (folder / name).symlink_to(ROOT / name)
+        environment = {**os.environ, "CALLS": str(folder / "calls"), "STATUS": status}
+        script = printed.replace(str(ROOT), str(folder))
+        subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, capture_output=True, check=True)
+        return [line.rstrip("\n") for line in open(folder / "calls")]
+
+
+def tests_of_deploy():
+    before = ["sam build --config-env pre", "sam deploy --config-env pre"]
+    policy = "aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name weirgate-pre"
+    for status in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+        asked = calls(status)
+        yield f"{status}: {asked}", asked[:2] == before and asked[-1] == policy
+    for status in ("REVIEW_IN_PROGRESS", ""):
+        asked = calls(status)
+        yield f"no stack ({status}): {asked}", asked[:2] == before and policy not in asked
+
+
 def main(path, template):
     with open(path) as file:
         shipped = file.read()
@@ -70,6 +115,7 @@ def main(path, template):
         code, said = run(text, template, environment)
         if code != 0:
             failures.append(f"{before!r} -> {after!r} for {environment}: it must pass, got {said}")
+    failures += [f"make deploy: {what}" for what, holds in tests_of_deploy() if not holds]
     print(*failures, sep="\n", file=sys.stderr)
     if not failures:
         print(f"check_config.py: {len(REFUSED)} mistakes refused, {len(ACCEPTED)} choices accepted")

@@ -264,7 +264,9 @@ set -euo pipefail
 case $1 in
 build)
   rm -rf .aws-sam && mkdir .aws-sam && cp -r built .aws-sam/build
-  sed 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: \1|' "${3:-template.yaml}" > .aws-sam/build/template.yaml ;;
+  template=template.yaml
+  while [ $# -gt 0 ]; do [ "$1" = --template-file ] && template=$2; shift; done
+  sed 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: \1|' "$template" > .aws-sam/build/template.yaml ;;
 deploy)
   [ -d .aws-sam ] || { echo "nothing has been built" >&2; exit 1; }
   SAM "$@" && rm -rf .aws-sam ;;
@@ -283,7 +285,9 @@ fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io:
     let own = folder.join("bin/sam");
     std::fs::write(&own, SAM.replace("SAM ", &format!("'{}' ", sam.display())))?;
     std::fs::set_permissions(&own, Permissions::from_mode(0o755))?;
-    std::fs::copy(root.join("template.yaml"), folder.join("template.yaml"))?;
+    for name in ["template.yaml", "stack-policy.json"] {
+        std::fs::copy(root.join(name), folder.join(name))?;
+    }
     let config = std::fs::read_to_string(root.join("samconfig.toml"))?;
     let local = config
         .split_once("[local.deploy")
