@@ -96,7 +96,7 @@ impl<'a> AcquireAll<'a> {
     ///
     /// # Errors
     /// [`Error::Invalid`] before anything is sent: no request or more than 100, a request that is
-    /// invalid, waits by itself or belongs to another limiter, or a bucket twice in a transaction.
+    /// invalid, has its own `wait_up_to`, or belongs to another limiter, or a bucket twice in a transaction.
     /// The other errors if no decision could be made.
     pub async fn send(self) -> Result<Decision<Grants>, Error> {
         let invalid = |message: String| Err(Error::Invalid(message));

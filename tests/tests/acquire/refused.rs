@@ -118,7 +118,7 @@ async fn limits_that_do_not_fit_together_are_refused_before_anything_is_sent() {
     refuse(
         &fleet,
         ask(&limiter, &twice, &[("rpm", 1)]),
-        &["\"rpm\"", "given twice"],
+        &["\"rpm\"", "in the list twice"],
     )
     .await;
 }
@@ -135,7 +135,7 @@ async fn more_limits_than_a_write_can_bear_are_refused_before_anything_is_sent()
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let _ = granted(&limiter, &many("a", MAX_LIMITS), &[("a0", 1)]).await;
-    let named = ["21 limits are given", "20 at most", "use fewer"];
+    let named = ["got 21", "20 limits at most", "use fewer"];
     refuse(
         &fleet,
         ask(&limiter, &many("a", MAX_LIMITS + 1), &[("a0", 1)]),
@@ -199,13 +199,13 @@ async fn a_lease_of_no_time_or_of_more_than_a_day_is_refused_before_anything_is_
         (Duration::MAX, "a day"),
     ] {
         let request = ask(&limiter, &limits(), &[("slots", 1)]).lease(lasts);
-        refuse(&fleet, request, &["lease", shown, "1 ms to a day"]).await;
+        refuse(&fleet, request, &["lease", shown, "1 ms to 24 h"]).await;
     }
     let mut grant = granted(&limiter, &limits(), &[("slots", 1)]).await;
     fleet.writes();
     for lasts in [Duration::ZERO, secs(86_401)] {
         assert!(
-            matches!(grant.renew(lasts).await, Err(Error::Invalid(text)) if text.contains("1 ms to a day"))
+            matches!(grant.renew(lasts).await, Err(Error::Invalid(text)) if text.contains("1 ms to 24 h"))
         );
     }
     for (limit, tokens, named) in [

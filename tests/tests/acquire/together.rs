@@ -277,10 +277,10 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
             "{error} must say {named:?}"
         );
     };
-    refused(limiter.acquire_all([]), "0 requests").await;
+    refused(limiter.acquire_all([]), "got 0").await;
     let names: Vec<_> = (0..101).map(|n| format!("e-{n}")).collect();
     let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
-    refused(ask(&limiter, &needs, 60, false), "101 requests").await;
+    refused(ask(&limiter, &needs, 60, false), "got 101").await;
     refused(
         ask(&limiter, &[("a", 1), ("a", 2)], 60, true),
         "a on gpt-4 is requested twice",
@@ -295,7 +295,7 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     refused(limiter.acquire_all([one(&other)]), "another limiter").await;
     refused(
         limiter.acquire_all([one(&limiter).wait_up_to(secs(1))]),
-        "waits by itself",
+        "its own wait_up_to()",
     )
     .await;
     assert_eq!(fleet.dynamo.take_requests(), 0);

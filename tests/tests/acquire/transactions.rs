@@ -386,7 +386,7 @@ async fn what_can_never_happen_is_invalid_and_says_why() {
     let _ = dynamo.take_requests();
     let error = table.transact(&[], &id("t")).await.unwrap_err();
     assert!(
-        error.kind == ErrorKind::Invalid && error.reason.contains("not 0"),
+        error.kind == ErrorKind::Invalid && error.reason.contains("got 0"),
         "{error}"
     );
     let many: Vec<_> = (0..101)
@@ -394,7 +394,7 @@ async fn what_can_never_happen_is_invalid_and_says_why() {
         .collect();
     let error = table.transact(&many, &id("t")).await.unwrap_err();
     assert!(
-        error.kind == ErrorKind::Invalid && error.reason.contains("not 101"),
+        error.kind == ErrorKind::Invalid && error.reason.contains("got 101"),
         "{error}"
     );
     assert_eq!(
