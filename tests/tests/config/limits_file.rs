@@ -154,7 +154,7 @@ async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
     assert!(
         error
             .to_string()
-            .contains(".yaml:4:11: system.limits.rpm: \"per_minuet\" is not known"),
+            .contains(".yaml:4:11: system.limits.rpm: \"per_minuet\" is unknown"),
         "{error}"
     );
 

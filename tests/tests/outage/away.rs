@@ -202,7 +202,7 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
                 .expect_err("no part"),
         ] {
             assert!(
-                error.to_string().contains(&format!("{percent} percent")),
+                error.to_string().contains(&format!("got {percent}")),
                 "{error}"
             );
         }

@@ -72,7 +72,9 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
         .await
         .unwrap_err();
     assert!(
-        error.to_string().contains("\"rpm\" holds 10 tokens"),
+        error
+            .to_string()
+            .contains("\"rpm\" has a capacity of 10 tokens"),
         "{error}"
     );
     assert_eq!(fleet.dynamo.take_requests(), 0);
