@@ -23,3 +23,4 @@ pub use limiter::RateLimiter;
 pub use page::{Page, PageToken};
 pub use peek::{Balances, Peek};
 pub use scope::ScopeError;
+pub use usage::{TopUser, UsageReport, UsageRow, UsageScope, UsageTotal};

@@ -64,6 +64,7 @@ mod values;
 pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, Balances, Builder, Grants, Page, PageToken, Peek, RateLimiter, ScopeError,
+    TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use config::CacheStats;
 pub use decide::{Decision, Grant};
@@ -76,8 +77,8 @@ pub use values::{
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
-    ConfigStatus, Entity, EntityId, EpochMillis, Limit, LimitError, LimitMode, LimitName,
-    MilliTokens, NameError, RefillRule, Resource, Usage, Window, WindowUsage,
+    ConfigStatus, Entity, EntityId, EpochMillis, Granularity, Limit, LimitError, LimitMode,
+    LimitName, MilliTokens, NameError, RefillRule, Resource, Usage, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

@@ -61,6 +61,7 @@ pub(crate) struct Settings {
     pub(crate) principal: Arc<str>,
     pub(crate) config_ttl: Duration,
     pub(crate) audit_retention: Duration,
+    pub(crate) usage_retention: Duration,
     pub(crate) is_shadow: bool,
     pub(crate) has_resource_metrics: bool,
     pub(crate) on_unavailable: OnUnavailable,

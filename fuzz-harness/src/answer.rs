@@ -12,8 +12,8 @@ use aws_smithy_types::body::SdkBody;
 use weirgate_shared::write::{Action, Condition, Path, Update};
 use weirgate_shared::{EpochMillis, ItemKey, WriteId};
 use weirgate_store::{
-    ActionOutcome, Clock, ConnectOptions, Item, Order, Query, RetryPolicy, ReturnValues, Table,
-    TransactOutcome, WriteOutcome, connect,
+    ActionOutcome, Clock, ConnectOptions, Item, Order, Query, RetryPolicy, ReturnValues, SortKeys,
+    Table, TransactOutcome, WriteOutcome, connect,
 };
 
 /// Asks a DynamoDB that answers every request with these bytes: a line with the status, one with
@@ -96,13 +96,7 @@ async fn ask(bytes: &[u8]) {
         }
         Err(error) => drop(error.to_string()),
     }
-    let listing = Query {
-        index: None,
-        partition: "n/ENTITY#e",
-        prefix: "#",
-        is_descending: false,
-        limit: 10,
-    };
+    let listing = Query::new("n/ENTITY#e", SortKeys::StartingWith("#"));
     if let Ok(page) = table.query(listing, None).await {
         page.items.iter().for_each(read);
     }

@@ -16,6 +16,7 @@
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
 //!   live items
 //! - `stamp`: [`Stamp`]: the balances of all shards, which a denied process writes
+//! - `granularity`: [`Granularity`]: hours, days and months of usage reports
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,
@@ -25,6 +26,7 @@ pub mod attr;
 mod audit;
 mod bucket;
 mod config;
+mod granularity;
 mod id;
 mod item;
 mod key;
@@ -46,6 +48,7 @@ pub use config::{
     Config, ConfigError, ConfigLevel, ConfigStatus, Entity, MAX_BUCKET_LIMITS, MAX_LIMITS,
     SCHEMA_VERSION, Versioned,
 };
+pub use granularity::Granularity;
 pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, ItemError, ShardReader, is_merged, read_audit, read_config, read_entity, read_key,
@@ -61,7 +64,9 @@ pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillR
 pub use math::{MAX_SHARDS, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
-pub use snapshot::{LiveShard, ShardUsageCopy, Snapshot, WindowUsage, usage};
+pub use snapshot::{
+    IntervalUsage, LiveShard, ShardUsageCopy, Snapshot, WindowUsage, interval_usage, usage,
+};
 pub use stamp::Stamp;
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, Millis};
 pub use versioned_limits::VersionedLimits;

@@ -108,6 +108,48 @@ pub fn usage(
     WindowUsage { usage, is_final }
 }
 
+/// Usage of an interval: one window, or several in a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IntervalUsage {
+    /// Amount of usage.
+    pub usage: Usage,
+    /// Instant before which all usage is included: the end of the interval if all its windows are
+    /// final, `now` in a window in progress, otherwise the start of the first window that is not
+    /// final.
+    pub complete_until: EpochMillis,
+}
+
+/// Returns the usage of the windows from `start` up to `end`, with those of their snapshots that
+/// there are. Windows that begin after `now` have none.
+///
+/// Read `live` before the snapshots: see [`usage`].
+#[must_use]
+pub fn interval_usage(
+    window: Window,
+    (start, end): (EpochMillis, EpochMillis),
+    snapshots: &BTreeMap<EpochMillis, Snapshot>,
+    live: &[LiveShard],
+    now: EpochMillis,
+) -> IntervalUsage {
+    let none = Snapshot::default();
+    let (mut total, mut complete_until, mut at) = (Usage::default(), None, start);
+    while at < end && at <= now {
+        let snapshot = snapshots.get(&at).unwrap_or(&none);
+        let WindowUsage { usage, is_final } = usage(window, at, snapshot, live, now);
+        total.add(&usage);
+        let next = window.end(at);
+        if !is_final {
+            let complete = if now < next { now } else { at };
+            complete_until.get_or_insert(complete);
+        }
+        at = next;
+    }
+    IntervalUsage {
+        usage: total,
+        complete_until: complete_until.unwrap_or_else(|| at.min(end).min(now)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

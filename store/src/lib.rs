@@ -37,14 +37,15 @@ mod table;
 mod transact;
 
 pub use attribute::Item;
+pub use aws_smithy_types::base64;
 pub use clock::{Clock, SystemClock};
 pub use connect::{ConnectOptions, Connection, connect, connect_with};
 pub use due::{Due, DuePage, Order};
 pub use error::{ErrorKind, StoreError};
 pub use ids::{random_bits, random_id, seed_ids_of_thread};
-pub use list::{Page, Query};
+pub use list::{Page, Position, Query, SortKeys};
 pub use meter::{CapacityMeter, ConsumedUnits};
-pub use schema::{BY_RESOURCE, CHILDREN, Index, create_table, indexes};
+pub use schema::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::CorrectedClock;
 pub use table::{Consistency, ReadWithin, RetryPolicy, ReturnValues, Table, WriteOutcome};
 pub use transact::{ActionOutcome, TransactOutcome};

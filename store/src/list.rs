@@ -1,32 +1,74 @@
 //! Lists the items of one partition of the table, or of an index, page by page.
 
+use std::collections::{BTreeMap, HashMap};
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::attr;
 
-use crate::{ErrorKind, Index, Item, StoreError, Table};
+use crate::{Consistency, ErrorKind, Index, Item, StoreError, Table};
 
 /// Which items to list.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
-    /// Index to list; `None` for the table itself, which also lists the latest writes.
+    /// Index to list; `None` for the table itself.
     pub index: Option<Index>,
     /// Partition key.
     pub partition: &'a str,
-    /// Prefix of the sort keys.
-    pub prefix: &'a str,
+    /// Sort keys.
+    pub keys: SortKeys<'a>,
     /// Whether the largest sort key comes first.
     pub is_descending: bool,
-    /// Maximum number of items in a page, from 1.
-    pub limit: i32,
+    /// Maximum number of items in a page, from 1; `None` for as many as fit in 1 MB.
+    pub limit: Option<i32>,
+    /// Consistency of a listing of the table; an index has only [`Consistency::Eventual`].
+    pub consistency: Consistency,
 }
+
+impl<'a> Query<'a> {
+    /// Returns the query of a partition of the table, in ascending order, with
+    /// [`Consistency::Strong`].
+    #[must_use]
+    pub const fn new(partition: &'a str, keys: SortKeys<'a>) -> Self {
+        Self {
+            index: None,
+            partition,
+            keys,
+            is_descending: false,
+            limit: None,
+            consistency: Consistency::Strong,
+        }
+    }
+
+    /// Returns the query of a partition of an index, in ascending order.
+    #[must_use]
+    pub const fn of_index(index: Index, partition: &'a str, keys: SortKeys<'a>) -> Self {
+        Self {
+            index: Some(index),
+            consistency: Consistency::Eventual,
+            ..Self::new(partition, keys)
+        }
+    }
+}
+
+/// Range of sort keys.
+#[derive(Debug, Clone, Copy)]
+pub enum SortKeys<'a> {
+    /// Those with this prefix.
+    StartingWith(&'a str),
+    /// Those from the first to the second, both included.
+    Between(&'a str, &'a str),
+}
+
+/// Position of a page in a listing: the key attributes of the last item before it.
+pub type Position = BTreeMap<String, String>;
 
 /// One page of items.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// Items; of an index, only their keys.
     pub items: Vec<Item>,
-    /// Start of the next page; `None` after the last one.
-    pub next: Option<Item>,
+    /// Position of the next page; `None` after the last one.
+    pub next: Option<Position>,
 }
 
 impl Table {
@@ -37,38 +79,48 @@ impl Table {
     pub async fn query(
         &self,
         listing: Query<'_>,
-        after: Option<&Item>,
+        after: Option<&Position>,
     ) -> Result<Page, StoreError> {
         let (hash, range) = listing
             .index
             .map_or((attr::PK, attr::SK), |index| (index.hash, index.range.0));
+        let is_strong = listing.index.is_none() && listing.consistency == Consistency::Strong;
         let query = || async {
+            let text = |text: &str| AttributeValue::S(text.to_owned());
             let request = self
                 .client
                 .query()
                 .table_name(&self.name)
                 .set_index_name(listing.index.map(|index| index.name.to_owned()))
-                .key_condition_expression("#hash = :hash AND begins_with(#range, :prefix)")
                 .expression_attribute_names("#hash", hash)
                 .expression_attribute_names("#range", range)
-                .expression_attribute_values(
-                    ":hash",
-                    AttributeValue::S(listing.partition.to_owned()),
-                )
-                .expression_attribute_values(
-                    ":prefix",
-                    AttributeValue::S(listing.prefix.to_owned()),
-                )
-                .consistent_read(listing.index.is_none())
+                .expression_attribute_values(":hash", text(listing.partition))
+                .consistent_read(is_strong)
                 .scan_index_forward(!listing.is_descending)
-                .set_exclusive_start_key(after.map(|item| item.0.clone()))
-                .limit(listing.limit);
+                .set_exclusive_start_key(after.map(|position| {
+                    let keys = position.iter();
+                    keys.map(|(name, key)| (name.clone(), text(key))).collect()
+                }))
+                .set_limit(listing.limit)
+                .set_return_consumed_capacity(self.report());
+            let request = match listing.keys {
+                SortKeys::StartingWith(prefix) => request
+                    .key_condition_expression("#hash = :hash AND begins_with(#range, :prefix)")
+                    .expression_attribute_values(":prefix", text(prefix)),
+                SortKeys::Between(first, last) => request
+                    .key_condition_expression("#hash = :hash AND #range BETWEEN :first AND :last")
+                    .expression_attribute_values(":first", text(first))
+                    .expression_attribute_values(":last", text(last)),
+            };
             let found = Box::pin(request.send()).await;
             found.map_err(|error| {
                 StoreError::new(&self.name, format!("Query of {}", listing.partition), error)
             })
         };
         let found = self.again(ErrorKind::is_transient, query).await?;
+        if let (Some(meter), Some(capacity)) = (&self.meter, &found.consumed_capacity) {
+            meter.count_read(capacity);
+        }
         let items = found
             .items
             .unwrap_or_default()
@@ -77,7 +129,18 @@ impl Table {
             .collect();
         Ok(Page {
             items,
-            next: found.last_evaluated_key.map(Item),
+            next: found.last_evaluated_key.map(position),
         })
     }
+}
+
+/// Returns the position of a last key. All keys of the listed indexes are strings.
+fn position(key: HashMap<String, AttributeValue>) -> Position {
+    let text = |value: AttributeValue| match value {
+        AttributeValue::S(text) => Some(text),
+        _ => None,
+    };
+    key.into_iter()
+        .filter_map(|(name, value)| Some((name, text(value)?)))
+        .collect()
 }

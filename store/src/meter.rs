@@ -21,7 +21,7 @@ pub struct ConsumedUnits {
     pub total: f64,
     /// Write units of the table alone.
     pub table: f64,
-    /// Read units of `BatchGetItem`.
+    /// Read units of `BatchGetItem` and `Query`.
     pub read: f64,
     /// Write units of each index.
     pub indexes: BTreeMap<String, f64>,
@@ -56,7 +56,7 @@ impl CapacityMeter {
         units.table += cost;
     }
 
-    /// Counts a `BatchGetItem`, which is not among the requests.
+    /// Counts a read, which is not among the requests.
     pub(crate) fn count_read(&self, consumed: &ConsumedCapacity) {
         let mut units = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         units.read += consumed.capacity_units().unwrap_or_default();

@@ -35,17 +35,20 @@ pub const BY_RESOURCE: Index = Index {
     range: (attr::GSI2SK, "S"),
 };
 
+/// Index of the buckets of an entity.
+pub const BY_ENTITY: Index = Index {
+    name: "GSI3",
+    hash: attr::GSI3PK,
+    range: (attr::GSI3SK, "S"),
+};
+
 /// Returns the table's indexes.
 #[must_use]
 pub const fn indexes() -> [Index; 4] {
     [
         CHILDREN,
         BY_RESOURCE,
-        Index {
-            name: "GSI3",
-            hash: attr::GSI3PK,
-            range: (attr::GSI3SK, "S"),
-        },
+        BY_ENTITY,
         Index {
             name: attr::DUE_INDEX,
             hash: attr::DUE_SHARD,

@@ -1,10 +1,10 @@
 //! Audit events of configuration changes.
 
 use weirgate_shared::{AuditEvent, AuditKey, AuditSubject, ItemKey, read_audit};
-use weirgate_store::{Item, Query};
+use weirgate_store::{Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
-use super::page::{PAGE, Page, PageToken};
+use super::page::{Page, PageToken};
 use crate::values::Error;
 
 impl RateLimiter {
@@ -21,11 +21,8 @@ impl RateLimiter {
     ) -> Result<Page<AuditEvent>, Error> {
         let partition = AuditKey::partition(&self.session.namespace, of);
         let listing = Query {
-            index: None,
-            partition: &partition,
-            prefix: "#AUDIT#",
             is_descending: true,
-            limit: PAGE,
+            ..Query::new(&partition, SortKeys::StartingWith("#AUDIT#"))
         };
         let found = self.session.page(listing, after).await?;
         let read = |item: &Item| {

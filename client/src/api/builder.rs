@@ -29,6 +29,7 @@ pub struct Builder {
     principal: Option<String>,
     config_ttl: Duration,
     audit_retention: Duration,
+    usage_retention: Duration,
     clock: Option<Arc<dyn Clock>>,
     timeout: Duration,
     denial_cache_ttl: Duration,
@@ -56,6 +57,7 @@ impl Builder {
             principal: None,
             config_ttl: Duration::from_secs(60),
             audit_retention: Duration::from_secs(90 * 86_400),
+            usage_retention: Duration::from_secs(90 * 86_400),
             clock: None,
             timeout: Duration::from_secs(5),
             denial_cache_ttl: Duration::from_secs(30),
@@ -103,6 +105,14 @@ impl Builder {
     #[must_use]
     pub const fn audit_retention(mut self, audit_retention: Duration) -> Self {
         self.audit_retention = audit_retention;
+        self
+    }
+
+    /// Sets how long the deployed stack keeps usage, its parameter `SnapshotTtlDays`: 90 days by
+    /// default, at most 100 years. A report of earlier usage is refused, because it would be short.
+    #[must_use]
+    pub const fn usage_retention(mut self, usage_retention: Duration) -> Self {
+        self.usage_retention = usage_retention;
         self
     }
 
@@ -232,6 +242,7 @@ impl Builder {
         for (name, time, most) in [
             ("config_ttl", self.config_ttl, day),
             ("audit_retention", self.audit_retention, century),
+            ("usage_retention", self.usage_retention, century),
         ] {
             if time > most {
                 return Err(Error::Invalid(format!(
@@ -282,6 +293,7 @@ impl Builder {
             principal: principal.into(),
             config_ttl: self.config_ttl,
             audit_retention: self.audit_retention,
+            usage_retention: self.usage_retention,
             is_shadow: self.is_shadow,
             has_resource_metrics: self.has_resource_metrics,
             on_unavailable: self.on_unavailable,

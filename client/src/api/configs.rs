@@ -2,10 +2,10 @@
 
 use weirgate_shared::write::write_config;
 use weirgate_shared::{AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel};
-use weirgate_store::{BY_RESOURCE, Item, Query};
+use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
-use super::page::{PAGE, Page, PageToken};
+use super::page::{Page, PageToken};
 use crate::config::{CacheKey, CacheStats, ConfigEdit, key, stored};
 use crate::session::Session;
 use crate::values::Error;
@@ -73,13 +73,9 @@ impl RateLimiter {
         } = &*self.session;
         let (partition, prefix) = of.partition(namespace);
         let is_own = matches!(of, ConfigFilter::Entity(_));
-        let index = (!is_own).then_some(BY_RESOURCE);
         let listing = Query {
-            index,
-            partition: &partition,
-            prefix,
-            is_descending: false,
-            limit: PAGE,
+            index: (!is_own).then_some(BY_RESOURCE),
+            ..Query::new(&partition, SortKeys::StartingWith(prefix))
         };
         let found = self.session.page(listing, after).await?;
         let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();

@@ -2,10 +2,10 @@
 
 use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
 use weirgate_shared::{AuditChange, Entity, EntityId, EntityKey, WriteId, read_entity};
-use weirgate_store::{CHILDREN, Item, Query};
+use weirgate_store::{CHILDREN, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
-use super::page::{PAGE, Page, PageToken};
+use super::page::{Page, PageToken};
 use crate::config::{CacheKey, ConfigEdit};
 use crate::values::Error;
 
@@ -62,13 +62,8 @@ impl RateLimiter {
         after: Option<&PageToken>,
     ) -> Result<Page<EntityId>, Error> {
         let partition = self.entity_key(id).children();
-        let listing = Query {
-            index: Some(CHILDREN),
-            partition: &partition,
-            prefix: "CHILD#",
-            is_descending: false,
-            limit: PAGE,
-        };
+        let children = SortKeys::StartingWith("CHILD#");
+        let listing = Query::of_index(CHILDREN, &partition, children);
         let found = self.session.page(listing, after).await?;
         let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
         Ok(Page {

@@ -1,12 +1,15 @@
 //! Lists, one page at a time.
 
-use weirgate_store::{Item, Query};
+use std::fmt;
+use std::str::FromStr;
+
+use weirgate_store::{Item, Position, Query, base64};
 
 use crate::session::Session;
 use crate::values::Error;
 
-/// Most entries on a page of a list, 100.
-pub(super) const PAGE: i32 = 100;
+/// Maximum number of entries on a page of a list, 100: what one `BatchGetItem` can read.
+const PAGE: i32 = 100;
 
 /// One page of a list.
 #[derive(Debug, Clone)]
@@ -18,36 +21,82 @@ pub struct Page<T> {
 }
 
 /// Position of the next page of a list.
-#[derive(Debug, Clone)]
+///
+/// Its text can be stored, and parsed by another process later. A page of another list refuses it.
+///
+/// ```
+/// # fn example(token: weirgate::PageToken) -> Result<(), weirgate::Error> {
+/// let stored = token.to_string();
+/// assert_eq!(stored.parse::<weirgate::PageToken>()?, token);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageToken {
-    after: Item,
-    /// Index and partition of the list.
-    of: (Option<&'static str>, String),
+    /// The list.
+    list: String,
+    position: Position,
+}
+
+impl PageToken {
+    pub(super) const fn new(list: String, position: Position) -> Self {
+        Self { list, position }
+    }
+
+    /// Returns the position in `list`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the token is of another list.
+    pub(super) fn within(&self, list: &str) -> Result<&Position, Error> {
+        if self.list == list {
+            return Ok(&self.position);
+        }
+        Err(Error::Invalid(format!(
+            "page token of the list {:?} used for the list {list:?}: pass the `next` of a page of the same list",
+            self.list
+        )))
+    }
+}
+
+impl fmt::Display for PageToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let json = serde_json::to_vec(&(&self.list, &self.position)).map_err(|_| fmt::Error)?;
+        f.write_str(&base64::encode(json))
+    }
+}
+
+impl FromStr for PageToken {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let json = base64::decode(text).ok();
+        let parsed = json.and_then(|json| serde_json::from_slice(&json).ok());
+        parsed
+            .map(|(list, position)| Self { list, position })
+            .ok_or_else(|| {
+                Error::Invalid(format!(
+                    "{text:?} is not a page token: pass the `next` of a page as it was returned"
+                ))
+            })
+    }
 }
 
 impl Session {
-    /// Reads one page of a list. Skips items of other namespaces, because an item can name any
-    /// partition of an index.
+    /// Reads one page of a list, up to 100 items. Skips items of other namespaces, because an item
+    /// can name any partition of an index.
     pub(super) async fn page(
         &self,
         listing: Query<'_>,
         after: Option<&PageToken>,
     ) -> Result<Page<Item>, Error> {
-        let of = (
-            listing.index.map(|index| index.name),
-            listing.partition.to_owned(),
-        );
-        if let Some(next) = after.filter(|next| next.of != of) {
-            let (asked, given) = (&of.1, &next.of.1);
-            let text = "pass the `next` of a page of the same list";
-            return Err(Error::Invalid(format!(
-                "page token of the list {given} used for the list {asked}: {text}"
-            )));
-        }
-        let found = self
-            .table
-            .query(listing, after.map(|next| &next.after))
-            .await?;
+        let index = listing.index.map_or("table", |index| index.name);
+        let list = format!("{index} {} {:?}", listing.partition, listing.keys);
+        let after = after.map(|token| token.within(&list)).transpose()?;
+        let listing = Query {
+            limit: Some(PAGE),
+            ..listing
+        };
+        let found = self.query(listing, after).await?;
         let prefix = format!("{}/", self.namespace);
         let items = found
             .items
@@ -56,7 +105,7 @@ impl Session {
             .collect();
         Ok(Page {
             items,
-            next: found.next.map(|after| PageToken { after, of }),
+            next: found.next.map(|position| PageToken::new(list, position)),
         })
     }
 }

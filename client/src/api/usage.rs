@@ -1,13 +1,17 @@
 //! Returns the usage of a window: the copied usage, plus what the items have counted since.
 
-use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, ItemKey, LiveShard, MAX_SHARDS, Resource, Snapshot,
-    SnapshotKey, Window, WindowUsage, usage,
-};
-use weirgate_store::Item;
+mod pages;
+mod read;
+mod report;
 
+pub use report::{TopUser, UsageReport, UsageRow, UsageScope, UsageTotal};
+
+use weirgate_shared::{BucketKey, EntityId, EpochMillis, Resource, Window, WindowUsage, usage};
+use weirgate_store::Consistency;
+
+use self::read::{read_live, read_snapshots};
 use super::limiter::RateLimiter;
-use crate::session::{Session, deadline};
+use crate::session::deadline;
 use crate::values::Error;
 
 impl RateLimiter {
@@ -46,74 +50,19 @@ impl RateLimiter {
             resource,
             shard: 0,
         };
-        let timeout = self.session.settings.timeout;
-        let read = tokio::time::timeout_at(
-            deadline(timeout),
-            read(&self.session, &bucket, window, start),
-        )
-        .await;
-        let (live, snapshot) = read.unwrap_or_else(|_| {
-            Err(self
-                .session
-                .timeout_error("BatchGetItem of usage", timeout)
-                .into())
-        })?;
-        Ok(usage(window, start, &snapshot, &live, self.session.now()))
+        let (session, timeout) = (&*self.session, self.session.settings.timeout);
+        let read = async {
+            let strong = Consistency::Strong;
+            // The items before the snapshot: one that rolls in between has its final copy in the
+            // snapshot, or in flight.
+            let live = read_live(session, std::slice::from_ref(&bucket), strong).await?;
+            let snapshots = read_snapshots(session, &bucket, window, (start, start), strong);
+            Ok::<_, Error>((live.concat(), snapshots.await?))
+        };
+        let read = tokio::time::timeout_at(deadline(timeout), read).await;
+        let (live, snapshots) =
+            read.unwrap_or_else(|_| Err(session.timeout_error("Query of usage", timeout).into()))?;
+        let snapshot = snapshots.into_values().next().unwrap_or_default();
+        Ok(usage(window, start, &snapshot, &live, session.now()))
     }
-}
-
-/// Reads the items before the snapshot: an item that rolls in between has its final copy in the
-/// snapshot, or in flight.
-async fn read(
-    session: &Session,
-    bucket: &BucketKey,
-    window: Window,
-    start: EpochMillis,
-) -> Result<(Vec<LiveShard>, Snapshot), Error> {
-    let key = |shard| bucket.with_shard(shard).item_key();
-    let mut items = session.read_with_merged(&[key(0)]).await?;
-    if items.first().is_none_or(was_split) {
-        items.extend(
-            session
-                .read_with_merged(&(1..MAX_SHARDS).map(key).collect::<Vec<_>>())
-                .await?,
-        );
-    }
-    let live = |item: &Item| {
-        item.live().map_err(|error| Error::Unreadable {
-            bucket: item.pk(),
-            error,
-        })
-    };
-    let live = items.iter().map(live).collect::<Result<_, Error>>()?;
-    let BucketKey {
-        namespace,
-        entity,
-        resource,
-        ..
-    } = bucket.clone();
-    let key = SnapshotKey {
-        namespace,
-        entity,
-        resource,
-        window,
-        start,
-    }
-    .item_key();
-    let found = session.read_with_merged(std::slice::from_ref(&key)).await?;
-    let snapshot = found
-        .first()
-        .map_or_else(|| Ok(Snapshot::default()), Item::snapshot)
-        .map_err(|error| {
-            let ItemKey { pk, sk } = key;
-            Error::UnreadableItem { pk, sk, error }
-        })?;
-    Ok((live, snapshot))
-}
-
-/// Returns whether the bucket with this first shard was ever split.
-fn was_split(first: &Item) -> bool {
-    first
-        .bucket()
-        .is_ok_and(|shard| shard.scaling.sample.is_some() || shard.shard().count > 1)
 }

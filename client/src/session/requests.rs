@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, Shard, WriteId};
 use weirgate_store::{
-    Consistency, ErrorKind, Item, RetryPolicy, ReturnValues, StoreError, TransactOutcome,
-    WriteOutcome,
+    Consistency, ErrorKind, Item, Page, Position, Query, RetryPolicy, ReturnValues, StoreError,
+    TransactOutcome, WriteOutcome,
 };
 
 use super::Session;
@@ -87,9 +87,23 @@ impl Session {
     }
 
     /// Reads up to 100 items, including shards that were merged away.
-    pub(crate) async fn read_with_merged(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
+    pub(crate) async fn read_with_merged(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+    ) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.record_outcome(self.table.read_all(keys).await)
+        self.record_outcome(self.table.read_all(keys, consistency).await)
+    }
+
+    /// Reads one page of a listing.
+    pub(crate) async fn query(
+        &self,
+        listing: Query<'_>,
+        after: Option<&Position>,
+    ) -> Result<Page, StoreError> {
+        count(&self.counters.reads, 1);
+        self.record_outcome(self.table.query(listing, after).await)
     }
 
     /// Returns and records the error of a request without a timely response, whose outcome is

@@ -55,13 +55,17 @@ impl Table {
         self.read_by(keys, Consistency::Strong, None).await
     }
 
-    /// Runs [`Self::read`], and includes shards that were merged away: they still have usage
-    /// counters.
+    /// Runs [`Self::read`] with this consistency, and includes shards that were merged away: they
+    /// still have usage counters.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub async fn read_all(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        self.read_until_complete(keys, Consistency::Strong, None, None)
+    pub async fn read_all(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+    ) -> Result<Vec<Item>, StoreError> {
+        self.read_until_complete(keys, consistency, None, None)
             .await
     }
 

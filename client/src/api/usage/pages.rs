@@ -1,0 +1,288 @@
+//! Pages of a usage report. A page token has the position as names and values:
+//!
+//! | scope | position |
+//! |---|---|
+//! | bucket | `from`: start of the next interval |
+//! | entity | `resource`: the next one, or `after` the last one; `from` within it |
+//! | resource | the keys of the last bucket read in the index, or only the partition that follows |
+
+use std::ops::Range;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use weirgate_shared::{
+    BucketKey, EntityId, EpochMillis, Granularity, ItemKey, LiveShard, Resource, SnapshotKey, attr,
+    interval_usage, resource_partitions,
+};
+use weirgate_store::{BY_ENTITY, BY_RESOURCE, Consistency, Position, Query, SortKeys};
+
+use super::super::page::{Page, PageToken};
+use super::read::{read_live, read_snapshots};
+use super::report::{UsageReport, UsageRow, UsageScope};
+use crate::session::{Session, deadline};
+use crate::values::Error;
+
+/// Entities on a page.
+const ENTITIES: i32 = 50;
+/// Queries of snapshots in flight at once.
+const CONCURRENT: usize = 10;
+
+const FROM: &str = "from";
+const RESOURCE: &str = "resource";
+const AFTER: &str = "after";
+
+/// Returns the maximum number of intervals on a page: a month of hours, a year of days or months.
+const fn intervals(granularity: Granularity) -> usize {
+    match granularity {
+        Granularity::Hourly => 744,
+        Granularity::Daily => 366,
+        Granularity::Monthly => 12,
+    }
+}
+
+/// Returns the page after `after`.
+pub(super) async fn page(
+    report: &UsageReport<'_>,
+    after: Option<&PageToken>,
+) -> Result<Page<UsageRow>, Error> {
+    let Range { start, end } = &report.range;
+    let list = format!(
+        "usage {:?} {:?} {} {}",
+        report.scope, report.granularity, start.0, end.0
+    );
+    let position = after.map(|token| token.within(&list)).transpose()?;
+    let start_of_all = Position::new();
+    let position = position.unwrap_or(&start_of_all);
+    let session = &*report.limiter.session;
+    let timeout = session.settings.timeout;
+    let read = async {
+        match &report.scope {
+            UsageScope::Bucket(entity, resource) => {
+                let bucket = first_shard(session, entity, resource);
+                let (rows, next) = bucket_page(report, &bucket, from(position)?).await?;
+                Ok((rows, next.map(|from| at(from))))
+            }
+            UsageScope::Entity(entity) => entity_page(report, entity, position).await,
+            UsageScope::Resource(resource) => resource_page(report, resource, position).await,
+        }
+    };
+    let read = tokio::time::timeout_at(deadline(timeout), read).await;
+    let (items, next): (_, Option<Position>) = read.unwrap_or_else(|_| {
+        let error = session.timeout_error("Query of usage", timeout);
+        Err(error.into())
+    })?;
+    Ok(Page {
+        items,
+        next: next.map(|position| PageToken::new(list, position)),
+    })
+}
+
+fn at(from: EpochMillis) -> Position {
+    [(FROM.to_owned(), from.0.to_string())].into()
+}
+
+/// Returns the start of the first interval of a page.
+fn from(position: &Position) -> Result<Option<EpochMillis>, Error> {
+    let parse = |text: &String| {
+        let ms = text.parse().map(EpochMillis);
+        ms.map_err(|_| Error::Invalid(format!("the page token has no instant, but {text:?}")))
+    };
+    position.get(FROM).map(parse).transpose()
+}
+
+fn first_shard(session: &Session, entity: &EntityId, resource: &Resource) -> BucketKey {
+    BucketKey {
+        namespace: session.namespace.clone(),
+        entity: entity.clone(),
+        resource: resource.clone(),
+        shard: 0,
+    }
+}
+
+/// Returns a page of one bucket's rows, and where the next one begins.
+async fn bucket_page(
+    report: &UsageReport<'_>,
+    bucket: &BucketKey,
+    from: Option<EpochMillis>,
+) -> Result<(Vec<UsageRow>, Option<EpochMillis>), Error> {
+    let session = &report.limiter.session;
+    let live = read_live(session, std::slice::from_ref(bucket), Consistency::Strong).await?;
+    let start = from.unwrap_or(report.range.start);
+    let mut end = start;
+    for _ in 0..intervals(report.granularity) {
+        if end < report.range.end {
+            end = report.granularity.end(end);
+        }
+    }
+    let rows = rows(report, bucket, start..end, &live.concat()).await?;
+    Ok((rows, (end < report.range.end).then_some(end)))
+}
+
+/// Returns the rows of one bucket in `range`. Its items were read before.
+async fn rows(
+    report: &UsageReport<'_>,
+    bucket: &BucketKey,
+    range: Range<EpochMillis>,
+    live: &[LiveShard],
+) -> Result<Vec<UsageRow>, Error> {
+    let (session, granularity) = (&report.limiter.session, report.granularity);
+    let (window, now) = (granularity.window(), session.now());
+    let snapshots = if is_in_items(report, &range, live, now) {
+        std::collections::BTreeMap::new()
+    } else {
+        let last = window.start(EpochMillis(range.end.0 - 1));
+        let windows = (window.start(range.start), last);
+        read_snapshots(session, bucket, window, windows, Consistency::Eventual).await?
+    };
+    let (mut rows, mut start) = (vec![], range.start);
+    while start < range.end && start <= now {
+        let end = granularity.end(start);
+        let read = interval_usage(window, (start, end), &snapshots, live, now);
+        let row = UsageRow {
+            entity: bucket.entity.clone(),
+            resource: bucket.resource.clone(),
+            start,
+            end,
+            usage: read.usage,
+            complete_until: read.complete_until,
+        };
+        // In progress or final without usage: nothing is missing.
+        let is_complete = row.is_final() || row.complete_until == now;
+        if row.usage != weirgate_shared::Usage::default() || !is_complete {
+            rows.push(row);
+        }
+        start = end;
+    }
+    Ok(rows)
+}
+
+/// Returns whether the items alone have the usage of `range`: it is the window in progress, and the
+/// bucket's only shard is older than the window, so no earlier life was used in it.
+fn is_in_items(
+    report: &UsageReport<'_>,
+    range: &Range<EpochMillis>,
+    live: &[LiveShard],
+    now: EpochMillis,
+) -> bool {
+    let window = report.granularity.window();
+    let is_one = window.end(range.start) == range.end && now < range.end;
+    let [LiveShard { meter, .. }] = live else {
+        return false;
+    };
+    is_one
+        && meter.start(window) == range.start
+        && meter.birth_seq < range.start.0.saturating_mul(1000)
+}
+
+/// Returns a page of one of the entity's resources, and the position after it.
+async fn entity_page(
+    report: &UsageReport<'_>,
+    entity: &EntityId,
+    position: &Position,
+) -> Result<(Vec<UsageRow>, Option<Position>), Error> {
+    let session = &*report.limiter.session;
+    let resource = match position.get(RESOURCE) {
+        Some(resource) => Some(Resource::new(resource.as_str())?),
+        None => next_resource(session, entity, position.get(AFTER)).await?,
+    };
+    let Some(resource) = resource else {
+        return Ok((vec![], None));
+    };
+    let bucket = first_shard(session, entity, &resource);
+    let (rows, next) = bucket_page(report, &bucket, from(position)?).await?;
+    let resource = resource.to_string();
+    let next = match next {
+        Some(from) => {
+            let mut next = at(from);
+            next.insert(RESOURCE.to_owned(), resource);
+            next
+        }
+        None => [(AFTER.to_owned(), resource)].into(),
+    };
+    Ok((rows, Some(next)))
+}
+
+/// Returns the first resource after `after` of which the entity has a bucket or a snapshot. Each
+/// query reads one entry: `$` sorts after the delimiter `#`, and before every character of a name.
+async fn next_resource(
+    session: &Session,
+    entity: &EntityId,
+    after: Option<&String>,
+) -> Result<Option<Resource>, Error> {
+    let partition = format!("{}/ENTITY#{entity}", session.namespace);
+    let first = |prefix: &str| {
+        let name = after.map_or(String::new(), |after| format!("{after}$"));
+        (
+            format!("{prefix}{name}"),
+            format!("{}$", prefix.trim_end_matches('#')),
+        )
+    };
+    let (buckets, snapshots) = (first("BUCKET#"), first("#USAGE#"));
+    let one = |query| Query {
+        limit: Some(1),
+        ..query
+    };
+    let bucket = one(Query::of_index(
+        BY_ENTITY,
+        &partition,
+        SortKeys::Between(&buckets.0, &buckets.1),
+    ));
+    let snapshot = one(Query::new(
+        &partition,
+        SortKeys::Between(&snapshots.0, &snapshots.1),
+    ));
+    let (bucket, snapshot) =
+        tokio::try_join!(session.query(bucket, None), session.query(snapshot, None))?;
+    let key = |page: &weirgate_store::Page| page.items.first()?.key();
+    let of_bucket =
+        key(&bucket).and_then(|ItemKey { pk, .. }| Some(BucketKey::parse(&pk)?.resource));
+    let of_snapshot = key(&snapshot).and_then(|key| Some(SnapshotKey::parse(&key)?.resource));
+    Ok(of_bucket.into_iter().chain(of_snapshot).min())
+}
+
+/// Returns the rows of some entities of a resource, and the position after them.
+async fn resource_page(
+    report: &UsageReport<'_>,
+    resource: &Resource,
+    position: &Position,
+) -> Result<(Vec<UsageRow>, Option<Position>), Error> {
+    let session = &*report.limiter.session;
+    let mut partitions = resource_partitions(&session.namespace, resource);
+    let partition = match position.get(attr::GSI2PK) {
+        Some(partition) => partitions.find(|known| known == partition),
+        None => partitions.next(),
+    };
+    let Some(partition) = partition else {
+        let text = "the page token names no partition of the resource's buckets";
+        return Err(Error::Invalid(text.to_owned()));
+    };
+    let listing = Query {
+        limit: Some(ENTITIES),
+        ..Query::of_index(BY_RESOURCE, &partition, SortKeys::StartingWith("BUCKET#"))
+    };
+    let is_first = !position.contains_key(attr::PK);
+    let found = session
+        .query(listing, (!is_first).then_some(position))
+        .await?;
+    // The shards of an entity follow each other: those after the last page's were on it.
+    let last = position.get(attr::PK).and_then(|pk| BucketKey::parse(pk));
+    let listed = found
+        .items
+        .iter()
+        .filter_map(|item| BucketKey::parse(&item.pk()));
+    let mut buckets: Vec<_> = listed
+        .filter(|key| key.namespace == session.namespace && key.resource == *resource)
+        .map(|key| key.with_shard(0))
+        .collect();
+    buckets.dedup();
+    buckets.retain(|key| last.as_ref().is_none_or(|last| last.with_shard(0) != *key));
+    let live = read_live(session, &buckets, Consistency::Eventual).await?;
+    let all = stream::iter(buckets.iter().zip(&live))
+        .map(|(bucket, live)| rows(report, bucket, report.range.clone(), live))
+        .buffered(CONCURRENT);
+    let rows: Vec<Vec<UsageRow>> = all.try_collect().await?;
+    let next = found.next.or_else(|| {
+        let partition = partitions.next()?;
+        Some([(attr::GSI2PK.to_owned(), partition)].into())
+    });
+    Ok((rows.concat(), next))
+}

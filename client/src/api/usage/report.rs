@@ -1,0 +1,247 @@
+//! Usage over a range of time: of a bucket, an entity, or a resource.
+
+use std::ops::Range;
+
+use weirgate_shared::{
+    EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTokens, Millis, Resource, Usage,
+};
+
+use super::super::limiter::RateLimiter;
+use super::super::page::{Page, PageToken};
+use super::pages;
+use crate::values::Error;
+
+/// Whose usage a report has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UsageScope {
+    /// That of an entity on a resource.
+    Bucket(EntityId, Resource),
+    /// That of an entity on all resources it has used.
+    Entity(EntityId),
+    /// That of all entities on a resource. An entity is in it while it has a bucket: one that lives
+    /// on default limits loses its bucket about a day after its last use.
+    Resource(Resource),
+}
+
+/// Usage of one bucket in one interval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageRow {
+    /// The entity.
+    pub entity: EntityId,
+    /// The resource.
+    pub resource: Resource,
+    /// First instant of the interval.
+    pub start: EpochMillis,
+    /// First instant after it.
+    pub end: EpochMillis,
+    /// Amount of each limit, and the number of acquires. An amount may be negative: tokens taken in
+    /// one interval may return in the next.
+    pub usage: Usage,
+    /// Instant before which all usage is included: `end` if the row is final, the time of the read
+    /// in an interval in progress.
+    pub complete_until: EpochMillis,
+}
+
+impl UsageRow {
+    /// Returns whether the row never changes: the interval has ended, and the copies of all shards
+    /// are final.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.complete_until == self.end
+    }
+}
+
+/// Sum of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageTotal {
+    /// Amount of each limit, and the number of acquires.
+    pub usage: Usage,
+    /// Instant before which all usage is included. A bill for the range is complete once this is
+    /// the range's end.
+    pub complete_until: EpochMillis,
+}
+
+/// One of the largest users in a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopUser {
+    /// The entity.
+    pub entity: EntityId,
+    /// The resource.
+    pub resource: Resource,
+    /// Usage in the whole range.
+    pub usage: Usage,
+}
+
+/// A report of usage. Nothing is read until a page, the total or the top users are requested.
+#[derive(Debug, Clone)]
+#[must_use = "a report reads nothing until a page is requested"]
+pub struct UsageReport<'a> {
+    pub(super) limiter: &'a RateLimiter,
+    pub(super) scope: UsageScope,
+    pub(super) granularity: Granularity,
+    /// On boundaries of intervals.
+    pub(super) range: Range<EpochMillis>,
+}
+
+impl RateLimiter {
+    /// Returns a report of the usage in all intervals (UTC) that overlap `range`.
+    ///
+    /// Intervals in progress include the current items, so they are exact as of the read.
+    ///
+    /// | scope | read units, eventually consistent except for the items of a bucket or entity |
+    /// |---|---|
+    /// | bucket | 1 for its item, and half a unit for each 4 KB of snapshots: about 30 days, or 25 hours |
+    /// | entity | the same for each resource, and 1 to find it |
+    /// | resource | half a unit for each entity's item, and half a unit for its snapshots |
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter, month: std::ops::Range<weirgate::EpochMillis>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::{Granularity, UsageScope};
+    ///
+    /// let scope = UsageScope::Resource("gpt-4".try_into()?);
+    /// let report = limiter.usage_report(scope, Granularity::Monthly, month)?;
+    /// for user in report.top(&"tpm".try_into()?, 10).await? {
+    ///     println!("{}: {:?}", user.entity, user.usage.tokens);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is empty, or begins before the snapshots that the table
+    /// keeps: see [`Builder::usage_retention`](crate::Builder::usage_retention).
+    pub fn usage_report(
+        &self,
+        scope: UsageScope,
+        granularity: Granularity,
+        range: Range<EpochMillis>,
+    ) -> Result<UsageReport<'_>, Error> {
+        let Range { start, end } = range;
+        if start >= end {
+            return Err(Error::Invalid(format!(
+                "a range of usage must begin before it ends, got {} to {}: swap them, or make it longer",
+                Iso8601(start),
+                Iso8601(end)
+            )));
+        }
+        let retention = self.session.settings.usage_retention;
+        let Millis(kept) = retention.into();
+        let kept = EpochMillis(self.session.now().0.saturating_sub(kept));
+        let first = granularity.start(start);
+        if granularity.window().end(first) <= kept {
+            return Err(Error::Invalid(format!(
+                "usage is kept for {} days, got a range from {}: begin at {} or later, or set usage_retention() to the stack's SnapshotTtlDays",
+                retention.as_secs() / 86_400,
+                Iso8601(start),
+                Iso8601(kept)
+            )));
+        }
+        let mut last = granularity.start(end);
+        if last < end {
+            last = granularity.end(last);
+        }
+        Ok(UsageReport {
+            limiter: self,
+            scope,
+            granularity,
+            range: first..last,
+        })
+    }
+}
+
+impl UsageReport<'_> {
+    /// Returns one page of rows; `after` is the previous page's token. Rows without usage are left
+    /// out, unless some may be missing.
+    ///
+    /// A page has one bucket's rows of up to 744 hours, 366 days or 12 months; of a resource, those
+    /// of up to 50 entities. The rows of one bucket follow each other, in the order of time.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a page token of another report; [`Error::Unreadable`] or
+    /// [`Error::UnreadableItem`] for an item that cannot be read; the other errors if the table
+    /// could not be read.
+    pub async fn page(&self, after: Option<&PageToken>) -> Result<Page<UsageRow>, Error> {
+        pages::page(self, after).await
+    }
+
+    /// Returns the sum of all rows.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    pub async fn total(&self) -> Result<UsageTotal, Error> {
+        let mut total = UsageTotal {
+            usage: Usage::default(),
+            complete_until: self.range.end.min(self.limiter.session.now()),
+        };
+        self.each(|row| {
+            total.usage.add(&row.usage);
+            if !row.is_final() {
+                total.complete_until = total.complete_until.min(row.complete_until);
+            }
+        })
+        .await?;
+        Ok(total)
+    }
+
+    /// Returns the `count` buckets with the largest amounts of `limit`, the largest first.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    pub async fn top(&self, limit: &LimitName, count: usize) -> Result<Vec<TopUser>, Error> {
+        let amount = |user: &TopUser| user.usage.tokens.get(limit).copied();
+        self.largest(count, |user| amount(user).unwrap_or(MilliTokens::ZERO).0)
+            .await
+    }
+
+    /// Returns the `count` buckets with the most acquires, the largest first.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    pub async fn top_by_acquires(&self, count: usize) -> Result<Vec<TopUser>, Error> {
+        self.largest(count, |user| user.usage.acquires).await
+    }
+
+    /// Keeps twice as many buckets as requested at most, so that it can read any number.
+    async fn largest(
+        &self,
+        count: usize,
+        amount: impl Fn(&TopUser) -> i64,
+    ) -> Result<Vec<TopUser>, Error> {
+        let mut top: Vec<TopUser> = vec![];
+        let cut = |top: &mut Vec<TopUser>| {
+            top.sort_by_key(|user| std::cmp::Reverse(amount(user)));
+            top.truncate(count);
+        };
+        self.each(|row| match top.last_mut() {
+            Some(user) if user.entity == row.entity && user.resource == row.resource => {
+                user.usage.add(&row.usage);
+            }
+            _ => {
+                if top.len() > count.saturating_mul(2) {
+                    cut(&mut top);
+                }
+                top.push(TopUser {
+                    entity: row.entity,
+                    resource: row.resource,
+                    usage: row.usage,
+                });
+            }
+        })
+        .await?;
+        cut(&mut top);
+        Ok(top)
+    }
+
+    /// Calls `with` for each row of all pages.
+    async fn each(&self, mut with: impl FnMut(UsageRow)) -> Result<(), Error> {
+        let mut after = None;
+        loop {
+            let page = self.page(after.as_ref()).await?;
+            page.items.into_iter().for_each(&mut with);
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What usage reports cost, in read units.
+
+use weirgate::{EpochMillis, Granularity, Limit, RateLimiter, UsageScope};
+use weirgate_store::CapacityMeter;
+use weirgate_tests::batches;
+
+use crate::fixtures::aggregator::{deliver_text, event};
+use crate::fixtures::fleet::{Fleet, START, pass, secs, tokens};
+
+fn limits() -> [Limit; 2] {
+    [("rpm", 1_000), ("tpm", 1_000_000)].map(|(name, most)| Limit::per_hour(name, most).unwrap())
+}
+
+async fn take(limiter: &RateLimiter, entity: &str) {
+    let limits = limits();
+    let acquire = limiter.acquire(entity, "gpt-4").limits(&limits);
+    let decision = acquire.take("rpm", 1).take("tpm", 1_234).send().await;
+    assert!(decision.unwrap().is_granted());
+}
+
+async fn deliver(fleet: &Fleet) {
+    let records = batches::stream(&fleet.dynamo, fleet.now());
+    let table = fleet.dynamo.table().await;
+    let handled = deliver_text(&table, &event(&records), fleet.now()).await;
+    assert!(handled.response.unwrap().batch_item_failures.is_empty());
+}
+
+/// Reads the whole report. Returns its acquires, and the read units.
+async fn read(
+    (limiter, meter): &(RateLimiter, CapacityMeter),
+    scope: UsageScope,
+    granularity: Granularity,
+    range: std::ops::Range<EpochMillis>,
+) -> (i64, f64) {
+    let _ = meter.take();
+    let report = limiter.usage_report(scope, granularity, range).unwrap();
+    let total = report.total().await.unwrap();
+    assert_eq!(total.usage.tokens["rpm"], tokens(total.usage.acquires));
+    (total.usage.acquires, meter.take().read)
+}
+
+#[tokio::test(start_paused = true)]
+async fn thirty_days_of_a_bucket_cost_3_units_by_day_and_20_by_hour() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    pass(secs(60)).await;
+    for _ in 0..30 * 24 {
+        take(&limiter, "user-1").await;
+        pass(secs(3_600)).await;
+        deliver(&fleet).await;
+    }
+    let (reader, range) = (fleet.metered().await, START..fleet.now());
+    let scope = || UsageScope::Bucket("user-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    let _ = fleet.dynamo.take_operations();
+    let (acquires, by_day) = read(&reader, scope(), Granularity::Daily, range.clone()).await;
+    let requests = fleet.dynamo.take_operations();
+    assert_eq!(acquires, 720);
+    assert_eq!((requests["Query"], requests["BatchGetItem"]), (1, 1));
+    let (acquires, by_hour) = read(&reader, scope(), Granularity::Hourly, range).await;
+    assert_eq!(acquires, 720);
+    println!("30 days of a bucket: {by_day} read units by day, {by_hour} by hour");
+    assert!(by_day > 0.0 && by_day <= 3.0, "{by_day}");
+    assert!(by_hour > 3.0 && by_hour <= 20.0, "{by_hour}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_day_of_a_resource_costs_a_unit_for_each_entity() {
+    const ENTITIES: i64 = 500;
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    pass(secs(60)).await;
+    let day = |now: EpochMillis| {
+        let start = Granularity::Daily.start(now);
+        start..Granularity::Daily.end(start)
+    };
+    let first = day(fleet.now());
+    let take_all = async || {
+        for user in 0..ENTITIES {
+            take(&limiter, &format!("user-{user:04}")).await;
+        }
+        deliver(&fleet).await;
+    };
+    take_all().await;
+    pass(secs(6 * 3_600)).await;
+    take_all().await;
+    pass(secs(3_600)).await;
+    take_all().await;
+    let (reader, second) = (fleet.metered().await, day(fleet.now()));
+    assert!(first.end == second.start);
+    let scope = || UsageScope::Resource("gpt-4".try_into().unwrap());
+    let (acquires, ended) = read(&reader, scope(), Granularity::Daily, first).await;
+    assert_eq!(acquires, ENTITIES);
+    let (acquires, current) = read(&reader, scope(), Granularity::Daily, second).await;
+    assert_eq!(acquires, 2 * ENTITIES);
+    assert_eq!(fleet.dynamo.take_operations().get("Scan"), None);
+    let [ended, current] = [ended, current].map(|units| units / 500.0);
+    println!("a day of a resource, for each entity: {ended} read units, {current} for today");
+    assert!(ended > 0.5 && ended <= 1.05, "{ended}");
+    assert!(current > 0.25 && current <= 0.55, "{current}");
+}
