@@ -54,20 +54,24 @@ const LATE_TAKES: Millis = Millis(10_000);
 /// retention of a stream.
 const DELIVERY: Millis = Millis(86_400_000);
 
-/// Returns the usage of the window that starts at `start`: the snapshot's numbers, replaced by
+/// Returns the usage of the window that starts at `start`: its snapshot's numbers, replaced by
 /// those of newer `live` items.
 ///
-/// Read `live` before the snapshot: the final copy of an item that rolls in between is then in the
+/// `snapshots` are by their start. Those of later windows tell when a shard without a copy of this
+/// window began another one; without them the result may be final later.
+///
+/// Read `live` before the snapshots: the final copy of an item that rolls in between is then in its
 /// snapshot, or on its way there.
 #[must_use]
 pub fn usage(
     window: Window,
     start: EpochMillis,
-    snapshot: &Snapshot,
+    snapshots: &BTreeMap<EpochMillis, Snapshot>,
     live: &[LiveShard],
     now: EpochMillis,
 ) -> WindowUsage {
-    let end = window.end(start);
+    let (none, end) = (Snapshot::default(), window.end(start));
+    let snapshot = snapshots.get(&start).unwrap_or(&none);
     let mut usage = snapshot.carry.clone();
     let mut is_final = now >= end.plus(LATE_TAKES) && snapshot.unfinished.is_empty();
     let mut shards = snapshot.shards.clone();
@@ -98,7 +102,9 @@ pub fn usage(
             && copied.is_none_or(|copied| copied.write_seq < meter.birth_seq)
             && EpochMillis(meter.birth_seq.div_euclid(1000)) < end.plus(LATE_TAKES)
         {
-            is_final &= now >= end.plus(DELIVERY);
+            let later = snapshots.range(end..);
+            let rolled_by = rolled_by(window, meter, later.map(|(start, later)| (*start, later)));
+            is_final &= now >= rolled_by.plus(DELIVERY);
         }
     }
     for copied in shards.values() {
@@ -106,6 +112,22 @@ pub fn usage(
         is_final &= copied.is_final;
     }
     WindowUsage { usage, is_final }
+}
+
+/// Returns the instant by which a shard had rolled out of a window: the end of the hour that it
+/// counts, or of the first of the `later` windows that has a copy of its life.
+fn rolled_by<'a>(
+    window: Window,
+    meter: &Meter,
+    mut later: impl Iterator<Item = (EpochMillis, &'a Snapshot)>,
+) -> EpochMillis {
+    let is_used = |snapshot: &Snapshot| {
+        let copied = snapshot.shards.get(&meter.key.shard);
+        copied.is_some_and(|copied| copied.write_seq >= meter.birth_seq)
+    };
+    let used = later.find(|(_, snapshot)| is_used(snapshot));
+    let hour = Window::Hourly.end(meter.hour.start());
+    used.map_or(hour, |(start, _)| hour.min(window.end(start)))
 }
 
 /// Usage of an interval: one window, or several in a row.
@@ -119,8 +141,8 @@ pub struct IntervalUsage {
     pub complete_until: EpochMillis,
 }
 
-/// Returns the usage of the windows from `start` up to `end`, with those of their snapshots that
-/// there are. Windows that begin after `now` have none.
+/// Returns the usage of the windows from `start` up to `end`. Windows that begin after `now` have
+/// none.
 ///
 /// Read `live` before the snapshots: see [`usage`].
 #[must_use]
@@ -131,11 +153,9 @@ pub fn interval_usage(
     live: &[LiveShard],
     now: EpochMillis,
 ) -> IntervalUsage {
-    let none = Snapshot::default();
     let (mut total, mut complete_until, mut at) = (Usage::default(), None, start);
     while at < end && at <= now {
-        let snapshot = snapshots.get(&at).unwrap_or(&none);
-        let WindowUsage { usage, is_final } = usage(window, at, snapshot, live, now);
+        let WindowUsage { usage, is_final } = usage(window, at, snapshots, live, now);
         total.add(&usage);
         let next = window.end(at);
         if !is_final {
@@ -178,16 +198,57 @@ mod tests {
             usage(
                 Window::Hourly,
                 start,
-                &Snapshot::default(),
+                &BTreeMap::new(),
                 &live,
                 end.plus(now),
             )
             .is_final
         };
-        assert!(!is_final(Millis(500), LATE_TAKES) && is_final(Millis(500), DELIVERY));
+        let delivered = Millis(3_600_000 + DELIVERY.0);
+        assert!(!is_final(Millis(500), LATE_TAKES) && is_final(Millis(500), delivered));
         assert!(
             is_final(LATE_TAKES, LATE_TAKES),
             "no process counts for the window by then"
         );
+    }
+
+    /// The copy of a shard that rested for days is on its way when it is written again.
+    #[test]
+    fn a_window_is_not_final_while_a_shard_that_rested_may_be_copied_to_it() {
+        let hour = Hour(498_648);
+        let (start, rolled) = (hour.start(), Hour(498_648 + 72));
+        let meter = |hour| Meter {
+            key: BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap(),
+            write_seq: start.0 * 1000 + 9,
+            birth_seq: start.0 * 1000,
+            hour,
+            acquires: Counter::default(),
+            limits: BTreeMap::new(),
+        };
+        let is_final = |hour, later: &[Hour], now: EpochMillis| {
+            let copy = ShardUsageCopy {
+                write_seq: start.0 * 1000 + 5,
+                ..ShardUsageCopy::default()
+            };
+            let snapshot = Snapshot {
+                shards: [(0, copy)].into(),
+                ..Snapshot::default()
+            };
+            let snapshots = later.iter().map(|at| (at.start(), snapshot.clone()));
+            let live = [LiveShard {
+                meter: meter(hour),
+                holds_leases: false,
+            }];
+            usage(Window::Hourly, start, &snapshots.collect(), &live, now).is_final
+        };
+        let late = rolled.start().plus(LATE_TAKES);
+        assert!(is_final(hour, &[], late), "the item has the window");
+        assert!(!is_final(rolled, &[], late), "its copy is on its way");
+        let delivered = Hour(rolled.0 + 1).start().plus(DELIVERY);
+        assert!(is_final(rolled, &[], delivered));
+        // Used in an hour in between, so it was idle in this one.
+        let between = Hour(hour.0 + 3);
+        assert!(is_final(rolled, &[between], late));
+        assert!(!is_final(rolled, &[Hour(rolled.0 - 1)], late));
     }
 }

@@ -222,7 +222,8 @@ pub fn counted(world: &World) {
 /// Does the same for windows that began at `since` or later; earlier snapshots are deleted.
 pub fn counted_since(world: &World, since: EpochMillis) {
     let items = world.dynamo().items();
-    let (mut live, mut snapshots) = (BTreeMap::<String, Vec<LiveShard>>::new(), BTreeMap::new());
+    let mut live = BTreeMap::<String, Vec<LiveShard>>::new();
+    let mut snapshots = BTreeMap::<_, BTreeMap<EpochMillis, Snapshot>>::new();
     for item in &items {
         let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
         let key = ItemKey {
@@ -238,10 +239,10 @@ pub fn counted_since(world: &World, since: EpochMillis) {
                 .or_default()
                 .push(shard);
         } else if let Some(key) = SnapshotKey::parse(&key) {
-            snapshots.insert(
-                (key.entity.to_string(), key.window, key.start),
-                weirgate_tests::snapshot(item),
-            );
+            snapshots
+                .entry((key.entity.to_string(), key.window))
+                .or_default()
+                .insert(key.start, weirgate_tests::snapshot(item));
         }
     }
     let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i64>> =
@@ -257,18 +258,23 @@ pub fn counted_since(world: &World, since: EpochMillis) {
                 .or_default() += amount;
         }
     }
-    let all: BTreeSet<_> = snapshots
-        .keys()
-        .chain(consumed.keys())
+    let copied = snapshots.iter().flat_map(|((entity, window), starts)| {
+        let of = |start: &EpochMillis| (entity.clone(), *window, *start);
+        starts.keys().map(of)
+    });
+    let all: BTreeSet<_> = copied
+        .chain(consumed.keys().cloned())
         .filter(|(_, _, start)| *start >= since)
         .collect();
-    let (no_snapshot, no_items) = (Snapshot::default(), vec![]);
-    for of in all {
+    let (no_snapshots, no_items) = (BTreeMap::new(), vec![]);
+    for of in &all {
         let (entity, window, start) = of;
-        let snapshot = snapshots.get(of).unwrap_or(&no_snapshot);
+        let snapshots = snapshots
+            .get(&(entity.clone(), *window))
+            .unwrap_or(&no_snapshots);
         let items = live.get(entity).unwrap_or(&no_items);
         let WindowUsage { usage, is_final } =
-            weirgate_shared::usage(*window, *start, snapshot, items, world.now());
+            weirgate_shared::usage(*window, *start, snapshots, items, world.now());
         let mut counted: BTreeMap<_, _> = usage
             .tokens
             .iter()
@@ -287,7 +293,7 @@ pub fn counted_since(world: &World, since: EpochMillis) {
         }
         if !is_final && world.now() > window.end(of.2).plus(RESTED) {
             world.violated(format!(
-                "I3: the {window} of {start} of {entity} rests, and is not final: {snapshot:?} {items:?}"
+                "I3: the {window} of {start} of {entity} rests, and is not final: {snapshots:?} {items:?}"
             ));
         }
     }

@@ -62,7 +62,6 @@ impl RateLimiter {
         let read = tokio::time::timeout_at(deadline(timeout), read).await;
         let (live, snapshots) =
             read.unwrap_or_else(|_| Err(session.timeout_error("Query of usage", timeout).into()))?;
-        let snapshot = snapshots.into_values().next().unwrap_or_default();
-        Ok(usage(window, start, &snapshot, &live, session.now()))
+        Ok(usage(window, start, &snapshots, &live, session.now()))
     }
 }

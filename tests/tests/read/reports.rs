@@ -113,6 +113,8 @@ impl History {
                     self.fleet.dynamo.delete(&pk, "#STATE");
                 }
                 self.deliver().await;
+                // A later life begins later.
+                pass(secs(1)).await;
                 // The process that knew the shards forgets them.
                 self.limiter = self.fleet.limiter().await;
             }

@@ -51,7 +51,12 @@ fn live(item: &Item) -> Result<LiveShard, Error> {
     })
 }
 
-/// Reads the snapshots of the windows that start from `first` to `last`, by their start.
+/// Number of windows after the last one whose snapshots are read too: they tell whether a shard
+/// without a copy was idle in it, or its copy is on its way. A day and an hour, or most of a month.
+const LATER: i64 = 25;
+
+/// Reads the snapshots of the windows that start from `first` to `last`, and of some later ones, by
+/// their start.
 pub(super) async fn read_snapshots(
     session: &Session,
     bucket: &BucketKey,
@@ -69,7 +74,9 @@ pub(super) async fn read_snapshots(
         }
         .item_key()
     };
-    let (first, last) = (key(first), key(last));
+    let length = window.end(last).0 - last.0;
+    let later = EpochMillis(last.0.saturating_add(LATER * length));
+    let (first, last) = (key(first), key(later));
     let listing = Query {
         consistency,
         ..Query::new(&first.pk, SortKeys::Between(&first.sk, &last.sk))
