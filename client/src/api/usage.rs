@@ -1,10 +1,12 @@
 //! Returns the usage of a window: the copied usage, plus what the items have counted since.
 
 mod pages;
+mod query;
 mod read;
 mod report;
 
-pub use report::{TopUser, UsageReport, UsageRow, UsageScope, UsageTotal};
+pub use query::{UsageRow, UsageScope};
+pub use report::{TopUser, UsageReport, UsageTotal};
 
 use weirgate_shared::{BucketKey, EntityId, EpochMillis, Resource, Window, WindowUsage, usage};
 use weirgate_store::Consistency;

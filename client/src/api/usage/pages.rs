@@ -1,4 +1,4 @@
-//! Pages of a usage report. A page token has the position as names and values:
+//! Pages of a usage query. A page token has the position as names and values:
 //!
 //! | scope | position |
 //! |---|---|
@@ -16,8 +16,9 @@ use weirgate_shared::{
 use weirgate_store::{BY_ENTITY, BY_RESOURCE, Consistency, Position, Query, SortKeys};
 
 use super::super::page::{Page, PageToken};
+use super::query::{UsageQuery, UsageRow, UsageScope};
 use super::read::{read_live, read_snapshots};
-use super::report::{UsageReport, UsageRow, UsageScope};
+
 use crate::session::{Session, deadline};
 use crate::values::Error;
 
@@ -41,28 +42,30 @@ const fn intervals(granularity: Granularity) -> usize {
 
 /// Returns the page after `after`.
 pub(super) async fn page(
-    report: &UsageReport<'_>,
+    session: &Session,
+    query: &UsageQuery,
     after: Option<&PageToken>,
 ) -> Result<Page<UsageRow>, Error> {
-    let Range { start, end } = &report.range;
+    let Range { start, end } = &query.range;
     let list = format!(
         "usage {:?} {:?} {} {}",
-        report.scope, report.granularity, start.0, end.0
+        query.scope, query.granularity, start.0, end.0
     );
     let position = after.map(|token| token.within(&list)).transpose()?;
     let start_of_all = Position::new();
     let position = position.unwrap_or(&start_of_all);
-    let session = &*report.limiter.session;
     let timeout = session.settings.timeout;
     let read = async {
-        match &report.scope {
+        match &query.scope {
             UsageScope::Bucket(entity, resource) => {
                 let bucket = first_shard(session, entity, resource);
-                let (rows, next) = bucket_page(report, &bucket, from(position)?).await?;
+                let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
                 Ok((rows, next.map(|from| at(from))))
             }
-            UsageScope::Entity(entity) => entity_page(report, entity, position).await,
-            UsageScope::Resource(resource) => resource_page(report, resource, position).await,
+            UsageScope::Entity(entity) => entity_page(session, query, entity, position).await,
+            UsageScope::Resource(resource) => {
+                resource_page(session, query, resource, position).await
+            }
         }
     };
     let read = tokio::time::timeout_at(deadline(timeout), read).await;
@@ -100,33 +103,34 @@ fn first_shard(session: &Session, entity: &EntityId, resource: &Resource) -> Buc
 
 /// Returns a page of one bucket's rows, and where the next one begins.
 async fn bucket_page(
-    report: &UsageReport<'_>,
+    session: &Session,
+    query: &UsageQuery,
     bucket: &BucketKey,
     from: Option<EpochMillis>,
 ) -> Result<(Vec<UsageRow>, Option<EpochMillis>), Error> {
-    let session = &report.limiter.session;
     let live = read_live(session, std::slice::from_ref(bucket), Consistency::Strong).await?;
-    let start = from.unwrap_or(report.range.start);
+    let start = from.unwrap_or(query.range.start);
     let mut end = start;
-    for _ in 0..intervals(report.granularity) {
-        if end < report.range.end {
-            end = report.granularity.end(end);
+    for _ in 0..intervals(query.granularity) {
+        if end < query.range.end {
+            end = query.granularity.end(end);
         }
     }
-    let rows = rows(report, bucket, start..end, &live.concat()).await?;
-    Ok((rows, (end < report.range.end).then_some(end)))
+    let rows = rows(session, query, bucket, start..end, &live.concat()).await?;
+    Ok((rows, (end < query.range.end).then_some(end)))
 }
 
 /// Returns the rows of one bucket in `range`. Its items were read before.
 async fn rows(
-    report: &UsageReport<'_>,
+    session: &Session,
+    query: &UsageQuery,
     bucket: &BucketKey,
     range: Range<EpochMillis>,
     live: &[LiveShard],
 ) -> Result<Vec<UsageRow>, Error> {
-    let (session, granularity) = (&report.limiter.session, report.granularity);
+    let granularity = query.granularity;
     let (window, now) = (granularity.window(), session.now());
-    let snapshots = if is_in_items(report, &range, live, now) {
+    let snapshots = if is_in_items(query.granularity, &range, live, now) {
         std::collections::BTreeMap::new()
     } else {
         let last = window.start(EpochMillis(range.end.0 - 1));
@@ -158,12 +162,12 @@ async fn rows(
 /// Returns whether the items alone have the usage of `range`: it is the window in progress, and the
 /// bucket's only shard is older than the window, so no earlier life was used in it.
 fn is_in_items(
-    report: &UsageReport<'_>,
+    granularity: Granularity,
     range: &Range<EpochMillis>,
     live: &[LiveShard],
     now: EpochMillis,
 ) -> bool {
-    let window = report.granularity.window();
+    let window = granularity.window();
     let is_one = window.end(range.start) == range.end && now < range.end;
     let [LiveShard { meter, .. }] = live else {
         return false;
@@ -175,11 +179,11 @@ fn is_in_items(
 
 /// Returns a page of one of the entity's resources, and the position after it.
 async fn entity_page(
-    report: &UsageReport<'_>,
+    session: &Session,
+    query: &UsageQuery,
     entity: &EntityId,
     position: &Position,
 ) -> Result<(Vec<UsageRow>, Option<Position>), Error> {
-    let session = &*report.limiter.session;
     let resource = match position.get(RESOURCE) {
         Some(resource) => Some(Resource::new(resource.as_str())?),
         None => next_resource(session, entity, position.get(AFTER)).await?,
@@ -188,7 +192,7 @@ async fn entity_page(
         return Ok((vec![], None));
     };
     let bucket = first_shard(session, entity, &resource);
-    let (rows, next) = bucket_page(report, &bucket, from(position)?).await?;
+    let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
     let resource = resource.to_string();
     let next = match next {
         Some(from) => {
@@ -241,11 +245,11 @@ async fn next_resource(
 
 /// Returns the rows of some entities of a resource, and the position after them.
 async fn resource_page(
-    report: &UsageReport<'_>,
+    session: &Session,
+    query: &UsageQuery,
     resource: &Resource,
     position: &Position,
 ) -> Result<(Vec<UsageRow>, Option<Position>), Error> {
-    let session = &*report.limiter.session;
     let mut partitions = resource_partitions(&session.namespace, resource);
     let partition = match position.get(attr::GSI2PK) {
         Some(partition) => partitions.find(|known| known == partition),
@@ -277,7 +281,7 @@ async fn resource_page(
     buckets.retain(|key| last.as_ref().is_none_or(|last| last.with_shard(0) != *key));
     let live = read_live(session, &buckets, Consistency::Eventual).await?;
     let all = stream::iter(buckets.iter().zip(&live))
-        .map(|(bucket, live)| rows(report, bucket, report.range.clone(), live))
+        .map(|(bucket, live)| rows(session, query, bucket, query.range.clone(), live))
         .buffered(CONCURRENT);
     let rows: Vec<Vec<UsageRow>> = all.try_collect().await?;
     let next = found.next.or_else(|| {

@@ -8,48 +8,10 @@ use weirgate_shared::{
 
 use super::super::limiter::RateLimiter;
 use super::super::page::{Page, PageToken};
-use super::pages;
+use super::pages::page;
+use super::query::{UsageQuery, UsageRow, UsageScope};
+use crate::session::Session;
 use crate::values::Error;
-
-/// Whose usage a report has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UsageScope {
-    /// That of an entity on a resource.
-    Bucket(EntityId, Resource),
-    /// That of an entity on all resources it has used.
-    Entity(EntityId),
-    /// That of all entities on a resource. An entity is in it while it has a bucket: one that lives
-    /// on default limits loses its bucket about a day after its last use.
-    Resource(Resource),
-}
-
-/// Usage of one bucket in one interval.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsageRow {
-    /// The entity.
-    pub entity: EntityId,
-    /// The resource.
-    pub resource: Resource,
-    /// First instant of the interval.
-    pub start: EpochMillis,
-    /// First instant after it.
-    pub end: EpochMillis,
-    /// Amount of each limit, and the number of acquires. An amount may be negative: tokens taken in
-    /// one interval may return in the next.
-    pub usage: Usage,
-    /// Instant before which all usage is included: `end` if the row is final, the time of the read
-    /// in an interval in progress.
-    pub complete_until: EpochMillis,
-}
-
-impl UsageRow {
-    /// Returns whether the row never changes: the interval has ended, and the copies of all shards
-    /// are final.
-    #[must_use]
-    pub fn is_final(&self) -> bool {
-        self.complete_until == self.end
-    }
-}
 
 /// Sum of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,11 +38,8 @@ pub struct TopUser {
 #[derive(Debug, Clone)]
 #[must_use = "a report reads nothing until a page is requested"]
 pub struct UsageReport<'a> {
-    pub(super) limiter: &'a RateLimiter,
-    pub(super) scope: UsageScope,
-    pub(super) granularity: Granularity,
-    /// On boundaries of intervals.
-    pub(super) range: Range<EpochMillis>,
+    session: &'a Session,
+    query: UsageQuery,
 }
 
 impl RateLimiter {
@@ -141,10 +100,12 @@ impl RateLimiter {
             last = granularity.end(last);
         }
         Ok(UsageReport {
-            limiter: self,
-            scope,
-            granularity,
-            range: first..last,
+            session: &self.session,
+            query: UsageQuery {
+                scope,
+                granularity,
+                range: first..last,
+            },
         })
     }
 }
@@ -161,7 +122,7 @@ impl UsageReport<'_> {
     /// [`Error::UnreadableItem`] for an item that cannot be read; the other errors if the table
     /// could not be read.
     pub async fn page(&self, after: Option<&PageToken>) -> Result<Page<UsageRow>, Error> {
-        pages::page(self, after).await
+        page(self.session, &self.query, after).await
     }
 
     /// Returns the sum of all rows.
@@ -171,7 +132,7 @@ impl UsageReport<'_> {
     pub async fn total(&self) -> Result<UsageTotal, Error> {
         let mut total = UsageTotal {
             usage: Usage::default(),
-            complete_until: self.range.end.min(self.limiter.session.now()),
+            complete_until: self.query.range.end.min(self.session.now()),
         };
         self.each(|row| {
             total.usage.add(&row.usage);

@@ -1,0 +1,54 @@
+//! What a usage report is about, and its rows.
+
+use std::ops::Range;
+
+use weirgate_shared::{EntityId, EpochMillis, Granularity, Resource, Usage};
+
+/// Whose usage a report has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UsageScope {
+    /// That of an entity on a resource.
+    Bucket(EntityId, Resource),
+    /// That of an entity on all resources it has used.
+    Entity(EntityId),
+    /// That of all entities on a resource. An entity is in it while it has a bucket: one that lives
+    /// on default limits loses its bucket about a day after its last use.
+    Resource(Resource),
+}
+
+/// Usage of one bucket in one interval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageRow {
+    /// The entity.
+    pub entity: EntityId,
+    /// The resource.
+    pub resource: Resource,
+    /// First instant of the interval.
+    pub start: EpochMillis,
+    /// First instant after it.
+    pub end: EpochMillis,
+    /// Amount of each limit, and the number of acquires. An amount may be negative: tokens taken in
+    /// one interval may return in the next.
+    pub usage: Usage,
+    /// Instant before which all usage is included: `end` if the row is final, the time of the read
+    /// in an interval in progress.
+    pub complete_until: EpochMillis,
+}
+
+impl UsageRow {
+    /// Returns whether the row never changes: the interval has ended, and the copies of all shards
+    /// are final.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.complete_until == self.end
+    }
+}
+
+/// The intervals of a report.
+#[derive(Debug, Clone)]
+pub(super) struct UsageQuery {
+    pub(super) scope: UsageScope,
+    pub(super) granularity: Granularity,
+    /// On boundaries of intervals.
+    pub(super) range: Range<EpochMillis>,
+}
