@@ -95,7 +95,9 @@ fn copied(snapshot: &Snapshot, live: &[LiveShard]) {
         for (start, now) in
             starts.flat_map(|start| [EpochMillis(0), EpochMillis(i64::MAX)].map(|now| (start, now)))
         {
-            let _ = usage(window, start, snapshot, live, now);
+            // The same snapshot as that of the window, and of a later one.
+            let snapshots = [start, window.end(start)].map(|at| (at, snapshot.clone()));
+            let _ = usage(window, start, &snapshots.into(), live, now);
         }
     }
 }

@@ -49,8 +49,9 @@ pub(super) fn copy_usage(
                 meter: bucket.meter(),
                 holds_leases: bucket.leases.is_none(),
             });
+            let start = copy.key.start;
             let _ = (
-                usage(window, copy.key.start, &snapshot, &live, *now),
+                usage(window, start, &[(start, snapshot)].into(), &live, *now),
                 copy.supersedes(earlier),
                 copy.to_string(),
             );

@@ -289,7 +289,7 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
         [
             ("user-250", tokens(1_250 + 1 + 250 % 7)),
             ("user-50", tokens(1_050 + 1 + 50 % 7)),
-            ("user-5", tokens(1_005 + 1 + 5 % 7)),
+            ("user-5", tokens(1_005 + 1 + 5)),
         ]
     );
     let top = report.top_by_acquires(4).await.unwrap();

@@ -60,7 +60,7 @@ pub(super) async fn page(
             UsageScope::Bucket(entity, resource) => {
                 let bucket = first_shard(session, entity, resource);
                 let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
-                Ok((rows, next.map(|from| at(from))))
+                Ok((rows, next.map(at)))
             }
             UsageScope::Entity(entity) => entity_page(session, query, entity, position).await,
             UsageScope::Resource(resource) => {
