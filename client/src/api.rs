@@ -5,10 +5,12 @@ mod acquire_all;
 mod audit;
 #[cfg(feature = "blocking")]
 pub mod blocking;
+mod buckets;
 mod builder;
 mod check;
 mod configs;
 mod entities;
+mod leases;
 mod limiter;
 mod page;
 mod peek;
@@ -18,7 +20,9 @@ mod usage;
 
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
+pub use buckets::StoredBucket;
 pub use builder::Builder;
+pub use leases::StoredLease;
 pub use limiter::RateLimiter;
 pub use page::{Page, PageToken};
 pub use peek::{Balances, Peek};

@@ -64,7 +64,7 @@ mod values;
 pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, Balances, Builder, Grants, Page, PageToken, Peek, RateLimiter, ScopeError,
-    TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
+    StoredBucket, StoredLease, TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use config::CacheStats;
 pub use decide::{Decision, Grant};

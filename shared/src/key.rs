@@ -8,7 +8,10 @@ use std::fmt::Write as _;
 use crate::{EntityId, EpochMillis, Namespace, Resource, Window};
 
 pub use audit::{AuditId, AuditKey, AuditSubject};
-pub use config::{ConfigFilter, ConfigKey, EntityKey, schema_key};
+pub use config::{
+    ConfigFilter, ConfigKey, EntityKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
+    entity_partitions, schema_key,
+};
 
 /// Sort key of every bucket shard.
 pub const BUCKET_SK: &str = "#STATE";

@@ -57,7 +57,8 @@ pub use item::{
 };
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
-    ItemKey, SnapshotKey, due_shards, resource_partitions, schema_key,
+    ItemKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, SnapshotKey, due_shards,
+    entity_partitions, resource_partitions, schema_key,
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule};

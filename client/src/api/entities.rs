@@ -1,11 +1,14 @@
 //! Entities and their parents.
 
 use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
-use weirgate_shared::{AuditChange, Entity, EntityId, EntityKey, WriteId, read_entity};
-use weirgate_store::{CHILDREN, Item, Query, SortKeys};
+use weirgate_shared::{
+    AuditChange, Entity, EntityId, EntityKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
+    Namespace, WriteId, entity_partitions, read_entity, schema_key,
+};
+use weirgate_store::{BY_ENTITY, CHILDREN, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
-use super::page::{Page, PageToken};
+use super::page::{PAGE, Page, PageToken, within};
 use crate::config::{CacheKey, ConfigEdit};
 use crate::values::Error;
 
@@ -69,6 +72,63 @@ impl RateLimiter {
         Ok(Page {
             items: found.items.iter().filter_map(child).collect(),
             next: found.next,
+        })
+    }
+
+    /// Returns the entities of the namespace that were [set](Self::set_entity), one page at a time;
+    /// `after` is the previous page's token. Recent changes may be missing.
+    ///
+    /// The list has 16 parts, each in the order of names, so pages may be short or empty. Entities
+    /// that were never set are not in it: [`configs`](Self::configs) lists those with limits of
+    /// their own, and [`resource_buckets`](Self::resource_buckets) those with buckets.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
+    pub async fn entities(&self, after: Option<&PageToken>) -> Result<Page<EntityId>, Error> {
+        let namespace = &self.session.namespace;
+        let list = format!("entities of {namespace}");
+        let (partitions, position) = (entity_partitions(namespace), within(after, &list)?);
+        let page = self
+            .session
+            .partitioned_page((BY_ENTITY, LISTED_ENTITY), partitions, position);
+        let (found, next) = page.await?;
+        let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
+        Ok(Page {
+            items: found.iter().filter_map(entity).collect(),
+            next: next.map(|position| PageToken::new(list, position)),
+        })
+    }
+
+    /// Returns the namespaces of the table that have a configuration, in the order of their names,
+    /// one page at a time; `after` is the previous page's token. Recent changes may be missing.
+    ///
+    /// A namespace whose limits all come from code or from files has no entry in the table until
+    /// something is configured in it. A caller that is fenced to its own namespace may not call
+    /// this.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
+    pub async fn namespaces(&self, after: Option<&PageToken>) -> Result<Page<String>, Error> {
+        let position = within(after, NAMESPACES)?;
+        let listing = Query {
+            limit: Some(PAGE),
+            ..Query::of_index(
+                BY_ENTITY,
+                NAMESPACES,
+                SortKeys::StartingWith(LISTED_NAMESPACE),
+            )
+        };
+        let found = self.session.query(listing, position).await?;
+        // Any item can name this partition; only the schema's item of a namespace counts.
+        let namespace = |item: &Item| {
+            let key = item.key()?;
+            let namespace = Namespace::new(key.pk.split_once('/')?.0).ok()?;
+            (schema_key(&namespace) == key).then(|| namespace.to_string())
+        };
+        let next = found.next;
+        Ok(Page {
+            items: found.items.iter().filter_map(namespace).collect(),
+            next: next.map(|position| PageToken::new(NAMESPACES.to_owned(), position)),
         })
     }
 

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use weirgate_store::{Item, Position, Query, base64};
+use weirgate_store::{Index, Item, Position, Query, SortKeys, base64};
 
 use crate::session::Session;
 use crate::values::Error;
 
 /// Maximum number of entries on a page of a list, 100: what one `BatchGetItem` can read.
-const PAGE: i32 = 100;
+pub(super) const PAGE: i32 = 100;
 
 /// One page of a list.
 #[derive(Debug, Clone)]
@@ -42,19 +42,22 @@ impl PageToken {
     pub(super) const fn new(list: String, position: Position) -> Self {
         Self { list, position }
     }
+}
 
-    /// Returns the position in `list`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the token is of another list.
-    pub(super) fn within(&self, list: &str) -> Result<&Position, Error> {
-        if self.list == list {
-            return Ok(&self.position);
-        }
-        Err(Error::Invalid(format!(
+/// Returns the position of a page in `list`; `None` for the first page.
+///
+/// # Errors
+/// [`Error::Invalid`] if the token is of another list.
+pub(super) fn within<'a>(
+    token: Option<&'a PageToken>,
+    list: &str,
+) -> Result<Option<&'a Position>, Error> {
+    match token {
+        Some(token) if token.list != list => Err(Error::Invalid(format!(
             "page token of the list {:?} used for the list {list:?}: pass the `next` of a page of the same list",
-            self.list
-        )))
+            token.list
+        ))),
+        token => Ok(token.map(|token| &token.position)),
     }
 }
 
@@ -91,21 +94,53 @@ impl Session {
     ) -> Result<Page<Item>, Error> {
         let index = listing.index.map_or("table", |index| index.name);
         let list = format!("{index} {} {:?}", listing.partition, listing.keys);
-        let after = after.map(|token| token.within(&list)).transpose()?;
+        let after = within(after, &list)?;
         let listing = Query {
             limit: Some(PAGE),
             ..listing
         };
         let found = self.query(listing, after).await?;
-        let prefix = format!("{}/", self.namespace);
-        let items = found
-            .items
-            .into_iter()
-            .filter(|item| item.pk().starts_with(&prefix))
-            .collect();
         Ok(Page {
-            items,
+            items: self.own(found.items),
             next: found.next.map(|position| PageToken::new(list, position)),
         })
+    }
+
+    /// Reads one page of a list that is spread over several partitions of an index, whose sort keys
+    /// have a prefix. No page has items of two partitions. The position is the last key read, or
+    /// only the next partition's name.
+    pub(super) async fn partitioned_page(
+        &self,
+        (index, prefix): (Index, &str),
+        mut partitions: impl Iterator<Item = String>,
+        position: Option<&Position>,
+    ) -> Result<(Vec<Item>, Option<Position>), Error> {
+        let at = position.and_then(|position| position.get(index.hash));
+        let partition = match at {
+            Some(partition) => partitions.find(|known| known == partition),
+            None => partitions.next(),
+        };
+        let Some(partition) = partition else {
+            return Err(Error::Invalid(format!(
+                "the page token names {at:?}, which is no part of the list: pass the `next` of a page as it was returned"
+            )));
+        };
+        let listing = Query {
+            limit: Some(PAGE),
+            ..Query::of_index(index, &partition, SortKeys::StartingWith(prefix))
+        };
+        let after = position.filter(|position| position.len() > 1);
+        let found = self.query(listing, after).await?;
+        let next = found
+            .next
+            .or_else(|| Some([(index.hash.to_owned(), partitions.next()?)].into()));
+        Ok((self.own(found.items), next))
+    }
+
+    /// Returns the items of this namespace.
+    fn own(&self, mut items: Vec<Item>) -> Vec<Item> {
+        let prefix = format!("{}/", self.namespace);
+        items.retain(|item| item.pk().starts_with(&prefix));
+        items
     }
 }

@@ -1,6 +1,6 @@
 //! Keys of the configuration: limits, entities, the schema version.
 
-use super::ItemKey;
+use super::{ItemKey, PARTITIONS, spread};
 use crate::{ConfigLevel, EntityId, Namespace, Resource};
 
 /// Stands for every resource in a key. No resource's name begins like this.
@@ -144,6 +144,15 @@ impl EntityKey {
         })
     }
 
+    /// Returns `GSI3PK` and `GSI3SK`: the entities of the namespace, in one of
+    /// [`entity_partitions`].
+    #[must_use]
+    pub fn by_namespace(&self) -> (String, String) {
+        let Self { namespace, entity } = self;
+        let partition = entity_partition(namespace, spread(entity.as_str()));
+        (partition, format!("{LISTED_ENTITY}{entity}"))
+    }
+
     /// Returns `GSI1PK`: the children of the entity.
     #[must_use]
     pub fn children(&self) -> String {
@@ -156,6 +165,22 @@ impl EntityKey {
         format!("CHILD#{}", self.entity)
     }
 }
+
+fn entity_partition(namespace: &Namespace, partition: u32) -> String {
+    format!("{namespace}/ENTITIES#{partition:02}")
+}
+
+/// Returns the partitions of `GSI3` with the entities of a namespace: `{ns}/ENTITIES#00` to `#15`.
+pub fn entity_partitions(namespace: &Namespace) -> impl Iterator<Item = String> {
+    (0..PARTITIONS).map(move |partition| entity_partition(namespace, partition))
+}
+
+/// Prefix of the sort keys of a namespace's entities in `GSI3`.
+pub const LISTED_ENTITY: &str = "ENTITY#";
+/// Partition of `GSI3` with all namespaces.
+pub const NAMESPACES: &str = "NAMESPACES";
+/// Prefix of the sort keys of all namespaces in `GSI3`.
+pub const LISTED_NAMESPACE: &str = "NAMESPACE#";
 
 /// Returns `{ns}/SYSTEM#`, `#VERSION`: the item with the schema version of a namespace.
 #[must_use]

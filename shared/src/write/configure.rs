@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
     AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityId, EntityKey,
-    EpochSeconds, Millis, Namespace, SCHEMA_VERSION, Versioned, WriteId, attr, item, schema_key,
+    EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace, SCHEMA_VERSION, Versioned,
+    WriteId, attr, item, schema_key,
 };
 
 /// Maximum number of ancestors of an entity. Their checks, the entity, the audit event and the
@@ -97,6 +98,8 @@ pub fn set_entity(
         AttributeUpdate::Set(Path::of(attr::ENTITY_ID), Value::text(key.entity.as_str())),
     ];
     changes.extend(set(item::write_entity(entity)));
+    let (partition, name) = key.by_namespace();
+    changes.extend(listed(partition, name));
     let index = [attr::GSI1PK, attr::GSI1SK].map(Path::of);
     match &entity.parent {
         Some(parent) => {
@@ -160,11 +163,23 @@ pub fn write_schema_version(namespace: &Namespace) -> Action {
     Action::Update(Update {
         key: schema_key(namespace),
         conditions: vec![Condition::Absent(Path::of(attr::PK))],
-        changes: vec![AttributeUpdate::Set(
+        changes: listed(
+            NAMESPACES.to_owned(),
+            format!("{LISTED_NAMESPACE}{namespace}"),
+        )
+        .into_iter()
+        .chain([AttributeUpdate::Set(
             Path::of(attr::SCHEMA),
             Value::Int(SCHEMA_VERSION),
-        )],
+        )])
+        .collect(),
     })
+}
+
+/// Returns the change that lists an item in `GSI3`.
+fn listed(partition: String, name: String) -> [AttributeUpdate; 2] {
+    [(attr::GSI3PK, partition), (attr::GSI3SK, name)]
+        .map(|(attribute, key)| AttributeUpdate::Set(Path::of(attribute), Value::Text(key)))
 }
 
 fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = AttributeUpdate> {

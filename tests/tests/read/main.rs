@@ -3,5 +3,6 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod lists;
 mod report_costs;
 mod reports;

@@ -10,20 +10,19 @@ use std::ops::Range;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, Granularity, ItemKey, LiveShard, Resource, SnapshotKey, attr,
-    interval_usage, resource_partitions,
+    BucketKey, EntityId, EpochMillis, Granularity, ItemKey, LiveShard, Resource, SnapshotKey,
+    interval_usage,
 };
-use weirgate_store::{BY_ENTITY, BY_RESOURCE, Consistency, Position, Query, SortKeys};
+use weirgate_store::{BY_ENTITY, Consistency, Position, Query, SortKeys};
 
-use super::super::page::{Page, PageToken};
+use super::super::buckets::listed_of_resource;
+use super::super::page::{Page, PageToken, within};
 use super::query::{UsageQuery, UsageRow, UsageScope};
 use super::read::{read_live, read_snapshots};
 
 use crate::session::{Session, deadline};
 use crate::values::Error;
 
-/// Entities on a page.
-const ENTITIES: i32 = 50;
 /// Queries of snapshots in flight at once.
 const CONCURRENT: usize = 10;
 
@@ -51,7 +50,7 @@ pub(super) async fn page(
         "usage {:?} {:?} {} {}",
         query.scope, query.granularity, start.0, end.0
     );
-    let position = after.map(|token| token.within(&list)).transpose()?;
+    let position = within(after, &list)?;
     let start_of_all = Position::new();
     let position = position.unwrap_or(&start_of_all);
     let timeout = session.settings.timeout;
@@ -250,43 +249,12 @@ async fn resource_page(
     resource: &Resource,
     position: &Position,
 ) -> Result<(Vec<UsageRow>, Option<Position>), Error> {
-    let mut partitions = resource_partitions(&session.namespace, resource);
-    let partition = match position.get(attr::GSI2PK) {
-        Some(partition) => partitions.find(|known| known == partition),
-        None => partitions.next(),
-    };
-    let Some(partition) = partition else {
-        let text = "the page token names no partition of the resource's buckets";
-        return Err(Error::Invalid(text.to_owned()));
-    };
-    let listing = Query {
-        limit: Some(ENTITIES),
-        ..Query::of_index(BY_RESOURCE, &partition, SortKeys::StartingWith("BUCKET#"))
-    };
-    let is_first = !position.contains_key(attr::PK);
-    let found = session
-        .query(listing, (!is_first).then_some(position))
-        .await?;
-    // The shards of an entity follow each other: those after the last page's were on it.
-    let last = position.get(attr::PK).and_then(|pk| BucketKey::parse(pk));
-    let listed = found
-        .items
-        .iter()
-        .filter_map(|item| BucketKey::parse(&item.pk()));
-    let mut buckets: Vec<_> = listed
-        .filter(|key| key.namespace == session.namespace && key.resource == *resource)
-        .map(|key| key.with_shard(0))
-        .collect();
-    buckets.dedup();
-    buckets.retain(|key| last.as_ref().is_none_or(|last| last.with_shard(0) != *key));
+    let position = Some(position).filter(|position| !position.is_empty());
+    let (buckets, next) = listed_of_resource(session, resource, position).await?;
     let live = read_live(session, &buckets, Consistency::Eventual).await?;
     let all = stream::iter(buckets.iter().zip(&live))
         .map(|(bucket, live)| rows(session, query, bucket, query.range.clone(), live))
         .buffered(CONCURRENT);
     let rows: Vec<Vec<UsageRow>> = all.try_collect().await?;
-    let next = found.next.or_else(|| {
-        let partition = partitions.next()?;
-        Some([(attr::GSI2PK.to_owned(), partition)].into())
-    });
     Ok((rows.concat(), next))
 }

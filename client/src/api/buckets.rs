@@ -1,0 +1,147 @@
+//! Lists of buckets as the table has them.
+
+use std::sync::Arc;
+
+use weirgate_shared::{Bucket, BucketKey, EntityId, Resource, ShardIndex, resource_partitions};
+use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Position};
+
+use super::limiter::RateLimiter;
+use super::page::{Page, PageToken, within};
+use crate::bucket::{BucketState, refresh_all};
+use crate::session::Session;
+use crate::values::{Amounts, Error, LimitStatus, Limits, bucket_status};
+
+/// Prefix of the sort keys of buckets in both indexes.
+const BUCKET: &str = "BUCKET#";
+
+/// A bucket as the table has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredBucket {
+    /// The entity.
+    pub entity: EntityId,
+    /// The resource.
+    pub resource: Resource,
+    /// Number of shards.
+    pub shards: u32,
+    /// Number of leases, over all shards.
+    pub leases: usize,
+    /// Every limit, with its balance over all shards, refilled up to the read. Modes are those of
+    /// configurations, so all limits are shown as enforced here.
+    pub limits: Vec<LimitStatus>,
+}
+
+impl StoredBucket {
+    /// Returns the limit `name`.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<&LimitStatus> {
+        self.limits.iter().find(|status| status.limit == name)
+    }
+}
+
+impl RateLimiter {
+    /// Returns the buckets of an entity, by resource, one page at a time; `after` is the previous
+    /// page's token. Buckets created or deleted in the last second may be missing.
+    ///
+    /// Costs half a read unit for each page, and a unit for each shard.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Unreadable`] for an item that
+    /// cannot be read; [`Error::Store`].
+    pub async fn entity_buckets(
+        &self,
+        entity: &EntityId,
+        after: Option<&PageToken>,
+    ) -> Result<Page<StoredBucket>, Error> {
+        let session = &*self.session;
+        let partition = format!("{}/ENTITY#{entity}", session.namespace);
+        let list = format!("buckets of the entity {partition}");
+        let position = within(after, &list)?;
+        let part = std::iter::once(partition);
+        let page = session.partitioned_page((BY_ENTITY, BUCKET), part, position);
+        let (found, next) = page.await?;
+        Ok(Page {
+            items: read(session, first_shards(&found, position)).await?,
+            next: next.map(|position| PageToken::new(list, position)),
+        })
+    }
+
+    /// Returns the buckets of a resource, one page at a time; `after` is the previous page's token.
+    /// Buckets created or deleted in the last second may be missing.
+    ///
+    /// The list has 16 parts, and no page has entries of two, so pages may be short or empty.
+    ///
+    /// # Errors
+    /// As [`entity_buckets`](Self::entity_buckets).
+    pub async fn resource_buckets(
+        &self,
+        resource: &Resource,
+        after: Option<&PageToken>,
+    ) -> Result<Page<StoredBucket>, Error> {
+        let session = &*self.session;
+        let list = format!("buckets of the resource {}/{resource}", session.namespace);
+        let position = within(after, &list)?;
+        let (buckets, next) = listed_of_resource(session, resource, position).await?;
+        Ok(Page {
+            items: read(session, buckets).await?,
+            next: next.map(|position| PageToken::new(list, position)),
+        })
+    }
+}
+
+/// Returns some buckets of a resource, each by its first shard, and the position after them.
+pub(super) async fn listed_of_resource(
+    session: &Session,
+    resource: &Resource,
+    position: Option<&Position>,
+) -> Result<(Vec<BucketKey>, Option<Position>), Error> {
+    let partitions = resource_partitions(&session.namespace, resource);
+    let page = session.partitioned_page((BY_RESOURCE, BUCKET), partitions, position);
+    let (found, next) = page.await?;
+    let mut buckets = first_shards(&found, position);
+    buckets.retain(|key| key.resource == *resource);
+    Ok((buckets, next))
+}
+
+/// Returns the buckets of some index entries, each by its first shard. The shards of a bucket
+/// follow each other, so those of the bucket at `position` were on the last page.
+fn first_shards(entries: &[Item], position: Option<&Position>) -> Vec<BucketKey> {
+    let first = |pk: &str| Some(BucketKey::parse(pk)?.with_shard(0));
+    let last = position.and_then(|position| first(position.get("PK")?));
+    let mut buckets: Vec<_> = entries
+        .iter()
+        .filter_map(|item| first(&item.pk()))
+        .filter(|key| last.as_ref() != Some(key))
+        .collect();
+    buckets.dedup();
+    buckets
+}
+
+/// Reads all shards of the buckets that still exist.
+async fn read(session: &Session, keys: Vec<BucketKey>) -> Result<Vec<StoredBucket>, Error> {
+    let buckets: Vec<_> = keys
+        .into_iter()
+        .map(|key| Arc::new(BucketState::new(key, None, session.ages.clone())))
+        .collect();
+    let all: Vec<_> = buckets.iter().collect();
+    refresh_all(session, &all, session.ages.now()).await?;
+    let now = session.now();
+    let stored = buckets.iter().filter_map(|state| {
+        let shards: Vec<_> = state
+            .queues
+            .views()
+            .map(|view| (*view.shard).clone())
+            .collect();
+        let ShardIndex { count, .. } = shards.first()?.shard();
+        let leases = shards.iter().filter_map(|shard| shard.leases.as_ref());
+        let leases = leases.map(std::collections::BTreeMap::len).sum();
+        let bucket = Bucket::new(shards);
+        Some(StoredBucket {
+            entity: state.key.entity.clone(),
+            resource: state.key.resource.clone(),
+            shards: count,
+            leases,
+            limits: bucket_status(&bucket, &Limits::default(), &Amounts::new(), now),
+        })
+    });
+    Ok(stored.collect())
+}

@@ -1,0 +1,127 @@
+//! Leases as the table has them: listed, and released for a holder that cannot.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, Shard, WriteId};
+
+use super::limiter::RateLimiter;
+use crate::bucket::{BucketState, Hold, refresh_all};
+use crate::queue::HoldPart;
+use crate::values::{Error, Limits, Settlement};
+
+/// A durable lease as the table has it. A grant over several shards has one in each of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLease {
+    /// Id, as [`Grant::lease_id`](crate::Grant::lease_id) returns it.
+    pub id: String,
+    /// Owner, as the holder's [`Builder::owner`](crate::Builder::owner) says.
+    pub owner: String,
+    /// Instant at which the lease expires, and its tokens return.
+    pub expires_at: EpochMillis,
+    /// Amount held of each limit.
+    pub tokens: BTreeMap<LimitName, MilliTokens>,
+    /// Shard that has the lease.
+    pub shard: u32,
+}
+
+impl RateLimiter {
+    /// Returns the leases of a bucket, the first to expire first. One that has expired is listed
+    /// until its tokens are returned. Costs a read unit for each shard and 4 KB.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an invalid name; [`Error::Unreadable`] for an item that cannot be
+    /// read; [`Error::Store`].
+    pub async fn leases(&self, entity: &str, resource: &str) -> Result<Vec<StoredLease>, Error> {
+        let bucket = self.read_bucket(entity, resource).await?;
+        let mut leases = vec![];
+        for view in bucket.queues.views() {
+            let shard = &*view.shard;
+            let stored = |(id, lease): (&WriteId, &weirgate_shared::Lease)| StoredLease {
+                id: id.to_string(),
+                owner: lease.owner.clone(),
+                expires_at: lease.expires_at,
+                tokens: lease.tokens.clone(),
+                shard: shard.key.shard,
+            };
+            leases.extend(shard.leases.iter().flatten().map(stored));
+        }
+        leases.sort_by(|one, other| (one.expires_at, &one.id).cmp(&(other.expires_at, &other.id)));
+        Ok(leases)
+    }
+
+    /// Releases a lease for its holder: slots return, rate tokens stay consumed. The holder's own
+    /// release, renewal or adjustment then finds that the lease is gone. Returns whether it was
+    /// there.
+    ///
+    /// It returns tokens that a holder may still use: make sure that the holder is gone.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
+    /// for lease in limiter.leases("openai", "gpt-4").await? {
+    ///     if lease.owner == "batch-17" {
+    ///         limiter.release_lease("openai", "gpt-4", &lease.id).await?;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`leases`](Self::leases); [`Error::Store`] or [`Error::Timeout`] if the outcome is not
+    /// known: a second call finds out.
+    pub async fn release_lease(
+        &self,
+        entity: &str,
+        resource: &str,
+        id: &str,
+    ) -> Result<bool, Error> {
+        let bucket = self.read_bucket(entity, resource).await?;
+        let views = bucket.queues.views().map(|view| view.shard);
+        let found = views.into_iter().find_map(|shard| {
+            let leases = shard.leases.as_ref()?;
+            let (id, lease) = leases.iter().find(|(known, _)| known.as_str() == id)?;
+            Some((id.clone(), lease.clone(), Arc::clone(&shard)))
+        });
+        let Some((id, lease, shard)) = found else {
+            return Ok(false);
+        };
+        let part = HoldPart {
+            state: bucket.shard(shard.key.shard),
+            amounts: lease.tokens,
+            prefetched_at: None,
+            lease: Some((id, lease.expires_at)),
+            shard: Arc::clone(&shard),
+        };
+        let limits = slots(&shard)?;
+        let hold = Hold::new(
+            &self.session,
+            &bucket,
+            vec![part],
+            limits,
+            self.session.now(),
+        );
+        Ok(hold.release().await? == Settlement::Applied)
+    }
+
+    /// Reads all shards of a bucket.
+    async fn read_bucket(&self, entity: &str, resource: &str) -> Result<Arc<BucketState>, Error> {
+        let bucket = self
+            .buckets
+            .bucket(entity.try_into()?, resource.try_into()?);
+        refresh_all(&self.session, &[&bucket], self.session.ages.now()).await?;
+        Ok(bucket)
+    }
+}
+
+/// Returns the concurrency limits of a shard, which a release returns.
+fn slots(shard: &Shard) -> Result<Limits, Error> {
+    let slots = shard
+        .limits
+        .iter()
+        .filter(|(_, state)| state.rule.is_concurrent());
+    let slots = slots
+        .map(|(name, state)| Limit::concurrent(name.as_str(), state.rule.capacity.whole_tokens()))
+        .collect::<Result<_, _>>()?;
+    Ok(Limits::new(slots, None))
+}
