@@ -145,7 +145,7 @@ impl Copying {
         usage(
             *window,
             *start,
-            &state.snapshot.snapshot(),
+            &[(*start, state.snapshot.snapshot())].into(),
             &moment.live,
             window.end(*start).plus(after_end),
         )
@@ -191,7 +191,9 @@ impl Copying {
         let soon = self.read(state, last, Millis(10_000));
         let is_right = !soon.is_final || is_same(&soon.usage, &last.truth);
         let is_known = last.ends & !state.ended == 0 && !state.is_overtaken;
-        is_right && (!is_known || self.read(state, last, Millis(86_400_000)).is_final)
+        // A day after the hours that the items count, which are all in the day after the window.
+        let late = self.read(state, last, Millis(2 * 86_400_000));
+        is_right && (!is_known || late.is_final)
     }
 }
 

@@ -138,7 +138,7 @@ fn i3_a_window_is_not_final_while_the_end_of_an_earlier_life_is_missing() {
         let read = usage(
             Window::Hourly,
             EpochMillis(0),
-            &snapshot,
+            &[(EpochMillis(0), snapshot)].into(),
             &live,
             EpochMillis(i64::MAX),
         );

@@ -12,7 +12,8 @@ use crate::fixtures::policy::{Asked, Call, Policy, enforce, is_like, listed};
 use crate::fixtures::stored::{child, entity, resource, rpm};
 use proptest::prelude::*;
 use weirgate::{
-    AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Limit, Prefetch, RateLimiter, Window,
+    AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Granularity, Limit, Prefetch,
+    RateLimiter, UsageScope, Window,
 };
 use weirgate_shared::{Namespace, due_shards};
 
@@ -142,6 +143,21 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     let _ = limiter
         .usage("e-8", "gpt-4", Window::Daily, fleet.now())
         .await?;
+    for scope in [
+        UsageScope::Bucket(entity("e-8"), resource("gpt-4")),
+        UsageScope::Entity(entity("e-1")),
+        UsageScope::Resource(resource("gpt-4")),
+    ] {
+        let day = Granularity::Daily.start(fleet.now())..fleet.now();
+        let _ = limiter
+            .usage_report(scope, Granularity::Daily, day)?
+            .total()
+            .await?;
+    }
+    let _ = limiter.entities(None).await?;
+    let _ = limiter.entity_buckets(&entity("e-8"), None).await?;
+    let _ = limiter.resource_buckets(&resource("gpt-4"), None).await?;
+    let _ = limiter.leases("e-1", "gpt-4").await?;
     Ok(())
 }
 
@@ -386,6 +402,7 @@ fn a_fenced_policy_allows_nothing_without_a_key_or_without_a_tag_and_no_due_shar
         "acm/BUCKET#e#r#0",
         "ACME/SYSTEM#",
         "/acme/SYSTEM#",
+        "NAMESPACES",
         "x/acme/BUCKET#",
         "",
     ] {

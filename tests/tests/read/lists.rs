@@ -106,7 +106,7 @@ async fn the_buckets_of_a_resource_are_listed_once_each_with_all_their_shards() 
     assert_eq!(of_entity.len(), 2, "{of_entity:?}");
 }
 
-/// Slots come back at once, and only once, whoever else ends the lease.
+/// Slots come back at once, and only once, although the holder releases the lease too.
 #[tokio::test(start_paused = true)]
 async fn i4_a_lease_is_released_by_its_id() {
     let fleet = Fleet::new().await;
