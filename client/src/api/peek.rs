@@ -157,7 +157,7 @@ impl<'a> Peek<'a> {
 fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
     let (request, now) = (&target.request, session.now());
     let mut bucket = target.bucket.cached_bucket(&request.limits, now);
-    if bucket.shards().is_empty() {
+    if target.bucket.queues.views().next().is_none() {
         bucket = Bucket::new(vec![Shard::full(
             target.bucket.key.clone(),
             &request.limits,

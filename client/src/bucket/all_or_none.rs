@@ -146,9 +146,12 @@ async fn plan<'a>(
     for (at, (bucket, request)) in asked.iter().enumerate() {
         let known = bucket.cached_bucket(&request.limits, now);
         let parts = match evaluate(&known, request, now) {
-            // The bucket has no item: the transaction creates it.
+            // The bucket has no item: the transaction creates it. Views from before a jump of the
+            // wall clock are no plan, so the take finds that the shards have changed.
             _ if known.shards().is_empty() => {
-                bucket.queues.reset();
+                if bucket.queues.views().next().is_none() {
+                    bucket.queues.reset();
+                }
                 vec![(0, request.amounts.clone())]
             }
             Allocation::Denied(denied) => {

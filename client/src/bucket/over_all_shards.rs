@@ -28,6 +28,10 @@ impl Router<'_> {
         let is_unmade = |shard: &u32| self.bucket.shard(*shard).view().is_none();
         self.tried.clear();
         if bucket.shards().is_empty() {
+            if self.bucket.queues.views().next().is_some() {
+                // All views are from before a jump of the wall clock.
+                return Ok(RouteStep::Refresh);
+            }
             self.bucket.queues.reset();
             return Ok(RouteStep::Try(self.choose()));
         }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use weirgate_shared::MAX_SHARDS;
 use weirgate_shared::write::is_abandoned;
+use weirgate_shared::{ItemKey, MAX_SHARDS, Shard};
 use weirgate_store::Consistency;
 
 use super::state::BucketState;
-use crate::session::{Moment, Session, decode_shard};
+use crate::session::{Moment, Sent, Session, decode_shard};
 use crate::values::Error;
 
 /// Reads all shards of several buckets, unless that was done since `since`. Buckets with one known
@@ -24,12 +24,11 @@ pub(crate) async fn refresh_all(
         .partition(|bucket| bucket.summary().max_shards_seen() == 1);
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
-        let mut found = BTreeMap::new();
-        let sent = session.ages.sent();
-        for item in session.read(&keys).await? {
-            let shard = decode_shard(&item)?;
-            found.insert(shard.key.clone(), shard);
-        }
+        let (sent, shards) = read_shards(session, &keys, Consistency::Strong).await?;
+        let mut found: BTreeMap<_, _> = shards
+            .into_iter()
+            .map(|shard| (shard.key.clone(), shard))
+            .collect();
         for bucket in some {
             match found.remove(&bucket.key) {
                 Some(first) if first.shard().count > 1 => several.push(bucket),
@@ -47,6 +46,27 @@ pub(crate) async fn refresh_all(
     )
     .await
     .map(drop)
+}
+
+/// Reads shards, and reads them again if the wall clock jumped meanwhile: the views would count as
+/// from before the jump. Returns when the read was sent.
+async fn read_shards(
+    session: &Session,
+    keys: &[ItemKey],
+    consistency: Consistency,
+) -> Result<(Sent, Vec<Shard>), Error> {
+    /// A clock that jumps during each of so many reads is broken.
+    const READS: u32 = 3;
+    let mut reads = 0;
+    loop {
+        let sent = session.ages.sent();
+        let items = session.read_with(keys, consistency, None).await?;
+        reads += 1;
+        if reads == READS || !session.has_clock_jumped_since(sent) {
+            let shards = items.iter().map(decode_shard).collect::<Result<_, _>>()?;
+            return Ok((sent, shards));
+        }
+    }
 }
 
 impl BucketState {
@@ -67,17 +87,14 @@ impl BucketState {
         if looked.is_some_and(is_enough) {
             return Ok(());
         }
-        let started = session.ages.sent();
         let mut most = self.summary().max_shards_seen();
-        let mut has_finished = false;
+        let (mut has_finished, mut first_sent) = (false, None);
         loop {
             let keys: Vec<_> = (0..most)
                 .map(|shard| self.key.with_shard(shard).item_key())
                 .collect();
-            let mut found = vec![];
-            for item in session.read_with(&keys, consistency, None).await? {
-                found.push(decode_shard(&item)?);
-            }
+            let (sent, found) = read_shards(session, &keys, consistency).await?;
+            let first = *first_sent.get_or_insert(sent);
             let there = found
                 .iter()
                 .map(|shard| shard.shard().count)
@@ -122,10 +139,10 @@ impl BucketState {
                 .iter()
                 .for_each(|shard| self.shard(*shard).mark_missing());
             for shard in found {
-                self.shard(shard.key.shard).record_response(shard, started);
+                self.shard(shard.key.shard).record_response(shard, sent);
             }
             self.summary().set_max_shards_seen(there);
-            *looked = Some((started.at, consistency));
+            *looked = Some((first.at, consistency));
             return Ok(());
         }
     }

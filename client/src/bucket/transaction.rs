@@ -90,8 +90,9 @@ pub(super) async fn take(
 }
 
 impl<'a> BucketAllocation<'a> {
-    /// Returns the take of each shard. Returns `None` if a shard is missing, or holds more expired
-    /// leases than its take can return; those are returned first.
+    /// Returns the take of each shard. Returns `None` if a shard is missing, its view is from before
+    /// a jump of the wall clock, or it holds more expired leases than its take can return; those are
+    /// returned first.
     async fn shares(
         &self,
         session: &Session,
@@ -103,7 +104,13 @@ impl<'a> BucketAllocation<'a> {
         let mut shares = vec![];
         for (index, amounts) in &self.parts {
             let state = self.bucket.shard(*index);
-            let shard = state.view().map(|view| view.shard);
+            let view = state.view();
+            if view.as_ref().is_some_and(|view| view.predates_clock_jump) {
+                // No item returns by which the take could be corrected, if the clock was set.
+                state.clear_view();
+                return Ok(None);
+            }
+            let shard = view.map(|view| view.shard);
             if let Some(Err(error)) = shard
                 .as_deref()
                 .map(|shard| check_bucket_limit_count(shard, &self.request.limits))

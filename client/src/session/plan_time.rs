@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis};
 
-use super::Session;
+use super::{Sent, Session};
 
 /// Clock error, in ms, from which a clock counts as wrong: the dates of responses are whole
 /// seconds.
@@ -46,6 +46,14 @@ impl Session {
         }
         self.clock_offset_ms.store(ahead, Ordering::Release);
         skew.now()
+    }
+
+    /// Returns whether the clock has jumped since a request was sent. Its response then shows items
+    /// as of before the jump.
+    pub(crate) fn has_clock_jumped_since(&self, sent: Sent) -> bool {
+        // Reading the clock notices a jump.
+        let _ = self.now();
+        self.ages.jumps() != sent.jumps
     }
 
     /// Returns the current time for a plan.
