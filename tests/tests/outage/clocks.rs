@@ -250,51 +250,6 @@ async fn a_peek_with_the_clock_set_meanwhile_shows_no_full_bucket() {
     }
 }
 
-/// By the new time the bucket is full, and its shards are known by reads from before only.
-#[tokio::test(start_paused = true)]
-async fn i1_a_transaction_with_the_clock_set_meanwhile_takes_no_refill() {
-    for set_after in [2, 7, 12] {
-        let (fleet, clock, limiter) = split_bucket().await;
-        let limits = rpm(60);
-        let request = limiter
-            .acquire("e-1", "gpt-4")
-            .limits(&limits)
-            .take("rpm", 45);
-        let take = limiter.acquire_all([request]).in_one_transaction().send();
-        let set = async {
-            pass(millis(set_after)).await;
-            clock.skew(240_000);
-        };
-        let (decision, ()) = tokio::join!(take, set);
-        assert!(!decision.unwrap().is_granted(), "after {set_after} ms");
-        let peek = fleet.limiter().await;
-        let balances = peek.peek("e-1", "gpt-4").limits(&limits).send().await;
-        let left = balances.unwrap().limit("rpm").unwrap().available;
-        assert!(
-            left >= MilliTokens::from_tokens(29),
-            "{left:?} after {set_after} ms"
-        );
-    }
-}
-
-/// A transaction returns no item, so nothing could be corrected afterwards.
-#[tokio::test(start_paused = true)]
-async fn i1_a_transaction_is_not_planned_on_a_view_from_before_the_clock_was_set() {
-    let fleet = Fleet::slow(millis(5)).await;
-    pass(secs(10)).await;
-    let clock = off(0);
-    let limiter = fleet.limiter_by(&clock).await;
-    let limits = rpm(60);
-    let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;
-    clock.skew(240_000);
-    let request = limiter
-        .acquire("e-1", "gpt-4")
-        .limits(&limits)
-        .take("rpm", 45);
-    let take = limiter.acquire_all([request]).in_one_transaction().send();
-    assert!(!take.await.unwrap().is_granted());
-}
-
 /// Another call sees the clock's jump before the take's answer arrives. That answer is to a request
 /// from before the jump, so it does not correct the clock either.
 #[tokio::test(start_paused = true)]
