@@ -55,6 +55,7 @@ pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
     drill.unreadable().await?;
     drill.limits().await?;
     drill.slots().await?;
+    drill.leftovers().await?;
     drill.restore().await?;
     drill.removed().await?;
     let left = shell.left();

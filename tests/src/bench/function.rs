@@ -35,8 +35,8 @@ pub async fn run() {
     print(&Row {
         what: "function binary, and gzipped",
         measured: format!("{} and {}", mb(bytes), mb(zipped)),
-        target: "at most 4 MB and 1.8 MB",
-        is_met: bytes <= 4_000_000 && zipped <= 1_800_000,
+        target: "gzipped at most 2.5 MB; what is deployed is arm64",
+        is_met: zipped <= 2_500_000,
     });
 
     let dynamo = Dynamo::new().await;

@@ -49,6 +49,12 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(state.contains("True"), || {
             format!("the adopted table has no stream: {state}")
         })?;
+        self.shell.block("protect", &[]).await?;
+        let policy = "aws cloudformation get-stack-policy --stack-name weirgate-2 --query StackPolicyBody --output text";
+        let policy = self.shell.text(policy, &[]).await?;
+        expect(policy.contains("LogicalResourceId/Table"), || {
+            format!("the new stack's policy is {policy}")
+        })?;
         self.say("restored from a backup, and adopted by a new stack");
 
         self.take(4).await?;
@@ -72,6 +78,34 @@ impl<P: Fn(&str)> Drill<'_, P> {
         self.say("what the old table had discarded is copied for the new one");
         Ok(())
     }
+
+    /// A table of a failed deployment is found beside the stack's own, and deleted.
+    pub(super) async fn leftovers(&self) -> Result<(), String> {
+        let none = self.shell.block("leftovers", &[]).await?;
+        expect(none.is_empty(), || {
+            format!("the stack's own table is left over: {none}")
+        })?;
+        let create = "aws dynamodb create-table --table-name \"$stack-Table-LEFT\" --billing-mode PAY_PER_REQUEST \
+             --attribute-definitions AttributeName=PK,AttributeType=S --key-schema AttributeName=PK,KeyType=HASH \
+             --deletion-protection-enabled --query TableDescription.TableName --output text";
+        let name = self.shell.text(create, &[]).await?;
+        let found = self.shell.block("leftovers", &[]).await?;
+        let names: Vec<_> = found
+            .lines()
+            .filter_map(|line| line.split('\t').next())
+            .collect();
+        expect(names == [name.trim()], || {
+            format!("{name} is left over, and found are {found}")
+        })?;
+        self.shell
+            .block("delete-leftover", &[("leftover", name.trim())])
+            .await?;
+        let none = self.shell.block("leftovers", &[]).await?;
+        expect(none.is_empty(), || format!("after it was deleted: {none}"))?;
+        self.say("a left-over table was told from the stack's own, and deleted");
+        Ok(())
+    }
+
     /// Both stacks are removed; the first one's table and bucket with it.
     pub(super) async fn removed(&self) -> Result<(), String> {
         let policy = "aws cloudformation describe-stacks --stack-name \"$stack\" --output text \

@@ -42,7 +42,38 @@ impl<P: Fn(&str)> Drill<'_, P> {
             format!("the account's concurrency is said to be {quota}")
         })?;
 
+        self.failing().await?;
         self.damaged().await
+    }
+
+    /// Rings the alarms on failed and on refused calls. The emulator adds up a metric over all
+    /// functions, so an alarm rings for either of them.
+    async fn failing(&self) -> Result<(), String> {
+        let fail = "aws lambda invoke --function-name \"$aggregator\" --payload null failed.json \
+             --query FunctionError --output text";
+        let error = self.shell.text(fail, &[]).await?;
+        expect(error.trim() != "None", || {
+            "the aggregator accepts an event without records".to_owned()
+        })?;
+        self.until_alarm("AggregatorErrorsAlarm", "ALARM").await?;
+        for (function, alarm) in [
+            ("aggregator", "AggregatorThrottledAlarm"),
+            ("reconciler", "ReconcilerThrottledAlarm"),
+        ] {
+            let refuse = format!(
+                "aws lambda put-function-concurrency --function-name \"${function}\" \
+                   --reserved-concurrent-executions 0 > reserved.json
+                 AWS_MAX_ATTEMPTS=1 aws lambda invoke --function-name \"${function}\" refused.json 2>&1 || true
+                 aws lambda delete-function-concurrency --function-name \"${function}\""
+            );
+            let said = self.shell.text(&refuse, &[]).await?;
+            expect(said.contains("TooManyRequestsException"), || {
+                format!("a function without concurrency says {said}")
+            })?;
+            self.until_alarm(alarm, "ALARM").await?;
+        }
+        self.say("the alarms on failed and on refused calls rang");
+        Ok(())
     }
 
     /// A snapshot of a bucket of two shards is spoiled. Each merge copies the second shard.
