@@ -1,13 +1,14 @@
 """Holds samconfig.toml against the template: every environment sets parameters that there are, to values they take.
 
-Without an environment it is the file as the project ships it: its environments, their protection and their topics too. With
-one, only that one is checked, and whether it can be deployed: its protection and its topic are the deployer's choice. With a
-setting's name too: prints that setting.
+Without an environment it is the file as the project ships it: its environments, their capabilities, tags, protection and topics
+too. With one, only that one is checked, and whether it can be deployed: the rest is the deployer's choice. With a setting's name
+too: prints that setting.
 
 Usage: check_config.py samconfig.toml template.yaml [environment [setting]]
 """
 
 import re
+import shlex
 import sys
 import tomllib
 
@@ -15,6 +16,9 @@ ENVIRONMENTS = ["default", "pre", "prod", "local"]
 # What each says of the table's protection and of the topic as shipped; the template's default where it says nothing.
 PROTECTED = {"default": "true", "pre": "false", "prod": "true", "local": "false"}
 HAS_TOPIC = {"prod"}
+# Either allows roles and policies without names of their own, as the template has them:
+# https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
+CAPABILITIES = {"CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"}
 PLACEHOLDER = "arn:aws:sns:REGION:ACCOUNT:TOPIC"
 
 
@@ -33,18 +37,23 @@ def parameters(template):
     return found
 
 
+def listed(value):
+    """A setting's values: SAM takes a list, or a text with spaces between them."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
 def overrides(section):
-    return dict(each.split("=", 1) for each in section.get("parameter_overrides", []))
+    return dict(each.split("=", 1) for each in listed(section.get("parameter_overrides", [])))
 
 
-def problems(name, config, known):
+def problems(config, known):
     build, deploy = (config.get(command, {}).get("parameters", {}) for command in ("build", "deploy"))
     if not config.get("global", {}).get("parameters", {}).get("stack_name"):
         yield "it has no stack_name"
-    if deploy.get("capabilities") != "CAPABILITY_IAM" or not deploy.get("resolve_s3"):
-        yield "it must have CAPABILITY_IAM and resolve_s3"
-    if f"environment={name}" not in deploy.get("tags", []):
-        yield f"its tags must say environment={name}"
+    if not CAPABILITIES & set(listed(deploy.get("capabilities", []))):
+        yield f"capabilities must have CAPABILITY_IAM, got {deploy.get('capabilities')}; write it there"
+    if not deploy.get("resolve_s3") and not deploy.get("s3_bucket"):
+        yield "it has neither resolve_s3 nor s3_bucket; write resolve_s3 = true"
     for command, section in (("build", build), ("deploy", deploy)):
         for key, value in overrides(section).items():
             if key not in known:
@@ -63,6 +72,10 @@ def differences(name, config, known):
     said = {"DeletionProtection": known["DeletionProtection"]["default"], **overrides(deploy)}
     if said["DeletionProtection"] != PROTECTED[name]:
         yield f"DeletionProtection must be {PROTECTED[name]}, got {said['DeletionProtection']}"
+    if deploy.get("capabilities") != "CAPABILITY_IAM":
+        yield f"capabilities must be CAPABILITY_IAM, got {deploy.get('capabilities')}"
+    if f"environment={name}" not in deploy.get("tags", []):
+        yield f"its tags must say environment={name}"
     if ("AlarmTopicArn" in said) != (name in HAS_TOPIC):
         yield f"AlarmTopicArn must {'' if name in HAS_TOPIC else 'not '}be there"
 
@@ -78,12 +91,12 @@ def main(path, template, environment=None, setting=None):
         if named != ENVIRONMENTS:
             errors.append(f"{path}: environments must be {ENVIRONMENTS}, got {named}")
         for name in set(named) & set(ENVIRONMENTS):
-            found = [*problems(name, config[name], known), *differences(name, config[name], known)]
+            found = [*problems(config[name], known), *differences(name, config[name], known)]
             errors += [f"{path}: {name}: {problem}" for problem in found]
     elif environment not in named or environment == "local":
         errors.append(f"{path}: ENV must be one of {[name for name in named if name != 'local']}, got {environment}")
     else:
-        errors += [f"{path}: {environment}: {problem}" for problem in problems(environment, config[environment], known)]
+        errors += [f"{path}: {environment}: {problem}" for problem in problems(config[environment], known)]
         if overrides(config[environment]["deploy"]["parameters"]).get("AlarmTopicArn") == PLACEHOLDER:
             errors.append(f"{path}: {environment}: AlarmTopicArn must be a topic of yours; write its ARN there")
     for error in errors:
