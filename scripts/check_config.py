@@ -74,6 +74,8 @@ def differences(name, config, known):
         yield f"DeletionProtection must be {PROTECTED[name]}, got {said['DeletionProtection']}"
     if deploy.get("capabilities") != "CAPABILITY_IAM":
         yield f"capabilities must be CAPABILITY_IAM, got {deploy.get('capabilities')}"
+    if name != "local" and deploy.get("on_failure") != "DELETE":
+        yield f"on_failure must be DELETE, got {deploy.get('on_failure')}"
     if f"environment={name}" not in deploy.get("tags", []):
         yield f"its tags must say environment={name}"
     if ("AlarmTopicArn" in said) != (name in HAS_TOPIC):

@@ -39,6 +39,7 @@ REFUSED = [
     ("WatchTable=false", "WatchTables=false", None, "the template has no parameter WatchTables"),
     ('["Architecture=x86_64", "DeletionProtection=false", "WatchTable=false"]\ncap', '["DeletionProtection=false"]\ncap', None,
      "Architecture must be the same"),
+    ('on_failure = "DELETE"\n', "", None, "prod: on_failure must be DELETE, got None"),
     ("[pre.", "[staging.", None, "environments must be"),
 ]
 # What a deployer may choose.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tracing::dispatcher::Dispatch;
 use tracing::subscriber::NoSubscriber;
 
-use crate::template::template;
+use crate::template::properties;
 
 /// Beside a subscriber that is the only one, tracing asks the thread that logs a line first whether
 /// anything listens, and keeps its answer for all threads. With a second one it asks all.
@@ -54,9 +54,7 @@ impl Lines {
     /// CloudWatch makes no metric of such a field.
     #[must_use]
     pub fn metric(&self, name: &str) -> Vec<i64> {
-        let value =
-            template()["Resources"][name]["Properties"]["MetricTransformations"][0]["MetricValue"]
-                .take();
+        let value = properties(name)["MetricTransformations"][0]["MetricValue"].take();
         let value = value.as_str().expect("a metric has a value");
         let field = value.strip_prefix("$.");
         if let Some(field) = field {
@@ -97,7 +95,7 @@ impl Write for Lines {
 /// Returns the terms of a metric filter's pattern: a field, and its text; `None` if any value will
 /// do.
 fn terms(name: &str) -> Vec<(String, Option<String>)> {
-    let filter = template()["Resources"][name]["Properties"].take();
+    let filter = properties(name);
     let pattern = filter["FilterPattern"]
         .as_str()
         .and_then(|text| text.strip_prefix("{ ")?.strip_suffix(" }"))

@@ -3,14 +3,43 @@
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Map, Value, json};
 
-/// The template, with CloudFormation's short forms written out: `!Ref X` is `{"Ref": "X"}`.
+/// Returns the template, as [`read`] reads it.
+#[must_use]
+pub fn template() -> Value {
+    read(include_str!("../../template.yaml"))
+}
+
+/// Returns the template's resources.
+///
+/// # Panics
+/// If they are no mapping.
+#[must_use]
+pub fn resources() -> Map<String, Value> {
+    match template()["Resources"].take() {
+        Value::Object(resources) => resources,
+        other => panic!("Resources must be a mapping, got {other}"),
+    }
+}
+
+/// Returns the properties of the template's resource `name`.
+///
+/// # Panics
+/// If there is no such resource.
+#[must_use]
+pub fn properties(name: &str) -> Value {
+    match resources().remove(name) {
+        Some(mut resource) => resource["Properties"].take(),
+        None => panic!("the template has no resource {name}"),
+    }
+}
+
+/// Returns a text of CloudFormation with its short forms written out: `!Ref X` is `{"Ref": "X"}`.
 ///
 /// # Panics
 /// If it is not YAML of the kinds that a template is made of.
 #[must_use]
-pub fn template() -> Value {
-    let documents =
-        Yaml::load_from_str(include_str!("../../template.yaml")).expect("the template is YAML");
+pub fn read(text: &str) -> Value {
+    let documents = Yaml::load_from_str(text).expect("a template is YAML");
     plain(&documents[0])
 }
 

@@ -3,11 +3,7 @@
 //! <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html>
 
 use serde_json::Value;
-use weirgate_tests::template::template;
-
-fn resources() -> serde_json::Map<String, Value> {
-    template()["Resources"].as_object().unwrap().clone()
-}
+use weirgate_tests::template::{properties, resources, template};
 
 /// The alarm's number of periods, and how many of them must breach.
 fn periods(alarm: &Value) -> (usize, usize) {
@@ -23,8 +19,8 @@ fn periods(alarm: &Value) -> (usize, usize) {
 /// Returns whether an alarm rings at the end of `series`: a value a period, `None` where the metric
 /// has none.
 fn rings(name: &str, series: &[Option<i64>]) -> bool {
-    let alarm = &resources()[name]["Properties"];
-    let (least, of) = periods(alarm);
+    let alarm = properties(name);
+    let (least, of) = periods(&alarm);
     let threshold = alarm["Threshold"].as_i64().unwrap();
     let breaches =
         |value: &Option<i64>| match (value, alarm["ComparisonOperator"].as_str().unwrap()) {
@@ -94,12 +90,12 @@ fn stuck(value: i64) -> [Option<i64>; 9] {
 /// An idle stream is polled too: an empty poll is a value of 0, and counts as a sample.
 #[test]
 fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
-    let alarm = &resources()["StreamUnreadAlarm"]["Properties"];
+    let alarm = properties("StreamUnreadAlarm");
     assert_eq!(
         (&alarm["Statistic"], &alarm["MetricName"]),
         (&"SampleCount".into(), &"PolledEventCount".into())
     );
-    let mapping = &resources()["Aggregator"]["Properties"]["Events"]["Stream"]["Properties"];
+    let mapping = &properties("Aggregator")["Events"]["Stream"]["Properties"];
     assert_eq!(
         mapping["MetricsConfig"]["Metrics"][0], "EventCount",
         "or there is no such metric"
@@ -109,17 +105,15 @@ fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
         "a mapping that was never enabled"
     );
     // A day at which usage is lost is far away.
-    let (least, period) = (periods(alarm).0, alarm["Period"].as_u64().unwrap());
+    let (least, period) = (periods(&alarm).0, alarm["Period"].as_u64().unwrap());
     assert_eq!(u64::try_from(least).unwrap() * period, 900);
 }
 
 #[test]
 fn slow_is_nine_tenths_of_the_timeout() {
     for function in ["Aggregator", "Reconciler"] {
-        let timeout = resources()[function]["Properties"]["Timeout"]
-            .as_i64()
-            .unwrap();
-        let alarm = resources()[&format!("{function}SlowAlarm")]["Properties"].take();
+        let timeout = properties(function)["Timeout"].as_i64().unwrap();
+        let alarm = properties(&format!("{function}SlowAlarm"));
         assert_eq!(
             alarm["Threshold"].as_i64(),
             Some(timeout * 900),
@@ -143,7 +137,7 @@ fn leases_are_overdue_after_more_than_the_slowest_schedule() {
         .unwrap()
         .parse()
         .unwrap();
-    let alarm = resources()["OverdueLeasesAlarm"]["Properties"].take();
+    let alarm = properties("OverdueLeasesAlarm");
     assert!(alarm["Threshold"].as_i64().unwrap() > slowest * 60_000);
     assert!(alarm["Period"].as_i64().unwrap() >= slowest * 60);
 }
@@ -152,7 +146,7 @@ fn leases_are_overdue_after_more_than_the_slowest_schedule() {
 /// would never end.
 #[test]
 fn throttling_that_is_over_counts_as_zero() {
-    let metrics = resources()["TableThrottledAlarm"]["Properties"]["Metrics"].take();
+    let metrics = properties("TableThrottledAlarm")["Metrics"].take();
     let (sum, of) = metrics.as_array().unwrap().split_first().unwrap();
     let filled = of
         .iter()

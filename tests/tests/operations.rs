@@ -8,12 +8,8 @@ use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, invoke, reconcile};
 use weirgate_shared::{EpochMillis, Millis};
 use weirgate_tests::leased::{NOW, full, holding, key, limits, store};
-use weirgate_tests::template::template;
+use weirgate_tests::template::{properties, template};
 use weirgate_tests::{Dynamo, Lines};
-
-fn resource(name: &str) -> Value {
-    template()["Resources"][name]["Properties"].take()
-}
 
 #[test]
 fn alarms_hear_of_what_the_functions_pass_over() {
@@ -31,7 +27,8 @@ fn alarms_hear_of_what_the_functions_pass_over() {
         ("RefusedWrites", "Aggregator", "RefusedWritesAlarm"),
         ("OverdueLeases", "Reconciler", "OverdueLeasesAlarm"),
     ] {
-        let (filter, function, alarm) = (resource(filter), resource(function), resource(alarm));
+        let (filter, function, alarm) =
+            (properties(filter), properties(function), properties(alarm));
         assert_eq!(
             filter["LogGroupName"],
             function["LoggingConfig"]["LogGroup"]
@@ -143,7 +140,7 @@ async fn a_run_names_its_schedule_and_the_age_of_the_oldest_lease_if_it_was_read
 /// AWS documents no pause between attempts, so a number of them is no time.
 #[test]
 fn only_age_ends_the_retries_of_a_batch() {
-    let mapping = resource("Aggregator")["Events"]["Stream"]["Properties"].take();
+    let mapping = properties("Aggregator")["Events"]["Stream"]["Properties"].take();
     assert_eq!(mapping["MaximumRetryAttempts"], -1);
     assert_eq!(
         mapping["MaximumRecordAgeInSeconds"]["Ref"],

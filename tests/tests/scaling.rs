@@ -5,7 +5,6 @@ mod fixtures;
 
 use crate::fixtures::aggregator;
 use crate::fixtures::aggregator::{bucket, deliver_text, event, later, take, take_in};
-use saphyr::{LoadableYamlNode, Yaml};
 use weirgate_aggregator::plan::INTERIM;
 use weirgate_shared::Window;
 use weirgate_tests::Dynamo;
@@ -13,6 +12,7 @@ use weirgate_tests::scaling::{
     Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page,
     picture, readable_records, snapshot_units,
 };
+use weirgate_tests::template::{resources, template};
 
 /// One to a million and beyond, about 70 of each power of ten.
 fn rates() -> Vec<u64> {
@@ -175,8 +175,8 @@ fn the_stream_the_function_and_the_usage_keep_up_with_a_full_shard() {
 
 #[test]
 fn the_facts_about_the_stack_are_those_of_the_template() {
-    let documents = Yaml::load_from_str(include_str!("../../template.yaml")).unwrap();
-    let default = |name: &str| documents[0]["Parameters"][name]["Default"].clone();
+    let template = template();
+    let default = |name: &str| &template["Parameters"][name]["Default"];
     for (name, fact) in [
         ("StreamBatchSize", facts::BATCH_RECORDS),
         ("StreamBatchWindowSeconds", facts::BATCH_WINDOW_SECONDS),
@@ -185,7 +185,7 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
         ("ReconcilerMemoryMb", facts::MEMORY_MB),
     ] {
         assert_eq!(
-            default(name).as_integer(),
+            default(name).as_i64(),
             Some(i64::try_from(fact).unwrap()),
             "{name}"
         );
@@ -205,11 +205,9 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
 
 #[test]
 fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
-    let resources = weirgate_tests::template::template()["Resources"].take();
+    let resources = resources();
     let of_type = |wanted| {
         resources
-            .as_object()
-            .unwrap()
             .values()
             .filter(move |resource| resource["Type"] == wanted)
     };

@@ -19,12 +19,8 @@ use weirgate_store::{ReturnValues, Table, WriteOutcome, indexes};
 use weirgate_tests::leased::{
     NOW, full, holding, id, key, limits, load, split_at, store, take, tokens,
 };
-use weirgate_tests::template::template;
+use weirgate_tests::template::{properties, template};
 use weirgate_tests::{Dynamo, Fault, Lines};
-
-fn resource(name: &str) -> Value {
-    template()["Resources"][name]["Properties"].take()
-}
 
 /// The texts of a list's values, in one order for all.
 fn sorted(list: &Value) -> Vec<String> {
@@ -43,7 +39,7 @@ async fn the_table_is_the_one_that_the_store_creates() {
     let dynamo = Dynamo::new().await;
     let name = || serde_json::from_value(json!({"TableName": "weirgate"})).unwrap();
     let described = serde_json::to_value(dynamo.db().describe_table(name()).unwrap()).unwrap();
-    let (local, deployed) = (&described["Table"], resource("Table"));
+    let (local, deployed) = (&described["Table"], properties("Table"));
     assert_eq!(deployed["KeySchema"], local["KeySchema"]);
     assert_eq!(
         sorted(&deployed["AttributeDefinitions"]),
@@ -132,7 +128,7 @@ async fn deliver(table: &Table, records: &[Value]) {
 #[tokio::test]
 async fn the_stream_filter_takes_every_record_of_a_bucket_and_none_of_the_aggregators_own_writes() {
     let filters =
-        &resource("Aggregator")["Events"]["Stream"]["Properties"]["FilterCriteria"]["Filters"];
+        &properties("Aggregator")["Events"]["Stream"]["Properties"]["FilterCriteria"]["Filters"];
     let patterns: Vec<Value> = filters
         .as_array()
         .unwrap()
@@ -184,7 +180,7 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
     function: &str,
     read: impl Fn(&dyn Fn(&str) -> Option<String>) -> Result<C, E>,
 ) {
-    let (template, function) = (template(), resource(function));
+    let (template, function) = (template(), properties(function));
     let variables = function["Environment"]["Variables"].as_object().unwrap();
     let asked = RefCell::new(BTreeSet::new());
     let table = |name: &str| (name == "TABLE_NAME").then(|| "weirgate".to_owned());
