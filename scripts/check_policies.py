@@ -34,6 +34,7 @@ REFS = {
     "AWS::Region": REGION,
     "AWS::Partition": "aws",
     "AWS::StackName": "stack",
+    "AWS::URLSuffix": "amazonaws.com",
     "KmsKeyArn": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000",
 }
 
