@@ -75,7 +75,12 @@ impl<'a> Acquire<'a> {
         self
     }
 
-    /// Takes `tokens` of a limit, 1 to 10^12. A request takes all its amounts, or none.
+    /// Takes `tokens` of a limit, 0 to 10^12. A request takes all its amounts, or none.
+    ///
+    /// An amount of 0 takes nothing, and requires that the limit is not in debt: for work whose
+    /// amount is known only afterwards, and is then set with
+    /// [`Grant::adjust`](crate::Grant::adjust). In a bucket of several shards, one that is not in
+    /// debt suffices.
     pub fn take(mut self, limit: &str, tokens: i64) -> Self {
         self.request
             .amounts

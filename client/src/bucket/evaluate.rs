@@ -40,8 +40,26 @@ pub(super) fn evaluate(
     if let Some(one) = fastrand::choice(&fitting) {
         return Allocation::Single(one.key.shard);
     }
-    // Together they have enough, so the parts fit.
-    Allocation::Spread(bucket.spread(amounts, now).unwrap_or_default())
+    // Together they have enough, so the parts fit. An amount of 0 is no part of the sum: one shard
+    // without debt is asked for it.
+    let (nothing, some): (Amounts, Amounts) = amounts
+        .iter()
+        .map(|(limit, need)| (limit.clone(), *need))
+        .partition(|(_, need)| *need == MilliTokens::ZERO);
+    let mut parts = bucket.spread(&some, now).unwrap_or_default();
+    let is_free = |index: &u32| {
+        let mut shards = bucket.shards().iter();
+        let shard = shards.find(|shard| shard.key.shard == *index);
+        let is_in_debt = |limit| {
+            shard.is_none_or(|shard: &Shard| shard.balance_at(limit, now) < MilliTokens::ZERO)
+        };
+        !nothing.keys().any(is_in_debt)
+    };
+    match parts.iter_mut().find(|(index, _)| is_free(index)) {
+        Some((_, part)) => part.extend(nothing),
+        None => return Allocation::Denied(denial_of(bucket_status(bucket, limits, amounts, now))),
+    }
+    Allocation::Spread(parts)
 }
 
 #[cfg(test)]

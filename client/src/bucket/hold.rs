@@ -121,6 +121,14 @@ impl Hold {
             .any(|part| part.amounts.contains_key(limit))
     }
 
+    /// Returns whether an adjustment can take a limit that the hold has not taken: one of its first
+    /// shard. Slots need a lease, or they would never return.
+    pub(crate) fn could_take(&self, limit: &str) -> bool {
+        let first = self.parts.first();
+        let known = first.and_then(|part| part.shard.limits.get(limit));
+        known.is_some_and(|state| !state.rule.is_concurrent() || self.has_lease())
+    }
+
     /// Returns the amount taken of a limit, as adjusted.
     pub(crate) fn amount(&self, limit: &str) -> MilliTokens {
         self.parts

@@ -116,15 +116,16 @@ impl Grant {
     }
 
     /// Corrects an estimate: `tokens` of `limit` were really used. The difference is taken, into
-    /// debt if needed, or returned. A correct estimate costs nothing.
+    /// debt if needed, or returned. A correct estimate costs nothing. A limit of the buckets that
+    /// was not taken counts as estimated at 0.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `limit` was not taken, or `tokens` is negative or above 10^12.
+    /// [`Error::Invalid`] if the grant's buckets have no such limit, if it counts slots that were
+    /// not taken and the grant has no lease, or if `tokens` is negative or above 10^12.
     /// [`Error::Store`] if the outcome is not known. Without a lease, an unconfirmed write is not
     /// repeated, and tokens to be returned count as consumed.
     pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
-        self.adjust_milli(limit, parse_amount(limit, tokens, 0)?)
-            .await
+        self.adjust_milli(limit, parse_amount(limit, tokens)?).await
     }
 
     /// Adjusts as [`adjust`](Self::adjust) does, in millitokens.
@@ -139,10 +140,14 @@ impl Grant {
         for local in &mut self.local {
             local.adjust(limit, actual);
         }
+        let is_taken = self.holds.iter().any(|hold| hold.has(limit));
         let mut holds: Vec<_> = self
             .holds
             .iter_mut()
-            .filter(|hold| hold.has(limit))
+            .filter(|hold| match is_taken {
+                true => hold.has(limit),
+                false => hold.could_take(limit),
+            })
             .collect();
         let is_overlooked = || {
             self.would_deny
@@ -152,7 +157,7 @@ impl Grant {
         };
         if holds.is_empty() && !self.has_unlimited && !is_overlooked() {
             return Err(Error::Invalid(format!(
-                "limit {limit:?} was not taken by this grant: adjust one that was"
+                "limit {limit:?} is not among this grant's limits, or counts slots and the grant has no lease: take it with the acquire"
             )));
         }
         Settlement::all(join_all(holds.iter_mut().map(|hold| hold.adjust(limit, actual))).await)

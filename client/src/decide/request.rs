@@ -71,12 +71,12 @@ impl RequestSpec {
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
         for (name, amount) in &self.amounts {
             let amount = match *amount {
-                Amount::Tokens(tokens) => parse_amount(name, tokens, 1)?,
+                Amount::Tokens(tokens) => parse_amount(name, tokens)?,
                 Amount::Milli(milli)
-                    if milli.0 < 1 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
+                    if milli.0 < 0 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
                 {
                     return invalid(format!(
-                        "limit {name:?}: amount must be 0.001 to 10^12 tokens, got {milli}"
+                        "limit {name:?}: amount must be 0 to 10^12 tokens, got {milli}"
                     ));
                 }
                 Amount::Milli(milli) => milli,

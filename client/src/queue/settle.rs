@@ -204,8 +204,9 @@ impl SettleAttempt<'_> {
             LeaseChange::End | LeaseChange::Renew(_) => return None,
             LeaseChange::SetAmounts(amounts) => amounts,
         };
-        let holds =
-            |limit: &LimitName, amount: &MilliTokens| held.tokens.get(limit) == Some(amount);
+        let holds = |limit: &LimitName, amount: &MilliTokens| {
+            held.tokens.get(limit).copied().unwrap_or_default() == *amount
+        };
         if amounts
             .iter()
             .all(|(limit, (before, _))| holds(limit, before))

@@ -19,13 +19,13 @@ pub(crate) fn merge_amounts(amounts: &Amounts, soft_amounts: &Amounts) -> Amount
         .collect()
 }
 
-/// Converts whole tokens, from `least` to 10^12.
-pub(crate) fn parse_amount(limit: &str, tokens: i64, least: i64) -> Result<MilliTokens, Error> {
-    if (least..=MAX_TOKENS).contains(&tokens) {
+/// Converts whole tokens, from 0 to 10^12.
+pub(crate) fn parse_amount(limit: &str, tokens: i64) -> Result<MilliTokens, Error> {
+    if (0..=MAX_TOKENS).contains(&tokens) {
         Ok(MilliTokens::from_tokens(tokens))
     } else {
         Err(Error::Invalid(format!(
-            "limit {limit:?}: amount must be {least} to 10^12 tokens, got {tokens}"
+            "limit {limit:?}: amount must be 0 to 10^12 tokens, got {tokens}"
         )))
     }
 }

@@ -91,17 +91,18 @@ pub struct LimitStatus {
     pub available: MilliTokens,
     /// Amount requested.
     pub requested: MilliTokens,
+    /// Whether the request takes this limit, even if the amount is 0.
+    pub is_requested: bool,
     /// Time until `requested` is available: zero if it is now; `None` if time alone does not help.
     pub retry_after: Option<Duration>,
 }
 
 impl LimitStatus {
-    /// Returns whether the limit has too little for the request. A soft limit, or one without a
-    /// requested amount, is never short.
+    /// Returns whether the limit has too little for the request. A soft limit, or one that is not
+    /// requested, is never short.
     #[must_use]
     pub fn is_short(&self) -> bool {
-        let is_asked = self.requested > MilliTokens::ZERO;
-        is_asked && self.requested > self.available && self.mode != LimitMode::Soft
+        self.is_requested && self.requested > self.available && self.mode != LimitMode::Soft
     }
 
     /// Returns whether it is a concurrency limit, with slots.
@@ -177,7 +178,8 @@ pub(crate) fn status(
 ) -> Vec<LimitStatus> {
     let shard = shard.projected(limits, now);
     let status = |(name, state): (&LimitName, &LimitState)| {
-        let requested = amounts.get(name).copied().unwrap_or_default();
+        let amount = amounts.get(name).copied();
+        let requested = amount.unwrap_or_default();
         let retry_after = if requested <= state.available {
             Some(Duration::ZERO)
         } else {
@@ -190,7 +192,7 @@ pub(crate) fn status(
             limits,
             name,
             &state.rule,
-            (state.available, requested, retry_after),
+            (state.available, amount, retry_after),
         )
     };
     shard.limits.iter().map(status).collect()
@@ -208,19 +210,50 @@ pub(crate) fn bucket_status(
         return vec![];
     };
     let status = |(name, state): (&LimitName, &LimitState)| {
-        let requested = amounts.get(name).copied().unwrap_or_default();
-        let retry_after = bucket
-            .ready_at(name, requested, now)
-            .map(|at| at.since(now).into());
+        let amount = amounts.get(name).copied();
+        let retry_after = ready_at(bucket, name, amount, now).map(|at| at.since(now).into());
         limit_status(
             &shard.key,
             limits,
             name,
             &state.rule,
-            (bucket.balance_at(name, now), requested, retry_after),
+            (available(bucket, name, amount, now), amount, retry_after),
         )
     };
     shard.limits.iter().map(status).collect()
+}
+
+/// Returns the balance over all shards. For an amount of 0, which needs one shard without debt,
+/// returns the smallest debt if there is none.
+fn available(
+    bucket: &Bucket,
+    name: &LimitName,
+    amount: Option<MilliTokens>,
+    now: EpochMillis,
+) -> MilliTokens {
+    let balances = bucket
+        .shards()
+        .iter()
+        .map(|shard| shard.balance_at(name, now));
+    balances
+        .max()
+        .filter(|best| amount == Some(MilliTokens::ZERO) && *best < MilliTokens::ZERO)
+        .unwrap_or_else(|| bucket.balance_at(name, now))
+}
+
+/// Returns when the amount is available over all shards; an amount of 0, when one shard has no debt.
+fn ready_at(
+    bucket: &Bucket,
+    name: &LimitName,
+    amount: Option<MilliTokens>,
+    now: EpochMillis,
+) -> Option<EpochMillis> {
+    if amount != Some(MilliTokens::ZERO) {
+        return bucket.ready_at(name, amount.unwrap_or_default(), now);
+    }
+    let shards = bucket.shards().iter();
+    let ready = shards.filter_map(|shard| shard.ready_at(name, MilliTokens::ZERO));
+    ready.min().map(|at| at.max(now))
 }
 
 /// Returns the status of a limit whose capacity is below the requested amount.
@@ -231,7 +264,7 @@ pub(crate) fn never_status(key: &BucketKey, limit: &Limit, requested: MilliToken
         limits,
         limit.name(),
         limit.rule(),
-        (limit.rule().capacity, requested, None),
+        (limit.rule().capacity, Some(requested), None),
     )
 }
 
@@ -240,7 +273,7 @@ fn limit_status(
     limits: &[Limit],
     name: &LimitName,
     rule: &RefillRule,
-    (available, requested, retry_after): (MilliTokens, MilliTokens, Option<Duration>),
+    (available, amount, retry_after): (MilliTokens, Option<MilliTokens>, Option<Duration>),
 ) -> LimitStatus {
     let known = limits.iter().find(|limit| limit.name() == name);
     LimitStatus {
@@ -252,7 +285,8 @@ fn limit_status(
         refill_amount: rule.refill_amount,
         refill_period: Millis(rule.refill_period_ms).into(),
         available,
-        requested,
+        requested: amount.unwrap_or_default(),
+        is_requested: amount.is_some(),
         retry_after,
     }
 }

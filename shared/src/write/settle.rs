@@ -35,7 +35,7 @@ pub enum LeaseChange {
     /// Moves the expiry to this instant.
     Renew(EpochMillis),
     /// Replaces held amounts: before and after, by limit. Requires the amounts before, so that a
-    /// repeated adjustment counts once.
+    /// repeated adjustment counts once. A limit that the lease does not hold has 0 before.
     SetAmounts(BTreeMap<LimitName, (MilliTokens, MilliTokens)>),
 }
 
@@ -211,9 +211,11 @@ fn change_lease(update: &mut Update, id: &WriteId, change: &LeaseChange) {
                     .clone()
                     .then(attr::LEASE_TOKENS)
                     .then(limit.to_string());
-                update
-                    .conditions
-                    .push(Condition::Equals(held.clone(), Value::Int(before.0)));
+                let same = Condition::Equals(held.clone(), Value::Int(before.0));
+                update.conditions.push(match *before {
+                    MilliTokens::ZERO => Condition::AbsentOr(held.clone(), Box::new(same)),
+                    _ => same,
+                });
                 update
                     .changes
                     .push(AttributeUpdate::Set(held, Value::Int(after.0)));

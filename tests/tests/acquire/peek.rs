@@ -103,7 +103,7 @@ async fn what_never_comes_has_no_time() {
     let error = limiter
         .peek("e-1", "gpt-4")
         .limits(&per_minute(60))
-        .need("rpm", 0)
+        .need("rpm", -1)
         .send()
         .await;
     assert!(matches!(error, Err(Error::Invalid(text)) if text.contains("rpm")));

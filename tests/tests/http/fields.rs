@@ -34,6 +34,7 @@ fn status(
         refill_period: Duration::from_millis(rule.refill_period_ms.try_into().unwrap()),
         available: MilliTokens(available),
         requested: MilliTokens(requested),
+        is_requested: requested > 0,
         retry_after,
     }
 }
@@ -343,6 +344,7 @@ fn any_status() -> impl Strategy<Value = LimitStatus> {
                     refill_period,
                     available,
                     requested,
+                    is_requested: requested > MilliTokens::ZERO,
                     retry_after,
                 }
             },

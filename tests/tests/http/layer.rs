@@ -158,7 +158,7 @@ async fn a_handler_corrects_what_was_taken() {
     let layer = RateLimitLayer::new(fleet.limiter().await, charge);
     let app = Router::new().route("/", get(handler)).layer(layer);
     let response = app.oneshot(request("/")).await.unwrap();
-    assert!(text(response).await.contains("\"tpm\" was not taken"));
+    assert!(text(response).await.contains("\"tpm\" is not among"));
     settle().await;
     assert_eq!(
         (left(&fleet).await, fleet.tk_tc("rph").await.1),

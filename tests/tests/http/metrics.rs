@@ -64,7 +64,7 @@ fn every_decision_is_told_by_its_outcome() {
             denied(&limiter, &rpm(), &[("rpm", 1)]).await;
         }
         let _ = ask(&limiter, &rpm(), &[("rpm", 61)]).send().await.unwrap();
-        let _ = ask(&limiter, &rpm(), &[("rpm", 0)])
+        let _ = ask(&limiter, &rpm(), &[("rpm", -1)])
             .send()
             .await
             .expect_err("nothing is asked");

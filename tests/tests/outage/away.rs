@@ -178,7 +178,7 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
         .await
         .expect_err("no table");
     assert!(error.to_string().contains("no such table"), "{error}");
-    let error = ask(&allow, &limits(), &[("rpm", 0)])
+    let error = ask(&allow, &limits(), &[("rpm", -1)])
         .send()
         .await
         .expect_err("nothing is asked");

@@ -10,3 +10,4 @@ mod lifetimes;
 mod lifetimes_usage;
 mod unknown;
 mod unknown_settle;
+mod untaken;

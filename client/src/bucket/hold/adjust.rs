@@ -11,7 +11,8 @@ use super::Hold;
 use crate::values::{Amounts, Error, Settlement};
 
 impl Hold {
-    /// Adjusts `limit` to the `actual` amount used.
+    /// Adjusts `limit` to the `actual` amount used. A limit that was not taken is taken by the first
+    /// part.
     pub(crate) async fn adjust(
         &mut self,
         limit: &str,
@@ -21,9 +22,12 @@ impl Hold {
         if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
             return Ok(Settlement::Applied);
         }
+        let is_taken = self.has(limit);
         for at in 0..self.parts.len() {
-            let Some(taken) = self.parts[at].amounts.get(limit).copied() else {
-                continue;
+            let taken = match self.parts[at].amounts.get(limit) {
+                Some(taken) => *taken,
+                None if at == 0 && !is_taken => MilliTokens::ZERO,
+                None => continue,
             };
             // The first part takes all that is missing; each part returns at most what it took.
             let change = more.max(-taken);
@@ -44,10 +48,13 @@ impl Hold {
         limit: &str,
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
-        let Some((limit, &taken)) = self.parts[at].amounts.get_key_value(limit) else {
+        let part = &self.parts[at];
+        let Some((limit, _)) = part.shard.limits.get_key_value(limit) else {
             return Ok(Settlement::Applied);
         };
         let limit = limit.clone();
+        let before = part.amounts.get(&limit).copied();
+        let taken = before.unwrap_or_default();
         let more = actual - taken;
         if more < MilliTokens::ZERO
             && self.return_to_pool(at, Amounts::from([(limit.clone(), -more)]))
@@ -67,12 +74,15 @@ impl Hold {
         let deltas = BTreeMap::from([(limit.clone(), settled)]);
         let done = self.settle_part(at, change, deltas).await;
         let amounts = &mut self.parts[at].amounts;
-        match &done {
-            Ok(Settlement::Applied) => drop(amounts.insert(limit, actual)),
-            Ok(Settlement::LeaseGone) => drop(amounts.insert(limit, taken)),
-            Err(error) if !error.is_unknown() => drop(amounts.insert(limit, taken)),
-            Err(_) => {}
-        }
+        let known = match &done {
+            Ok(Settlement::Applied) => Some(actual),
+            Err(error) if error.is_unknown() => return done,
+            Ok(Settlement::LeaseGone) | Err(_) => before,
+        };
+        let _ = match known {
+            Some(amount) => amounts.insert(limit, amount),
+            None => amounts.remove(&limit),
+        };
         done
     }
 

@@ -70,7 +70,8 @@ impl Pool {
         }
     }
 
-    /// Returns whether a pool can serve the request: enforced rates only, without a lease.
+    /// Returns whether a pool can serve the request: enforced rates only, without a lease. It does
+    /// not know whether a limit is in debt, as an amount of 0 asks.
     pub(crate) fn supports(request: &BucketRequest) -> bool {
         let is_rate = |name: &LimitName| {
             let limit = request.limits.iter().find(|limit| limit.name() == name);
@@ -81,6 +82,10 @@ impl Pool {
         request.lease.is_none()
             && request.soft_amounts.is_empty()
             && request.amounts.keys().all(is_rate)
+            && request
+                .amounts
+                .values()
+                .all(|amount| *amount > MilliTokens::ZERO)
     }
 
     /// Returns whether the pool covers the request.
