@@ -6,13 +6,14 @@
 mod batch;
 mod clock_jump;
 mod contention;
+mod denial_ttl;
 mod directory;
 mod hour;
 mod maintenance;
 mod part;
-mod pick;
+mod pick_shard;
 mod read;
-mod recheck;
+mod read_short_shard;
 mod retake;
 mod retry_times;
 mod settle;
@@ -26,11 +27,11 @@ mod view;
 mod waiter;
 mod worker;
 
+#[cfg(test)]
+pub(crate) use denial_ttl::SLOT_DENIAL_TTL;
+pub(crate) use denial_ttl::denial_ttl;
 pub(crate) use directory::ShardQueues;
 pub(crate) use part::{Ending, HoldPart};
-#[cfg(test)]
-pub(crate) use recheck::SLOT_DENIAL_TTL;
-pub(crate) use recheck::denial_ttl;
 pub(crate) use settle::{SettleAttempt, SettleOutcome};
 pub(crate) use shard_queue::ShardQueue;
 pub(crate) use shard_state::ShardState;

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 
 use super::super::batch;
-use super::super::recheck::denial_ttl;
+use super::super::denial_ttl::denial_ttl;
 use super::super::view::ShardView;
 use super::super::waiter::{RerouteReason, ShardDecision, Waiter};
 use super::{QueueWorker, is_key_range_throttle};

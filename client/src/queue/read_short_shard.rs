@@ -1,34 +1,12 @@
 //! Before its retry time, a short shard is read instead of written to. A failed write costs two to
 //! ten times as much, and a partition takes a thousand writes a second.
 
-use std::time::Duration;
-
 use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
 use super::shard_state::ShardState;
 use crate::session::{Session, decode_shard};
-use crate::values::{Error, LimitStatus};
-
-/// Time for which a denial for lack of slots is cached, 50 ms: another process may release a slot
-/// at any time.
-pub(crate) const SLOT_DENIAL_TTL: Duration = Duration::from_millis(50);
-/// Shortest time for which a denial by a rate is cached, 1 s.
-const MIN_DENIAL_TTL: Duration = Duration::from_secs(1);
-/// Longest time for which a denial by a rate is cached, 30 s.
-const MAX_DENIAL_TTL: Duration = Duration::from_secs(30);
-
-/// Returns how long a denial by one limit is cached, if the view has this `age`: for a rate a tenth
-/// of its retry-after, between 1 s and 30 s; at most `most`.
-pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
-    if short.is_concurrent() {
-        return SLOT_DENIAL_TTL.min(most);
-    }
-    let wait = short
-        .retry_after
-        .map_or(Duration::MAX, |left| left.saturating_add(age));
-    (wait / 10).clamp(MIN_DENIAL_TTL, MAX_DENIAL_TTL).min(most)
-}
+use crate::values::Error;
 
 impl ShardState {
     /// Reads the shard because `seen` is short, or because there is no view and DynamoDB throttles.
