@@ -76,7 +76,7 @@ impl<'a> Peek<'a> {
         self
     }
 
-    /// Sets how much of a limit is needed, 1 to 10^12 tokens. The result has the time until it is
+    /// Sets how much of a limit is needed, 0 to 10^12 tokens. The result has the time until it is
     /// available.
     pub fn need(mut self, limit: &str, tokens: i64) -> Self {
         self.request = self.request.take(limit, tokens);

@@ -1,6 +1,6 @@
 //! Evaluates a request by all shards of its bucket. Pure.
 
-use weirgate_shared::{Bucket, EpochMillis, MilliTokens, Shard};
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Shard};
 
 use crate::values::{Amounts, BucketRequest, Denied, bucket_status, denial_of};
 
@@ -40,26 +40,36 @@ pub(super) fn evaluate(
     if let Some(one) = fastrand::choice(&fitting) {
         return Allocation::Single(one.key.shard);
     }
-    // Together they have enough, so the parts fit. An amount of 0 is no part of the sum: one shard
-    // without debt is asked for it.
+    // Together they have enough, so the parts fit. An amount of 0 is no part of the sum.
     let (nothing, some): (Amounts, Amounts) = amounts
         .iter()
         .map(|(limit, need)| (limit.clone(), *need))
         .partition(|(_, need)| *need == MilliTokens::ZERO);
     let mut parts = bucket.spread(&some, now).unwrap_or_default();
-    let is_free = |index: &u32| {
-        let mut shards = bucket.shards().iter();
-        let shard = shards.find(|shard| shard.key.shard == *index);
-        let is_in_debt = |limit| {
-            shard.is_none_or(|shard: &Shard| shard.balance_at(limit, now) < MilliTokens::ZERO)
+    for (limit, need) in nothing {
+        let Some(index) = without_debt(bucket, &limit, &parts, now) else {
+            return Allocation::Denied(denial_of(bucket_status(bucket, limits, amounts, now)));
         };
-        !nothing.keys().any(is_in_debt)
-    };
-    match parts.iter_mut().find(|(index, _)| is_free(index)) {
-        Some((_, part)) => part.extend(nothing),
-        None => return Allocation::Denied(denial_of(bucket_status(bucket, limits, amounts, now))),
+        match parts.iter_mut().find(|(known, _)| *known == index) {
+            Some((_, part)) => drop(part.insert(limit, need)),
+            None => parts.push((index, [(limit, need)].into())),
+        }
     }
     Allocation::Spread(parts)
+}
+
+/// Returns a shard in which `limit` is not in debt, one of `parts` if possible.
+fn without_debt(
+    bucket: &Bucket,
+    limit: &LimitName,
+    parts: &[(u32, Amounts)],
+    now: EpochMillis,
+) -> Option<u32> {
+    let is_free = |shard: &&Shard| shard.balance_at(limit, now) >= MilliTokens::ZERO;
+    let is_part = |shard: &Shard| parts.iter().any(|(index, _)| *index == shard.key.shard);
+    let free = bucket.shards().iter().filter(is_free);
+    free.min_by_key(|shard| !is_part(shard))
+        .map(|shard| shard.key.shard)
 }
 
 #[cfg(test)]
@@ -69,7 +79,7 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use weirgate_shared::{BucketKey, Limit, LimitName, Shard};
+    use weirgate_shared::{BucketKey, Limit};
 
     use super::*;
     use crate::bucket::BucketState;

@@ -159,6 +159,37 @@ async fn a_take_of_nothing_finds_the_shard_that_is_not_in_debt() {
     let _ = granted(&fleet.limiter().await, &limits, &[("rpm", 1), ("tpm", 0)]).await;
 }
 
+/// One shard has the tokens and is in debt of the other limit, the other is the other way round.
+#[tokio::test(start_paused = true)]
+async fn a_take_of_nothing_uses_a_shard_that_gives_nothing_else() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = [
+        Limit::per_hour("rpm", 20).unwrap(),
+        Limit::per_hour("tpm", 40).unwrap(),
+    ];
+    assert_eq!(
+        limiter
+            .set_shards("e-1", "gpt-4", &limits, 2)
+            .await
+            .unwrap(),
+        2
+    );
+    for shard in 0..2 {
+        let pk = format!("default/BUCKET#e-1#gpt-4#{shard}");
+        let mut item = fleet.dynamo.item(&pk, "#STATE");
+        let (attribute, balance) = [("b_rpm_tk", "0"), ("b_tpm_tk", "-5000")][shard];
+        item[attribute] = serde_json::json!({"N": balance});
+        fleet.dynamo.put(&item);
+    }
+    let reader = fleet.limiter().await;
+    let grant = granted(&reader, &limits, &[("rpm", 1), ("tpm", 0)]).await;
+    assert_eq!(
+        (grant.amount("rpm"), grant.amount("tpm")),
+        (tokens(1), tokens(0))
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_take_of_nothing_is_never_more_than_the_capacity() {
     let fleet = Fleet::new().await;
