@@ -18,7 +18,7 @@ help: ## Show this
 
 .PHONY: demo
 demo: cargo .venv/stack/.installed .venv/sam/.installed ## Deploy to an emulated account, drive it for a minute, report
-	cargo run --locked --release $(thin) -p weirgate-tests --bin demo
+	cargo run --locked --release $(thin) -p weirgate-tools --bin demo
 
 .PHONY: test
 test: cargo ## Unit, property and integration tests
@@ -57,7 +57,7 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 
 .PHONY: e2e
 e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test
-	cargo test --locked --release $(thin) -p weirgate-tests --test e2e -- --ignored --nocapture
+	cargo test --locked --release $(thin) -p weirgate-tools --test e2e -- --ignored --nocapture
 
 # With the functions as the tests build them: the procedures do not depend on how fast they are.
 .PHONY: drill
@@ -141,7 +141,7 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 
 .PHONY: bench
 bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
-	cargo run --locked --release $(thin) -p weirgate-tests --bin bench
+	cargo run --locked --release $(thin) -p weirgate-tools --bin bench
 
 # The sizes that their tests have in small. As the tests are built, but faster; PROCESSES=5000 SEED=1 chooses one herd on one shard.
 .PHONY: herds
@@ -169,7 +169,7 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 
 .PHONY: scaling
 scaling: cargo ## Write the numbers and picture of docs/scaling.md
-	cargo run --locked --release $(thin) -p weirgate-tests --bin scaling
+	cargo run --locked --release $(thin) -p weirgate-tools --bin scaling
 
 # A build for each of some 1,200 mutants: hours. MUTANTS narrows it down: make mutants MUTANTS="-p weirgate-shared --shard 0/8"
 .PHONY: mutants

@@ -234,7 +234,7 @@ pub fn counted_since(world: &World, since: EpochMillis) {
             continue;
         }
         if key.sk == BUCKET_SK {
-            let shard = weirgate_tests::live(item);
+            let shard = weirgate_testkit::live(item);
             live.entry(shard.meter.key.entity.to_string())
                 .or_default()
                 .push(shard);
@@ -242,7 +242,7 @@ pub fn counted_since(world: &World, since: EpochMillis) {
             snapshots
                 .entry((key.entity.to_string(), key.window))
                 .or_default()
-                .insert(key.start, weirgate_tests::snapshot(item));
+                .insert(key.start, weirgate_testkit::snapshot(item));
         }
     }
     let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i64>> =

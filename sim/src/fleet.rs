@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use weirgate::{Config, ConfigLevel, Entity, Prefetch, RateLimiter};
-use weirgate_tests::Dynamo;
+use weirgate_testkit::Dynamo;
 
 use crate::caller::Caller;
 use crate::clock::ProcessClock;

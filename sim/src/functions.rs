@@ -10,7 +10,7 @@ use weirgate_aggregator::Invocation;
 use weirgate_reconciler::Deadline;
 use weirgate_replay::{Options, Replay};
 use weirgate_store::Table;
-use weirgate_tests::Dynamo;
+use weirgate_testkit::Dynamo;
 
 use crate::cancel::cancel_after;
 use crate::fault::{Event, Kind};

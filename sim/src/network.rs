@@ -15,7 +15,7 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
-use weirgate_tests::{Fault, Request};
+use weirgate_testkit::{Fault, Request};
 
 use crate::fault::Kind;
 use crate::resharding::Resharding;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weirgate_shared::{
     BUCKET_SK, BucketKey, EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, attr,
 };
-use weirgate_tests::Request;
+use weirgate_testkit::Request;
 
 use crate::fault::Event;
 use crate::stored_shard::{stored_shard, with_escrows};

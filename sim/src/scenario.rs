@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use weirgate::{EpochMillis, Limit};
-use weirgate_tests::Limits;
+use weirgate_testkit::Limits;
 
 use crate::fault::Kind;
 

@@ -15,7 +15,9 @@ pub(crate) fn is_hostile(pk: &str) -> bool {
 /// the hostile tenant's.
 pub(crate) fn stored_shard(pk: &str, item: &Value) -> Option<Shard> {
     BucketKey::parse(pk).filter(|_| !is_hostile(pk))?;
-    item["rf"].is_object().then(|| weirgate_tests::bucket(item))
+    item["rf"]
+        .is_object()
+        .then(|| weirgate_testkit::bucket(item))
 }
 
 /// Returns the shards, and the halves that an escrow still contains.

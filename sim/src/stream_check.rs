@@ -111,7 +111,7 @@ impl StreamCheck {
             return;
         }
         let image = &record["dynamodb"]["NewImage"];
-        let doubt = self.consume(pk, weirgate_tests::live(image).meter, now);
+        let doubt = self.consume(pk, weirgate_testkit::live(image).meter, now);
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
         self.ends(before.as_ref(), shard.as_ref(), now);

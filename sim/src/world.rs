@@ -10,7 +10,7 @@ use fastrand::Rng;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate::{Clock, EpochMillis, FakeClock};
-use weirgate_tests::{Dynamo, Partitions};
+use weirgate_testkit::{Dynamo, Partitions};
 
 use crate::clock::ProcessClock;
 use crate::fault::{Counts, Event, Kind};

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use weirgate_aggregator::{Config, Invocation, handle};
 use weirgate_shared::MilliTokens;
 use weirgate_store::Table;
-use weirgate_tests::leased::{load, store};
-use weirgate_tests::{Dynamo, Fault, Lines};
+use weirgate_testkit::leased::{load, store};
+use weirgate_testkit::{Dynamo, Fault, Lines};
 
 /// The same as [`marked`], and the first take of the next hour.
 async fn marked_and_rolled() -> (Dynamo, Table, Vec<Value>) {

@@ -3,7 +3,7 @@
 //! <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html>
 
 use serde_json::Value;
-use weirgate_tests::template::{properties, resources, template};
+use weirgate_testkit::template::{properties, resources, template};
 
 /// The alarm's number of periods, and how many of them must breach.
 fn periods(alarm: &Value) -> (usize, usize) {

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use weirgate_tests::Dynamo;
-use weirgate_tests::bench::server::serve;
-use weirgate_tests::lambda::{Invoked, REQUEST_ID, invoke};
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::lambda::{Invoked, REQUEST_ID, invoke};
+use weirgate_tools::bench::server::serve;
 
 /// The minor version of the glibc that Amazon Linux 2023 has: 2.34.
 /// <https://docs.aws.amazon.com/linux/al2023/ug/compare-with-al2.html>

@@ -7,9 +7,9 @@ use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, invoke, reconcile};
 use weirgate_shared::{EpochMillis, Millis};
-use weirgate_tests::leased::{NOW, full, holding, key, limits, store};
-use weirgate_tests::template::{properties, template};
-use weirgate_tests::{Dynamo, Lines};
+use weirgate_testkit::leased::{NOW, full, holding, key, limits, store};
+use weirgate_testkit::template::{properties, template};
+use weirgate_testkit::{Dynamo, Lines};
 
 #[test]
 fn alarms_hear_of_what_the_functions_pass_over() {

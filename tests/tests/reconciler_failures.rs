@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::EpochMillis;
 use weirgate_store::{ErrorKind, StoreError, Table};
-use weirgate_tests::leased::{NOW, full, holding, key, limits, store};
-use weirgate_tests::{Dynamo, Fault, Lines};
+use weirgate_testkit::leased::{NOW, full, holding, key, limits, store};
+use weirgate_testkit::{Dynamo, Fault, Lines};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const THROTTLE: Fault = Fault::Throttle { key_range: false };

@@ -7,12 +7,12 @@ use crate::fixtures::aggregator;
 use crate::fixtures::aggregator::{bucket, deliver_text, event, later, take, take_in};
 use weirgate_aggregator::plan::INTERIM;
 use weirgate_shared::Window;
-use weirgate_tests::Dynamo;
-use weirgate_tests::scaling::{
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::template::{resources, template};
+use weirgate_tools::scaling::{
     Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page,
     picture, readable_records, snapshot_units,
 };
-use weirgate_tests::template::{resources, template};
 
 /// One to a million and beyond, about 70 of each power of ten.
 fn rates() -> Vec<u64> {
@@ -231,7 +231,7 @@ fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
 
 #[tokio::test]
 async fn a_call_logs_one_line_of_the_size_that_is_paid_for() {
-    let lines = weirgate_tests::Lines::default();
+    let lines = weirgate_testkit::Lines::default();
     let writer = lines.clone();
     let subscriber = weirgate_runtime::subscriber("", move || writer.clone());
     let dynamo = Dynamo::new().await;

@@ -16,11 +16,11 @@ use weirgate_reconciler::{Deadline, reconcile};
 use weirgate_shared::write::REVIEW_INTERVAL;
 use weirgate_shared::{BUCKET_SK, EpochMillis, Hour, Shard, WriteId};
 use weirgate_store::{ReturnValues, Table, WriteOutcome, indexes};
-use weirgate_tests::leased::{
+use weirgate_testkit::leased::{
     NOW, full, holding, id, key, limits, load, split_at, store, take, tokens,
 };
-use weirgate_tests::template::{properties, template};
-use weirgate_tests::{Dynamo, Fault, Lines};
+use weirgate_testkit::template::{properties, template};
+use weirgate_testkit::{Dynamo, Fault, Lines};
 
 /// The texts of a list's values, in one order for all.
 fn sorted(list: &Value) -> Vec<String> {

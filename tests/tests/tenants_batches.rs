@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use weirgate_shared::write::{MAX_CARRIED_LIMITS, MAX_LIVES};
 use weirgate_shared::{BucketKey, MAX_BUCKET_LIMITS, Millis};
 use weirgate_store::Table;
-use weirgate_tests::{Dynamo, Fault, Lines};
+use weirgate_testkit::{Dynamo, Fault, Lines};
 
 const KEY_RANGE: Fault = Fault::Throttle { key_range: true };
 

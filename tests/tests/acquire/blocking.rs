@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weirgate::blocking::Wait;
 use weirgate::{Limit, RateLimiter};
-use weirgate_tests::Dynamo;
+use weirgate_testkit::Dynamo;
 
 fn limiter() -> RateLimiter {
     let table = async { Dynamo::new().await.table().await }.wait();

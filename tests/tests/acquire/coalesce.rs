@@ -9,7 +9,7 @@ use crate::fixtures::fleet::{
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use weirgate::{Decision, Limit};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{ConfigLevel, Error, Limit, RateLimiter};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 fn two() -> [Limit; 2] {
     [

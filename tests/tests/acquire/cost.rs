@@ -329,7 +329,7 @@ async fn the_item_of_two_limits_stays_below_a_kilobyte() {
     let _lease = takes(secs(60)).await;
     let key = weirgate_shared::BucketKey::parse(&format!("default/BUCKET#{entity}#{resource}#0"))
         .unwrap();
-    let bucket = weirgate_tests::leased::load(&fleet.dynamo.table().await, &key)
+    let bucket = weirgate_testkit::leased::load(&fleet.dynamo.table().await, &key)
         .await
         .unwrap();
     assert!(bucket.size_bytes <= 1024, "{} bytes", bucket.size_bytes);

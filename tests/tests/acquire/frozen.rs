@@ -10,7 +10,7 @@ use weirgate::{
     CircuitBreakerConfig, Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, Prefetch,
     RateLimiter,
 };
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 const DAY_MS: i64 = 86_400_000;
 

@@ -3,7 +3,7 @@
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, ask, by_name, denied, granted, millis, pass, secs, tokens};
 use weirgate::Limit;
-use weirgate_tests::leased::full;
+use weirgate_testkit::leased::full;
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]

@@ -8,7 +8,7 @@ use crate::fixtures::fleet::{Fleet, ask, granted, millis, secs};
 use weirgate::{Acquire, Decision, Error, Limit, LimitError, MilliTokens, RateLimiter};
 use weirgate_shared::{BUCKET_SK, MAX_BUCKET_LIMITS, MAX_LIMITS};
 use weirgate_store::ErrorKind;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 fn limits() -> [Limit; 2] {
     [

@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use crate::fixtures::fleet::{Fleet, ask, granted, millis, pass, secs, settle};
 use futures_util::FutureExt;
 use weirgate::{Error, Limit, ScopeError};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 fn limits() -> [Limit; 2] {
     [

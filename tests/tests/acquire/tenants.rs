@@ -12,7 +12,7 @@ use weirgate::{
     AuditSubject, Config, ConfigFilter, ConfigLevel, Error, FileError, Limit, LimitsFile, Page,
     Prefetch, RateLimiter, Window,
 };
-use weirgate_tests::Dynamo;
+use weirgate_testkit::Dynamo;
 
 /// The tenant, and others whose names are as near to its own as names may be.
 const OURS: &str = "a";

@@ -7,8 +7,8 @@ use crate::fixtures::fleet::{Fleet, config, millis, pass, runtime, secs, settle,
 use proptest::prelude::*;
 use weirgate::{AcquireAll, Decision, Error, Grants, Limit, RateLimiter};
 use weirgate_shared::{BucketKey, LimitName};
-use weirgate_tests::Fault;
-use weirgate_tests::leased::load;
+use weirgate_testkit::Fault;
+use weirgate_testkit::leased::load;
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]

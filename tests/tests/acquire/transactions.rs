@@ -14,8 +14,8 @@ use weirgate_shared::{Attr, ItemKey};
 use weirgate_store::{
     ActionOutcome, ErrorKind, Item, RetryPolicy, StoreError, Table, TransactOutcome,
 };
-use weirgate_tests::leased::id;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::leased::id;
+use weirgate_testkit::{Dynamo, Fault};
 
 fn key(pk: &str) -> ItemKey {
     ItemKey {

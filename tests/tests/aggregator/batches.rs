@@ -3,7 +3,7 @@
 use crate::fixtures::aggregator::{config, deliver_text, later};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_shared::Millis;
-use weirgate_tests::batches::{BATCH_START, batch, event};
+use weirgate_testkit::batches::{BATCH_START, batch, event};
 
 #[tokio::test]
 async fn the_cost_table_usage_and_refill_of_100_records_is_at_most_14_write_units() {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use weirgate_aggregator::{Invocation, Summary, handle, parse};
 use weirgate_shared::Window;
 use weirgate_store::Table;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 const ENTITIES: [&str; 3] = ["a", "b", "c"];
 

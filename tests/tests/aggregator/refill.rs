@@ -9,7 +9,7 @@ use serde_json::Value;
 use weirgate_aggregator::Handled;
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, Millis};
 use weirgate_store::Table;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 /// 100 a second, so 100 at most.
 fn limit() -> [Limit; 1] {

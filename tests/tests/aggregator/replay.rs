@@ -10,7 +10,7 @@ use crate::fixtures::aggregator::{HOUR, bucket, deliver, later, take, take_at, t
 use crate::fixtures::discarded::{COPIES, Run, lives, run, run_on, try_run_on, used, wrapped};
 use serde_json::json;
 use weirgate_shared::{Limit, MilliTokens, Millis, Window};
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 /// As Lambda left it: written once, whatever this repository changes.
 const SAMPLE: &str = include_str!("../../../events/failure-object.json");

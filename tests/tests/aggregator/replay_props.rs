@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 /// What happens to a batch of the stream.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use crate::fixtures::discarded::{run, wrapped};
 use serde_json::{Value, json};
 use weirgate_shared::Window;
 use weirgate_store::Table;
-use weirgate_tests::Dynamo;
+use weirgate_testkit::Dynamo;
 
 const BUCKET: &str = "default/BUCKET#a#gpt-4#0";
 

@@ -1,7 +1,7 @@
 //! The table that a new stack takes in after a restore is the template's, without what a restore
 //! leaves out.
 
-use weirgate_tests::template::{properties, read};
+use weirgate_testkit::template::{properties, read};
 
 #[test]
 fn a_restored_table_is_the_one_of_the_template() {

@@ -5,7 +5,7 @@ use crate::fixtures::aggregator::{HOUR, deliver_text};
 use serde_json::{Value, json};
 use weirgate_aggregator::{REFILL_WRITES, Summary, parse};
 use weirgate_store::Table;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 fn summary(records: usize) -> Summary {
     Summary {

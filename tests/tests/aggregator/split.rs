@@ -15,8 +15,8 @@ use weirgate_aggregator::{Config, Handled, Invocation, handle};
 use weirgate_shared::write::{Contention, Roll, Take};
 use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, Millis, Shard, Window};
 use weirgate_store::Table;
-use weirgate_tests::Dynamo;
-use weirgate_tests::leased::{full, holding, store};
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::leased::{full, holding, store};
 
 async fn deliver_with(table: &Table, records: &[Value], config: &Config) -> Handled {
     let invocation = Invocation {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weirgate_shared::write::{LimitDelta, Roll, Settle};
 use weirgate_shared::{EpochMillis, Hour, MilliTokens};
 use weirgate_store::{ReturnValues, Table};
-use weirgate_tests::{Dynamo, Limits, Partitions};
+use weirgate_testkit::{Dynamo, Limits, Partitions};
 
 /// Writes that change no balance to the first shard of bucket `a`, at an even pace, also while they
 /// are throttled.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use weirgate_aggregator::Handled;
 use weirgate_shared::{BucketKey, Hour, Millis};
 use weirgate_store::Table;
-use weirgate_tests::Dynamo;
+use weirgate_testkit::Dynamo;
 
 fn key_of(pk: &str) -> BucketKey {
     BucketKey::parse(pk).expect("it is a bucket's")

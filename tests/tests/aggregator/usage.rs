@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use weirgate::RateLimiter;
 use weirgate_shared::{EpochMillis, MilliTokens, Window};
 use weirgate_store::Table;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 /// Hours after [`HOUR`] in which the buckets of [`used`] are used: the last one is the first of the
 /// next day.

@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weirgate::{Clock, EpochMillis, FakeClock, Limit, RateLimiter, Stats};
 use weirgate_aggregator::{Config, Invocation, REFILL_WRITES, Summary, handle};
 use weirgate_store::{CapacityMeter, Table};
-use weirgate_tests::scaling::facts::USAGE_LOADS;
-use weirgate_tests::scaling::{Numbers, Scenario};
-use weirgate_tests::{Dynamo, batches};
+use weirgate_testkit::{Dynamo, batches};
+use weirgate_tools::scaling::facts::USAGE_LOADS;
+use weirgate_tools::scaling::{Numbers, Scenario};
 
 /// A bucket's or some buckets' callers, and the aggregator, on one clock.
 struct Load {

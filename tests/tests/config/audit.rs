@@ -4,7 +4,7 @@ use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, pass, secs};
 use crate::fixtures::stored::{child, entity, resource, rpm};
 use weirgate::{AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 /// Whose change it was, and what came of it.
 fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {

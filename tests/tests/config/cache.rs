@@ -7,7 +7,7 @@ use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
 use crate::fixtures::stored::{child, configured, entity, resource, rpm, take};
 use futures_util::future::join_all;
 use weirgate::{CacheStats, Config, ConfigLevel, Decision, Entity, Error, RateLimiter};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 /// Reads of configurations since the last call.
 fn reads(fleet: &Fleet) -> u64 {

@@ -8,7 +8,7 @@ use weirgate::{
     Config, ConfigLevel, ConfigStatus, Decision, Entity, Error, Limit, PageToken, RateLimiter,
 };
 use weirgate_shared::BucketKey;
-use weirgate_tests::leased::load;
+use weirgate_testkit::leased::load;
 
 /// What is left of a limit of an entity on `gpt-4`, in tokens; `None` if it has no bucket, or not
 /// this limit.

@@ -8,7 +8,7 @@ use serde_json::json;
 use weirgate::{Config, ConfigLevel, Error};
 use weirgate_shared::SCHEMA_VERSION;
 use weirgate_store::ErrorKind;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 const PK: &str = "default/SYSTEM#";
 const SK: &str = "#VERSION";

@@ -9,7 +9,7 @@ use weirgate::{
     AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Error, Limit,
     LimitMode, RateLimiter,
 };
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 fn levels() -> [ConfigLevel; 4] {
     ConfigLevel::of(&entity("e-1"), &resource("gpt-4"))

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use weirgate::tower::{GrantHandle, OnError, RateLimitLayer};
 use weirgate::{Acquire, Limit, RateLimiter, Settlement};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 type Parts = http::request::Parts;
 

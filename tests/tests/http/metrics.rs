@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::fixtures::fleet::{Fleet, ask, denied, granted, millis, pass, runtime, secs};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use weirgate::{CircuitBreakerConfig, Limit, OnUnavailable};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 60).unwrap()]

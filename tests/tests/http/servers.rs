@@ -216,7 +216,7 @@ async fn tonic_without_a_decision_the_service_is_unavailable() {
         .unwrap();
     fleet
         .dynamo
-        .fail_when(|_| Some(weirgate_tests::Fault::Throttle { key_range: false }));
+        .fail_when(|_| Some(weirgate_testkit::Fault::Throttle { key_range: false }));
     let mut client = health(limiter).await;
     let refused = client
         .check(HealthCheckRequest::default())

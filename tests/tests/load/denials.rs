@@ -8,7 +8,7 @@ use crate::fixtures::fleet::{START, ask, millis, secs};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use weirgate::{Builder, Decision, FakeClock, Limit, OnUnavailable, RateLimiter};
-use weirgate_tests::{Dynamo, Limits, Partitions};
+use weirgate_testkit::{Dynamo, Limits, Partitions};
 
 /// A bucket whose tokens are used up, behind partitions that take so many units a second.
 async fn exhausted(

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use weirgate::Limit;
-use weirgate_tests::Limits;
-use weirgate_tests::heat::{Load, Report, run};
+use weirgate_testkit::Limits;
+use weirgate_testkit::heat::{Load, Report, run};
 
 /// A tenth of what DynamoDB's partitions take, so that a tenth of the calls shows the same.
 fn small(limit: Limit, shards: u32) -> Load {

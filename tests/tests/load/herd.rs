@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use weirgate::{Config, ConfigLevel, EpochMillis, FakeClock, Limit, RateLimiter};
 use weirgate_store::{CapacityMeter, ConsumedUnits, Table};
-use weirgate_tests::{Dynamo, Limits, Partitions};
+use weirgate_testkit::{Dynamo, Limits, Partitions};
 
 const START: EpochMillis = EpochMillis(1_795_198_200_000);
 

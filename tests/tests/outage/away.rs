@@ -11,7 +11,7 @@ use weirgate::{
     CircuitBreakerConfig, Decision, Denied, Error, Grant, Limit, OnUnavailable, RateLimiter,
     Settlement,
 };
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 fn limits() -> [Limit; 2] {
     [
@@ -169,7 +169,7 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
         assert!(error.to_string().contains("not permitted"), "{error}");
     }
     assert_eq!(allow.stats().breaker_opened, 0, "it is there, and says so");
-    let table = weirgate_tests::Dynamo::empty().table().await;
+    let table = weirgate_testkit::Dynamo::empty().table().await;
     let builder = RateLimiter::builder("weirgate")
         .table(table)
         .on_unavailable(OnUnavailable::Allow);

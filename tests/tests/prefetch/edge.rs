@@ -9,7 +9,7 @@ use crate::fixtures::fleet::{
 use proptest::prelude::*;
 use weirgate::{CircuitBreakerConfig, Decision, Limit, Prefetch, RateLimiter, Settlement};
 use weirgate_shared::{LimitState, MilliTokens, ShardIndex, refill_between};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 async fn ahead(fleet: &Fleet, prefetch: Prefetch) -> RateLimiter {
     fleet

@@ -9,7 +9,7 @@ use crate::fixtures::fleet::{Fleet, ask, granted, millis, pass, secs, tokens};
 use tokio::task::JoinSet;
 use weirgate::{Error, Limit, Prefetch, RateLimiter};
 use weirgate_store::CapacityMeter;
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 /// A limit that is never reached, of which 10 % are more than a second's worth.
 fn far() -> Vec<Limit> {

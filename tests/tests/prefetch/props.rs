@@ -7,7 +7,7 @@ use crate::fixtures::fleet::{Fleet, ask, config, millis, pass, runtime, secs};
 use proptest::prelude::*;
 use weirgate::{Decision, EpochMillis, Error, Grant, Limit, Prefetch, RateLimiter, Settlement};
 use weirgate_shared::{ShardIndex, refill_between};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 const PERCENT: i64 = 20;
 const CAPACITY: i64 = 300;

@@ -2,7 +2,7 @@
 
 use weirgate::{EpochMillis, Granularity, Limit, RateLimiter, UsageScope};
 use weirgate_store::CapacityMeter;
-use weirgate_tests::batches;
+use weirgate_testkit::batches;
 
 use crate::fixtures::aggregator::{deliver_text, event};
 use crate::fixtures::fleet::{Fleet, START, pass, secs, tokens};

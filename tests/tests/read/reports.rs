@@ -10,7 +10,7 @@ use weirgate::{
     UsageScope,
 };
 use weirgate_store::Table;
-use weirgate_tests::batches;
+use weirgate_testkit::batches;
 
 use crate::fixtures::aggregator::{deliver_text, event};
 use crate::fixtures::fleet::{Fleet, START, config, pass, runtime, secs, tokens};

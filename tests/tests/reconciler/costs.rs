@@ -6,9 +6,9 @@ use serde_json::Value;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::{EpochMillis, Millis, due_shards};
 use weirgate_store::Table;
-use weirgate_tests::leased::{NOW, full, holding, item, key, limits, store};
-use weirgate_tests::scaling::facts;
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::leased::{NOW, full, holding, item, key, limits, store};
+use weirgate_testkit::{Dynamo, Fault};
+use weirgate_tools::scaling::facts;
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);

@@ -12,8 +12,8 @@ use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Window, WriteId,
 };
 use weirgate_store::Table;
-use weirgate_tests::Dynamo;
-use weirgate_tests::leased::tokens;
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::leased::tokens;
 
 /// They refill next to nothing, so that what is there can be added up.
 fn limits() -> [Limit; 2] {

@@ -13,8 +13,8 @@ use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::{AttributeUpdate, Path};
 use weirgate_shared::{EpochMillis, Millis, Shard};
 use weirgate_store::{Item, ReturnValues, Table, WriteOutcome};
-use weirgate_tests::leased::{NOW, assert_sound, end, full, id, key, limits, load, store, take};
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::leased::{NOW, assert_sound, end, full, id, key, limits, load, store, take};
+use weirgate_testkit::{Dynamo, Fault};
 
 const STEP: Duration = Duration::from_millis(10);
 

@@ -8,8 +8,8 @@ use crate::fixtures::sharded::{
 use weirgate_shared::EpochMillis;
 use weirgate_shared::write::{REVIEW_INTERVAL, update_min_shards};
 use weirgate_store::{ReturnValues, WriteOutcome};
-use weirgate_tests::Dynamo;
-use weirgate_tests::leased::{NOW, full, holding, key, limit, load, store, tokens};
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::leased::{NOW, full, holding, key, limit, load, store, tokens};
 
 #[tokio::test]
 async fn i6_a_cold_bucket_goes_to_one_shard_in_one_run_with_all_its_tokens() {

@@ -12,8 +12,8 @@ use weirgate_reconciler::Summary;
 use weirgate_shared::BucketKey;
 use weirgate_shared::attr::counts_usage;
 use weirgate_shared::write::REVIEW_INTERVAL;
-use weirgate_tests::leased::{id, load, tokens};
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::leased::{id, load, tokens};
+use weirgate_testkit::{Dynamo, Fault};
 
 const STEP: Duration = Duration::from_millis(10);
 

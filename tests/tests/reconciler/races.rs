@@ -8,10 +8,10 @@ use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::Update;
 use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
-use weirgate_tests::leased::{
+use weirgate_testkit::leased::{
     NOW, assert_sound, end, full, holding, id, key, limit, limits, load, store, take, tokens,
 };
-use weirgate_tests::{Dynamo, Fault};
+use weirgate_testkit::{Dynamo, Fault};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);

@@ -13,8 +13,8 @@ use weirgate_shared::{
     BucketKey, EpochMillis, Hour, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
 };
 use weirgate_store::{ReturnValues, Table, TransactOutcome, WriteOutcome};
-use weirgate_tests::Dynamo;
-use weirgate_tests::leased::{NOW, load, tokens};
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::leased::{NOW, load, tokens};
 
 fn delete(dynamo: &Dynamo, key: &BucketKey, shard: u32) {
     let key = key.with_shard(shard).item_key();

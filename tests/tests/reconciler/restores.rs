@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use weirgate_reconciler::{Config, Deadline, Summary, invoke, reconcile};
 use weirgate_shared::{EpochMillis, Limit, MilliTokens, Millis, ShardIndex, refill_between};
 use weirgate_store::Table;
-use weirgate_tests::Dynamo;
-use weirgate_tests::leased::{NOW, full, holding, key, limit, load, store, tokens};
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::leased::{NOW, full, holding, key, limit, load, store, tokens};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);

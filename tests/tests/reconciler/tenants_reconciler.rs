@@ -11,8 +11,8 @@ use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::REVIEW_INTERVAL;
 use weirgate_shared::{ActivitySample, BucketKey, EpochMillis, Limit, Millis, Shard, due_shards};
 use weirgate_store::Table;
-use weirgate_tests::leased::{NOW, full, holding, item, load, store};
-use weirgate_tests::{Dynamo, Fault, import};
+use weirgate_testkit::leased::{NOW, full, holding, item, load, store};
+use weirgate_testkit::{Dynamo, Fault, import};
 
 fn key_of(pk: &str) -> BucketKey {
     BucketKey::parse(pk).expect("it is a bucket's")

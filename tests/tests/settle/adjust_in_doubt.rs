@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::fixtures::fleet::{Fleet, granted, leased, pass, secs};
 use weirgate::{Limit, Settlement};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 fn limits() -> [Limit; 2] {
     [

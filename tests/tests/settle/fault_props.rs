@@ -8,7 +8,7 @@ use crate::fixtures::fleet::{Fleet, ask, config, millis, pass, runtime, secs, se
 use proptest::prelude::*;
 use weirgate::{Decision, Grant, Limit, Settlement};
 use weirgate_shared::refill_between;
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {

@@ -6,7 +6,7 @@ use crate::fixtures::fleet::{Fleet, PK, granted, pass, secs, tokens};
 use serde_json::{Value, json};
 use weirgate::{EpochMillis, Limit, RateLimiter, Window};
 use weirgate_store::Table;
-use weirgate_tests::batches;
+use weirgate_testkit::batches;
 
 const HOUR: u64 = 3_600;
 

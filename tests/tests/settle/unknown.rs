@@ -4,7 +4,7 @@
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, ask, granted, leased, millis, pass, secs};
 use weirgate::{CircuitBreakerConfig, Decision, Error, Limit};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 const EVERY: [Fault; 9] = [
     Fault::LoseRequest,

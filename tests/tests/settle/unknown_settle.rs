@@ -4,7 +4,7 @@ use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, ask, granted, leased, pass, secs};
 use serde_json::json;
 use weirgate::{Error, Grant, Limit, Settlement};
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 const EVERY: [Fault; 8] = [
     Fault::LoseRequest,

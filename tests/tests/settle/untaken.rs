@@ -71,7 +71,7 @@ async fn i4_what_a_lease_was_adjusted_to_returns_with_it() {
 /// A lost response leaves open whether the lease has the limit already.
 #[tokio::test(start_paused = true)]
 async fn i7_a_first_adjustment_under_a_lease_counts_once_though_its_response_is_lost() {
-    use weirgate_tests::Fault;
+    use weirgate_testkit::Fault;
     for fault in [
         Fault::LoseAnswer,
         Fault::LoseRequest,

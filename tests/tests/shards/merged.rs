@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use weirgate::{FakeClock, Limit, RateLimiter};
 use weirgate_shared::{BucketKey, EpochMillis, Hour, Meter, MilliTokens, Usage, Window};
 use weirgate_store::Table;
-use weirgate_tests::leased::{NOW, load, tokens};
-use weirgate_tests::{Dynamo, live};
+use weirgate_testkit::leased::{NOW, load, tokens};
+use weirgate_testkit::{Dynamo, live};
 
 const HOUR_MS: i64 = 3_600_000;
 

@@ -11,8 +11,8 @@ use weirgate_store::{
     ActionOutcome, ErrorKind, RetryPolicy, ReturnValues, StoreError, Table, TransactOutcome,
     WriteOutcome,
 };
-use weirgate_tests::leased::id;
-use weirgate_tests::{Counts, Dynamo, Fault, Limits, Partitions};
+use weirgate_testkit::leased::id;
+use weirgate_testkit::{Counts, Dynamo, Fault, Limits, Partitions};
 
 fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, WriteId};
 use weirgate_store::{ErrorKind, ReturnValues, StoreError, Table, TransactOutcome, WriteOutcome};
-use weirgate_tests::leased::id;
-use weirgate_tests::{Dynamo, Fault, Limits, Partitions};
+use weirgate_testkit::leased::id;
+use weirgate_testkit::{Dynamo, Fault, Limits, Partitions};
 
 const fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -13,8 +13,8 @@ use tokio::time::sleep;
 use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{EpochMillis, ItemKey, attr};
 use weirgate_store::{ErrorKind, Order, ReturnValues, StoreError, Table, TransactOutcome};
-use weirgate_tests::leased::id;
-use weirgate_tests::{Dynamo, InAll, Limits, Partitions};
+use weirgate_testkit::leased::id;
+use weirgate_testkit::{Dynamo, InAll, Limits, Partitions};
 
 fn key(pk: &str) -> ItemKey {
     ItemKey {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weirgate::{Decision, EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter};
 use weirgate_shared::Shard;
 use weirgate_store::Table;
-use weirgate_tests::{Dynamo, Fault, Limits, Partitions};
+use weirgate_testkit::{Dynamo, Fault, Limits, Partitions};
 
 fn limits() -> Vec<Limit> {
     vec![

@@ -3,7 +3,7 @@
 use crate::fixtures::fleet::shards::{holds, key, per_minute, shards, split, troubles};
 use crate::fixtures::fleet::{Fleet, ask, denied, granted, millis, pass, secs, tokens};
 use weirgate::Limit;
-use weirgate_tests::Fault;
+use weirgate_testkit::Fault;
 
 #[tokio::test(start_paused = true)]
 async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {

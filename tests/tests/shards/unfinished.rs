@@ -11,8 +11,8 @@ use weirgate::Limit;
 use weirgate_shared::write::split;
 use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Millis, Shard};
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
-use weirgate_tests::leased::{NOW, full, key, limits, load, store};
-use weirgate_tests::scaling::facts;
+use weirgate_testkit::leased::{NOW, full, key, limits, load, store};
+use weirgate_tools::scaling::facts;
 
 /// The bucket `e-1` whose split was begun at `at`, as it was before.
 async fn begun(table: &Table, bucket: &Shard, at: EpochMillis) {
@@ -39,7 +39,7 @@ async fn held(table: &Table, key: &BucketKey, at: EpochMillis) -> BTreeMap<Limit
 
 #[tokio::test]
 async fn i6_the_reconciler_finishes_a_split_within_a_minute_and_merges_no_shard_of_it_before() {
-    let dynamo = weirgate_tests::Dynamo::new().await;
+    let dynamo = weirgate_testkit::Dynamo::new().await;
     let table = dynamo.table().await;
     let bucket = full("e-1", &sharded::limits());
     begun(&table, &bucket, NOW).await;
@@ -139,7 +139,7 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
 /// `DueIndex` too.
 #[tokio::test]
 async fn a_split_costs_three_write_units_and_the_index_entries_of_the_new_half() {
-    let dynamo = weirgate_tests::Dynamo::new().await;
+    let dynamo = weirgate_testkit::Dynamo::new().await;
     let (table, meter) = dynamo.metered().await;
     let whole = |units: u64| f64::from(u32::try_from(units).unwrap());
     let bucket = full("e-1", &limits());
@@ -147,7 +147,7 @@ async fn a_split_costs_three_write_units_and_the_index_entries_of_the_new_half()
     for due in [1 + facts::FIRST_SPLIT_INDEX_UNITS, 1, 1] {
         let shard = load(&table, &bucket.key).await.unwrap();
         let _ = meter.take();
-        weirgate_tests::leased::split_at(&table, &shard, new_id(), EpochMillis(NOW.0 + 1)).await;
+        weirgate_testkit::leased::split_at(&table, &shard, new_id(), EpochMillis(NOW.0 + 1)).await;
         let units = meter.take();
         assert_eq!(
             (units.table, units.requests),

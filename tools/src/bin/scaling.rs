@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::{fs, io};
 
-use weirgate_tests::scaling::{page, picture};
+use weirgate_tools::scaling::{page, picture};
 
 fn main() -> ExitCode {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");

@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use weirgate_tests::Dynamo;
-use weirgate_tests::bench::server::serve_at;
+use weirgate_testkit::Dynamo;
+use weirgate_tools::bench::server::serve_at;
 
 const ADDRESS: &str = "127.0.0.1:8000";
 

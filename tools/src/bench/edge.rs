@@ -13,7 +13,7 @@ use weirgate_store::{ConnectOptions, Table, connect};
 use super::acquire::limiter;
 use super::server::serve;
 use super::{Row, print};
-use crate::Dynamo;
+use weirgate_testkit::Dynamo;
 
 const TIME: Duration = Duration::from_secs(25);
 const CALLERS: usize = 8;

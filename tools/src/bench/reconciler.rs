@@ -6,8 +6,8 @@ use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_shared::{EpochMillis, Millis};
 
 use super::{Row, print};
-use crate::leased::{NOW, full, holding, item, limits};
-use crate::{Dynamo, import};
+use weirgate_testkit::leased::{NOW, full, holding, item, limits};
+use weirgate_testkit::{Dynamo, import};
 
 const BUCKETS: u64 = 500;
 const LEASES: u64 = 20;

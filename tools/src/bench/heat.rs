@@ -7,8 +7,8 @@ use std::time::Duration;
 use weirgate::Limit;
 
 use super::{Row, print};
-use crate::heat::{Load, growth, run};
-use crate::{Limits, heat};
+use weirgate_testkit::heat::{Load, growth, run};
+use weirgate_testkit::{Limits, heat};
 
 /// Prints the rows.
 ///

@@ -11,7 +11,7 @@ use weirgate_store::{CapacityMeter, ConnectOptions, Table, connect};
 
 use super::server::serve;
 use super::{Row, print};
-use crate::Dynamo;
+use weirgate_testkit::Dynamo;
 
 /// Acquires per second of 32 callers of one bucket, in the system this is compared with; the best
 /// of its runs.

@@ -11,7 +11,7 @@ use weirgate_store::CapacityMeter;
 use super::acquire::{connected, far_limits};
 use super::server::serve;
 use super::{Row, print};
-use crate::Dynamo;
+use weirgate_testkit::Dynamo;
 
 const ACQUIRES: u32 = 1_000_000;
 const STEADY: Duration = Duration::from_secs(10);

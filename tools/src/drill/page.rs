@@ -36,7 +36,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::template::{properties, template};
+    use weirgate_testkit::template::{properties, template};
 
     const KEY: &str = "arn:aws:kms:us-east-1:000000000000:key/1";
 

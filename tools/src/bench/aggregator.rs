@@ -9,7 +9,7 @@ use weirgate_store::{CapacityMeter, ConnectOptions, Table, connect};
 
 use super::server::serve;
 use super::{Row, print};
-use crate::batches::{BATCH_START, batch, event};
+use weirgate_testkit::batches::{BATCH_START, batch, event};
 
 /// What zae-limiter 0.17 takes for a batch of 100 records on 14 buckets against the same local
 /// DynamoDB.

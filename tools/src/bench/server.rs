@@ -1,6 +1,6 @@
 //! The embedded DynamoDB behind HTTP, on a thread of its own.
 
-use crate::Dynamo;
+use weirgate_testkit::Dynamo;
 
 /// Serves the database from a thread of its own; says where.
 ///

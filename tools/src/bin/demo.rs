@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
-use weirgate_tests::demo::{self, Options};
+use weirgate_tools::demo::{self, Options};
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -13,7 +13,7 @@ use weirgate::{Config, ConfigLevel, Decision, Entity, Grant, Limit, Prefetch, Ra
 use super::acquire::{connected, far_limits};
 use super::server::serve;
 use super::{Row, print};
-use crate::Dynamo;
+use weirgate_testkit::Dynamo;
 
 const LASTS: Duration = Duration::from_secs(5);
 /// In which the connections and the buckets are made.

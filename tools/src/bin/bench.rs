@@ -2,7 +2,7 @@
 //! those parts.
 
 use peak_alloc::PeakAlloc;
-use weirgate_tests::bench::{
+use weirgate_tools::bench::{
     acquire, aggregator, edge, function, heat, peer, prefetch, reconciler,
 };
 

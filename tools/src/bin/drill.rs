@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use weirgate_tests::drill;
+use weirgate_tools::drill;
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::server::serve;
 use super::{Row, print};
-use crate::Dynamo;
-use crate::batches::{batch, event};
-use crate::lambda::invoke;
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::batches::{batch, event};
+use weirgate_testkit::lambda::invoke;
 
 const STARTS: usize = 20;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_tests::demo::{self, Options};
+use weirgate_tools::demo::{self, Options};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the tools that `make tools` installs; run by `make e2e`"]

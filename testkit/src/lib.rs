@@ -1,0 +1,30 @@
+//! What tests, the simulation and the tools stand on.
+//!
+//! # Layout
+//!
+//! - [`batches`]: stream batches of a load
+//! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its
+//!   stream as Lambda events
+//! - `partitions`: [`Partitions`]: what a table of DynamoDB takes, and how its transactions
+//!   conflict, on virtual time
+//! - [`heat`]: a hot bucket on virtual time
+//! - `image`: items in DynamoDB's JSON as values
+//! - [`lambda`]: Lambda's side of a function, for one event
+//! - [`leased`]: buckets with leases, as values and in the table
+//! - `lines`: the log lines of a function
+//! - [`template`](mod@template): `template.yaml`, read
+
+pub mod batches;
+mod dynamo;
+pub mod heat;
+mod image;
+pub mod lambda;
+pub mod leased;
+mod lines;
+mod partitions;
+pub mod template;
+
+pub use dynamo::{Dynamo, Fault, Request, import};
+pub use image::{attributes, bucket, live, snapshot};
+pub use lines::Lines;
+pub use partitions::{Counts, InAll, Limits, Partitions};
