@@ -11,9 +11,9 @@ use weirgate_shared::{Millis, Usage, WindowUsage, usage};
 use crate::bounds::Bounds;
 use crate::coverage::{Coverage, Event};
 use crate::guard::{self, Guard, Kind};
-use crate::item::Item;
 use crate::protocol::Protocol;
 use crate::runs::{self, Case, Moment};
+use weirgate_evaluator::Item;
 
 /// The model.
 #[derive(Debug)]

@@ -33,10 +33,6 @@ mod coverage;
 mod function;
 mod function_steps;
 mod guard;
-// The property tests' own: one evaluator for both.
-#[allow(dead_code, reason = "the property tests ask more of an item")]
-#[path = "../../shared/tests/model/item.rs"]
-mod item;
 mod ledger;
 mod machine;
 mod properties;

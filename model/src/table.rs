@@ -10,7 +10,7 @@ use weirgate_shared::{
 };
 
 use crate::guard::conditions;
-use crate::item::Item;
+use weirgate_evaluator::Item;
 
 /// A shard's item, and its decoded values.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,6 +12,7 @@
 //! - [`lambda`]: Lambda's side of a function, for one event
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - `lines`: the log lines of a function
+//! - [`server`]: the embedded database behind HTTP
 //! - [`template`](mod@template): `template.yaml`, read
 
 pub mod batches;
@@ -22,6 +23,7 @@ pub mod lambda;
 pub mod leased;
 mod lines;
 mod partitions;
+pub mod server;
 pub mod template;
 
 pub use dynamo::{Dynamo, Fault, Request, import};

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::lambda::{Invoked, REQUEST_ID, invoke};
-use weirgate_tools::bench::server::serve;
+use weirgate_testkit::server::serve;
 
 /// The minor version of the glibc that Amazon Linux 2023 has: 2.34.
 /// <https://docs.aws.amazon.com/linux/al2023/ug/compare-with-al2.html>

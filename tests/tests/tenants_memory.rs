@@ -11,8 +11,8 @@ use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_shared::{BucketKey, EpochMillis, Limit, due_shards};
 use weirgate_store::{ConnectOptions, Table, connect};
 use weirgate_testkit::leased::{NOW, full, holding, load, store};
+use weirgate_testkit::server::serve;
 use weirgate_testkit::{Dynamo, Lines, import};
-use weirgate_tools::bench::server::serve;
 
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;

@@ -8,7 +8,6 @@ pub mod heat;
 pub mod peer;
 pub mod prefetch;
 pub mod reconciler;
-pub mod server;
 
 /// A measured number beside its target.
 #[derive(Debug)]

@@ -4,7 +4,6 @@
 
 pub mod fleet;
 pub mod given;
-pub mod item;
 pub mod mirror;
 pub mod ops;
 pub mod page;
@@ -21,7 +20,7 @@ use weirgate_shared::{
     Namespace, Resource, Shard, ShardIndex, WriteId,
 };
 
-pub use item::{Held, Item};
+pub use weirgate_evaluator::{Held, Item};
 
 /// Returns a configuration with `cases` cases, or `PROPTEST_CASES` if that is fewer. Seeds of
 /// failures are kept beside the test's source, to be checked in.

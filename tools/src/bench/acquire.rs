@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use weirgate::{Limit, RateLimiter};
 use weirgate_store::{CapacityMeter, ConnectOptions, Table, connect};
 
-use super::server::serve;
 use super::{Row, print};
 use weirgate_testkit::Dynamo;
+use weirgate_testkit::server::serve;
 
 /// Acquires per second of 32 callers of one bucket, in the system this is compared with; the best
 /// of its runs.

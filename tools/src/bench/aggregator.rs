@@ -7,9 +7,9 @@ use weirgate_aggregator::{Config, Invocation, handle, parse, plan};
 use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::{CapacityMeter, ConnectOptions, Table, connect};
 
-use super::server::serve;
 use super::{Row, print};
 use weirgate_testkit::batches::{BATCH_START, batch, event};
+use weirgate_testkit::server::serve;
 
 /// What zae-limiter 0.17 takes for a batch of 100 records on 14 buckets against the same local
 /// DynamoDB.

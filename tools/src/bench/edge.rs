@@ -11,9 +11,9 @@ use weirgate_shared::{BucketKey, EpochMillis, ShardIndex, refill_between};
 use weirgate_store::{ConnectOptions, Table, connect};
 
 use super::acquire::limiter;
-use super::server::serve;
 use super::{Row, print};
 use weirgate_testkit::Dynamo;
+use weirgate_testkit::server::serve;
 
 const TIME: Duration = Duration::from_secs(25);
 const CALLERS: usize = 8;

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::server::serve;
 use super::{Row, print};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::batches::{batch, event};
 use weirgate_testkit::lambda::invoke;
+use weirgate_testkit::server::serve;
 
 const STARTS: usize = 20;
 

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use weirgate::{Config, ConfigLevel, Decision, Entity, Grant, Limit, Prefetch, RateLimiter};
 
 use super::acquire::{connected, far_limits};
-use super::server::serve;
 use super::{Row, print};
 use weirgate_testkit::Dynamo;
+use weirgate_testkit::server::serve;
 
 const LASTS: Duration = Duration::from_secs(5);
 /// In which the connections and the buckets are made.

@@ -9,9 +9,9 @@ use weirgate::{Limit, Prefetch, RateLimiter};
 use weirgate_store::CapacityMeter;
 
 use super::acquire::{connected, far_limits};
-use super::server::serve;
 use super::{Row, print};
 use weirgate_testkit::Dynamo;
+use weirgate_testkit::server::serve;
 
 const ACQUIRES: u32 = 1_000_000;
 const STEADY: Duration = Duration::from_secs(10);

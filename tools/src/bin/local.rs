@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use weirgate_testkit::Dynamo;
-use weirgate_tools::bench::server::serve_at;
+use weirgate_testkit::server::serve_at;
 
 const ADDRESS: &str = "127.0.0.1:8000";
 

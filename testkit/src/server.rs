@@ -1,6 +1,6 @@
 //! The embedded DynamoDB behind HTTP, on a thread of its own.
 
-use weirgate_testkit::Dynamo;
+use crate::Dynamo;
 
 /// Serves the database from a thread of its own; says where.
 ///

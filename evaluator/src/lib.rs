@@ -1,5 +1,5 @@
-//! One item: evaluates planned writes as DynamoDB does, in memory and without I/O. Also what the
-//! crate `model` explores.
+//! One item: evaluates planned writes as DynamoDB does, in memory and without I/O. The property
+//! tests of `shared` and the crate `model` run on it.
 //!
 //! Stricter than DynamoDB nowhere, more forgiving nowhere: what it answers with a
 //! `ValidationException` panics here, since no planned write may ever be invalid.
@@ -16,8 +16,11 @@ use weirgate_shared::{
 pub enum Held {
     /// A number: thousandths, for sums without rounding, and the text DynamoDB answers with.
     Number(i128, String),
+    /// A text.
     Text(String),
+    /// A truth value.
     Bool(bool),
+    /// A map.
     Map(BTreeMap<String, Held>),
     /// A set of numbers, each in the text DynamoDB answers with.
     Numbers(BTreeSet<String>),
@@ -45,6 +48,8 @@ impl Held {
         }
     }
 
+    /// Returns the value as the item readers take it.
+    #[must_use]
     pub fn attr(&self) -> Attr<'_> {
         match self {
             Self::Number(_, text) => Attr::N(text),
@@ -103,6 +108,8 @@ impl Item {
         item
     }
 
+    /// Returns whether there is an item.
+    #[must_use]
     pub fn exists(&self) -> bool {
         !self.0.is_empty()
     }
@@ -205,6 +212,8 @@ impl Item {
         }
     }
 
+    /// Returns the value at a path, if there is one.
+    #[must_use]
     pub fn get(&self, path: &Path) -> Option<&Held> {
         let (first, rest) = path.0.split_first()?;
         rest.iter()
@@ -232,6 +241,7 @@ impl Item {
         (map, last.as_ref())
     }
 
+    /// Returns all attributes.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, Attr<'_>)> {
         self.0
             .iter()
