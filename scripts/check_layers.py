@@ -1,4 +1,5 @@
-"""Checks that the files of each crate import each other in one direction: no file reaches itself by imports.
+"""Checks that the files of each crate import each other in one direction: no file reaches itself by imports. Where lib.rs has
+a table of its folders, no folder imports from one that is listed above it.
 
 A name counts for the file that defines it, also where it is imported through re-exports. Tests inside the files are left out,
 and so are re-exports themselves: a folder's own file may list what is in it.
@@ -62,6 +63,7 @@ class Crate:
     def __init__(self, folder):
         self.files = {}
         source = folder / "src"
+        self.source = source
         for path in sorted(source.rglob("*.rs")):
             module = path.relative_to(source).with_suffix("").parts
             if module[0] in {"main", "bin"} or module[-1] == "tests":
@@ -130,6 +132,16 @@ class Crate:
     def cyclic(self):
         return [module for module in self.files if module in self.reached[module]]
 
+    def upward(self):
+        """The imports from a folder of a layer listed above it in the table of lib.rs, if there is one."""
+        text = (self.source / "lib.rs").read_text(encoding="utf-8") if (self.source / "lib.rs").exists() else ""
+        rows = re.findall(r"^//! \| (`[^|]*`) \|", text, re.M)
+        rank = {name: at for at, row in enumerate(rows) for name in re.findall(r"`(\w+)`", row)}
+        for module, targets in self.edges.items():
+            for target in sorted(targets):
+                if module and target and rank.get(module[0], 0) > rank.get(target[0], len(rows)):
+                    yield f"{'::'.join(module)} imports from {'::'.join(target)}, a layer above it"
+
     def ties(self):
         """The imports inside of cycles."""
         for module in self.cyclic():
@@ -148,8 +160,9 @@ def main():
     if len(sys.argv) > 1:
         print(*Crate(ROOT / sys.argv[1]).ties(), sep="\n")
         return
-    wrong = [f"{name}: {tie}" for name in crates() for tie in Crate(ROOT / name).ties()]
-    sys.exit("\n".join(["files import each other in a cycle:", *wrong]) if wrong else 0)
+    found = {name: Crate(ROOT / name) for name in crates()}
+    wrong = [f"{name}: {tie}" for name, crate in found.items() for tie in (*crate.ties(), *crate.upward())]
+    sys.exit("\n".join(["files import each other in a cycle, or against the order of the layers:", *wrong]) if wrong else 0)
 
 
 main()

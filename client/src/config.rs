@@ -1,6 +1,5 @@
 //! Which limits are in force: read from the table, cached, and changed.
 
-mod cache;
 mod edit;
 mod load;
 mod resolve;
@@ -8,8 +7,6 @@ mod resolved;
 mod schema;
 mod stored;
 
-pub use cache::CacheStats;
-pub(crate) use cache::{CacheKey, ConfigCache};
 pub(crate) use edit::ConfigEdit;
 pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use resolved::Freshness;

@@ -66,11 +66,10 @@ pub use api::{
     Acquire, AcquireAll, Balances, Builder, Grants, Page, PageToken, Peek, RateLimiter, ScopeError,
     StoredBucket, StoredLease, TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
-pub use config::CacheStats;
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]
 pub use file::{FileError, LimitsFile};
-pub use session::{CircuitBreakerConfig, FakeClock};
+pub use session::{CacheStats, CircuitBreakerConfig, FakeClock};
 pub use values::{
     Degraded, Denied, Disabled, Error, LimitStatus, NeverFits, OnUnavailable, Prefetch, Settlement,
     Stats,

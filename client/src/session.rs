@@ -3,6 +3,7 @@
 mod ages;
 mod circuit_breaker;
 mod clock;
+mod config_cache;
 mod plan_time;
 mod requests;
 mod retry;
@@ -11,6 +12,8 @@ pub(crate) use ages::{AgeClock, ClockJumps, Moment, Sent};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
+pub use config_cache::CacheStats;
+pub(crate) use config_cache::{CacheKey, Cached, ConfigCache};
 pub(crate) use plan_time::PlanTime;
 pub(crate) use requests::decode_shard;
 pub(crate) use retry::{after, backoff, deadline};
@@ -25,7 +28,6 @@ use tokio::time::Instant;
 use weirgate_shared::{Millis, Namespace, Resource};
 use weirgate_store::Table;
 
-use crate::config::ConfigCache;
 use crate::values::{Counters, OnUnavailable, Prefetch};
 
 /// Longest delay before a process counts for a new hour, 2 s.

@@ -6,8 +6,8 @@ use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
 use super::page::{Page, PageToken};
-use crate::config::{CacheKey, CacheStats, ConfigEdit, key, stored};
-use crate::session::Session;
+use crate::config::{ConfigEdit, key, stored};
+use crate::session::{CacheKey, CacheStats, Session};
 use crate::values::Error;
 
 impl RateLimiter {

@@ -9,7 +9,8 @@ use weirgate_store::{BY_ENTITY, CHILDREN, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
 use super::page::{PAGE, Page, PageToken, within};
-use crate::config::{CacheKey, ConfigEdit};
+use crate::config::ConfigEdit;
+use crate::session::CacheKey;
 use crate::values::Error;
 
 impl RateLimiter {

@@ -157,12 +157,23 @@ impl<'a> Peek<'a> {
 fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
     let (request, now) = (&target.request, session.now());
     let mut bucket = target.bucket.cached_bucket(&request.limits, now);
-    if target.bucket.queues.views().next().is_none() {
-        bucket = Bucket::new(vec![Shard::full(
-            target.bucket.key.clone(),
-            &request.limits,
-            now,
-        )]);
+    if bucket.shards().is_empty() {
+        // The clock jumped since they were read: they show what there was a moment ago.
+        let views = target.bucket.queues.views();
+        let shards: Vec<_> = views
+            .map(|view| {
+                view.shard
+                    .projected(&request.limits, view.shard.refilled_at)
+            })
+            .collect();
+        bucket = match shards.is_empty() {
+            true => Bucket::new(vec![Shard::full(
+                target.bucket.key.clone(),
+                &request.limits,
+                now,
+            )]),
+            false => Bucket::new(shards),
+        };
     }
     bucket_status(&bucket, &request.limits, &target.request.all_amounts(), now)
 }

@@ -9,9 +9,8 @@ use weirgate_shared::write::{Action, write_audit_event, write_schema_version};
 use weirgate_shared::{AuditChange, AuditEvent, ItemKey, schema_key};
 use weirgate_store::{ErrorKind, Item, TransactOutcome};
 
-use super::cache::CacheKey;
 use super::schema;
-use crate::session::{Session, backoff, deadline};
+use crate::session::{CacheKey, Session, backoff, deadline};
 use crate::values::Error;
 
 /// One change of the configuration.

@@ -9,12 +9,11 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, Item};
 
-use super::cache::Cached;
 use super::resolved::{Freshness, MIN_REREAD_INTERVAL, ResolvedConfig};
 use super::schema;
 use super::stored::key;
 use crate::queue::ShardState;
-use crate::session::{Moment, Session, deadline};
+use crate::session::{Cached, Moment, Session, deadline};
 use crate::values::{EffectiveConfig, Error, count};
 
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;

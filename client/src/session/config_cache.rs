@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quick_cache::sync::Cache;
 use weirgate_shared::{AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Versioned};
 
-use crate::session::Moment;
+use super::ages::Moment;
 use crate::values::{Locked, counters};
 
 /// Most cached configurations and entities, 20,000, including missing ones.
@@ -39,11 +39,11 @@ counters! {
     /// Counters of a limiter's configuration cache since it was built. All but the entries are
     /// metrics too.
     CacheStats {
-        hits: "weirgate_config_hits_total", "Acquires, and their ancestors', whose limits were known.";
-        misses: "weirgate_config_misses_total", "Acquires, and their ancestors', whose limits were not known, or no more.";
-        negative_hits: "weirgate_config_negative_hits_total", "Hits where it was known that nothing is configured.";
-        loads: "weirgate_config_loads_total", "Reads of what is configured.";
-        stale: "weirgate_config_stale_total", "Reads that failed, where what was known before was used instead.";
+        hits: "weirgate_config_hits_total", "Lookups of limits, for an acquire or an ancestor, that the cache answered.";
+        misses: "weirgate_config_misses_total", "Lookups of limits that the cache could not answer, or no longer.";
+        negative_hits: "weirgate_config_negative_hits_total", "Hits that found that nothing is configured.";
+        loads: "weirgate_config_loads_total", "Reads of configurations.";
+        stale: "weirgate_config_stale_total", "Failed reads of configurations, after which the cached ones were used.";
     }
     /// Cached configurations and entities, including missing ones.
     entries
