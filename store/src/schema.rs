@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::types::{
 };
 use weirgate_shared::attr;
 
-use crate::StoreError;
+use crate::{StoreError, Table};
 
 /// A global secondary index: its keys, with their types (`S` or `N`). All project keys only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,16 @@ pub const fn indexes() -> [Index; 4] {
             range: (attr::DUE, "N"),
         },
     ]
+}
+
+impl Table {
+    /// Creates the table: see [`create_table`].
+    ///
+    /// # Errors
+    /// [`StoreError`] if it exists already, or DynamoDB refuses.
+    pub async fn create(&self) -> Result<(), StoreError> {
+        create_table(&self.client, &self.name).await
+    }
 }
 
 /// Creates the table as the template does, without features that only AWS has (recovery,

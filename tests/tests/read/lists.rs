@@ -217,6 +217,23 @@ async fn entities_and_namespaces_are_listed_over_all_pages() {
     assert_eq!(namespaces, ["default", "other"]);
 }
 
+#[tokio::test]
+async fn a_table_is_created_with_all_that_lists_need() {
+    let dynamo = weirgate_testkit::Dynamo::empty();
+    let builder = RateLimiter::builder("weirgate").table(dynamo.table().await);
+    let limiter = builder.build().await.unwrap();
+    limiter.create_table().await.unwrap();
+    take(&limiter, "e-1", "gpt-4", 1).await;
+    let id = "e-1".try_into().unwrap();
+    let buckets = limiter.entity_buckets(&id, None).await.unwrap().items;
+    assert_eq!(
+        balances(&buckets)[&("e-1".to_owned(), "gpt-4".to_owned())],
+        59
+    );
+    let error = limiter.create_table().await.unwrap_err();
+    assert!(matches!(error, Error::Store(_)), "{error}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_page_token_of_another_list_is_refused() {
     let fleet = Fleet::new().await;

@@ -1,4 +1,4 @@
-//! What the table knows, read through the client: usage reports, lists.
+//! What the table knows, read through the client: usage reports, lists; and the table itself.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
