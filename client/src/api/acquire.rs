@@ -36,6 +36,7 @@ impl<'a> Acquire<'a> {
             entity: entity.to_owned(),
             resource: resource.to_owned(),
             limits: None,
+            cascades: false,
             version: None,
             amounts: vec![],
             options: AcquireOptions {
@@ -50,8 +51,8 @@ impl<'a> Acquire<'a> {
     }
 
     /// Sets the limits of the bucket. They create it on first use, and change it where they differ.
-    /// Then no configuration is read, and nothing is taken from the entity's parents. Without this
-    /// call, the configured limits apply.
+    /// Then no configuration is read, and nothing is taken from the entity's parents, unless the
+    /// request is [cascading](Self::cascading). Without this call, the configured limits apply.
     ///
     /// If two releases give different limits at the same time, the bucket keeps one release's
     /// limits for 30 s before it adopts the other's. With a [version](Self::limits_version), the
@@ -64,6 +65,17 @@ impl<'a> Acquire<'a> {
     /// Sets the limits as [`limits`](Self::limits) does, without copying them.
     pub fn shared_limits(mut self, limits: &Arc<[Limit]>) -> Self {
         self.request.limits = Some(Limits::new(Arc::clone(limits), None));
+        self
+    }
+
+    /// Takes from the entity's ancestors as well, with limits given in the call: from each as far as
+    /// the chain cascades, or from none. An ancestor with configured limits is asked for those of
+    /// them that are taken; one without is asked for the given limits. Configurations are read, and
+    /// cached, as for a request without given limits; a level that is disabled stops the request.
+    ///
+    /// Without given limits a request follows the chain anyway.
+    pub const fn cascading(mut self) -> Self {
+        self.request.cascades = true;
         self
     }
 

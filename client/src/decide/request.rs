@@ -13,6 +13,8 @@ pub(crate) struct RequestSpec {
     pub(crate) resource: String,
     /// Limits given with the call; `None` for the configured ones.
     pub(crate) limits: Option<Limits>,
+    /// Whether a request with given limits takes from the entity's ancestors too.
+    pub(crate) cascades: bool,
     /// Version of the given limits.
     pub(crate) version: Option<i64>,
     pub(crate) amounts: Vec<(String, Amount)>,

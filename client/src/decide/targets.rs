@@ -66,7 +66,7 @@ impl RequestSpec {
                     "limits_version({version}) needs limits given with the call: add limits()"
                 ));
             }
-            return self.resolve_configured(buckets, &amounts, age).await;
+            return self.resolve_chain(buckets, &amounts, None, age).await;
         };
         check_limit_count(limits)?;
         for (at, limit) in limits.iter().enumerate() {
@@ -99,18 +99,25 @@ impl RequestSpec {
             Some(version) => &limits.with_version(version),
             None => limits,
         };
+        if self.cascades {
+            return self
+                .resolve_chain(buckets, &amounts, Some(limits), age)
+                .await;
+        }
         Ok(ResolvedRequest {
             targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)],
             ..ResolvedRequest::default()
         })
     }
 
-    /// Returns the buckets by the configured limits: the entity's own, and those of its ancestors
-    /// as far as it cascades. Limits are looked up only here.
-    async fn resolve_configured(
+    /// Returns the bucket of the entity, and those of its ancestors as far as it cascades, by the
+    /// configured limits. With limits `given`, these are the entity's, and those of an ancestor
+    /// without a configuration. Limits are looked up only here.
+    async fn resolve_chain(
         &self,
         buckets: &BucketRegistry,
         amounts: &NamedAmounts<'_>,
+        given: Option<&Limits>,
         mut age: Freshness,
     ) -> Result<ResolvedRequest, Error> {
         let session = &*buckets.session;
@@ -135,7 +142,8 @@ impl RequestSpec {
             .await?;
             asked.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
             let config = resolved.config.as_deref();
-            if Arc::ptr_eq(&bucket, &own) {
+            let is_own = Arc::ptr_eq(&bucket, &own);
+            if is_own && given.is_none() {
                 let Some(EffectiveConfig {
                     level,
                     limits,
@@ -163,7 +171,7 @@ impl RequestSpec {
                     ));
                 }
             }
-            match config {
+            let limits = match config {
                 Some(EffectiveConfig {
                     status: ConfigStatus::Disabled,
                     ..
@@ -174,23 +182,26 @@ impl RequestSpec {
                         ..asked
                     });
                 }
+                _ if is_own && given.is_some() => given,
                 Some(EffectiveConfig {
                     status: ConfigStatus::Enforced,
                     limits,
                     ..
-                }) => {
-                    asked.targets.push(self.target(
-                        &session.settings,
-                        Arc::clone(&bucket),
-                        limits,
-                        amounts,
-                    ));
-                }
+                }) => Some(limits),
                 Some(EffectiveConfig {
                     status: ConfigStatus::Unlimited,
                     ..
-                })
-                | None => asked.has_unlimited |= Arc::ptr_eq(&bucket, &own),
+                }) => None,
+                None => given,
+            };
+            match limits {
+                Some(limits) => asked.targets.push(self.target(
+                    &session.settings,
+                    Arc::clone(&bucket),
+                    limits,
+                    amounts,
+                )),
+                None => asked.has_unlimited |= is_own,
             }
             if let Some(parent) = &resolved.parent {
                 if met.contains(parent) {

@@ -76,6 +76,47 @@ async fn a_take_is_made_from_every_ancestor_or_from_none() {
     assert_eq!(all_left(&fleet).await, [Some(10), Some(4), Some(9)]);
 }
 
+/// The team has its own limits, and the company those of the call.
+#[tokio::test(start_paused = true)]
+async fn limits_of_the_call_cascade_to_ancestors_on_request() {
+    let fleet = Fleet::new().await;
+    let limiter = company(&fleet).await;
+    let team = ConfigLevel::Entity(entity("company"));
+    assert!(limiter.delete_config(&team).await.unwrap());
+    let limits = [rpm(100)];
+    let ask = |tokens| {
+        limiter
+            .acquire("e-1", "gpt-4")
+            .limits(&limits)
+            .take("rpm", tokens)
+    };
+    let alone = ask(5).send().await.unwrap().granted().unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(95), None, None]);
+    let all = ask(4).cascading().send().await.unwrap().granted().unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(91), Some(11), Some(96)]);
+    let Decision::Denied(denied) = ask(12).cascading().send().await.unwrap() else {
+        panic!("the team has 11 left")
+    };
+    let short = denied.short().map(|status| status.entity.as_str());
+    assert_eq!(short.collect::<Vec<_>>(), ["team"]);
+    assert_eq!(all_left(&fleet).await, [Some(91), Some(11), Some(96)]);
+    let _ = all.roll_back().await.unwrap();
+    let _ = alone.roll_back().await.unwrap();
+    assert_eq!(all_left(&fleet).await, [Some(100), Some(15), Some(100)]);
+    // A disabled ancestor stops it.
+    let disabled = Config {
+        status: ConfigStatus::Disabled,
+        ..Config::default()
+    };
+    limiter.set_config(&team, &disabled).await.unwrap();
+    let decision = ask(1).cascading().send().await.unwrap();
+    let Decision::Disabled(by) = decision else {
+        panic!("the company is disabled, not {decision:?}")
+    };
+    assert_eq!(by.entity, entity("company"));
+    let _ = ask(1).send().await.unwrap().granted().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn more_than_an_ancestor_ever_holds_never_fits() {
     let fleet = Fleet::new().await;
