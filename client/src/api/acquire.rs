@@ -108,6 +108,29 @@ impl<'a> Acquire<'a> {
         self
     }
 
+    /// Takes as much of a limit as there is: at least `least` and at most `most` tokens, each 0 to
+    /// 10^12. The grant has the [amount](crate::Grant::amount). It is denied if fewer than `least`
+    /// are available; its retry-after is for `least`.
+    ///
+    /// It costs one write. In a bucket of several shards it takes what the shard has that is asked,
+    /// or exactly `least` from several.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
+    /// let decision = limiter.acquire("openai", "gpt-4").take_up_to("rpm", 1, 10).send().await?;
+    /// if let Some(grant) = decision.granted() {
+    ///     println!("a batch of {}", grant.amount("rpm").whole_tokens());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn take_up_to(mut self, limit: &str, least: i64, most: i64) -> Self {
+        self.request
+            .amounts
+            .push((limit.to_owned(), Amount::UpTo(least, most)));
+        self
+    }
+
     /// Waits up to this long for the tokens before it denies. A wait that cannot succeed does not
     /// begin.
     pub const fn wait_up_to(mut self, wait: Duration) -> Self {

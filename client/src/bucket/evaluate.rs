@@ -110,6 +110,7 @@ mod tests {
     fn request(amounts: Amounts) -> BucketRequest {
         BucketRequest {
             amounts,
+            up_to: Amounts::new(),
             soft_amounts: Amounts::new(),
             limits: limits(),
             lease: None,

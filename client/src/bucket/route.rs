@@ -1,6 +1,7 @@
 //! Router of one request: chooses the shards of a bucket, and their order, until a decision is
 //! made.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -202,6 +203,7 @@ impl<'a> Router<'a> {
     ) -> Result<QueueReply, Error> {
         let (reply, response) = oneshot::channel();
         let waiter = Waiter {
+            extra: BTreeMap::new(),
             request: request.clone(),
             enqueued_at: self.enqueued_at,
             deadline: self.deadline,

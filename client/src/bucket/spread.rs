@@ -117,6 +117,7 @@ impl Router<'_> {
         };
         BucketRequest {
             amounts: amounts.clone(),
+            up_to: Amounts::new(),
             soft_amounts,
             acquires: takes,
             ..self.request.clone()

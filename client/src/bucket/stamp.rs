@@ -104,6 +104,7 @@ mod tests {
             let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
             let request = BucketRequest {
                 amounts: [(name, MilliTokens(need))].into(),
+                up_to: crate::values::Amounts::new(),
                 soft_amounts: BTreeMap::new(),
                 limits: Limits::new([limit].into(), None),
                 lease: None,

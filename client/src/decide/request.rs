@@ -27,6 +27,8 @@ pub(crate) struct RequestSpec {
 pub(crate) enum Amount {
     Tokens(i64),
     Milli(MilliTokens),
+    /// At least, and at most.
+    UpTo(i64, i64),
 }
 
 /// Options of a decision.
@@ -48,8 +50,8 @@ pub(crate) enum TakeMode {
     Transaction,
 }
 
-/// Amounts by limit name.
-pub(super) type NamedAmounts<'a> = Vec<(&'a str, MilliTokens)>;
+/// Amounts by limit name: at least, and at most.
+pub(super) type NamedAmounts<'a> = Vec<(&'a str, MilliTokens, MilliTokens)>;
 
 impl RequestSpec {
     /// Checks the request without sending anything.
@@ -72,8 +74,20 @@ impl RequestSpec {
         self.options.on_unavailable.check()?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
         for (name, amount) in &self.amounts {
+            let mut most = None;
             let amount = match *amount {
                 Amount::Tokens(tokens) => parse_amount(name, tokens)?,
+                Amount::UpTo(least, most_tokens) => {
+                    let (least, highest) =
+                        (parse_amount(name, least)?, parse_amount(name, most_tokens)?);
+                    if least > highest {
+                        return invalid(format!(
+                            "limit {name:?}: at least {least} tokens are requested, and at most {highest}: swap them"
+                        ));
+                    }
+                    most = Some(highest);
+                    least
+                }
                 Amount::Milli(milli)
                     if milli.0 < 0 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
                 {
@@ -83,12 +97,13 @@ impl RequestSpec {
                 }
                 Amount::Milli(milli) => milli,
             };
-            if amounts.iter().any(|(known, _)| known == name) {
+            if amounts.iter().any(|(known, ..)| known == name) {
                 return invalid(format!(
                     "limit {name:?} is taken twice: take the sum in one take()"
                 ));
             }
-            amounts.push((name.as_str(), amount));
+            let most = most.unwrap_or(amount);
+            amounts.push((name.as_str(), amount, most));
         }
         Ok(amounts)
     }

@@ -225,23 +225,27 @@ impl RequestSpec {
         named: &NamedAmounts<'_>,
     ) -> BucketTarget {
         let (mut amounts, mut soft_amounts) = (Amounts::new(), Amounts::new());
-        let mut takes_slots = false;
-        for (name, amount) in named {
+        let (mut up_to, mut takes_slots) = (Amounts::new(), false);
+        for (name, least, most) in named {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
                 continue;
             };
-            let asked = if limit.mode() == LimitMode::Soft {
-                &mut soft_amounts
+            let name = limit.name().clone();
+            if limit.mode() == LimitMode::Soft {
+                soft_amounts.insert(name, *most);
             } else {
-                &mut amounts
-            };
-            asked.insert(limit.name().clone(), *amount);
+                if most > least {
+                    up_to.insert(name.clone(), *most);
+                }
+                amounts.insert(name, *least);
+            }
             takes_slots |= limit.rule().is_concurrent();
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
         let request = BucketRequest {
             amounts,
+            up_to,
             soft_amounts,
             limits: limits.clone(),
             lease,
@@ -261,7 +265,7 @@ fn missing_limit<'a>(amounts: &NamedAmounts<'a>, limits: &[Limit]) -> Option<&'a
     let has = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
     amounts
         .iter()
-        .map(|(name, _)| *name)
+        .map(|(name, ..)| *name)
         .find(|name| !has(name))
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use weirgate_shared::{EpochMillis, Shard};
+use weirgate_shared::{EpochMillis, MilliTokens, Shard};
 
 use super::waiter::Waiter;
 use crate::values::{Amounts, LimitStatus, status};
@@ -59,7 +59,26 @@ pub(super) fn select_batch(
         leases += usize::from(waiter.request.lease.is_some());
         chosen.push(waiter);
     }
+    chosen
+        .iter_mut()
+        .for_each(|waiter| allot_extra(waiter, &mut left));
     (chosen, others)
+}
+
+/// Allots to a waiter what is `left` after all minimum amounts, up to the maximum it requests.
+fn allot_extra(waiter: &mut Waiter, left: &mut Amounts) {
+    waiter.extra.clear();
+    for (limit, most) in &waiter.request.up_to {
+        let least = waiter.request.amounts.get(limit).copied();
+        let Some(left) = left.get_mut(limit) else {
+            continue;
+        };
+        let more = (*most - least.unwrap_or_default()).min(*left);
+        if more > MilliTokens::ZERO {
+            *left -= more;
+            waiter.extra.insert(limit.clone(), more);
+        }
+    }
 }
 
 /// Returns the status of the limits if `shard` has too few tokens for the waiter at `now`.
@@ -131,6 +150,7 @@ mod tests {
     fn caller(place: usize, asked: &Asked) -> Waiter {
         let request = BucketRequest {
             amounts: needs(asked.needs),
+            up_to: Amounts::new(),
             soft_amounts: Amounts::new(),
             limits: if asked.brings_others {
                 limits().with_version(7)
@@ -144,6 +164,7 @@ mod tests {
             acquires: i64::try_from(place).unwrap(),
         };
         Waiter {
+            extra: Amounts::new(),
             request,
             enqueued_at: Instant::now(),
             deadline: Instant::now(),

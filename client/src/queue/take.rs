@@ -86,16 +86,16 @@ struct Unconfirmed {
 
 impl<'a> TakeAttempt<'a> {
     fn new(session: &'a Arc<Session>, state: &'a Arc<ShardState>, waiters: Vec<Waiter>) -> Self {
-        let sum = |asked: fn(&Waiter) -> &Amounts| {
+        let sum = |amounts: fn(&Waiter) -> Vec<&Amounts>| {
             let mut sum = Amounts::new();
-            for (limit, need) in waiters.iter().flat_map(asked) {
+            for (limit, need) in waiters.iter().flat_map(amounts).flatten() {
                 *sum.entry(limit.clone()).or_default() += *need;
             }
             sum
         };
         let (amounts, soft_amounts) = (
-            sum(|waiter| &waiter.request.amounts),
-            sum(|waiter| &waiter.request.soft_amounts),
+            sum(|waiter| vec![&waiter.request.amounts, &waiter.extra]),
+            sum(|waiter| vec![&waiter.request.soft_amounts]),
         );
         Self {
             session,

@@ -8,7 +8,7 @@ use weirgate_shared::{EpochMillis, Lease, WriteId};
 use weirgate_store::StoreError;
 
 use super::taken::Taken;
-use crate::values::{BucketRequest, Denied, Error};
+use crate::values::{Amounts, BucketRequest, Denied, Error};
 
 /// Decision of one shard on a request.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(crate) enum RerouteReason {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) request: BucketRequest,
+    /// Amounts above the requested minimum that the batch has room for.
+    pub(crate) extra: Amounts,
     pub(crate) enqueued_at: Instant,
     pub(crate) deadline: Instant,
     pub(crate) reply: oneshot::Sender<Result<QueueReply, Error>>,
@@ -55,10 +57,19 @@ impl Waiter {
         let expires = now.plus((*lasts).into());
         let lease = Lease {
             expires_at: expires,
-            tokens: self.request.all_amounts(),
+            tokens: self.amounts_to_take(),
             owner: owner.to_string(),
         };
         Some((weirgate_store::random_id(), lease))
+    }
+
+    /// Returns the amounts that the batch's write takes for this waiter.
+    pub(super) fn amounts_to_take(&self) -> Amounts {
+        let mut amounts = self.request.all_amounts();
+        for (limit, more) in &self.extra {
+            *amounts.entry(limit.clone()).or_default() += *more;
+        }
+        amounts
     }
 
     /// Sends the decision. If the request was dropped, the dropped take is rolled back.

@@ -18,6 +18,8 @@ const MAX_LEASE: Duration = Duration::from_secs(86_400);
 #[derive(Debug, Clone)]
 pub(crate) struct BucketRequest {
     pub(crate) amounts: Amounts,
+    /// Maximum amounts of limits of which `amounts` has the minimum: as much is taken as there is.
+    pub(crate) up_to: Amounts,
     /// Amounts that are taken even into debt.
     pub(crate) soft_amounts: Amounts,
     pub(crate) limits: Limits,

@@ -12,6 +12,7 @@ mod frozen;
 mod items;
 mod limits;
 mod modes;
+mod partial;
 mod peek;
 mod refused;
 mod scope;

@@ -124,6 +124,7 @@ async fn fetch(session: Arc<Session>, under_way: InFlight, block: Block) {
     let timeout = session.settings.timeout;
     let request = BucketRequest {
         amounts,
+        up_to: Amounts::new(),
         soft_amounts: Amounts::new(),
         limits,
         lease: None,

@@ -81,6 +81,7 @@ impl Pool {
         };
         request.lease.is_none()
             && request.soft_amounts.is_empty()
+            && request.up_to.is_empty()
             && request.amounts.keys().all(is_rate)
             && request
                 .amounts

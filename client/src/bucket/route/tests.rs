@@ -53,6 +53,7 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
         .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
     BucketRequest {
         amounts: needs.collect(),
+        up_to: Amounts::new(),
         soft_amounts: Amounts::new(),
         limits: limits(),
         lease: None,
@@ -91,6 +92,7 @@ fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
 fn block(bucket: &Arc<BucketState>) {
     let queue = bucket.queues.queue(0);
     assert!(queue.enqueue(Waiter {
+        extra: Amounts::new(),
         request: request(&[("rpd", 1)]),
         enqueued_at: Instant::now(),
         deadline: Instant::now(),

@@ -148,7 +148,7 @@ impl TakeAttempt<'_> {
             let (state, after) = (Arc::clone(self.state), Arc::clone(&shard));
             let part = HoldPart {
                 state,
-                amounts: waiter.request.all_amounts(),
+                amounts: waiter.amounts_to_take(),
                 shard: after,
                 prefetched_at: None,
                 lease,
