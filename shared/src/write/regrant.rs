@@ -1,0 +1,75 @@
+//! An operator's change of one shard's balances: set to an amount, or raised by one.
+
+use std::collections::BTreeMap;
+
+use super::credit::BalanceUpdate;
+use super::update::tokens;
+use super::{AttributeUpdate, Path, Update, Value, count_write, require_refilled_at, units_credit};
+use crate::attr;
+use crate::math::refill_between;
+use crate::{EpochMillis, LimitName, MilliTokens, Shard};
+
+/// One shard's part of an operator's change of a balance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BalanceChange {
+    /// Sets the balance, whatever was taken since the view.
+    SetTo(MilliTokens),
+    /// Raises the balance at the instant of the write, at most to the shard's share.
+    Raise(MilliTokens),
+}
+
+/// Credits all rates of `view` up to `now`, then changes the balances of `changes`. Consumption and
+/// acquires stay.
+///
+/// Requires the view's `rf` and moves it, always forward, so a repeated request fails. Takes since
+/// the view do not matter. Returns `None` if a split is unfinished, because the escrow has tokens
+/// too; or if a limit of `changes` is missing or has slots, whose balance follows from leases.
+#[must_use]
+pub fn change_balances(
+    view: &Shard,
+    changes: &BTreeMap<LimitName, BalanceChange>,
+    now: EpochMillis,
+) -> Option<Update> {
+    let is_rate = |name: &LimitName| {
+        let state = view.limits.get(name);
+        state.is_some_and(|state| !state.rule.is_concurrent())
+    };
+    if view.escrow.is_some() || !changes.keys().all(is_rate) {
+        return None;
+    }
+    let now = now.max(EpochMillis(view.refilled_at.0.saturating_add(1)));
+    let mut update = Update {
+        key: view.key.item_key(),
+        conditions: require_refilled_at(view).into(),
+        changes: count_write(Some(view), units_credit(view, now)),
+    };
+    let refilled_at = AttributeUpdate::Set(Path::of(attr::RF), Value::Int(now.0));
+    update.changes.push(refilled_at);
+    let rates = view
+        .limits
+        .iter()
+        .filter(|(_, state)| !state.rule.is_concurrent());
+    for (name, state) in rates {
+        let returned = match changes.get(name) {
+            Some(BalanceChange::SetTo(amount)) => {
+                let set = AttributeUpdate::Set(tokens(name), Value::Int(amount.0));
+                update.changes.push(set);
+                continue;
+            }
+            Some(BalanceChange::Raise(amount)) => *amount,
+            None => MilliTokens::ZERO,
+        };
+        let raise = BalanceUpdate {
+            refill: refill_between(&state.rule, view.shard(), view.refilled_at, now),
+            returned,
+            ceiling: view.share(state),
+            taken: MilliTokens::ZERO,
+            is_soft: false,
+            moves_refilled_at: true,
+            assumes_headroom: false,
+            headroom: MilliTokens::ZERO,
+        };
+        raise.write(&mut update, name, state);
+    }
+    Some(update)
+}
