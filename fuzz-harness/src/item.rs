@@ -4,9 +4,9 @@ use serde_json::Value;
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
     Attr, BucketKey, EntityId, EpochMillis, LiveShard, ShardUsageCopy, Snapshot, Window, is_merged,
-    read_audit, read_config, read_entity, read_key, read_live, read_schema, read_shard,
-    read_snapshot, read_stamp, usage, write_audit, write_config, write_entity, write_shard,
-    write_units,
+    read_audit, read_config, read_entity, read_key, read_live, read_operation, read_schema,
+    read_shard, read_snapshot, read_stamp, read_switches, usage, write_audit, write_config,
+    write_entity, write_shard, write_units,
 };
 
 use crate::plans::{self, Case};
@@ -65,6 +65,8 @@ pub fn item(bytes: &[u8]) {
             copied(&Snapshot::default(), &[live]);
         }),
         read_schema(attributes()).map(|_| ()),
+        read_switches(attributes()).map(|_| ()),
+        read_operation(attributes()).map(|_| ()),
         BucketKey::parse("n/BUCKET#e#r#0").map_or(Ok(()), |key| {
             read_stamp(attributes()).map(|stamp| {
                 let _ = stamp.update(&key);

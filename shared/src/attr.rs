@@ -60,6 +60,12 @@ pub const LIMITS: &str = "limits";
 pub const MODE: &str = "mode";
 /// Status of a configuration: whether its limits apply.
 pub const STATUS: &str = "status";
+/// Switches of a namespace, by level.
+pub const SWITCHES: &str = "switches";
+/// A switch in an audit event.
+pub const SWITCH: &str = "switch";
+/// What was changed under an idempotency key.
+pub const WHAT: &str = "what";
 /// Whether all limits of a configuration are in shadow mode.
 pub const SHADOW: &str = "shadow";
 /// Parent of an entity.

@@ -1,8 +1,13 @@
 //! An audit event: the principal, the time and the change.
 
-use crate::{AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityId};
+use std::collections::BTreeMap;
 
-/// One change of the configuration.
+use crate::{
+    AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityId, Limit, LimitName, MilliTokens,
+    Resource, Switch,
+};
+
+/// One change of the configuration, or of a bucket by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEvent {
     /// Time and id of the event.
@@ -13,7 +18,7 @@ pub struct AuditEvent {
     pub change: AuditChange,
 }
 
-/// A change of limits or of an entity. `before` is `None` for a new one, `after` for a deleted one.
+/// A change. `before` is `None` for a new value, `after` for a deleted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditChange {
     /// A change of a level's limits.
@@ -34,6 +39,37 @@ pub enum AuditChange {
         /// Entity after the change.
         after: Option<Entity>,
     },
+    /// A change of a level's switch.
+    Switch {
+        /// The level.
+        level: ConfigLevel,
+        /// Switch before the change.
+        before: Option<Switch>,
+        /// Switch after the change.
+        after: Option<Switch>,
+    },
+    /// A change of a bucket's balances, over all its shards.
+    Balances {
+        /// Entity of the bucket.
+        entity: EntityId,
+        /// Resource of the bucket.
+        resource: Resource,
+        /// Balances of the changed limits as they were read before the change.
+        before: BTreeMap<LimitName, MilliTokens>,
+        /// Balances after the change, if nothing was taken in between.
+        after: BTreeMap<LimitName, MilliTokens>,
+    },
+    /// Limits that were written to all shards of a bucket ahead of its next acquire.
+    Limits {
+        /// Entity of the bucket.
+        entity: EntityId,
+        /// Resource of the bucket.
+        resource: Resource,
+        /// Limits of the bucket before the change.
+        before: Vec<Limit>,
+        /// Limits that were written.
+        after: Vec<Limit>,
+    },
 }
 
 impl AuditChange {
@@ -41,8 +77,10 @@ impl AuditChange {
     #[must_use]
     pub fn of(&self) -> AuditSubject {
         match self {
-            Self::Config { level, .. } => level.into(),
-            Self::Entity { id, .. } => AuditSubject::Entity(id.clone()),
+            Self::Config { level, .. } | Self::Switch { level, .. } => level.into(),
+            Self::Entity { id: entity, .. }
+            | Self::Balances { entity, .. }
+            | Self::Limits { entity, .. } => AuditSubject::Entity(entity.clone()),
         }
     }
 }

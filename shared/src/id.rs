@@ -6,7 +6,8 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {value:?} is not a valid name: {rule}")]
 pub struct NameError {
-    /// Kind of name: `entity`, `resource`, `limit`, `namespace` or `lease`.
+    /// Kind of name: `entity`, `resource`, `limit`, `namespace`, `lease` or
+    /// `idempotency key`.
     pub kind: &'static str,
     /// Rejected value.
     pub value: String,
@@ -107,6 +108,13 @@ name!(
     |b| b.is_ascii_lowercase() || b.is_ascii_digit(),
     "1 to 32 of a-z 0-9"
 );
+name!(
+    /// Key by which a repeated change of an operator is recognized: a ticket, a message's id.
+    IdempotencyKey, "idempotency key", 128,
+    |b| b.is_ascii_alphanumeric(),
+    |b| b.is_ascii_alphanumeric() || b"_.-/:@".contains(&b),
+    "1 to 128 of A-Z a-z 0-9 _ . - / : @, starting with a letter or digit"
+);
 
 macro_rules! any_is_free {
     ($($type:ident),*) => {$(
@@ -115,7 +123,7 @@ macro_rules! any_is_free {
         }
     )*};
 }
-any_is_free!(Namespace, EntityId, Resource, WriteId);
+any_is_free!(Namespace, EntityId, Resource, WriteId, IdempotencyKey);
 
 impl LimitName {
     /// Returns whether a limit can have this name. Usage snapshots have one attribute per limit

@@ -10,7 +10,7 @@ use crate::{EntityId, EpochMillis, Namespace, Resource, Window};
 pub use audit::{AuditId, AuditKey, AuditSubject};
 pub use config::{
     ConfigFilter, ConfigKey, EntityKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
-    entity_partitions, schema_key,
+    entity_partitions, operation_key, schema_key, switches_key,
 };
 
 /// Sort key of every bucket shard.

@@ -6,7 +6,9 @@
 //! - `id`: validated names that cannot hold a key delimiter
 //! - `limit`: [`Limit`] and its [`RefillRule`]: capacity and refill
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
-//! - `audit`: [`AuditEvent`]: a change of the configuration, with its principal
+//! - `switch`: [`Switches`]: levels that an operator has stopped
+//! - `operation`: [`Operation`]: a change that its idempotency key remembers
+//! - `audit`: [`AuditEvent`]: a change of the configuration or of a bucket, with its principal
 //! - `versioned_limits`: [`VersionedLimits`]: the limits of an acquire, and their version
 //! - `math`: refill, share, retry-after
 //! - `shard`: [`Shard`]: one shard as a value, its balance, and the limits that overrule its own
@@ -34,9 +36,11 @@ mod lease;
 mod limit;
 mod math;
 mod meter;
+mod operation;
 mod shard;
 mod snapshot;
 mod stamp;
+mod switch;
 mod units;
 mod versioned_limits;
 mod window;
@@ -49,26 +53,28 @@ pub use config::{
     SCHEMA_VERSION, Versioned,
 };
 pub use granularity::Granularity;
-pub use id::{EntityId, LimitName, NameError, Namespace, Resource, WriteId};
+pub use id::{EntityId, IdempotencyKey, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, ItemError, ShardReader, is_merged, read_audit, read_config, read_entity, read_key,
-    read_live, read_schema, read_shard, read_snapshot, read_stamp, write_audit, write_config,
-    write_entity, write_lease, write_leases, write_shard, write_units,
+    read_live, read_operation, read_schema, read_shard, read_snapshot, read_stamp, read_switches,
+    write_audit, write_config, write_entity, write_lease, write_leases, write_shard, write_units,
 };
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
     ItemKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, SnapshotKey, due_shards,
-    entity_partitions, resource_partitions, schema_key,
+    entity_partitions, operation_key, resource_partitions, schema_key, switches_key,
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
 pub use math::{MAX_SHARDS, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
+pub use operation::Operation;
 pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
 pub use snapshot::{
     IntervalUsage, LiveShard, ShardUsageCopy, Snapshot, WindowUsage, interval_usage, usage,
 };
 pub use stamp::Stamp;
+pub use switch::{MAX_SWITCHES, Switch, Switches};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, Millis};
 pub use versioned_limits::VersionedLimits;
 pub use window::{Hour, Iso8601, Window, parse_iso8601};

@@ -1,5 +1,6 @@
 //! Planned writes as data: changes and their conditions. The store renders and runs them.
 
+mod balances;
 mod changes;
 mod conditions;
 mod configure;
@@ -8,8 +9,8 @@ mod credit;
 mod due;
 mod expire;
 mod merge;
+mod operate;
 mod refill;
-mod regrant;
 mod replace;
 mod rewind;
 mod roll;
@@ -23,6 +24,7 @@ use changes::{add_tokens, count_write, set_write_id, units_credit};
 use conditions::{push_new, require_refilled_at, require_same_leases, require_shard_count};
 use update::tokens;
 
+pub use balances::{BalanceChange, change_balances};
 pub use configure::{
     MAX_ANCESTORS, same_parent, set_entity, write_audit_event, write_config, write_schema_version,
 };
@@ -30,8 +32,8 @@ pub use copy::{MAX_CARRIED_LIMITS, MAX_LIVES, UsageCopy};
 pub use due::{forget_due, postpone};
 pub use expire::{ExpiredLeases, expire, sample};
 pub use merge::{merge, merged, recreate, remove_covered, require_unchanged};
+pub use operate::{record_operation, write_switches};
 pub use refill::{cap_write_units, refill};
-pub use regrant::{BalanceChange, change_balances};
 pub use replace::REVIEW_INTERVAL;
 pub use rewind::rewind;
 pub use roll::Roll;

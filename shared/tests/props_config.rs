@@ -5,14 +5,18 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::{Held, Item, config};
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
-use weirgate_shared::write::{Action, Update, set_entity, write_audit_event, write_config};
+use weirgate_shared::write::{
+    Action, Update, record_operation, set_entity, write_audit_event, write_config, write_switches,
+};
 use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
-    ConfigLevel, ConfigStatus, Entity, EntityId, EntityKey, EpochMillis, ItemKey, Limit, LimitMode,
-    Millis, Namespace, Resource, Versioned, WriteId, read_audit, read_config, read_entity,
+    ConfigLevel, ConfigStatus, Entity, EntityId, EntityKey, EpochMillis, IdempotencyKey, ItemKey,
+    Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace, Operation, Resource, Switch,
+    Switches, Versioned, WriteId, read_audit, read_config, read_entity, read_operation,
+    read_switches,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -91,6 +95,10 @@ fn described() -> impl Strategy<Value = Entity> {
     })
 }
 
+fn switch() -> impl Strategy<Value = Switch> {
+    prop::sample::select(vec![Switch::Stopped, Switch::Exempt])
+}
+
 fn event() -> impl Strategy<Value = AuditEvent> {
     let of_config = (
         level(),
@@ -118,14 +126,45 @@ fn event() -> impl Strategy<Value = AuditEvent> {
                 after: after.map(named),
             }
         });
-    let id = (0..253_402_300_800_000_i64, any::<u128>());
-    (id, "\\PC{1,20}", prop_oneof![of_config, of_entity]).prop_map(
-        |((at, random), principal, change)| AuditEvent {
-            id: AuditId::new(EpochMillis(at), random),
-            principal,
-            change,
+    let of_switch =
+        (level(), option::of(switch()), option::of(switch())).prop_map(|(level, before, after)| {
+            AuditChange::Switch {
+                level,
+                before,
+                after,
+            }
+        });
+    let amounts = || {
+        btree_map("[a-z]{1,3}", any::<i64>(), 0..3).prop_map(|amounts| {
+            let amount = |(name, amount): (String, i64)| {
+                (LimitName::new(name).unwrap(), MilliTokens(amount))
+            };
+            amounts.into_iter().map(amount).collect()
+        })
+    };
+    let of_balances = (entity(), resource(), amounts(), amounts()).prop_map(
+        |(entity, resource, before, after)| AuditChange::Balances {
+            entity,
+            resource,
+            before,
+            after,
         },
-    )
+    );
+    let of_limits = (entity(), resource(), configuration(), configuration()).prop_map(
+        |(entity, resource, before, after)| AuditChange::Limits {
+            entity,
+            resource,
+            before: before.limits,
+            after: after.limits,
+        },
+    );
+    let change = prop_oneof![of_config, of_entity, of_switch, of_balances, of_limits];
+    let id = (0..253_402_300_800_000_i64, any::<u128>());
+    (id, "\\PC{1,20}", change).prop_map(|((at, random), principal, change)| AuditEvent {
+        id: AuditId::new(EpochMillis(at), random),
+        principal,
+        change,
+    })
 }
 
 fn update(action: Action) -> Update {
@@ -145,6 +184,35 @@ fn key(item: &Item) -> ItemKey {
 
 proptest! {
     #![proptest_config(config(256))]
+
+    #[test]
+    fn switches_are_read_back_and_only_the_version_seen_is_replaced(
+        levels in btree_map(level(), switch(), 0..5), seen in 0..3_i64,
+    ) {
+        let ns = Namespace::new("ns").unwrap();
+        let switches = Switches { version: seen + 1, levels };
+        let update = update(write_switches(&ns, seen, &switches));
+        let mut item = Item::default();
+        if seen > 0 {
+            let before = Switches { version: seen, levels: BTreeMap::new() };
+            let Action::Update(first) = write_switches(&ns, 0, &before) else { unreachable!() };
+            prop_assert!(item.apply(&first));
+        }
+        prop_assert!(item.apply(&update));
+        prop_assert_eq!(read_switches(item.attributes()).unwrap(), switches);
+        prop_assert!(!item.apply(&update), "replaced what it had not seen");
+    }
+
+    #[test]
+    fn an_idempotency_key_is_used_once(at in any::<i64>(), what in "\\PC{1,20}") {
+        let key = IdempotencyKey::new("INC-12:a/b").unwrap();
+        let operation = Operation { at: EpochMillis(at), what };
+        let update = update(record_operation(&Namespace::new("ns").unwrap(), &key, &operation, None));
+        let mut item = Item::default();
+        prop_assert!(item.apply(&update));
+        prop_assert_eq!(read_operation(item.attributes()).unwrap(), operation);
+        prop_assert!(!item.apply(&update));
+    }
 
     #[test]
     fn a_configurations_key_is_read_back_and_is_no_other_levels((ns, level, other) in (namespace(), level(), level())) {

@@ -3,68 +3,28 @@
 use std::collections::BTreeMap;
 
 use super::config::{config, entity};
-use super::parse::{entries, name};
+use super::parse::{entries, integer, name};
 use super::{Attr, ItemError, read_key};
 use crate::write::Value;
 use crate::{
-    AuditChange, AuditEvent, AuditKey, AuditSubject, ConfigLevel, EntityId, ItemKey, Resource,
-    attr, item,
+    AuditChange, AuditEvent, AuditKey, AuditSubject, Config, ConfigLevel, EntityId, ItemKey,
+    LimitName, MilliTokens, Resource, Switch, attr, item,
 };
 
 const SET_CONFIG: &str = "set_config";
 const DELETE_CONFIG: &str = "delete_config";
 const SET_ENTITY: &str = "set_entity";
 const DELETE_ENTITY: &str = "delete_entity";
-const ACTIONS: &str = "set_config, delete_config, set_entity or delete_entity";
+const SET_SWITCH: &str = "set_switch";
+const SET_BALANCES: &str = "set_balances";
+const APPLY_LIMITS: &str = "apply_limits";
+const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, set_switch, set_balances or apply_limits";
 
 /// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
 pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
-    let (entity, resource) = match &event.change {
-        AuditChange::Config {
-            level: ConfigLevel::EntityResource(entity, resource),
-            ..
-        } => (Some(entity), Some(resource)),
-        AuditChange::Config {
-            level: ConfigLevel::Entity(id),
-            ..
-        }
-        | AuditChange::Entity { id, .. } => (Some(id), None),
-        AuditChange::Config {
-            level: ConfigLevel::Resource(resource),
-            ..
-        } => (None, Some(resource)),
-        AuditChange::Config {
-            level: ConfigLevel::System,
-            ..
-        } => (None, None),
-    };
-    let (action, before, after) = match &event.change {
-        AuditChange::Config { before, after, .. } => {
-            let action = if after.is_some() {
-                SET_CONFIG
-            } else {
-                DELETE_CONFIG
-            };
-            (
-                action,
-                before.as_ref().map(item::write_config),
-                after.as_ref().map(item::write_config),
-            )
-        }
-        AuditChange::Entity { before, after, .. } => {
-            let action = if after.is_some() {
-                SET_ENTITY
-            } else {
-                DELETE_ENTITY
-            };
-            (
-                action,
-                before.as_ref().map(item::write_entity),
-                after.as_ref().map(item::write_entity),
-            )
-        }
-    };
+    let (entity, resource) = names(&event.change);
+    let (action, before, after) = values(&event.change);
     let attributes = [
         Some((attr::AT, Value::Int(event.id.at().0))),
         Some((attr::PRINCIPAL, Value::text(&event.principal))),
@@ -79,6 +39,67 @@ pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
         .flatten()
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
+}
+
+/// Returns the entity and the resource of a change.
+const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
+    match change {
+        AuditChange::Config { level, .. } | AuditChange::Switch { level, .. } => match level {
+            ConfigLevel::EntityResource(entity, resource) => (Some(entity), Some(resource)),
+            ConfigLevel::Entity(entity) => (Some(entity), None),
+            ConfigLevel::Resource(resource) => (None, Some(resource)),
+            ConfigLevel::System => (None, None),
+        },
+        AuditChange::Entity { id, .. } => (Some(id), None),
+        AuditChange::Balances {
+            entity, resource, ..
+        }
+        | AuditChange::Limits {
+            entity, resource, ..
+        } => (Some(entity), Some(resource)),
+    }
+}
+
+type Map = BTreeMap<String, Value>;
+
+/// Returns the name of a change, and the values before and after it.
+fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
+    match change {
+        AuditChange::Config { before, after, .. } => {
+            let action = if after.is_some() {
+                SET_CONFIG
+            } else {
+                DELETE_CONFIG
+            };
+            let [before, after] = [before, after].map(|of| of.as_ref().map(item::write_config));
+            (action, before, after)
+        }
+        AuditChange::Entity { before, after, .. } => {
+            let action = if after.is_some() {
+                SET_ENTITY
+            } else {
+                DELETE_ENTITY
+            };
+            let [before, after] = [before, after].map(|of| of.as_ref().map(item::write_entity));
+            (action, before, after)
+        }
+        AuditChange::Switch { before, after, .. } => {
+            let word = |switch: Switch| Value::text(switch.as_str());
+            let map = |switch| Map::from([(attr::SWITCH.to_owned(), word(switch))]);
+            (SET_SWITCH, before.map(map), after.map(map))
+        }
+        AuditChange::Balances { before, after, .. } => {
+            let amount = |(limit, amount): (&LimitName, &MilliTokens)| {
+                (limit.to_string(), Value::Int(amount.0))
+            };
+            let [before, after] = [before, after].map(|of| Some(of.iter().map(amount).collect()));
+            (SET_BALANCES, before, after)
+        }
+        AuditChange::Limits { before, after, .. } => {
+            let config = |limits: &Vec<_>| Some(item::write_config(&Config::of(limits.clone())));
+            (APPLY_LIMITS, config(before), config(after))
+        }
+    }
 }
 
 /// Reads an audit event from all attributes of its item, keys included.
@@ -113,14 +134,7 @@ pub fn read_audit<'a>(
     let (before, after) = (map(attr::BEFORE)?, map(attr::AFTER)?);
     let change = match (text(attr::ACTION, ACTIONS)?, &key.of) {
         (SET_CONFIG | DELETE_CONFIG, of) => AuditChange::Config {
-            level: match (of.clone(), resource) {
-                (AuditSubject::Entity(entity), Some(resource)) => {
-                    ConfigLevel::EntityResource(entity, resource)
-                }
-                (AuditSubject::Entity(entity), None) => ConfigLevel::Entity(entity),
-                (AuditSubject::Resource(resource), _) => ConfigLevel::Resource(resource),
-                (AuditSubject::System, _) => ConfigLevel::System,
-            },
+            level: level(of, resource),
             before: before.map(config).transpose()?,
             after: after.map(config).transpose()?,
         },
@@ -133,6 +147,31 @@ pub fn read_audit<'a>(
                 after,
             }
         }
+        (SET_SWITCH, of) => AuditChange::Switch {
+            level: level(of, resource),
+            before: before.map(switch).transpose()?,
+            after: after.map(switch).transpose()?,
+        },
+        (action @ (SET_BALANCES | APPLY_LIMITS), AuditSubject::Entity(entity)) => {
+            let resource = resource.ok_or_else(|| ItemError::missing(attr::RESOURCE, "a name"))?;
+            let (entity, before) = (entity.clone(), before.unwrap_or_default());
+            let after = after.unwrap_or_default();
+            if action == SET_BALANCES {
+                AuditChange::Balances {
+                    entity,
+                    resource,
+                    before: amounts(before)?,
+                    after: amounts(after)?,
+                }
+            } else {
+                AuditChange::Limits {
+                    entity,
+                    resource,
+                    before: config(before)?.limits,
+                    after: config(after)?.limits,
+                }
+            }
+        }
         (other, _) => return Err(ItemError::new(attr::ACTION, &Attr::S(other), ACTIONS)),
     };
     Ok(AuditEvent {
@@ -140,4 +179,34 @@ pub fn read_audit<'a>(
         principal: text(attr::PRINCIPAL, "a string")?.to_owned(),
         change,
     })
+}
+
+fn level(of: &AuditSubject, resource: Option<Resource>) -> ConfigLevel {
+    match (of.clone(), resource) {
+        (AuditSubject::Entity(entity), Some(resource)) => {
+            ConfigLevel::EntityResource(entity, resource)
+        }
+        (AuditSubject::Entity(entity), None) => ConfigLevel::Entity(entity),
+        (AuditSubject::Resource(resource), _) => ConfigLevel::Resource(resource),
+        (AuditSubject::System, _) => ConfigLevel::System,
+    }
+}
+
+fn switch(entries: &[(&str, Attr<'_>)]) -> Result<Switch, ItemError> {
+    let found = entries.iter().find(|(name, _)| *name == attr::SWITCH);
+    let (name, value) = found.ok_or_else(|| ItemError::missing(attr::SWITCH, Switch::WORDS))?;
+    let word = if let Attr::S(word) = value {
+        Switch::parse(word)
+    } else {
+        None
+    };
+    word.ok_or_else(|| ItemError::new(name, value, Switch::WORDS))
+}
+
+fn amounts(entries: &[(&str, Attr<'_>)]) -> Result<BTreeMap<LimitName, MilliTokens>, ItemError> {
+    let amount = |(limit, value): &(&str, Attr<'_>)| {
+        let name = name(limit, &Attr::S(limit))?;
+        Ok((name, MilliTokens(integer(limit, value)?)))
+    };
+    entries.iter().map(amount).collect()
 }

@@ -1,7 +1,7 @@
 //! Keys of the configuration: limits, entities, the schema version.
 
 use super::{ItemKey, PARTITIONS, spread};
-use crate::{ConfigLevel, EntityId, Namespace, Resource};
+use crate::{ConfigLevel, EntityId, IdempotencyKey, Namespace, Resource};
 
 /// Stands for every resource in a key. No resource's name begins like this.
 const DEFAULT: &str = "_default_";
@@ -188,6 +188,25 @@ pub fn schema_key(namespace: &Namespace) -> ItemKey {
     ItemKey {
         pk: format!("{namespace}/SYSTEM#"),
         sk: "#VERSION".to_owned(),
+    }
+}
+
+/// Returns `{ns}/SYSTEM#`, `#SWITCHES`: the item with the switches of a namespace.
+#[must_use]
+pub fn switches_key(namespace: &Namespace) -> ItemKey {
+    ItemKey {
+        pk: format!("{namespace}/SYSTEM#"),
+        sk: "#SWITCHES".to_owned(),
+    }
+}
+
+/// Returns `{ns}/SYSTEM#`, `#KEY#{key}`: the item that remembers a change made under an idempotency
+/// key.
+#[must_use]
+pub fn operation_key(namespace: &Namespace, key: &IdempotencyKey) -> ItemKey {
+    ItemKey {
+        pk: format!("{namespace}/SYSTEM#"),
+        sk: format!("#KEY#{key}"),
     }
 }
 

@@ -19,7 +19,8 @@ pub enum BalanceChange {
 }
 
 /// Credits all rates of `view` up to `now`, then changes the balances of `changes`. Consumption and
-/// acquires stay.
+/// acquires stay. A bucket with `ttl` loses it if a balance is set below its share, because it is
+/// full later then; a take adds it again.
 ///
 /// Requires the view's `rf` and moves it, always forward, so a repeated request fails. Takes since
 /// the view do not matter. Returns `None` if a split is unfinished, because the escrow has tokens
@@ -45,6 +46,14 @@ pub fn change_balances(
     };
     let refilled_at = AttributeUpdate::Set(Path::of(attr::RF), Value::Int(now.0));
     update.changes.push(refilled_at);
+    let is_lowered = |(name, change): (&LimitName, &BalanceChange)| match change {
+        BalanceChange::SetTo(amount) => *amount < view.share(&view.limits[name]),
+        BalanceChange::Raise(_) => false,
+    };
+    if view.ttl.is_some() && changes.iter().any(is_lowered) {
+        let ttl = Path::of(attr::TTL);
+        update.changes.push(AttributeUpdate::Remove(ttl));
+    }
     let rates = view
         .limits
         .iter()

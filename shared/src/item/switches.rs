@@ -1,0 +1,50 @@
+//! The item with the switches of a namespace.
+
+use std::collections::BTreeMap;
+
+use super::parse::{entries, integer};
+use super::{Attr, ItemError};
+use crate::switch::{level_name, parse_level};
+use crate::write::Value;
+use crate::{Switch, Switches, attr};
+
+/// Returns the value of the attribute that has all switches.
+#[must_use]
+pub(crate) fn write_switches(switches: &Switches) -> Value {
+    let levels = switches.levels.iter();
+    let levels = levels.map(|(level, switch)| (level_name(level), Value::text(switch.as_str())));
+    Value::Map(levels.collect())
+}
+
+/// Reads the switches of a namespace. A missing item is [`Switches::default`].
+///
+/// # Errors
+/// [`ItemError`] naming the attribute that is wrong or missing.
+pub fn read_switches<'a>(
+    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<Switches, ItemError> {
+    let (mut version, mut levels) = (None, BTreeMap::new());
+    for (name, value) in item {
+        match name {
+            attr::VERSION => version = Some(integer(attr::VERSION, &value)?),
+            attr::SWITCHES => {
+                for (level, switch) in entries(attr::SWITCHES, &value)? {
+                    let place = format!("{}.{level}", attr::SWITCHES);
+                    let known = parse_level(level)
+                        .ok_or_else(|| ItemError::new(&place, switch, "the name of a level"))?;
+                    let word = if let Attr::S(word) = switch {
+                        Switch::parse(word)
+                    } else {
+                        None
+                    };
+                    let switch =
+                        word.ok_or_else(|| ItemError::new(&place, switch, Switch::WORDS))?;
+                    levels.insert(known, switch);
+                }
+            }
+            _ => {}
+        }
+    }
+    let version = version.ok_or_else(|| ItemError::missing(attr::VERSION, "a whole number"))?;
+    Ok(Switches { version, levels })
+}

@@ -1,0 +1,154 @@
+//! Switches by which an operator stops levels of the configuration, or exempts them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::{ConfigLevel, EntityId, Resource};
+
+/// Maximum number of switches of a namespace, 200. Every process reads all of them, in one item.
+pub const MAX_SWITCHES: usize = 200;
+
+/// What an operator has set for a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Switch {
+    /// Every acquire of the level is disabled, except where a narrower level is exempt.
+    Stopped,
+    /// The level is not disabled by a wider level that is stopped.
+    Exempt,
+}
+
+impl Switch {
+    pub(crate) const WORDS: &str = "stopped or exempt";
+
+    /// The word for it in items.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Exempt => "exempt",
+        }
+    }
+
+    /// What the word stands for.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Stopped, Self::Exempt]
+            .into_iter()
+            .find(|switch| switch.as_str() == word)
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The switches of a namespace: one item.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// Number of changes of the item; 0 if there was none.
+    pub version: i64,
+    /// Switches by level. A level without one is as the next wider level.
+    pub levels: BTreeMap<ConfigLevel, Switch>,
+}
+
+impl Switches {
+    /// Returns the level by which an entity is stopped on a resource: the narrowest that has a
+    /// switch decides.
+    #[must_use]
+    pub fn stopping(&self, entity: &EntityId, resource: &Resource) -> Option<ConfigLevel> {
+        if self.levels.is_empty() {
+            return None;
+        }
+        ConfigLevel::of(entity, resource)
+            .into_iter()
+            .find(|level| self.levels.contains_key(level))
+            .filter(|level| self.levels[level] == Switch::Stopped)
+    }
+}
+
+/// Returns the name of a level in the item: `system`, `resource#{resource}`, `entity#{entity}` or
+/// `entity#{entity}#{resource}`.
+#[must_use]
+pub fn level_name(level: &ConfigLevel) -> String {
+    match level {
+        ConfigLevel::System => "system".to_owned(),
+        ConfigLevel::Resource(resource) => format!("resource#{resource}"),
+        ConfigLevel::Entity(entity) => format!("entity#{entity}"),
+        ConfigLevel::EntityResource(entity, resource) => format!("entity#{entity}#{resource}"),
+    }
+}
+
+/// Returns the level with this [name](level_name).
+#[must_use]
+pub fn parse_level(name: &str) -> Option<ConfigLevel> {
+    let mut parts = name.split('#');
+    let level = match (parts.next()?, parts.next(), parts.next()) {
+        ("system", None, None) => ConfigLevel::System,
+        ("resource", Some(resource), None) => ConfigLevel::Resource(Resource::new(resource).ok()?),
+        ("entity", Some(entity), None) => ConfigLevel::Entity(EntityId::new(entity).ok()?),
+        ("entity", Some(entity), Some(resource)) => {
+            ConfigLevel::EntityResource(EntityId::new(entity).ok()?, Resource::new(resource).ok()?)
+        }
+        _ => return None,
+    };
+    parts.next().is_none().then_some(level)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels() -> [ConfigLevel; 4] {
+        let entity = EntityId::new("system:1@x").unwrap();
+        ConfigLevel::of(&entity, &Resource::new("api/search").unwrap())
+    }
+
+    #[test]
+    fn a_level_has_one_name() {
+        for level in levels() {
+            assert_eq!(parse_level(&level_name(&level)), Some(level));
+        }
+        for other in [
+            "",
+            "entity",
+            "entity#",
+            "entity#e#r#x",
+            "resource#1",
+            "system#",
+        ] {
+            assert_eq!(parse_level(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_narrowest_switch_decides() {
+        let [own, entity, resource, system] = levels();
+        let ConfigLevel::EntityResource(id, of) = &own else {
+            unreachable!("the narrowest level");
+        };
+        let (stopped, exempt) = (Switch::Stopped, Switch::Exempt);
+        let cases: [(&[(&ConfigLevel, Switch)], Option<&ConfigLevel>); 6] = [
+            (&[], None),
+            (&[(&system, stopped)], Some(&system)),
+            (&[(&system, stopped), (&resource, exempt)], None),
+            (&[(&resource, stopped), (&entity, exempt)], None),
+            (&[(&entity, exempt), (&own, stopped)], Some(&own)),
+            (&[(&resource, exempt), (&entity, stopped)], Some(&entity)),
+        ];
+        for (set, expected) in cases {
+            let levels = set
+                .iter()
+                .map(|(level, switch)| ((*level).clone(), *switch));
+            let switches = Switches {
+                version: 1,
+                levels: levels.collect(),
+            };
+            assert_eq!(switches.stopping(id, of).as_ref(), expected, "{set:?}");
+            let other = EntityId::new("other").unwrap();
+            let others = switches.stopping(&other, of);
+            assert!(others.is_none_or(|level| level == system || level == resource));
+        }
+    }
+}
