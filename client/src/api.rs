@@ -12,6 +12,7 @@ mod configs;
 mod entities;
 mod leases;
 mod limiter;
+mod operate;
 mod page;
 mod peek;
 mod reshard;
@@ -24,6 +25,10 @@ pub use buckets::StoredBucket;
 pub use builder::Builder;
 pub use leases::StoredLease;
 pub use limiter::RateLimiter;
+pub use operate::{
+    BalanceEdit, BalanceReport, LimitsEdit, LimitsReport, OperationOutcome, SwitchEdit,
+    SwitchReport,
+};
 pub use page::{Page, PageToken};
 pub use peek::{Balances, Peek};
 pub use scope::ScopeError;

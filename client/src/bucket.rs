@@ -2,6 +2,7 @@
 
 mod acquire;
 mod all_or_none;
+mod balance_plan;
 mod cached_denial;
 mod denial_stamp;
 mod evaluate;
@@ -21,6 +22,7 @@ mod unfinished;
 
 pub(crate) use acquire::acquire;
 pub(crate) use all_or_none::{AllOrNone, take_concurrently, take_in_transaction};
+pub(crate) use balance_plan::{AmountChange, BalancePlan};
 pub(crate) use cached_denial::cached_denial;
 pub(crate) use hold::{BucketDecision, Hold};
 pub(crate) use prefetch::drain;

@@ -6,9 +6,11 @@ mod resolve;
 mod resolved;
 mod schema;
 mod stored;
+mod switches;
 
 pub(crate) use edit::ConfigEdit;
 pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use resolved::Freshness;
 pub(crate) use schema::check as check_schema;
 pub(crate) use stored::{key, stored};
+pub(crate) use switches::{current_switches, stored_switches};

@@ -63,8 +63,9 @@ mod values;
 #[cfg(feature = "blocking")]
 pub use api::blocking;
 pub use api::{
-    Acquire, AcquireAll, Balances, Builder, Grants, Page, PageToken, Peek, RateLimiter, ScopeError,
-    StoredBucket, StoredLease, TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
+    Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, Grants, LimitsEdit,
+    LimitsReport, OperationOutcome, Page, PageToken, Peek, RateLimiter, ScopeError, StoredBucket,
+    StoredLease, SwitchEdit, SwitchReport, TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]
@@ -77,7 +78,7 @@ pub use values::{
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
     ConfigStatus, Entity, EntityId, EpochMillis, Granularity, Limit, LimitError, LimitMode,
-    LimitName, MilliTokens, NameError, RefillRule, Resource, Usage, Window, WindowUsage,
+    LimitName, MilliTokens, NameError, RefillRule, Resource, Switch, Usage, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

@@ -7,6 +7,7 @@ mod config_cache;
 mod plan_time;
 mod requests;
 mod retry;
+mod switch_cache;
 
 pub(crate) use ages::{AgeClock, ClockJumps, Moment, Sent};
 pub use circuit_breaker::CircuitBreakerConfig;

@@ -170,6 +170,13 @@ impl Shard {
         }
     }
 
+    /// Returns the limits by name, enforced: an item does not have their modes.
+    pub fn enforced_limits(&self) -> impl Iterator<Item = Limit> {
+        self.limits
+            .iter()
+            .map(|(name, state)| Limit::of(name.clone(), state.rule))
+    }
+
     /// Returns this shard's share of a limit's capacity.
     #[must_use]
     pub fn share(&self, state: &LimitState) -> MilliTokens {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, Shard, WriteId};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, WriteId};
 
 use super::limiter::RateLimiter;
 use crate::bucket::{BucketState, Hold, refresh_all};
@@ -93,7 +93,11 @@ impl RateLimiter {
             lease: Some((id, lease.expires_at)),
             shard: Arc::clone(&shard),
         };
-        let limits = slots(&shard)?;
+        // Rate tokens stay consumed.
+        let slots = shard
+            .enforced_limits()
+            .filter(|limit| limit.rule().is_concurrent());
+        let limits = Limits::new(slots.collect(), None);
         let hold = Hold::new(
             &self.session,
             &bucket,
@@ -112,16 +116,4 @@ impl RateLimiter {
         refresh_all(&self.session, &[&bucket], self.session.ages.now()).await?;
         Ok(bucket)
     }
-}
-
-/// Returns the concurrency limits of a shard, which a release returns.
-fn slots(shard: &Shard) -> Result<Limits, Error> {
-    let slots = shard
-        .limits
-        .iter()
-        .filter(|(_, state)| state.rule.is_concurrent());
-    let slots = slots
-        .map(|(name, state)| Limit::concurrent(name.as_str(), state.rule.capacity.whole_tokens()))
-        .collect::<Result<_, _>>()?;
-    Ok(Limits::new(slots, None))
 }

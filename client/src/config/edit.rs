@@ -1,4 +1,4 @@
-//! Changes the configuration: read, plan, write if nothing changed in between, until the outcome is
+//! Changes the configuration, or a bucket for an operator: read, plan, write if nothing changed in between, until the outcome is
 //! known.
 
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, write_audit_event, write_schema_version};
 use weirgate_shared::{AuditChange, AuditEvent, ItemKey, schema_key};
-use weirgate_store::{ErrorKind, Item, TransactOutcome};
+use weirgate_store::{ActionOutcome, ErrorKind, Item, TransactOutcome};
 
 use super::schema;
 use crate::session::{CacheKey, Session, backoff, deadline};
 use crate::values::Error;
 
-/// One change of the configuration.
+/// One change, with its audit event.
 pub(crate) struct ConfigEdit<'a> {
     session: &'a Session,
     /// Description of the changed item, for errors.
@@ -69,9 +69,18 @@ impl<'a> ConfigEdit<'a> {
     /// Writes all actions or none. Returns whether they were applied; if not, the change must be
     /// planned again.
     pub(crate) async fn write(&mut self, actions: &[Action]) -> Result<bool, Error> {
-        if self.transact(actions).await? {
-            return Ok(true);
-        }
+        Ok(self.attempt(actions).await?.is_none())
+    }
+
+    /// Writes all actions or none. If none, returns the outcome of each; the change must be planned
+    /// again.
+    pub(crate) async fn attempt(
+        &mut self,
+        actions: &[Action],
+    ) -> Result<Option<Vec<ActionOutcome>>, Error> {
+        let TransactOutcome::ConditionFailed(outcomes) = self.transact(actions).await? else {
+            return Ok(None);
+        };
         if Instant::now() >= self.until {
             return Err(Error::Contended {
                 what: self.what.clone(),
@@ -80,19 +89,18 @@ impl<'a> ConfigEdit<'a> {
         }
         self.races += 1;
         tokio::time::sleep(backoff(self.races)).await;
-        Ok(false)
+        Ok(Some(outcomes))
     }
 
     /// Sends the transaction. With the same token, an unconfirmed one is applied only once.
-    async fn transact(&self, actions: &[Action]) -> Result<bool, Error> {
+    async fn transact(&self, actions: &[Action]) -> Result<TransactOutcome, Error> {
         // On drop, so that it also happens if the future is dropped or the transaction fails.
         let _forgetting = InvalidateOnDrop(self);
         let token = weirgate_store::random_id();
         let (mut failures, mut doubt) = (0, None);
         loop {
             match self.session.transact(actions, &token).await {
-                Ok(TransactOutcome::Applied) => return Ok(true),
-                Ok(TransactOutcome::ConditionFailed(_)) => return Ok(false),
+                Ok(outcome) => return Ok(outcome),
                 Err(error) => {
                     let kind = error.kind;
                     let error = Arc::new(error);

@@ -12,6 +12,7 @@ use weirgate_store::{Consistency, Item};
 use super::resolved::{Freshness, MIN_REREAD_INTERVAL, ResolvedConfig};
 use super::schema;
 use super::stored::key;
+use super::switches::{due_key, record_switches, stored_switches};
 use crate::queue::ShardState;
 use crate::session::{Cached, Moment, Session, deadline};
 use crate::values::{EffectiveConfig, Error, count};
@@ -72,6 +73,8 @@ impl<'a> ConfigLoad<'a> {
             return Err(error);
         }
         count(&self.session.config_cache.counters.stale, 1);
+        let cache = &self.session.config_cache.switches;
+        drop(cache.record_failure(self.session.ages.now()));
         let bucket = self.first.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.ages.now();
@@ -118,6 +121,8 @@ impl<'a> ConfigLoad<'a> {
         if keys.is_empty() {
             return Ok(());
         }
+        let switches = due_key(session);
+        keys.extend(switches.clone());
         let asks_schema = !session.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that needs the limits would read it next.
@@ -143,11 +148,11 @@ impl<'a> ConfigLoad<'a> {
             schema::check(session, items.iter())?;
         }
         if let Some(key) = &bucket {
-            // The bucket's queue reports an unreadable item.
-            match find(key).map(Item::bucket).transpose() {
-                Ok(seen) => queue.record_read(seen, sent, session.now()),
-                Err(error) => tracing::debug!(%error, bucket = key.pk, "bucket unreadable"),
-            }
+            queue.record_item(find(key), sent, session);
+        }
+        if let Some(key) = &switches {
+            let read = stored_switches(key, find(key));
+            record_switches(session, self.generation, at, read);
         }
         let (mut levels, mut parent) = (vec![], None);
         for (key, place) in keys.iter().zip(wanted) {

@@ -14,15 +14,15 @@ use super::fallback::fall_back;
 use super::granted::{BucketGrant, Granted};
 use super::local::LocalBuckets;
 use super::request::{AcquireOptions, TakeMode};
-use super::targets::ResolvedRequest;
+use super::targets::{ResolvedRequest, stopped};
 use crate::bucket::{
     AllOrNone, BucketDecision, BucketTarget, Hold, acquire, cached_denial, take_concurrently,
     take_in_transaction,
 };
 use crate::session::{Permit, Session, deadline};
 use crate::values::{
-    Denied, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of, merge_denials,
-    merge_two, never_status,
+    Denied, Disabled, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of,
+    merge_denials, merge_two, never_status,
 };
 
 /// Decides a request, or falls back if DynamoDB is unavailable.
@@ -137,7 +137,24 @@ impl Decider<'_> {
                 _ = select_all(given_back) => {}
                 () = tokio::time::sleep(pause) => {}
             }
+            if let Some(disabled) = self.stopped().await {
+                return Ok(Decision::Disabled(disabled));
+            }
         }
+    }
+
+    /// Returns the bucket that an operator has stopped while the request waited.
+    async fn stopped(&self) -> Option<Disabled> {
+        for BucketTarget {
+            bucket, request, ..
+        } in &self.targets
+        {
+            let disabled = stopped(self.session, bucket, request.timeout).await;
+            if disabled.is_some() {
+                return disabled;
+            }
+        }
+        None
     }
 
     /// Returns whether the pools cover all amounts.

@@ -1,13 +1,14 @@
 //! Resolves a request to buckets, with their limits and amounts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, Resource};
 
 use super::request::{NamedAmounts, RequestSpec, invalid};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
-use crate::config::{Freshness, resolve};
-use crate::session::Settings;
+use crate::config::{Freshness, current_switches, resolve};
+use crate::session::{Session, Settings};
 use crate::values::{
     Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits,
     check_limit_count,
@@ -104,6 +105,12 @@ impl RequestSpec {
                 .resolve_chain(buckets, &amounts, Some(limits), age)
                 .await;
         }
+        if let Some(disabled) = stopped(&buckets.session, &bucket, self.timeout).await {
+            return Ok(ResolvedRequest {
+                disabled: Some(disabled),
+                ..ResolvedRequest::default()
+            });
+        }
         Ok(ResolvedRequest {
             targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)],
             ..ResolvedRequest::default()
@@ -140,6 +147,12 @@ impl RequestSpec {
                 self.timeout,
             )
             .await?;
+            if let Some(disabled) = stopped(session, &bucket, self.timeout).await {
+                return Ok(ResolvedRequest {
+                    disabled: Some(disabled),
+                    ..asked
+                });
+            }
             asked.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
             let config = resolved.config.as_deref();
             let is_own = Arc::ptr_eq(&bucket, &own);
@@ -178,7 +191,11 @@ impl RequestSpec {
                 }) => {
                     let (entity, resource) = (entity.clone(), resource.clone());
                     return Ok(ResolvedRequest {
-                        disabled: Some(Disabled { entity, resource }),
+                        disabled: Some(Disabled {
+                            entity,
+                            resource,
+                            stopped_at: None,
+                        }),
                         ..asked
                     });
                 }
@@ -258,6 +275,24 @@ impl RequestSpec {
             is_shadow: settings.is_shadow,
         }
     }
+}
+
+/// Returns whether an operator has stopped the bucket's entity on its resource.
+pub(super) async fn stopped(
+    session: &Session,
+    bucket: &BucketState,
+    timeout: Duration,
+) -> Option<Disabled> {
+    let switches = current_switches(session, &bucket.queues.first().shard, timeout).await;
+    let BucketKey {
+        entity, resource, ..
+    } = &bucket.key;
+    let level = switches.stopping(entity, resource)?;
+    Some(Disabled {
+        entity: entity.clone(),
+        resource: resource.clone(),
+        stopped_at: Some(level),
+    })
 }
 
 /// Returns a requested limit that is not among `limits`.

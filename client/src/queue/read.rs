@@ -2,7 +2,7 @@
 //! the read, and uses one of the partition's thousand writes a second.
 
 use weirgate_shared::{EpochMillis, Millis, Shard};
-use weirgate_store::Consistency;
+use weirgate_store::{Consistency, Item};
 
 use super::hour::expected_acquires;
 use super::shard_state::ShardState;
@@ -72,6 +72,17 @@ impl ShardState {
             }
             None if self.view().is_none() => self.mark_missing(),
             None => {}
+        }
+    }
+
+    /// Records the item of a read that other items were the reason for. A take that follows reports
+    /// an item that cannot be read.
+    pub(crate) fn record_item(&self, item: Option<&Item>, sent: Sent, session: &Session) {
+        match item.map(Item::bucket).transpose() {
+            Ok(shard) => self.record_read(shard, sent, session.now()),
+            Err(error) => {
+                tracing::debug!(%error, bucket = self.key.item_key().pk, "bucket unreadable");
+            }
         }
     }
 

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
-use weirgate_shared::{AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Versioned};
+use weirgate_shared::{
+    AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Switches, Versioned,
+};
 
 use super::ages::Moment;
+use super::switch_cache::SwitchCache;
 use crate::values::{Locked, counters};
 
 /// Most cached configurations and entities, 20,000, including missing ones.
@@ -25,6 +28,7 @@ pub(crate) struct Cached<T> {
 pub(crate) struct ConfigCache {
     levels: Cache<ConfigLevel, Cached<Arc<Versioned<Config>>>>,
     entities: Cache<EntityId, Cached<Option<Arc<Entity>>>>,
+    pub(crate) switches: SwitchCache,
     /// Number of changes by this process; a change invalidates resolved limits.
     generation: AtomicU64,
     /// Lock that orders inserts and invalidations.
@@ -54,6 +58,7 @@ impl Default for ConfigCache {
         Self {
             levels: Cache::new(MAX_ENTRIES),
             entities: Cache::new(MAX_ENTRIES),
+            switches: SwitchCache::default(),
             generation: AtomicU64::default(),
             update_lock: Locked::default(),
             has_schema: AtomicBool::default(),
@@ -95,6 +100,19 @@ impl ConfigCache {
         }
     }
 
+    /// Caches switches that were read at `read_at`, unless this process has changed something since
+    /// `generation`. Returns them.
+    pub(crate) fn insert_switches(
+        &self,
+        generation: u64,
+        read_at: Moment,
+        read: Switches,
+    ) -> Arc<Switches> {
+        let _turn = self.update_lock.lock();
+        let is_current = self.generation() == generation;
+        self.switches.insert(is_current, read_at, read)
+    }
+
     /// Removes an entry that this process has changed, or may have.
     pub(crate) fn invalidate(&self, what: &CacheKey) {
         let _turn = self.update_lock.lock();
@@ -102,6 +120,8 @@ impl ConfigCache {
         match what {
             CacheKey::Level(level) => drop(self.levels.remove(level)),
             CacheKey::Entity(entity) => drop(self.entities.remove(entity)),
+            CacheKey::Switches => self.switches.invalidate(),
+            CacheKey::Nothing => {}
         }
     }
 
@@ -130,6 +150,9 @@ impl ConfigCache {
 pub(crate) enum CacheKey {
     Level(ConfigLevel),
     Entity(EntityId),
+    Switches,
+    /// The change concerns nothing that is cached.
+    Nothing,
 }
 
 #[cfg(test)]

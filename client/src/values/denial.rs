@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitMode, LimitName, LimitState, MilliTokens,
-    Millis, RefillRule, Resource, Shard,
+    Bucket, BucketKey, ConfigLevel, EntityId, EpochMillis, Limit, LimitMode, LimitName, LimitState,
+    MilliTokens, Millis, RefillRule, Resource, Shard,
 };
 
 use super::amounts::Amounts;
@@ -120,22 +120,31 @@ pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
     limits.iter().min_by_key(left)
 }
 
-/// A decision by a configuration that disables the resource: a switch for emergencies.
+/// A decision by a configuration that disables the resource, or by an operator who has stopped a
+/// level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disabled {
     /// The entity.
     pub entity: EntityId,
     /// The resource that is disabled for the entity.
     pub resource: Resource,
+    /// Level that is [stopped](crate::RateLimiter::stop); `None` if a configuration disables the
+    /// resource.
+    pub stopped_at: Option<ConfigLevel>,
 }
 
 impl fmt::Display for Disabled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { entity, resource } = self;
-        write!(
-            f,
-            "{resource} is disabled for {entity} by its configuration: enable it there"
-        )
+        let Self {
+            entity,
+            resource,
+            stopped_at,
+        } = self;
+        write!(f, "{resource} is disabled for {entity}")?;
+        match stopped_at {
+            Some(level) => write!(f, ": {level} is stopped; start it"),
+            None => f.write_str(" by its configuration: enable it there"),
+        }
     }
 }
 

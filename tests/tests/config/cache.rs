@@ -106,16 +106,20 @@ async fn only_what_is_not_known_is_read() {
         );
         pass(secs(10)).await;
     }
-    // Four levels, the entity and the schema's version; then its own two; its own two and the
+    // Four levels, the entity, the switches and the schema's version; then its own two; its own two and the
     // entity; its own one. Each with its bucket.
     assert_eq!(
         std::mem::take(&mut *sizes.lock().unwrap()),
-        [6 + 1, 2 + 1, 3 + 1, 1 + 1]
+        [7 + 1, 2 + 1, 3 + 1, 1 + 1]
     );
     pass(secs(20)).await;
     // What is a minute old: read with the first.
     let _ = acquire(&limiter, "e-2", "gpt-4").await.unwrap();
-    assert_eq!(*sizes.lock().unwrap(), [2], "the resource and the system");
+    assert_eq!(
+        *sizes.lock().unwrap(),
+        [3],
+        "the resource, the system and the switches"
+    );
 }
 
 #[tokio::test(start_paused = true)]

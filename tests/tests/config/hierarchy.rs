@@ -294,7 +294,11 @@ async fn limits_of_the_request_are_not_taken_from_ancestors() {
     company(&fleet).await;
     let read = fleet::keys_read(&fleet);
     let _ = fleet::granted(&fleet.limiter().await, &[rpm(10)], &[("rpm", 1)]).await;
-    assert_eq!(*read.lock().unwrap(), [fleet::PK], "only the bucket");
+    assert_eq!(
+        *read.lock().unwrap(),
+        ["default/SYSTEM#", fleet::PK],
+        "only the switches and the bucket"
+    );
     assert_eq!(all_left(&fleet).await, [Some(9), None, None]);
 }
 

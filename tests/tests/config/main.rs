@@ -13,3 +13,4 @@ mod releases;
 mod resolve;
 mod schema;
 mod set;
+mod switches;

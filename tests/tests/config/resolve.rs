@@ -231,7 +231,7 @@ async fn never_is_not_told_by_limits_that_may_have_been_raised() {
     assert!(take(&limiter, 6).await.unwrap().is_granted());
 }
 
-/// With limits given nothing is read, and what is configured does not count.
+/// With limits given no configuration is read, and what is configured does not count.
 #[tokio::test(start_paused = true)]
 async fn limits_that_are_given_overrule_what_is_configured_which_is_not_read() {
     let fleet = Fleet::new().await;
@@ -240,5 +240,9 @@ async fn limits_that_are_given_overrule_what_is_configured_which_is_not_read() {
     let read = fleet::keys_read(&fleet);
     let grant = fleet::granted(&limiter, &[rpm(50)], &[("rpm", 40)]).await;
     assert_eq!(grant.amount("rpm"), tokens(40));
-    assert_eq!(*read.lock().unwrap(), [fleet::PK], "only the bucket");
+    assert_eq!(
+        *read.lock().unwrap(),
+        ["default/SYSTEM#", fleet::PK],
+        "only the switches and the bucket"
+    );
 }

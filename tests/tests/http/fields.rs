@@ -252,6 +252,7 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
         "it is of no use to come back"
     );
     let disabled = Problem::disabled(&Disabled {
+        stopped_at: None,
         entity: entity_,
         resource: resource_,
     });

@@ -4,6 +4,7 @@
 mod fixtures;
 
 mod adjust_in_doubt;
+mod balances;
 mod fault_props;
 mod leases;
 mod lifetimes;

@@ -1,0 +1,12 @@
+//! What operators do in an incident. Each change is one transaction with its audit event, made once
+//! per idempotency key.
+
+mod balances;
+mod limits;
+mod operation;
+mod switches;
+
+pub use balances::{BalanceEdit, BalanceReport};
+pub use limits::{LimitsEdit, LimitsReport};
+pub use operation::OperationOutcome;
+pub use switches::{SwitchEdit, SwitchReport};

@@ -1,0 +1,169 @@
+//! Writes new limits to a bucket without waiting for its next acquire.
+
+use std::collections::BTreeMap;
+
+use weirgate_shared::write::{Action, Contention, Roll, Take};
+use weirgate_shared::{AuditChange, EpochMillis, Hour, Limit, Shard};
+
+use super::operation::{Operating, OperationOutcome, Options};
+use crate::RateLimiter;
+use crate::bucket::BucketState;
+use crate::config::{Freshness, resolve};
+use crate::session::CacheKey;
+use crate::values::{Error, Limits, check_bucket_limit_count, check_limit_count};
+
+impl RateLimiter {
+    /// Writes the configured limits to all shards of a bucket now. Without this, a shard gets them
+    /// with the next acquire from it.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
+    /// let report = limiter.apply_limits("customer-1", "gpt-4").send().await?;
+    /// println!("{} shards", report.shards);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn apply_limits(&self, entity: &str, resource: &str) -> LimitsEdit<'_> {
+        LimitsEdit {
+            limiter: self,
+            entity: entity.to_owned(),
+            resource: resource.to_owned(),
+            options: Options::default(),
+        }
+    }
+}
+
+/// A write of configured limits to a bucket. Nothing happens until [`send`](Self::send).
+#[derive(Debug, Clone)]
+#[must_use = "a change does nothing until it is sent"]
+pub struct LimitsEdit<'a> {
+    limiter: &'a RateLimiter,
+    entity: String,
+    resource: String,
+    options: Options,
+}
+
+/// What a [`LimitsEdit`] found and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitsReport {
+    /// What became of the change.
+    pub outcome: OperationOutcome,
+    /// Number of shards that did not have the limits; 0 if the bucket has no item: it is created
+    /// with them.
+    pub shards: usize,
+    /// Limits of the bucket before, by name.
+    pub before: Vec<Limit>,
+    /// Limits that are configured.
+    pub after: Vec<Limit>,
+}
+
+impl LimitsEdit<'_> {
+    /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.options.key = Some(key.into());
+        self
+    }
+
+    /// Reads and reports, and changes nothing.
+    pub const fn dry_run(mut self) -> Self {
+        self.options.is_dry_run = true;
+        self
+    }
+
+    /// Makes the change.
+    ///
+    /// # Errors
+    /// [`Error::NotConfigured`] if no level has limits; [`Error::Invalid`] for a key that was used
+    /// for another change; [`Error::Contended`] or [`Error::Store`] if callers keep writing to the
+    /// shards: they bring the limits along.
+    pub async fn send(self) -> Result<LimitsReport, Error> {
+        let session = &self.limiter.session;
+        let bucket = self.limiter.buckets.bucket(
+            self.entity.as_str().try_into()?,
+            self.resource.as_str().try_into()?,
+        );
+        let what = format!("apply the limits of {} on {}", self.entity, self.resource);
+        let mut operating = Operating::new(session, what, CacheKey::Nothing, &self.options)?;
+        loop {
+            let (_, known, mark) = operating.read(&[]).await?;
+            let limits = self.configured(&bucket).await?;
+            let shards = bucket.read_whole(session).await?;
+            let now = session.now();
+            let first = shards.first();
+            first
+                .map(|shard| check_bucket_limit_count(shard, &limits))
+                .transpose()?;
+            let before = first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
+            let updates: Vec<_> = shards
+                .iter()
+                .filter(|shard| !shard.matches_rules(&limits, now))
+                .map(|shard| Action::Update(write_limits(shard, &limits, now)))
+                .collect();
+            let report = |outcome, shards| LimitsReport {
+                outcome,
+                shards,
+                before: before.clone(),
+                after: limits.to_vec(),
+            };
+            let count = updates.len();
+            if let Some(outcome) = known {
+                return Ok(report(outcome, count));
+            }
+            let plan = (count > 0).then(|| {
+                let event = AuditChange::Limits {
+                    entity: bucket.key.entity.clone(),
+                    resource: bucket.key.resource.clone(),
+                    before: before.clone(),
+                    after: limits.to_vec(),
+                };
+                (updates, event)
+            });
+            if let Some(outcome) = operating.write(plan, mark).await? {
+                if outcome == OperationOutcome::Applied {
+                    bucket.forget_denials(session.now());
+                    bucket.read_whole(session).await?;
+                }
+                return Ok(report(outcome, count));
+            }
+        }
+    }
+
+    /// Returns the limits that are configured for the bucket now.
+    async fn configured(&self, bucket: &BucketState) -> Result<Limits, Error> {
+        let session = &self.limiter.session;
+        let (slot, first) = (&bucket.config, bucket.shard(0));
+        let timeout = session.settings.timeout;
+        let resolved = resolve(session, slot, &first, Freshness::Recent, timeout).await?;
+        let Some(config) = &resolved.config else {
+            return Err(Error::NotConfigured {
+                entity: bucket.key.entity.clone(),
+                resource: bucket.key.resource.clone(),
+            });
+        };
+        check_limit_count(&config.limits)?;
+        Ok(config.limits.clone())
+    }
+}
+
+/// Returns the write that gives a shard its new limits, and takes nothing.
+fn write_limits(
+    shard: &Shard,
+    limits: &Limits,
+    now: EpochMillis,
+) -> weirgate_shared::write::Update {
+    let op = weirgate_store::random_id();
+    Take {
+        key: &shard.key,
+        limits: limits.into(),
+        amounts: BTreeMap::new(),
+        soft_amounts: BTreeMap::new(),
+        acquires: 0,
+        leases: vec![],
+        roll: Roll::to(Hour::of(now)),
+        write_id: op,
+        request_split: false,
+        contention: Contention::Alone,
+        unconfirmed: &[],
+    }
+    .plan(Some(shard), now)
+}

@@ -1,0 +1,166 @@
+//! One change of an operator: planned, written once, and recorded.
+
+use std::time::Duration;
+
+use weirgate_shared::write::{Action, record_operation};
+use weirgate_shared::{
+    AuditChange, EpochMillis, EpochSeconds, IdempotencyKey, ItemKey, Operation, operation_key,
+    read_operation,
+};
+use weirgate_store::{ActionOutcome, Item};
+
+use crate::config::ConfigEdit;
+use crate::session::{CacheKey, Session};
+use crate::values::Error;
+
+/// Time for which a change without an idempotency key of the caller is remembered, a day. Only the
+/// call that makes the change repeats it.
+const REMEMBERED: Duration = Duration::from_secs(86_400);
+
+/// What became of an operator's change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperationOutcome {
+    /// It was made.
+    Applied,
+    /// Nothing had to be changed.
+    Unchanged,
+    /// It was planned and not made, as asked.
+    DryRun,
+    /// It was not made again: an earlier call with the same idempotency key made it at this time.
+    AppliedBefore(EpochMillis),
+}
+
+/// How to make a change.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Options {
+    pub(super) key: Option<String>,
+    pub(super) is_dry_run: bool,
+}
+
+/// A planned change; `None` if nothing has to be changed.
+pub(super) type Plan = Option<(Vec<Action>, AuditChange)>;
+
+/// A change in progress.
+pub(super) struct Operating<'a> {
+    session: &'a Session,
+    edit: ConfigEdit<'a>,
+    what: String,
+    key: Option<IdempotencyKey>,
+    /// Key of the call's own, if it has no other: it shows whether a repeated write was applied.
+    own_key: IdempotencyKey,
+    is_dry_run: bool,
+}
+
+impl<'a> Operating<'a> {
+    /// Checks the options. `what` describes the change in full, and is what its key stands for.
+    pub(super) fn new(
+        session: &'a Session,
+        what: String,
+        changed: CacheKey,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let key = options
+            .key
+            .as_deref()
+            .map(IdempotencyKey::new)
+            .transpose()?;
+        Ok(Self {
+            edit: ConfigEdit::new(session, what.clone(), changed),
+            session,
+            what,
+            key,
+            own_key: IdempotencyKey::new(weirgate_store::random_id().as_str())?,
+            is_dry_run: options.is_dry_run,
+        })
+    }
+
+    fn key(&self) -> &IdempotencyKey {
+        self.key.as_ref().unwrap_or(&self.own_key)
+    }
+
+    /// Reads items, and the idempotency key's. Returns the outcome if an earlier call made the
+    /// change, and the write of the schema version if the namespace has none.
+    pub(super) async fn read(
+        &self,
+        keys: &[ItemKey],
+    ) -> Result<(Vec<Item>, Option<OperationOutcome>, Option<Action>), Error> {
+        let key = operation_key(&self.session.namespace, self.key());
+        let keys: Vec<_> = keys.iter().chain([&key]).cloned().collect();
+        let (items, mark) = self.edit.read(&keys).await?;
+        let used = items.iter().find(|item| item.key().as_ref() == Some(&key));
+        let outcome = used.map(|item| self.of_used_key(item)).transpose()?;
+        Ok((items, outcome, mark))
+    }
+
+    /// Writes the plan. Returns `None` if it must be planned again.
+    pub(super) async fn write(
+        &mut self,
+        plan: Plan,
+        mark: Option<Action>,
+    ) -> Result<Option<OperationOutcome>, Error> {
+        if self.is_dry_run {
+            let has_change = plan.is_some();
+            return Ok(Some(if has_change {
+                OperationOutcome::DryRun
+            } else {
+                OperationOutcome::Unchanged
+            }));
+        }
+        if plan.is_none() && self.key.is_none() {
+            return Ok(Some(OperationOutcome::Unchanged));
+        }
+        let done = if plan.is_some() {
+            OperationOutcome::Applied
+        } else {
+            OperationOutcome::Unchanged
+        };
+        let now = self.session.now();
+        let ends = EpochSeconds::not_before(now.plus(REMEMBERED.into()));
+        let operation = Operation {
+            at: now,
+            what: self.what.clone(),
+        };
+        let kept_until = self.key.is_none().then_some(ends);
+        // First, so that its outcome is found.
+        let namespace = &self.session.namespace;
+        let mut actions = vec![record_operation(
+            namespace,
+            self.key(),
+            &operation,
+            kept_until,
+        )];
+        if let Some((changes, event)) = plan {
+            actions.extend(changes);
+            actions.push(self.edit.record(event));
+        }
+        actions.extend(mark);
+        let Some(outcomes) = self.edit.attempt(&actions).await? else {
+            return Ok(Some(done));
+        };
+        match outcomes.first() {
+            Some(ActionOutcome::ConditionFailed(Some(item))) => self.of_used_key(item).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the outcome that the item of a used key stands for.
+    fn of_used_key(&self, item: &Item) -> Result<OperationOutcome, Error> {
+        let ItemKey { pk, sk } = operation_key(&self.session.namespace, self.key());
+        let used = read_operation(item.attributes()).map_err(|error| Error::UnreadableItem {
+            pk,
+            sk,
+            error,
+        })?;
+        let Some(key) = &self.key else {
+            // An earlier attempt of this call, whose answer was lost.
+            return Ok(OperationOutcome::Applied);
+        };
+        if used.what == self.what {
+            return Ok(OperationOutcome::AppliedBefore(used.at));
+        }
+        Err(Error::Invalid(format!(
+            "idempotency key {key:?} was used for another change, {:?}: use a new key for {:?}",
+            used.what, self.what
+        )))
+    }
+}

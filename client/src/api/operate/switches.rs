@@ -1,0 +1,164 @@
+//! Stops levels and starts them again.
+
+use weirgate_shared::write::write_switches;
+use weirgate_shared::{AuditChange, ConfigLevel, MAX_SWITCHES, Switch, Switches, switches_key};
+
+use super::operation::{Operating, OperationOutcome, Options};
+use crate::RateLimiter;
+use crate::config::stored_switches;
+use crate::session::CacheKey;
+use crate::values::Error;
+
+impl RateLimiter {
+    /// Stops a level: every acquire of it is [disabled](crate::Decision::Disabled), also of callers
+    /// that bring limits in code or from a file, until the level is [started](Self::start). A
+    /// narrower level that is [exempt](Self::exempt) goes on. What is configured stays as it is.
+    ///
+    /// It takes effect at once for this limiter, and within
+    /// [`Builder::config_ttl`](crate::Builder::config_ttl), or a second if that is shorter, for
+    /// others, also after a freeze; waiting requests end then too. Grants that callers have stay: they may adjust and release them.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::ConfigLevel;
+    /// limiter.stop(&ConfigLevel::Resource("gpt-4".try_into()?)).send().await?;
+    /// // One customer goes on:
+    /// limiter.exempt(&ConfigLevel::Entity("customer-1".try_into()?)).send().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stop(&self, level: &ConfigLevel) -> SwitchEdit<'_> {
+        SwitchEdit::new(self, level, Some(Switch::Stopped))
+    }
+
+    /// Exempts a level from wider levels that are stopped, now or later. If it is stopped itself, it
+    /// goes on.
+    pub fn exempt(&self, level: &ConfigLevel) -> SwitchEdit<'_> {
+        SwitchEdit::new(self, level, Some(Switch::Exempt))
+    }
+
+    /// Starts a level that is stopped, or ends its exemption: it is then as the next wider level.
+    pub fn start(&self, level: &ConfigLevel) -> SwitchEdit<'_> {
+        SwitchEdit::new(self, level, None)
+    }
+
+    /// Returns the levels that are stopped or exempt, read from the table.
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
+    pub async fn switches(&self) -> Result<Vec<(ConfigLevel, Switch)>, Error> {
+        let key = switches_key(&self.session.namespace);
+        let items = self.session.read(std::slice::from_ref(&key)).await?;
+        let switches = stored_switches(&key, items.first())?;
+        Ok(switches.levels.into_iter().collect())
+    }
+}
+
+/// A stop, start or exemption of a level. Nothing happens until [`send`](Self::send).
+#[derive(Debug, Clone)]
+#[must_use = "a change does nothing until it is sent"]
+pub struct SwitchEdit<'a> {
+    limiter: &'a RateLimiter,
+    level: ConfigLevel,
+    next: Option<Switch>,
+    options: Options,
+}
+
+/// What a [`SwitchEdit`] found and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchReport {
+    /// What became of the change.
+    pub outcome: OperationOutcome,
+    /// Switch of the level before; `None` if it had none.
+    pub before: Option<Switch>,
+    /// Switch of the level after.
+    pub after: Option<Switch>,
+}
+
+impl<'a> SwitchEdit<'a> {
+    fn new(limiter: &'a RateLimiter, level: &ConfigLevel, next: Option<Switch>) -> Self {
+        let options = Options::default();
+        Self {
+            limiter,
+            level: level.clone(),
+            next,
+            options,
+        }
+    }
+
+    /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.options.key = Some(key.into());
+        self
+    }
+
+    /// Reads and reports, and changes nothing.
+    pub const fn dry_run(mut self) -> Self {
+        self.options.is_dry_run = true;
+        self
+    }
+
+    /// Makes the change.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if 200 levels have switches already, or the key was used for another
+    /// change; [`Error::Contended`] if other processes kept changing switches; [`Error::Store`] if
+    /// the outcome is not known: a second call is safe.
+    pub async fn send(self) -> Result<SwitchReport, Error> {
+        let (session, level, next) = (&*self.limiter.session, &self.level, self.next);
+        let what = match next {
+            Some(Switch::Stopped) => format!("stop {level}"),
+            Some(Switch::Exempt) => format!("exempt {level}"),
+            None => format!("start {level}"),
+        };
+        let key = switches_key(&session.namespace);
+        let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
+        loop {
+            let (items, known, mark) = operating.read(std::slice::from_ref(&key)).await?;
+            let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
+            let seen = stored_switches(&key, item)?;
+            let before = seen.levels.get(level).copied();
+            let report = |outcome| SwitchReport {
+                outcome,
+                before,
+                after: next,
+            };
+            if let Some(outcome) = known {
+                return Ok(report(outcome));
+            }
+            let plan = if before == next {
+                None
+            } else {
+                let action =
+                    write_switches(&session.namespace, seen.version, &self.switches(&seen)?);
+                let level = level.clone();
+                let event = AuditChange::Switch {
+                    level,
+                    before,
+                    after: next,
+                };
+                Some((vec![action], event))
+            };
+            if let Some(outcome) = operating.write(plan, mark).await? {
+                return Ok(report(outcome));
+            }
+        }
+    }
+
+    /// Returns the switches after the change.
+    fn switches(&self, seen: &Switches) -> Result<Switches, Error> {
+        let mut switches = seen.clone();
+        switches.version = seen.version.saturating_add(1);
+        match self.next {
+            Some(next) => drop(switches.levels.insert(self.level.clone(), next)),
+            None => drop(switches.levels.remove(&self.level)),
+        }
+        if switches.levels.len() > MAX_SWITCHES {
+            return Err(Error::Invalid(format!(
+                "{} has no room: {MAX_SWITCHES} levels are stopped or exempt already; start some, or disable it by set_config()",
+                self.level
+            )));
+        }
+        Ok(switches)
+    }
+}

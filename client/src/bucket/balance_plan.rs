@@ -1,0 +1,177 @@
+//! Plans an operator's change of a bucket's balances over all its shards.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weirgate_shared::write::{BalanceChange, Update, change_balances};
+use weirgate_shared::{EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard};
+use weirgate_store::Consistency;
+
+use super::state::BucketState;
+use crate::session::Session;
+use crate::values::{Amounts, Error};
+
+/// Change of one limit's balance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AmountChange {
+    /// To the capacity.
+    Fill,
+    /// To an amount.
+    Set(MilliTokens),
+    /// By an amount, at most to the capacity.
+    Add(MilliTokens),
+}
+
+/// The writes of a change, and the balances that it finds and leaves.
+#[derive(Debug, Default)]
+pub(crate) struct BalancePlan {
+    /// One for each shard.
+    pub(crate) updates: Vec<Update>,
+    pub(crate) before: Amounts,
+    pub(crate) after: Amounts,
+}
+
+impl BucketState {
+    /// Returns all shards, read now, without unfinished splits.
+    pub(crate) async fn read_whole(&self, session: &Session) -> Result<Vec<Arc<Shard>>, Error> {
+        loop {
+            self.summary().set_max_shards_seen(MAX_SHARDS);
+            self.refresh(session, None, Consistency::Strong).await?;
+            let shards: Vec<_> = self.queues.views().map(|view| view.shard).collect();
+            let unfinished = shards.iter().filter(|shard| shard.escrow.is_some());
+            let unfinished: Vec<_> = unfinished.map(|shard| Shard::clone(shard)).collect();
+            if unfinished.is_empty() {
+                return Ok(shards);
+            }
+            self.finish(session, &unfinished).await?;
+        }
+    }
+
+    /// Forgets the denials that rest on balances from before a change, and wakes the requests that
+    /// wait for tokens.
+    pub(crate) fn forget_denials(&self, now: EpochMillis) {
+        *self.denied() = None;
+        *self.stamp() = None;
+        self.summary().record_return(now);
+        self.summary().tokens_returned.notify_waiters();
+    }
+}
+
+impl BalancePlan {
+    /// Plans `changes`; without a limit's name, for every rate.
+    pub(crate) fn of(
+        shards: &[Arc<Shard>],
+        changes: &[(Option<LimitName>, AmountChange)],
+        now: EpochMillis,
+    ) -> Result<Self, Error> {
+        let changes = named(shards, changes)?;
+        let mut plan = Self::default();
+        let mut by_shard = vec![BTreeMap::new(); shards.len()];
+        for (name, change) in changes {
+            let balances: Vec<_> = shards
+                .iter()
+                .map(|shard| shard.balance(&shard.limits[&name], now))
+                .collect();
+            let before = balances.iter().copied().sum();
+            let parts = parts(shards, &name, change, &balances)?;
+            let after = |(part, balance): (&BalanceChange, &MilliTokens)| match part {
+                BalanceChange::SetTo(amount) => *amount,
+                BalanceChange::Raise(amount) => *balance + *amount,
+            };
+            plan.before.insert(name.clone(), before);
+            let after = parts.iter().zip(&balances).map(after).sum();
+            plan.after.insert(name.clone(), after);
+            for (of_shard, part) in by_shard.iter_mut().zip(parts) {
+                of_shard.insert(name.clone(), part);
+            }
+        }
+        for (shard, changes) in shards.iter().zip(by_shard) {
+            plan.updates.extend(change_balances(shard, &changes, now));
+        }
+        Ok(plan)
+    }
+}
+
+/// Returns the changes by limit. Requires that each is a rate of the bucket.
+fn named(
+    shards: &[Arc<Shard>],
+    changes: &[(Option<LimitName>, AmountChange)],
+) -> Result<BTreeMap<LimitName, AmountChange>, Error> {
+    let mut named = BTreeMap::new();
+    let Some(first) = shards.first() else {
+        return Ok(named);
+    };
+    for (name, change) in changes {
+        let Some(name) = name else {
+            let rates = first
+                .limits
+                .iter()
+                .filter(|(_, state)| !state.rule.is_concurrent());
+            named.extend(rates.map(|(name, _)| (name.clone(), *change)));
+            continue;
+        };
+        let known: Vec<_> = first.limits.keys().map(LimitName::as_str).collect();
+        if !shards.iter().all(|shard| shard.limits.contains_key(name)) {
+            return Err(Error::Invalid(format!(
+                "limit {name:?} is not among those of the bucket: {known:?}"
+            )));
+        }
+        if first.limits[name].rule.is_concurrent() {
+            return Err(Error::Invalid(format!(
+                "limit {name:?} has slots, whose number follows from their leases: end those with release_lease()"
+            )));
+        }
+        if named.insert(name.clone(), *change).is_some() {
+            return Err(Error::Invalid(format!(
+                "limit {name:?} is changed twice in one call: change it once"
+            )));
+        }
+    }
+    Ok(named)
+}
+
+/// Returns the change of each shard.
+fn parts(
+    shards: &[Arc<Shard>],
+    name: &LimitName,
+    change: AmountChange,
+    balances: &[MilliTokens],
+) -> Result<Vec<BalanceChange>, Error> {
+    let share = |shard: &Arc<Shard>| shard.share(&shard.limits[name]);
+    let capacity: MilliTokens = shards.iter().map(share).sum();
+    let each = |part: &dyn Fn(&Arc<Shard>) -> MilliTokens| {
+        shards
+            .iter()
+            .map(|shard| BalanceChange::SetTo(part(shard)))
+            .collect()
+    };
+    match change {
+        AmountChange::Fill => Ok(each(&share)),
+        AmountChange::Set(amount) if amount > capacity => Err(Error::Invalid(format!(
+            "limit {name:?} has a capacity of {capacity} tokens, {amount} were to be set: set at most {capacity}, or configure a greater capacity"
+        ))),
+        AmountChange::Set(amount) => Ok(each(&|shard| shard.shard().share(amount))),
+        AmountChange::Add(amount) => {
+            let zero = MilliTokens::ZERO;
+            let room =
+                |(shard, balance): (&Arc<Shard>, &MilliTokens)| (share(shard) - *balance).max(zero);
+            let rooms: Vec<_> = shards.iter().zip(balances).map(room).collect();
+            let total: MilliTokens = rooms.iter().copied().sum();
+            if amount > total {
+                return Err(Error::Invalid(format!(
+                    "limit {name:?} has room for {total} more tokens below its capacity of {capacity}, {amount} were to be added: add at most {total}, reset it, or configure a greater capacity"
+                )));
+            }
+            // Each shard its share as far as there is room, and the rest where there is more.
+            let even =
+                |(shard, room): (&Arc<Shard>, &MilliTokens)| shard.shard().share(amount).min(*room);
+            let mut parts: Vec<_> = shards.iter().zip(&rooms).map(even).collect();
+            let mut left = amount - parts.iter().copied().sum();
+            for (part, room) in parts.iter_mut().zip(&rooms) {
+                let more = left.min(*room - *part);
+                (*part, left) = (*part + more, left - more);
+            }
+            Ok(parts.into_iter().map(BalanceChange::Raise).collect())
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The switches by which an operator stops levels: one item for all of them, which every process
+//! reads once per [`config_ttl`](crate::Builder::config_ttl), wherever its limits are from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::{ItemError, ItemKey, Switches, read_switches, switches_key};
+use weirgate_store::{Consistency, Item};
+
+use crate::queue::ShardState;
+use crate::session::{Moment, Session, deadline};
+use crate::values::{Error, count};
+
+/// Returns the switches of the namespace. `first` is the queue of the first shard of the bucket that
+/// is asked next; if it is not known, the same request reads it.
+///
+/// Switches that cannot be read stop nothing: the last ones stay, or there are none. The take that
+/// follows finds whether DynamoDB is unavailable.
+pub(crate) async fn current_switches(
+    session: &Session,
+    first: &ShardState,
+    timeout: Duration,
+) -> Arc<Switches> {
+    let cache = &session.config_cache.switches;
+    if let Some(known) = cache.fresh(session) {
+        return known;
+    }
+    let _turn = cache.loading.lock().await;
+    if let Some(known) = cache.fresh(session) {
+        return known;
+    }
+    let generation = session.config_cache.generation();
+    let sent = session.ages.sent();
+    let read = read(session, first, timeout).await;
+    record_switches(session, generation, sent.at, read)
+}
+
+/// Caches switches that were read at `read_at`, or the failure. Returns those in force.
+pub(super) fn record_switches(
+    session: &Session,
+    generation: u64,
+    read_at: Moment,
+    read: Result<Switches, Error>,
+) -> Arc<Switches> {
+    let cache = &session.config_cache;
+    match read {
+        Ok(read) => cache.insert_switches(generation, read_at, read),
+        Err(error) => {
+            tracing::warn!(%error, "switches could not be read: using the last ones");
+            cache.switches.record_failure(session.ages.now())
+        }
+    }
+}
+
+/// Returns the key of the switches, if they are due to be read.
+pub(super) fn due_key(session: &Session) -> Option<ItemKey> {
+    let is_due = session.config_cache.switches.fresh(session).is_none();
+    is_due.then(|| switches_key(&session.namespace))
+}
+
+async fn read(session: &Session, first: &ShardState, timeout: Duration) -> Result<Switches, Error> {
+    let key = switches_key(&session.namespace);
+    let bucket = first.is_unknown().then(|| first.key.item_key());
+    let keys: Vec<_> = std::iter::once(key.clone()).chain(bucket.clone()).collect();
+    count(&session.config_cache.counters.loads, 1);
+    let _permit = session.breaker.admit()?;
+    // The decision needs most of the time, and can be made without.
+    let timeout = timeout / 4;
+    let (sent, until) = (session.ages.sent(), deadline(timeout));
+    // A process reads its own change.
+    let consistency = match session.config_cache.generation() {
+        0 => Consistency::Eventual,
+        _ => Consistency::Strong,
+    };
+    let read = session.read_with(&keys, consistency, None);
+    let Ok(items) = tokio::time::timeout_at(until, read).await else {
+        let error = session.timeout_error("BatchGetItem of switches", timeout);
+        return Err(error.into());
+    };
+    let items = items?;
+    let find = |key: &ItemKey| items.iter().find(|item| item.key().as_ref() == Some(key));
+    if let Some(key) = &bucket {
+        first.record_item(find(key), sent, session);
+    }
+    stored_switches(&key, find(&key))
+}
+
+/// Returns the switches in an item.
+pub(crate) fn stored_switches(key: &ItemKey, item: Option<&Item>) -> Result<Switches, Error> {
+    let read = item
+        .map(|item| read_switches(item.attributes()))
+        .transpose();
+    let unreadable = |error: ItemError| Error::UnreadableItem {
+        pk: key.pk.clone(),
+        sk: key.sk.clone(),
+        error,
+    };
+    read.map(Option::unwrap_or_default).map_err(unreadable)
+}

@@ -1,0 +1,73 @@
+//! Cache of the switches by which an operator stops levels.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate_shared::Switches;
+
+use super::Session;
+use super::ages::Moment;
+use super::config_cache::Cached;
+use crate::values::Locked;
+
+/// Age below which the switches are not read again, and time after a failed read before the next,
+/// 1 s.
+const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The cached switches of the namespace, and the lock of their load.
+#[derive(Debug, Default)]
+pub(crate) struct SwitchCache {
+    known: Locked<Option<Cached<Arc<Switches>>>>,
+    failed_at: Locked<Option<Moment>>,
+    pub(crate) loading: tokio::sync::Mutex<()>,
+}
+
+impl SwitchCache {
+    /// Returns the switches, unless they are due to be read.
+    pub(crate) fn fresh(&self, session: &Session) -> Option<Arc<Switches>> {
+        let now = session.ages.now();
+        let known = self.known.lock();
+        let max_age = session.settings.config_ttl.max(MIN_REREAD_INTERVAL);
+        let is_fresh = |read: &Cached<_>| now.since(read.read_at) < max_age;
+        if let Some(read) = known.as_ref().filter(|read| is_fresh(read)) {
+            return Some(Arc::clone(&read.value));
+        }
+        let failed_at = *self.failed_at.lock();
+        let has_failed = failed_at.is_some_and(|at| now.since(at) < MIN_REREAD_INTERVAL);
+        has_failed.then(|| latest(known.as_ref()))
+    }
+
+    /// Caches switches read at `read_at`, unless they were invalidated since. Returns them.
+    pub(crate) fn insert(
+        &self,
+        is_current: bool,
+        read_at: Moment,
+        read: Switches,
+    ) -> Arc<Switches> {
+        let value = Arc::new(read);
+        if is_current {
+            let value = Arc::clone(&value);
+            *self.known.lock() = Some(Cached { read_at, value });
+            *self.failed_at.lock() = None;
+        }
+        value
+    }
+
+    /// Records a failed read. Returns the last switches, or none.
+    pub(crate) fn record_failure(&self, at: Moment) -> Arc<Switches> {
+        *self.failed_at.lock() = Some(at);
+        latest(self.known.lock().as_ref())
+    }
+
+    /// Forgets the switches, because this process has changed them, or may have.
+    pub(super) fn invalidate(&self) {
+        *self.known.lock() = None;
+        *self.failed_at.lock() = None;
+    }
+}
+
+fn latest(known: Option<&Cached<Arc<Switches>>>) -> Arc<Switches> {
+    known
+        .map(|read| Arc::clone(&read.value))
+        .unwrap_or_default()
+}

@@ -1,0 +1,350 @@
+//! Levels that an operator stops, exempts and starts.
+
+use std::sync::{Arc, Mutex};
+
+use weirgate::{
+    AuditChange, AuditSubject, Config, ConfigLevel, Decision, Error, Limit, OperationOutcome,
+    RateLimiter, Switch,
+};
+use weirgate_testkit::Fault;
+
+use crate::fixtures::fleet::{Fleet, ask, granted, pass, secs};
+use crate::fixtures::stored::{child, entity, resource, rpm};
+
+fn limits() -> [Limit; 1] {
+    [rpm(1_000)]
+}
+
+fn gpt4() -> ConfigLevel {
+    ConfigLevel::Resource(resource("gpt-4"))
+}
+
+fn own() -> ConfigLevel {
+    ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"))
+}
+
+/// The level at which a request is stopped; `None` if it is granted.
+async fn stopped(decision: impl Future<Output = Result<Decision, Error>>) -> Option<ConfigLevel> {
+    match decision.await.unwrap() {
+        Decision::Disabled(disabled) => disabled.stopped_at,
+        Decision::Granted(_) => None,
+        other => panic!("{other:?} is neither stopped nor granted"),
+    }
+}
+
+async fn stopped_in_code(limiter: &RateLimiter) -> Option<ConfigLevel> {
+    stopped(ask(limiter, &limits(), &[("rpm", 1)]).send()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_reaches_callers_with_limits_in_the_call_and_in_the_table_within_the_ttl() {
+    let fleet = Fleet::new().await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    operator
+        .set_config(&own(), &Config::of(limits()))
+        .await
+        .unwrap();
+    let configured = async || stopped(caller.acquire("e-1", "gpt-4").take("rpm", 1).send()).await;
+    assert_eq!(
+        (stopped_in_code(&caller).await, configured().await),
+        (None, None)
+    );
+    let report = operator.stop(&gpt4()).send().await.unwrap();
+    assert_eq!(
+        (report.outcome, report.before, report.after),
+        (OperationOutcome::Applied, None, Some(Switch::Stopped))
+    );
+    // At once for its own limiter, although the entity has limits of its own.
+    assert_eq!(stopped_in_code(&operator).await, Some(gpt4()));
+    pass(secs(60)).await;
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+    assert_eq!(configured().await, Some(gpt4()));
+    assert_eq!(
+        caller
+            .peek("e-1", "gpt-4")
+            .limits(&limits())
+            .send()
+            .await
+            .unwrap()
+            .status,
+        weirgate::ConfigStatus::Disabled
+    );
+    // Another resource goes on.
+    let other = caller
+        .acquire("e-1", "other")
+        .limits(&limits())
+        .take("rpm", 1);
+    assert_eq!(stopped(other.send()).await, None);
+    let _ = operator.start(&gpt4()).send().await.unwrap();
+    pass(secs(60)).await;
+    assert_eq!(
+        (stopped_in_code(&caller).await, configured().await),
+        (None, None)
+    );
+    assert_eq!(operator.switches().await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    limiter
+        .set_config(&ConfigLevel::System, &Config::of(limits()))
+        .await
+        .unwrap();
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    let configured = async || stopped(limiter.acquire("e-1", "gpt-4").take("rpm", 1).send()).await;
+    let _ = limiter.stop(&ConfigLevel::System).send().await.unwrap();
+    assert_eq!(configured().await, Some(ConfigLevel::System));
+    let _ = limiter.exempt(&gpt4()).send().await.unwrap();
+    assert_eq!(configured().await, None);
+    let team = ConfigLevel::Entity(entity("team"));
+    let _ = limiter.stop(&team).send().await.unwrap();
+    assert_eq!(configured().await, Some(team.clone()));
+    // Limits in the call take nothing from the parent, so it does not stop them.
+    assert_eq!(stopped_in_code(&limiter).await, None);
+    let cascading = ask(&limiter, &limits(), &[("rpm", 1)]).cascading();
+    assert_eq!(stopped(cascading.send()).await, Some(team.clone()));
+    let _ = limiter.stop(&own()).send().await.unwrap();
+    assert_eq!(stopped_in_code(&limiter).await, Some(own()));
+    let expected = [
+        (own(), Switch::Stopped),
+        (team, Switch::Stopped),
+        (gpt4(), Switch::Exempt),
+        (ConfigLevel::System, Switch::Stopped),
+    ];
+    assert_eq!(limiter.switches().await.unwrap(), expected);
+}
+
+/// The monotonic clock of a frozen function stands still.
+#[tokio::test(start_paused = true)]
+async fn a_stop_is_known_after_a_freeze_before_anything_is_granted() {
+    let fleet = Fleet::new().await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
+    let _ = operator.stop(&gpt4()).send().await.unwrap();
+    fleet.clock.skew(3_600_000);
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_tokens_ends_when_it_is_stopped() {
+    let fleet = Fleet::new().await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let slots = [Limit::concurrent("slots", 1).unwrap()];
+    let _held = granted(&caller, &slots, &[("slots", 1)]).await;
+    let waiting = ask(&caller, &slots, &[("slots", 1)]).wait_up_to(secs(600));
+    let began = tokio::time::Instant::now();
+    let stopping = async {
+        pass(secs(1)).await;
+        operator.stop(&own()).send().await.unwrap()
+    };
+    let (level, _) = tokio::join!(stopped(waiting.send()), stopping);
+    assert_eq!(level, Some(own()));
+    assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
+}
+
+/// One read of one item per process and minute, in the request that reads the bucket.
+#[tokio::test(start_paused = true)]
+async fn switches_cost_one_read_per_process_and_ttl() {
+    let fleet = Fleet::new().await;
+    let (caller, meter) = fleet.metered().await;
+    let _ = granted(&fleet.limiter().await, &limits(), &[("rpm", 1)]).await;
+    fleet.dynamo.take_operations();
+    let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
+    let first = fleet.dynamo.take_operations();
+    assert_eq!(
+        (first["BatchGetItem"], first["UpdateItem"], first.len()),
+        (1, 1, 2)
+    );
+    let spent = meter.take();
+    assert_eq!((spent.read, spent.table), (1.0, 1.0), "{spent:?}");
+    for _ in 0..20 {
+        let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
+        pass(secs(2)).await;
+    }
+    assert_eq!(fleet.dynamo.take_operations().get("BatchGetItem"), None);
+    pass(secs(20)).await;
+    let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
+    assert_eq!(fleet.dynamo.take_operations()["BatchGetItem"], 1);
+}
+
+/// The take that follows finds out whether the table can be used.
+#[tokio::test(start_paused = true)]
+async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
+    let fleet = Fleet::new().await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let fails = Arc::new(Mutex::new(true));
+    let until = Arc::clone(&fails);
+    fleet.dynamo.fail_reads(move |_, request| {
+        let text = request.to_string();
+        (text.contains("#SWITCHES") && *until.lock().unwrap()).then_some(Fault::ServerError)
+    });
+    assert_eq!(stopped_in_code(&caller).await, None);
+    *fails.lock().unwrap() = false;
+    let _ = operator.stop(&gpt4()).send().await.unwrap();
+    pass(secs(2)).await;
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+    *fails.lock().unwrap() = true;
+    pass(secs(600)).await;
+    assert_eq!(
+        stopped_in_code(&caller).await,
+        Some(gpt4()),
+        "the last ones stay"
+    );
+    // A damaged item neither.
+    *fails.lock().unwrap() = false;
+    let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
+    item["switches"]["M"]["resource#gpt-4"] = serde_json::json!({"S": "halted"});
+    fleet.dynamo.put(&item);
+    pass(secs(60)).await;
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+    let error = operator.start(&gpt4()).send().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::UnreadableItem { sk, .. } if sk == "#SWITCHES")
+            && error.to_string().contains("switches.resource#gpt-4"),
+        "{error}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let stop = async || {
+        limiter
+            .stop(&gpt4())
+            .idempotency_key("INC-1")
+            .send()
+            .await
+            .unwrap()
+    };
+    assert_eq!(
+        limiter
+            .stop(&gpt4())
+            .dry_run()
+            .send()
+            .await
+            .unwrap()
+            .outcome,
+        OperationOutcome::DryRun
+    );
+    assert_eq!(limiter.switches().await.unwrap(), []);
+    let at = fleet.now();
+    assert_eq!(stop().await.outcome, OperationOutcome::Applied);
+    pass(secs(1)).await;
+    let again = limiter.stop(&gpt4()).send().await.unwrap();
+    assert_eq!(
+        (again.outcome, again.before),
+        (OperationOutcome::Unchanged, Some(Switch::Stopped))
+    );
+    let _ = limiter.start(&gpt4()).send().await.unwrap();
+    // A late repetition of the stop.
+    let late = stop().await;
+    assert_eq!(
+        (late.outcome, late.before),
+        (OperationOutcome::AppliedBefore(at), None)
+    );
+    assert_eq!(limiter.switches().await.unwrap(), []);
+    let error = limiter
+        .stop(&own())
+        .idempotency_key("INC-1")
+        .send()
+        .await
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("\"INC-1\" was used for another change, \"stop resource gpt-4\"")
+            && text.contains("use a new key"),
+        "{text}"
+    );
+    let error = limiter
+        .stop(&own())
+        .idempotency_key("")
+        .send()
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("idempotency key \"\" is not a valid name"),
+        "{error}"
+    );
+    let events = limiter
+        .audit(&AuditSubject::Resource(resource("gpt-4")), None)
+        .await
+        .unwrap();
+    let changes: Vec<_> = events.items.into_iter().map(|event| event.change).collect();
+    let change = |before, after| AuditChange::Switch {
+        level: gpt4(),
+        before,
+        after,
+    };
+    assert_eq!(
+        changes,
+        [
+            change(Some(Switch::Stopped), None),
+            change(None, Some(Switch::Stopped))
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_a_stop_is_made_although_responses_are_lost_and_others_change_switches() {
+    for fault in [
+        Fault::LoseAnswer,
+        Fault::LoseRequest,
+        Fault::ServerErrorApplied,
+    ] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let mut left = 1;
+        fleet.dynamo.fail_transactions(move |_| {
+            left -= 1;
+            (left >= 0).then_some(fault)
+        });
+        let report = limiter.stop(&gpt4()).send().await.unwrap();
+        assert_eq!(report.outcome, OperationOutcome::Applied, "{fault:?}");
+        let events = limiter
+            .audit(&AuditSubject::Resource(resource("gpt-4")), None)
+            .await
+            .unwrap();
+        assert_eq!(events.items.len(), 1, "{fault:?}");
+    }
+    let fleet = Fleet::new().await;
+    let (one, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (gpt4, own) = (gpt4(), own());
+    let (first, second) = tokio::join!(one.stop(&gpt4).send(), other.stop(&own).send());
+    assert_eq!(first.unwrap().outcome, OperationOutcome::Applied);
+    assert_eq!(second.unwrap().outcome, OperationOutcome::Applied);
+    assert_eq!(one.switches().await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_switches_than_fit_are_refused() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let level = |at: usize| ConfigLevel::Entity(entity(&format!("e-{at}")));
+    let all = (0..200).map(|at| {
+        (
+            format!("entity#e-{at}"),
+            serde_json::json!({"S": "stopped"}),
+        )
+    });
+    let all: serde_json::Map<_, _> = all.collect();
+    fleet.dynamo.put(&serde_json::json!({
+        "PK": {"S": "default/SYSTEM#"}, "SK": {"S": "#SWITCHES"}, "cv": {"N": "1"}, "switches": {"M": all},
+    }));
+    let error = limiter.stop(&level(200)).send().await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("entity e-200 has no room: 200 levels"),
+        "{error}"
+    );
+    let _ = limiter.start(&level(7)).send().await.unwrap();
+    assert_eq!(
+        limiter.stop(&level(200)).send().await.unwrap().outcome,
+        OperationOutcome::Applied
+    );
+}
